@@ -1,0 +1,29 @@
+"""Where every array of a training run comes from: one small protocol, which a memory ledger can wrap."""
+
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Kind = Literal["parameters", "gradients", "optimizer", "activations", "buffers"]
+
+
+class Allocator(Protocol):
+    """Hands out arrays; `kind` and `owner` say what for and for whom, to whoever keeps the ledger."""
+
+    def __call__(
+        self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str
+    ) -> Array:
+        """A C-contiguous array whose contents are not defined. It is freed when nobody holds it."""
+
+
+def allocate(
+    shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str
+) -> Array:
+    """Plain memory from NumPy, without a ledger.
+
+    >>> allocate(3, np.float32, kind="buffers", owner="layers.0").nbytes
+    12
+    """
+    return np.empty(shape, dtype)

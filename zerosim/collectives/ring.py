@@ -1,0 +1,47 @@
+"""The ring: every rank sends to its right neighbour and receives from its left one, size − 1 times.
+
+    chunks     one view for each rank, cut from one flat vector by `sharding.split`
+    outgoing   the index of the chunk that leaves in this step
+    incoming   the index of the chunk that arrives in this step
+
+Laws, for n bytes in all chunks together and N = size:
+
+    all_reduce = all_gather ∘ reduce_scatter
+    steps          N − 1 for reduce_scatter, N − 1 for all_gather
+    bytes sent     n (N − 1) / N by each rank in each of the two
+    addition       chunk c is ((g[c+1] + g[c+2]) + …) + g[c], where g[r] is what rank r brought, indices modulo N
+
+Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009), section 3.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from zerosim.comm import Communicator, Payload, Reduction, left, right
+
+
+def reduce_scatter(
+    comm: Communicator, chunks: Sequence[Payload], reduce: Reduction = np.add
+) -> None:
+    """Leave in `chunks[comm.rank]` the reduction of that chunk over all ranks; the others hold partial sums."""
+    for step in range(comm.size - 1):
+        outgoing = (comm.rank - step - 1) % comm.size
+        incoming = (comm.rank - step - 2) % comm.size
+        comm.exchange(chunks[outgoing], to=right(comm),
+                      into=chunks[incoming], source=left(comm), reduce=reduce)
+
+
+def all_gather(comm: Communicator, chunks: Sequence[Payload]) -> None:
+    """Fill every chunk with what its owner, the rank of the same number, holds in it."""
+    for step in range(comm.size - 1):
+        outgoing = (comm.rank - step) % comm.size
+        incoming = (comm.rank - step - 1) % comm.size
+        comm.exchange(chunks[outgoing], to=right(comm),
+                      into=chunks[incoming], source=left(comm))
+
+
+def all_reduce(comm: Communicator, chunks: Sequence[Payload], reduce: Reduction = np.add) -> None:
+    """Leave in every chunk its reduction over all ranks: the same bytes on every rank."""
+    reduce_scatter(comm, chunks, reduce)
+    all_gather(comm, chunks)

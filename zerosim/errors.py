@@ -1,0 +1,31 @@
+"""The errors a user of zerosim can meet: each one line that says what was found, what is allowed, how to mend it."""
+
+
+class ZerosimError(Exception):
+    """Any error that zerosim raises on purpose; `exit_code` is what the command line returns for it."""
+
+    exit_code = 3
+
+
+class ScenarioError(ZerosimError):
+    """A scenario, its data or the command line is wrong: `file:line:column: what, and how to mend it`."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, file: str, line: int = 1, column: int = 1) -> None:
+        super().__init__(f"{file}:{line}:{column}: {message}")
+        self.file, self.line, self.column = file, line, column
+
+
+class LaunchError(ZerosimError):
+    """The launcher, the MPI library and the scenario do not agree on how many ranks there are."""
+
+    exit_code = 2
+
+
+class CollectiveError(ZerosimError):
+    """A collective or an exchange was called with ranks, lengths or dtypes that cannot work."""
+
+
+class Deadlock(ZerosimError):
+    """No rank can go on, or one waited too long; the message says who waits for whom."""
