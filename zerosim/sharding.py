@@ -8,17 +8,7 @@ Every figure and every order of addition in zerosim refers to this one map from 
 """
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
-
-
-class Sliceable(Protocol):
-    """What `split` cuts: anything flat with a length and slices (an array, a list, a shape)."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: slice, /) -> "Sliceable": ...
-
-
-Flat = TypeVar("Flat", bound=Sliceable)
+from typing import Any, overload
 
 
 def chunk_length(count: int, size: int) -> int:
@@ -49,10 +39,45 @@ def bounds(count: int, size: int) -> list[tuple[int, int]]:
     return [(min(c * length, count), min((c + 1) * length, count)) for c in range(size)]
 
 
-def split(flat: Flat, size: int) -> Sequence[Flat]:
-    """One slice of `flat` for each of `size` ranks; slices of an array are views, so writing them writes `flat`.
+class Chunks(Sequence[Any]):
+    """The chunks of one flat vector: `chunks[c]` is chunk c, `chunks[a:b]` chunks a … b − 1 in one piece.
 
-    >>> split([10, 11, 12, 13], 3)
+    Slices of an array are views, so writing them writes the vector. Nothing is copied.
+
+    >>> chunks = Chunks([10, 11, 12, 13, 14], 3)
+    >>> chunks[0], chunks[2], chunks[1:]
+    ([10, 11], [14], [12, 13, 14])
+    """
+
+    def __init__(self, flat: Any, size: int) -> None:
+        self.flat = flat
+        self._size = size
+        self._count = len(flat)
+        self._length = chunk_length(len(flat), size)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Any: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            first, last, step = index.indices(self._size)
+            assert step == 1
+        else:
+            if not -self._size <= index < self._size:
+                raise IndexError(f"chunk {index} of {self._size}")
+            first = index % self._size
+            last = first + 1
+        return self.flat[min(first * self._length, self._count) : min(last * self._length, self._count)]
+
+
+def split(flat: Any, size: int) -> Chunks:
+    """One chunk of `flat`, which may be anything with a length and slices, for each of `size` ranks.
+
+    >>> list(split([10, 11, 12, 13], 3))
     [[10, 11], [12, 13], []]
     """
-    return [flat[start:stop] for start, stop in bounds(len(flat), size)]  # type: ignore[misc]
+    return Chunks(flat, size)

@@ -1,0 +1,1 @@
+"""The data set that ships with zerosim."""

@@ -1,0 +1,1 @@
+"""What wraps a communicator or an allocator to watch it."""

@@ -1,0 +1,31 @@
+"""A TOML file -> a frozen dataclass and its samples, or an error with line and column."""
+
+from zerosim.scenario.dataset import Dataset, load_dataset, sample_order
+from zerosim.scenario.load import load
+from zerosim.scenario.origin import Origin
+from zerosim.scenario.schema import (
+    Check,
+    Data,
+    Model,
+    Parallel,
+    Scenario,
+    Train,
+    World,
+    resolved,
+)
+
+__all__ = [
+    "load",
+    "resolved",
+    "Scenario",
+    "World",
+    "Data",
+    "Model",
+    "Train",
+    "Parallel",
+    "Check",
+    "Origin",
+    "load_dataset",
+    "Dataset",
+    "sample_order",
+]

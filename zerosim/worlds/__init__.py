@@ -1,0 +1,1 @@
+"""Worlds: what carries messages between ranks."""

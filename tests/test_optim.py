@@ -1,0 +1,126 @@
+"""Optimizers against their formulas, against PyTorch, and against themselves cut in pieces."""
+
+import math
+import tracemalloc
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerosim.optim import OPTIMIZERS, PIECE, Hyperparameters
+
+optimizers = pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.get)
+hyperparameters = st.builds(
+    Hyperparameters,
+    learning_rate=st.floats(1e-4, 1.0),
+    betas=st.tuples(st.floats(0.0, 0.99), st.floats(0.0, 0.999)),
+    epsilon=st.sampled_from([1e-8, 1e-4]),
+    momentum=st.floats(0.0, 0.99),
+    weight_decay=st.sampled_from([0.0, 0.01, 0.5]),
+)
+
+
+def zeros(optimizer, count, dtype):
+    return {slot: np.zeros(count, dtype) for slot in optimizer.slots}
+
+
+def check_cuts(optimizer, h, count, cuts, seed):
+    """Three steps on the whole vector and three on its cuts must leave the same bytes."""
+    rng = np.random.default_rng(seed)
+    whole, *gradients = rng.standard_normal((4, count), np.float32)
+    pieces, states = whole.copy(), zeros(optimizer, count, np.float32)
+    cut_states = zeros(optimizer, count, np.float32)
+    edges = [0, *sorted(cuts), count]
+    for step, gradient in enumerate(gradients, start=1):
+        before = gradient.tobytes()
+        optimizer.update(whole, gradient, states, step, h)
+        for start, stop in pairwise(edges):
+            cut = slice(start, stop)
+            state = {slot: array[cut] for slot, array in cut_states.items()}
+            optimizer.update(pieces[cut], gradient[cut], state, step, h)
+        assert gradient.tobytes() == before
+    assert pieces.tobytes() == whole.tobytes(), "cuts changed the weights"
+    assert all(cut_states[slot].tobytes() == states[slot].tobytes() for slot in states)
+
+
+@given(st.sampled_from(list(OPTIMIZERS.values())), hyperparameters, st.data())
+def test_however_a_vector_is_cut_its_bits_come_out_the_same(optimizer, h, data):
+    count = data.draw(st.sampled_from([1, 2, 37, 1000, PIECE, 2 * PIECE + 13]), label="count")
+    cuts = data.draw(st.lists(st.integers(0, count), max_size=5), label="cuts")
+    check_cuts(optimizer, h, count, cuts, data.draw(st.integers(0, 99), label="seed"))
+
+
+def test_an_optimizer_that_looks_beyond_its_element_is_caught():
+    def normalised(w, g, *, t, h, a, b):
+        w -= h.learning_rate * g / np.abs(g).max()
+
+    planted = replace(OPTIMIZERS["sgd"], formula=normalised)
+    with pytest.raises(AssertionError, match="cuts changed the weights"):
+        check_cuts(planted, Hyperparameters(), 100, [40], 0)
+
+
+def by_formula(name, w, gradients, h):
+    """The published formulas, an element at a time."""
+    m = v = 0.0
+    beta1, beta2 = h.betas
+    for t, gradient in enumerate(gradients, start=1):
+        g = gradient if name == "adamw" else gradient + h.weight_decay * w
+        if name == "adamw":
+            w = w - h.learning_rate * h.weight_decay * w
+        if name == "sgd":
+            w = w - h.learning_rate * g
+        elif name == "momentum":
+            m = g if t == 1 else h.momentum * m + g
+            w = w - h.learning_rate * m
+        else:
+            m = beta1 * m + (1 - beta1) * g
+            v = beta2 * v + (1 - beta2) * g * g
+            unbiased, spread = m / (1 - beta1**t), math.sqrt(v / (1 - beta2**t))
+            w = w - h.learning_rate * unbiased / (spread + h.epsilon)
+    return w
+
+
+@given(
+    st.sampled_from(list(OPTIMIZERS)), hyperparameters, st.integers(1, 5), st.integers(0, 2**32)
+)
+def test_updates_are_the_published_formulas(name, h, steps, seed):
+    weights, *gradients = np.random.default_rng(seed).standard_normal((steps + 1, 7))
+    expected = [by_formula(name, w, gs, h) for w, *gs in zip(weights, *gradients, strict=True)]
+    for dtype, tolerance in ((np.float64, 1e-11), (np.float32, 1e-4)):
+        ours, state = weights.astype(dtype), zeros(OPTIMIZERS[name], 7, dtype)
+        for step, gradient in enumerate(gradients, start=1):
+            OPTIMIZERS[name].update(ours, gradient.astype(dtype), state, step, h)
+        assert ours.dtype == dtype
+        np.testing.assert_allclose(ours, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("name", "expected"), [
+    ("sgd", [0.5009994985, -1.25275524675, 1.9980119950000002, -0.12462737487600001]),
+    ("momentum", [0.5015871985, -1.24832859675, 1.9876709950000002, -0.124301258076]),
+    ("adam", [0.4957502742941267, -1.2399787060151177, 1.9803079291094772, -0.09511835119843949]),
+    ("adamw", [0.49763497777787113, -1.244128152890242, 1.981166032579985, -0.1343794959679544]),
+])
+def test_three_steps_end_where_pytorch_2_13_ends(name, expected):
+    weights = np.array([0.5, -1.25, 2.0, -0.125])
+    state = zeros(OPTIMIZERS[name], 4, np.float64)
+    gradients = [[0.1, -0.2, 0.3, 1e-4], [-0.4, 0.25, 0.0, -2e-4], [0.05, 0.6, -0.7, 3e-4]]
+    for step, gradient in enumerate(gradients, start=1):
+        h = Hyperparameters(learning_rate=0.01, weight_decay=0.1)
+        OPTIMIZERS[name].update(weights, np.array(gradient), state, step, h)
+    np.testing.assert_allclose(weights, expected, rtol=1e-14)
+
+
+@optimizers
+def test_an_update_needs_little_memory_besides(optimizer):
+    weights, gradient = np.zeros((2, 4_000_000), np.float32)
+    state = zeros(optimizer, len(weights), np.float32)
+    tracemalloc.start()
+    try:
+        optimizer.update(weights, gradient, state, 1, Hyperparameters(weight_decay=0.1))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0 < peak < 1_000_000

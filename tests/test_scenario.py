@@ -1,0 +1,288 @@
+import ast
+import json
+import pickle
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import zerosim.scenario.schema
+from zerosim.errors import ScenarioError
+from zerosim.scenario import Model, Scenario, Train, World, load, resolved
+
+COMPLETE = """
+title = "ZeRO Stage III on handwritten digits"
+caption = "equal to the bit"
+[world]
+ranks = 2
+[data]
+source = "digits"
+[model]
+hidden = []
+activation = "gelu"
+[train]
+steps = 0
+micro_batch = 8
+micro_batches = 6
+optimizer = "adamw"
+learning_rate = 1
+betas = [0, 0.99]
+epsilon = 1e-6
+momentum = 0.5
+weight_decay = 0.1
+seed = 9223372036854775807
+[parallel]
+stages = ["zero3", "ddp"]
+order = "ring"
+[check]
+reference = false
+"""
+
+
+@pytest.fixture
+def loaded(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def loaded(text, *overrides):
+        Path("a.toml").write_bytes(text if isinstance(text, bytes) else text.encode())
+        return load("a.toml", overrides)
+
+    return loaded
+
+
+@pytest.fixture
+def complaint(loaded):
+    def complaint(text, *overrides):
+        with pytest.raises(ScenarioError) as caught:
+            loaded(text, *overrides)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    return complaint
+
+
+def test_an_empty_file_is_all_defaults(loaded):
+    assert loaded("") == Scenario()
+
+
+def test_every_key_can_be_set_and_is_reported(loaded):
+    scenario = loaded(COMPLETE)
+    default = Scenario()
+    changed = {"order", "source"}
+    for section in fields(Scenario):
+        if is_dataclass(getattr(default, section.name)) and section.name != "origin":
+            for key in fields(getattr(default, section.name)):
+                old = getattr(getattr(default, section.name), key.name)
+                new = getattr(getattr(scenario, section.name), key.name)
+                assert (old != new) == (key.name not in changed), key.name
+    assert type(scenario.train.learning_rate) is float
+    plain = resolved(scenario)
+    assert json.loads(json.dumps(plain)) == plain
+    assert "origin" not in plain
+    assert plain["train"]["betas"] == [0.0, 0.99]
+    assert plain["caption"] == "equal to the bit"
+
+
+def test_the_defaults_of_the_design():
+    assert resolved(Scenario()) == {
+        "title": "", "caption": "",
+        "world": {"ranks": 4},
+        "data": {"source": "digits"},
+        "model": {"hidden": [64, 64], "activation": "relu"},
+        "train": {
+            "steps": 20, "micro_batch": 16, "micro_batches": 4, "optimizer": "adam",
+            "learning_rate": 1e-3, "betas": [0.9, 0.999], "epsilon": 1e-8, "momentum": 0.9,
+            "weight_decay": 0.0, "seed": 0,
+        },
+        "parallel": {"stages": ["ddp", "zero1", "zero2", "zero3"], "order": "ring"},
+        "check": {"reference": True},
+    }
+
+
+def test_a_pickled_scenario_is_the_same_and_can_still_blame(loaded):
+    scenario = pickle.loads(pickle.dumps(loaded(COMPLETE)))
+    assert scenario == loaded(COMPLETE)
+    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:12:9: no"
+
+
+@pytest.mark.parametrize(("optimizer", "weight_decay"), [
+    ("sgd", 0.0), ("momentum", 0.0), ("adam", 0.0), ("adamw", 0.01),
+])
+def test_weight_decay_depends_on_the_optimizer_unless_given(loaded, optimizer, weight_decay):
+    override = f"train.optimizer={optimizer}"
+    assert loaded("", override).train.weight_decay == weight_decay
+    assert loaded("[train]\nweight_decay = 0.5", override).train.weight_decay == 0.5
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("[train]\nsteps = 'ten'", '2:9: train.steps must be an integer of at least 0, found "ten"'),
+    ("train.steps = -1", "1:15: train.steps must be an integer of at least 0, found -1"),
+    ("train.steps = true", "1:15: train.steps must be an integer of at least 0, found true"),
+    ("train.steps = 1.0", "1:15: train.steps must be an integer of at least 0, found 1.0"),
+    ("train.seed = 0x8000000000000000", "found an integer beyond 64 bits"),
+    ("train.learning_rate = nan", "must be a finite number of at least 0, found nan"),
+    ("train.learning_rate = inf", "must be a finite number of at least 0, found inf"),
+    ("train.learning_rate = true", "must be a finite number of at least 0, found true"),
+    ("train.learning_rate = 1" + "0" * 400, "found an integer beyond 64 bits"),
+    ("train.betas = [0.9,\n 1.0]", "2:2: train.betas[1] must be a finite number of at least 0 and "
+                                   "below 1, found 1.0"),
+    ("train.betas = [0.9]", "1:15: train.betas must be an array of length 2, each a finite"),
+    ("train.betas = [0, 0, 0]", "found an array of length 3"),
+    ("train.optimizer = 'Adm'", "1:19: train.optimizer must be sgd, momentum, adam or adamw, "
+                                'found "Adm"; did you mean "adam"?'),
+    ("train.optimizer = 'xyz'", 'found "xyz"'),
+    ("train.optimizer = {}", "found a table"),
+    ("parallel.order = 'tree'", '1:18: parallel.order must be ring, found "tree"'),
+    ("parallel.stages = []", "must be an array of length at least 1, each ddp, zero1, zero2 or zer"),
+    ("parallel.stages = 'ddp'", 'found "ddp"; arrays are written in brackets'),
+    ("parallel.stages = ['ddp',\n'ddp']", '2:1: parallel.stages names "ddp" twice'),
+    ("model.hidden = [8, 0]", "1:20: model.hidden[1] must be an integer of at least 1, found 0"),
+    ("world.ranks = 0", "must be an integer of at least 1, found 0"),
+    ("check.reference = 1", "1:19: check.reference must be true or false, found 1"),
+    ("title = 1979-05-27", "1:9: title must be a string in quotes, found 1979-05-27"),
+    ("data.source = ['\\u001b']", "found an array of length 1"),
+    ('train.steps = "\\u001b[1mé\\n"', r'found "\u001b[1m\u00e9\n"'),
+    ("train.steps = '" + "é" * 99 + "'", 'found "' + "é" * 60 + '..."'),
+    ("train = 1", "1:9: train must be a table, found 1"),
+    ("[[train]]", "1:3: train must be a table, found an array of length 1"),
+    ("[train]\n'é' = 1", "2:1: unknown key 'é' in [train]; allowed are steps, micro_batch, micro_"),
+    ("# é\n[ trian ]", "2:3: unknown key 'trian'; did you mean 'train'?"),
+    ("origin = 1", "1:1: unknown key 'origin'; allowed are title, caption, world, data, model, tr"),
+    ("train = { steps = 1, Seed = 2 }", "1:22: unknown key 'Seed' in [train]; did you mean 'seed'?"),
+])
+def test_what_is_wrong_is_found_where_it_stands(complaint, text, expected):
+    assert expected in complaint(text)
+    assert complaint(text).startswith("a.toml:")
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("a = 1\r\ntitle = adam\r\n", "a.toml:2:9: this is not TOML: invalid value (strings need quotes)"),
+    ("x = [1,\n2", "a.toml:2:2: this is not TOML: "),
+    ("x = " + "[" * 5000, "a.toml:1:1: arrays or tables are nested too deeply"),
+    ("x = " + "9" * 5000, "a.toml:1:1: this is not TOML: exceeds the limit"),
+    ("a = 1\nb = é".encode("latin-1"), "a.toml:2:5: found the byte 0xe9; a scenario is text in UTF-8"),
+    ("é = '".encode() + b"\xff'", "a.toml:1:6: found the byte 0xff"),
+    (b"PK\x03\x04\x00", "a.toml:1:3: this is not TOML: "),
+])
+def test_text_that_is_not_toml(complaint, text, expected):
+    assert complaint(text).startswith(expected)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(loaded, complaint):
+    assert loaded("\ufefftitle = 'a'").title == "a"
+    assert complaint("\ufefftitle = 1").startswith("a.toml:1:9: ")
+
+
+@pytest.mark.parametrize(("path", "expected"), [
+    ("nosuch.toml", "nosuch.toml:1:1: no such file"),
+    (".", ".:1:1: is a directory"),
+])
+def test_files_that_cannot_be_read(tmp_path, monkeypatch, path, expected):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ScenarioError) as caught:
+        load(path)
+    assert str(caught.value).startswith(expected)
+
+
+@pytest.mark.parametrize(("override", "key", "value"), [
+    ("train.optimizer=sgd", "optimizer", "sgd"),
+    ("train.optimizer = sgd ", "optimizer", "sgd"),
+    ('train."optimizer" = "sgd" # yes', "optimizer", "sgd"),
+    ("train.steps=0x10", "steps", 16),
+    ("train.betas=[0.5, 0.5]", "betas", (0.5, 0.5)),
+    ("train={steps = 7}", "steps", 7),
+])
+def test_an_override_is_toml_or_else_a_string(loaded, override, key, value):
+    assert getattr(loaded("[train]\nsteps = 5\nseed = 3", override).train, key) == value
+
+
+def test_overrides_replace_in_order(loaded):
+    scenario = loaded("[train]\nsteps = 'ten'\nseed = 3", "train.steps=1", "train.steps=2")
+    assert (scenario.train.steps, scenario.train.seed) == (2, 3)
+    assert loaded("train.seed = 3", "train={}").train.seed == 0
+    assert loaded("", "title=a=b").title == "a=b"
+    assert loaded("", "title=").title == ""
+    assert loaded("", 'title="a"\nb = 1').title == '"a"\nb = 1'
+
+
+@pytest.mark.parametrize(("override", "expected"), [
+    ("train.stpes=5", "1:7: unknown key 'stpes' in [train]; did you mean 'steps'?"),
+    ("train.steps=ten", '1:13: train.steps must be an integer of at least 0, found "ten"'),
+    ("train.steps =  ten", '1:16: train.steps must be an integer of at least 0, found "ten"'),
+    ("train.steps =  5.0", "1:16: train.steps must be an integer of at least 0, found 5.0"),
+    ("train.betas=[0, 2]", "1:17: train.betas[1] must be a finite number"),
+    ("trian.steps=5", "1:1: unknown key 'trian'; did you mean 'train'?"),
+    ("title.x=5", "1:1: title must be a string in quotes, found a table"),
+    ("parallel.stages.0=ddp", "1:10: parallel.stages must be an array of length at least 1"),
+    ("train=5", "1:7: train must be a table, found 5"),
+    ("train={sed = 5}", "1:8: unknown key 'sed' in [train]; did you mean 'seed'?"),
+    ("title=[" + "[" * 5000, "1:1: "),
+    ("train.steps", '1:1: an override is written section.key=value, found "train.steps"'),
+    ("", '1:1: an override is written section.key=value, found ""'),
+    ("# a=1", "1:1: an override is written"),
+    ("[train]\nsteps=1", "1:1: an override is written"),
+    ("=5", "1:1: this is not TOML: "),
+    ("train..steps=5", "1:7: this is not TOML: "),
+])
+def test_errors_in_overrides_point_into_their_text(complaint, override, expected):
+    text = "title = 'a'\ntrain.steps = 1\nparallel.stages = ['ddp']"
+    if not override.startswith("title=["):
+        assert complaint(text, override).startswith(f"--set:{expected}")
+
+
+@pytest.mark.parametrize(("text", "overrides", "expected"), [
+    ("[train]\nmicro_batches = 6", [], "a.toml:2:17: train.micro_batches must be a multiple of "
+     "world.ranks = 4, found 6; set it to 4 or 8, or world.ranks to a divisor of 6"),
+    ("[world]\nranks = 8", [], "a.toml:2:9: train.micro_batches must be a multiple of "
+     "world.ranks = 8, found 4; set it to 8, or world.ranks to a divisor of 4"),
+    ("world.ranks = 3\ntrain.micro_batches = 4", [], "a.toml:2:23: "),
+    ("world.ranks = 3\ntrain.micro_batches = 4", ["world.ranks=8"], "--set:1:13: "),
+    ("world.ranks = 3\ntrain.micro_batches = 3", ["train.micro_batches=4"], "--set:1:21: "),
+])
+def test_micro_batches_are_a_multiple_of_ranks(complaint, text, overrides, expected):
+    assert complaint(text, *overrides).startswith(expected)
+
+
+def test_an_override_can_mend_what_does_not_agree(loaded):
+    assert loaded("world.ranks = 3", "train.micro_batches=9").train.micro_batches == 9
+
+
+def test_keys_that_do_not_agree_are_refused_in_python_too():
+    with pytest.raises(ScenarioError, match="multiple of world.ranks = 3"):
+        Scenario(world=World(3))
+
+
+@given(st.builds(
+    Scenario,
+    title=st.text(st.characters(codec="utf-8", exclude_characters="\x7f")),
+    model=st.builds(Model, hidden=st.lists(st.integers(1, 2**63 - 1), max_size=3).map(tuple)),
+    train=st.builds(
+        Train,
+        steps=st.integers(0, 2**63 - 1),
+        learning_rate=st.floats(0, allow_infinity=False),
+        optimizer=st.sampled_from(["sgd", "momentum", "adam", "adamw"]),
+    ),
+))
+def test_a_resolved_scenario_written_as_toml_is_the_scenario(tmp_path_factory, scenario):
+    lines = []
+    for key, value in resolved(scenario).items():
+        entries = value.items() if isinstance(value, dict) else [("", value)]
+        lines += [f"{key}{'.' * bool(each)}{each} = {json.dumps(v, ensure_ascii=False)}"
+                  for each, v in entries]
+    path = tmp_path_factory.getbasetemp() / "resolved.toml"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    assert load(path) == scenario
+
+
+@pytest.mark.parametrize("name", ["positions", "origin", "rules", "schema", "load"])
+def test_numpy_is_not_imported_to_read_a_scenario(name):
+    source = Path(zerosim.scenario.schema.__file__).with_name(f"{name}.py").read_text()
+    names = {
+        each.name if isinstance(node, ast.Import) else node.module
+        for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)
+        for each in node.names
+    }
+    assert names
+    assert not {each for each in names if each.startswith("numpy") or each.endswith("dataset")}

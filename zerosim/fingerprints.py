@@ -1,0 +1,37 @@
+"""SHA-256 of weights and optimizer state: how ranks compare what they hold with the reference without moving it.
+
+The unit of comparison is a chunk of a unit, without its padding, in C order and little-endian. Equal fingerprints stand
+for equal bytes, so +0 differs from −0 and one NaN from another.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from zerosim.allocation import Array
+from zerosim.model import Unit
+from zerosim.sharding import bounds
+
+Digest = bytes
+
+
+def little_endian(array: Array) -> bytes:
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def digest(array: Array) -> Digest:
+    """SHA-256 of the array's bytes."""
+    return hashlib.sha256(little_endian(array)).digest()
+
+
+def digest_of_all(arrays: Iterable[Array]) -> str:
+    """SHA-256, in hexadecimal, of the bytes of all arrays one after the other."""
+    total = hashlib.sha256()
+    for array in arrays:
+        total.update(little_endian(array))
+    return total.hexdigest()
+
+
+def chunk_digests(flat: Array, size: int) -> list[Digest]:
+    """The digest of each chunk of a unit's flat, unpadded buffer."""
+    return [digest(flat[start:stop]) for start, stop in bounds(len(flat), size)]

@@ -1,0 +1,61 @@
+"""The outcome of a run as one JSON document: the same numbers that the terminal shows."""
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from zerosim.run import Outcome, StageOutcome
+from zerosim.scenario import resolved
+
+SCHEMA = "zerosim.run/1"
+
+
+def document(outcome: Outcome, world: dict[str, Any]) -> dict[str, Any]:
+    """The whole outcome in JSON's own types; NaN and infinities become the strings "nan", "inf" and "-inf"."""
+    scenario = outcome.recipe.scenario
+    found: dict[str, Any] = plain(
+        {
+            "schema": SCHEMA,
+            "title": scenario.title,
+            "scenario": resolved(scenario),
+            "world": world,
+            "passed": outcome.passed,
+            "stages": [stage_document(stage) for stage in outcome.stages],
+        }
+    )
+    return found
+
+
+def stage_document(stage: StageOutcome) -> dict[str, Any]:
+    divergence = stage.first_divergence
+    return {
+        "stage": stage.stage,
+        "equal": stage.equal,
+        "first_divergence": None
+        if divergence is None
+        else asdict(divergence) | {"order_of_addition": stage.order},
+        "losses": stage.losses,
+        "test": stage.test,
+        "weights_sha256": stage.weights_sha256,
+        "optimizer_sha256": stage.optimizer_sha256,
+        "traffic": stage.traffic,
+        "traffic_formula_bytes": stage.formula_bytes,
+        "traffic_holds": stage.traffic_holds,
+        "memory": [],
+        "seconds": {"train": stage.seconds},
+    }
+
+
+def plain(value: Any) -> Any:
+    """`value` with tuples as lists and non-finite floats as strings, which strict JSON can carry.
+
+    >>> plain({"losses": (1.0, math.nan)})
+    {'losses': [1.0, 'nan']}
+    """
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

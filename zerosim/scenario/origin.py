@@ -1,0 +1,42 @@
+"""Where the keys of a scenario were written, so that whoever finds one wrong can point at it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from zerosim.errors import ScenarioError
+from zerosim.scenario.positions import KeyPath, Place, Position
+
+OVERRIDE = "--set"
+"""Stands for the file in errors about an override; columns count in the override's own text."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The scenario's file; the file and position of every key written there or in an override."""
+
+    file: str = "<scenario>"
+    written: Mapping[KeyPath, tuple[str, Position]] = field(default_factory=dict)
+
+    def error(
+        self, message: str, *paths: KeyPath, at: Literal["key", "value"] = "value"
+    ) -> ScenarioError:
+        """The error that blames one of `paths`: the first in an override, or else in the file.
+
+        >>> print(Origin("a.toml").error("train.steps is too large", ("train", "steps")))
+        a.toml:1:1: train.steps is too large
+        """
+        blamed = [self.written[path] for path in paths if path in self.written]
+        blamed.sort(key=lambda mark: mark[0] != OVERRIDE)
+        file, position = blamed[0] if blamed else (self.file, NOWHERE)
+        line, column = getattr(position, at)
+        return ScenarioError(message, file=file, line=line, column=column)
+
+    def folder(self, path: KeyPath) -> Path:
+        """Where a relative file name at `path` starts: its file's folder; in an override, here."""
+        file, _ = self.written.get(path, (self.file, NOWHERE))
+        return Path(file).parent
+
+
+NOWHERE = Position(Place(1, 1), Place(1, 1))

@@ -1,0 +1,157 @@
+"""Where each key and each value of a TOML text stands, which tomllib does not tell.
+
+    path       how a value is reached from the whole document: ("train", "betas", 1)
+    position   the place of the path's key and the place of its value
+    place      line and column, both from 1, columns counted in characters
+
+The scanner trusts that tomllib has accepted the text, and looks only at what tells one token from
+the next.
+"""
+
+import re
+import tomllib
+from typing import NamedTuple
+
+KeyPath = tuple[str | int, ...]
+
+BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
+KEY = re.compile(r''' " (?:\\.|[^"\\])* " | ' [^']* ' | [A-Za-z0-9_-]+ ''', re.VERBOSE)
+SCALAR = re.compile(
+    r'''
+    """ (?:\\.|[^\\])*? "{3,5}    # up to two more quotes may stand before the closing three
+  | \'\'\' .*? '{3,5}
+  | " (?:\\.|[^"\\])* "
+  | ' [^']* '
+  | [^,\]}\#\r\n]+                # numbers, booleans, and dates, which may hold a space
+    ''',
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class Place(NamedTuple):
+    """A line and a column, both from 1."""
+
+    line: int
+    column: int
+
+
+class Position(NamedTuple):
+    """Where a key and its value begin: one place for an array's element or a `[table]`."""
+
+    key: Place
+    value: Place
+
+
+def place(text: str, offset: int) -> Place:
+    """The line and column of the character at `offset`.
+
+    >>> place("a = 1\\nb = 2", 10)
+    Place(line=2, column=5)
+    """
+    return Place(text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
+
+
+def positions(text: str) -> dict[KeyPath, Position]:
+    """The position of everything in `text`, in the order in which it is first named.
+
+    Tables are there too, also those that only a dotted key or a longer header implies. `text` must
+    be a document that `tomllib.loads` accepts.
+
+    >>> positions("[train]\\nsteps = 20")[("train", "steps")]
+    Position(key=Place(line=2, column=1), value=Place(line=2, column=9))
+    """
+    scanner = Scanner(text)
+    scanner.document()
+    return scanner.found
+
+
+class Scanner:
+    """One pass over a text; every method starts at `offset` and leaves it after what it read."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.offset = text, 0
+        self.found: dict[KeyPath, Position] = {}
+        self.lengths: dict[KeyPath, int] = {}  # of the arrays of tables, so far
+
+    def document(self) -> None:
+        table: KeyPath = ()
+        while self.next():
+            if self.take("[["):
+                table = self.element(self.here(), of=self.key(()))
+                self.take("]]")
+            elif self.take("["):
+                table = self.key(())
+                self.take("]")
+            else:
+                self.pair(table)
+
+    def element(self, header: Place, *, of: KeyPath) -> KeyPath:
+        """One more table of an array of tables."""
+        self.lengths[of] = self.lengths.get(of, 0) + 1
+        table = self.latest(of)
+        self.found[table] = Position(header, header)
+        return table
+
+    def latest(self, path: KeyPath) -> KeyPath:
+        """What a header means by the name of an array of tables: its last table."""
+        return (*path, self.lengths[path] - 1) if path in self.lengths else path
+
+    def pair(self, table: KeyPath) -> None:
+        path = self.key(table)
+        self.take("=")
+        self.value(path, self.found[path].key)
+
+    def key(self, path: KeyPath) -> KeyPath:
+        """A dotted key below `path`; the tables on its way stand where they are first named."""
+        while True:
+            here = self.here()
+            path = (*self.latest(path), unquoted(self.match(KEY)))
+            self.found.setdefault(path, Position(here, here))
+            if not self.take("."):
+                return path
+
+    def value(self, path: KeyPath, key: Place | None = None) -> None:
+        here = self.here()
+        self.found[path] = Position(key or here, here)
+        if self.take("["):
+            index = 0
+            while not self.take("]"):
+                self.value((*path, index))
+                self.take(",")
+                index += 1
+        elif self.take("{"):
+            while not self.take("}"):
+                self.pair(path)
+                self.take(",")
+        else:
+            self.match(SCALAR)
+
+    def here(self) -> Place:
+        self.next()
+        return place(self.text, self.offset)
+
+    def next(self) -> str:
+        """The next character that is neither blank nor comment; nothing at the end of the text."""
+        self.match(BLANK)
+        return self.text[self.offset : self.offset + 1]
+
+    def take(self, mark: str) -> bool:
+        self.next()
+        there = self.text.startswith(mark, self.offset)
+        self.offset += len(mark) * there
+        return there
+
+    def match(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self.text, self.offset)
+        assert found, f"tomllib would not have accepted {self.text[self.offset :]!r}"
+        self.offset = found.end()
+        return found.group()
+
+
+def unquoted(key: str) -> str:
+    """The name that a bare or quoted key stands for.
+
+    >>> unquoted('"learning\\u005frate"')
+    'learning_rate'
+    """
+    return next(iter(tomllib.loads(f"{key} = 0")))

@@ -1,0 +1,243 @@
+"""What the keys of a scenario may hold: a rule reads one kind of value, or says what is allowed.
+
+A rule stands beside its field, `steps: int = integer(20, at_least=0)`, and `section_values` reads
+any section by the rules of its fields. A new key is a new field; a new section a new dataclass.
+"""
+
+import dataclasses
+import difflib
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerosim.scenario.origin import Origin
+from zerosim.scenario.positions import KeyPath
+
+LARGEST_INTEGER = 2**63 - 1  # TOML's own
+
+
+class Rule(ABC):
+    """What one key may hold."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """What is allowed, as the words after "must be"."""
+
+    @abstractmethod
+    def read(self, value: object, path: KeyPath, origin: Origin) -> Any:
+        """The Python value for a TOML value, or a `ScenarioError` at the value's position."""
+
+    def refuse(self, value: object, path: KeyPath, origin: Origin, hint: str = "") -> Exception:
+        message = f"{dotted(path)} must be {self}, found {shown(value)}{hint}"
+        return origin.error(message, path)
+
+
+@dataclass(frozen=True)
+class Text(Rule):
+    def __str__(self) -> str:
+        return "a string in quotes"
+
+    def read(self, value: object, path: KeyPath, origin: Origin) -> str:
+        if not isinstance(value, str):
+            raise self.refuse(value, path, origin)
+        return value
+
+
+@dataclass(frozen=True)
+class Switch(Rule):
+    def __str__(self) -> str:
+        return "true or false"
+
+    def read(self, value: object, path: KeyPath, origin: Origin) -> bool:
+        if not isinstance(value, bool):
+            raise self.refuse(value, path, origin)
+        return value
+
+
+@dataclass(frozen=True)
+class Integer(Rule):
+    at_least: int
+
+    def __str__(self) -> str:
+        return f"an integer of at least {self.at_least}"
+
+    def read(self, value: object, path: KeyPath, origin: Origin) -> int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise self.refuse(value, path, origin)
+        if not self.at_least <= value <= LARGEST_INTEGER:
+            raise self.refuse(value, path, origin)
+        return value
+
+
+@dataclass(frozen=True)
+class Number(Rule):
+    """A finite float; an integer will do."""
+
+    at_least: float
+    below: float = math.inf
+
+    def __str__(self) -> str:
+        below = "" if self.below == math.inf else f" and below {self.below:g}"
+        return f"a finite number of at least {self.at_least:g}{below}"
+
+    def read(self, value: object, path: KeyPath, origin: Origin) -> float:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise self.refuse(value, path, origin)
+        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+            raise self.refuse(value, path, origin)
+        if not self.at_least <= value < self.below:
+            raise self.refuse(value, path, origin)
+        return float(value)
+
+
+@dataclass(frozen=True)
+class Choice(Rule):
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " or ".join(filter(None, [", ".join(self.names[:-1]), self.names[-1]]))
+
+    def read(self, value: object, path: KeyPath, origin: Origin) -> str:
+        if not isinstance(value, str):
+            raise self.refuse(value, path, origin)
+        if value not in self.names:
+            near = nearest(value, self.names)
+            raise self.refuse(value, path, origin, f"; did you mean {shown(near)}?" if near else "")
+        return value
+
+
+@dataclass(frozen=True)
+class Array(Rule):
+    element: Rule
+    at_least: int = 0
+    at_most: float = math.inf
+    distinct: bool = False
+
+    def __str__(self) -> str:
+        some = f" of length at least {self.at_least}" if self.at_least else ""
+        length = f" of length {self.at_most}" if self.at_least == self.at_most else some
+        return f"an array{length}, each {self.element}"
+
+    def read(self, value: object, path: KeyPath, origin: Origin) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise self.refuse(value, path, origin, "; arrays are written in brackets")
+        if not self.at_least <= len(value) <= self.at_most:
+            raise self.refuse(value, path, origin)
+        elements: list[Any] = []
+        for index, found in enumerate(value):
+            element = self.element.read(found, (*path, index), origin)
+            if self.distinct and element in elements:
+                raise origin.error(f"{dotted(path)} names {shown(found)} twice", (*path, index))
+            elements.append(element)
+        return tuple(elements)
+
+
+@dataclass(frozen=True)
+class Table(Rule):
+    section: type[Any]
+
+    def __str__(self) -> str:
+        return "a table"
+
+    def read(self, value: object, path: KeyPath, origin: Origin) -> Any:
+        if not isinstance(value, dict):
+            raise self.refuse(value, path, origin)
+        return self.section(**section_values(self.section, value, path, origin))
+
+
+def section_values(
+    section: type[Any], table: dict[str, object], path: KeyPath, origin: Origin
+) -> dict[str, Any]:
+    """The values that `table` gives to fields of `section`, each read by the field's rule."""
+    allowed = rules(section)
+    for name in table:
+        if name not in allowed:
+            raise unknown(name, allowed, path, origin)
+    return {name: allowed[name].read(table[name], (*path, name), origin) for name in table}
+
+
+def rules(section: type[Any]) -> dict[str, Rule]:
+    """The keys of a section: those of its fields that have a rule."""
+    fields = dataclasses.fields(section)
+    return {each.name: each.metadata["rule"] for each in fields if "rule" in each.metadata}
+
+
+def unknown(name: str, allowed: Iterable[str], path: KeyPath, origin: Origin) -> Exception:
+    near = nearest(name, allowed)
+    mend = f"did you mean {near!r}?" if near else f"allowed are {', '.join(allowed)}"
+    table = f" in [{dotted(path)}]" if path else ""
+    return origin.error(f"unknown key {name!r}{table}; {mend}", (*path, name), at="key")
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name.lower(), names, n=1)), None)
+
+
+def dotted(path: KeyPath) -> str:
+    """
+    >>> dotted(("model", "hidden", 1))
+    'model.hidden[1]'
+    """
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return "".join(steps).removeprefix(".")
+
+
+def shown(value: object) -> str:
+    """`value` as TOML would have it, on one short line.
+
+    >>> shown("a\\nb"), shown(True), shown([1, 2])
+    ('"a\\\\nb"', 'true', 'an array of length 2')
+    """
+    match value:
+        case bool():
+            return str(value).lower()
+        case str():
+            short = value if len(value) <= 60 else f"{value[:60]}..."
+            return json.dumps(short, ensure_ascii=not short.isprintable())
+        case int() if abs(value) > LARGEST_INTEGER:
+            return "an integer beyond 64 bits"
+        case list():
+            return f"an array of length {len(value)}"
+        case dict():
+            return "a table"
+    return str(value)
+
+
+def text(default: str) -> Any:
+    return field(default=default, metadata={"rule": Text()})
+
+
+def switch(default: bool) -> Any:
+    return field(default=default, metadata={"rule": Switch()})
+
+
+def integer(default: int, *, at_least: int) -> Any:
+    return field(default=default, metadata={"rule": Integer(at_least)})
+
+
+def integers(default: tuple[int, ...], *, at_least: int) -> Any:
+    return field(default=default, metadata={"rule": Array(Integer(at_least))})
+
+
+def number(default: float | None, *, at_least: float, below: float = math.inf) -> Any:
+    return field(default=default, metadata={"rule": Number(at_least, below)})
+
+
+def pair(default: tuple[float, float], *, at_least: float, below: float) -> Any:
+    return field(default=default, metadata={"rule": Array(Number(at_least, below), 2, 2)})
+
+
+def choice(default: str, names: tuple[str, ...]) -> Any:
+    return field(default=default, metadata={"rule": Choice(names)})
+
+
+def choices(default: tuple[str, ...], names: tuple[str, ...]) -> Any:
+    """At least one of `names`, none of them twice."""
+    return field(default=default, metadata={"rule": Array(Choice(names), 1, distinct=True)})
+
+
+def section(of: type[Any]) -> Any:
+    return field(default_factory=of, metadata={"rule": Table(of)})

@@ -1,0 +1,122 @@
+"""What a scenario says: every key, its default, and beside each what is allowed."""
+
+# ruff: noqa: RUF009 (`section(World)` is a field)
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerosim.scenario.origin import Origin
+from zerosim.scenario.rules import (
+    choice,
+    choices,
+    integer,
+    integers,
+    number,
+    pair,
+    rules,
+    section,
+    switch,
+    text,
+)
+
+STAGES = ("ddp", "zero1", "zero2", "zero3")
+WEIGHT_DECAY = {"sgd": 0.0, "momentum": 0.0, "adam": 0.0, "adamw": 0.01}
+BY_OPTIMIZER: Any = None
+
+
+@dataclass(frozen=True)
+class World:
+    ranks: int = integer(4, at_least=1)
+
+
+@dataclass(frozen=True)
+class Data:
+    source: str = text("digits")
+
+
+@dataclass(frozen=True)
+class Model:
+    hidden: tuple[int, ...] = integers((64, 64), at_least=1)
+    activation: str = choice("relu", ("relu", "tanh", "gelu"))
+
+
+@dataclass(frozen=True)
+class Train:
+    """How to train; the defaults of the optimizers are PyTorch's."""
+
+    steps: int = integer(20, at_least=0)
+    micro_batch: int = integer(16, at_least=1)
+    micro_batches: int = integer(4, at_least=1)
+    optimizer: str = choice("adam", tuple(WEIGHT_DECAY))
+    learning_rate: float = number(1e-3, at_least=0)
+    betas: tuple[float, float] = pair((0.9, 0.999), at_least=0, below=1)
+    epsilon: float = number(1e-8, at_least=0)
+    momentum: float = number(0.9, at_least=0)
+    weight_decay: float = number(BY_OPTIMIZER, at_least=0)
+    seed: int = integer(0, at_least=0)
+
+    def __post_init__(self) -> None:
+        if self.weight_decay is BY_OPTIMIZER:
+            object.__setattr__(self, "weight_decay", WEIGHT_DECAY[self.optimizer])
+
+
+@dataclass(frozen=True)
+class Parallel:
+    stages: tuple[str, ...] = choices(STAGES, STAGES)
+    order: str = choice("ring", ("ring",))
+
+
+@dataclass(frozen=True)
+class Check:
+    reference: bool = switch(True)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A whole scenario; `origin` says where its keys were written and is no part of what it says.
+
+    >>> Scenario(train=Train(optimizer="adamw")).train.weight_decay
+    0.01
+
+    Raises `ScenarioError` where two keys do not agree.
+    """
+
+    title: str = text("")
+    caption: str = text("")
+    world: World = section(World)
+    data: Data = section(Data)
+    model: Model = section(Model)
+    train: Train = section(Train)
+    parallel: Parallel = section(Parallel)
+    check: Check = section(Check)
+    origin: Origin = field(default=Origin(), repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        ranks, micro_batches = self.world.ranks, self.train.micro_batches
+        if micro_batches % ranks:
+            below = micro_batches // ranks * ranks
+            nearest = f"{below} or {below + ranks}" if below else f"{ranks}"
+            raise self.origin.error(
+                f"train.micro_batches must be a multiple of world.ranks = {ranks}, "
+                f"found {micro_batches}; set it to {nearest}, "
+                f"or world.ranks to a divisor of {micro_batches}",
+                ("train", "micro_batches"), ("world", "ranks"),
+            )
+
+
+def resolved(scenario: Scenario) -> dict[str, Any]:
+    """Every key with its value, defaults filled in, in JSON's own types.
+
+    >>> resolved(Scenario())["model"]
+    {'hidden': [64, 64], 'activation': 'relu'}
+    """
+    return {name: plain(getattr(scenario, name)) for name in rules(Scenario)}
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [plain(each) for each in value]
+    if dataclasses.is_dataclass(value):
+        return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    return value

@@ -1,0 +1,36 @@
+"""DDP, or Stage 0: every rank keeps everything, and only gradients travel.
+
+    0. every rank keeps all weights, all gradients and the whole optimizer state
+    1. run forward and backward passes
+    2. reduce-scatter gradients
+    3. all-gather gradients                    (2 and 3 together are an all-reduce)
+    4. compute weight updates and apply them, the same ones on every rank
+"""
+
+from zerosim.allocation import Array
+from zerosim.stages.replica import Batch, Initial, Replica
+
+
+def keep(replica: Replica, initial: Initial) -> None:
+    for unit in replica.units:                                            # 0
+        replica.weights[unit] = replica.filled(unit, initial(unit))
+        replica.optimizer[unit] = replica.fresh_state(unit, replica.weights[unit])
+
+
+def step(replica: Replica, batch: Batch) -> Array:
+    tape, weights, gradients = replica.tape, replica.weights, replica.gradients
+    gradients.clear()
+
+    activations = batch.inputs                                            # 1
+    for unit in replica.units:
+        activations = tape.forward(unit, weights[unit], activations)
+    loss, upstream = tape.loss(replica.loss, activations, batch.targets, batch.samples)
+
+    for unit in reversed(replica.units):
+        upstream, gradient = tape.backward(unit, weights[unit], upstream)
+        gradients[unit] = replica.reduce_scatter(gradient)                # 2
+        replica.all_gather(gradients[unit])                               # 3
+
+    for unit in replica.units:
+        replica.update(unit, weights[unit], gradients[unit], batch.step)  # 4
+    return loss

@@ -1,0 +1,37 @@
+"""ZeRO Stage I: every rank owns 1/N of the optimizer state, and so updates 1/N of the weights.
+
+    0. every rank keeps all weights, all gradients, and its shard of the optimizer state
+    1. run forward and backward passes
+    2. reduce-scatter gradients
+    3. compute and apply the weight updates of this rank's shard
+    4. all-gather weights
+"""
+
+from zerosim.allocation import Array
+from zerosim.stages.replica import Batch, Initial, Replica
+
+
+def keep(replica: Replica, initial: Initial) -> None:
+    for unit in replica.units:                                            # 0
+        replica.weights[unit] = replica.filled(unit, initial(unit))
+        replica.optimizer[unit] = replica.fresh_state(unit, replica.own(replica.weights[unit]))
+
+
+def step(replica: Replica, batch: Batch) -> Array:
+    tape, weights, gradients = replica.tape, replica.weights, replica.gradients
+    gradients.clear()
+
+    activations = batch.inputs                                            # 1
+    for unit in replica.units:
+        activations = tape.forward(unit, weights[unit], activations)
+    loss, upstream = tape.loss(replica.loss, activations, batch.targets, batch.samples)
+
+    for unit in reversed(replica.units):
+        upstream, gradient = tape.backward(unit, weights[unit], upstream)
+        gradients[unit] = replica.reduce_scatter(gradient)                # 2
+
+    for unit in replica.units:
+        own_weights, own_gradient = replica.own(weights[unit]), replica.own(gradients[unit])
+        replica.update(unit, own_weights, own_gradient, batch.step)       # 3
+        replica.all_gather(weights[unit])                                 # 4
+    return loss

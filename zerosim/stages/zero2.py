@@ -1,0 +1,37 @@
+"""ZeRO Stage II: Stage I, and every rank owns 1/N of the gradients.
+
+    0. every rank keeps all weights, its shard of the gradients, and its shard of the optimizer state
+    1. run forward and backward passes
+    2. reduce-scatter each unit's gradient as soon as it is there, and release all but the shard
+    3. compute and apply the weight updates of this rank's shard
+    4. all-gather weights
+"""
+
+from zerosim.allocation import Array
+from zerosim.stages.replica import Batch, Initial, Replica
+
+
+def keep(replica: Replica, initial: Initial) -> None:
+    for unit in replica.units:                                            # 0
+        replica.weights[unit] = replica.filled(unit, initial(unit))
+        replica.optimizer[unit] = replica.fresh_state(unit, replica.own(replica.weights[unit]))
+
+
+def step(replica: Replica, batch: Batch) -> Array:
+    tape, weights, gradients = replica.tape, replica.weights, replica.gradients
+    gradients.clear()
+
+    activations = batch.inputs                                            # 1
+    for unit in replica.units:
+        activations = tape.forward(unit, weights[unit], activations)
+    loss, upstream = tape.loss(replica.loss, activations, batch.targets, batch.samples)
+
+    for unit in reversed(replica.units):
+        upstream, gradient = tape.backward(unit, weights[unit], upstream)
+        gradients[unit] = replica.shard(unit, replica.reduce_scatter(gradient), "gradients")  # 2
+        del gradient
+
+    for unit in replica.units:
+        replica.update(unit, replica.own(weights[unit]), gradients[unit], batch.step)         # 3
+        replica.all_gather(weights[unit])                                 # 4
+    return loss

@@ -1,0 +1,198 @@
+"""The local world: a thread for each rank, of which exactly one runs at a time.
+
+A rank runs until it must wait; then another that can run, drawn from a seeded order, goes on. Since every receive
+names its source, the order changes nothing that a program computes, and the seed is there to let a test show it.
+When no rank can run, the world ends with `Deadlock`, which says who waits for whom.
+"""
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Literal
+
+from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.errors import CollectiveError, Deadlock
+from zerosim.worlds.delivery import check_match, check_rank, deliver
+
+Program = Callable[[Communicator], Any]
+Sends = Literal["buffered", "rendezvous"]
+
+SHOWN_RANKS = 8
+
+
+def spawn(program: Program, ranks: int, *, seed: int = 0, sends: Sends = "buffered") -> list[Any]:
+    """What `program(comm)` returned on each of `ranks` ranks, as a list in rank order.
+
+    `seed` fixes the order in which ranks take turns. With `sends="rendezvous"` a `send` waits until its message
+    has been received, as an MPI library may do with messages above some size: a program that only works while its
+    messages are small ends in `Deadlock` at once.
+
+    Raises what a rank raised, with a note that names the rank; `Deadlock` when no rank can go on; and
+    `CollectiveError` when messages were left that nobody received.
+
+    >>> from zerosim.comm import left, right
+    >>> import numpy as np
+    >>> def program(comm):
+    ...     arrived = np.empty(1)
+    ...     comm.exchange(np.array([10.0 * comm.rank]), to=right(comm), into=arrived, source=left(comm))
+    ...     return float(arrived[0])
+    >>> spawn(program, ranks=3)
+    [20.0, 0.0, 10.0]
+    """
+    if type(ranks) is not int or ranks < 1:
+        raise CollectiveError(f"ranks={ranks!r}: a world has an integer number of ranks, 1 or more")
+    if sends not in ("buffered", "rendezvous"):
+        raise CollectiveError(f"sends={sends!r}: either 'buffered' or 'rendezvous'")
+    return _World(ranks, seed, rendezvous=sends == "rendezvous").run(program)
+
+
+class _Ended(BaseException):
+    """Unwinds a rank whose world has failed elsewhere."""
+
+
+class _World:
+    def __init__(self, size: int, seed: int, *, rendezvous: bool) -> None:
+        self.size = size
+        self.rendezvous = rendezvous
+        self.random = random.Random(seed)
+        self.mail: dict[tuple[int, int], deque[Payload]] = {}
+        self.waits_for: list[tuple[str, int] | None] = [None] * size
+        self.runnable = list(range(size))
+        self.unfinished = set(range(size))
+        self.turns = [threading.Lock() for _ in range(size)]
+        self.results: list[Any] = [None] * size
+        self.failure: BaseException | None = None
+        self.done = threading.Event()
+
+    def run(self, program: Program) -> list[Any]:
+        for turn in self.turns:
+            turn.acquire()
+        for rank in range(self.size):
+            threading.Thread(
+                target=self._live, args=(rank, program), name=f"rank {rank}", daemon=True
+            ).start()
+        self._pass_turn()
+        try:
+            self.done.wait()
+        except KeyboardInterrupt as interrupt:
+            self.failure = interrupt
+            raise
+        if self.failure is not None:
+            raise self.failure
+        self._check_mail()
+        return self.results
+
+    def _live(self, rank: int, program: Program) -> None:
+        self.turns[rank].acquire()
+        try:
+            if self.failure is None:
+                self.results[rank] = program(LocalCommunicator(self, rank))
+        except _Ended:
+            pass
+        except BaseException as error:  # noqa: BLE001 - raised again by spawn
+            if self.failure is None:
+                error.add_note(f"(raised on rank {rank} of {self.size})")
+                self.failure = error
+        self.unfinished.discard(rank)
+        self._pass_turn()
+
+    def _pass_turn(self) -> None:
+        """Let the next rank run: one that can, or, once the world has failed, any that must be unwound."""
+        if not self.unfinished:
+            self.done.set()
+            return
+        if self.failure is None and not self.runnable:
+            self.failure = Deadlock(self._who_waits())
+        if self.failure is not None:
+            self.turns[next(iter(self.unfinished))].release()
+            return
+        drawn = int(self.random.random() * len(self.runnable))
+        self.runnable[drawn], self.runnable[-1] = self.runnable[-1], self.runnable[drawn]
+        self.turns[self.runnable.pop()].release()
+
+    def post(self, rank: int, outgoing: Payload, to: int) -> None:
+        mail = self.mail.setdefault((rank, to), deque())
+        mail.append(outgoing.copy())
+        if self.waits_for[to] == ("a message from", rank):
+            self._wake(to)
+
+    def take(self, rank: int, source: int) -> Payload:
+        mail = self.mail.setdefault((source, rank), deque())
+        if not mail:
+            self._wait(rank, "a message from", source)
+        arrived = mail.popleft()
+        if not mail and self.waits_for[source] == ("its message to be received by", rank):
+            self._wake(source)
+        return arrived
+
+    def await_receipt(self, rank: int, to: int) -> None:
+        if self.mail[rank, to]:
+            self._wait(rank, "its message to be received by", to)
+
+    def _wait(self, rank: int, what: str, whom: int) -> None:
+        self.waits_for[rank] = (what, whom)
+        self._pass_turn()
+        self.turns[rank].acquire()
+        if self.failure is not None:
+            raise _Ended
+
+    def _wake(self, rank: int) -> None:
+        self.waits_for[rank] = None
+        self.runnable.append(rank)
+
+    def _who_waits(self) -> str:
+        waits = []
+        for rank in sorted(self.unfinished)[:SHOWN_RANKS]:
+            wait = self.waits_for[rank]
+            assert wait is not None
+            what, whom = wait
+            ended = "" if whom in self.unfinished else ", which has finished"
+            waits.append(f"rank {rank} waits for {what} rank {whom}{ended}")
+        if len(self.unfinished) > SHOWN_RANKS:
+            waits.append(f"and {len(self.unfinished) - SHOWN_RANKS} more ranks wait")
+        return "no rank can go on: " + "; ".join(waits)
+
+    def _check_mail(self) -> None:
+        for (source, to), mail in self.mail.items():
+            if mail:
+                raise CollectiveError(
+                    f"rank {to} ended without receiving {len(mail)} message(s) from rank {source}: "
+                    "every send needs its receive"
+                )
+
+
+class LocalCommunicator:
+    """One rank of a local world."""
+
+    def __init__(self, world: _World, rank: int) -> None:
+        self.rank = rank
+        self.size = world.size
+        self._world = world
+
+    def exchange(
+        self,
+        outgoing: Payload,
+        *,
+        to: int,
+        into: Payload,
+        source: int,
+        reduce: Reduction | None = None,
+    ) -> None:
+        check_rank(to, self.size, "to")
+        self._world.post(self.rank, outgoing, to)
+        self.recv(into=into, source=source, reduce=reduce)
+        if self._world.rendezvous:
+            self._world.await_receipt(self.rank, to)
+
+    def send(self, outgoing: Payload, *, to: int) -> None:
+        check_rank(to, self.size, "to")
+        self._world.post(self.rank, outgoing, to)
+        if self._world.rendezvous:
+            self._world.await_receipt(self.rank, to)
+
+    def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
+        check_rank(source, self.size, "source")
+        arrived = self._world.take(self.rank, source)
+        check_match(arrived, into, source=source, rank=self.rank)
+        deliver(arrived, into, reduce)

@@ -1,0 +1,309 @@
+"""The MPI world: one process for each rank, on one host or many. Only this module imports mpi4py.
+
+A message is its raw bytes, so every NumPy dtype travels, those of ml_dtypes too. `send` copies them
+into memory of its own and leaves the rest to MPI; `recv` polls, giving up the processor between two
+polls, because there are often more ranks than cores. No wait is endless, and no rank fails alone:
+the first to fail speaks, and ends them all.
+"""
+
+import atexit
+import fcntl
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections import defaultdict, deque
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from zerosim.comm import Reduction
+from zerosim.errors import CollectiveError, Deadlock, LaunchError, ZerosimError
+from zerosim.worlds.delivery import check_rank, deliver
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Array = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
+Result = TypeVar("Result")
+
+SIZE_VARIABLES = (
+    "OMPI_COMM_WORLD_SIZE",  # Open MPI
+    "PMI_SIZE",              # Hydra (MPICH, Intel MPI, MVAPICH), and srun with --mpi=pmi2
+    "MV2_COMM_WORLD_SIZE",   # MVAPICH's own mpirun_rsh
+    "PALS_SIZE",             # Cray's mpiexec
+)
+FIRST_RESERVED_SLURM_STEP = 0xFFFF_FFF0  # steps above are batch scripts and interactive shells
+FAILURE = 3       # the exit code of an exception that zerosim did not foresee
+FORWARDING = 0.2  # seconds for the launcher to pass on what was printed; Abort drops the rest
+LAST_WORDS = 2.0  # seconds that the first rank to fail has for ending the others
+
+
+def launched() -> int | None:
+    """The number of ranks the launcher says it started; None without a launcher. Starts no MPI.
+
+    A Slurm allocation (`salloc`, `sbatch`) is not a launcher; a step that `srun` started in it is.
+    """
+    for variable in SIZE_VARIABLES:
+        if variable in os.environ:
+            return int(os.environ[variable])
+    step = os.environ.get("SLURM_STEP_ID")
+    if step is None or int(step) >= FIRST_RESERVED_SLURM_STEP:
+        return None
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS")
+    return int(tasks) if tasks else None
+
+
+def connect(timeout_seconds: float = 60.0) -> "MpiCommunicator":
+    """This process as one rank among all that the launcher started, or alone without a launcher.
+
+    From here on an exception that nobody catches ends all ranks: the first rank to fail prints one
+    line for a `ZerosimError`, its traceback for any other, and its exit code becomes the
+    launcher's (3 for those others). At exit `close` is called. Waiting for a message longer than
+    `timeout_seconds` raises `Deadlock`.
+
+    Raises `LaunchError` without an MPI library, or when the launcher belongs to another one.
+
+    >>> connect().size
+    1
+    """
+    try:
+        from mpi4py import MPI  # noqa: PLC0415 - importing it starts MPI
+    except (ImportError, RuntimeError) as error:
+        raise LaunchError(
+            "mpi4py finds no MPI library; install one, e.g. pip install 'zerosim[mpich]'"
+        ) from error
+    comm = MpiCommunicator(MPI.COMM_WORLD.Dup(), timeout_seconds)
+    started = launched()
+    if started is not None and started > 1 and comm.size == 1:
+        raise LaunchError(
+            f"the launcher started {started} ranks, but each finds itself alone: mpi4py runs on "
+            f"{comm.library}, the launcher belongs to another MPI; use {own_launcher()}"
+        )
+    first_failure = FirstFailure(MPI.COMM_WORLD, MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED))
+    sys.excepthook = first_failure
+    atexit.register(close_or_fail, comm, first_failure)
+    return comm
+
+
+def own_launcher() -> str:
+    """The launcher that came with the MPI library this interpreter uses, as far as can be told."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    return str(beside) if beside.exists() else "the mpiexec of that library"
+
+
+class MpiCommunicator:
+    """A rank of the MPI world: a `Communicator` of NumPy arrays.
+
+    Raises `CollectiveError` for ranks, arrays and lengths that cannot work, `Deadlock` after a wait
+    of `timeout_seconds`.
+    """
+
+    def __init__(self, comm: "MPI.Intracomm", timeout_seconds: float) -> None:
+        from mpi4py import MPI  # noqa: PLC0415 - importing it starts MPI
+
+        self.rank = comm.rank
+        self.size = comm.size
+        self.processor_name = MPI.Get_processor_name()
+        vendor, version = MPI.get_vendor()
+        self.library = f"{vendor} {'.'.join(map(str, version))}"
+        self.timeout_seconds = timeout_seconds
+        self._comm = comm
+        self._status = MPI.Status()
+        self._copies = Copies()
+        self._departures: list[deque[Departure]] = [deque() for _ in range(comm.size)]
+
+    def exchange(
+        self,
+        outgoing: Array,
+        *,
+        to: int,
+        into: Array,
+        source: int,
+        reduce: Reduction | None = None,
+    ) -> None:
+        """Send `outgoing` to `to` while receiving from `source` as `recv` does."""
+        self._check_outgoing(outgoing, to)
+        self._check_into(into, source)
+        self._post(outgoing, to)
+        self._complete(into, source, reduce)
+
+    def send(self, outgoing: Array, *, to: int) -> None:
+        """Send a copy of `outgoing` to rank `to`; never waits for it, whatever the length."""
+        self._check_outgoing(outgoing, to)
+        self._post(outgoing, to)
+
+    def recv(self, *, into: Array, source: int, reduce: Reduction | None = None) -> None:
+        """Receive the next message of `source`: `into`, or `into = reduce(arrived, into)`."""
+        self._check_into(into, source)
+        self._complete(into, source, reduce)
+
+    def close(self) -> None:
+        """Wait until all that was sent has left; raises `Deadlock` naming who does not receive."""
+        for to, departures in enumerate(self._departures):
+            for departure in departures:
+                self._poll(
+                    departure.request.Test,
+                    f"for rank {to} to receive {departure.sent_bytes} bytes",
+                )
+            departures.clear()
+
+    def _post(self, outgoing: Array, to: int) -> None:
+        departures = self._departures[to]
+        while departures and departures[0].request.Test():
+            self._copies.give(departures.popleft().memory)
+        memory = self._copies.take(outgoing.nbytes)
+        np.copyto(shaped(memory, outgoing), outgoing)
+        request = self._comm.Isend(memory[: outgoing.nbytes], to)
+        departures.append(Departure(request, memory, outgoing.nbytes))
+
+    def _complete(self, into: Array, source: int, reduce: Reduction | None) -> None:
+        if reduce is None and into.flags.c_contiguous:
+            self._receive(into.reshape(-1).view(np.uint8), source)
+            return
+        memory = self._copies.take(into.nbytes)
+        self._receive(memory[: into.nbytes], source)
+        deliver(shaped(memory, into), into, reduce)
+        self._copies.give(memory)
+
+    def _receive(self, landing: Bytes, source: int) -> None:
+        """Fill `landing` with the next message of `source`.
+
+        A message is matched before it is received, so that its length is known: MPI may do anything
+        with one that is longer than the memory given to it, and Open MPI corrupts the heap.
+        """
+        awaited = f"for a message from rank {source}"
+        message = self._poll(lambda: self._comm.Improbe(source, status=self._status), awaited)
+        sent_bytes = self._status.Get_count()
+        fits = sent_bytes == landing.nbytes
+        request = message.Irecv(landing if fits else np.empty(sent_bytes, np.uint8))
+        self._poll(request.Test, awaited)
+        if not fits:
+            raise CollectiveError(
+                f"rank {source} sent {sent_bytes} bytes to rank {self.rank}, which receives them "
+                f"into {landing.nbytes} bytes: both sides must name the same length and dtype"
+            )
+
+    def _poll(self, done: Callable[[], Result | None], awaited: str) -> Result:
+        result = done()
+        deadline = time.monotonic() + self.timeout_seconds
+        while not result:
+            if time.monotonic() > deadline:
+                raise Deadlock(f"rank {self.rank} waited {self.timeout_seconds:g} s {awaited}")
+            os.sched_yield()
+            result = done()
+        return result
+
+    def _check_outgoing(self, outgoing: Array, to: int) -> None:
+        check_rank(to, self.size, "to")
+        check_array(outgoing, "outgoing")
+
+    def _check_into(self, into: Array, source: int) -> None:
+        check_rank(source, self.size, "source")
+        check_array(into, "into")
+        if not into.flags.writeable:
+            raise CollectiveError("into is read-only; receive into a copy of it")
+
+
+def check_array(array: object, role: str) -> None:
+    """Refuse what has no raw bytes to send or to receive into."""
+    if not isinstance(array, np.ndarray):
+        raise CollectiveError(
+            f"{role} is of type {type(array).__name__}; under MPI a message is a NumPy array"
+        )
+    if array.dtype.hasobject:
+        raise CollectiveError(
+            f"{role} has dtype {array.dtype}; under MPI a message is of fixed-size elements, "
+            "Python objects travel in the local world only"
+        )
+
+
+class Departure(NamedTuple):
+    """A message on its way: MPI reads `memory` until `request` is complete."""
+
+    request: "MPI.Request"
+    memory: Bytes
+    sent_bytes: int
+
+
+class Copies:
+    """Memory that is used again, in powers of two: the page faults of fresh memory cost more than
+    the message itself.
+    """
+
+    def __init__(self) -> None:
+        self._free: defaultdict[int, list[Bytes]] = defaultdict(list)
+
+    def take(self, needed_bytes: int) -> Bytes:
+        capacity = 1 << max(needed_bytes - 1, 0).bit_length()
+        free = self._free[capacity]
+        return free.pop() if free else np.empty(capacity, np.uint8)
+
+    def give(self, memory: Bytes) -> None:
+        self._free[memory.nbytes].append(memory)
+
+
+def shaped(memory: Bytes, like: Array) -> Array:
+    """The first bytes of `memory` as an array with the shape and dtype of `like`."""
+    return memory[: like.nbytes].view(like.dtype).reshape(like.shape)
+
+
+class FirstFailure:
+    """An excepthook for all ranks: the first that fails tells why, and ends the others.
+
+    Ranks often fail together, one because of the other. The ranks of a host share a file that has
+    no name any more; the first of them to lock it speaks. (On several hosts, ranks that fail within
+    the same moment can thus speak once for each host.)
+    """
+
+    def __init__(self, world: "MPI.Intracomm", host: "MPI.Intracomm") -> None:
+        self._world = world
+        created, name = tempfile.mkstemp(prefix="zerosim-") if host.rank == 0 else (None, None)
+        self._floor = os.open(host.bcast(name), os.O_RDWR)
+        host.Barrier()
+        if created is not None and name is not None:
+            os.close(created)
+            os.unlink(name)
+
+    def __call__(
+        self,
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._has_the_floor():
+            sys.stdout.flush()
+            sys.stderr.write(self._account(error))
+            sys.stderr.flush()
+            time.sleep(FORWARDING)
+        else:
+            time.sleep(LAST_WORDS)
+        self._world.Abort(error.exit_code if isinstance(error, ZerosimError) else FAILURE)
+
+    def _has_the_floor(self) -> bool:
+        try:
+            fcntl.flock(self._floor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _account(self, error: BaseException) -> str:
+        if isinstance(error, ZerosimError):
+            return f"zerosim: rank {self._world.rank}: {error}\n"
+        if isinstance(error, KeyboardInterrupt):
+            return f"zerosim: rank {self._world.rank}: interrupted\n"
+        return f"zerosim: rank {self._world.rank}:\n{''.join(traceback.format_exception(error))}"
+
+
+def close_or_fail(comm: MpiCommunicator, first_failure: FirstFailure) -> None:
+    """Close `comm`; what prevents it ends all ranks, as an uncaught exception does."""
+    try:
+        comm.close()
+    except Deadlock as error:
+        first_failure(type(error), error, error.__traceback__)

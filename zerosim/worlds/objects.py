@@ -1,0 +1,56 @@
+"""Python objects between the ranks of any world, pickled: for outcomes and scenarios, not tensors.
+
+Each object travels as two messages, its length and then its bytes, so all ranks must call these
+functions in the same order, as they would any collective.
+"""
+
+import pickle
+from typing import Any
+
+import numpy as np
+
+from zerosim.comm import Communicator
+
+
+def broadcast_object(comm: Communicator, value: Any, *, root: int = 0) -> Any:
+    """The `value` of rank `root`, on every rank; what the others pass is ignored.
+
+    >>> from zerosim.worlds.local import spawn
+    >>> spawn(lambda comm: broadcast_object(comm, {"rank": comm.rank}, root=1), ranks=2)
+    [{'rank': 1}, {'rank': 1}]
+    """
+    if comm.rank != root:
+        return _receive_object(comm, source=root)
+    for rank in range(comm.size):
+        if rank != root:
+            _send_object(comm, value, to=rank)
+    return value
+
+
+def gather_objects(comm: Communicator, value: Any, *, root: int = 0) -> list[Any] | None:
+    """Every rank's `value` in rank order on rank `root`, None elsewhere.
+
+    >>> from zerosim.worlds.local import spawn
+    >>> spawn(lambda comm: gather_objects(comm, str(comm.rank)), ranks=3)
+    [['0', '1', '2'], None, None]
+    """
+    if comm.rank != root:
+        _send_object(comm, value, to=root)
+        return None
+    return [
+        value if rank == root else _receive_object(comm, source=rank) for rank in range(comm.size)
+    ]
+
+
+def _send_object(comm: Communicator, value: Any, *, to: int) -> None:
+    pickled = np.frombuffer(pickle.dumps(value), np.uint8)
+    comm.send(np.array([pickled.size]), to=to)
+    comm.send(pickled, to=to)
+
+
+def _receive_object(comm: Communicator, *, source: int) -> Any:
+    length = np.empty(1, np.int64)
+    comm.recv(into=length, source=source)
+    pickled = np.empty(int(length[0]), np.uint8)
+    comm.recv(into=pickled, source=source)
+    return pickle.loads(pickled.tobytes())
