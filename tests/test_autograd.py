@@ -223,6 +223,8 @@ def test_a_tape_holds_no_weights_and_activations_die_as_backward_passes(
         del gradient
         assert sorted(living.alive("activations")) == sorted(kept)
     assert living.most == min(count, 2)
+    with pytest.raises(KeyError):
+        tape.backward(first, weights, upstreams)
 
 
 def test_cross_entropy_is_stable_far_from_zero():

@@ -38,6 +38,7 @@ stages = ["zero3", "ddp"]
 order = "ring"
 [check]
 reference = false
+test_accuracy = 0.5
 """
 
 
@@ -97,7 +98,7 @@ def test_the_defaults_of_the_design():
             "weight_decay": 0.0, "seed": 0,
         },
         "parallel": {"stages": ["ddp", "zero1", "zero2", "zero3"], "order": "ring"},
-        "check": {"reference": True},
+        "check": {"reference": True, "test_accuracy": 0.0},
     }
 
 
@@ -135,7 +136,7 @@ def test_weight_decay_depends_on_the_optimizer_unless_given(loaded, optimizer, w
     ("train.optimizer = 'xyz'", 'found "xyz"'),
     ("train.optimizer = {}", "found a table"),
     ("parallel.order = 'tree'", '1:18: parallel.order must be ring, found "tree"'),
-    ("parallel.stages = []", "must be an array of length at least 1, each ddp, zero1, zero2 or zer"),
+    ("parallel.stages = []", "must be an array of length at least 1, each ddp, zero1, zero2 or"),
     ("parallel.stages = 'ddp'", 'found "ddp"; arrays are written in brackets'),
     ("parallel.stages = ['ddp',\n'ddp']", '2:1: parallel.stages names "ddp" twice'),
     ("model.hidden = [8, 0]", "1:20: model.hidden[1] must be an integer of at least 1, found 0"),
@@ -149,8 +150,8 @@ def test_weight_decay_depends_on_the_optimizer_unless_given(loaded, optimizer, w
     ("[[train]]", "1:3: train must be a table, found an array of length 1"),
     ("[train]\n'é' = 1", "2:1: unknown key 'é' in [train]; allowed are steps, micro_batch, micro_"),
     ("# é\n[ trian ]", "2:3: unknown key 'trian'; did you mean 'train'?"),
-    ("origin = 1", "1:1: unknown key 'origin'; allowed are title, caption, world, data, model, tr"),
-    ("train = { steps = 1, Seed = 2 }", "1:22: unknown key 'Seed' in [train]; did you mean 'seed'?"),
+    ("origin = 1", "1:1: unknown key 'origin'; allowed are title, caption, world, data, model"),
+    ("train = { steps = 1, Seed = 2 }", "1:22: unknown key 'Seed' in [train]; did"),
 ])
 def test_what_is_wrong_is_found_where_it_stands(complaint, text, expected):
     assert expected in complaint(text)
@@ -158,11 +159,11 @@ def test_what_is_wrong_is_found_where_it_stands(complaint, text, expected):
 
 
 @pytest.mark.parametrize(("text", "expected"), [
-    ("a = 1\r\ntitle = adam\r\n", "a.toml:2:9: this is not TOML: invalid value (strings need quotes)"),
+    ("a = 1\r\nb = adam\r\n", "a.toml:2:5: this is not TOML: invalid value (strings need quotes)"),
     ("x = [1,\n2", "a.toml:2:2: this is not TOML: "),
     ("x = " + "[" * 5000, "a.toml:1:1: arrays or tables are nested too deeply"),
     ("x = " + "9" * 5000, "a.toml:1:1: this is not TOML: exceeds the limit"),
-    ("a = 1\nb = é".encode("latin-1"), "a.toml:2:5: found the byte 0xe9; a scenario is text in UTF-8"),
+    ("a = 1\nb = é".encode("latin-1"), "a.toml:2:5: found the byte 0xe9; a scenario is text"),
     ("é = '".encode() + b"\xff'", "a.toml:1:6: found the byte 0xff"),
     (b"PK\x03\x04\x00", "a.toml:1:3: this is not TOML: "),
 ])
@@ -205,6 +206,7 @@ def test_overrides_replace_in_order(loaded):
     assert loaded("", "title=a=b").title == "a=b"
     assert loaded("", "title=").title == ""
     assert loaded("", 'title="a"\nb = 1').title == '"a"\nb = 1'
+    assert loaded("", "title=" + "[" * 5000).title == "[" * 5000
 
 
 @pytest.mark.parametrize(("override", "expected"), [
@@ -218,7 +220,6 @@ def test_overrides_replace_in_order(loaded):
     ("parallel.stages.0=ddp", "1:10: parallel.stages must be an array of length at least 1"),
     ("train=5", "1:7: train must be a table, found 5"),
     ("train={sed = 5}", "1:8: unknown key 'sed' in [train]; did you mean 'seed'?"),
-    ("title=[" + "[" * 5000, "1:1: "),
     ("train.steps", '1:1: an override is written section.key=value, found "train.steps"'),
     ("", '1:1: an override is written section.key=value, found ""'),
     ("# a=1", "1:1: an override is written"),
@@ -228,8 +229,7 @@ def test_overrides_replace_in_order(loaded):
 ])
 def test_errors_in_overrides_point_into_their_text(complaint, override, expected):
     text = "title = 'a'\ntrain.steps = 1\nparallel.stages = ['ddp']"
-    if not override.startswith("title=["):
-        assert complaint(text, override).startswith(f"--set:{expected}")
+    assert complaint(text, override).startswith(f"--set:{expected}")
 
 
 @pytest.mark.parametrize(("text", "overrides", "expected"), [
@@ -240,6 +240,7 @@ def test_errors_in_overrides_point_into_their_text(complaint, override, expected
     ("world.ranks = 3\ntrain.micro_batches = 4", [], "a.toml:2:23: "),
     ("world.ranks = 3\ntrain.micro_batches = 4", ["world.ranks=8"], "--set:1:13: "),
     ("world.ranks = 3\ntrain.micro_batches = 3", ["train.micro_batches=4"], "--set:1:21: "),
+    ("world.ranks = 3\ntrain.micro_batches = 3", ["train={}"], "a.toml:1:15: "),
 ])
 def test_micro_batches_are_a_multiple_of_ranks(complaint, text, overrides, expected):
     assert complaint(text, *overrides).startswith(expected)
@@ -250,7 +251,7 @@ def test_an_override_can_mend_what_does_not_agree(loaded):
 
 
 def test_keys_that_do_not_agree_are_refused_in_python_too():
-    with pytest.raises(ScenarioError, match="multiple of world.ranks = 3"):
+    with pytest.raises(ScenarioError, match=r"multiple of world\.ranks = 3"):
         Scenario(world=World(3))
 
 

@@ -5,31 +5,21 @@ for equal bytes, so +0 differs from −0 and one NaN from another.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from zerosim.allocation import Array
-from zerosim.model import Unit
 from zerosim.sharding import bounds
 
 Digest = bytes
 
 
 def little_endian(array: Array) -> bytes:
+    """The array's bytes in C order, as a little-endian machine has them."""
     return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 def digest(array: Array) -> Digest:
     """SHA-256 of the array's bytes."""
     return hashlib.sha256(little_endian(array)).digest()
-
-
-def digest_of_all(arrays: Iterable[Array]) -> str:
-    """SHA-256, in hexadecimal, of the bytes of all arrays one after the other."""
-    total = hashlib.sha256()
-    for array in arrays:
-        total.update(little_endian(array))
-    return total.hexdigest()
 
 
 def chunk_digests(flat: Array, size: int) -> list[Digest]:

@@ -1,7 +1,7 @@
 """What a scenario trains, in the terms that the stages and the reference share.
 
-Both get their micro-batches, initial weights and optimizer rule from here, and nothing else in common: how gradients are
-added and where model states are kept is each one's own affair.
+Both get their micro-batches, initial weights and optimizer rule from here and have nothing else in common: how
+gradients are added and where model states are kept is each one's own affair.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,6 @@ import numpy as np
 from zerosim.allocation import Allocator, Array
 from zerosim.autograd.tape import Tape
 from zerosim.collectives import ring
-from zerosim.comm import Communicator
 from zerosim.instruments.traffic import Traffic
 from zerosim.model import Model, Unit, initial, mlp
 from zerosim.optim import OPTIMIZERS, Hyperparameters, Optimizer
@@ -108,7 +107,15 @@ class Recipe:
 
 
 def prepare(scenario: Scenario, dataset: Dataset) -> Recipe:
-    """The recipe of a scenario, with a model as wide as its data."""
+    """The recipe of a scenario, with a model as wide as its data.
+
+    Raises `ScenarioError` when a test accuracy is wanted of data that cannot give one.
+    """
+    if scenario.check.test_accuracy and (dataset.x_test is None or dataset.classes is None):
+        raise scenario.origin.error(
+            "check.test_accuracy needs integer labels and a test split, x_test and y_test, in data.source",
+            ("check", "test_accuracy"),
+        )
     train = scenario.train
     model = mlp(
         dataset.inputs, scenario.model.hidden, dataset.outputs, scenario.model.activation, dataset.loss

@@ -75,7 +75,8 @@ class Alone:
         self, weights: Mapping[Unit, Array], micro_batches: MicroBatches, samples: int
     ) -> tuple[Array, dict[Unit, Array]]:
         """The part of one rank's block of micro-batches, added left to right."""
-        total_loss, total = None, {}
+        total_loss: Array | None = None
+        total: dict[Unit, Array] = {}
         for inputs, targets in micro_batches:
             loss, gradient = self.backpropagate(weights, inputs, targets, samples)
             total_loss = loss if total_loss is None else total_loss + loss

@@ -102,29 +102,22 @@ class Checker:
 
         The optimizer state is compared at the last step only.
         """
-        if self.witness is not None:
-            return
-        expected = self.history[step]
+        if self.witness is None:
+            self.witness = next(self._differences(step, loss), None)
+
+    def _differences(self, step: int, loss: Array | None) -> Iterator[Witness]:
+        expected, rank = self.history[step], self.replica.comm.rank
         if loss is not None and loss.tobytes() != expected.loss:
-            self.witness = Witness(step, None, 0, self.replica.comm.rank, "loss", loss.copy())
-            return
+            yield Witness(step, None, 0, rank, "loss", loss)
         last = step == len(self.history) - 1
         for number, unit in enumerate(self.replica.units):
             held = {WEIGHTS: self.replica.weights[unit]}
             if last:
                 held |= self.replica.optimizer[unit]
             for what, buffer in held.items():
-                self._compare(step, number, what, buffer)
-                if self.witness is not None:
-                    return
-
-    def _compare(self, step: int, number: int, what: str, buffer: Array) -> None:
-        expected = self.history[step].chunks[number][what]
-        for chunk, values in held_chunks(self.replica, self.replica.units[number], buffer):
-            if digest(values) != expected[chunk]:
-                rank = self.replica.comm.rank
-                self.witness = Witness(step, number, chunk, rank, what, values.copy())
-                return
+                for chunk, values in held_chunks(self.replica, unit, buffer):
+                    if digest(values) != expected.chunks[number][what][chunk]:
+                        yield Witness(step, number, chunk, rank, what, values.copy())
 
 
 def held_chunks(replica: Replica, unit: Unit, buffer: Array) -> Iterator[tuple[int, Array]]:

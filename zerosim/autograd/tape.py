@@ -35,9 +35,11 @@ class Unit(Hashable, Protocol):
     def views(self, flat: Array, /) -> dict[str, Array]: ...
 
 
-Accumulate = Callable[[Any, Array], Any]
-"""`accumulate(total, contribution)` gives the new total; the first total is None. What a total is
-made of is between this function and whoever reads the last one."""
+Total = Any
+"""What an `Accumulate` makes of the contributions so far: an array, or whatever its order needs."""
+
+Accumulate = Callable[[Total, Array], Total]
+"""`accumulate(total, contribution)` gives the new total; the first total is None."""
 
 
 def left_to_right(total: Array | None, contribution: Array) -> Array:
@@ -85,7 +87,7 @@ class Tape:
 
     def loss(
         self, name: str, outputs: Sequence[Array], targets: Sequence[Array], samples: int
-    ) -> tuple[Any, list[Array]]:
+    ) -> tuple[Total, list[Array]]:
         """The loss, a total over one-element arrays, and ∂L/∂output for each micro-batch.
 
         `name` is a key of `LOSSES`. `samples` counts the global batch, over all ranks: each
@@ -101,7 +103,7 @@ class Tape:
 
     def backward(
         self, unit: Unit, weights: Array, upstreams: list[Array]
-    ) -> tuple[list[Array], Any]:
+    ) -> tuple[list[Array], Total]:
         """∂L/∂input for each micro-batch, and ∂L/∂weights: flat, as long as `weights`, padding 0.
 
         Units come in reverse order of forward. `upstreams` holds ∂L/∂output and is emptied on the

@@ -9,9 +9,11 @@ Laws, for n bytes in all chunks together and N = size:
     all_reduce = all_gather ∘ reduce_scatter
     steps          N − 1 for reduce_scatter, N − 1 for all_gather
     bytes sent     n (N − 1) / N by each rank in each of the two
-    addition       chunk c is ((g[c+1] + g[c+2]) + …) + g[c], where g[r] is what rank r brought, indices modulo N
+    addition       chunk c is ((g[c+1] + g[c+2]) + …) + g[c], where g[r] is what rank r brought,
+                   indices modulo N
 
-Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009), section 3.
+Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations"
+(2009), section 3.
 """
 
 from collections.abc import Sequence
@@ -24,7 +26,7 @@ from zerosim.comm import Communicator, Payload, Reduction, left, right
 def reduce_scatter(
     comm: Communicator, chunks: Sequence[Payload], reduce: Reduction = np.add
 ) -> None:
-    """Leave in `chunks[comm.rank]` the reduction of that chunk over all ranks; the others hold partial sums."""
+    """Leave in `chunks[comm.rank]` its reduction over all ranks; the others hold partial sums."""
     for step in range(comm.size - 1):
         outgoing = (comm.rank - step - 1) % comm.size
         incoming = (comm.rank - step - 2) % comm.size

@@ -20,6 +20,7 @@ def document(outcome: Outcome, world: dict[str, Any]) -> dict[str, Any]:
             "scenario": resolved(scenario),
             "world": world,
             "passed": outcome.passed,
+            "failures": [{"stage": stage, "what": what} for stage, what in outcome.failures],
             "stages": [stage_document(stage) for stage in outcome.stages],
         }
     )

@@ -92,8 +92,8 @@ def divergence(found: Divergence) -> str:
 def verdict(outcome: Outcome) -> str:
     """The run in one line."""
     if not outcome.passed:
-        failed = [STAGES[stage.stage].title for stage in outcome.stages if not stage.holds]
-        return f"FAILED: {', '.join(failed)}"
+        failures = [f"{STAGES[stage].title}: {what}" for stage, what in outcome.failures]
+        return f"FAILED: {'; '.join(failures)}"
     steps = outcome.recipe.scenario.train.steps
     ranks = outcome.recipe.scenario.world.ranks
     titles = ", ".join(STAGES[stage.stage].title for stage in outcome.stages)

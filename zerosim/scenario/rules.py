@@ -65,9 +65,7 @@ class Integer(Rule):
         return f"an integer of at least {self.at_least}"
 
     def read(self, value: object, path: KeyPath, origin: Origin) -> int:
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self.refuse(value, path, origin)
-        if not self.at_least <= value <= LARGEST_INTEGER:
+        if type(value) is not int or not self.at_least <= value <= LARGEST_INTEGER:
             raise self.refuse(value, path, origin)
         return value
 
@@ -86,9 +84,8 @@ class Number(Rule):
     def read(self, value: object, path: KeyPath, origin: Origin) -> float:
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise self.refuse(value, path, origin)
-        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
-            raise self.refuse(value, path, origin)
-        if not self.at_least <= value < self.below:
+        too_long = isinstance(value, int) and abs(value) > LARGEST_INTEGER
+        if too_long or not self.at_least <= value < self.below:
             raise self.refuse(value, path, origin)
         return float(value)
 

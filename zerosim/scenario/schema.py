@@ -69,7 +69,10 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Check:
+    """What a run must show to pass, beside the formula for its traffic."""
+
     reference: bool = switch(True)
+    test_accuracy: float = number(0.0, at_least=0, below=1)
 
 
 @dataclass(frozen=True)

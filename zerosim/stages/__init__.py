@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from zerosim.allocation import Array
+from zerosim.autograd.tape import Total
 from zerosim.stages import ddp, zero1, zero2, zero3
 from zerosim.stages.replica import Batch, Initial, Replica
 
@@ -17,7 +17,7 @@ class Stage:
 
     title: str
     keep: Callable[[Replica, Initial], None]
-    step: Callable[[Replica, Batch], Array]
+    step: Callable[[Replica, Batch], Total]
     volume: int
 
 

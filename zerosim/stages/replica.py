@@ -7,7 +7,6 @@ this one say it, in the verbs defined here.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -69,7 +68,8 @@ class Replica:
 
     def own(self, full: Array) -> Array:
         """This rank's chunk of a full buffer: a view."""
-        return split(full, self.comm.size)[self.comm.rank]
+        own: Array = split(full, self.comm.size)[self.comm.rank]
+        return own
 
     def shard(self, unit: Unit, full: Array, kind: Kind) -> Array:
         """This rank's chunk of a full buffer: a copy, which does not keep the rest alive."""
@@ -78,10 +78,10 @@ class Replica:
         shard[:] = own
         return shard
 
-    def reduce_scatter(self, partial: Any) -> Array:
+    def reduce_scatter(self, full: Array) -> Array:
         """Add the ranks' gradients of one unit: in the full buffer returned, this rank's chunk is the sum."""
-        self.scatter_sums(self.comm, split(partial, self.comm.size))
-        return partial
+        self.scatter_sums(self.comm, split(full, self.comm.size))
+        return full
 
     def all_gather(self, full: Array) -> Array:
         """Fill a full buffer from the chunk that each rank owns of it."""

@@ -7,7 +7,7 @@
     4. all-gather weights
 """
 
-from zerosim.allocation import Array
+from zerosim.autograd.tape import Total
 from zerosim.stages.replica import Batch, Initial, Replica
 
 
@@ -17,7 +17,7 @@ def keep(replica: Replica, initial: Initial) -> None:
         replica.optimizer[unit] = replica.fresh_state(unit, replica.own(replica.weights[unit]))
 
 
-def step(replica: Replica, batch: Batch) -> Array:
+def step(replica: Replica, batch: Batch) -> Total:
     tape, weights, gradients = replica.tape, replica.weights, replica.gradients
     gradients.clear()
 

@@ -10,6 +10,7 @@
 """
 
 from zerosim.allocation import Array
+from zerosim.autograd.tape import Total
 from zerosim.model import Unit
 from zerosim.stages.replica import Batch, Initial, Replica
 
@@ -26,7 +27,7 @@ def gather(replica: Replica, unit: Unit) -> Array:
     return replica.all_gather(full)
 
 
-def step(replica: Replica, batch: Batch) -> Array:
+def step(replica: Replica, batch: Batch) -> Total:
     tape, shards, gradients = replica.tape, replica.weights, replica.gradients
     gradients.clear()
 

@@ -1,20 +1,18 @@
 """What every world does with a message that has arrived."""
 
+from typing import Any
+
 import numpy as np
 
 from zerosim.comm import Payload, Reduction
 from zerosim.errors import CollectiveError
 
 
-def check_rank(rank: int, size: int, role: str) -> None:
+def check_rank(rank: Any, size: int, role: str) -> None:
     """Refuse anything but an integer of 0 … size − 1 as the `role` ("to" or "source") of a message."""
-    if type(rank) is int and 0 <= rank < size:
-        return
-    if isinstance(rank, np.integer) and 0 <= rank < size:
-        return
-    raise CollectiveError(
-        f"{role}={rank!r} is no rank here: an integer from 0 to {size - 1} is"
-    )
+    whole = isinstance(rank, int | np.integer) and not isinstance(rank, bool)
+    if not (whole and 0 <= rank < size):
+        raise CollectiveError(f"{role}={rank!r} is no rank here: an integer from 0 to {size - 1} is")
 
 
 def check_match(arrived: Payload, into: Payload, *, source: int, rank: int) -> None:
@@ -27,7 +25,9 @@ def check_match(arrived: Payload, into: Payload, *, source: int, rank: int) -> N
 
 
 def deliver(arrived: Payload, into: Payload, reduce: Reduction | None) -> None:
-    """`into = arrived`, or `into = reduce(arrived, into)`, in place."""
+    """`into = arrived`, or `into = reduce(arrived, into)`, in place, element for element in C order."""
+    if arrived.shape != into.shape:
+        arrived = arrived.reshape(into.shape)
     if reduce is None:
         into[...] = arrived
     elif isinstance(reduce, np.ufunc):

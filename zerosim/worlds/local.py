@@ -5,6 +5,7 @@ names its source, the order changes nothing that a program computes, and the see
 When no rank can run, the world ends with `Deadlock`, which says who waits for whom.
 """
 
+import contextvars
 import random
 import threading
 from collections import deque
@@ -69,8 +70,9 @@ class _World:
         for turn in self.turns:
             turn.acquire()
         for rank in range(self.size):
+            live = contextvars.copy_context().run  # so that np.errstate and the like hold on every rank
             threading.Thread(
-                target=self._live, args=(rank, program), name=f"rank {rank}", daemon=True
+                target=live, args=(self._live, rank, program), name=f"rank {rank}", daemon=True
             ).start()
         self._pass_turn()
         try:
@@ -90,7 +92,7 @@ class _World:
                 self.results[rank] = program(LocalCommunicator(self, rank))
         except _Ended:
             pass
-        except BaseException as error:  # noqa: BLE001 - raised again by spawn
+        except BaseException as error:
             if self.failure is None:
                 error.add_note(f"(raised on rank {rank} of {self.size})")
                 self.failure = error

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import mpi4py
 import numpy as np
 import numpy.typing as npt
 
@@ -39,6 +40,7 @@ SIZE_VARIABLES = (
     "MV2_COMM_WORLD_SIZE",   # MVAPICH's own mpirun_rsh
     "PALS_SIZE",             # Cray's mpiexec
 )
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "SLURM_PROCID")
 FIRST_RESERVED_SLURM_STEP = 0xFFFF_FFF0  # steps above are batch scripts and interactive shells
 FAILURE = 3       # the exit code of an exception that zerosim did not foresee
 FORWARDING = 0.2  # seconds for the launcher to pass on what was printed; Abort drops the rest
@@ -69,33 +71,55 @@ def connect(timeout_seconds: float = 60.0) -> "MpiCommunicator":
     `timeout_seconds` raises `Deadlock`.
 
     Raises `LaunchError` without an MPI library, or when the launcher belongs to another one.
-
-    >>> connect().size
-    1
     """
-    try:
-        from mpi4py import MPI  # noqa: PLC0415 - importing it starts MPI
-    except (ImportError, RuntimeError) as error:
-        raise LaunchError(
-            "mpi4py finds no MPI library; install one, e.g. pip install 'zerosim[mpich]'"
-        ) from error
+    start_mpi()
+    from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
+
     comm = MpiCommunicator(MPI.COMM_WORLD.Dup(), timeout_seconds)
-    started = launched()
-    if started is not None and started > 1 and comm.size == 1:
-        raise LaunchError(
-            f"the launcher started {started} ranks, but each finds itself alone: mpi4py runs on "
-            f"{comm.library}, the launcher belongs to another MPI; use {own_launcher()}"
-        )
-    first_failure = FirstFailure(MPI.COMM_WORLD, MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED))
+    host = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+    first_failure = FirstFailure(MPI.COMM_WORLD, host)
     sys.excepthook = first_failure
     atexit.register(close_or_fail, comm, first_failure)
     return comm
 
 
+def start_mpi() -> None:
+    """Initialize MPI, if nobody has, and make sure that the launcher and the library match.
+
+    MPICH under Open MPI's launcher aborts while it initializes, so this is noticed before; the
+    other mismatches leave every rank alone in a world of its own.
+    """
+    mpi4py.rc(initialize=False, finalize=True)
+    try:
+        from mpi4py import MPI  # noqa: PLC0415 - loads the MPI library
+    except (ImportError, RuntimeError) as error:
+        raise LaunchError(
+            "mpi4py finds no MPI library; install one, e.g. pip install 'zerosim[mpich]'"
+        ) from error
+    vendor, _ = MPI.get_vendor()
+    if "OMPI_COMM_WORLD_SIZE" in os.environ and vendor != "Open MPI":
+        raise foreign_launcher(vendor)
+    if not MPI.Is_initialized():
+        MPI.Init_thread()
+    if (launched() or 1) > 1 and MPI.COMM_WORLD.size == 1:
+        raise foreign_launcher(vendor)
+
+
+def foreign_launcher(vendor: str) -> Exception | SystemExit:
+    """What ends ranks whom the launcher cannot acquaint with each other: only the first says why."""
+    number = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0")
+    if number != "0":
+        return SystemExit(LaunchError.exit_code)
+    return LaunchError(
+        f"the launcher started {launched()} ranks but belongs to another MPI library than mpi4py, "
+        f"which runs on {vendor}; launch with {own_launcher()}"
+    )
+
+
 def own_launcher() -> str:
-    """The launcher that came with the MPI library this interpreter uses, as far as can be told."""
+    """The mpiexec that belongs to this interpreter's MPI library, as far as can be told."""
     beside = Path(sys.executable).with_name("mpiexec")
-    return str(beside) if beside.exists() else "the mpiexec of that library"
+    return str(beside) if beside.exists() else "mpiexec"
 
 
 class MpiCommunicator:
@@ -106,7 +130,7 @@ class MpiCommunicator:
     """
 
     def __init__(self, comm: "MPI.Intracomm", timeout_seconds: float) -> None:
-        from mpi4py import MPI  # noqa: PLC0415 - importing it starts MPI
+        from mpi4py import MPI  # noqa: PLC0415 - whoever has a comm has it loaded
 
         self.rank = comm.rank
         self.size = comm.size
@@ -195,7 +219,10 @@ class MpiCommunicator:
         deadline = time.monotonic() + self.timeout_seconds
         while not result:
             if time.monotonic() > deadline:
-                raise Deadlock(f"rank {self.rank} waited {self.timeout_seconds:g} s {awaited}")
+                raise Deadlock(
+                    f"rank {self.rank} waited {self.timeout_seconds:g} s {awaited}: every send "
+                    "needs its receive, and a slow rank a longer timeout_seconds"
+                )
             os.sched_yield()
             result = done()
         return result
@@ -262,7 +289,7 @@ class FirstFailure:
     the same moment can thus speak once for each host.)
     """
 
-    def __init__(self, world: "MPI.Intracomm", host: "MPI.Intracomm") -> None:
+    def __init__(self, world: "MPI.Comm", host: "MPI.Comm") -> None:
         self._world = world
         created, name = tempfile.mkstemp(prefix="zerosim-") if host.rank == 0 else (None, None)
         self._floor = os.open(host.bcast(name), os.O_RDWR)

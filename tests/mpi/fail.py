@@ -1,0 +1,57 @@
+"""Rank programs that end badly, one for each way; `python -m tests.mpi.fail WAY`."""
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+from zerosim.comm import left, right
+from zerosim.errors import ScenarioError
+from zerosim.worlds.mpi import connect
+
+
+def one_raises(comm):
+    if comm.rank == 1:
+        raise ValueError("planted on rank 1")
+    comm.recv(into=np.zeros(1), source=1)
+
+
+def one_raises_while_others_compute(comm):
+    if comm.rank == 1:
+        raise ValueError("planted on rank 1")
+    time.sleep(60)
+
+
+def all_raise(comm):
+    raise ValueError(f"planted on rank {comm.rank}")
+
+
+def all_refuse_the_scenario(comm):
+    raise ScenarioError("planted", file="a.toml")
+
+
+def one_is_killed(comm):
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.recv(into=np.zeros(1), source=1)
+
+
+def all_wait(comm):
+    comm.recv(into=np.zeros(1), source=left(comm))
+
+
+def lengths_differ(comm):
+    into = np.zeros(1 << 10)
+    comm.exchange(np.zeros(1 << 20), to=right(comm), into=into, source=left(comm))
+
+
+def one_never_receives(comm):
+    if comm.rank == 0:
+        comm.send(np.zeros(1 << 20), to=1)
+    else:
+        time.sleep(60)
+
+
+globals()[sys.argv[1]](connect(timeout_seconds=1))

@@ -1,0 +1,48 @@
+"""`mpirun` for tests: the mpiexec beside this interpreter, and never a process left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+OPEN_MPI_AS_ROOT_ON_FEW_CORES = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+
+
+def mpirun(
+    ranks: int, arguments: Sequence[str], *, timeout: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """Run `python *arguments` on `ranks` ranks, in the project's root; kill all after `timeout` s.
+
+    >>> mpirun(4, ["-m", "tests.mpi.conform"]).returncode
+    0
+    """
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    command = [str(mpiexec), "-n", str(ranks), sys.executable, *arguments]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | OPEN_MPI_AS_ROOT_ON_FEW_CORES, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=timeout)
+    except BaseException:
+        end(process)
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def end(launcher: subprocess.Popen[str]) -> None:
+    """Ask first: killed outright, Open MPI's launcher leaves its ranks running."""
+    launcher.terminate()
+    try:
+        launcher.communicate(timeout=5)
+    except subprocess.TimeoutExpired:
+        os.killpg(launcher.pid, signal.SIGKILL)
+        launcher.communicate()

@@ -1,0 +1,199 @@
+"""The conformance suite in the local world, and what it says of broken communicators."""
+
+from collections import defaultdict, deque
+from functools import cache
+
+import numpy as np
+import pytest
+
+from tests.conformance import CHECKS
+from zerosim.errors import ZerosimError
+from zerosim.worlds.delivery import check_match, check_rank, deliver
+from zerosim.worlds.local import spawn
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 7, 8])
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_local_world_conforms(check, ranks):
+    for seed in range(3):
+        spawn(check, ranks, seed=seed)
+
+
+class Mailbox:
+    """A correct communicator over another, with a step to override for every way of being wrong.
+
+    Messages lie in `mail`, which all ranks share; what really travels is an empty token for each.
+    """
+
+    def __init__(self, comm, mail):
+        self.comm, self.mail = comm, mail
+        self.rank, self.size = comm.rank, comm.size
+
+    def exchange(self, outgoing, *, to, into, source, reduce=None):
+        self.send(outgoing, to=to)
+        self.recv(into=into, source=source, reduce=reduce)
+
+    def send(self, outgoing, *, to):
+        check_rank(to, self.size, "to")
+        self.mail[self.rank, to].append(self.kept(outgoing))
+        self.comm.send(np.zeros(0), to=to)
+
+    def recv(self, *, into, source, reduce=None):
+        check_rank(source, self.size, "source")
+        self.comm.recv(into=np.zeros(0), source=source)
+        arrived = self.taken(self.mail[source, self.rank])
+        check_match(arrived, into, source=source, rank=self.rank)
+        self.deliver(arrived, into, reduce)
+
+    def kept(self, outgoing):
+        return outgoing.copy()
+
+    def taken(self, mail):
+        return mail.popleft()
+
+    def deliver(self, arrived, into, reduce):
+        deliver(arrived, into, reduce)
+
+
+class SendsWithoutCopying(Mailbox):
+    def kept(self, outgoing):
+        return outgoing
+
+
+class LastFirst(Mailbox):
+    def taken(self, mail):
+        return mail.pop()
+
+
+class SmallestFirst(Mailbox):
+    def taken(self, mail):
+        smallest = min(range(len(mail)), key=lambda index: mail[index].nbytes)
+        mail.rotate(-smallest)
+        taken = mail.popleft()
+        mail.rotate(smallest)
+        return taken
+
+
+class DropsEmptyMessages(Mailbox):
+    def send(self, outgoing, *, to):
+        if outgoing.size:
+            super().send(outgoing, to=to)
+
+
+class SwapsOperands(Mailbox):
+    def deliver(self, arrived, into, reduce):
+        deliver(arrived, into, reduce and (lambda arrived, mine: reduce(mine, arrived)))
+
+
+class IgnoresReduce(Mailbox):
+    def deliver(self, arrived, into, reduce):
+        into[...] = arrived
+
+
+class FillsACopyOfViews(Mailbox):
+    def deliver(self, arrived, into, reduce):
+        deliver(arrived, np.ascontiguousarray(into), reduce)
+
+
+class ErasesWhatWasSent(Mailbox):
+    def send(self, outgoing, *, to):
+        super().send(outgoing, to=to)
+        outgoing[...] = 0
+
+
+class FlattensInMemoryOrder(Mailbox):
+    def kept(self, outgoing):
+        return outgoing.ravel("K").reshape(outgoing.shape).copy()
+
+
+class LosesTheSignOfZero(Mailbox):
+    def kept(self, outgoing):
+        return np.where(outgoing == 0, np.zeros_like(outgoing), outgoing)
+
+
+class LosesLongIntegers(Mailbox):
+    def kept(self, outgoing):
+        through = np.float64 if outgoing.dtype.kind in "iu" else outgoing.dtype
+        return outgoing.astype(through).astype(outgoing.dtype)
+
+
+class ReceivesFromTheLeft(Mailbox):
+    def exchange(self, outgoing, *, to, into, source, reduce=None):
+        super().exchange(outgoing, to=to, into=into, source=(self.rank - 1) % self.size,
+                         reduce=reduce)
+
+
+class NeverSendsToItself(Mailbox):
+    def send(self, outgoing, *, to):
+        if to != self.rank:
+            super().send(outgoing, to=to)
+
+
+class TakesAnyLength(Mailbox):
+    def recv(self, *, into, source, reduce=None):
+        self.comm.recv(into=np.zeros(0), source=source)
+        arrived = self.taken(self.mail[source, self.rank])
+        self.deliver(np.resize(arrived, into.shape), into, reduce)
+
+
+class WrapsRanks(Mailbox):
+    def send(self, outgoing, *, to):
+        super().send(outgoing, to=to % self.size)
+
+
+class ReceivesNothing(Mailbox):
+    def recv(self, *, into, source, reduce=None):
+        self.comm.recv(into=np.zeros(0), source=source)
+        self.taken(self.mail[source, self.rank])
+
+
+PLANTED = {
+    SendsWithoutCopying: "check_sender_may_reuse_its_array",
+    LastFirst: "check_early_messages_wait",
+    SmallestFirst: "check_order_between_two_ranks",
+    DropsEmptyMessages: "check_zero_length_is_a_message",
+    SwapsOperands: "check_reduce_with_a_function",
+    IgnoresReduce: "check_reduce_on_recv",
+    FillsACopyOfViews: "check_noncontiguous_views",
+    ErasesWhatWasSent: "check_reduce_does_not_touch_what_was_sent",
+    FlattensInMemoryOrder: "check_noncontiguous_views",
+    LosesTheSignOfZero: "check_bits_survive",
+    LosesLongIntegers: "check_dtypes",
+    ReceivesFromTheLeft: "check_exchange_from_elsewhere",
+    NeverSendsToItself: "check_message_to_self",
+    TakesAnyLength: "check_wrong_length_is_refused",
+    WrapsRanks: "check_bad_rank_is_refused",
+    ReceivesNothing: "check_exchange_with_neighbours",
+}
+
+
+@cache
+def failed_checks(communicator, sends="buffered"):
+    """The names of the checks that `communicator` fails on three ranks."""
+    failed = set()
+    for check in CHECKS:
+        mail = defaultdict(deque)
+        try:
+            spawn(lambda comm, check=check, mail=mail: check(communicator(comm, mail)), 3,
+                  sends=sends)
+        except (AssertionError, ZerosimError, pytest.fail.Exception):
+            failed.add(check.__name__)
+    return failed
+
+
+def test_a_correct_communicator_fails_no_check():
+    assert failed_checks(Mailbox) == set()
+
+
+@pytest.mark.parametrize("broken", PLANTED, ids=lambda broken: broken.__name__)
+def test_planted_bug_is_caught(broken):
+    assert PLANTED[broken] in failed_checks(broken)
+
+
+def test_waiting_for_the_receiver_is_caught():
+    assert "check_large_messages_are_buffered" in failed_checks(Mailbox, sends="rendezvous")
+
+
+def test_every_check_catches_a_planted_bug():
+    caught = failed_checks(Mailbox, sends="rendezvous").union(*map(failed_checks, PLANTED))
+    assert caught == {check.__name__ for check in CHECKS}

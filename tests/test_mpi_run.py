@@ -1,0 +1,58 @@
+"""Whole runs under real mpirun: the same bits as in the local world, one line for a mistake, the right exit code."""
+
+import json
+
+import pytest
+
+from tests.mpi.launch import ROOT, mpirun
+from zerosim.recipe import prepare
+from zerosim.report.document import document
+from zerosim.run import Silent, run_locally
+from zerosim.scenario import load, load_dataset
+
+pytestmark = pytest.mark.mpi
+SCENARIOS = ROOT / "scenarios"
+TRAINING = sorted(path.name for path in SCENARIOS.glob("*.toml"))
+
+
+def locally(path, *overrides):
+    scenario = load(path, overrides)
+    return document(run_locally(prepare(scenario, load_dataset(scenario)), Silent()), {})
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_the_mpi_world_computes_what_the_local_world_does(name, tmp_path):
+    path, out = SCENARIOS / name, tmp_path / "out.json"
+    overrides = ["train.steps=5", "check.test_accuracy=0"]
+    here = locally(path, *overrides)
+    ranks = here["scenario"]["world"]["ranks"]
+    flags = [flag for override in overrides for flag in ("--set", override)]
+    done = mpirun(ranks, ["-m", "zerosim", "run", str(path), "--json", str(out), *flags])
+    assert done.returncode == 0, done.stderr
+    there = json.loads(out.read_text())
+    assert there["world"]["kind"] == "mpi"
+    assert there["passed"] is True
+    for ours, theirs in zip(there["stages"], here["stages"], strict=True):
+        for key in ("stage", "equal", "losses", "test", "weights_sha256", "optimizer_sha256", "traffic"):
+            assert ours[key] == theirs[key]
+
+
+@pytest.mark.parametrize(("ranks", "mistake", "words"), [
+    (3, [], "zerosim: the scenario wants 2 ranks and the launcher started 3"),
+    (2, ["--set", "train.steps=many"], '--set:1:13: train.steps must be an integer of at least 0, found "many"'),
+    (2, ["--set", "data.source=none.npz"], "--set:1:13: data.source"),
+])
+def test_a_mistake_is_said_once(ranks, mistake, words):
+    done = mpirun(ranks, ["-m", "zerosim", "run", str(SCENARIOS / "ddp.toml"), *mistake])
+    assert done.returncode == 2
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    assert lines[0].startswith(words)
+    assert not [line for line in lines if "Traceback" in line]
+
+
+def test_only_rank_0_speaks():
+    done = mpirun(4, ["-m", "zerosim", "run", str(SCENARIOS / "compare.toml"), "--set", "train.steps=3",
+                      "--set", "check.test_accuracy=0"])
+    assert done.returncode == 0
+    assert done.stdout.count("PASSED") == 1
+    assert done.stderr.count("step 1/3") == 5

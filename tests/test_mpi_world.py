@@ -1,0 +1,106 @@
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.mpi.launch import ROOT, mpirun
+from zerosim.worlds.mpi import SIZE_VARIABLES, launched
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 7, 8])
+def test_mpi_world_conforms(ranks):
+    outcome = mpirun(ranks, ["-m", "tests.mpi.conform"])
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.startswith(f"{ranks} ranks of ")
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("way", "ranks", "code", "tracebacks", "said"),
+    [
+        ("one_raises", 4, 3, 1, "ValueError: planted on rank 1"),
+        ("one_raises_while_others_compute", 4, 3, 1, "ValueError: planted on rank 1"),
+        ("all_raise", 2, 3, 1, "ValueError: planted on rank "),
+        ("all_raise", 4, 3, 1, "ValueError: planted on rank "),
+        ("all_raise", 8, 3, 1, "ValueError: planted on rank "),
+        ("all_refuse_the_scenario", 4, 2, 0, ": a.toml:1:1: planted"),
+        ("all_wait", 3, 3, 0, "waited 1 s for a message from rank "),
+        ("lengths_differ", 2, 3, 0, "sent 8388608 bytes to rank "),
+        ("one_never_receives", 2, 3, 0, "rank 0 waited 1 s for rank 1 to receive 8388608 bytes"),
+    ],
+)
+def test_failing_ranks_end_all(way, ranks, code, tracebacks, said):
+    start = time.monotonic()
+    outcome = mpirun(ranks, ["-m", "tests.mpi.fail", way])
+    assert time.monotonic() - start < 5
+    assert outcome.returncode == code, outcome.stderr
+    assert outcome.stderr.count("Traceback") == tracebacks, outcome.stderr
+    assert outcome.stderr.count("zerosim: rank ") == 1, outcome.stderr
+    assert outcome.stderr.count(said) == 1, outcome.stderr
+
+
+@pytest.mark.mpi
+def test_a_killed_rank_ends_all():
+    start = time.monotonic()
+    assert mpirun(4, ["-m", "tests.mpi.fail", "one_is_killed"]).returncode != 0
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.mpi
+def test_launch_that_does_not_end_is_killed(tmp_path):
+    program = "import os, sys, time; open(f'{sys.argv[1]}/{os.getpid()}', 'w'); time.sleep(60)"
+    with pytest.raises(subprocess.TimeoutExpired):
+        mpirun(2, ["-c", program, str(tmp_path)], timeout=2)
+    started = [Path("/proc", path.name) for path in tmp_path.iterdir()]
+    assert len(started) == 2
+    deadline = time.monotonic() + 5
+    while any(process.exists() for process in started):
+        assert time.monotonic() < deadline, "ranks outlive their launcher"
+        time.sleep(0.05)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_SIZE", "PALS_SIZE"])
+def test_launcher_of_another_mpi_is_named(variable):
+    """Without a launcher of its own MPI this process is alone, whatever the environment says."""
+    program = "from zerosim.worlds.mpi import connect; connect()"
+    outcome = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False,
+        env=os.environ | {variable: "3"},
+    )
+    assert "LaunchError: the launcher started 3 ranks" in outcome.stderr
+    assert str(Path(sys.executable).with_name("mpiexec")) in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "ranks"),
+    [
+        ({}, None),
+        ({"PMI_SIZE": "4"}, 4),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, 2),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8"}, None),
+        ({"SLURM_STEP_ID": "0", "SLURM_NTASKS": "8"}, 8),
+        ({"SLURM_STEP_ID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "8"}, 4),
+        ({"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"}, None),
+        ({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "PMI_SIZE": "16"}, 16),
+    ],
+)
+def test_launched_reads_the_environment(monkeypatch, environment, ranks):
+    for variable in [*SIZE_VARIABLES, *filter(lambda name: name.startswith("SLURM_"), os.environ)]:
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    assert launched() == ranks
+
+
+def test_importing_starts_no_mpi():
+    program = "import sys, zerosim.worlds.mpi as world; world.launched(); print(*sys.modules)"
+    modules = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "zerosim.worlds.mpi" in modules
+    assert "mpi4py.MPI" not in modules

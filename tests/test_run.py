@@ -1,0 +1,110 @@
+"""Whole runs in the local world: every stage, many shapes, and always the same bits as one process."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.training import labelled, run, scenario
+from zerosim.errors import ScenarioError
+from zerosim.recipe import prepare
+from zerosim.scenario import Check
+from zerosim.scenario.dataset import Dataset
+
+
+def agree(outcome):
+    """Every check holds, and the stages end with the same weights, optimizer state and losses."""
+    assert outcome.failures == []
+    assert len({stage.weights_sha256 for stage in outcome.stages}) == 1
+    assert len({stage.optimizer_sha256 for stage in outcome.stages}) == 1
+    assert len({tuple(stage.losses) for stage in outcome.stages}) == 1
+    return outcome
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
+def test_every_rank_count_and_optimizer(ranks, optimizer):
+    agree(run(ranks=ranks, optimizer=optimizer, micro_batches=2 * ranks, steps=3))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    ranks=st.integers(1, 8),
+    per_rank=st.integers(1, 3),
+    micro_batch=st.integers(1, 5),
+    hidden=st.lists(st.integers(1, 9), max_size=3),
+    activation=st.sampled_from(["relu", "tanh", "gelu"]),
+    optimizer=st.sampled_from(["sgd", "momentum", "adam", "adamw"]),
+    seed=st.integers(0, 2**63 - 1),
+    features=st.integers(1, 7),
+    classes=st.integers(1, 4),
+)
+def test_any_scenario_is_equal_to_one_process(
+    ranks, per_rank, micro_batch, hidden, activation, optimizer, seed, features, classes
+):
+    agree(run(
+        labelled(features=features, classes=classes), ranks=ranks, micro_batches=ranks * per_rank,
+        micro_batch=micro_batch, hidden=tuple(hidden), activation=activation, optimizer=optimizer,
+        seed=seed, steps=2,
+    ))
+
+
+def test_regression():
+    random = np.random.default_rng(1)
+    x = random.standard_normal((30, 3)).astype(np.float32)
+    y = np.stack([x.sum(axis=1), x[:, 0]], axis=1)
+    outcome = agree(run(Dataset(x, y, x, y, None), steps=40, learning_rate=0.05))
+    assert outcome.stages[0].losses[-1] < outcome.stages[0].losses[0] / 4
+    assert outcome.stages[0].test < outcome.stages[0].losses[0] / 4
+
+
+def test_losses_that_overflow_are_still_the_same_bytes():
+    outcome = run(optimizer="sgd", learning_rate=1e38, steps=4)
+    assert not np.isfinite(outcome.stages[0].losses[-1])
+    assert outcome.failures == []
+
+
+def test_without_steps_the_initial_weights_are_left():
+    outcome = agree(run(steps=0, keep_weights=True))
+    recipe = outcome.recipe
+    for unit, flat in outcome.stages[-1].weights.items():
+        assert flat.tobytes() == recipe.initial(unit).tobytes()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_traffic_is_counted_by_collective_and_is_the_formulas(ranks):
+    outcome = run(ranks=ranks, micro_batches=ranks, steps=2)
+    for stage in outcome.stages:
+        volume = {"ddp": 2, "zero1": 2, "zero2": 2, "zero3": 3}[stage.stage]
+        units = [6 * 5 + 5, 5 * 4 + 4, 4 * 3 + 3]
+        once = sum(-(-count // ranks) * 4 * (ranks - 1) for count in units)
+        for counts in stage.traffic:
+            assert counts["sent_bytes"] == counts["received_bytes"] == volume * once * 2
+            by = counts["by_collective"]
+            assert by["reduce_scatter"] == {
+                "calls": 2 * 3, "sent_bytes": 2 * once, "messages": 2 * 3 * (ranks - 1)
+            }
+            assert by["all_gather"]["calls"] == 2 * 3 * (volume - 1)
+            assert sum(each["sent_bytes"] for each in by.values()) == counts["sent_bytes"]
+            assert sum(each["messages"] for each in by.values()) == counts["messages"]
+
+
+def test_a_seed_is_a_run_and_another_seed_another_one():
+    first, again, other = run(seed=1), run(seed=1), run(seed=2)
+    assert first.stages[0].weights_sha256 == again.stages[0].weights_sha256
+    assert first.stages[0].weights_sha256 != other.stages[0].weights_sha256
+
+
+def test_a_wanted_accuracy_that_is_missed_fails_the_run():
+    recipe = prepare(replace(scenario(), check=Check(test_accuracy=0.999)), labelled())
+    outcome = replace(run(), recipe=recipe)
+    assert [what for _, what in outcome.failures] == ["test accuracy is below 99.90%"] * 4
+    assert not outcome.passed
+
+
+def test_an_accuracy_cannot_be_wanted_without_a_test_split():
+    data = replace(labelled(), x_test=None, y_test=None)
+    with pytest.raises(ScenarioError, match="needs integer labels and a test split"):
+        prepare(replace(scenario(), check=Check(test_accuracy=0.5)), data)

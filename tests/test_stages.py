@@ -1,0 +1,101 @@
+"""What a stage keeps between steps, and what it lets go of within one, seen from the arrays themselves."""
+
+import gc
+import weakref
+from collections import Counter
+
+import pytest
+
+from tests.training import labelled, scenario
+from zerosim.allocation import allocate
+from zerosim.instruments.traffic import Traffic
+from zerosim.recipe import prepare
+from zerosim.sharding import chunk_length, padded
+from zerosim.stages import STAGES
+from zerosim.worlds.local import spawn
+
+RANKS = 3
+
+
+def train(name, *, watch, optimizer="adam"):
+    """Each rank's replica and what `watch` saw, after two steps of stage `name`."""
+    recipe = prepare(scenario(ranks=RANKS, micro_batches=RANKS, steps=2, optimizer=optimizer), labelled())
+
+    def program(comm):
+        watcher = watch()
+        replica = recipe.replica(Traffic(comm), watcher)
+        STAGES[name].keep(replica, recipe.initial)
+        for batch in recipe.batches(comm.rank):
+            STAGES[name].step(replica, batch)
+        return replica, watcher
+
+    return recipe, spawn(program, RANKS)
+
+
+class Watcher:
+    """An allocator that counts, for each kind, the elements that are alive now and the most there ever were."""
+
+    def __init__(self):
+        self.alive, self.peak = Counter(), Counter()
+
+    def __call__(self, shape, dtype, *, kind, owner):
+        array = allocate(shape, dtype, kind=kind, owner=owner)
+        self.alive[kind] += array.size
+        self.peak[kind] = max(self.peak[kind], self.alive[kind])
+        weakref.finalize(array, self.alive.subtract, {kind: array.size})
+        return array
+
+
+KEPT = {
+    "ddp": ("full", "full", "full"),
+    "zero1": ("full", "full", "shard"),
+    "zero2": ("full", "shard", "shard"),
+    "zero3": ("shard", "shard", "shard"),
+}
+
+
+@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize(("optimizer", "slots"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
+def test_a_rank_keeps_what_its_stage_says_and_nothing_else(name, optimizer, slots):
+    recipe, ranks = train(name, watch=Watcher, optimizer=optimizer)
+    gc.collect()
+    lengths = {
+        "full": sum(padded(unit.count, RANKS) for unit in recipe.model.units),
+        "shard": sum(chunk_length(unit.count, RANKS) for unit in recipe.model.units),
+    }
+    weights, gradients, state = (lengths[kept] for kept in KEPT[name])
+    for _, watcher in ranks:
+        assert watcher.alive["parameters"] == weights
+        assert watcher.alive["gradients"] == gradients
+        assert watcher.alive["optimizer"] == state * slots
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_at_the_peak_one_unit_more_is_alive(name):
+    """Of gradients in Stages II and III, of weights in Stage III; the largest unit comes first in this model."""
+    recipe, ranks = train(name, watch=Watcher)
+    largest = max(padded(unit.count, RANKS) for unit in recipe.model.units)
+    full = sum(padded(unit.count, RANKS) for unit in recipe.model.units)
+    shards = full // RANKS
+    for _, watcher in ranks:
+        if name in ("ddp", "zero1"):
+            assert watcher.peak["gradients"] == full
+        else:
+            assert watcher.peak["gradients"] == shards + largest
+        assert watcher.peak["parameters"] == (shards + largest if name == "zero3" else full)
+
+
+def test_a_stage_that_keeps_a_gathered_unit_is_seen(monkeypatch):
+    honest = STAGES["zero3"].step
+    hoard = []
+
+    def step(replica, batch):
+        all_gather = replica.all_gather
+        replica.all_gather = lambda full: hoard.append(all_gather(full)) or full
+        return honest(replica, batch)
+
+    monkeypatch.setattr("zerosim.stages.zero3.step", step)
+    monkeypatch.setitem(STAGES, "zero3", type(STAGES["zero3"])("leaky", STAGES["zero3"].keep, step, 3))
+    recipe, ranks = train("zero3", watch=Watcher)
+    shards = sum(chunk_length(unit.count, RANKS) for unit in recipe.model.units)
+    assert ranks[0][1].alive["parameters"] > shards

@@ -1,0 +1,212 @@
+"""Bugs planted in a stage, in a collective and on the wire are caught and located, to the element and the ULP."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.training import run, sabotaged
+from zerosim import recipe
+from zerosim.collectives import ring
+from zerosim.comm import left, right
+from zerosim.stages import STAGES
+from zerosim.verdict import bit_pattern, ulps_apart
+
+ALL = ("ddp", "zero1", "zero2", "zero3")
+
+
+def only_stage(outcome):
+    (stage,) = outcome.stages
+    return stage
+
+
+def test_without_a_bug_everything_is_equal():
+    outcome = run()
+    assert outcome.passed
+    assert [stage.equal for stage in outcome.stages] == [True] * 4
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_skipped_rank_is_caught(monkeypatch, name):
+    def skips_rank_2(comm, chunks, reduce=np.add):
+        def ignoring(arrived, mine):
+            return mine if comm.rank == 0 else arrived + mine
+        ring.reduce_scatter(comm, chunks, ignoring)
+
+    monkeypatch.setitem(recipe.REDUCE_SCATTERS, "ring", skips_rank_2)
+    stage = only_stage(run(stages=(name,)))
+    assert stage.equal is False
+    assert stage.first_divergence.step == 1
+    assert "g2" in stage.order["reference"]
+    assert stage.order["ours"] != stage.order["reference"]
+
+
+def test_a_stale_gathered_weight_is_caught(monkeypatch):
+    """From step 3 on, rank 1 uses what it gathered of the last layer in step 2."""
+    honest, calls = ring.all_gather, []
+    stale = {}
+
+    def all_gather(comm, chunks):
+        honest(comm, chunks)
+        if comm.rank != 1:
+            return
+        calls.append(len(chunks.flat))
+        last_layer = len(chunks.flat) == 15
+        if last_layer and len(calls) <= 12:
+            stale[0] = chunks.flat.copy()
+        elif last_layer:
+            chunks.flat[:] = stale[0]
+
+    monkeypatch.setattr(ring, "all_gather", all_gather)
+    stage = only_stage(run(stages=("zero3",)))
+    assert stage.equal is False
+    assert stage.first_divergence.step == 3
+    assert stage.first_divergence.parameter == "loss"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_dropped_micro_batch_is_caught(monkeypatch, name):
+    def drops_one(replica, batch):
+        if batch.step == 2 and replica.comm.rank == 2:
+            batch = replace(batch, inputs=batch.inputs[:-1], targets=batch.targets[:-1])
+        return STAGES_HONEST[name].step(replica, batch)
+
+    monkeypatch.setitem(STAGES, name, sabotaged(STAGES, name, step=drops_one))
+    stage = only_stage(run(stages=(name,)))
+    assert stage.equal is False
+    assert stage.first_divergence.step == 2
+
+
+STAGES_HONEST = dict(STAGES)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_another_order_of_addition_is_caught_and_named(monkeypatch, name):
+    """The ring that starts at a rank's own chunk adds c, c+1, …, c−1."""
+    def starts_at_own(comm, chunks, reduce=np.add):
+        for step in range(comm.size - 1):
+            comm.exchange(chunks[(comm.rank - step) % comm.size], to=right(comm),
+                          into=chunks[(comm.rank - step - 1) % comm.size], source=left(comm),
+                          reduce=reduce)
+        done = chunks[(comm.rank + 1) % comm.size].copy()
+        comm.exchange(done, to=right(comm), into=chunks[comm.rank], source=left(comm))
+
+    monkeypatch.setitem(recipe.REDUCE_SCATTERS, "ring", starts_at_own)
+    stage = only_stage(run(stages=(name,), steps=1, optimizer="sgd", learning_rate=10.0))
+    assert stage.equal is False
+    chunk = stage.first_divergence.chunk
+    turned = [f"g{(chunk + k) % 3}" for k in range(3)]
+    assert stage.order["ours"] == f"(({turned[0]} + {turned[1]}) + {turned[2]})"
+    assert stage.order["reference"] == f"(({turned[1]} + {turned[2]}) + {turned[0]})"
+    assert stage.first_divergence.ulps is not None
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("rank", [0, 2])
+def test_one_flipped_mantissa_bit_is_located(monkeypatch, name, rank):
+    def flips(replica, batch):
+        loss = STAGES_HONEST[name].step(replica, batch)
+        if batch.step == 3 and replica.comm.rank == rank:
+            unit = replica.units[1]
+            held = replica.weights[unit]
+            own = held if len(held) == 8 else replica.own(held)
+            own.view(np.uint32)[3] ^= 1
+        return loss
+
+    monkeypatch.setitem(STAGES, name, sabotaged(STAGES, name, step=flips))
+    found = only_stage(run(stages=(name,))).first_divergence
+    offset = rank * 8 + 3
+    assert (found.step, found.layer, found.rank, found.ulps) == (3, 1, rank, 1)
+    assert (found.parameter, found.index) == (
+        ("weight", divmod(offset, 5)) if offset < 20 else ("bias", (offset - 20,))
+    )
+    assert found.differing_elements == 1
+    assert found.ours != found.reference
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_minus_zero_in_place_of_zero_is_located(monkeypatch, name):
+    """The first feature is always 0, and so is the momentum of its weights."""
+    def negates(replica, batch):
+        loss = STAGES_HONEST[name].step(replica, batch)
+        if batch.step == 4 and replica.comm.rank == 0:
+            replica.optimizer[replica.units[0]]["momentum"][0] *= -1
+        return loss
+
+    monkeypatch.setitem(STAGES, name, sabotaged(STAGES, name, step=negates))
+    found = only_stage(run(stages=(name,), optimizer="momentum")).first_divergence
+    assert (found.step, found.layer, found.parameter, found.index) == (4, 0, "weight", (0, 0))
+    assert found.state == "momentum"
+    assert (str(found.ours), str(found.reference), found.ulps) == ("-0.0", "0.0", 0)
+
+
+def test_the_earliest_of_several_differences_is_reported(monkeypatch):
+    def flips(replica, batch):
+        loss = STAGES_HONEST["ddp"].step(replica, batch)
+        if batch.step == 4 - replica.comm.rank:
+            replica.weights[replica.units[2]].view(np.uint32)[0] ^= 1
+        return loss
+
+    monkeypatch.setitem(STAGES, "ddp", sabotaged(STAGES, "ddp", step=flips))
+    found = only_stage(run(stages=("ddp",))).first_divergence
+    assert (found.step, found.rank) == (2, 2)
+
+
+def test_wrong_initial_weights_are_found_before_the_first_step(monkeypatch):
+    def keeps(replica, initial):
+        STAGES_HONEST["zero2"].keep(replica, initial)
+        replica.weights[replica.units[0]][0] = 7
+
+    monkeypatch.setitem(STAGES, "zero2", sabotaged(STAGES, "zero2", keep=keeps))
+    assert only_stage(run(stages=("zero2",))).first_divergence.step == 0
+
+
+def test_a_message_too_many_breaks_the_traffic_formula(monkeypatch):
+    def chatty(replica, batch):
+        replica.comm.send(np.zeros(1, np.float32), to=replica.comm.rank)
+        replica.comm.recv(into=np.zeros(1, np.float32), source=replica.comm.rank)
+        return STAGES_HONEST["zero1"].step(replica, batch)
+
+    monkeypatch.setitem(STAGES, "zero1", sabotaged(STAGES, "zero1", step=chatty))
+    outcome = run(stages=("zero1",))
+    assert outcome.stages[0].equal
+    assert not outcome.stages[0].traffic_holds
+    assert not outcome.passed
+
+
+def test_without_a_reference_stages_are_compared_with_the_first(monkeypatch):
+    assert [s.equal for s in run(reference=False).stages] == [None, True, True, True]
+
+    def flips(replica, batch):
+        loss = STAGES_HONEST["zero3"].step(replica, batch)
+        if batch.step == 4:
+            replica.weights[replica.units[0]].view(np.uint32)[0] ^= 1
+        return loss
+
+    monkeypatch.setitem(STAGES, "zero3", sabotaged(STAGES, "zero3", step=flips))
+    outcome = run(reference=False)
+    assert [s.equal for s in outcome.stages] == [None, True, True, False]
+    assert not outcome.passed
+
+
+@given(st.floats(width=32, allow_nan=False))
+def test_neighbours_are_one_ulp_apart(value):
+    here = np.float32(value)
+    with np.errstate(over="ignore"):
+        above = np.nextafter(here, np.float32(np.inf))
+    assert ulps_apart(here, above) == (here != above)
+    assert ulps_apart(above, here) == (here != above)
+
+
+def test_ulps_across_zero_and_beside_nan():
+    tiny = np.float32(1e-45)
+    assert ulps_apart(-tiny, tiny) == 2
+    assert ulps_apart(np.float32(0), np.float32(-0.0)) == 0
+    assert ulps_apart(np.float32("nan"), tiny) is None
+
+
+def test_nan_payloads_count():
+    quiet = np.array([0x7FC00000, 0x7FC00001], np.uint32).view(np.float32)
+    assert bit_pattern(quiet)[0] != bit_pattern(quiet)[1]

@@ -1,0 +1,374 @@
+"""Collectives on whole arrays, in NumPy's manner: any shape, any length, any dtype, `out=`.
+
+    x           this rank's array; every rank passes the same shape and dtype
+    shard       this rank's chunk of a flat vector, cut as `zerosim.sharding` says
+    algorithm   a name from `ALGORITHMS`, or "auto" for the first there that serves the ranks
+
+Arrays are flattened in C order. Inputs are not modified and results are fresh arrays, unless `out`
+is given; `out` may be the input, or overlap it.
+
+    reduce        np.add, np.maximum …, or a function `(arrived, mine)` of two flat arrays of equal
+                  length, which works element by element and is associative. Elements that belong
+                  together, such as those of a 2×2 matrix, go into one element of a structured dtype.
+    commutative   False for such a function whose operands may not be swapped: then only algorithms
+                  that keep the order of the ranks are used, and `reduce(left, right)` gets the lower
+                  ranks' operand as `left`.
+
+The definitions are those of "MPI: A Message-Passing Interface Standard", chapter "Collective
+Communication"; the order of addition is the declared `order` of each algorithm in the table.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from zerosim.allocation import Array
+from zerosim.collectives.table import find
+from zerosim.comm import Communicator, Reduction
+from zerosim.errors import CollectiveError
+from zerosim.sharding import bounds, split
+
+ASSOCIATIVE = (
+    np.add, np.multiply, np.maximum, np.minimum, np.fmax, np.fmin,
+    np.logical_and, np.logical_or, np.logical_xor,
+    np.bitwise_and, np.bitwise_or, np.bitwise_xor,
+    np.logaddexp, np.logaddexp2, np.hypot, np.gcd, np.lcm,
+)
+
+
+def all_reduce(
+    comm: Communicator,
+    x: npt.ArrayLike,
+    reduce: Reduction = np.add,
+    *,
+    algorithm: str | None = None,
+    commutative: bool = True,
+    out: Array | None = None,
+) -> Array:
+    """The reduction of `x` over all ranks, with the shape and dtype of `x`: the same bytes everywhere.
+
+    `algorithm=None` is "ring", and "auto" with `commutative=False`. The ring adds chunk c as
+    ((g[c+1] + g[c+2]) + …) + g[c].
+
+    Raises `CollectiveError` for an operation that is not associative or does not know the dtype, for
+    an `out` that does not fit, and for an algorithm that cannot serve.
+
+    >>> from zerosim.worlds.local import spawn
+    >>> spawn(lambda comm: all_reduce(comm, [1, 10 * comm.rank]).tolist(), ranks=3)
+    [[3, 30], [3, 30], [3, 30]]
+    """
+    x = np.asarray(x)
+    chosen = find("all_reduce", algorithm or ring_if(commutative), comm.size, commutative=commutative)
+    check_reduction(reduce, x.dtype)
+    flat = copied(x, out)
+    chosen.function(comm, split(flat, comm.size), reduce)
+    return returned(flat, x.shape, out)
+
+
+def reduce_scatter(
+    comm: Communicator,
+    x: npt.ArrayLike,
+    reduce: Reduction = np.add,
+    *,
+    algorithm: str | None = None,
+    commutative: bool = True,
+    out: Array | None = None,
+) -> Array:
+    """This rank's chunk of the reduction of flat `x` over all ranks: one axis, the dtype of `x`.
+
+    Chunk lengths are ceil(x.size / size), the last ones shorter or empty. `algorithm=None` is "ring",
+    and "auto" with `commutative=False`. The ring adds chunk c as ((g[c+1] + g[c+2]) + …) + g[c].
+
+    Raises `CollectiveError` as `all_reduce` does.
+
+    >>> from zerosim.worlds.local import spawn
+    >>> spawn(lambda comm: reduce_scatter(comm, np.arange(5)).tolist(), ranks=3)
+    [[0, 3], [6, 9], [12]]
+    """
+    x = np.asarray(x)
+    chosen = find(
+        "reduce_scatter", algorithm or ring_if(commutative), comm.size, commutative=commutative
+    )
+    check_reduction(reduce, x.dtype)
+    chunks = split(x.flatten(), comm.size)
+    check_out(out, chunks[comm.rank].shape, x.dtype)
+    chosen.function(comm, chunks, reduce)
+    return copied_out(chunks[comm.rank], out)
+
+
+def all_gather(
+    comm: Communicator,
+    shard: npt.ArrayLike,
+    *,
+    algorithm: str = "ring",
+    out: Array | None = None,
+) -> Array:
+    """The shards of all ranks one after the other, flat: what `reduce_scatter` cut, put together.
+
+    The shards are equally long, unless `out` is given, on every rank: its shape may be any, its
+    length is that of the whole, and the shards are its chunks as `zerosim.sharding` cuts them.
+
+    Raises `CollectiveError` for a shard that is not its rank's chunk of the whole, for an `out` of
+    another dtype, and for an algorithm that cannot serve.
+
+    >>> from zerosim.worlds.local import spawn
+    >>> spawn(lambda comm: all_gather(comm, [comm.rank, -comm.rank]).tolist(), ranks=2)
+    [[0, 0, 1, -1], [0, 0, 1, -1]]
+    """
+    shard = np.asarray(shard)
+    chosen = find("all_gather", algorithm, comm.size)
+    flat = whole_for(comm, shard, out, writes=True)
+    chosen.function(comm, split(flat, comm.size))
+    return returned(flat, flat.shape, out)
+
+
+def broadcast(
+    comm: Communicator,
+    x: npt.ArrayLike,
+    root: int = 0,
+    *,
+    algorithm: str = "auto",
+    out: Array | None = None,
+) -> Array:
+    """What the root passed as `x`, on every rank, with its shape and dtype.
+
+    The other ranks pass any array of that shape and dtype; what is in it does not matter.
+
+    Raises `CollectiveError` for a root that is no rank, for an `out` that does not fit, and for an
+    algorithm that cannot serve.
+
+    >>> from zerosim.worlds.local import spawn
+    >>> spawn(lambda comm: broadcast(comm, [comm.rank, 7], root=2).tolist(), ranks=3)
+    [[2, 7], [2, 7], [2, 7]]
+    """
+    x = np.asarray(x)
+    check_root(comm, root)
+    chosen = find("broadcast", algorithm, comm.size)
+    flat = copied(x, out)
+    chosen.function(comm, flat, root)
+    return returned(flat, x.shape, out)
+
+
+def reduce(
+    comm: Communicator,
+    x: npt.ArrayLike,
+    root: int = 0,
+    reduce: Reduction = np.add,
+    *,
+    algorithm: str = "auto",
+    commutative: bool = True,
+    out: Array | None = None,
+) -> Array | None:
+    """The root gets the reduction of `x` over all ranks, with its shape and dtype; the others, None.
+
+    "auto" is the binomial tree, which adds ((g[0] + g[1]) + (g[2] + g[3])) + …, whichever the root.
+    `out` is used on the root alone.
+
+    Raises `CollectiveError` as `all_reduce` does, and for a root that is no rank.
+
+    >>> from zerosim.worlds.local import spawn
+    >>> spawn(lambda comm: reduce(comm, [1, comm.rank], root=1), ranks=3)
+    [None, array([3, 3]), None]
+    """
+    x = np.asarray(x)
+    check_root(comm, root)
+    chosen = find("reduce", algorithm, comm.size, commutative=commutative)
+    check_reduction(reduce, x.dtype)
+    if comm.rank != root:
+        chosen.function(comm, x.flatten(), root, reduce)
+        return None
+    flat = copied(x, out)
+    chosen.function(comm, flat, root, reduce)
+    return returned(flat, x.shape, out)
+
+
+def scatter(
+    comm: Communicator,
+    x: npt.ArrayLike,
+    root: int = 0,
+    *,
+    algorithm: str = "auto",
+    out: Array | None = None,
+) -> Array:
+    """This rank's chunk of what the root passed as `x`, flattened: one axis, the dtype of `x`.
+
+    The other ranks pass any array of that shape and dtype; what is in it does not matter.
+
+    Raises `CollectiveError` as `broadcast` does.
+
+    >>> from zerosim.worlds.local import spawn
+    >>> spawn(lambda comm: scatter(comm, np.arange(5) * (comm.rank == 0)).tolist(), ranks=3)
+    [[0, 1], [2, 3], [4]]
+    """
+    x = np.asarray(x)
+    check_root(comm, root)
+    chosen = find("scatter", algorithm, comm.size)
+    chunks = split(x.flatten(), comm.size)
+    check_out(out, chunks[comm.rank].shape, x.dtype)
+    chosen.function(comm, chunks, root)
+    return copied_out(chunks[comm.rank], out)
+
+
+def gather(
+    comm: Communicator,
+    shard: npt.ArrayLike,
+    root: int = 0,
+    *,
+    algorithm: str = "auto",
+    out: Array | None = None,
+) -> Array | None:
+    """The root gets the shards of all ranks one after the other, flat; the others get None.
+
+    The shards are equally long, unless `out` is given, on every rank: its length is that of the
+    whole, and the shards are its chunks. It is written on the root alone.
+
+    Raises `CollectiveError` as `all_gather` does, and for a root that is no rank.
+
+    >>> from zerosim.worlds.local import spawn
+    >>> spawn(lambda comm: gather(comm, [comm.rank, -comm.rank]), ranks=2)
+    [array([ 0,  0,  1, -1]), None]
+    """
+    shard = np.asarray(shard)
+    check_root(comm, root)
+    chosen = find("gather", algorithm, comm.size)
+    flat = whole_for(comm, shard, out, writes=comm.rank == root)
+    chosen.function(comm, split(flat, comm.size), root)
+    if comm.rank != root:
+        return None
+    return returned(flat, flat.shape, out)
+
+
+def all_to_all(
+    comm: Communicator,
+    x: npt.ArrayLike,
+    *,
+    algorithm: str = "auto",
+    out: Array | None = None,
+) -> Array:
+    """Block r is what rank r has in its block `comm.rank`; the shape and dtype are those of `x`.
+
+    Flat `x` is cut into as many equal blocks as there are ranks.
+
+    Raises `CollectiveError` for a length that is no multiple of the number of ranks, for an `out`
+    that does not fit, and for an algorithm that cannot serve.
+
+    >>> from zerosim.worlds.local import spawn
+    >>> spawn(lambda comm: all_to_all(comm, [10 * comm.rank, 10 * comm.rank + 1]).tolist(), ranks=2)
+    [[0, 10], [1, 11]]
+    """
+    x = np.asarray(x)
+    chosen = find("all_to_all", algorithm, comm.size)
+    if x.size % comm.size:
+        raise CollectiveError(
+            f"all_to_all of {x.size} elements over {comm.size} ranks has no equal blocks; "
+            f"pad to {x.size + -x.size % comm.size}"
+        )
+    outgoing = x.flatten()
+    incoming = copied(x, out)
+    chosen.function(comm, split(outgoing, comm.size), split(incoming, comm.size))
+    return returned(incoming, x.shape, out)
+
+
+def barrier(comm: Communicator) -> None:
+    """Returns once every rank has called it.
+
+    >>> from zerosim.worlds.local import spawn
+    >>> spawn(barrier, ranks=3)
+    [None, None, None]
+    """
+    find("barrier", "auto", comm.size).function(comm)
+
+
+def ring_if(commutative: bool) -> str:
+    return "ring" if commutative else "auto"
+
+
+def copied(x: Array, out: Array | None) -> Array:
+    """A flat copy of `x`, in the memory of `out` where that is one piece."""
+    check_out(out, x.shape, x.dtype)
+    if out is None or not out.flags.c_contiguous:
+        return x.flatten()
+    np.copyto(out, x)
+    return out.reshape(-1)
+
+
+def returned(flat: Array, shape: tuple[int, ...], out: Array | None) -> Array:
+    """`flat` in `shape`, or in `out` if there is one, where it may be already."""
+    if out is None:
+        return flat.reshape(shape)
+    if not out.flags.c_contiguous:
+        out[...] = flat.reshape(out.shape)
+    return out
+
+
+def copied_out(chunk: Array, out: Array | None) -> Array:
+    """`chunk` in memory of its own, so that the vector it was cut from can be freed."""
+    if out is None:
+        return chunk.copy()
+    out[...] = chunk
+    return out
+
+
+def whole_for(comm: Communicator, shard: Array, out: Array | None, *, writes: bool) -> Array:
+    """A flat vector that holds `shard` as this rank's chunk, in the memory of `out` if it `writes`."""
+    count = shard.size * comm.size if out is None else out.size
+    first, last = bounds(count, comm.size)[comm.rank]
+    if out is not None:
+        check_out(out, out.shape, shard.dtype)
+    if shard.size != last - first:
+        raise CollectiveError(
+            f"rank {comm.rank} brings {shard.size} elements to a whole of {count} over {comm.size} "
+            f"ranks, in which its chunk has {last - first}; pass that chunk, or an out= of the length "
+            "that was cut"
+        )
+    if out is not None and writes and out.flags.c_contiguous:
+        flat = out.reshape(-1)
+    else:
+        flat = np.empty(count, shard.dtype)
+    flat[first:last] = shard.reshape(-1)
+    return flat
+
+
+def check_out(out: Array | None, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
+    if out is None:
+        return
+    if not isinstance(out, np.ndarray):
+        raise CollectiveError(f"out= is a {type(out).__name__}; an array of NumPy can be filled")
+    if out.shape != shape or out.dtype != dtype:
+        raise CollectiveError(
+            f"out= is {out.shape} of {out.dtype}, the result {shape} of {dtype}; "
+            "both must be the same"
+        )
+    if not out.flags.writeable:
+        raise CollectiveError("out= is read-only; pass a copy of it")
+
+
+def check_root(comm: Communicator, root: int) -> None:
+    integer = isinstance(root, int | np.integer) and not isinstance(root, bool)
+    if not (integer and 0 <= root < comm.size):
+        raise CollectiveError(
+            f"root={root!r} is none of the {comm.size} ranks; an integer from 0 to {comm.size - 1} is"
+        )
+
+
+def check_reduction(reduce: Reduction, dtype: npt.DTypeLike) -> None:
+    """Refuse what is no function, an operation of NumPy that is not associative, or a wrong dtype."""
+    if not callable(reduce):
+        raise CollectiveError(
+            f"reduce={reduce!r} is no function; pass a ufunc such as np.add, or (arrived, mine) -> …"
+        )
+    if not isinstance(reduce, np.ufunc):
+        return
+    name = reduce.__name__
+    if getattr(np, name, None) is reduce and reduce not in ASSOCIATIVE:
+        raise CollectiveError(
+            f"np.{name} is not associative, so its result would depend on the number of ranks; "
+            f"use one of {', '.join('np.' + ufunc.__name__ for ufunc in ASSOCIATIVE)}"
+        )
+    nothing = np.empty(0, dtype)
+    try:
+        reduce(nothing, nothing, out=nothing)
+    except TypeError as error:
+        raise CollectiveError(
+            f"np.{name} does not reduce {nothing.dtype} to {nothing.dtype}; "
+            "convert the array, or pass a function"
+        ) from error

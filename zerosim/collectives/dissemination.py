@@ -1,0 +1,24 @@
+"""The dissemination barrier: in every step a rank hears, through one other, of twice as many.
+
+    nothing    an empty message
+
+Laws, for N = size:
+
+    steps          ⌈log2 N⌉
+    bytes sent     none, in ⌈log2 N⌉ messages
+
+Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization" (1988).
+"""
+
+import numpy as np
+
+from zerosim.collectives.pairs import near_first
+from zerosim.comm import Communicator
+
+
+def barrier(comm: Communicator) -> None:
+    """Return once every rank has called it."""
+    nothing = np.empty(0, np.uint8)
+    for distance in near_first(comm.size):
+        comm.exchange(nothing, to=(comm.rank + distance) % comm.size,
+                      into=nothing, source=(comm.rank - distance) % comm.size)

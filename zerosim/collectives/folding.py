@@ -1,0 +1,53 @@
+"""Folding: where ranks are no power of two, some step aside for their neighbour, and return.
+
+    vector     all chunks as one view
+    members    the ranks that go on, a power of two of them, ascending
+    extra      how many ranks there are beyond that power of two; as many step aside
+
+Laws, for n bytes in the vector:
+
+    steps          1 to fold, 1 to unfold; none where size is a power of two
+    bytes sent     n by each rank that steps aside, and n back by its neighbour
+    addition       g[0] + g[1], g[2] + g[3], … for the first `extra` pairs
+
+Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
+MPICH" (2005), on all-reduce where the number of ranks is no power of two.
+"""
+
+from zerosim.comm import Communicator, Payload, Reduction
+
+
+def members(size: int) -> list[int]:
+    """The odd rank of each of the first `extra` pairs, and every rank after them.
+
+    >>> members(6), members(8)
+    ([1, 3, 4, 5], [0, 1, 2, 3, 4, 5, 6, 7])
+    """
+    return [*range(1, 2 * extra(size), 2), *range(2 * extra(size), size)]
+
+
+def extra(size: int) -> int:
+    """size − 2^⌊log2 size⌋.
+
+    >>> extra(6), extra(8)
+    (2, 0)
+    """
+    return size - (1 << (size.bit_length() - 1))
+
+
+def fold(comm: Communicator, vector: Payload, reduce: Reduction) -> None:
+    """Add what the ranks that step aside bring to what their neighbours bring."""
+    if comm.rank < 2 * extra(comm.size):
+        if comm.rank % 2 == 0:
+            comm.send(vector, to=comm.rank + 1)
+        else:
+            comm.recv(into=vector, source=comm.rank - 1, reduce=reduce)
+
+
+def unfold(comm: Communicator, vector: Payload) -> None:
+    """Give the ranks that stepped aside what their neighbours hold."""
+    if comm.rank < 2 * extra(comm.size):
+        if comm.rank % 2 == 0:
+            comm.recv(into=vector, source=comm.rank + 1)
+        else:
+            comm.send(vector, to=comm.rank - 1)

@@ -1,0 +1,85 @@
+"""The root does it all: everyone else sends it one message, or receives one from it.
+
+    root       the rank that has, or gets, the whole
+    vector     a flat payload, of the same length on every rank
+    chunks     one view for each rank, cut from one flat vector by `sharding.split`
+
+Laws, for n bytes in the vector and N = size:
+
+    reduce_scatter = scatter ∘ reduce
+    all_reduce     = broadcast ∘ reduce
+    steps          N − 1, one after the other at the root; twice that for the two compositions
+    bytes sent     broadcast n (N − 1) by the root, reduce n by every other rank;
+                   scatter n (N − 1) / N by the root, gather n / N by every other rank
+    addition       ((g[0] + g[1]) + g[2]) + … in rank order, whichever the root
+
+Source: "MPI: A Message-Passing Interface Standard", chapter "Collective Communication", which
+defines each of these by what a root would do.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from zerosim.collectives.pairs import in_turn
+from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.sharding import Chunks
+
+
+def others(comm: Communicator) -> Iterator[int]:
+    """Every rank but this one, in rank order."""
+    return (rank for rank in range(comm.size) if rank != comm.rank)
+
+
+def broadcast(comm: Communicator, vector: Payload, root: int) -> None:
+    """Fill `vector` with what the root holds in it."""
+    if comm.rank == root:
+        for rank in others(comm):
+            comm.send(vector, to=rank)
+    else:
+        comm.recv(into=vector, source=root)
+
+
+def reduce(
+    comm: Communicator, vector: Payload, root: int, reduce: Reduction = np.add
+) -> None:
+    """Leave in the root's `vector` its reduction over all ranks; the others stay as they were."""
+    if comm.rank != root:
+        comm.send(vector, to=root)
+        return
+    mine = vector.copy()
+    for source in others(comm):
+        comm.recv(into=vector, source=source, reduce=in_turn(reduce, source, root, mine))
+
+
+reduce_to = reduce  # below, `reduce` is the name of an argument
+
+
+def scatter(comm: Communicator, chunks: Sequence[Payload], root: int) -> None:
+    """Fill `chunks[comm.rank]` with what the root holds in it."""
+    if comm.rank == root:
+        for rank in others(comm):
+            comm.send(chunks[rank], to=rank)
+    else:
+        comm.recv(into=chunks[comm.rank], source=root)
+
+
+def gather(comm: Communicator, chunks: Sequence[Payload], root: int) -> None:
+    """Fill the root's every chunk with what its owner, the rank of the same number, holds in it."""
+    if comm.rank == root:
+        for rank in others(comm):
+            comm.recv(into=chunks[rank], source=rank)
+    else:
+        comm.send(chunks[comm.rank], to=root)
+
+
+def reduce_scatter(comm: Communicator, chunks: Chunks, reduce: Reduction = np.add) -> None:
+    """Leave in `chunks[comm.rank]` its reduction over all ranks."""
+    reduce_to(comm, chunks[:], 0, reduce)
+    scatter(comm, chunks, 0)
+
+
+def all_reduce(comm: Communicator, chunks: Chunks, reduce: Reduction = np.add) -> None:
+    """Leave in every chunk its reduction over all ranks: the same bytes on every rank."""
+    reduce_to(comm, chunks[:], 0, reduce)
+    broadcast(comm, chunks[:], 0)

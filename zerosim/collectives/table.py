@@ -1,0 +1,285 @@
+"""The table of algorithms: what each computes, costs, can serve, and in which order it adds.
+
+    n          the bytes of the whole vector        N = size, the number of ranks
+    steps      when a rank sends one message and receives one in each step, and every one is as long
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from zerosim import orders
+from zerosim.collectives import (
+    bruck,
+    direct,
+    dissemination,
+    doubling,
+    halving,
+    naive,
+    rabenseifner,
+    ring,
+    tree,
+    volume,
+)
+from zerosim.collectives.folding import extra
+from zerosim.collectives.volume import Volume
+from zerosim.errors import CollectiveError
+
+MPI_STANDARD = "MPI: A Message-Passing Interface Standard, chapter Collective Communication"
+BRUCK = "Bruck, Ho, Kipnis, Upfal, Weathersby, Efficient algorithms for all-to-all (1997)"
+HENSGEN = "Hensgen, Finkel, Manber, Two algorithms for barrier synchronization (1988)"
+JOHNSSON = "Johnsson, Ho, Optimum broadcasting in hypercubes (1989)"
+PATARASUK = "Patarasuk, Yuan, Bandwidth optimal all-reduce algorithms (2009)"
+RABENSEIFNER = "Rabenseifner, Optimization of collective reduction operations (2004)"
+THAKUR = "Thakur, Rabenseifner, Gropp, Optimization of collectives in MPICH (2005)"
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to carry out one collective.
+
+    `ordered`: ranks are added in rank order, so that an operation need not commute. `order` is None
+    where nothing is added.
+
+    >>> ring_all_reduce = ALGORITHMS["ring.all_reduce"]
+    >>> ring_all_reduce.steps(4), ring_all_reduce.messages(rank=0, size=4)
+    (6, 6)
+    >>> ring_all_reduce.sent_bytes([8, 8, 8, 4], rank=0)
+    40
+    """
+
+    name: str
+    collective: str
+    function: Callable[..., None]
+    title: str
+    steps: Callable[[int], int]
+    volume: Volume
+    source: str
+    order: orders.Sum | None = None
+    ordered: bool = False
+    needs_power_of_two: bool = False
+
+    @property
+    def limit(self) -> str:
+        """Which numbers of ranks it serves, in words."""
+        return "a power of two of ranks" if self.needs_power_of_two else "any number of ranks"
+
+    def serves(self, size: int) -> bool:
+        return size.bit_count() == 1 or not self.needs_power_of_two
+
+    def messages(self, rank: int, size: int, root: int = 0) -> int:
+        """How many messages `rank` sends."""
+        return len(self.volume(rank, size, root))
+
+    def sent_bytes(self, chunk_bytes: Sequence[int], rank: int, root: int = 0) -> int:
+        """How many bytes `rank` sends, for chunks of these lengths, one for each rank."""
+        messages = self.volume(rank, len(chunk_bytes), root)
+        return sum(chunk_bytes[chunk] for message in messages for chunk in message)
+
+
+def log2(size: int) -> int:
+    """⌈log2 size⌉.
+
+    >>> [log2(size) for size in (1, 2, 5, 8)]
+    [0, 1, 3, 3]
+    """
+    return (size - 1).bit_length()
+
+
+def folding(steps: int, size: int) -> int:
+    """`steps` for each doubling of the ranks that go on, and one to fold and one to unfold."""
+    return steps * (size.bit_length() - 1) + 2 * bool(extra(size))
+
+
+_ROWS = [
+    Algorithm(
+        "rabenseifner", "all_reduce", rabenseifner.all_reduce,
+        "Rabenseifner: halve, near partner first, and double back",
+        steps=lambda size: folding(2, size), volume=volume.folded_halves,
+        order=orders.folded_tree, ordered=True, source=RABENSEIFNER,
+    ),
+    Algorithm(
+        "ring", "all_reduce", ring.all_reduce,
+        "ring: reduce-scatter, then all-gather",
+        steps=lambda size: 2 * (size - 1),
+        volume=volume.one_after_the_other(volume.all_but_own, volume.all_but_next),
+        order=orders.ring, source=PATARASUK,
+    ),
+    Algorithm(
+        "doubling", "all_reduce", doubling.all_reduce,
+        "recursive doubling of whole vectors, near partner first",
+        steps=lambda size: folding(1, size), volume=volume.folded_whole,
+        order=orders.folded_tree, ordered=True, source=THAKUR,
+    ),
+    Algorithm(
+        "direct", "all_reduce", direct.all_reduce,
+        "direct: reduce-scatter in rank order, then all-gather",
+        steps=lambda size: max(0, 3 * size - 4),
+        volume=volume.one_after_the_other(volume.all_but_own, volume.own_to_all),
+        order=orders.rank_order, ordered=True, source=THAKUR,
+    ),
+    Algorithm(
+        "naive", "all_reduce", naive.all_reduce,
+        "rank 0 reduces all vectors and sends the result to all",
+        steps=lambda size: 2 * (size - 1),
+        volume=volume.one_after_the_other(volume.whole_to_root, volume.whole_from_root),
+        order=orders.rank_order, ordered=True, source=MPI_STANDARD,
+    ),
+    Algorithm(
+        "halving", "reduce_scatter", halving.reduce_scatter,
+        "recursive halving, far partner first",
+        steps=log2, volume=volume.far_halves,
+        order=orders.far_tree, needs_power_of_two=True, source=THAKUR,
+    ),
+    Algorithm(
+        "ring", "reduce_scatter", ring.reduce_scatter,
+        "ring: once around, the owner adds last",
+        steps=lambda size: size - 1, volume=volume.all_but_own,
+        order=orders.ring, source=PATARASUK,
+    ),
+    Algorithm(
+        "rabenseifner", "reduce_scatter", rabenseifner.reduce_scatter,
+        "halving by every second chunk, near partner first",
+        steps=lambda size: size - 1, volume=volume.all_but_own,
+        order=orders.near_tree, ordered=True, needs_power_of_two=True, source=RABENSEIFNER,
+    ),
+    Algorithm(
+        "direct", "reduce_scatter", direct.reduce_scatter,
+        "direct: all pairs, in rank order",
+        steps=lambda size: max(0, 2 * size - 3), volume=volume.all_but_own,
+        order=orders.rank_order, ordered=True, source=THAKUR,
+    ),
+    Algorithm(
+        "naive", "reduce_scatter", naive.reduce_scatter,
+        "rank 0 reduces all vectors and sends each rank its chunk",
+        steps=lambda size: 2 * (size - 1),
+        volume=volume.one_after_the_other(volume.whole_to_root, volume.chunks_from_root),
+        order=orders.rank_order, ordered=True, source=MPI_STANDARD,
+    ),
+    Algorithm(
+        "doubling", "all_gather", doubling.all_gather,
+        "recursive doubling, near partner first",
+        steps=log2, volume=volume.doubled_runs, needs_power_of_two=True, source=THAKUR,
+    ),
+    Algorithm(
+        "bruck", "all_gather", bruck.all_gather,
+        "Bruck: doubling around a circle",
+        steps=log2, volume=volume.rotated_runs, source=BRUCK,
+    ),
+    Algorithm(
+        "ring", "all_gather", ring.all_gather,
+        "ring: once around",
+        steps=lambda size: size - 1, volume=volume.all_but_next, source=PATARASUK,
+    ),
+    Algorithm(
+        "direct", "all_gather", direct.all_gather,
+        "direct: all pairs",
+        steps=lambda size: size - 1, volume=volume.own_to_all, source=THAKUR,
+    ),
+    Algorithm(
+        "tree", "broadcast", tree.broadcast,
+        "binomial tree, from the root",
+        steps=log2, volume=volume.whole_down_the_tree, source=JOHNSSON,
+    ),
+    Algorithm(
+        "naive", "broadcast", naive.broadcast,
+        "the root sends to everyone",
+        steps=lambda size: size - 1, volume=volume.whole_from_root, source=MPI_STANDARD,
+    ),
+    Algorithm(
+        "tree", "reduce", tree.reduce,
+        "binomial tree, to the root",
+        steps=log2, volume=volume.whole_up_the_tree,
+        order=orders.near_tree, ordered=True, source=JOHNSSON,
+    ),
+    Algorithm(
+        "naive", "reduce", naive.reduce,
+        "the root receives from everyone, in rank order",
+        steps=lambda size: size - 1, volume=volume.whole_to_root,
+        order=orders.rank_order, ordered=True, source=MPI_STANDARD,
+    ),
+    Algorithm(
+        "tree", "scatter", tree.scatter,
+        "binomial tree, from the root",
+        steps=log2, volume=volume.halves_down_the_tree, source=JOHNSSON,
+    ),
+    Algorithm(
+        "naive", "scatter", naive.scatter,
+        "the root sends each rank its chunk",
+        steps=lambda size: size - 1, volume=volume.chunks_from_root, source=MPI_STANDARD,
+    ),
+    Algorithm(
+        "tree", "gather", tree.gather,
+        "binomial tree, to the root",
+        steps=log2, volume=volume.halves_up_the_tree, source=JOHNSSON,
+    ),
+    Algorithm(
+        "naive", "gather", naive.gather,
+        "the root receives each rank's chunk",
+        steps=lambda size: size - 1, volume=volume.own_to_root, source=MPI_STANDARD,
+    ),
+    Algorithm(
+        "direct", "all_to_all", direct.all_to_all,
+        "direct: all pairs",
+        steps=lambda size: size - 1, volume=volume.all_but_own, source=THAKUR,
+    ),
+    Algorithm(
+        "dissemination", "barrier", dissemination.barrier,
+        "dissemination: hear of twice as many in every step",
+        steps=log2, volume=volume.empty, source=HENSGEN,
+    ),
+]
+ALGORITHMS: dict[str, Algorithm] = {f"{row.name}.{row.collective}": row for row in _ROWS}
+
+
+def find(collective: str, algorithm: str, size: int, *, commutative: bool = True) -> Algorithm:
+    """The algorithm of that name, or for "auto" the first in the table that can serve.
+
+    The table lists the algorithms of a collective from the one to prefer: few steps, no more bytes
+    than needed. "auto" looks at the number of ranks alone, never at lengths, so that the order of
+    addition is the same for every vector. With `commutative=False` only algorithms that add in rank
+    order can serve.
+
+    Raises `CollectiveError` for a name that is not in the table and for ranks it cannot serve.
+
+    >>> find("all_gather", "auto", size=8).name, find("all_gather", "auto", size=6).name
+    ('doubling', 'bruck')
+    >>> find("reduce_scatter", "auto", size=6, commutative=False).name
+    'direct'
+    """
+    family = {row.name: row for row in ALGORITHMS.values() if row.collective == collective}
+    if not family:
+        collectives = list(dict.fromkeys(row.collective for row in ALGORITHMS.values()))
+        raise CollectiveError(f"no collective {collective!r}{nearest(collective, collectives)}")
+    able = [
+        name for name, row in family.items()
+        if row.serves(size) and (commutative or row.ordered or row.order is None)
+    ]
+    if algorithm == "auto":
+        return family[able[0]]
+    if algorithm not in family:
+        raise CollectiveError(
+            f"no algorithm {algorithm!r} for {collective}{nearest(algorithm, [*family, 'auto'])}"
+        )
+    found = family[algorithm]
+    if not found.serves(size):
+        raise CollectiveError(
+            f"{algorithm} serves {found.limit} in {collective}, not {size}: use {alternatives(able)}"
+        )
+    if algorithm not in able:
+        raise CollectiveError(
+            f"{algorithm} adds in another order than that of the {size} ranks in {collective}, "
+            f"which commutative=False rules out: use {alternatives(able)}"
+        )
+    return found
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """Which of `names` was meant, if one is close, and which there are."""
+    close = get_close_matches(str(name), names, n=1)
+    meant = f"; did you mean {close[0]!r}?" if close else ";"
+    return f"{meant} there are {', '.join(names)}"
+
+
+def alternatives(names: Sequence[str]) -> str:
+    return " or ".join(repr(name) for name in names)

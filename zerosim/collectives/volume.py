@@ -1,0 +1,140 @@
+"""What each rank sends in each algorithm: for every message, the chunks in it.
+
+    rank, size, root    who sends, among how many, and which rank has or gets the whole
+    a message           the numbers of the chunks it carries, all of them for a whole vector
+
+Declared here and counted on the wire in the tests. The bytes of a message are those of its chunks,
+whatever their lengths, so the figures are exact for vectors that no number of ranks divides.
+"""
+
+from collections.abc import Callable, Sequence
+
+from zerosim.collectives.folding import extra, members
+from zerosim.collectives.pairs import aligned, far_first, near_first
+from zerosim.collectives.rabenseifner import meetings
+from zerosim.collectives.tree import halvings
+
+Messages = list[Sequence[int]]
+Volume = Callable[[int, int, int], Messages]
+
+
+def all_but_own(rank: int, size: int, root: int) -> Messages:
+    """Every chunk to where it is wanted, its own excepted.
+
+    >>> all_but_own(rank=1, size=4, root=0)
+    [[0], [2], [3]]
+    """
+    return [[chunk] for chunk in range(size) if chunk != rank]
+
+
+def all_but_next(rank: int, size: int, root: int) -> Messages:
+    """Every chunk but the one that the right neighbour brought."""
+    return [[chunk] for chunk in range(size) if chunk != (rank + 1) % size]
+
+
+def own_to_all(rank: int, size: int, root: int) -> Messages:
+    """Its own chunk to every other rank."""
+    return [[rank]] * (size - 1)
+
+
+def whole_from_root(rank: int, size: int, root: int) -> Messages:
+    """The whole vector to every other rank, by the root."""
+    return [range(size)] * (size - 1) if rank == root else []
+
+
+def whole_to_root(rank: int, size: int, root: int) -> Messages:
+    """The whole vector, by every rank but the root."""
+    return [range(size)] if rank != root else []
+
+
+def chunks_from_root(rank: int, size: int, root: int) -> Messages:
+    """Every rank's chunk, by the root."""
+    return all_but_own(rank, size, root) if rank == root else []
+
+
+def own_to_root(rank: int, size: int, root: int) -> Messages:
+    """Its own chunk, by every rank but the root."""
+    return [[rank]] if rank != root else []
+
+
+def whole_down_the_tree(rank: int, size: int, root: int) -> Messages:
+    """The whole vector, for each half that the rank serves."""
+    return [range(size) for near, _, _ in halvings(rank, size, root) if rank == near]
+
+
+def whole_up_the_tree(rank: int, size: int, root: int) -> Messages:
+    """The whole vector, once, by every rank but the root."""
+    return [range(size) for _, far, _ in halvings(rank, size, root) if rank == far]
+
+
+def halves_down_the_tree(rank: int, size: int, root: int) -> Messages:
+    """Each half that the rank serves.
+
+    >>> halves_down_the_tree(rank=0, size=6, root=0)
+    [range(4, 6), range(2, 4), range(1, 2)]
+    """
+    return [range(size)[half] for near, _, half in halvings(rank, size, root) if rank == near]
+
+
+def halves_up_the_tree(rank: int, size: int, root: int) -> Messages:
+    """The half it is the root of, by every rank but the root of all."""
+    return [range(size)[half] for _, far, half in halvings(rank, size, root) if rank == far]
+
+
+def far_halves(rank: int, size: int, root: int) -> Messages:
+    """The half that the partner keeps, the farthest first."""
+    return [aligned(range(size), rank ^ half, half, size) for half in far_first(size)]
+
+
+def doubled_runs(rank: int, size: int, root: int) -> Messages:
+    """All that it holds, twice as much each time."""
+    return [aligned(range(size), rank, length, size) for length in near_first(size)]
+
+
+def rotated_runs(rank: int, size: int, root: int) -> Messages:
+    """All that it holds, in the last step only what is still missing.
+
+    >>> rotated_runs(rank=4, size=5, root=0)
+    [[4], [4, 0], [4]]
+    """
+    return [
+        [(rank + chunk) % size for chunk in range(min(held, size - held))]
+        for held in near_first(size)
+    ]
+
+
+def folded_whole(rank: int, size: int, root: int) -> Messages:
+    """The whole vector to every partner, and to the neighbour it folds with."""
+    partners = list(near_first(len(members(size)))) if rank in members(size) else []
+    return [range(size)] * (len(partners) + folds(rank, size))
+
+
+def folded_halves(rank: int, size: int, root: int) -> Messages:
+    """To every partner its half and later one's own, and the whole to the neighbour it folds with."""
+    swapped: Messages = []
+    for _, theirs, mine in meetings(rank, size, range(size)):
+        swapped += [theirs, mine]
+    return swapped + [range(size)] * folds(rank, size)
+
+
+def folds(rank: int, size: int) -> int:
+    """1 if the rank sends its whole vector, or the result, to a neighbour; 0 if not."""
+    return int(rank < 2 * extra(size))
+
+
+def one_after_the_other(*volumes: Volume) -> Volume:
+    """One after the other, with rank 0 as the root.
+
+    >>> one_after_the_other(own_to_root, chunks_from_root)(0, 3, 0)
+    [[1], [2]]
+    """
+
+    def messages(rank: int, size: int, root: int) -> Messages:
+        return [message for volume in volumes for message in volume(rank, size, 0)]
+
+    return messages
+
+
+def empty(rank: int, size: int, root: int) -> Messages:
+    """Nothing, in ⌈log2 size⌉ messages."""
+    return [[] for _ in near_first(size)]

@@ -1,0 +1,1 @@
+"""The commands of `zerosim`, a module each: `add_arguments(parser)` and `main(arguments)`."""

@@ -1,0 +1,183 @@
+"""The command `zerosim memory`: the memory of model states by formula, as a table and as JSON."""
+
+import argparse
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from fractions import Fraction
+from typing import Any
+
+from zerosim.commands.output import standard_output, write_json
+from zerosim.optim import OPTIMIZERS
+from zerosim.plan.estimate import Estimate, by_deepspeed, by_paper
+from zerosim.plan.memory import PRECISIONS, ModelStates, optimizer_bytes, per_parameter
+from zerosim.plan.published import TABLES
+from zerosim.report.memory_table import show_estimate, show_published
+
+SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+MOST_PARAMETERS = 10**15
+MOST_RANKS = 10**9
+FIGURE_1 = 7_500_000_000, 64
+"""Parameters and ranks."""
+
+MIXED_ADAM = ("precision", "optimizer", "optimizer_bytes", "fp32_accumulation")
+"""Flags that say otherwise than mixed precision and Adam."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the flags of `zerosim memory`."""
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument(
+        "--parameters", type=parameter_count, metavar="COUNT",
+        help="parameters of the model: 7500000000, 7.5e9, 7.5B or 350M")
+    asked.add_argument(
+        "--table", choices=["figure1", *TABLES],
+        help="a published table, from the formulas: of the ZeRO paper, or 8b of the playbook")
+    parser.add_argument(
+        "--ranks", type=whole_number(1, MOST_RANKS), metavar="N", help="data-parallel ranks")
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default="mixed",
+        help="mixed: 2 bytes a weight, 2 a gradient, fp32 master weights; default %(default)s")
+    parser.add_argument(
+        "--optimizer", choices=OPTIMIZERS, default="adam", help="default %(default)s")
+    parser.add_argument(
+        "--optimizer-bytes", type=whole_number(0, 100), metavar="K",
+        help="optimizer bytes per parameter, master weights included, instead of --optimizer's")
+    parser.add_argument(
+        "--fp32-accumulation", action="store_true",
+        help="add gradients of micro-batches up in fp32: 4 bytes more per parameter")
+    parser.add_argument(
+        "--estimator", choices=["paper", "deepspeed"], default="paper",
+        help="whose way of counting; default %(default)s")
+    parser.add_argument(
+        "--largest-layer", type=parameter_count, metavar="COUNT",
+        help="parameters of the largest layer, for DeepSpeed's estimate of Stage III")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write the figures as JSON; - is standard output")
+    parser.set_defaults(memory_parser=parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Show the table that `args` ask for, and write its JSON; 0. Wrong `args` exit with code 2."""
+    refuse_contradictions(args)
+    console = standard_output(args)
+    if args.table in TABLES:
+        table = TABLES[args.table]()
+        show_published(console, table)
+        figures = {"table": args.table, **asdict(table)}
+    else:
+        estimate = estimated(args)
+        show_estimate(console, estimate)
+        figures = document(estimate)
+    if args.json is not None:
+        try:
+            write_json(args.json, {"schema": "zerosim.memory/1", **figures})
+        except OSError as error:
+            args.memory_parser.error(
+                f"--json {args.json}: {error.strerror}; give a file that can be written, or -")
+    return 0
+
+
+def refuse_contradictions(args: argparse.Namespace) -> None:
+    """End with exit code 2 if a flag would have no effect, or one is missing."""
+    if args.table:
+        refuse(args, ("ranks", *MIXED_ADAM, "estimator", "largest_layer"),
+               f"--table {args.table} is as it was published; give --parameters instead of it")
+        return
+    if args.ranks is None:
+        args.memory_parser.error("--parameters needs --ranks, the number of data-parallel ranks")
+    if args.estimator == "deepspeed":
+        refuse(args, MIXED_ADAM, "--estimator deepspeed is for mixed precision and adam alone")
+    else:
+        refuse(args, ("largest_layer",), "only --estimator deepspeed counts it")
+    if args.precision == "fp32":
+        refuse(args, ("fp32_accumulation",), "with --precision fp32 gradients are in fp32 already")
+    if args.largest_layer is not None and args.largest_layer > args.parameters:
+        args.memory_parser.error(
+            f"--largest-layer is {args.largest_layer} of {args.parameters} parameters; "
+            "give at most --parameters")
+
+
+def refuse(args: argparse.Namespace, names: Iterable[str], reason: str) -> None:
+    """End with exit code 2 if one of the flags `names` is not at its default."""
+    for name in names:
+        if getattr(args, name) != args.memory_parser.get_default(name):
+            args.memory_parser.error(f"leave out --{name.replace('_', '-')}: {reason}")
+
+
+def estimated(args: argparse.Namespace) -> Estimate:
+    """The figures of every stage that the flags ask for."""
+    if args.table == "figure1":
+        each = per_parameter("mixed", 12)
+        return by_paper(*FIGURE_1, each, "ZeRO paper, Figure 1; " + basis("mixed", "adam", each))
+    if args.estimator == "deepspeed":
+        return by_deepspeed(args.parameters, args.ranks, args.largest_layer)
+    if args.optimizer_bytes is None:
+        k, optimizer = optimizer_bytes(args.precision, args.optimizer), args.optimizer
+    else:
+        k, optimizer = args.optimizer_bytes, f"K = {args.optimizer_bytes}"
+    each = per_parameter(args.precision, k, fp32_accumulation=args.fp32_accumulation)
+    return by_paper(args.parameters, args.ranks, each, basis(args.precision, optimizer, each))
+
+
+def basis(precision: str, optimizer: str, each: ModelStates) -> str:
+    """How a figure was counted, in words."""
+    terms = f"{each.parameters} + {each.gradients} + {each.optimizer}"
+    return f"{precision} precision, {optimizer}: {terms} bytes per parameter"
+
+
+def document(estimate: Estimate) -> dict[str, Any]:
+    """`estimate` as JSON."""
+    return {
+        "parameters": estimate.parameters,
+        "ranks": estimate.ranks,
+        "basis": estimate.basis,
+        "stages": [
+            {
+                "stage": row.stage,
+                "parameters_bytes": number(row.states.parameters),
+                "gradients_bytes": number(row.states.gradients),
+                "optimizer_bytes": number(row.states.optimizer),
+                "total_bytes": number(row.states.total),
+                "formula": row.formula,
+            }
+            for row in estimate.rows
+        ],
+        "notes": estimate.notes,
+    }
+
+
+def number(exact: Fraction) -> int | float:
+    """An int where `exact` is whole."""
+    return exact.numerator if exact.denominator == 1 else float(exact)
+
+
+def parameter_count(text: str) -> int:
+    """A number of parameters, as one writes it.
+
+    >>> parameter_count("7.5e9") == parameter_count("7.5B") == 7_500_000_000
+    True
+    """
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?(?:e\+?\d{1,2})?)([kmbt]?)", text, re.A | re.I)
+    count = Fraction(match[1]) * SUFFIXES[match[2].upper()] if match else Fraction(0)
+    if count.denominator != 1 or not 1 <= count <= MOST_PARAMETERS:
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}; give a whole number from 1 to {MOST_PARAMETERS:.0e}, such as "
+            "7500000000, 7.5e9, 7.5B or 350M")
+    return int(count)
+
+
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """A reader of whole numbers from `least` to `most`.
+
+    >>> whole_number(1, 64)("8")
+    8
+    """
+
+    def read(text: str) -> int:
+        if re.fullmatch(r"\d{1,18}", text, re.A) and least <= int(text) <= most:
+            return int(text)
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}; give a whole number from {least} to {most}")
+
+    return read
