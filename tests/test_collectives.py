@@ -1,0 +1,724 @@
+"""The family: proved on symbols, counted on the wire, tried on numbers."""
+
+import functools
+import re
+from collections import defaultdict, deque
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerosim import collectives
+from zerosim.collectives import ALGORITHMS, dissemination, doubling, find, ring
+from zerosim.collectives.pairs import near_first
+from zerosim.comm import left, right
+from zerosim.errors import CollectiveError, Deadlock
+from zerosim.instruments.traffic import Traffic
+from zerosim.sharding import bounds, split
+from zerosim.terms import Term, leaves, missing_and_doubled, symbols
+from zerosim.worlds.local import spawn
+
+SIZES = range(1, 17)
+ROOTED = {"broadcast", "reduce", "scatter", "gather"}
+REDUCING = [name for name, row in ALGORITHMS.items() if row.order is not None]
+
+
+def of(collective):
+    return [name for name, row in ALGORITHMS.items() if row.collective == collective]
+
+
+def served(name, sizes=SIZES):
+    return [size for size in sizes if ALGORITHMS[name].serves(size)]
+
+
+def roots(name, size):
+    """All roots of small worlds, the ends and the middle of large ones, 0 where there is none."""
+    if ALGORITHMS[name].collective not in ROOTED:
+        return [0]
+    return range(size) if size <= 6 else [0, size // 2, size - 1]
+
+
+def called(row, comm, vector, root=0):
+    """`row` carried out in place on flat `vector`; all-to-all receives into it."""
+    chunks = split(vector, comm.size)
+    match row.collective:
+        case "barrier":
+            row.function(comm)
+        case "all_to_all":
+            row.function(comm, split(vector.copy(), comm.size), chunks)
+        case "broadcast" | "reduce":
+            row.function(comm, vector, root)
+        case "scatter" | "gather":
+            row.function(comm, chunks, root)
+        case _:
+            row.function(comm, chunks)
+
+
+# Proofs: what every algorithm adds, for every value the numbers could have had.
+
+
+def sums(row, size, root=0, **world):
+    """The sums that count as results: as (rank, chunk, term)."""
+
+    def program(comm):
+        vector = symbols(comm.rank, size)
+        called(row, comm, vector, root)
+        return vector
+
+    held = spawn(program, size, **world)
+    results = {
+        "all_reduce": [(rank, chunk) for rank in range(size) for chunk in range(size)],
+        "reduce_scatter": [(rank, rank) for rank in range(size)],
+        "reduce": [(root, chunk) for chunk in range(size)],
+    }[row.collective]
+    return [(rank, chunk, held[rank][chunk]) for rank, chunk in results]
+
+
+def faults(row, size, root=0, **world):
+    """What is wrong with the sums of `row`, which proves it when there is nothing."""
+    found = set()
+    for _, chunk, term in sums(row, size, root, **world):
+        missing, doubled = missing_and_doubled(term, size)
+        if missing:
+            found.add("missing")
+        if doubled:
+            found.add("doubled")
+        if term != row.order([Term(rank) for rank in range(size)], chunk):
+            found.add("order")
+    return found
+
+
+@pytest.mark.parametrize("name", REDUCING)
+def test_adds_every_contribution_once_in_the_declared_order(name):
+    for size in served(name):
+        for root in roots(name, size):
+            assert faults(ALGORITHMS[name], size, root) == set(), (size, root)
+
+
+@pytest.mark.parametrize("name", REDUCING)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_order_is_no_matter_of_turns_or_of_buffers(name, seed):
+    for size in served(name, range(1, 9)):
+        for root in roots(name, size):
+            found = faults(ALGORITHMS[name], size, root, seed=seed, sends="rendezvous")
+            assert found == set(), (size, root)
+
+
+@pytest.mark.parametrize("name", REDUCING)
+def test_ordered_says_whether_ranks_are_added_in_rank_order(name):
+    row = ALGORITHMS[name]
+    in_rank_order = all(
+        [leaf.rank for leaf in leaves(term)] == list(range(size))
+        for size in served(name)
+        for _, _, term in sums(row, size)
+    )
+    assert row.ordered == in_rank_order
+
+
+def all_reduce_twice_at_six(comm, chunks, reduce=np.add):
+    doubling.all_reduce(comm, chunks, reduce)
+    if comm.size == 6:
+        partner = comm.rank ^ 1
+        comm.exchange(chunks[:], to=partner, into=chunks[:], source=partner, reduce=reduce)
+
+
+def wrong_modulus(comm, chunks, reduce=np.add):
+    for step in range(comm.size - 1):
+        outgoing = (comm.rank - step - 1) % comm.size
+        incoming = (comm.rank - step - 2) % max(comm.size - (comm.size == 5), 1)
+        comm.exchange(chunks[outgoing], to=right(comm),
+                      into=chunks[incoming], source=left(comm), reduce=reduce)
+    ring.all_gather(comm, chunks)
+
+
+def left_neighbour_first(comm, chunks, reduce=np.add):
+    """The ring with the other operand on the left: the same numbers, not the same order."""
+    ring.all_reduce(comm, chunks, lambda arrived, mine: reduce(mine, arrived))
+
+
+def stops_early(comm, chunks, reduce=np.add):
+    ring.reduce_scatter(comm, chunks, reduce)
+
+
+@pytest.mark.parametrize(
+    ("planted", "size", "found"),
+    [
+        (all_reduce_twice_at_six, 6, {"doubled", "order"}),
+        (wrong_modulus, 5, {"missing", "order"}),
+        (left_neighbour_first, 4, {"order"}),
+        (stops_early, 3, {"missing", "order"}),
+    ],
+)
+def test_a_planted_bug_is_not_proved(planted, size, found):
+    declared = "doubling" if planted is all_reduce_twice_at_six else "ring"
+    row = ALGORITHMS[f"{declared}.all_reduce"]
+    broken = collectives.Algorithm(**{**vars(row), "function": planted})
+    assert faults(row, size) == set()
+    assert faults(broken, size) == found
+
+
+def test_a_send_before_its_receive_is_a_deadlock_without_buffers():
+    def swap(comm):
+        comm.send(np.zeros(1), to=right(comm))
+        comm.recv(into=np.zeros(1), source=left(comm))
+
+    spawn(swap, 3)
+    with pytest.raises(Deadlock, match="waits for its message to be received"):
+        spawn(swap, 3, sends="rendezvous")
+
+
+# What moves without being added.
+
+
+def filled(count, rank):
+    return np.arange(count) + 1000 * (rank + 1)
+
+
+@pytest.mark.parametrize("name", of("broadcast") + of("scatter") + of("gather") + of("all_gather"))
+@pytest.mark.parametrize("sends", ["buffered", "rendezvous"])
+def test_every_chunk_ends_where_it_belongs(name, sends):
+    row = ALGORITHMS[name]
+
+    def program(comm):
+        vector = filled(count, comm.rank)
+        called(row, comm, vector, root)
+        return vector
+
+    for size in served(name):
+        for root in roots(name, size):
+            for count in (1, size + 1):
+                held = spawn(program, size, sends=sends)
+                cut = bounds(count, size)
+                owned = np.concatenate([filled(count, r)[slice(*cut[r])] for r in range(size)])
+                for rank, vector in enumerate(held):
+                    if row.collective == "broadcast":
+                        assert vector.tolist() == filled(count, root).tolist()
+                    elif row.collective == "scatter":
+                        mine = slice(*cut[rank])
+                        assert vector[mine].tolist() == filled(count, root)[mine].tolist()
+                    elif row.collective == "all_gather" or rank == root:
+                        assert vector.tolist() == owned.tolist()
+
+
+@pytest.mark.parametrize("name", of("all_to_all"))
+@pytest.mark.parametrize("sends", ["buffered", "rendezvous"])
+def test_all_to_all_is_a_transpose(name, sends):
+    def program(comm):
+        incoming = np.zeros(2 * size, int)
+        outgoing = filled(2 * size, comm.rank)
+        ALGORITHMS[name].function(comm, split(outgoing, size), split(incoming, size))
+        return incoming.reshape(size, 2)
+
+    for size in SIZES:
+        sent = np.array([filled(2 * size, rank).reshape(size, 2) for rank in range(size)])
+        np.testing.assert_array_equal(spawn(program, size, sends=sends), sent.swapaxes(0, 1))
+
+
+def left_too_early(barrier, size, seed):
+    """Whether a rank came out of `barrier` before the last had gone in."""
+    inside = []
+
+    def program(comm):
+        inside.append(comm.rank)
+        barrier(comm)
+        return len(inside) < size
+
+    return any(spawn(program, size, seed=seed))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_nobody_leaves_the_barrier_before_all_have_come(size):
+    assert not any(left_too_early(dissemination.barrier, size, seed) for seed in range(5))
+
+
+def test_a_barrier_without_its_last_step_is_seen():
+    def too_short(comm):
+        nothing = np.empty(0)
+        for distance in [*near_first(comm.size)][:-1]:
+            comm.exchange(nothing, to=(comm.rank + distance) % comm.size,
+                          into=nothing, source=(comm.rank - distance) % comm.size)
+
+    assert any(left_too_early(too_short, 6, seed) for seed in range(5))
+
+
+# What it costs.
+
+
+class Clock:
+    """A communicator that counts steps: a rank sends one message and receives one in each."""
+
+    def __init__(self, comm, departures):
+        self.comm, self.rank, self.size = comm, comm.rank, comm.size
+        self.departures = departures
+        self.now = 0
+
+    def exchange(self, outgoing, *, to, into, source, reduce=None):
+        self.departures[self.rank, to].append(self.now)
+        self.comm.exchange(outgoing, to=to, into=into, source=source, reduce=reduce)
+        self._arrive(source)
+
+    def send(self, outgoing, *, to):
+        self.departures[self.rank, to].append(self.now)
+        self.comm.send(outgoing, to=to)
+        self.now += 1
+
+    def recv(self, *, into, source, reduce=None):
+        self.comm.recv(into=into, source=source, reduce=reduce)
+        self._arrive(source)
+
+    def _arrive(self, source):
+        self.now = max(self.now, self.departures[source, self.rank].popleft()) + 1
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_takes_the_declared_steps(name):
+    row = ALGORITHMS[name]
+
+    def program(comm):
+        clock = Clock(comm, departures)
+        called(row, clock, np.zeros(size), root)
+        return clock.now
+
+    for size in served(name):
+        for root in roots(name, size):
+            departures = defaultdict(deque)
+            assert max(spawn(program, size)) == row.steps(size), (size, root)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_sends_the_declared_messages_and_bytes(name):
+    row = ALGORITHMS[name]
+
+    def program(comm):
+        traffic = Traffic(comm)
+        called(row, traffic, np.zeros(count, np.float32), root)
+        return traffic.messages, traffic.sent_bytes
+
+    for size in served(name):
+        lengths = [3 * size] if row.collective == "all_to_all" else [0, 1, size + 1, 3 * size - 1]
+        for count in lengths:
+            chunk_bytes = [4 * (last - first) for first, last in bounds(count, size)]
+            for root in roots(name, size):
+                declared = [
+                    (row.messages(rank, size, root), row.sent_bytes(chunk_bytes, rank, root))
+                    for rank in range(size)
+                ]
+                assert spawn(program, size) == declared, (size, count, root)
+
+
+class Extent:
+    """A payload that has a length and nothing in it."""
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, size):
+        self.size = size
+        self.shape = (size,)
+        self.nbytes = 4 * size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, elements):
+        return Extent(len(range(self.size)[elements]))
+
+    def __setitem__(self, elements, value):
+        assert elements is ... and len(value) == self.size
+
+    def __array_ufunc__(self, ufunc, method, *operands, **keywords):
+        return self
+
+    def copy(self):
+        return self
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_same_text_runs_on_bare_lengths(name):
+    row = ALGORITHMS[name]
+
+    def program(comm):
+        traffic = Traffic(comm)
+        called(row, traffic, Extent(1000 * size))
+        return traffic.sent_bytes
+
+    for size in served(name, [1, 2, 3, 4, 7, 8]):
+        declared = [row.sent_bytes([4000] * size, rank) for rank in range(size)]
+        assert spawn(program, size) == declared
+
+
+@pytest.mark.parametrize("size", [2, 4, 8, 16])
+def test_what_textbooks_say_of_the_bytes(size):
+    n = 64 * size
+    chunks = [64] * size
+    expected = {
+        "ring.all_reduce": 2 * n * (size - 1) // size,
+        "rabenseifner.all_reduce": 2 * n * (size - 1) // size,
+        "doubling.all_reduce": n * (size.bit_length() - 1),
+        "halving.reduce_scatter": n * (size - 1) // size,
+        "bruck.all_gather": n * (size - 1) // size,
+    }
+    for name, sent_bytes in expected.items():
+        for rank in range(size):
+            assert ALGORITHMS[name].sent_bytes(chunks, rank) == sent_bytes
+
+
+# Whole arrays.
+
+DTYPES = ["?", "i1", "u2", "i8", "f2", "f4", "f8", ">f4", "c8", "c16", ml_dtypes.bfloat16]
+LAYOUTS = {
+    "plain": lambda x: x.copy(),
+    "transposed": lambda x: x.T.copy().T,
+    "strided": lambda x: np.stack([x, x], axis=-1)[..., 0, None].reshape(x.shape, copy=False),
+    "reversed": lambda x: np.asarray(np.flip(np.flip(x).copy())),
+}
+REDUCTIONS = [np.add, np.maximum, np.minimum, lambda arrived, mine: arrived + mine]
+
+
+@st.composite
+def worlds(draw):
+    """One array of each rank: small integers, whose sums are exact in every dtype."""
+    size = draw(st.integers(1, 6))
+    shape = tuple(draw(st.lists(st.integers(0, 4), max_size=3)))
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    random = np.random.default_rng(draw(st.integers(0, 99)))
+    layout = LAYOUTS[draw(st.sampled_from(sorted(LAYOUTS)))]
+    return [layout(random.integers(0, 9, shape).astype(dtype)) for _ in range(size)]
+
+
+def out_for(kind, x, result):
+    """The memory that `out=` names: nothing, the input itself, or fresh, in one piece or not."""
+    if kind == "input":
+        return x
+    return None if kind is None else LAYOUTS[kind](np.ones_like(result))
+
+
+def total(xs, reduce=np.add):
+    """The reduction of `xs` by NumPy alone, with their dtype, 0-d arrays staying arrays."""
+    return np.asarray(functools.reduce(reduce, xs)).astype(xs[0].dtype)
+
+
+def same(a, b):
+    assert (a.shape, a.dtype, a.tolist()) == (b.shape, b.dtype, b.tolist())
+
+
+def algorithms(collective):
+    return st.sampled_from(["auto", *(ALGORITHMS[name].name for name in of(collective))])
+
+
+def able(collective, algorithm, size):
+    return algorithm == "auto" or ALGORITHMS[f"{algorithm}.{collective}"].serves(size)
+
+
+def chunk_of(x, rank, size):
+    return x.reshape(-1)[slice(*bounds(x.size, size)[rank])]
+
+
+@given(
+    worlds(), st.sampled_from(REDUCTIONS), algorithms("all_reduce"),
+    st.sampled_from([None, "input", *LAYOUTS]), st.integers(0, 3),
+)
+def test_all_reduce_is_what_numpy_adds_up(xs, reduce, algorithm, kind, seed):
+    expected = total(xs, reduce)
+
+    def program(comm):
+        x = xs[comm.rank].copy()
+        out = out_for(kind, x, expected)
+        result = collectives.all_reduce(comm, x, reduce, algorithm=algorithm, out=out)
+        assert out is None or result is out
+        assert out is not None or not np.shares_memory(result, x)
+        if out is not x:
+            same(x, xs[comm.rank])
+        return result
+
+    for result in spawn(program, len(xs), seed=seed):
+        same(result, expected)
+
+
+@given(
+    worlds(), st.sampled_from(REDUCTIONS), algorithms("reduce_scatter"), algorithms("all_gather"),
+    st.sampled_from([None, *LAYOUTS]),
+)
+def test_reduce_scatter_and_all_gather_are_all_reduce(xs, reduce, first, then, kind):
+    size = len(xs)
+    expected = total(xs, reduce)
+    first = first if able("reduce_scatter", first, size) else "ring"
+    then = then if able("all_gather", then, size) else "ring"
+
+    def program(comm):
+        x = xs[comm.rank].copy()
+        chunk = chunk_of(expected, comm.rank, size)
+        out = out_for(kind, x, chunk)
+        shard = collectives.reduce_scatter(comm, x, reduce, algorithm=first, out=out)
+        same(shard, chunk)
+        same(x, xs[comm.rank])
+        whole = out_for(kind or "plain", x, expected)
+        return collectives.all_gather(comm, shard, algorithm=then, out=whole)
+
+    for result in spawn(program, size):
+        same(result, expected)
+
+
+@given(worlds(), algorithms("broadcast"), algorithms("reduce"),
+       st.sampled_from([None, "input", *LAYOUTS]), st.data())
+def test_reduce_then_broadcast_is_all_reduce(xs, down, up, kind, data):
+    size = len(xs)
+    root = data.draw(st.integers(0, size - 1))
+    expected = total(xs)
+
+    def program(comm):
+        x = xs[comm.rank].copy()
+        out = out_for(kind, x, expected)
+        reduced = collectives.reduce(comm, x, root, algorithm=up, out=out)
+        if comm.rank != root:
+            assert reduced is None
+            same(x, xs[comm.rank])
+            reduced = np.zeros_like(x)
+        return collectives.broadcast(comm, reduced, root, algorithm=down)
+
+    for result in spawn(program, size):
+        same(result, expected)
+
+
+@given(worlds(), algorithms("scatter"), algorithms("gather"), st.sampled_from([None, *LAYOUTS]),
+       st.data())
+def test_scatter_then_gather_is_the_identity(xs, down, up, kind, data):
+    size = len(xs)
+    root = data.draw(st.integers(0, size - 1))
+
+    def program(comm):
+        x = xs[comm.rank].copy()
+        chunk = chunk_of(xs[root], comm.rank, size)
+        shard = collectives.scatter(comm, x, root, algorithm=down, out=out_for(kind, x, chunk))
+        same(shard, chunk)
+        same(x, xs[comm.rank])
+        whole = out_for(kind or "plain", x, x)
+        untouched = whole.copy()
+        gathered = collectives.gather(comm, shard, root, algorithm=up, out=whole)
+        if comm.rank != root:
+            same(whole, untouched)
+        return gathered
+
+    for rank, gathered in enumerate(spawn(program, size)):
+        if rank == root:
+            same(gathered, xs[root])
+        else:
+            assert gathered is None
+
+
+@given(worlds(), st.sampled_from([None, "input", *LAYOUTS]))
+def test_all_to_all_twice_is_the_identity(xs, kind):
+    size = len(xs)
+    xs = [np.concatenate([x.reshape(-1)] * size) for x in xs]
+
+    def program(comm):
+        x = xs[comm.rank].copy()
+        out = out_for(kind, x, x)
+        there = collectives.all_to_all(comm, x, out=out).copy()
+        for source in range(size):
+            same(chunk_of(there, source, size), chunk_of(xs[source], comm.rank, size))
+        return collectives.all_to_all(comm, there)
+
+    for x, back in zip(xs, spawn(program, size), strict=True):
+        same(back, x)
+
+
+def test_equal_shards_need_no_out():
+    def program(comm):
+        shard = np.full((2, 1), comm.rank, np.int16)
+        gathered = collectives.gather(comm, shard, root=1)
+        return collectives.all_gather(comm, shard), gathered
+
+    for rank, (everywhere, gathered) in enumerate(spawn(program, 3)):
+        same(everywhere, np.array([0, 0, 1, 1, 2, 2], np.int16))
+        assert rank != 1 or gathered.tolist() == everywhere.tolist()
+
+
+def test_out_may_overlap_the_input():
+    def program(comm):
+        memory = np.arange(9) + 10 * comm.rank
+        summed = collectives.all_reduce(comm, memory[:-1], out=memory[1:])
+        memory = np.arange(9) + 10 * comm.rank
+        swapped = collectives.all_to_all(comm, memory[1:], out=memory[:-1])
+        return summed.tolist(), swapped.tolist()
+
+    assert spawn(program, 2) == [
+        ([10, 12, 14, 16, 18, 20, 22, 24], [1, 2, 3, 4, 11, 12, 13, 14]),
+        ([10, 12, 14, 16, 18, 20, 22, 24], [5, 6, 7, 8, 15, 16, 17, 18]),
+    ]
+
+
+@pytest.mark.parametrize("name", of("all_reduce"))
+@given(size=st.integers(2, 6), count=st.integers(0, 40), seed=st.integers(0, 99))
+def test_every_rank_holds_the_same_bytes_whatever_the_values(name, size, count, seed):
+    """Random bits are NaNs with payloads, infinities, subnormals and both zeros, too."""
+    random = np.random.default_rng(seed)
+    special = np.array([0x7F800001, 0xFFC00123, 0x7F800000, 0xFF800000, 0x80000000, 1], np.uint32)
+    bits = random.choice([*special, *random.integers(0, 2**32, 6)], (size, count))
+    vectors = bits.astype(np.uint32).view(np.float32)
+
+    def program(comm):
+        with np.errstate(all="ignore"):
+            return collectives.all_reduce(comm, vectors[comm.rank],
+                                          algorithm=ALGORITHMS[name].name).tobytes()
+
+    assert len(set(spawn(program, size))) == 1
+
+
+# Operations whose operands may not be swapped.
+
+MATRIX = np.dtype([("a", int), ("b", int), ("c", int), ("d", int)])
+
+
+def product(x, y):
+    """Of 2×2 matrices, element by element."""
+    z = np.empty_like(x)
+    z["a"], z["b"] = x["a"] * y["a"] + x["b"] * y["c"], x["a"] * y["b"] + x["b"] * y["d"]
+    z["c"], z["d"] = x["c"] * y["a"] + x["d"] * y["c"], x["c"] * y["b"] + x["d"] * y["d"]
+    return z
+
+
+def matrices(rank, count=7):
+    random = np.random.default_rng(rank)
+    return np.array([tuple(random.integers(-3, 4, 4)) for _ in range(count)], MATRIX)
+
+
+@pytest.mark.parametrize("name", [name for name in REDUCING if ALGORITHMS[name].ordered])
+def test_matrices_are_multiplied_in_rank_order(name):
+    row = ALGORITHMS[name]
+    for size in served(name, range(1, 9)):
+        expected = functools.reduce(product, [matrices(rank) for rank in range(size)])
+
+        def program(comm, size=size, expected=expected):
+            for algorithm in (row.name, "auto"):
+                result = getattr(collectives, row.collective)(
+                    comm, matrices(comm.rank), reduce=product, commutative=False,
+                    algorithm=algorithm,
+                )
+                if row.collective == "reduce_scatter":
+                    same(result, chunk_of(expected, comm.rank, size))
+                elif row.collective == "all_reduce" or comm.rank == 0:
+                    same(result, expected)
+
+        spawn(program, size)
+
+
+def test_the_ring_would_multiply_them_wrongly():
+    def program(comm):
+        return collectives.all_reduce(comm, matrices(comm.rank), product).tolist()
+
+    expected = functools.reduce(product, [matrices(rank) for rank in range(3)])
+    assert spawn(program, 3)[0] != expected.tolist()
+
+
+def test_commutative_false_needs_no_name_of_an_algorithm():
+    def program(comm):
+        x = matrices(comm.rank)
+        return (
+            collectives.all_reduce(comm, x, product, commutative=False),
+            collectives.reduce_scatter(comm, x, product, commutative=False),
+        )
+
+    expected = functools.reduce(product, [matrices(rank) for rank in range(3)])
+    for rank, (whole, chunk) in enumerate(spawn(program, 3)):
+        same(whole, expected)
+        same(chunk, chunk_of(expected, rank, 3))
+
+
+# The table, and what is refused.
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_table_names_what_it_holds(name):
+    row = ALGORITHMS[name]
+    assert name == f"{row.name}.{row.collective}"
+    assert row.function.__name__ == row.collective
+    assert row.title
+    assert row.source
+    assert row.needs_power_of_two == ("power" in row.limit)
+
+
+@pytest.mark.parametrize("collective", sorted({row.collective for row in ALGORITHMS.values()}))
+@pytest.mark.parametrize("commutative", [True, False])
+def test_auto_always_finds_one_that_serves(collective, commutative):
+    for size in range(1, 40):
+        found = find(collective, "auto", size, commutative=commutative)
+        assert found.serves(size)
+        assert found is find(collective, found.name, size, commutative=commutative)
+
+
+def test_the_default_is_the_ring():
+    x = 0.1 * np.arange(1, 8)
+
+    def program(comm):
+        mine = (comm.rank + 0.3) ** 3 * x
+        named, unnamed = (collectives.all_reduce(comm, mine, **keywords)
+                          for keywords in ({"algorithm": "ring"}, {}))
+        assert named.tobytes() == unnamed.tobytes()
+        return unnamed.tobytes() != collectives.all_reduce(comm, mine, algorithm="naive").tobytes()
+
+    assert all(spawn(program, 5))
+
+
+x = np.zeros(5)
+read_only = np.zeros(5)
+read_only.flags.writeable = False
+WRONG = [
+    ("all_reduce", {"algorithm": "rign"}, "no algorithm 'rign' for all_reduce; did you mean 'ring'?"),
+    ("reduce_scatter", {"algorithm": "bruck"}, "there are halving, ring, rabenseifner, direct"),
+    ("reduce_scatter", {"algorithm": "halving"},
+     "halving serves a power of two of ranks in reduce_scatter, not 3: use 'ring' or 'direct'"),
+    ("all_gather", {"algorithm": "doubling"}, "not 3: use 'bruck' or 'ring' or 'direct'"),
+    ("all_reduce", {"algorithm": "ring", "commutative": False},
+     "which commutative=False rules out: use 'rabenseifner' or 'doubling' or 'direct'"),
+    ("all_reduce", {"reduce": np.subtract}, "np.subtract is not associative"),
+    ("reduce", {"reduce": np.divide}, "np.divide is not associative"),
+    ("reduce_scatter", {"reduce": np.power}, "use one of np.add, np.multiply"),
+    ("all_reduce", {"reduce": np.bitwise_and}, "np.bitwise_and does not reduce float64"),
+    ("all_reduce", {"reduce": "sum"}, "reduce='sum' is no function"),
+    ("all_reduce", {"out": np.zeros(4)}, r"out= is \(4,\) of float64, the result \(5,\) of float64"),
+    ("all_reduce", {"out": np.zeros(5, "f4")}, r"out= is \(5,\) of float32"),
+    ("all_reduce", {"out": read_only}, "out= is read-only"),
+    ("all_reduce", {"out": [0]}, "out= is a list"),
+    ("reduce_scatter", {"out": np.zeros(5)}, r"out= is \(5,\) of float64, the result \(\d,\)"),
+    ("all_gather", {"out": np.zeros(14)},
+     "rank 2 brings 5 elements to a whole of 14 over 3 ranks, in which its chunk has 4"),
+    ("all_gather", {"out": np.zeros(15, "f4")}, "of float32, the result"),
+    ("gather", {"out": np.zeros(14)}, "pass that chunk, or an out= of the length that was cut"),
+    ("broadcast", {"root": 3}, "root=3 is none of the 3 ranks; an integer from 0 to 2 is"),
+    ("reduce", {"root": -1}, "root=-1"),
+    ("gather", {"root": 1.0}, "root=1.0"),
+    ("scatter", {"root": True}, "root=True"),
+    ("all_to_all", {}, "all_to_all of 5 elements over 3 ranks has no equal blocks; pad to 6"),
+]
+
+
+@pytest.mark.parametrize(("collective", "keywords", "message"), WRONG)
+def test_what_cannot_work_is_refused_in_one_line(collective, keywords, message):
+    def program(comm):
+        getattr(collectives, collective)(comm, x, **keywords)
+
+    with pytest.raises(CollectiveError) as error:
+        spawn(program, 3, seed=1)
+    assert re.search(message, str(error.value)), str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_collectives_are_named():
+    with pytest.raises(CollectiveError, match=r"'allreduce'; did you mean 'all_reduce'\?"):
+        find("allreduce", "ring", 4)
+
+
+def test_ranks_that_bring_different_lengths_are_told():
+    with pytest.raises(CollectiveError, match="rank . sent"):
+        spawn(lambda comm: collectives.all_gather(comm, np.zeros(1 + comm.rank)), 2)
+
+
+def test_a_function_of_the_user_is_taken_at_its_word():
+    larger = np.frompyfunc(max, 2, 1)
+
+    def program(comm):
+        return collectives.all_reduce(comm, np.array([comm.rank, 1], object), larger).tolist()
+
+    assert spawn(program, 3) == [[2, 1]] * 3

@@ -1,0 +1,73 @@
+"""Orders of addition, against sums written out by hand."""
+
+import pytest
+
+from zerosim.orders import ORDERS, far_tree, folded_tree, near_tree, rank_order, ring
+from zerosim.terms import Term, leaves, missing_and_doubled
+
+POWERS = [1, 2, 4, 8, 16]
+ANY = range(1, 18)
+
+WRITTEN_OUT = [
+    (ring, 1, 0, "g0"),
+    (ring, 4, 0, "(((g1 + g2) + g3) + g0)"),
+    (ring, 4, 3, "(((g0 + g1) + g2) + g3)"),
+    (rank_order, 1, 0, "g0"),
+    (rank_order, 4, 2, "(((g0 + g1) + g2) + g3)"),
+    (near_tree, 1, 0, "g0"),
+    (near_tree, 3, 0, "((g0 + g1) + g2)"),
+    (near_tree, 4, 1, "((g0 + g1) + (g2 + g3))"),
+    (near_tree, 5, 0, "(((g0 + g1) + (g2 + g3)) + g4)"),
+    (near_tree, 7, 0, "(((g0 + g1) + (g2 + g3)) + ((g4 + g5) + g6))"),
+    (folded_tree, 3, 0, "((g0 + g1) + g2)"),
+    (folded_tree, 4, 3, "((g0 + g1) + (g2 + g3))"),
+    (folded_tree, 5, 0, "(((g0 + g1) + g2) + (g3 + g4))"),
+    (folded_tree, 7, 0, "(((g0 + g1) + (g2 + g3)) + ((g4 + g5) + g6))"),
+    (far_tree, 1, 0, "g0"),
+    (far_tree, 2, 0, "(g1 + g0)"),
+    (far_tree, 4, 0, "((g3 + g1) + (g2 + g0))"),
+    (far_tree, 4, 3, "((g0 + g2) + (g1 + g3))"),
+]
+SERVED = [
+    (order, size)
+    for order in (ring, rank_order, near_tree, folded_tree, far_tree)
+    for size in (POWERS if order is far_tree else ANY)
+]
+
+
+def added(order, size, chunk):
+    return order([Term(rank) for rank in range(size)], chunk)
+
+
+@pytest.mark.parametrize(("order", "size", "chunk", "expected"), WRITTEN_OUT)
+def test_written_out(order, size, chunk, expected):
+    assert repr(added(order, size, chunk)) == expected
+
+
+@pytest.mark.parametrize(("order", "size"), SERVED)
+def test_every_contribution_once(order, size):
+    for chunk in range(size):
+        assert missing_and_doubled(added(order, size, chunk), size) == ([], [])
+
+
+@pytest.mark.parametrize("order", [rank_order, near_tree, folded_tree])
+@pytest.mark.parametrize("size", ANY)
+def test_orders_that_keep_the_ranks_do_so_in_every_chunk(order, size):
+    for chunk in range(size):
+        assert [leaf.rank for leaf in leaves(added(order, size, chunk))] == list(range(size))
+
+
+@pytest.mark.parametrize("size", POWERS)
+def test_there_is_nothing_to_fold_in_a_power_of_two(size):
+    assert added(folded_tree, size, 0) == added(near_tree, size, 0)
+
+
+@pytest.mark.parametrize("size", POWERS[:-1])
+def test_a_near_tree_of_near_trees_is_one(size):
+    """So sums over twice the ranks add the same micro-batches in the same order."""
+    halves = [Term(2 * pair) + Term(2 * pair + 1) for pair in range(size)]
+    assert near_tree(halves, 0) == added(near_tree, 2 * size, 0)
+
+
+def test_what_a_scenario_can_name():
+    assert ORDERS == {"ring": ring, "rank": rank_order, "tree": near_tree}
