@@ -1,26 +1,299 @@
-"""What a collective adds, and in which order, found out by running it on symbols."""
+"""Proofs on symbols: what a collective leaves where, for every value that the numbers could have.
 
-from collections.abc import Callable
+An element holds a tree of terms after a run. The claims of a collective say which terms, each exactly once; the
+declared order says in which tree. Since receives name their sources, one run stands for all schedules; it is made twice,
+with buffered sends and with sends that wait for their receivers.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from zerosim import orders
 from zerosim.comm import Communicator
-from zerosim.sharding import split
-from zerosim.terms import Sum, Term, symbols
-from zerosim.worlds.local import spawn
+from zerosim.errors import Deadlock
+from zerosim.sharding import bounds
+from zerosim.subject import Subject
+from zerosim.terms import Blank, Symbol, Term, blanks, commuted, leaves, symbols
+from zerosim.worlds.local import Sends
+from zerosim.worlds.record import Recording, elements, record
+
+SMALL = 16
+"""Up to this many ranks a proof also tries vectors that do not divide evenly."""
+
+KNOWN_ORDERS: dict[str, orders.Sum] = {
+    "ring": orders.ring,
+    "rank order": orders.rank_order,
+    "near tree": orders.near_tree,
+    "folded tree": orders.folded_tree,
+}
+
+Place = tuple[int, int]
+"""A rank and an element."""
 
 
-def summed(reduce_scatter: Callable[..., Any], ranks: int) -> list[Term | Sum]:
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong: where, and in one line what."""
+
+    what: str
+    rank: int | None = None
+    chunk: int | None = None
+    round: int | None = None
+
+
+@dataclass
+class Proof:
+    """What was found out about a subject on `size` ranks; it holds when there are no faults."""
+
+    subject: Subject
+    size: int
+    held: list[list[Symbol]] = field(default_factory=list)
+    """Of the run with one element in each chunk: what each rank holds at the end."""
+    faults: list[Fault] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    order: str | None = None
+    """The order of addition found, by name: the declared one, or one that is known."""
+
+    @property
+    def holds(self) -> bool:
+        return not self.faults
+
+
+def prove(subject: Subject, size: int) -> Proof:
+    """Every contribution once, none twice, all in place, in the declared order, the same on every rank.
+
+    Tried with one element for each rank, up to `SMALL` ranks also with lengths that `size` does not divide; with every
+    root (beyond `SMALL`, three of them); with buffered sends and with rendezvous.
+
+    >>> from zerosim.subject import named_subject
+    >>> proof = prove(named_subject("ring.all_reduce"), 3)
+    >>> proof.holds, proof.order, proof.held[2][0]
+    (True, 'declared', ((g1 + g2) + g0))
+    """
+    proof = Proof(subject, size)
+    proof.lengths = [size] if size > SMALL else sorted({size, 2 * size + 1, 1, 0}, key=lambda n: (n != size, n))
+    if subject.collective == "all_to_all":
+        proof.lengths = [size, 2 * size]
+    for count in proof.lengths:
+        for root in roots(subject, size):
+            examine(proof, count, root, "buffered")
+            if proof.faults:
+                return proof
+    for root in roots(subject, size):
+        examine(proof, size, root, "rendezvous")
+    return proof
+
+
+def roots(subject: Subject, size: int) -> Sequence[int]:
+    if not subject.rooted:
+        return [0]
+    return range(size) if size <= SMALL else sorted({0, 1, size - 1})
+
+
+def examine(proof: Proof, count: int, root: int, sends: Sends) -> None:
+    """One recorded run; its faults are added to the proof."""
+    subject, size = proof.subject, proof.size
+    recording = run(subject, size, count, root, sends)
+    found = list(faults(subject, recording, count, root))
+    if sends == "rendezvous":
+        found = [fault for fault in found if isinstance(recording.failure, Deadlock)]
+    setting = [f"{count} elements"] if count != size else []
+    setting += [f"root {root}"] if root else []
+    setting += ["sends that wait for their receivers, as an MPI library's may"] if sends == "rendezvous" else []
+    for fault in found:
+        what = f"with {', '.join(setting)}: {fault.what}" if setting else fault.what
+        proof.faults.append(Fault(what, fault.rank, fault.chunk, fault.round))
+    if found or recording.results is None:
+        return
+    if not proof.held and count == size:
+        proof.held = [list(result) for result in recording.results]
+    if subject.reducing and sends == "buffered" and count:
+        check_order(proof, recording.results, count, root)
+
+
+def run(subject: Subject, size: int, count: int, root: int = 0, sends: Sends = "buffered") -> Recording:
+    """The recorded run of `subject` on symbols; each rank's result is what its vector holds at the end."""
+
+    def program(comm: Communicator, vector: Any) -> tuple[Any, ...]:
+        subject(comm, vector, root)
+        return elements(vector)
+
+    vectors = [beginning(subject.collective, rank, size, count, root) for rank in range(size)]
+    return record(program, vectors, sends=sends)
+
+
+def beginning(collective: str, rank: int, size: int, count: int, root: int) -> Any:
+    """The vector with which `rank` goes into a collective: its terms where it brings something, else blanks."""
+    if collective in ("all_gather", "gather"):
+        vector = blanks(rank, count)
+        start, stop = bounds(count, size)[rank]
+        vector[start:stop] = symbols(rank, count)[start:stop]
+        return vector
+    if collective in ("broadcast", "scatter") and rank != root:
+        return blanks(rank, count)
+    return symbols(rank, count)
+
+
+def claims(collective: str, size: int, count: int, root: int) -> dict[Place, list[Term]]:
+    """Which terms must be in which places at the end, each once; other places do not matter."""
+    owner = {e: rank for rank, (start, stop) in enumerate(bounds(count, size)) for e in range(start, stop)}
+    everyone = range(size)
+
+    def all_of(element: int) -> list[Term]:
+        return [Term(rank, element) for rank in everyone]
+
+    match collective:
+        case "all_reduce":
+            return {(rank, e): all_of(e) for rank in everyone for e in range(count)}
+        case "reduce_scatter":
+            return {(owner[e], e): all_of(e) for e in range(count)}
+        case "reduce":
+            return {(root, e): all_of(e) for e in range(count)}
+        case "all_gather":
+            return {(rank, e): [Term(owner[e], e)] for rank in everyone for e in range(count)}
+        case "gather":
+            return {(root, e): [Term(owner[e], e)] for e in range(count)}
+        case "broadcast":
+            return {(rank, e): [Term(root, e)] for rank in everyone for e in range(count)}
+        case "scatter":
+            return {(owner[e], e): [Term(root, e)] for e in range(count)}
+        case "all_to_all":
+            block = count // size
+            return {
+                (rank, e): [Term(e // block, rank * block + e % block)] for rank in everyone for e in range(count)
+            }
+    raise AssertionError(collective)
+
+
+def faults(subject: Subject, recording: Recording, count: int, root: int) -> Iterator[Fault]:
+    """What is wrong with a recorded run: why it ended early, or the first wrong place on each rank."""
+    if recording.results is None:
+        yield Fault(told(recording.failure), round=recording.rounds)
+        return
+    size = recording.size
+    chunk_of = {e: c for c, (start, stop) in enumerate(bounds(count, size)) for e in range(start, stop)}
+    blamed: set[int] = set()
+    for (rank, element), expected in claims(subject.collective, size, count, root).items():
+        held = recording.results[rank][element]
+        wrong = difference(held, expected)
+        if wrong and rank not in blamed:
+            blamed.add(rank)
+            chunk = chunk_of[element]
+            at, origin = last_change(recording, rank, element)
+            yield Fault(f"rank {rank}, chunk {chunk}: {wrong}; it holds {held}, {origin}", rank, chunk, at)
+
+
+def told(failure: Exception | None) -> str:
+    """A failure in one line."""
+    if isinstance(failure, Deadlock):
+        return str(failure)
+    note = getattr(failure, "__notes__", [""])[0]
+    return f"{type(failure).__name__}: {failure} {note}".strip()
+
+
+def difference(held: Symbol, expected: Sequence[Term]) -> str:
+    """How the terms in `held` differ from those expected, once each; nothing when they do not."""
+    found, due = Counter(leaves(held)), Counter(expected)
+    if found == due:
+        return ""
+    complaints = []
+    element = expected[0].element
+    lost = [term for term in due if not found[term]]
+    doubled = [leaf for leaf in due if found[leaf] > 1]
+    foreign = [leaf for leaf in found if leaf not in due]
+    if lost:
+        complaints.append(f"{names(lost)} missing")
+    if doubled:
+        complaints.append(f"{names(doubled)} added {max(found[leaf] for leaf in doubled)} times")
+    if any(isinstance(leaf, Blank) for leaf in foreign):
+        complaints.append("a place that nobody filled")
+    strays = [f"{leaf} of element {leaf.element}" for leaf in foreign if leaf.element != element]
+    strays = [stray for stray, leaf in zip(strays, foreign, strict=False) if isinstance(leaf, Term)]
+    if strays:
+        complaints.append(f"misplaced: {', '.join(strays)}, where element {element} belongs")
+    uninvited = [leaf for leaf in foreign if isinstance(leaf, Term) and leaf.element == element]
+    if uninvited:
+        complaints.append(f"{names(uninvited)} does not belong here")
+    return ", ".join(complaints)
+
+
+def names(terms: Sequence[Any]) -> str:
+    return f"{', '.join(map(str, terms))} {'is' if len(terms) == 1 else 'are'}"
+
+
+def last_change(recording: Recording, rank: int, element: int) -> tuple[int | None, str]:
+    """The round in which an element of a rank was last written, and by whose message, in words."""
+    history = recording.vectors[rank]
+    for (_, before), (round_, after) in zip(reversed(history[:-1]), reversed(history[1:]), strict=True):
+        if before[element] is not after[element]:
+            sources = [m.source for m in recording.messages if m.to == rank and m.round == round_]
+            return round_, f"since round {round_}, with a message from rank {sources[-1]}"
+    return None, "and no message changed it"
+
+
+def check_order(proof: Proof, results: Sequence[Sequence[Symbol]], count: int, root: int) -> None:
+    """The same order on every rank, and the declared one where there is a declaration."""
+    subject, size = proof.subject, proof.size
+    places = claims(subject.collective, size, count, root)
+    chunk_of = {e: c for c, (start, stop) in enumerate(bounds(count, size)) for e in range(start, stop)}
+    if subject.algorithm is not None and subject.algorithm.order is not None:
+        proof.order = "declared"
+        check_declared(proof, subject.algorithm.order, results, places, chunk_of)
+        return
+    first: dict[int, tuple[int, Symbol]] = {}
+    for rank, element in places:
+        held = commuted(results[rank][element])
+        other, before = first.setdefault(element, (rank, held))
+        if held != before:
+            proof.faults.append(Fault(
+                f"rank {rank}, chunk {chunk_of[element]}: the ranks disagree: it holds {results[rank][element]}, "
+                f"rank {other} holds {results[other][element]}; added in another order, bits differ",
+                rank, chunk_of[element],
+            ))
+            return
+    if count == size:
+        proof.order = known_order({e: held for e, (_, held) in first.items()}, chunk_of, size)
+
+
+def check_declared(
+    proof: Proof,
+    order: Callable[[Sequence[Any], int], Any],
+    results: Sequence[Sequence[Symbol]],
+    places: dict[Place, list[Term]],
+    chunk_of: dict[int, int],
+) -> None:
+    declared = {e: order([Term(rank, e) for rank in range(proof.size)], chunk) for e, chunk in chunk_of.items()}
+    for rank, element in places:
+        held = results[rank][element]
+        if held is not declared[element] and held != declared[element]:
+            proof.faults.append(Fault(
+                f"rank {rank}, chunk {chunk_of[element]}: added as {held}, declared is {declared[element]}",
+                rank, chunk_of[element],
+            ))
+            return
+
+
+def known_order(held: dict[int, Symbol], chunk_of: dict[int, int], size: int) -> str | None:
+    """The name of the known order in which everything is added, if it is one."""
+    for name, order in KNOWN_ORDERS.items():
+        if all(
+            commuted(order([Term(rank, e) for rank in range(size)], chunk_of[e])) == symbol
+            for e, symbol in held.items()
+        ):
+            return name
+    return None
+
+
+def summed(reduce_scatter: Callable[..., Any], ranks: int) -> list[Symbol]:
     """The sum that chunk c holds on rank c after `reduce_scatter(comm, chunks)`, for every c in order.
 
     >>> from zerosim.collectives import ring
     >>> summed(ring.reduce_scatter, ranks=3)
     [((g1 + g2) + g0), ((g2 + g0) + g1), ((g0 + g1) + g2)]
     """
-
-    def program(comm: Communicator) -> Term | Sum:
-        chunks = split(symbols(comm.rank, comm.size), comm.size)
-        reduce_scatter(comm, chunks)
-        held: Term | Sum = chunks[comm.rank][0]
-        return held
-
-    return spawn(program, ranks)
+    under_test = Subject("reduce_scatter", "reduce_scatter", reduce_scatter, "in place")
+    recording = run(under_test, ranks, ranks)
+    assert recording.results is not None, recording.failure
+    return [recording.results[rank][rank] for rank in range(ranks)]

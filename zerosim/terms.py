@@ -1,11 +1,11 @@
 """Symbols that are added instead of numbers: a `+` that builds a tree, so that a sum remembers how it was made.
 
-An object array of terms travels through any collective in the local world. What a chunk then holds says which
+An object array of terms travels through any collective in the local world. What an element then holds says which
 contributions went into it, how often, and in which order, for every value the numbers could have had.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,15 +15,16 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """What rank `rank` brought, or, as `Sum`, what two terms give when added in this order.
+    """What rank `rank` brought in element `element` of its vector; terms that are added give a `Sum`.
 
     >>> (Term(1) + Term(2)) + Term(0)
     ((g1 + g2) + g0)
     """
 
     rank: int
+    element: int = 0
 
-    def __add__(self, other: "Term | Sum") -> "Sum":
+    def __add__(self, other: "Symbol") -> "Sum":
         return Sum(self, other)
 
     def __repr__(self) -> str:
@@ -31,44 +32,89 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
+class Blank:
+    """What stands in a place that nobody has filled: reading it is a mistake, which a proof will show."""
+
+    rank: int
+    element: int = 0
+
+    def __add__(self, other: "Symbol") -> "Sum":
+        return Sum(self, other)
+
+    def __repr__(self) -> str:
+        return "·"
+
+
+@dataclass(frozen=True, slots=True)
 class Sum:
     """`left + right`, in this order."""
 
-    left: "Term | Sum"
-    right: "Term | Sum"
+    left: "Symbol"
+    right: "Symbol"
 
-    def __add__(self, other: "Term | Sum") -> "Sum":
+    def __add__(self, other: "Symbol") -> "Sum":
         return Sum(self, other)
 
     def __repr__(self) -> str:
         return f"({self.left} + {self.right})"
 
 
-def leaves(term: Term | Sum) -> Iterator[Term]:
-    """The single contributions in `term`, left to right.
+Symbol = Term | Blank | Sum
+
+
+def leaves(symbol: Symbol) -> Iterable[Term | Blank]:
+    """The single contributions in `symbol`, left to right.
 
     >>> list(leaves(Term(1) + Term(0)))
     [g1, g0]
     """
-    if isinstance(term, Sum):
-        yield from leaves(term.left)
-        yield from leaves(term.right)
-    else:
-        yield term
+    pending = [symbol]
+    while pending:
+        match pending.pop():
+            case Sum(left, right):
+                pending += [right, left]
+            case leaf:
+                yield leaf
 
 
-def missing_and_doubled(term: Term | Sum, size: int) -> tuple[list[int], list[int]]:
-    """The ranks whose contribution is not in `term`, and those whose contribution is there more than once.
+def commuted(symbol: Symbol) -> Symbol:
+    """The same sum with the smaller side first in every `a + b`: IEEE addition commutes, so this changes no bit.
+
+    >>> commuted(Term(2) + (Term(1) + Term(0)))
+    ((g0 + g1) + g2)
+    """
+    return _commuted(symbol)[1]
+
+
+def _commuted(symbol: Symbol) -> tuple[tuple[int, int], Symbol]:
+    if not isinstance(symbol, Sum):
+        return (symbol.rank, symbol.element), symbol
+    (first, left), (second, right) = _commuted(symbol.left), _commuted(symbol.right)
+    return (first, Sum(left, right)) if first <= second else (second, Sum(right, left))
+
+
+def missing_and_doubled(symbol: Symbol, size: int) -> tuple[list[int], list[int]]:
+    """The ranks whose contribution is not in `symbol`, and those whose contribution is there more than once.
 
     >>> missing_and_doubled(Term(1) + Term(1), size=2)
     ([0], [1])
     """
-    found = Counter(leaf.rank for leaf in leaves(term))
+    found = Counter(leaf.rank for leaf in leaves(symbol))
     return [r for r in range(size) if not found[r]], [r for r in range(size) if found[r] > 1]
 
 
 def symbols(rank: int, count: int) -> npt.NDArray[Any]:
-    """An object array of `count` elements, each the contribution of `rank`."""
-    terms = np.empty(count, dtype=object)
-    terms[:] = [Term(rank)] * count
-    return terms
+    """An object array of `count` elements, each the contribution of `rank` to that element."""
+    return filled(Term(rank, element) for element in range(count))
+
+
+def blanks(rank: int, count: int) -> npt.NDArray[Any]:
+    """An object array of `count` elements that nobody has filled."""
+    return filled(Blank(rank, element) for element in range(count))
+
+
+def filled(elements: Iterable[Symbol]) -> npt.NDArray[Any]:
+    found = list(elements)
+    array = np.empty(len(found), dtype=object)
+    array[:] = found
+    return array

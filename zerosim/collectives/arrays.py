@@ -116,8 +116,11 @@ def all_gather(
     """
     shard = np.asarray(shard)
     chosen = find("all_gather", algorithm, comm.size)
-    flat = whole_for(comm, shard, out, writes=True)
-    chosen.function(comm, split(flat, comm.size))
+    count = whole_length(comm, shard, out)
+    flat = memory(count, shard.dtype, out)
+    chunks = split(flat, comm.size)
+    chunks[comm.rank][...] = shard.reshape(-1)
+    chosen.function(comm, chunks)
     return returned(flat, flat.shape, out)
 
 
@@ -230,11 +233,12 @@ def gather(
     shard = np.asarray(shard)
     check_root(comm, root)
     chosen = find("gather", algorithm, comm.size)
-    flat = whole_for(comm, shard, out, writes=comm.rank == root)
-    chosen.function(comm, split(flat, comm.size), root)
-    if comm.rank != root:
-        return None
-    return returned(flat, flat.shape, out)
+    count = whole_length(comm, shard, out)
+    flat = memory(count, shard.dtype, out if comm.rank == root else None)
+    chunks = split(flat, comm.size)
+    chunks[comm.rank][...] = shard.reshape(-1)
+    chosen.function(comm, chunks, root)
+    return returned(flat, flat.shape, out) if comm.rank == root else None
 
 
 def all_to_all(
@@ -282,13 +286,19 @@ def ring_if(commutative: bool) -> str:
     return "ring" if commutative else "auto"
 
 
+def memory(count: int, dtype: npt.DTypeLike, out: Array | None) -> Array:
+    """`count` elements on one axis: those of `out` where that is one piece, fresh ones elsewhere."""
+    if out is None or not out.flags.c_contiguous:
+        return np.empty(count, dtype)
+    return out.reshape(-1)
+
+
 def copied(x: Array, out: Array | None) -> Array:
     """A flat copy of `x`, in the memory of `out` where that is one piece."""
     check_out(out, x.shape, x.dtype)
-    if out is None or not out.flags.c_contiguous:
-        return x.flatten()
-    np.copyto(out, x)
-    return out.reshape(-1)
+    flat = memory(x.size, x.dtype, out)
+    flat.reshape(x.shape)[...] = x
+    return flat
 
 
 def returned(flat: Array, shape: tuple[int, ...], out: Array | None) -> Array:
@@ -308,24 +318,18 @@ def copied_out(chunk: Array, out: Array | None) -> Array:
     return out
 
 
-def whole_for(comm: Communicator, shard: Array, out: Array | None, *, writes: bool) -> Array:
-    """A flat vector that holds `shard` as this rank's chunk, in the memory of `out` if it `writes`."""
-    count = shard.size * comm.size if out is None else out.size
-    first, last = bounds(count, comm.size)[comm.rank]
-    if out is not None:
-        check_out(out, out.shape, shard.dtype)
+def whole_length(comm: Communicator, shard: Array, out: Array | None) -> int:
+    """The number of elements of which `shard` is this rank's chunk."""
+    if out is None:
+        return shard.size * comm.size
+    check_out(out, np.shape(out), shard.dtype)
+    first, last = bounds(out.size, comm.size)[comm.rank]
     if shard.size != last - first:
         raise CollectiveError(
-            f"rank {comm.rank} brings {shard.size} elements to a whole of {count} over {comm.size} "
-            f"ranks, in which its chunk has {last - first}; pass that chunk, or an out= of the length "
-            "that was cut"
+            f"rank {comm.rank} brings {shard.size} elements, but its chunk of an out= of {out.size} "
+            f"over {comm.size} ranks has {last - first}; out= must be as long as the whole was"
         )
-    if out is not None and writes and out.flags.c_contiguous:
-        flat = out.reshape(-1)
-    else:
-        flat = np.empty(count, shard.dtype)
-    flat[first:last] = shard.reshape(-1)
-    return flat
+    return out.size
 
 
 def check_out(out: Array | None, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
@@ -336,7 +340,7 @@ def check_out(out: Array | None, shape: tuple[int, ...], dtype: npt.DTypeLike) -
     if out.shape != shape or out.dtype != dtype:
         raise CollectiveError(
             f"out= is {out.shape} of {out.dtype}, the result {shape} of {dtype}; "
-            "both must be the same"
+            f"pass np.empty({shape}, {str(dtype)!r})"
         )
     if not out.flags.writeable:
         raise CollectiveError("out= is read-only; pass a copy of it")
@@ -351,7 +355,7 @@ def check_root(comm: Communicator, root: int) -> None:
 
 
 def check_reduction(reduce: Reduction, dtype: npt.DTypeLike) -> None:
-    """Refuse what is no function, an operation of NumPy that is not associative, or a wrong dtype."""
+    """Refuse what is no function, NumPy's operations that are not associative, and wrong dtypes."""
     if not callable(reduce):
         raise CollectiveError(
             f"reduce={reduce!r} is no function; pass a ufunc such as np.add, or (arrived, mine) -> …"
@@ -361,7 +365,7 @@ def check_reduction(reduce: Reduction, dtype: npt.DTypeLike) -> None:
     name = reduce.__name__
     if getattr(np, name, None) is reduce and reduce not in ASSOCIATIVE:
         raise CollectiveError(
-            f"np.{name} is not associative, so its result would depend on the number of ranks; "
+            f"np.{name} is no associative operation on elements, so that grouping would matter; "
             f"use one of {', '.join('np.' + ufunc.__name__ for ufunc in ASSOCIATIVE)}"
         )
     nothing = np.empty(0, dtype)

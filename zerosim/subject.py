@@ -1,0 +1,153 @@
+"""A collective under examination: ours or a user's, called in the one way in which it wants to be called.
+
+There are two manners. A function whose second parameter is named `chunks` (for all_to_all `outgoing`, for broadcast and
+reduce `vector`) works in place on pieces of a vector, as those in `zerosim.collectives` do. Any other takes this rank's
+whole array and returns its result, as `zerosim.all_reduce` and its siblings do.
+"""
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from zerosim.collectives import ALGORITHMS, Algorithm
+from zerosim.comm import Communicator
+from zerosim.errors import CollectiveError
+from zerosim.sharding import split
+
+COLLECTIVES = (
+    "reduce_scatter", "all_reduce", "all_gather", "all_to_all", "broadcast", "reduce", "scatter", "gather",
+)
+"""Longer names first where one contains the other, since the first that a function's name contains is meant."""
+
+ROOTED = ("broadcast", "reduce", "scatter", "gather")
+REDUCING = ("reduce_scatter", "all_reduce", "reduce")
+IN_PLACE = ("chunks", "outgoing", "vector")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A function, the collective it claims to be, and its row in the table of algorithms if it has one."""
+
+    name: str
+    collective: str
+    function: Callable[..., Any]
+    manner: Literal["in place", "array"]
+    algorithm: Algorithm | None = None
+
+    @property
+    def rooted(self) -> bool:
+        return self.collective in ROOTED
+
+    @property
+    def reducing(self) -> bool:
+        return self.collective in REDUCING
+
+    def serves(self, size: int) -> bool:
+        """Whether it claims to work on `size` ranks: a user's function always does."""
+        return self.algorithm is None or self.algorithm.serves(size)
+
+    def __call__(self, comm: Communicator, vector: Any, root: int = 0, *reduction: Any) -> None:
+        """Carry out the collective on flat `vector`, in place, whatever the manner of the function.
+
+        For all_gather and gather this rank's chunk of `vector` is its shard; reduce_scatter and scatter leave the
+        result there. For all_to_all `vector` is both what is sent and what is received. `reduction`, where given, is
+        passed on to a reducing collective.
+        """
+        where = [root] if self.rooted else []
+        chunks = split(vector, comm.size)
+        if self.manner == "in place":
+            whole = vector if self.collective in ("broadcast", "reduce") else chunks
+            given = [split(vector.copy(), comm.size)] if self.collective == "all_to_all" else []
+            self.function(comm, *given, whole, *where, *reduction)
+            return
+        mine = chunks[comm.rank]
+        takes_shard = self.collective in ("all_gather", "gather")
+        result = self.function(comm, (mine if takes_shard else vector).copy(), *where, *reduction)
+        if self.collective in ("reduce", "gather") and comm.rank != root:
+            return
+        self._place(result, mine if self.collective in ("reduce_scatter", "scatter") else vector, comm.rank)
+
+    def _place(self, result: Any, where: Any, rank: int) -> None:
+        if result is None:
+            raise CollectiveError(
+                f"{self.name} returned None on rank {rank}: return the result as an array, or name its second "
+                "parameter `chunks` if it works in place"
+            )
+        if result.size != where.size:
+            raise CollectiveError(
+                f"{self.name} returned {result.size} elements on rank {rank}, where {where.size} are due"
+            )
+        where[...] = result.reshape(where.shape)
+
+
+def subject(function: Callable[..., Any], collective: str | None = None) -> Subject:
+    """`function` as the collective that its name contains, or as `collective`.
+
+    >>> def my_all_reduce(comm, x): ...
+    >>> subject(my_all_reduce).collective, subject(my_all_reduce).manner
+    ('all_reduce', 'array')
+
+    Raises `CollectiveError` when the name says nothing or `collective` is none.
+    """
+    name: str = getattr(function, "__name__", "the function")
+    claimed = collective or collective_in(name)
+    if claimed not in COLLECTIVES:
+        raise CollectiveError(
+            f"which collective is {collective or name!r}? Name one of {', '.join(COLLECTIVES)}, "
+            "or let the function's name contain it"
+        )
+    parameters = list(inspect.signature(function).parameters)
+    manner: Literal["in place", "array"] = "in place" if parameters[1:2] and parameters[1] in IN_PLACE else "array"
+    return Subject(name, claimed, function, manner)
+
+
+def collective_in(name: str) -> str | None:
+    """
+    >>> collective_in("ringAllReduce"), collective_in("walk")
+    ('all_reduce', None)
+    """
+    letters = name.lower().replace("_", "")
+    return next((each for each in COLLECTIVES if each.replace("_", "") in letters), None)
+
+
+def named_subject(name: str, collective: str | None = None) -> Subject:
+    """The subject that the command line names: `ring.all_reduce`, or `my_file.py:my_all_reduce`.
+
+    Raises `CollectiveError` for a name in neither form, a file or function that is not there.
+    """
+    if name in ALGORITHMS:
+        row = ALGORITHMS[name]
+        return Subject(name, row.collective, row.function, "in place", row)
+    file, separator, function = name.rpartition(":")
+    if not separator or not file.endswith(".py"):
+        raise CollectiveError(
+            f"{name!r} is neither in the table of algorithms (zerosim show --list) nor FILE.py:FUNCTION"
+        )
+    module = load_file(file)
+    if not callable(getattr(module, function, None)):
+        defined = [each for each, value in vars(module).items() if inspect.isfunction(value)]
+        raise CollectiveError(f"{file} has no function {function!r}; it has {', '.join(defined) or 'none'}")
+    return subject(getattr(module, function), collective)
+
+
+def load_file(file: str) -> Any:
+    """The Python file as a module; raises `CollectiveError` in one line when it cannot be."""
+    path = Path(file)
+    if not path.is_file():
+        raise CollectiveError(f"{file}: no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise CollectiveError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(path.parent))
+    return module

@@ -1,0 +1,128 @@
+"""The record world: the local world with a witness, who writes down every message and what each rank then holds.
+
+    round     when a message arrives, if sending and receiving one message each takes a rank one round
+    element   one place of a rank's vector
+    holds     the whole vector of a rank, after a round
+
+The schedule that comes out is data: tables, drawings and proofs are made from it.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.worlds.local import Sends, spawn
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message: what was carried, and what stood at its destination once it had been received or reduced."""
+
+    round: int
+    source: int
+    to: int
+    carried: tuple[Any, ...]
+    landed: tuple[Any, ...]
+    reduced: bool
+
+
+@dataclass
+class Recording:
+    """A recorded run: messages in the order of their arrival, and each rank's vector whenever it changed.
+
+    `failure` is what ended the run early, if anything did.
+    """
+
+    size: int
+    messages: list[Message] = field(default_factory=list)
+    vectors: list[list[tuple[int, tuple[Any, ...]]]] = field(default_factory=list)
+    results: list[Any] | None = None
+    failure: Exception | None = None
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds it took."""
+        return max((message.round for message in self.messages), default=0)
+
+    def holds(self, rank: int, after: int) -> tuple[Any, ...]:
+        """The vector of `rank` after round `after`; 0 is before the first."""
+        return next(vector for round_, vector in reversed(self.vectors[rank]) if round_ <= after)
+
+
+def record(
+    program: Callable[[Communicator, Any], Any], vectors: Sequence[Any], *, sends: Sends = "buffered", seed: int = 0
+) -> Recording:
+    """Run `program(comm, vectors[comm.rank])` on every rank and write down what happens.
+
+    A failure does not raise; it stands in the recording, beside what happened before.
+
+    >>> from zerosim.collectives import ring
+    >>> from zerosim.sharding import split
+    >>> from zerosim.terms import symbols
+    >>> recording = record(lambda comm, x: ring.all_reduce(comm, split(x, 2)), [symbols(r, 2) for r in range(2)])
+    >>> recording.rounds, recording.holds(0, after=1), recording.holds(0, after=2)
+    (2, ((g1 + g0), g0), ((g1 + g0), (g0 + g1)))
+    """
+    recording = Recording(len(vectors))
+    recording.vectors = [[(0, elements(vector))] for vector in vectors]
+    posted: Posted = defaultdict(deque)
+
+    def witnessed(comm: Communicator) -> Any:
+        return program(Witness(comm, vectors[comm.rank], recording, posted), vectors[comm.rank])
+
+    try:
+        recording.results = spawn(witnessed, len(vectors), sends=sends, seed=seed)
+    except Exception as error:
+        recording.failure = error
+    return recording
+
+
+Posted = defaultdict[tuple[int, int], deque[tuple[int, tuple[Any, ...]]]]
+
+
+class Witness:
+    """A communicator that writes down what goes through it, and what its rank then holds."""
+
+    def __init__(self, comm: Communicator, vector: Any, recording: Recording, posted: Posted) -> None:
+        self.rank = comm.rank
+        self.size = comm.size
+        self._comm = comm
+        self._vector = vector
+        self._recording = recording
+        self._posted = posted
+        self._round = 0
+
+    def exchange(
+        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
+    ) -> None:
+        self._round += 1
+        self._note_departure(outgoing, to)
+        self._comm.exchange(outgoing, to=to, into=into, source=source, reduce=reduce)
+        self._note_arrival(into, source, self._round, reduce)
+
+    def send(self, outgoing: Payload, *, to: int) -> None:
+        self._round += 1
+        self._note_departure(outgoing, to)
+        self._comm.send(outgoing, to=to)
+
+    def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
+        self._comm.recv(into=into, source=source, reduce=reduce)
+        self._note_arrival(into, source, self._round + 1, reduce)
+
+    def _note_departure(self, outgoing: Payload, to: int) -> None:
+        self._posted[self.rank, to].append((self._round, elements(outgoing)))
+
+    def _note_arrival(self, into: Payload, source: int, earliest: int, reduce: Reduction | None) -> None:
+        sent, carried = self._posted[source, self.rank].popleft()
+        self._round = max(earliest, sent)
+        self._recording.messages.append(
+            Message(self._round, source, self.rank, carried, elements(into), reduce is not None)
+        )
+        self._recording.vectors[self.rank].append((self._round, elements(self._vector)))
+
+
+def elements(payload: Payload) -> tuple[Any, ...]:
+    """What a payload holds, element by element."""
+    return tuple(payload.reshape(-1).tolist())
