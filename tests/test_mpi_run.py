@@ -6,13 +6,17 @@ import pytest
 
 from tests.mpi.launch import ROOT, mpirun
 from zerosim.recipe import prepare
+from zerosim.carry import carry_out_locally, programs_of
+from zerosim.report.carried_out import carried_out_document
 from zerosim.report.document import document
 from zerosim.run import Silent, run_locally
 from zerosim.scenario import load, load_dataset
 
 pytestmark = pytest.mark.mpi
 SCENARIOS = ROOT / "scenarios"
-TRAINING = sorted(path.name for path in SCENARIOS.glob("*.toml"))
+ALL = sorted(SCENARIOS.glob("*.toml"))
+TRAINING = [path.name for path in ALL if "kind = " not in path.read_text()]
+COLLECTIVES = [path.name for path in ALL if path.name not in TRAINING and path.name != "unsafe_sends.toml"]
 
 
 def locally(path, *overrides):
@@ -24,6 +28,7 @@ def locally(path, *overrides):
 def test_the_mpi_world_computes_what_the_local_world_does(name, tmp_path):
     path, out = SCENARIOS / name, tmp_path / "out.json"
     overrides = ["train.steps=5", "check.test_accuracy=0"]
+    overrides += ["check.same_bits_on=[1, 2]"] if name.startswith("any_world") else []
     here = locally(path, *overrides)
     ranks = here["scenario"]["world"]["ranks"]
     flags = [flag for override in overrides for flag in ("--set", override)]
@@ -35,6 +40,25 @@ def test_the_mpi_world_computes_what_the_local_world_does(name, tmp_path):
     for ours, theirs in zip(there["stages"], here["stages"], strict=True):
         for key in ("stage", "equal", "losses", "test", "weights_sha256", "optimizer_sha256", "traffic"):
             assert ours[key] == theirs[key]
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_collectives_find_the_same_in_both_worlds(name, tmp_path):
+    path, out = SCENARIOS / name, tmp_path / "out.json"
+    scenario = load(path)
+    here = carried_out_document(carry_out_locally(scenario, programs_of(scenario)), {})
+    done = mpirun(scenario.world.ranks, ["-m", "zerosim", "run", str(path), "--json", str(out)])
+    assert done.returncode == 0, done.stderr
+    there = json.loads(out.read_text())
+    assert there["passed"] is here["passed"] is True
+    assert there["programs"] == here["programs"]
+    assert there["findings"] == here["findings"]
+
+
+def test_rendezvous_is_refused_where_it_cannot_be():
+    done = mpirun(4, ["-m", "zerosim", "run", str(SCENARIOS / "unsafe_sends.toml")])
+    assert done.returncode == 2
+    assert "unsafe_sends.toml:10:9: world.sends rendezvous is for the local world" in done.stderr
 
 
 @pytest.mark.parametrize(("ranks", "mistake", "words"), [

@@ -20,7 +20,7 @@ REDUCTIONS = [np.add, np.maximum, np.minimum, np.multiply]
 
 
 def declared(size):
-    return [ORDERS["ring"]([Term(rank, c) for rank in range(size)], c) for c in range(size)]
+    return [ORDERS["ring"].across([Term(rank, c) for rank in range(size)], c) for c in range(size)]
 
 
 @pytest.mark.parametrize("size", SIZES)

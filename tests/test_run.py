@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.training import labelled, run, scenario
 from zerosim.errors import ScenarioError
 from zerosim.recipe import prepare
+from zerosim.run import Silent, run_locally
 from zerosim.scenario import Check
 from zerosim.scenario.dataset import Dataset
 
@@ -108,3 +109,38 @@ def test_an_accuracy_cannot_be_wanted_without_a_test_split():
     data = replace(labelled(), x_test=None, y_test=None)
     with pytest.raises(ScenarioError, match="needs integer labels and a test split"):
         prepare(replace(scenario(), check=Check(test_accuracy=0.5)), data)
+
+
+@pytest.mark.parametrize("order", ["ring", "rank", "tree", "exact"])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_every_order_of_addition(order, ranks):
+    agree(run(ranks=ranks, micro_batches=8, order=order, steps=3, learning_rate=1.0))
+
+
+@pytest.mark.parametrize(("order", "counts"), [("exact", (1, 2, 3, 4, 6, 8, 12)), ("tree", (1, 2, 4, 8))])
+def test_with_these_orders_the_number_of_ranks_changes_no_bit(order, counts):
+    micro_batches = 24 if order == "exact" else 16
+    digests = {
+        stage.weights_sha256
+        for ranks in counts
+        for stage in agree(run(ranks=ranks, micro_batches=micro_batches, order=order, learning_rate=1.0)).stages
+    }
+    assert len(digests) == 1
+
+
+def test_with_the_ring_it_does():
+    digests = {
+        run(ranks=ranks, micro_batches=12, stages=("ddp",), learning_rate=1.0).stages[0].weights_sha256
+        for ranks in (2, 3, 4)
+    }
+    assert len(digests) == 3
+
+
+def test_other_numbers_of_ranks_are_trained_on_and_compared():
+    def on(order):
+        base = scenario(ranks=4, micro_batches=4, order=order, learning_rate=1.0)
+        return run_locally(prepare(replace(base, check=Check(same_bits_on=(1, 2))), labelled()), Silent())
+
+    assert [(each.ranks, each.stage) for each in on("exact").on_other_ranks][:2] == [(1, "ddp"), (1, "zero1")]
+    assert on("exact").failures == []
+    assert on("ring").failures[0] == ("ddp", "other bits on 1, 2 ranks")

@@ -35,10 +35,11 @@ weight_decay = 0.1
 seed = 9223372036854775807
 [parallel]
 stages = ["zero3", "ddp"]
-order = "ring"
+order = "exact"
 [check]
 reference = false
 test_accuracy = 0.5
+same_bits_on = [1, 2]
 """
 
 
@@ -71,7 +72,7 @@ def test_an_empty_file_is_all_defaults(loaded):
 def test_every_key_can_be_set_and_is_reported(loaded):
     scenario = loaded(COMPLETE)
     default = Scenario()
-    changed = {"order", "source"}
+    changed = {"source"}
     for section in fields(Scenario):
         if is_dataclass(getattr(default, section.name)) and section.name != "origin":
             for key in fields(getattr(default, section.name)):
@@ -88,7 +89,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
 
 def test_the_defaults_of_the_design():
     assert resolved(Scenario()) == {
-        "title": "", "caption": "",
+        "kind": "training", "title": "", "caption": "",
         "world": {"ranks": 4},
         "data": {"source": "digits"},
         "model": {"hidden": [64, 64], "activation": "relu"},
@@ -98,7 +99,7 @@ def test_the_defaults_of_the_design():
             "weight_decay": 0.0, "seed": 0,
         },
         "parallel": {"stages": ["ddp", "zero1", "zero2", "zero3"], "order": "ring"},
-        "check": {"reference": True, "test_accuracy": 0.0},
+        "check": {"reference": True, "test_accuracy": 0.0, "same_bits_on": []},
     }
 
 
@@ -135,7 +136,10 @@ def test_weight_decay_depends_on_the_optimizer_unless_given(loaded, optimizer, w
                                 'found "Adm"; did you mean "adam"?'),
     ("train.optimizer = 'xyz'", 'found "xyz"'),
     ("train.optimizer = {}", "found a table"),
-    ("parallel.order = 'tree'", '1:18: parallel.order must be ring, found "tree"'),
+    ("parallel.order = 'bush'", '1:18: parallel.order must be ring, rank, tree or exact, found "bush"'),
+    ("parallel.order = 'tree'\nworld.ranks = 3\ntrain.micro_batches = 6",
+     "1:18: parallel.order tree needs powers of two for world.ranks and train.micro_batches, found 3 and 6"),
+    ("check.same_bits_on = [2, 3]", "1:26: check.same_bits_on names 3 ranks, over which 4 micro-batches"),
     ("parallel.stages = []", "must be an array of length at least 1, each ddp, zero1, zero2 or"),
     ("parallel.stages = 'ddp'", 'found "ddp"; arrays are written in brackets'),
     ("parallel.stages = ['ddp',\n'ddp']", '2:1: parallel.stages names "ddp" twice'),
@@ -150,7 +154,7 @@ def test_weight_decay_depends_on_the_optimizer_unless_given(loaded, optimizer, w
     ("[[train]]", "1:3: train must be a table, found an array of length 1"),
     ("[train]\n'é' = 1", "2:1: unknown key 'é' in [train]; allowed are steps, micro_batch, micro_"),
     ("# é\n[ trian ]", "2:3: unknown key 'trian'; did you mean 'train'?"),
-    ("origin = 1", "1:1: unknown key 'origin'; allowed are title, caption, world, data, model"),
+    ("origin = 1", "1:1: unknown key 'origin'; allowed are kind, title, caption, world, data, model"),
     ("train = { steps = 1, Seed = 2 }", "1:22: unknown key 'Seed' in [train]; did"),
 ])
 def test_what_is_wrong_is_found_where_it_stands(complaint, text, expected):

@@ -8,13 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.training import run, sabotaged
-from zerosim import recipe
+from zerosim.autograd.tape import left_to_right
 from zerosim.collectives import ring
 from zerosim.comm import left, right
 from zerosim.stages import STAGES
+from zerosim.stages.adding import ADDITIONS, in_order, itself
 from zerosim.verdict import bit_pattern, ulps_apart
 
 ALL = ("ddp", "zero1", "zero2", "zero3")
+
+
+def plant(monkeypatch, reduce_scatter):
+    """Let stages add by another reduce-scatter than the ring's."""
+    planted = in_order(left_to_right, reduce_scatter, itself)
+    monkeypatch.setitem(ADDITIONS, "ring", planted)
 
 
 def only_stage(outcome):
@@ -35,7 +42,7 @@ def test_a_skipped_rank_is_caught(monkeypatch, name):
             return mine if comm.rank == 0 else arrived + mine
         ring.reduce_scatter(comm, chunks, ignoring)
 
-    monkeypatch.setitem(recipe.REDUCE_SCATTERS, "ring", skips_rank_2)
+    plant(monkeypatch, skips_rank_2)
     stage = only_stage(run(stages=(name,)))
     assert stage.equal is False
     assert stage.first_divergence.step == 1
@@ -93,7 +100,7 @@ def test_another_order_of_addition_is_caught_and_named(monkeypatch, name):
         done = chunks[(comm.rank + 1) % comm.size].copy()
         comm.exchange(done, to=right(comm), into=chunks[comm.rank], source=left(comm))
 
-    monkeypatch.setitem(recipe.REDUCE_SCATTERS, "ring", starts_at_own)
+    plant(monkeypatch, starts_at_own)
     stage = only_stage(run(stages=(name,), steps=1, optimizer="sgd", learning_rate=10.0))
     assert stage.equal is False
     chunk = stage.first_divergence.chunk

@@ -29,3 +29,9 @@ class CollectiveError(ZerosimError):
 
 class Deadlock(ZerosimError):
     """No rank can go on, or one waited too long; the message says who waits for whom."""
+
+
+class UsageError(ZerosimError):
+    """The command line names something that is not there or cannot be what it is said to be."""
+
+    exit_code = 2

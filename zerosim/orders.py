@@ -9,7 +9,13 @@ a proof compares with them, and a report prints them. They send nothing and know
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+
+from zerosim.fixed_point import exact_sum
+from zerosim.sharding import bounds
 
 Sum = Callable[[Sequence[Any], int], Any]
 
@@ -87,4 +93,49 @@ def far_tree(contributions: Sequence[Any], chunk: int) -> Any:
     return held(chunk, 1)
 
 
-ORDERS: dict[str, Sum] = {"ring": ring, "rank": rank_order, "tree": near_tree}
+@dataclass(frozen=True)
+class Order:
+    """How the contributions of all micro-batches of all ranks become one sum: what `parallel.order` names.
+
+    `within` adds a rank's micro-batches, `across` the ranks' sums, chunk by chunk; both are None for an order-free sum.
+    """
+
+    words: str
+    within: Callable[[Sequence[Any]], Any] | None
+    across: Sum | None
+
+    def total(self, contributions: Sequence[Any], ranks: int) -> Any:
+        """The sum of flat arrays, one for each micro-batch in the global order, of which each rank takes a block.
+
+        >>> parts = [np.array([1.0, 2.0]), np.array([3.0, 4.0])]
+        >>> ORDERS["ring"].total(parts, ranks=2), ORDERS["exact"].total(parts, ranks=2)
+        (array([4., 6.]), array([4., 6.]))
+        """
+        if self.within is None or self.across is None:
+            return exact_sum(contributions)
+        block = len(contributions) // ranks
+        partials = [self.within(contributions[start : start + block]) for start in range(0, ranks * block, block)]
+        whole = np.empty_like(partials[0])
+        for chunk, (start, stop) in enumerate(bounds(len(whole), ranks)):
+            whole[start:stop] = self.across([partial[start:stop] for partial in partials], chunk)
+        return whole
+
+
+def left_to_right(contributions: Sequence[Any]) -> Any:
+    """((g[0] + g[1]) + g[2]) + …, of micro-batches."""
+    return rank_order(contributions, 0)
+
+
+def aligned_tree(contributions: Sequence[Any]) -> Any:
+    """((g[0] + g[1]) + (g[2] + g[3])) + …, of micro-batches."""
+    return near_tree(contributions, 0)
+
+
+ORDERS: dict[str, Order] = {
+    "ring": Order(
+        "a rank's micro-batches left to right, then ranks c+1, c+2, …, c for chunk c", left_to_right, ring
+    ),
+    "rank": Order("a rank's micro-batches left to right, then ranks 0 … N−1", left_to_right, rank_order),
+    "tree": Order("an aligned binary tree over all micro-batches", aligned_tree, near_tree),
+    "exact": Order("order-free: fixed point under a common exponent", None, None),
+}

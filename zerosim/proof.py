@@ -1,8 +1,8 @@
 """Proofs on symbols: what a collective leaves where, for every value that the numbers could have.
 
 An element holds a tree of terms after a run. The claims of a collective say which terms, each exactly once; the
-declared order says in which tree. Since receives name their sources, one run stands for all schedules; it is made twice,
-with buffered sends and with sends that wait for their receivers.
+declared order says in which tree. Since receives name their sources, one run stands for all schedules; it is made
+twice, with buffered sends and with sends that wait for their receivers.
 """
 
 from collections import Counter
@@ -74,7 +74,7 @@ def prove(subject: Subject, size: int) -> Proof:
     """
     proof = Proof(subject, size)
     proof.lengths = [size] if size > SMALL else sorted({size, 2 * size + 1, 1, 0}, key=lambda n: (n != size, n))
-    if subject.collective == "all_to_all":
+    if subject.even:
         proof.lengths = [size, 2 * size]
     for count in proof.lengths:
         for root in roots(subject, size):

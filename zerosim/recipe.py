@@ -5,7 +5,7 @@ gradients are added and where model states are kept is each one's own affair.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,13 +15,12 @@ from zerosim.collectives import ring
 from zerosim.instruments.traffic import Traffic
 from zerosim.model import Model, Unit, initial, mlp
 from zerosim.optim import OPTIMIZERS, Hyperparameters, Optimizer
-from zerosim.orders import ORDERS
+from zerosim.orders import ORDERS, Order
 from zerosim.reference import Alone, MicroBatches
-from zerosim.scenario import Scenario
+from zerosim.scenario import Scenario, World
 from zerosim.scenario.dataset import Dataset, sample_order
-from zerosim.stages.replica import Batch, ReduceScatter, Replica
-
-REDUCE_SCATTERS: dict[str, ReduceScatter] = {"ring": ring.reduce_scatter}
+from zerosim.stages.adding import ADDITIONS, Addition
+from zerosim.stages.replica import Batch, Replica
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +39,19 @@ class Recipe:
         return self.scenario.train.micro_batches * self.scenario.train.micro_batch
 
     @property
-    def reduce_scatter(self) -> ReduceScatter:
-        """The collective that adds in the scenario's order."""
-        return REDUCE_SCATTERS[self.scenario.parallel.order]
+    def order(self) -> Order:
+        """The order of addition, as declared."""
+        return ORDERS[self.scenario.parallel.order]
+
+    @property
+    def addition(self) -> Addition:
+        """The order of addition, as the stages carry it out."""
+        return ADDITIONS[self.scenario.parallel.order]
+
+    def on(self, ranks: int) -> "Recipe":
+        """The same training on another number of ranks."""
+        check = replace(self.scenario.check, same_bits_on=())
+        return replace(self, scenario=replace(self.scenario, world=World(ranks), check=check))
 
     def initial(self, unit: Unit) -> Array:
         """The weights of `unit` before the first step: the same on every rank, drawn from the seed."""
@@ -86,11 +95,11 @@ class Recipe:
             comm=traffic,
             units=self.model.units,
             loss=self.model.loss,
-            tape=Tape(allocate),
+            tape=Tape(allocate, self.addition.accumulate),
             rule=self.rule,
             slots=self.optimizer.slots,
             allocate=allocate,
-            scatter_sums=traffic.counted("reduce_scatter", self.reduce_scatter),
+            scatter_sums=traffic.counted("reduce_scatter", self.addition.reduce_scatter),
             gather_chunks=traffic.counted("all_gather", ring.all_gather),
         )
 
@@ -102,7 +111,7 @@ class Recipe:
             rule=self.rule,
             slots=self.optimizer.slots,
             ranks=self.scenario.world.ranks,
-            across=ORDERS[self.scenario.parallel.order],
+            order=self.order,
         )
 
 

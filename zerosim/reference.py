@@ -13,8 +13,7 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.autograd.tape import Tape
 from zerosim.model import Model, Unit
-from zerosim.orders import Sum
-from zerosim.sharding import bounds
+from zerosim.orders import Order
 
 MicroBatches = Sequence[tuple[Array, Array]]
 Rule = Callable[[Array, Array, Mapping[str, Array], int], None]
@@ -32,14 +31,14 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Alone:
-    """One process that trains `model` as `ranks` ranks would, and adds in the order `across` of them."""
+    """One process that trains `model`, and adds in the order that `order` declares for `ranks` ranks."""
 
     model: Model
     initial: Callable[[Unit], Array]
     rule: Rule
     slots: Sequence[str]
     ranks: int
-    across: Sum
+    order: Order
 
     def train(self, batches: Iterator[MicroBatches]) -> Iterator[Snapshot]:
         """The snapshot before the first step, then one after each; the arrays in it are the live ones."""
@@ -58,32 +57,18 @@ class Alone:
     def gradients(
         self, weights: Mapping[Unit, Array], micro_batches: MicroBatches
     ) -> tuple[Array, dict[Unit, Array]]:
-        """The loss and every unit's gradient of one global batch, summed over micro-batches and ranks."""
+        """The loss and every unit's gradient of one global batch, summed over all micro-batches."""
         samples = sum(len(inputs) for inputs, _ in micro_batches)
-        block = len(micro_batches) // self.ranks
-        losses, gradients = [], []
-        for rank in range(self.ranks):
-            mine = micro_batches[rank * block : (rank + 1) * block]
-            loss, gradient = self.block_gradients(weights, mine, samples)
-            losses.append(loss)
-            gradients.append(gradient)
-        return self.add(losses), {
-            unit: self.add([gradient[unit] for gradient in gradients]) for unit in self.model.units
-        }
-
-    def block_gradients(
-        self, weights: Mapping[Unit, Array], micro_batches: MicroBatches, samples: int
-    ) -> tuple[Array, dict[Unit, Array]]:
-        """The part of one rank's block of micro-batches, added left to right."""
-        total_loss: Array | None = None
-        total: dict[Unit, Array] = {}
+        losses: list[Array] = []
+        gradients: dict[Unit, list[Array]] = {unit: [] for unit in self.model.units}
         for inputs, targets in micro_batches:
-            loss, gradient = self.backpropagate(weights, inputs, targets, samples)
-            total_loss = loss if total_loss is None else total_loss + loss
+            loss, found = self.backpropagate(weights, inputs, targets, samples)
+            losses.append(loss)
             for unit in self.model.units:
-                total[unit] = total[unit] + gradient[unit] if unit in total else gradient[unit]
-        assert total_loss is not None
-        return total_loss, total
+                gradients[unit].append(found[unit])
+        return self.order.total(losses, self.ranks), {
+            unit: self.order.total(contributions, self.ranks) for unit, contributions in gradients.items()
+        }
 
     def backpropagate(
         self, weights: Mapping[Unit, Array], inputs: Array, targets: Array, samples: int
@@ -96,11 +81,3 @@ class Alone:
         for unit in reversed(self.model.units):
             upstreams, gradients[unit] = tape.backward(unit, weights[unit], upstreams)
         return loss, gradients
-
-    def add(self, contributions: Sequence[Array]) -> Array:
-        """The ranks' vectors added chunk by chunk, each chunk in its declared order."""
-        total = np.empty_like(contributions[0])
-        for chunk, (start, stop) in enumerate(bounds(len(total), self.ranks)):
-            pieces = [vector[start:stop] for vector in contributions]
-            total[start:stop] = self.across(pieces, chunk)
-        return total

@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,7 +22,6 @@ from zerosim.comm import Communicator
 from zerosim.fingerprints import little_endian
 from zerosim.instruments.traffic import Traffic
 from zerosim.model import Unit
-from zerosim.orders import ORDERS
 from zerosim.proof import summed
 from zerosim.recipe import Recipe
 from zerosim.sharding import padded, split
@@ -38,6 +37,7 @@ from zerosim.verdict import (
     locate,
     published,
 )
+from zerosim.worlds.first import First
 from zerosim.worlds.local import spawn
 from zerosim.worlds.objects import gather_objects
 
@@ -74,8 +74,10 @@ class StageOutcome:
     test: float | None
     """Accuracy on the test split, or its mean squared error; None without a test split."""
     traffic: list[dict[str, Any]]
+    volume: int
+    """What the formula says a rank sends in a step, in units of P (N − 1)/N."""
     formula_bytes: int
-    """What each rank must have sent in all steps."""
+    """The same for all steps, in bytes."""
     seconds: float
     weights: dict[Unit, Array] | None
 
@@ -90,6 +92,7 @@ class Outcome:
 
     recipe: Recipe
     stages: list[StageOutcome]
+    on_other_ranks: "list[RanksDigest]" = field(default_factory=list)
 
     @property
     def failures(self) -> list[tuple[str, str]]:
@@ -103,11 +106,26 @@ class Outcome:
                 failed.append((stage.stage, "bytes sent are not the formula's"))
             if wanted and stage.test is not None and stage.test < wanted:
                 failed.append((stage.stage, f"test accuracy is below {wanted:.2%}"))
+            differing = [
+                str(other.ranks) for other in self.on_other_ranks
+                if other.stage == stage.stage and other.weights_sha256 != stage.weights_sha256
+            ]
+            if differing:
+                failed.append((stage.stage, f"other bits on {', '.join(differing)} ranks"))
         return failed
 
     @property
     def passed(self) -> bool:
         return not self.failures
+
+
+@dataclass(frozen=True)
+class RanksDigest:
+    """What a stage came to on another number of ranks."""
+
+    ranks: int
+    stage: str
+    weights_sha256: str
 
 
 @contextmanager
@@ -148,11 +166,28 @@ def train_and_compare(
         outcome = train_by_stage(comm, recipe, name, history, progress, keep_weights=keep_weights)
         if outcome is not None:
             outcomes.append(outcome)
+    digests = [
+        digest
+        for ranks in recipe.scenario.check.same_bits_on
+        for digest in train_on_fewer(comm, recipe, ranks, progress)
+    ]
     if comm.rank != 0:
         return None
     if history is None:
         outcomes = compared_with_first(outcomes)
-    return Outcome(recipe, outcomes)
+    return Outcome(recipe, outcomes, digests)
+
+
+def train_on_fewer(
+    comm: Communicator, recipe: Recipe, ranks: int, progress: Progress
+) -> Iterator[RanksDigest]:
+    """Train by every stage on the first `ranks` ranks alone; on rank 0, the digests."""
+    fewer = recipe.on(ranks)
+    for name in recipe.scenario.parallel.stages:
+        if comm.rank < ranks:
+            outcome = train_by_stage(First(comm, ranks), fewer, name, None, progress, keep_weights=False)
+            if outcome is not None:
+                yield RanksDigest(ranks, name, outcome.weights_sha256)
 
 
 def train_alone(comm: Communicator, recipe: Recipe, progress: Progress) -> list[Fingerprint]:
@@ -194,8 +229,8 @@ def train_by_stage(
         started = time.perf_counter()
         partial_loss = stage.step(replica, batch)
         seconds += time.perf_counter() - started
-        loss = partial_loss.copy()
-        ring.all_reduce(comm, split(loss, comm.size))
+        loss = recipe.addition.reduce_scatter(comm, partial_loss)
+        ring.all_gather(comm, split(loss, comm.size))
         losses.append(float(loss[0]))
         if checker is not None:
             checker.check(batch.step, loss)
@@ -218,17 +253,23 @@ def train_by_stage(
         optimizer_sha256=final.optimizer_sha256,
         test=final.test,
         traffic=counts,
+        volume=volume(recipe, stage),
         formula_bytes=formula_bytes(recipe, stage),
         seconds=seconds,
         weights=final.weights,
     )
 
 
+def volume(recipe: Recipe, stage: Stage) -> int:
+    """The stage's volume; one of it is the reduce-scatter of gradients, which an order-free sum makes larger."""
+    return stage.volume - 1 + recipe.addition.sent_share
+
+
 def formula_bytes(recipe: Recipe, stage: Stage) -> int:
     """volume · P · (N − 1)/N in each step, P being the bytes of all weights, padded."""
     ranks = recipe.scenario.world.ranks
     total = sum(padded(unit.count, ranks) for unit in recipe.model.units) * np.float32().itemsize
-    return stage.volume * total // ranks * (ranks - 1) * recipe.scenario.train.steps
+    return volume(recipe, stage) * total // ranks * (ranks - 1) * recipe.scenario.train.steps
 
 
 def counted(traffic: Traffic) -> dict[str, Any]:
@@ -268,11 +309,10 @@ def replay(recipe: Recipe, witness: Witness | None) -> Iterator[int | Divergence
 def orders_of_addition(recipe: Recipe, chunk: int) -> dict[str, str]:
     """How the stages' reduce-scatter adds `chunk`, seen by running it on symbols, and what was declared."""
     ranks = recipe.scenario.world.ranks
-    declared = ORDERS[recipe.scenario.parallel.order]([Term(r) for r in range(ranks)], chunk)
-    return {
-        "ours": str(summed(recipe.reduce_scatter, ranks)[chunk]),
-        "reference": str(declared),
-    }
+    if recipe.addition.collective is None or recipe.order.across is None:
+        return {"ours": recipe.order.words, "reference": recipe.order.words}
+    declared = recipe.order.across([Term(rank, chunk) for rank in range(ranks)], chunk)
+    return {"ours": str(summed(recipe.addition.collective, ranks)[chunk]), "reference": str(declared)}
 
 
 @dataclass(frozen=True)

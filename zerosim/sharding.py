@@ -52,7 +52,6 @@ class Chunks(Sequence[Any]):
     def __init__(self, flat: Any, size: int) -> None:
         self.flat = flat
         self._size = size
-        self._count = len(flat)
         self._length = chunk_length(len(flat), size)
 
     def __len__(self) -> int:
@@ -66,12 +65,12 @@ class Chunks(Sequence[Any]):
         if isinstance(index, slice):
             first, last, step = index.indices(self._size)
             assert step == 1
-        else:
-            if not -self._size <= index < self._size:
-                raise IndexError(f"chunk {index} of {self._size}")
+        elif -self._size <= index < self._size:
             first = index % self._size
             last = first + 1
-        return self.flat[min(first * self._length, self._count) : min(last * self._length, self._count)]
+        else:
+            raise IndexError(f"chunk {index} of {self._size}")
+        return self.flat[first * self._length : last * self._length]
 
 
 def split(flat: Any, size: int) -> Chunks:

@@ -10,12 +10,15 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from zerosim.collectives import ALGORITHMS, Algorithm
 from zerosim.comm import Communicator
-from zerosim.errors import CollectiveError
+from zerosim.errors import CollectiveError, UsageError
 from zerosim.sharding import split
 
 COLLECTIVES = (
@@ -46,6 +49,22 @@ class Subject:
     def reducing(self) -> bool:
         return self.collective in REDUCING
 
+    @cached_property
+    def takes_reduction(self) -> bool:
+        """Whether it can be told what to reduce by: it has a parameter named `reduce`."""
+        return self.reducing and "reduce" in inspect.signature(self.function).parameters
+
+    @property
+    def keeps_argument(self) -> bool:
+        """Whether what it is given must be the same afterwards: nothing that works in place, but all_to_all."""
+        return self.manner == "array" or self.collective == "all_to_all"
+
+    @property
+    def even(self) -> bool:
+        """Whether all chunks are equally long: where blocks are exchanged, or a shard alone must tell the whole."""
+        shards = self.manner == "array" and self.collective in ("all_gather", "gather")
+        return shards or self.collective == "all_to_all"
+
     def serves(self, size: int) -> bool:
         """Whether it claims to work on `size` ranks: a user's function always does."""
         return self.algorithm is None or self.algorithm.serves(size)
@@ -54,9 +73,11 @@ class Subject:
         """Carry out the collective on flat `vector`, in place, whatever the manner of the function.
 
         For all_gather and gather this rank's chunk of `vector` is its shard; reduce_scatter and scatter leave the
-        result there. For all_to_all `vector` is both what is sent and what is received. `reduction`, where given, is
-        passed on to a reducing collective.
+        result there. For all_to_all `vector` is both what is sent and what is received. `reduction` is passed on to a
+        reducing collective; without one that wants to be told adds.
         """
+        if self.takes_reduction and not reduction:
+            reduction = (np.add,)
         where = [root] if self.rooted else []
         chunks = split(vector, comm.size)
         if self.manner == "in place":
@@ -72,14 +93,16 @@ class Subject:
         self._place(result, mine if self.collective in ("reduce_scatter", "scatter") else vector, comm.rank)
 
     def _place(self, result: Any, where: Any, rank: int) -> None:
-        if result is None:
+        if not isinstance(result, np.ndarray):
+            found = "None" if result is None else f"a {type(result).__name__}"
             raise CollectiveError(
-                f"{self.name} returned None on rank {rank}: return the result as an array, or name its second "
+                f"{self.name} returned {found} on rank {rank}: return the result as an array, or name its second "
                 "parameter `chunks` if it works in place"
             )
-        if result.size != where.size:
+        if result.size != where.size or result.dtype != where.dtype:
             raise CollectiveError(
-                f"{self.name} returned {result.size} elements on rank {rank}, where {where.size} are due"
+                f"{self.name} returned {result.size} × {result.dtype} on rank {rank}, "
+                f"where {where.size} × {where.dtype} are due"
             )
         where[...] = result.reshape(where.shape)
 
@@ -91,12 +114,12 @@ def subject(function: Callable[..., Any], collective: str | None = None) -> Subj
     >>> subject(my_all_reduce).collective, subject(my_all_reduce).manner
     ('all_reduce', 'array')
 
-    Raises `CollectiveError` when the name says nothing or `collective` is none.
+    Raises `UsageError` when the name says nothing or `collective` is none.
     """
     name: str = getattr(function, "__name__", "the function")
     claimed = collective or collective_in(name)
     if claimed not in COLLECTIVES:
-        raise CollectiveError(
+        raise UsageError(
             f"which collective is {collective or name!r}? Name one of {', '.join(COLLECTIVES)}, "
             "or let the function's name contain it"
         )
@@ -117,28 +140,28 @@ def collective_in(name: str) -> str | None:
 def named_subject(name: str, collective: str | None = None) -> Subject:
     """The subject that the command line names: `ring.all_reduce`, or `my_file.py:my_all_reduce`.
 
-    Raises `CollectiveError` for a name in neither form, a file or function that is not there.
+    Raises `UsageError` for a name in neither form, a file or function that is not there.
     """
     if name in ALGORITHMS:
         row = ALGORITHMS[name]
         return Subject(name, row.collective, row.function, "in place", row)
     file, separator, function = name.rpartition(":")
     if not separator or not file.endswith(".py"):
-        raise CollectiveError(
+        raise UsageError(
             f"{name!r} is neither in the table of algorithms (zerosim show --list) nor FILE.py:FUNCTION"
         )
     module = load_file(file)
     if not callable(getattr(module, function, None)):
         defined = [each for each, value in vars(module).items() if inspect.isfunction(value)]
-        raise CollectiveError(f"{file} has no function {function!r}; it has {', '.join(defined) or 'none'}")
+        raise UsageError(f"{file} has no function {function!r}; it has {', '.join(defined) or 'none'}")
     return subject(getattr(module, function), collective)
 
 
 def load_file(file: str) -> Any:
-    """The Python file as a module; raises `CollectiveError` in one line when it cannot be."""
+    """The Python file as a module; raises `UsageError` in one line when it cannot be."""
     path = Path(file)
     if not path.is_file():
-        raise CollectiveError(f"{file}: no such file")
+        raise UsageError(f"{file}: no such file")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -147,7 +170,7 @@ def load_file(file: str) -> Any:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise CollectiveError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(path.parent))
     return module

@@ -2,20 +2,25 @@
 
 import argparse
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from rich.console import Console
 from safetensors.numpy import save_file
 
 from zerosim.allocation import Array
+from zerosim.carry import carry_out, carry_out_locally, programs_of
 from zerosim.comm import Communicator
 from zerosim.commands.output import complain, console, standard_output, write_json
 from zerosim.errors import LaunchError, ScenarioError, ZerosimError
-from zerosim.recipe import Recipe, prepare
+from zerosim.recipe import prepare
+from zerosim.report.carried_out import carried_out_document, described_values, show_carried_out
 from zerosim.report.document import document
 from zerosim.report.progress import Live, Plain
 from zerosim.report.table import show_heading, show_outcome
 from zerosim.run import Outcome, Progress, Silent, run_as_rank, run_locally
-from zerosim.scenario import load, load_dataset
+from zerosim.scenario import CollectiveScenario, Scenario, load, load_dataset
 from zerosim.worlds.mpi import MpiCommunicator, connect, launched
 from zerosim.worlds.objects import broadcast_object
 
@@ -33,6 +38,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how to show progress on standard error; auto, the default, is live on a terminal, else plain lines")
 
 
+@dataclass(frozen=True)
+class Job:
+    """A scenario made ready: what runs it in each world, and what is said of it before and after."""
+
+    scenario: Scenario | CollectiveScenario
+    run_locally: Callable[[], Any]
+    run_as_rank: Callable[[Communicator], Any]
+    setting: str
+    show: Callable[[Console, Any], None]
+    document: Callable[[Any, dict[str, Any]], dict[str, Any]]
+
+
 def main(arguments: argparse.Namespace) -> int:
     """Run the scenario; 0 if every check held, 1 if one failed."""
     if launched() is None:
@@ -41,41 +58,70 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def run_alone(arguments: argparse.Namespace) -> int:
-    recipe = load_recipe(arguments)
-    world = {"kind": "local", "ranks": recipe.scenario.world.ranks, "library": "threads"}
-    announce(arguments, recipe, world)
-    outcome = run_locally(recipe, progress(arguments), keep_weights=bool(arguments.weights))
-    return conclude(arguments, outcome, world)
+    job = prepared(arguments)
+    world = {"kind": "local", "ranks": job.scenario.world.ranks, "library": "threads"}
+    announce(arguments, job, world)
+    return conclude(arguments, job, job.run_locally(), world)
 
 
 def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> int:
     """Rank 0 reads the scenario first; what it cannot read it says once, and all ranks end alike."""
-    recipe, refused = None, None
+    job, refused = None, None
     if comm.rank == 0:
         try:
-            recipe = load_recipe(arguments)
-            check_ranks(recipe, comm)
+            job = prepared(arguments)
+            check_fits(job.scenario, comm)
         except ZerosimError as error:
             refused = complain(error)
     refused = broadcast_object(comm, refused)
     if refused is not None:
         return int(refused)
-    recipe = recipe or load_recipe(arguments)
+    job = job or prepared(arguments)
 
     world = {"kind": "mpi", "ranks": comm.size, "library": comm.library}
     if comm.rank == 0:
-        announce(arguments, recipe, world)
-    outcome = run_as_rank(comm, recipe, progress(arguments), keep_weights=bool(arguments.weights))
-    code = conclude(arguments, outcome, world) if outcome is not None else None
+        announce(arguments, job, world)
+    outcome = job.run_as_rank(comm)
+    code = conclude(arguments, job, outcome, world) if outcome is not None else None
     return int(broadcast_object(comm, code))
 
 
-def load_recipe(arguments: argparse.Namespace) -> Recipe:
-    """The scenario with its data, after making sure that what is to be written can be."""
+def prepared(arguments: argparse.Namespace) -> Job:
+    """The scenario ready to run, after making sure that what is to be written can be."""
     for flag in ("json", "weights"):
         check_writable(f"--{flag}", getattr(arguments, flag))
     scenario = load(arguments.scenario, arguments.overrides)
-    return prepare(scenario, load_dataset(scenario))
+    if isinstance(scenario, CollectiveScenario):
+        return collective_job(scenario, arguments)
+    return training_job(scenario, arguments)
+
+
+def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
+    recipe = prepare(scenario, load_dataset(scenario))
+    shown, keep_weights = progress(arguments), bool(arguments.weights)
+    model = "-".join(map(str, [recipe.model.inputs, *scenario.model.hidden, recipe.model.outputs]))
+    return Job(
+        scenario,
+        lambda: run_locally(recipe, shown, keep_weights=keep_weights),
+        lambda comm: run_as_rank(comm, recipe, shown, keep_weights=keep_weights),
+        f"{model} MLP, {recipe.model.count:,} parameters, {scenario.train.optimizer}",
+        show_outcome,
+        document,
+    )
+
+
+def collective_job(scenario: CollectiveScenario, arguments: argparse.Namespace) -> Job:
+    if arguments.weights:
+        raise ScenarioError("a scenario of collectives has no weights; leave the flag out", file="--weights")
+    programs = programs_of(scenario)
+    return Job(
+        scenario,
+        lambda: carry_out_locally(scenario, programs),
+        lambda comm: carry_out(comm, scenario, programs),
+        described_values(scenario),
+        show_carried_out,
+        carried_out_document,
+    )
 
 
 def check_writable(flag: str, path: str | None) -> None:
@@ -86,35 +132,37 @@ def check_writable(flag: str, path: str | None) -> None:
         raise ScenarioError(f"cannot write {path}: name a file in a folder that exists", file=flag)
 
 
-def check_ranks(recipe: Recipe, comm: Communicator) -> None:
-    wanted = recipe.scenario.world.ranks
+def check_fits(scenario: Scenario | CollectiveScenario, comm: Communicator) -> None:
+    """Refuse a scenario that wants another number of ranks, or what only the local world has."""
+    wanted = scenario.world.ranks
     if wanted != comm.size:
         raise LaunchError(
             f"the scenario wants {wanted} ranks and the launcher started {comm.size}: "
             f"run it with mpirun -n {wanted}, or add --set world.ranks={comm.size}"
         )
+    if isinstance(scenario, CollectiveScenario) and scenario.world.sends != "buffered":
+        raise scenario.origin.error(
+            f"world.sends {scenario.world.sends} is for the local world; run it without mpirun", ("world", "sends")
+        )
 
 
-def announce(arguments: argparse.Namespace, recipe: Recipe, world: dict[str, Any]) -> None:
-    scenario = recipe.scenario
+def announce(arguments: argparse.Namespace, job: Job, world: dict[str, Any]) -> None:
     ranks = f"{world['ranks']} ranks" if world["ranks"] != 1 else "1 rank"
     place = (
         f"{ranks}, one process each, over {world['library']}"
         if world["kind"] == "mpi"
         else f"{ranks} in this process (local world; mpirun -n {world['ranks']} makes them real)"
     )
-    model = "-".join(map(str, [recipe.model.inputs, *scenario.model.hidden, recipe.model.outputs]))
-    setting = f"{place}\n{model} MLP, {recipe.model.count:,} parameters, {scenario.train.optimizer}"
-    show_heading(standard_output(arguments), scenario.title, scenario.caption, setting)
+    show_heading(standard_output(arguments), job.scenario.title, job.scenario.caption, f"{place}\n{job.setting}")
 
 
-def conclude(arguments: argparse.Namespace, outcome: Outcome, world: dict[str, Any]) -> int:
+def conclude(arguments: argparse.Namespace, job: Job, outcome: Any, world: dict[str, Any]) -> int:
     """Show the outcome, write what was asked for, and give the exit code."""
-    show_outcome(standard_output(arguments), outcome)
+    job.show(standard_output(arguments), outcome)
     if arguments.weights:
         write_weights(arguments.weights, outcome)
     if arguments.json:
-        write_json(arguments.json, document(outcome, world))
+        write_json(arguments.json, job.document(outcome, world))
     return 0 if outcome.passed else 1
 
 

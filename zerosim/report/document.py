@@ -22,6 +22,7 @@ def document(outcome: Outcome, world: dict[str, Any]) -> dict[str, Any]:
             "passed": outcome.passed,
             "failures": [{"stage": stage, "what": what} for stage, what in outcome.failures],
             "stages": [stage_document(stage) for stage in outcome.stages],
+            "on_other_ranks": [asdict(other) for other in outcome.on_other_ranks],
         }
     )
     return found

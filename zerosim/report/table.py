@@ -28,8 +28,19 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
             )
             for side, order in (stage.order or {}).items():
                 console.print(f"    {side + ' adds':<15} {order}", highlight=False)
+    if outcome.on_other_ranks:
+        show_other_ranks(console, outcome)
     colour = "bold green" if outcome.passed else "bold red"
     console.print(f"[{colour}]{verdict(outcome)}[/]")
+
+
+def show_other_ranks(console: Console, outcome: Outcome) -> None:
+    """The digest of the weights on every number of ranks, a line for each that all stages share."""
+    ranks = outcome.recipe.scenario.world.ranks
+    found = [(ranks, stage.weights_sha256) for stage in outcome.stages]
+    found += [(other.ranks, other.weights_sha256) for other in outcome.on_other_ranks]
+    for count, digest in sorted(set(found)):
+        console.print(f"{count:>3} rank{'s' if count > 1 else ' '}  SHA-256 of the weights {digest}", highlight=False)
 
 
 def table(outcome: Outcome) -> Table:
@@ -73,7 +84,7 @@ def sent(stage: StageOutcome, steps: int) -> str:
 
 
 def formula(stage: StageOutcome) -> str:
-    words = f"{STAGES[stage.stage].volume} P (N−1)/N"
+    words = f"{stage.volume} P (N−1)/N"
     return f"[green]= {words}[/]" if stage.traffic_holds else f"[red]≠ {words}[/]"
 
 

@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from zerosim.errors import ScenarioError
+from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.origin import OVERRIDE, Origin
 from zerosim.scenario.positions import KeyPath, Place, Position, place, positions
-from zerosim.scenario.rules import section_values, shown
+from zerosim.scenario.rules import Choice, section_values, shown
 from zerosim.scenario.schema import Scenario
 
 Document = dict[str, Any]
 Positions = dict[KeyPath, Position]
 
 
-def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Scenario:
+def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Scenario | CollectiveScenario:
     """The scenario in the TOML file at `path`, after `overrides` such as `"train.optimizer=sgd"`.
+
+    It is one of training, unless it says `kind = "collective"`.
 
     An override's value is TOML or, where it is not, a plain string; it replaces the file's. Raises
     `ScenarioError` with the line and column of what is wrong, in the file or the override's text.
@@ -28,7 +31,9 @@ def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Scenari
     for override in overrides:
         apply(parse_override(override), document, written)
     origin = Origin(file, written)
-    return Scenario(**section_values(Scenario, document, (), origin), origin=origin)
+    kinds = {"training": Scenario, "collective": CollectiveScenario}
+    kind = Choice(tuple(kinds)).read(document.get("kind", "training"), ("kind",), origin)
+    return kinds[kind](**section_values(kinds[kind], document, (), origin), origin=origin)
 
 
 def read_text(file: str) -> str:

@@ -78,8 +78,9 @@ class Number(Rule):
     below: float = math.inf
 
     def __str__(self) -> str:
+        least = "" if self.at_least == -math.inf else f" of at least {self.at_least:g}"
         below = "" if self.below == math.inf else f" and below {self.below:g}"
-        return f"a finite number of at least {self.at_least:g}{below}"
+        return f"a finite number{least}{below}"
 
     def read(self, value: object, path: KeyPath, origin: Origin) -> float:
         if not isinstance(value, int | float) or isinstance(value, bool):
@@ -143,6 +144,22 @@ class Table(Rule):
         if not isinstance(value, dict):
             raise self.refuse(value, path, origin)
         return self.section(**section_values(self.section, value, path, origin))
+
+
+@dataclass(frozen=True)
+class Tables(Rule):
+    """One table or more, written [[name]]."""
+
+    section: type[Any]
+
+    def __str__(self) -> str:
+        return "an array of tables"
+
+    def read(self, value: object, path: KeyPath, origin: Origin) -> tuple[Any, ...]:
+        if not isinstance(value, list) or not value:
+            raise self.refuse(value, path, origin)
+        one = Table(self.section)
+        return tuple(one.read(found, (*path, index), origin) for index, found in enumerate(value))
 
 
 def section_values(
@@ -211,6 +228,11 @@ def switch(default: bool) -> Any:
     return field(default=default, metadata={"rule": Switch()})
 
 
+def maybe() -> Any:
+    """True, false, or nothing said."""
+    return field(default=None, metadata={"rule": Switch()})
+
+
 def integer(default: int, *, at_least: int) -> Any:
     return field(default=default, metadata={"rule": Integer(at_least)})
 
@@ -238,3 +260,16 @@ def choices(default: tuple[str, ...], names: tuple[str, ...]) -> Any:
 
 def section(of: type[Any]) -> Any:
     return field(default_factory=of, metadata={"rule": Table(of)})
+
+
+def texts(default: tuple[str, ...], *, at_least: int = 0) -> Any:
+    return field(default=default, metadata={"rule": Array(Text(), at_least)})
+
+
+def rows() -> Any:
+    """An array of numbers for each rank, or nothing."""
+    return field(default=(), metadata={"rule": Array(Array(Number(-math.inf)))})
+
+
+def sections(of: type[Any]) -> Any:
+    return field(default=(), metadata={"rule": Tables(of)})

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.rules import (
     choice,
@@ -64,7 +65,7 @@ class Train:
 @dataclass(frozen=True)
 class Parallel:
     stages: tuple[str, ...] = choices(STAGES, STAGES)
-    order: str = choice("ring", ("ring",))
+    order: str = choice("ring", ("ring", "rank", "tree", "exact"))
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class Check:
 
     reference: bool = switch(True)
     test_accuracy: float = number(0.0, at_least=0, below=1)
+    same_bits_on: tuple[int, ...] = integers((), at_least=1)
+    """Other numbers of ranks, to train on as well: the weights must come out the same."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class Scenario:
     Raises `ScenarioError` where two keys do not agree.
     """
 
+    kind: str = choice("training", ("training",))
     title: str = text("")
     caption: str = text("")
     world: World = section(World)
@@ -96,25 +100,52 @@ class Scenario:
     origin: Origin = field(default=Origin(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._check_blocks()
+        self._check_other_ranks()
+        self._check_tree()
+
+    def _check_blocks(self) -> None:
         ranks, micro_batches = self.world.ranks, self.train.micro_batches
         if micro_batches % ranks:
             below = micro_batches // ranks * ranks
             nearest = f"{below} or {below + ranks}" if below else f"{ranks}"
             raise self.origin.error(
-                f"train.micro_batches must be a multiple of world.ranks = {ranks}, "
-                f"found {micro_batches}; set it to {nearest}, "
-                f"or world.ranks to a divisor of {micro_batches}",
+                f"train.micro_batches must be a multiple of world.ranks = {ranks}, found {micro_batches}; "
+                f"set it to {nearest}, or world.ranks to a divisor of {micro_batches}",
                 ("train", "micro_batches"), ("world", "ranks"),
             )
 
+    def _check_other_ranks(self) -> None:
+        for index, ranks in enumerate(self.check.same_bits_on):
+            at = ("check", "same_bits_on", index)
+            if self.train.micro_batches % ranks:
+                raise self.origin.error(
+                    f"check.same_bits_on names {ranks} ranks, over which {self.train.micro_batches} micro-batches "
+                    "do not divide; name divisors of train.micro_batches", at,
+                )
+            if ranks > self.world.ranks:
+                raise self.origin.error(
+                    f"check.same_bits_on names {ranks} ranks, world.ranks has {self.world.ranks}; "
+                    "let world.ranks be the largest", at,
+                )
 
-def resolved(scenario: Scenario) -> dict[str, Any]:
+    def _check_tree(self) -> None:
+        numbers = [self.world.ranks, self.train.micro_batches, *self.check.same_bits_on]
+        if self.parallel.order == "tree" and any(number.bit_count() != 1 for number in numbers):
+            raise self.origin.error(
+                "parallel.order tree needs powers of two for world.ranks and train.micro_batches, "
+                f"found {self.world.ranks} and {self.train.micro_batches}; set them so, or parallel.order to exact",
+                ("parallel", "order"), ("world", "ranks"), ("train", "micro_batches"),
+            )
+
+
+def resolved(scenario: "Scenario | CollectiveScenario") -> dict[str, Any]:
     """Every key with its value, defaults filled in, in JSON's own types.
 
     >>> resolved(Scenario())["model"]
     {'hidden': [64, 64], 'activation': 'relu'}
     """
-    return {name: plain(getattr(scenario, name)) for name in rules(Scenario)}
+    return {name: plain(getattr(scenario, name)) for name in rules(type(scenario))}
 
 
 def plain(value: Any) -> Any:

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from zerosim.allocation import Allocator, Array, Kind
-from zerosim.autograd.tape import Tape
+from zerosim.autograd.tape import Tape, Total
 from zerosim.comm import Communicator, Payload
 from zerosim.model import Unit
 from zerosim.sharding import padded, split
 
-ReduceScatter = Callable[[Communicator, Sequence[Payload]], None]
 AllGather = Callable[[Communicator, Sequence[Payload]], None]
 Rule = Callable[[Array, Array, Mapping[str, Array], int], None]
 """`rule(weights, gradient, state, step)`: one optimizer step in place, element by element."""
@@ -47,7 +46,7 @@ class Replica:
     rule: Rule
     slots: Sequence[str]
     allocate: Allocator
-    scatter_sums: ReduceScatter
+    scatter_sums: Callable[[Communicator, Total], Array]
     gather_chunks: AllGather
 
     weights: dict[Unit, Array] = field(default_factory=dict)
@@ -78,10 +77,9 @@ class Replica:
         shard[:] = own
         return shard
 
-    def reduce_scatter(self, full: Array) -> Array:
+    def reduce_scatter(self, gradient: Total) -> Array:
         """Add the ranks' gradients of one unit: in the full buffer returned, this rank's chunk is the sum."""
-        self.scatter_sums(self.comm, split(full, self.comm.size))
-        return full
+        return self.scatter_sums(self.comm, gradient)
 
     def all_gather(self, full: Array) -> Array:
         """Fill a full buffer from the chunk that each rank owns of it."""

@@ -10,7 +10,7 @@ from zerosim.errors import CollectiveError
 
 def check_rank(rank: Any, size: int, role: str) -> None:
     """Refuse anything but an integer of 0 … size − 1 as the `role` ("to" or "source") of a message."""
-    whole = isinstance(rank, int | np.integer) and not isinstance(rank, bool)
+    whole = type(rank) is int or (isinstance(rank, int | np.integer) and not isinstance(rank, bool))
     if not (whole and 0 <= rank < size):
         raise CollectiveError(f"{role}={rank!r} is no rank here: an integer from 0 to {size - 1} is")
 

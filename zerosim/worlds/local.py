@@ -8,7 +8,7 @@ When no rank can run, the world ends with `Deadlock`, which says who waits for w
 import contextvars
 import random
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -20,6 +20,8 @@ Program = Callable[[Communicator], Any]
 Sends = Literal["buffered", "rendezvous"]
 
 SHOWN_RANKS = 8
+MESSAGE, RECEIPT = "a message from", "its message to be received by"
+Wait = tuple[str, int]
 
 
 def spawn(program: Program, ranks: int, *, seed: int = 0, sends: Sends = "buffered") -> list[Any]:
@@ -57,8 +59,8 @@ class _World:
         self.size = size
         self.rendezvous = rendezvous
         self.random = random.Random(seed)
-        self.mail: dict[tuple[int, int], deque[Payload]] = {}
-        self.waits_for: list[tuple[str, int] | None] = [None] * size
+        self.mail: defaultdict[tuple[int, int], deque[Payload]] = defaultdict(deque)
+        self.waits_for: list[Wait | None] = [None] * size
         self.runnable = list(range(size))
         self.unfinished = set(range(size))
         self.turns = [threading.Lock() for _ in range(size)]
@@ -114,23 +116,22 @@ class _World:
         self.turns[self.runnable.pop()].release()
 
     def post(self, rank: int, outgoing: Payload, to: int) -> None:
-        mail = self.mail.setdefault((rank, to), deque())
-        mail.append(outgoing.copy())
-        if self.waits_for[to] == ("a message from", rank):
+        self.mail[rank, to].append(outgoing.copy())
+        if self.waits_for[to] == (MESSAGE, rank):
             self._wake(to)
 
     def take(self, rank: int, source: int) -> Payload:
-        mail = self.mail.setdefault((source, rank), deque())
+        mail = self.mail[source, rank]
         if not mail:
-            self._wait(rank, "a message from", source)
+            self._wait(rank, MESSAGE, source)
         arrived = mail.popleft()
-        if not mail and self.waits_for[source] == ("its message to be received by", rank):
+        if not mail and self.waits_for[source] == (RECEIPT, rank):
             self._wake(source)
         return arrived
 
     def await_receipt(self, rank: int, to: int) -> None:
         if self.mail[rank, to]:
-            self._wait(rank, "its message to be received by", to)
+            self._wait(rank, RECEIPT, to)
 
     def _wait(self, rank: int, what: str, whom: int) -> None:
         self.waits_for[rank] = (what, whom)

@@ -1,0 +1,87 @@
+"""Scenarios of collectives: each that ships holds, and a claim that is not so fails the run."""
+
+from pathlib import Path
+
+import pytest
+
+from zerosim import cli
+from zerosim.carry import carry_out_locally, programs_of
+from zerosim.errors import Deadlock
+from zerosim.scenario import load
+
+SCENARIOS = Path(__file__).parents[1] / "scenarios"
+
+
+def carried_out(name, *overrides):
+    scenario = load(SCENARIOS / f"{name}.toml", overrides)
+    return carry_out_locally(scenario, programs_of(scenario))
+
+
+@pytest.mark.parametrize("name", [
+    "all_reduce_is_reduce_scatter_plus_all_gather", "reduce_scatter_slides", "broadcast_or_all_gather",
+    "bucketing_changes_bits", "wrong_on_some_ranks",
+])
+def test_what_a_scenario_claims_is_so(name):
+    outcome = carried_out(name)
+    assert outcome.findings
+    assert outcome.passed
+
+
+@pytest.mark.parametrize(("name", "claim"), [
+    ("all_reduce_is_reduce_scatter_plus_all_gather", "expect.same_results=false"),
+    ("all_reduce_is_reduce_scatter_plus_all_gather", "expect.ranks_agree=false"),
+    ("all_reduce_is_reduce_scatter_plus_all_gather", "expect.same_messages=false"),
+    ("reduce_scatter_slides", "expect.results=[[6, 12], [14, 56], [36, 289]]"),
+    ("broadcast_or_all_gather", "expect.same_bytes_sent=true"),
+    ("bucketing_changes_bits", "expect.same_results=true"),
+    ("wrong_on_some_ranks", "expect.ranks_agree=true"),
+])
+def test_the_opposite_claim_fails(name, claim):
+    assert not carried_out(name, claim).passed
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+def test_the_identity_holds_on_any_number_of_ranks(ranks):
+    assert carried_out("all_reduce_is_reduce_scatter_plus_all_gather", f"world.ranks={ranks}").passed
+
+
+def test_buckets_differ_only_where_elements_change_chunks():
+    seen = carried_out("bucketing_changes_bits").findings[0].seen
+    assert "284 of 1,024 elements (27.7%)" in seen
+    assert "284 of those differ, 0 of the rest" in seen
+
+
+def test_unsafe_sends_deadlock_unless_they_are_buffered():
+    with pytest.raises(Deadlock, match="its message to be received by rank"):
+        carried_out("unsafe_sends")
+    assert carried_out("unsafe_sends", "world.sends=buffered").passed
+    assert cli.main(["run", str(SCENARIOS / "unsafe_sends.toml")]) == 3
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ('kind = "collectiv"', ':1:8: kind must be training or collective'),
+    ('kind = "collective"', "there is no [[program]]"),
+    ('kind = "collective"\n[[program]]\ncalls = ["ring.all_reduc"]', ":3:10: 'ring.all_reduc' is neither"),
+    ('kind = "collective"\n[[program]]\ncalls = ["nosuch.py:f"]', ":3:10: "),
+    ('kind = "collective"\n[[program]]\ncalls = []', ":3:9: program[0].calls must be"),
+    ('kind = "collective"\nworld.ranks = 3\n[[program]]\ncalls = ["halving.reduce_scatter"]',
+     ":4:10: halving.reduce_scatter serves a power of two"),
+    ('kind = "collective"\nvalues.given = [[1], [2]]\n[[program]]\ncalls = ["all_reduce"]',
+     ":2:16: values.given has 2 rows for 4 ranks"),
+    ('kind = "collective"\nworld.ranks = 2\nvalues.given = [[1], [2, 3]]\n[[program]]\ncalls = ["all_reduce"]',
+     ":3:16: values.given has rows of different lengths"),
+    ('kind = "collective"\n[train]\nsteps = 1', ":2:2: unknown key 'train'"),
+])
+def test_mistakes_are_found_where_they_stand(tmp_path, text, words, capsys):
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    assert cli.main(["run", str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{path}:")
+    assert words in line
+
+
+def test_weights_are_refused(tmp_path, capsys):
+    scenario = str(SCENARIOS / "reduce_scatter_slides.toml")
+    assert cli.main(["run", scenario, "--weights", str(tmp_path / "w")]) == 2
+    assert "has no weights" in capsys.readouterr().err

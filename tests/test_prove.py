@@ -1,0 +1,162 @@
+"""Proofs of ours hold; broken collectives are named, each with what is wrong and where."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zerosim import cli
+from zerosim.collectives import ALGORITHMS, ring
+from zerosim.comm import left, right
+from zerosim.errors import UsageError
+from zerosim.proof import prove
+from zerosim.subject import named_subject, subject
+
+PROVABLE = [name for name in ALGORITHMS if not name.endswith("barrier")]
+
+
+@pytest.mark.parametrize("name", PROVABLE)
+def test_every_algorithm_is_proved_for_every_size_it_serves(name):
+    proved = named_subject(name)
+    for size in range(1, 9):
+        if proved.serves(size):
+            proof = prove(proved, size)
+            assert proof.holds, proof.faults
+            assert proof.order == ("declared" if proved.reducing else None)
+
+
+def double_count(comm, chunks, reduce=np.add):
+    for step in range(comm.size):
+        comm.exchange(chunks[(comm.rank - step - 1) % comm.size], to=right(comm),
+                      into=chunks[(comm.rank - step - 2) % comm.size], source=left(comm), reduce=reduce)
+
+
+def lost_chunk(comm, chunks):
+    ring.all_gather(comm, list(chunks)[:-1] + [chunks[-1].copy()])
+
+
+def swapped_neighbour(comm, chunks):
+    for step in range(comm.size - 1):
+        comm.exchange(chunks[(comm.rank - step) % comm.size], to=left(comm),
+                      into=chunks[(comm.rank - step - 1) % comm.size], source=right(comm))
+
+
+def wrong_modulus_at_5(comm, chunks, reduce=np.add):
+    modulus = 4 if comm.size == 5 else comm.size
+    for step in range(comm.size - 1):
+        comm.exchange(chunks[(comm.rank - step - 1) % modulus], to=right(comm),
+                      into=chunks[(comm.rank - step - 2) % modulus], source=left(comm), reduce=reduce)
+
+
+def order_depends_on_rank(comm, x):
+    total, passing = x.copy(), x.copy()
+    for _ in range(comm.size - 1):
+        comm.exchange(passing.copy(), to=right(comm), into=passing, source=left(comm))
+        total = total + passing
+    return total
+
+
+def send_before_receive(comm, chunks):
+    for step in range(comm.size - 1):
+        comm.send(chunks[(comm.rank - step) % comm.size], to=right(comm))
+        comm.recv(into=chunks[(comm.rank - step - 1) % comm.size], source=left(comm))
+
+
+def receive_before_send(comm, chunks):
+    comm.recv(into=chunks[left(comm)], source=left(comm))
+    comm.send(chunks[comm.rank], to=right(comm))
+
+
+def leaves_mail(comm, chunks):
+    ring.all_gather(comm, chunks)
+    comm.send(chunks[0], to=right(comm))
+
+
+def returns_nothing(comm, x):
+    x.copy()
+
+
+def raises(comm, x):
+    return x[comm.size]
+
+
+BROKEN = [
+    (double_count, "all_reduce", 4, ["is added 2 times", "rank", "with a message from rank"]),
+    (lost_chunk, "all_gather", 4, ["chunk 3", "a place that nobody filled"]),
+    (swapped_neighbour, "all_gather", 4, ["misplaced", "with a message from rank"]),
+    (wrong_modulus_at_5, "reduce_scatter", 5, ["missing"]),
+    (order_depends_on_rank, "all_reduce", 3, ["the ranks disagree", "((g1 + g0) + g2)", "((g0 + g2) + g1)"]),
+    (send_before_receive, "all_gather", 3, ["sends that wait", "rank 0 waits for its message to be received by rank 1"]),
+    (receive_before_send, "all_gather", 3, ["no rank can go on", "rank 0 waits for a message from rank 2"]),
+    (leaves_mail, "all_gather", 3, ["ended without receiving 1 message"]),
+    (returns_nothing, "all_reduce", 2, ["returned None", "name its second parameter `chunks`"]),
+    (raises, "all_reduce", 2, ["IndexError", "raised on rank"]),
+]
+
+
+@pytest.mark.parametrize(("function", "collective", "size", "words"), BROKEN, ids=lambda each: getattr(each, "__name__", None))
+def test_a_broken_collective_is_not_proved_and_the_message_says_why(function, collective, size, words):
+    proof = prove(subject(function, collective), size)
+    assert not proof.holds
+    said = "\n".join(fault.what for fault in proof.faults)
+    for word in words:
+        assert word in said
+
+
+def test_a_wrong_modulus_at_one_size_only_is_found_at_that_size():
+    sizes = {size: prove(subject(wrong_modulus_at_5, "reduce_scatter"), size).holds for size in range(2, 9)}
+    assert [size for size, holds in sizes.items() if not holds] == [5]
+
+
+def test_a_users_order_is_recognised():
+    def my_all_reduce(comm, chunks, reduce=np.add):
+        ring.all_reduce(comm, chunks, reduce)
+
+    assert prove(subject(my_all_reduce), 4).order == "ring"
+
+
+def test_an_order_other_than_the_declared_one_is_a_fault():
+    from dataclasses import replace
+
+    honest = named_subject("ring.reduce_scatter")
+    liar = replace(honest, algorithm=replace(honest.algorithm, order=ALGORITHMS["direct.all_reduce"].order))
+    assert "declared is ((g0 + g1) + g2)" in prove(liar, 3).faults[0].what
+
+
+def test_the_command_prints_sums_and_what_was_proved(capsys):
+    assert cli.main(["prove", "ring.all_reduce", "--ranks", "4"]) == 0
+    printed = capsys.readouterr().out
+    assert "chunk 1  (((g2 + g3) + g0) + g1)" in printed
+    assert "every contribution once, none twice, added in the declared order, the same on" in printed
+
+
+def test_the_command_takes_a_file_and_a_range(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from zerosim.collectives import ring\n"
+        "def my_all_reduce(comm, chunks, reduce):\n    ring.all_reduce(comm, chunks, reduce)\n"
+    )
+    out = tmp_path / "proof.json"
+    assert cli.main(["prove", f"{file}:my_all_reduce", "--ranks", "2..5", "--json", str(out)]) == 0
+    assert [proof["ranks"] for proof in json.loads(out.read_text())["proofs"]] == [2, 3, 4, 5]
+    assert capsys.readouterr().out.count("added in the order of the ring") >= 1
+
+
+def test_sizes_that_an_algorithm_does_not_serve_are_said(capsys):
+    assert cli.main(["prove", "halving.reduce_scatter", "--ranks", "2..5"]) == 0
+    assert "not for 3, 5 ranks: it serves a power of two of ranks" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [
+    ["prove", "ring.all_reduc"], ["prove", "nosuch.py:f"], ["prove", f"{Path(__file__)}:nosuch"],
+    ["prove", f"{Path(__file__)}:raises"],
+])
+def test_wrong_names_are_one_line_and_exit_code_2(arguments, capsys):
+    assert cli.main(arguments) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_function_that_says_nothing_of_itself_is_asked():
+    with pytest.raises(UsageError, match="Name one of reduce_scatter, all_reduce"):
+        subject(raises)

@@ -1,0 +1,256 @@
+"""A scenario of collectives in a world: carry out its programs, and see whether what was claimed is so.
+
+`carry_out` is the program of every rank, in the local world and under MPI alike.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.collectives import find
+from zerosim.comm import Communicator
+from zerosim.errors import ZerosimError
+from zerosim.instruments.traffic import Traffic
+from zerosim.scenario import CollectiveScenario
+from zerosim.sharding import bounds, split
+from zerosim.subject import COLLECTIVES, Subject, named_subject
+from zerosim.worlds.local import spawn
+from zerosim.worlds.objects import gather_objects
+
+
+@dataclass(frozen=True)
+class Program:
+    """What each rank carries out, one after the other, on all tensors at once or on each by itself."""
+
+    name: str
+    calls: tuple[Subject, ...]
+    bucket: str
+
+
+@dataclass(frozen=True)
+class ProgramOutcome:
+    """What a program left on every rank (None where that rank gets nothing), and what it sent."""
+
+    program: Program
+    results: list[Array | None]
+    sent_bytes: list[int]
+    messages: list[int]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim of the scenario, whether it holds, and what was seen, in a sentence."""
+
+    claim: str
+    holds: bool
+    seen: str
+
+
+@dataclass(frozen=True)
+class CarriedOut:
+    """All that a scenario of collectives found out, on rank 0."""
+
+    scenario: CollectiveScenario
+    programs: list[ProgramOutcome]
+    findings: list[Finding]
+
+    @property
+    def passed(self) -> bool:
+        return all(finding.holds for finding in self.findings)
+
+
+def programs_of(scenario: CollectiveScenario) -> list[Program]:
+    """The scenario's programs, every call looked up; raises `ScenarioError` at a call that is nothing."""
+    return [
+        Program(
+            each.name or " + ".join(each.calls),
+            tuple(look_up(scenario, call, ("program", p, "calls", c)) for c, call in enumerate(each.calls)),
+            each.bucket,
+        )
+        for p, each in enumerate(scenario.program)
+    ]
+
+
+def look_up(scenario: CollectiveScenario, call: str, path: tuple[str | int, ...]) -> Subject:
+    try:
+        if call in COLLECTIVES:
+            chosen = find(call, "auto" if call not in ("all_reduce", "reduce_scatter", "all_gather") else "ring",
+                          scenario.world.ranks)
+            return named_subject(f"{chosen.name}.{call}")
+        if ".py:" in call:
+            call = str(scenario.origin.folder(path) / call)
+        found = named_subject(call)
+    except ZerosimError as error:
+        raise scenario.origin.error(str(error), path) from error
+    if not found.serves(scenario.world.ranks) and found.algorithm is not None:
+        raise scenario.origin.error(
+            f"{found.name} serves {found.algorithm.limit}, not {scenario.world.ranks}", path, ("world", "ranks")
+        )
+    return found
+
+
+def carry_out_locally(scenario: CollectiveScenario, programs: Sequence[Program]) -> CarriedOut:
+    """In one process, a thread for each rank; with rendezvous sends if the scenario says so."""
+
+    def program(comm: Communicator) -> CarriedOut | None:
+        return carry_out(comm, scenario, programs)
+
+    sends: Any = scenario.world.sends
+    outcome = spawn(program, scenario.world.ranks, sends=sends)[0]
+    assert isinstance(outcome, CarriedOut)
+    return outcome
+
+
+def carry_out(
+    comm: Communicator, scenario: CollectiveScenario, programs: Sequence[Program]
+) -> CarriedOut | None:
+    """As one of the ranks of `comm`; what was found on rank 0, None on the others."""
+    outcomes = []
+    for program in programs:
+        tensors = tensors_of(scenario, comm.rank)
+        traffic = Traffic(comm)
+        gathered = gather_objects(comm, (perform(traffic, program, tensors), traffic.sent_bytes, traffic.messages))
+        if gathered is not None:
+            results, sent_bytes, messages = map(list, zip(*gathered, strict=True))
+            outcomes.append(ProgramOutcome(program, results, sent_bytes, messages))
+    if comm.rank != 0:
+        return None
+    return CarriedOut(scenario, outcomes, list(findings(scenario, outcomes)))
+
+
+def tensors_of(scenario: CollectiveScenario, rank: int) -> list[Array]:
+    """What `rank` brings: the given row, or normally distributed numbers (integers: from −100 to 100)."""
+    values = scenario.values
+    if values.given:
+        return [np.array(values.given[rank], values.dtype)]
+    random = np.random.default_rng([values.seed, rank])
+    if np.dtype(values.dtype).kind == "i":
+        return [random.integers(-100, 101, length).astype(values.dtype) for length in values.lengths]
+    return [random.standard_normal(length).astype(values.dtype) for length in values.lengths]
+
+
+def perform(comm: Communicator, program: Program, tensors: Sequence[Array]) -> Array | None:
+    """All calls of the program; then what this rank has of the last one's result, flat."""
+    buckets = [np.concatenate(tensors)] if program.bucket == "all" else [tensor.copy() for tensor in tensors]
+    for bucket in buckets:
+        for call in program.calls:
+            call(comm, bucket)
+    last = program.calls[-1].collective
+    if last in ("reduce", "gather") and comm.rank != 0:
+        return None
+    if last in ("reduce_scatter", "scatter"):
+        buckets = [split(bucket, comm.size)[comm.rank] for bucket in buckets]
+    return np.concatenate(buckets)
+
+
+def findings(scenario: CollectiveScenario, outcomes: Sequence[ProgramOutcome]) -> Iterator[Finding]:
+    """One for each claim that the scenario makes."""
+    expect = scenario.expect
+    if expect.same_results is not None:
+        yield same_results(scenario, outcomes, claimed=expect.same_results)
+    if expect.ranks_agree is not None:
+        for outcome in outcomes:
+            yield ranks_agree(outcome, claimed=expect.ranks_agree)
+    if expect.same_bytes_sent is not None:
+        yield same_counts("bytes", outcomes, [o.sent_bytes for o in outcomes], claimed=expect.same_bytes_sent)
+    if expect.same_messages is not None:
+        yield same_counts("messages", outcomes, [o.messages for o in outcomes], claimed=expect.same_messages)
+    if expect.results:
+        for outcome in outcomes:
+            yield due_results(scenario, outcome)
+
+
+def same_results(
+    scenario: CollectiveScenario, outcomes: Sequence[ProgramOutcome], *, claimed: bool
+) -> Finding:
+    claim = f"the programs leave {'the same' if claimed else 'different'} bytes"
+    first = outcomes[0]
+    for other in outcomes[1:]:
+        for rank, (mine, theirs) in enumerate(zip(first.results, other.results, strict=True)):
+            if mine is None or theirs is None or mine.tobytes() == theirs.tobytes():
+                continue
+            if len(mine) != len(theirs):
+                return Finding(claim, not claimed, f"{first.program.name} and {other.program.name} leave vectors of "
+                               f"{len(mine)} and {len(theirs)} elements on rank {rank}")
+            seen = f"{first.program.name} and {other.program.name} differ in {share(mine, theirs)} on rank {rank}"
+            return Finding(claim, not claimed, seen + moved_chunks(scenario, first, other, mine, theirs))
+    names = " and ".join(outcome.program.name for outcome in outcomes)
+    return Finding(claim, claimed, f"{names} left the same bytes on every rank")
+
+
+def share(mine: Array, theirs: Array) -> str:
+    differing = int(np.count_nonzero(differs(mine, theirs)))
+    return f"{differing:,} of {len(mine):,} elements ({differing / len(mine):.1%})"
+
+
+def differs(mine: Array, theirs: Array) -> Array:
+    bits = f"u{mine.dtype.itemsize}"
+    found: Array = mine.view(bits) != theirs.view(bits)
+    return found
+
+
+def moved_chunks(
+    scenario: CollectiveScenario, first: ProgramOutcome, other: ProgramOutcome, mine: Array, theirs: Array
+) -> str:
+    """Why: which of the differing elements lie in another chunk in the one program than in the other."""
+    if first.program.bucket == other.program.bucket or scenario.values.given:
+        return ""
+    ranks, lengths = scenario.world.ranks, scenario.values.lengths
+    moved = chunk_numbers(first.program, lengths, ranks) != chunk_numbers(other.program, lengths, ranks)
+    inside = int(np.count_nonzero(differs(mine, theirs) & moved))
+    outside = int(np.count_nonzero(differs(mine, theirs) & ~moved))
+    return (
+        f": {np.count_nonzero(moved):,} elements lie in another chunk there and are added in another order; "
+        f"{inside:,} of those differ, {outside:,} of the rest"
+    )
+
+
+def chunk_numbers(program: Program, lengths: Sequence[int], ranks: int) -> Array:
+    """The number of the chunk in which each element is added."""
+    buckets = [sum(lengths)] if program.bucket == "all" else lengths
+    return np.concatenate([
+        np.repeat(np.arange(ranks), [stop - start for start, stop in bounds(length, ranks)]) for length in buckets
+    ])
+
+
+def ranks_agree(outcome: ProgramOutcome, *, claimed: bool) -> Finding:
+    claim = f"after {outcome.program.name} the ranks hold {'the same' if claimed else 'different'} bytes"
+    held = [(rank, result) for rank, result in enumerate(outcome.results) if result is not None]
+    _, first = held[0]
+    for rank, result in held[1:]:
+        if result.tobytes() != first.tobytes():
+            return Finding(claim, not claimed,
+                           f"after {outcome.program.name} rank {rank} and rank 0 differ in {share(first, result)}")
+    return Finding(claim, claimed, f"after {outcome.program.name} all ranks hold the same bytes")
+
+
+def same_counts(
+    what: str, outcomes: Sequence[ProgramOutcome], counts: Sequence[list[int]], *, claimed: bool
+) -> Finding:
+    same = all(each == counts[0] for each in counts)
+    seen = "; ".join(
+        f"{outcome.program.name} sent {spread(each)} {what} per rank"
+        for outcome, each in zip(outcomes, counts, strict=True)
+    )
+    return Finding(f"the programs send {'as many' if claimed else 'different numbers of'} {what}", same == claimed, seen)
+
+
+def spread(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def due_results(scenario: CollectiveScenario, outcome: ProgramOutcome) -> Finding:
+    claim = f"{outcome.program.name} leaves the expected numbers"
+    for rank, (found, due) in enumerate(zip(outcome.results, scenario.expect.results, strict=True)):
+        if found is None or found.tolist() != list(due):
+            return Finding(claim, False, f"rank {rank} holds {shown(found)}, due is {list(due)}")
+    all_found = "; ".join(f"rank {rank} {shown(result)}" for rank, result in enumerate(outcome.results))
+    return Finding(claim, True, f"{outcome.program.name} left {all_found}")
+
+
+def shown(result: Array | None) -> str:
+    return "nothing" if result is None else f"[{', '.join(f'{each:g}' for each in result.tolist())}]"

@@ -1,0 +1,53 @@
+"""Sums without an order: the ranks agree on exponents, and then add integers.
+
+    contributions   this rank's vectors: one, or one for each of its micro-batches
+    exponent        of each element, common to all contributions of all ranks
+    limb            one of the vectors of integers that stand for a vector of floats
+
+Laws, for n elements, N = size and floats of up to 4 bytes (float64 has two limbs):
+
+    bytes sent     2 · 2n (N − 1)/N for the exponents, 8n (N − 1)/N for the limb, by each rank
+    addition       none: the bits depend neither on the order nor on how contributions are spread over ranks
+
+Which bits these are, `zerosim.fixed_point` says. Numbers only: there is nothing here for symbols to prove.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.collectives import ring
+from zerosim.comm import Communicator
+from zerosim.fixed_point import exponents, quantised, restored
+from zerosim.sharding import bounds, split
+
+
+def reduce_scatter(comm: Communicator, contributions: Sequence[Array]) -> Array:
+    """This rank's chunk of the sum of all contributions of all ranks, each of which brings equally many.
+
+    >>> from zerosim.worlds.local import spawn
+    >>> spawn(lambda comm: reduce_scatter(comm, [np.array([1.0, 2.0**60 * (-1) ** comm.rank])]).tolist(), ranks=2)
+    [[2.0], [0.0]]
+    """
+    terms = comm.size * len(contributions)
+    exponent = exponents(contributions)
+    ring.all_reduce(comm, split(exponent, comm.size), np.maximum)
+
+    total = quantised(contributions[0], exponent, terms)
+    for x in contributions[1:]:
+        total += quantised(x, exponent, terms)
+    for limb in total:
+        ring.reduce_scatter(comm, split(limb, comm.size))
+
+    start, stop = bounds(len(exponent), comm.size)[comm.rank]
+    return restored(total[:, start:stop], exponent[start:stop], terms, contributions[0].dtype)
+
+
+def all_reduce(comm: Communicator, contributions: Sequence[Array]) -> Array:
+    """The sum of all contributions of all ranks: the same bytes on every rank, and on any number of ranks."""
+    whole = np.empty_like(contributions[0])
+    chunks = split(whole, comm.size)
+    chunks[comm.rank][:] = reduce_scatter(comm, contributions)
+    ring.all_gather(comm, chunks)
+    return whole

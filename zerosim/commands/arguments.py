@@ -1,0 +1,27 @@
+"""Kinds of arguments that several commands take."""
+
+import argparse
+
+MOST_RANKS = 4096
+
+
+def rank_counts(text: str) -> list[int]:
+    """Numbers of ranks, as one writes them: one, a range, a list.
+
+    >>> rank_counts("4"), rank_counts("2..5"), rank_counts("1,2,4..6")
+    ([4], [2, 3, 4, 5], [1, 2, 4, 5, 6])
+    """
+    counts: list[int] = []
+    for part in text.split(","):
+        first, dots, last = part.partition("..")
+        try:
+            counts += range(int(first), int(last if dots else first) + 1)
+        except ValueError:
+            raise refused(text) from None
+    if not counts or min(counts) < 1 or max(counts) > MOST_RANKS:
+        raise refused(text)
+    return counts
+
+
+def refused(text: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(f"{text!r} is no number of ranks from 1 to {MOST_RANKS}, range 2..9 or list 2,4,8")

@@ -1,0 +1,108 @@
+"""`zerosim prove`: run a collective on symbols, say what was proved, or name what is wrong with it."""
+
+import argparse
+
+from rich.console import Console
+from rich.markup import escape
+
+from zerosim.commands.arguments import rank_counts
+from zerosim.commands.output import standard_output, write_json
+from zerosim.proof import Proof, prove
+from zerosim.subject import COLLECTIVES, Subject, named_subject
+
+SHOWN = 8
+"""Up to this many ranks the sums are printed."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the flags of `zerosim prove`."""
+    parser.add_argument("subject", help="a name from the table of algorithms, or my_file.py:my_all_reduce")
+    parser.add_argument(
+        "--ranks", type=rank_counts, default=[4], metavar="N",
+        help="a number of ranks, a range or a list: 4, 2..9, 2,4,8; default 4")
+    parser.add_argument(
+        "--as", choices=COLLECTIVES, dest="collective", help="what the function claims to be, if its name does not say")
+    parser.add_argument("--json", metavar="FILE", help="write what was found; - is standard output")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """0 if everything was proved for every number of ranks, 1 if not."""
+    console = standard_output(arguments)
+    subject = named_subject(arguments.subject, arguments.collective)
+    served = [size for size in arguments.ranks if subject.serves(size)]
+    proofs = [prove(subject, size) for size in served]
+    if len(proofs) == 1 and proofs[0].held and proofs[0].size <= SHOWN:
+        show_sums(console, proofs[0])
+    for proof in proofs:
+        show_verdict(console, proof)
+    left_out = [str(size) for size in arguments.ranks if size not in served]
+    if left_out:
+        assert subject.algorithm is not None
+        console.print(f"not for {', '.join(left_out)} ranks: it serves {subject.algorithm.limit}")
+    if arguments.json:
+        write_json(arguments.json, document(subject, proofs))
+    return 0 if proofs and all(proof.holds for proof in proofs) else 1
+
+
+def show_sums(console: Console, proof: Proof) -> None:
+    """What each rank holds of each chunk; ranks that hold the same share a paragraph."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for rank, held in enumerate(proof.held):
+        groups.setdefault(tuple(map(str, held)), []).append(rank)
+    for written, ranks in groups.items():
+        who = "rank" if len(ranks) == 1 else "ranks"
+        console.print(f"[bold]{who} {', '.join(map(str, ranks))}[/]", highlight=False)
+        for chunk, symbol in enumerate(written):
+            console.print(f"  chunk {chunk}  {symbol}", highlight=False, soft_wrap=True)
+
+
+def show_verdict(console: Console, proof: Proof) -> None:
+    """One line for a proof that holds, one for each fault of one that does not."""
+    ranks = f"{proof.size} rank{'s' if proof.size != 1 else ''}"
+    if proof.holds:
+        console.print(f"[green]proved[/] on {ranks}: {', '.join(claims(proof))}", highlight=False)
+        return
+    console.print(f"[red]not proved[/] on {ranks}:", highlight=False)
+    for fault in proof.faults:
+        console.print(f"  {escape(fault.what)}", highlight=False, soft_wrap=True)
+
+
+def claims(proof: Proof) -> list[str]:
+    """What was proved, in words."""
+    subject = proof.subject
+    if not subject.reducing:
+        return ["everything arrives where it belongs", "nothing else does", tried(proof)]
+    words = ["every contribution once, none twice"]
+    if proof.order == "declared":
+        words.append("added in the declared order")
+    elif proof.order is not None:
+        words.append(f"added in {proof.order if proof.order.endswith('order') else f'the order of the {proof.order}'}")
+    else:
+        words.append("added in an order of its own")
+    if subject.collective == "all_reduce":
+        words.append("the same on every rank")
+    return [*words, tried(proof)]
+
+
+def tried(proof: Proof) -> str:
+    lengths = ", ".join(map(str, sorted(proof.lengths)))
+    roots = ", from every root" if proof.subject.rooted and proof.size <= 16 else ""
+    return f"with {lengths} elements{roots}, also when sends wait for their receivers"
+
+
+def document(subject: Subject, proofs: list[Proof]) -> dict[str, object]:
+    return {
+        "schema": "zerosim.proof/1",
+        "subject": subject.name,
+        "collective": subject.collective,
+        "proofs": [
+            {
+                "ranks": proof.size,
+                "holds": proof.holds,
+                "order": proof.order,
+                "held": [[str(symbol) for symbol in held] for held in proof.held],
+                "faults": [vars(fault) for fault in proof.faults],
+            }
+            for proof in proofs
+        ],
+    }

@@ -1,0 +1,128 @@
+"""Sums of floats that do not depend on the order of addition: fixed point under a common exponent.
+
+    K          contributions to each sum
+    exponent   of an element: the least e with |x| < 2**e for all of its contributions
+    grid       2**(exponent − BITS + ⌈log2 K⌉): each contribution is rounded to a multiple of it, half to even
+    BITS       62, so that K multiples below 2**(62 − ⌈log2 K⌉) add up in an int64
+
+Adding integers associates, so only the rounding to the grid matters, and that sees one contribution at a time. A
+float32, with its 24 bits, is a multiple of the grid exactly as long as it lies within 2**−(38 − ⌈log2 K⌉) of the
+largest (2**−30 for 256 contributions); smaller ones round to the grid. A float64 has 53 bits, so what is left of it
+below the grid goes into a second integer, with a finer grid: two limbs. The sum is then rounded to the dtype, and
+lies within one ULP of the exact sum.
+
+Elements with NaN or infinities are handled apart: their integers count what there is of each. So are sums of zeros
+only, which are −0 when every contribution is.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from zerosim.allocation import Array
+
+BITS = 62
+ZEROS = -32_000
+"""In place of the exponent where all contributions are zeros."""
+SPECIAL = 32_000
+"""In place of the exponent where there is a NaN or an infinity."""
+
+PLUS_INFINITY, MINUS_INFINITY, NOT_A_NUMBER = 1, 1 << 20, 1 << 40
+"""What each adds to the integer of a special element: room for a million of either."""
+
+Exponents = npt.NDArray[np.int16]
+Integers = npt.NDArray[np.int64]
+
+
+def exponents(contributions: Sequence[Array]) -> Exponents:
+    """For each element the exponent of the largest of the contributions, or `ZEROS`, or `SPECIAL`.
+
+    The exponents of several groups of contributions combine by their maximum.
+
+    >>> exponents([np.array([1.0, 0.0, np.inf]), np.array([-6.0, 0.0, 1.0])]).tolist()
+    [3, -32000, 32000]
+    """
+    found = np.full(len(contributions[0]), ZEROS, np.int16)
+    for x in contributions:
+        _, exponent = np.frexp(x.astype(np.float64))
+        exponent = np.where(x == 0, ZEROS, exponent)
+        np.maximum(found, np.where(np.isfinite(x), exponent, SPECIAL), out=found, casting="unsafe")
+    return found
+
+
+def limbs(dtype: npt.DTypeLike) -> int:
+    """How many integers stand for one float: 2 for float64, 1 for what has fewer bits."""
+    return 2 if np.dtype(dtype).itemsize == np.float64().itemsize else 1
+
+
+def quantised(x: Array, exponent: Exponents, terms: int) -> Integers:
+    """One contribution of `terms` as integers (limbs, elements): multiples of the grid, then of the finer one.
+
+    Where the exponent is no number, the first limb holds a mark instead.
+    """
+    special, zeros = exponent == SPECIAL, exponent == ZEROS
+    shift = np.where(special | zeros, 0, bits(terms) - exponent.astype(np.int32))
+    rest = np.ldexp(np.where(special, 0, x.astype(np.float64)), shift)
+    integers = np.empty((limbs(x.dtype), len(x)), np.int64)
+    for limb in integers:
+        whole = np.rint(rest)
+        limb[:] = whole
+        rest = np.ldexp(rest - whole, bits(terms))
+    integers[0, special] = marks(x[special])
+    integers[0, zeros] = np.signbit(x[zeros])
+    return integers
+
+
+def restored(total: Integers, exponent: Exponents, terms: int, dtype: npt.DTypeLike) -> Array:
+    """The sums that the integers (limbs, elements) stand for, as `dtype`."""
+    special, zeros = exponent == SPECIAL, exponent == ZEROS
+    shift = np.where(special | zeros, 0, exponent.astype(np.int32) - bits(terms))
+    high = (total[0] + (1 << 31)) >> 32  # so that a small total is all in `rest`, next to the finer limb
+    rest = (total[0] - (high << 32)).astype(np.float64)
+    for depth, limb in enumerate(total[1:], start=1):
+        rest += np.ldexp(limb.astype(np.float64), -depth * bits(terms))
+    with np.errstate(over="ignore"):
+        sums = np.ldexp(np.ldexp(high.astype(np.float64), 32) + rest, shift)
+        sums[special] = unmarked(total[0, special])
+        sums[zeros] = np.where(total[0, zeros] == terms, -0.0, 0.0)
+        rounded: Array = sums.astype(dtype)
+    return rounded
+
+
+def bits(terms: int) -> int:
+    """How many bits a contribution may have so that `terms` of them add up without overflow.
+
+    >>> bits(1), bits(4), bits(5)
+    (62, 60, 59)
+    """
+    return BITS - (terms - 1).bit_length()
+
+
+def marks(x: Array) -> Integers:
+    """What each of these contributions adds to a special element."""
+    return np.select(
+        [np.isnan(x), x == np.inf, x == -np.inf], [NOT_A_NUMBER, PLUS_INFINITY, MINUS_INFINITY], 0
+    ).astype(np.int64)
+
+
+def unmarked(total: Integers) -> Array:
+    """The sum of infinities and NaNs that the counts tell of."""
+    nans, rest = np.divmod(total, NOT_A_NUMBER)
+    minus, plus = np.divmod(rest, MINUS_INFINITY)
+    undefined = (nans > 0) | ((minus > 0) & (plus > 0))
+    return np.select([undefined, plus > 0], [np.nan, np.inf], -np.inf)
+
+
+def exact_sum(contributions: Sequence[Array]) -> Array:
+    """The sum of float vectors, element by element: the same bits in whatever order they come.
+
+    >>> exact_sum([np.array([2.0**30]), np.array([1.0]), np.array([-(2.0**30)])]).tolist()
+    [1.0]
+    """
+    terms = len(contributions)
+    exponent = exponents(contributions)
+    total = np.zeros((limbs(contributions[0].dtype), len(exponent)), np.int64)
+    for x in contributions:
+        total += quantised(x, exponent, terms)
+    return restored(total, exponent, terms, contributions[0].dtype)

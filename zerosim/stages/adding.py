@@ -1,0 +1,85 @@
+"""How a stage carries out an order of addition: first over a rank's micro-batches, then over the ranks.
+
+`orders.ORDERS` declares the same orders for the reference; that both add alike is proved on symbols where there is an
+order, and on numbers where there is none.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zerosim.allocation import Array
+from zerosim.autograd.tape import Accumulate, Total, left_to_right
+from zerosim.collectives import direct, exact, rabenseifner, ring
+from zerosim.comm import Communicator
+from zerosim.sharding import split
+
+ReduceScatter = Callable[..., None]
+"""`reduce_scatter(comm, chunks)`, in place."""
+
+
+@dataclass(frozen=True)
+class Addition:
+    """`accumulate` folds a rank's micro-batches to a total; `reduce_scatter` adds the totals of all ranks.
+
+    The latter returns a full buffer in which this rank's chunk is the sum. `sent_share` is what it sends, in units of
+    n (N − 1)/N for n bytes of float32. `collective` is None where integers are added, in no order.
+    """
+
+    accumulate: Accumulate
+    reduce_scatter: Callable[[Communicator, Total], Array]
+    collective: ReduceScatter | None
+    sent_share: int = 1
+
+
+def in_order(accumulate: Accumulate, collective: ReduceScatter, whole: Callable[[Total], Array]) -> Addition:
+    """An addition whose totals are flat buffers (`whole` takes them out) that `collective` works on in place."""
+
+    def reduce_scatter(comm: Communicator, total: Total) -> Array:
+        full = whole(total)
+        collective(comm, split(full, comm.size))
+        return full
+
+    return Addition(accumulate, reduce_scatter, collective)
+
+
+def itself(total: Total) -> Array:
+    full: Array = total
+    return full
+
+
+def by_pairs(total: Total, contribution: Array) -> Total:
+    """Equal halves first, as a binary counter carries: ((g₀ + g₁) + (g₂ + g₃)) + …"""
+    halves = total or []
+    count = 1
+    while halves and halves[-1][0] == count:
+        _, left = halves.pop()
+        left += contribution
+        count, contribution = 2 * count, left
+    halves.append((count, contribution))
+    return halves
+
+
+def root_of_tree(total: Total) -> Array:
+    ((_, full),) = total
+    root: Array = full
+    return root
+
+
+def kept_apart(total: Total, contribution: Array) -> Total:
+    """All contributions: what they are rounded to is known only when all ranks have theirs."""
+    return [*(total or []), contribution]
+
+
+def exact_reduce_scatter(comm: Communicator, total: Total) -> Array:
+    chunk = exact.reduce_scatter(comm, total)
+    full: Array = total[0]
+    split(full, comm.size)[comm.rank][:] = chunk
+    return full
+
+
+ADDITIONS: dict[str, Addition] = {
+    "ring": in_order(left_to_right, ring.reduce_scatter, itself),
+    "rank": in_order(left_to_right, direct.reduce_scatter, itself),
+    "tree": in_order(by_pairs, rabenseifner.reduce_scatter, root_of_tree),
+    "exact": Addition(kept_apart, exact_reduce_scatter, None, sent_share=3),
+}
