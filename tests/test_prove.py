@@ -81,6 +81,11 @@ def raises(comm, x):
     return x[comm.size]
 
 
+def fills_with_zeros(comm, chunks):
+    for chunk in chunks:
+        chunk[:] = 0
+
+
 BROKEN = [
     (double_count, "all_reduce", 4, ["is added 2 times", "rank", "with a message from rank"]),
     (lost_chunk, "all_gather", 4, ["chunk 3", "a place that nobody filled"]),
@@ -91,6 +96,7 @@ BROKEN = [
     (receive_before_send, "all_gather", 3, ["no rank can go on", "rank 0 waits for a message from rank 2"]),
     (leaves_mail, "all_gather", 3, ["ended without receiving 1 message"]),
     (returns_nothing, "all_reduce", 2, ["returned None", "name its second parameter `chunks`"]),
+    (fills_with_zeros, "all_gather", 2, ["a place that nobody filled"]),
     (raises, "all_reduce", 2, ["IndexError", "raised on rank"]),
 ]
 

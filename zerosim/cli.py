@@ -13,6 +13,7 @@ from zerosim.errors import ZerosimError
 
 COMMANDS = {
     "run": ("zerosim.commands.run", "train by a scenario file and compare every bit"),
+    "show": ("zerosim.commands.show", "draw what a collective does, round by round, or list them all"),
     "prove": ("zerosim.commands.prove", "prove a collective, ours or yours, on symbols"),
     "memory": ("zerosim.commands.memory", "memory of model states, by formula"),
     "bench": ("zerosim.commands.bench", "measure ratios of times within one run"),

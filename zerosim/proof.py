@@ -15,7 +15,7 @@ from zerosim.comm import Communicator
 from zerosim.errors import Deadlock
 from zerosim.sharding import bounds
 from zerosim.subject import Subject
-from zerosim.terms import Blank, Symbol, Term, blanks, commuted, leaves, symbols
+from zerosim.terms import Symbol, Term, blanks, commuted, leaves, symbols
 from zerosim.worlds.local import Sends
 from zerosim.worlds.record import Recording, elements, record
 
@@ -207,12 +207,12 @@ def difference(held: Symbol, expected: Sequence[Term]) -> str:
         complaints.append(f"{names(lost)} missing")
     if doubled:
         complaints.append(f"{names(doubled)} added {max(found[leaf] for leaf in doubled)} times")
-    if any(isinstance(leaf, Blank) for leaf in foreign):
+    if any(not isinstance(leaf, Term) for leaf in foreign):
         complaints.append("a place that nobody filled")
-    strays = [f"{leaf} of element {leaf.element}" for leaf in foreign if leaf.element != element]
-    strays = [stray for stray, leaf in zip(strays, foreign, strict=False) if isinstance(leaf, Term)]
+    strays = [leaf for leaf in foreign if isinstance(leaf, Term) and leaf.element != element]
     if strays:
-        complaints.append(f"misplaced: {', '.join(strays)}, where element {element} belongs")
+        told_of = ", ".join(f"{stray} of element {stray.element}" for stray in strays)
+        complaints.append(f"misplaced: {told_of}, where element {element} belongs")
     uninvited = [leaf for leaf in foreign if isinstance(leaf, Term) and leaf.element == element]
     if uninvited:
         complaints.append(f"{names(uninvited)} does not belong here")

@@ -1,6 +1,8 @@
 """Kinds of arguments that several commands take."""
 
 import argparse
+import re
+from collections.abc import Callable
 
 MOST_RANKS = 4096
 
@@ -25,3 +27,19 @@ def rank_counts(text: str) -> list[int]:
 
 def refused(text: str) -> argparse.ArgumentTypeError:
     return argparse.ArgumentTypeError(f"{text!r} is no number of ranks from 1 to {MOST_RANKS}, range 2..9 or list 2,4,8")
+
+
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """A reader of whole numbers from `least` to `most`.
+
+    >>> whole_number(1, 64)("8")
+    8
+    """
+
+    def read(text: str) -> int:
+        if re.fullmatch(r"\d{1,18}", text, re.A) and least <= int(text) <= most:
+            return int(text)
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}; give a whole number from {least} to {most}")
+
+    return read

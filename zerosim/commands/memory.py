@@ -2,11 +2,12 @@
 
 import argparse
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
 from fractions import Fraction
 from typing import Any
 
+from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import standard_output, write_json
 from zerosim.optim import OPTIMIZERS
 from zerosim.plan.estimate import Estimate, by_deepspeed, by_paper
@@ -165,19 +166,3 @@ def parameter_count(text: str) -> int:
             f"found {text!r}; give a whole number from 1 to {MOST_PARAMETERS:.0e}, such as "
             "7500000000, 7.5e9, 7.5B or 350M")
     return int(count)
-
-
-def whole_number(least: int, most: int) -> Callable[[str], int]:
-    """A reader of whole numbers from `least` to `most`.
-
-    >>> whole_number(1, 64)("8")
-    8
-    """
-
-    def read(text: str) -> int:
-        if re.fullmatch(r"\d{1,18}", text, re.A) and least <= int(text) <= most:
-            return int(text)
-        raise argparse.ArgumentTypeError(
-            f"found {text!r}; give a whole number from {least} to {most}")
-
-    return read

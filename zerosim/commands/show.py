@@ -1,0 +1,94 @@
+"""`zerosim show`: the schedule of a collective, drawn from a recorded run, or the table of algorithms."""
+
+import argparse
+from collections.abc import Callable
+
+from zerosim.collectives import find
+from zerosim.commands.arguments import whole_number
+from zerosim.commands.output import standard_output, write_json
+from zerosim.errors import CollectiveError, UsageError
+from zerosim.report import algorithms_table
+from zerosim.report.schedule import document, scheduled
+from zerosim.report.schedule_svg import picture
+from zerosim.report.schedule_text import show_schedule
+from zerosim.subject import COLLECTIVES, Subject, named_subject
+
+MOST_RANKS = 128
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the flags of `zerosim show`."""
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument(
+        "subject", nargs="?", help="a name from the table of algorithms, or my_file.py:my_all_reduce")
+    asked.add_argument("--list", action="store_true", help="the table of algorithms, with figures for --ranks or 8")
+    parser.add_argument(
+        "--ranks", type=whole_number(1, MOST_RANKS), metavar="N", help="number of ranks; default 4")
+    parser.add_argument(
+        "--root", type=int, metavar="R", help="the rank that has, or gets, the whole; default 0")
+    parser.add_argument(
+        "--as", choices=COLLECTIVES, dest="collective", help="what the function claims to be, if its name does not say")
+    parser.add_argument("--svg", metavar="FILE", help="write it as a picture")
+    parser.add_argument("--json", metavar="FILE", help="write it as data; - is standard output")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """0 if the collective keeps its promise, or for the table; 1 if it does not."""
+    return show_table(arguments) if arguments.list else show_run(arguments)
+
+
+def show_table(arguments: argparse.Namespace) -> int:
+    for flag in ("root", "collective", "svg"):
+        if getattr(arguments, flag) is not None:
+            raise UsageError(f"leave out --{flag.replace('collective', 'as')}: it is for a drawing, not for --list")
+    size = arguments.ranks or 8
+    algorithms_table.show_algorithms(standard_output(arguments), size)
+    if arguments.json:
+        write("--json", arguments.json, lambda: write_json(arguments.json, algorithms_table.document(size)))
+    return 0
+
+
+def show_run(arguments: argparse.Namespace) -> int:
+    size = arguments.ranks or 4
+    subject = named_subject(arguments.subject, arguments.collective)
+    check_served(subject, size)
+    check_root(subject, size, arguments.root)
+    schedule = scheduled(subject, size, arguments.root or 0)
+    show_schedule(standard_output(arguments), schedule)
+    if arguments.svg:
+        drawn = picture(schedule)
+        write("--svg", arguments.svg, lambda: write_text(arguments.svg, drawn))
+    if arguments.json:
+        write("--json", arguments.json, lambda: write_json(arguments.json, document(schedule)))
+    return 1 if schedule.faults else 0
+
+
+def check_served(subject: Subject, size: int) -> None:
+    """Refuse a number of ranks that the algorithm does not serve, naming one that does."""
+    if subject.algorithm is not None:
+        try:
+            find(subject.collective, subject.algorithm.name, size)
+        except CollectiveError as error:
+            raise UsageError(str(error)) from error
+
+
+def check_root(subject: Subject, size: int, root: int | None) -> None:
+    if root is None:
+        return
+    if not subject.rooted:
+        raise UsageError(f"leave out --root: {subject.name} has none")
+    if not 0 <= root < size:
+        raise UsageError(f"--root {root} is none of the {size} ranks: give one from 0 to {size - 1}")
+
+
+def write_text(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def write(flag: str, path: str, writing: Callable[[], None]) -> None:
+    """Carry out `writing`; a file that cannot be written is the command line's mistake."""
+    try:
+        writing()
+    except OSError as error:
+        raise UsageError(f"{flag} {path}: {error.strerror}; name a file in a folder that exists") from error

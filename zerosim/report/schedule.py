@@ -1,0 +1,341 @@
+"""A recorded run as a schedule: who sends which chunk to whom in each round, and what every rank then holds.
+
+    state      what all ranks hold after a round; state 0 is the start
+    place      where in a rank's vector a chunk belongs; chunks are recorded with one element each
+    outside    held, but in memory of the algorithm's own, not in the vector
+
+Whatever is drawn or written of a schedule is read off the recording: nothing here knows an algorithm.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+from zerosim.comm import Communicator
+from zerosim.proof import Place, Proof, check_order, claims, faults, run, told
+from zerosim.subject import Subject
+from zerosim.terms import Blank, Sum, Term, blanks, leaves
+from zerosim.worlds.record import Message, Recording, elements, record
+
+WIDEST = 9
+"""Columns of the longest sum that is written out in a cell."""
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """One message: the chunks it carries, and the places they take at its destination."""
+
+    round: int
+    source: int
+    to: int
+    chunks: tuple[int, ...]
+    lands: tuple[int, ...]
+    reduced: bool
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a rank holds in one place, and since which round.
+
+    `complete`: it is what the collective promises for this place.
+    """
+
+    holds: Any
+    place: int
+    since: int
+    outside: bool = False
+    complete: bool = False
+
+    @cached_property
+    def text(self) -> str:
+        """The ranks whose contributions it holds, in their order of addition.
+
+        >>> Cell((Term(2) + Term(3)) + Term(0), place=0, since=2, complete=True).text
+        '2+3+0✓'
+        """
+        held = abbreviated_sum(self.holds, self.place)
+        return (f"({held})" if self.outside else held) + "✓" * self.complete
+
+
+State = Sequence[tuple[Cell, ...]]
+"""The cells of every rank."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A run of `subject` on `size` ranks; `faults` say in a line each what is wrong with it.
+
+    There is a state for the start, for every round, and one more where ranks moved something in their own memory
+    after the last round.
+    """
+
+    subject: Subject
+    size: int
+    root: int
+    chunks: int
+    rounds: int
+    arrows: list[Arrow]
+    states: list[State]
+    faults: list[str]
+
+    @property
+    def title(self) -> str:
+        ranks = f"{self.size} rank{'s' * (self.size > 1)}"
+        root = f", root {self.root}" if self.subject.rooted else ""
+        return f"{self.subject.name} on {ranks}{root}"
+
+    @property
+    def cost(self) -> str:
+        messages = len(self.arrows)
+        return f"{self.rounds} round{'s' * (self.rounds != 1)}, {messages} message{'s' * (messages != 1)}"
+
+    @property
+    def verdict(self) -> str:
+        """In one line what became of it."""
+        if self.faults:
+            more = len(self.faults) - 1
+            return f"FAILED: {self.faults[0]}" + (f"; and {more} more rank{'s' * (more > 1)}" if more else "")
+        if not self.chunks:
+            return "PASSED: every rank returned"
+        return f"PASSED: every rank holds what {self.subject.collective} promises"
+
+    def arrows_in(self, round_: int) -> list[Arrow]:
+        return [arrow for arrow in self.arrows if arrow.round == round_]
+
+    def news(self) -> Iterator[tuple[int, Cell]]:
+        """Every cell once, in the state in which it is new, with its rank."""
+        for since, state in enumerate(self.states):
+            for rank, cells in enumerate(state):
+                yield from ((rank, cell) for cell in cells if cell.since == since)
+
+    def heading(self, state: int) -> str:
+        """When a state is reached."""
+        if state == 0:
+            return "start"
+        return f"round {state}" if state <= self.rounds else "end"
+
+    def place_name(self, place: int) -> str:
+        return "vector" if self.whole else f"chunk {place}"
+
+    def cargo(self, arrow: Arrow) -> str:
+        """What a message carries, in words."""
+        if not self.chunks:
+            return "empty"
+        if self.whole and arrow.chunks:
+            return "vector"
+        if len(arrow.chunks) == self.chunks > 1:
+            return "all chunks"
+        if not arrow.chunks:
+            return "other data"
+        return f"chunk{'s' * (len(arrow.chunks) > 1)} {abbreviated(arrow.chunks, ',')}"
+
+    @property
+    def whole(self) -> bool:
+        """Whether the vector is never cut."""
+        return self.chunks == 1 < self.size
+
+
+def scheduled(subject: Subject, size: int, root: int = 0) -> Schedule:
+    """The schedule of a recorded run of `subject` on `size` ranks, as far as it got.
+
+    >>> from zerosim.subject import named_subject
+    >>> schedule = scheduled(named_subject("ring.all_reduce"), 3)
+    >>> schedule.cost, schedule.arrows[0].chunks, [cell.text for cell in schedule.states[-1][0]]
+    ('4 rounds, 12 messages', (1,), ['1+2+0✓', '2+0+1✓', '0+1+2✓'])
+    """
+    recording = recorded(subject, size, root)
+    chunks = len(recording.holds(0, after=0))
+    promised = claims(subject.collective, size, chunks, root) if chunks else {}
+    arrivals = list(witnessed_arrivals(recording))
+    histories = [history(recording, rank, arrivals, promised) for rank in range(size)]
+    states: list[State] = list(zip(*histories, strict=True))
+    if states[-1] == states[-2]:
+        states.pop()
+    return Schedule(
+        subject, size, root, chunks, recording.rounds,
+        sorted((arrow(message, vector) for message, vector in arrivals), key=lambda each: (each.round, each.to)),
+        states, complaints(subject, recording, chunks, root),
+    )
+
+
+def recorded(subject: Subject, size: int, root: int) -> Recording:
+    """A run with one element in each chunk; with only one where an algorithm of the table never cuts its vector."""
+    if subject.collective == "barrier":
+
+        def program(comm: Communicator, nothing: Any) -> tuple[Any, ...]:
+            subject.function(comm)
+            return elements(nothing)
+
+        return record(program, [blanks(rank, 0) for rank in range(size)])
+    recording = run(subject, size, size, root)
+    if subject.algorithm is not None and all(len(message.carried) == size for message in recording.messages):
+        return run(subject, size, 1, root)
+    return recording
+
+
+def complaints(subject: Subject, recording: Recording, chunks: int, root: int) -> list[str]:
+    """What is wrong with a run: why it ended early, what is in a wrong place, or added in a wrong order."""
+    if recording.results is None:
+        return [told(recording.failure)]
+    proof = Proof(subject, recording.size)
+    if chunks:
+        proof.faults += faults(subject, recording, chunks, root)
+    if subject.reducing and proof.holds:
+        check_order(proof, recording.results, chunks, root)
+    return [fault.what for fault in proof.faults]
+
+
+def witnessed_arrivals(recording: Recording) -> Iterator[tuple[Message, tuple[Any, ...]]]:
+    """Every message with the vector of its receiver right after it."""
+    vectors = [iter(history[1:]) for history in recording.vectors]
+    for message in recording.messages:
+        yield message, next(vectors[message.to])[1]
+
+
+def arrow(message: Message, vector: Sequence[Any]) -> Arrow:
+    chunks = chunks_of(message.carried)
+    landed = {id(symbol) for symbol in message.landed}
+    lands = tuple(place for place, symbol in enumerate(vector) if id(symbol) in landed)
+    return Arrow(message.round, message.source, message.to, chunks, lands or chunks, message.reduced)
+
+
+def history(
+    recording: Recording,
+    rank: int,
+    arrivals: Iterable[tuple[Message, tuple[Any, ...]]],
+    promised: Mapping[Place, list[Term]],
+) -> list[tuple[Cell, ...]]:
+    """The cells of `rank` at the start, after every round, and at the end.
+
+    What was received outside of the vector stands for a place until something arrives in that place of the vector.
+    """
+    arrival_in = {message.round: (message, vector) for message, vector in arrivals if message.to == rank}
+    vector = recording.holds(rank, after=0)
+    outside: dict[int, Any] = {}
+
+    def cell(place: int, since: int) -> Cell:
+        holds = outside.get(place, vector[place])
+        due = promised.get((rank, place))
+        complete = due is not None and place not in outside and Counter(leaves(holds)) == Counter(due)
+        return Cell(holds, place, since, place in outside, complete)
+
+    def renewed(old: Cell, since: int) -> Cell:
+        same = old.holds is outside.get(old.place, vector[old.place]) and old.outside == (old.place in outside)
+        return old if same else cell(old.place, since)
+
+    cells = tuple(cell(place, 0) for place in range(len(vector)))
+    states = [cells]
+    for round_ in range(1, recording.rounds + 1):
+        if round_ in arrival_in:
+            before = vector
+            message, vector = arrival_in[round_]
+            placed = [place for place, symbol in enumerate(vector) if symbol is not before[place]]
+            outside = {place: symbol for place, symbol in outside.items() if place not in placed}
+            outside |= received_outside(message, vector)
+            cells = tuple(renewed(old, round_) for old in cells)
+        states.append(cells)
+    if recording.results is not None:
+        vector, outside, end = recording.results[rank], {}, recording.rounds + 1
+        cells = tuple(renewed(old, end) for old in cells)
+    return [*states, cells]
+
+
+def received_outside(message: Message, vector: Sequence[Any]) -> dict[int, Any]:
+    """By chunk, what a message left in other memory than the vector."""
+    inside = {id(symbol) for symbol in vector}
+    return {
+        chunk: symbol
+        for symbol in message.landed if id(symbol) not in inside
+        for chunk in chunks_of([symbol]) if chunk < len(vector)
+    }
+
+
+def chunks_of(symbols: Iterable[Any]) -> tuple[int, ...]:
+    """The chunks that contributions belong to, in the order of their first appearance.
+
+    >>> chunks_of([Term(0, 4) + Term(1, 4), Term(0, 0)])
+    (4, 0)
+    """
+    found = (leaf for symbol in symbols for leaf in leaves(symbol))
+    return tuple(dict.fromkeys(leaf.element for leaf in found if isinstance(leaf, Term | Blank)))
+
+
+def abbreviated_sum(symbol: Any, place: int) -> str:
+    """The ranks in a sum, left to right; a contribution to another chunk names that chunk.
+
+    >>> abbreviated_sum((Term(3, 1) + Term(0, 1)) + Term(1, 1), place=1), abbreviated_sum(Term(2, 1), place=0)
+    ('3+0+1', '2[1]')
+    """
+    found: list[Any] = list(leaves(symbol))
+    if all(isinstance(leaf, Term) and leaf.element == place for leaf in found):
+        text = abbreviated([leaf.rank for leaf in found], "+")
+    else:
+        text = "+".join(one_term(leaf, place) for leaf in found)
+    return text if len(text) <= WIDEST else f"{len(found)} terms"
+
+
+def one_term(leaf: Any, place: int) -> str:
+    match leaf:
+        case Term(rank, element):
+            return f"{rank}" if element == place else f"{rank}[{element}]"
+        case Blank():
+            return "·"
+    return "?"
+
+
+def abbreviated(numbers: Sequence[int], joint: str) -> str:
+    """The numbers; if there are more than four, three or more in a row by their first and last.
+
+    >>> abbreviated([1, 2, 3, 0], "+"), abbreviated([1, 2, 3, 4, 0], "+")
+    ('1+2+3+0', '1…4+0')
+    """
+    if len(numbers) <= 4:
+        return joint.join(map(str, numbers))
+    jumps = [i for i, (here, following) in enumerate(pairwise(numbers), 1) if following != here + 1]
+    parts: list[str] = []
+    for first, last in pairwise([0, *jumps, len(numbers)]):
+        row = numbers[first:last]
+        parts += [f"{row[0]}…{row[-1]}"] if len(row) > 2 else map(str, row)
+    return joint.join(parts)
+
+
+def expression(symbol: Any, place: int) -> str:
+    """A sum with its parentheses; `g2` is what rank 2 brought to this place, `g2[1]` what it brought to chunk 1.
+
+    >>> expression((Term(1) + Term(2)) + Term(0), place=0)
+    '((g1 + g2) + g0)'
+    """
+    if isinstance(symbol, Sum):
+        return f"({expression(symbol.left, place)} + {expression(symbol.right, place)})"
+    return f"g{one_term(symbol, place)}" if isinstance(symbol, Term) else one_term(symbol, place)
+
+
+def document(schedule: Schedule) -> dict[str, Any]:
+    """The schedule as JSON: all messages, and what every place holds whenever that changed."""
+    return {
+        "schema": "zerosim.schedule/1",
+        "name": schedule.subject.name,
+        "collective": schedule.subject.collective,
+        "size": schedule.size,
+        "root": schedule.root if schedule.subject.rooted else None,
+        "chunks": schedule.chunks,
+        "rounds": schedule.rounds,
+        "messages": [
+            {
+                "round": arrow.round, "source": arrow.source, "to": arrow.to,
+                "chunks": list(arrow.chunks), "reduced": arrow.reduced,
+            }
+            for arrow in schedule.arrows
+        ],
+        "holdings": [
+            {
+                "round": cell.since, "rank": rank, "chunk": cell.place,
+                "holds": expression(cell.holds, cell.place), "outside": cell.outside, "complete": cell.complete,
+            }
+            for rank, cell in schedule.news()
+        ],
+        "faults": schedule.faults,
+    }
