@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tests.mpi.launch import ROOT, mpirun
-from zerosim.recipe import prepare
 from zerosim.carry import carry_out_locally, programs_of
+from zerosim.recipe import prepare
 from zerosim.report.carried_out import carried_out_document
 from zerosim.report.document import document
 from zerosim.run import Silent, run_locally

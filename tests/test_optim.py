@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerosim.optim import OPTIMIZERS, PIECE, Hyperparameters
+from zerosim.optim import OPTIMIZERS, PIECE, Hyperparameters, apply
 
 optimizers = pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.get)
 hyperparameters = st.builds(
@@ -54,8 +54,8 @@ def test_however_a_vector_is_cut_its_bits_come_out_the_same(optimizer, h, data):
 
 
 def test_an_optimizer_that_looks_beyond_its_element_is_caught():
-    def normalised(w, g, *, t, h, a, b):
-        w -= h.learning_rate * g / np.abs(g).max()
+    def normalised(g, *, t, h, a, b):
+        a[:] = h.learning_rate * g / np.abs(g).max()
 
     planted = replace(OPTIMIZERS["sgd"], formula=normalised)
     with pytest.raises(AssertionError, match="cuts changed the weights"):
@@ -111,6 +111,29 @@ def test_three_steps_end_where_pytorch_2_13_ends(name, expected):
         h = Hyperparameters(learning_rate=0.01, weight_decay=0.1)
         OPTIMIZERS[name].update(weights, np.array(gradient), state, step, h)
     np.testing.assert_allclose(weights, expected, rtol=1e-14)
+
+
+@given(st.sampled_from(list(OPTIMIZERS.values())), hyperparameters, st.integers(0, 99))
+def test_applying_the_differences_elsewhere_gives_the_same_bytes(optimizer, h, seed):
+    rng = np.random.default_rng(seed)
+    here, *gradients = rng.standard_normal((3, 100), np.float32)
+    there = here.copy()
+    state, other_state = zeros(optimizer, 100, np.float32), zeros(optimizer, 100, np.float32)
+    for step, gradient in enumerate(gradients, start=1):
+        optimizer.update(here, gradient, state, step, h)
+        out = np.empty(100, np.float32)
+        optimizer.differences(there, gradient, other_state, step, h, out=out)
+        apply(there, out, optimizer.decay(h))
+    assert here.tobytes() == there.tobytes()
+
+
+def test_a_gradient_factor_is_a_multiplication_of_the_gradient():
+    for optimizer in OPTIMIZERS.values():
+        weights, gradient = np.random.default_rng(0).standard_normal((2, 50), np.float32)
+        other = weights.copy()
+        optimizer.update(weights, gradient, zeros(optimizer, 50, np.float32), 1, Hyperparameters(gradient_factor=0.3))
+        optimizer.update(other, gradient * np.float32(0.3), zeros(optimizer, 50, np.float32), 1, Hyperparameters())
+        assert weights.tobytes() == other.tobytes()
 
 
 @optimizers

@@ -17,13 +17,15 @@ title = "ZeRO Stage III on handwritten digits"
 caption = "equal to the bit"
 [world]
 ranks = 2
+memory_limit_mb = 600
 [data]
 source = "digits"
 [model]
 hidden = []
 activation = "gelu"
+frozen = [0]
 [train]
-steps = 0
+steps = 5
 micro_batch = 8
 micro_batches = 6
 optimizer = "adamw"
@@ -33,13 +35,27 @@ epsilon = 1e-6
 momentum = 0.5
 weight_decay = 0.1
 seed = 9223372036854775807
+decay_biases = false
+schedule = "cosine"
+warmup_steps = 2
+clip_norm = 1
+precision = "bf16"
+loss_scale = 8
 [parallel]
 stages = ["zero3", "ddp"]
-order = "exact"
+order = "rank"
+units = [[0]]
+accumulation = "micro_batch"
+accumulate_dtype = "fp32"
+reduce_dtype = "fp32"
+gradients = "all_reduce"
+publish = "updates"
+reshard_after_forward = false
 [check]
 reference = false
 test_accuracy = 0.5
 same_bits_on = [1, 2]
+does_not_fit = ["ddp"]
 """
 
 
@@ -72,7 +88,7 @@ def test_an_empty_file_is_all_defaults(loaded):
 def test_every_key_can_be_set_and_is_reported(loaded):
     scenario = loaded(COMPLETE)
     default = Scenario()
-    changed = {"source"}
+    changed = {"source", "tied", "prefetch"}
     for section in fields(Scenario):
         if is_dataclass(getattr(default, section.name)) and section.name != "origin":
             for key in fields(getattr(default, section.name)):
@@ -90,23 +106,29 @@ def test_every_key_can_be_set_and_is_reported(loaded):
 def test_the_defaults_of_the_design():
     assert resolved(Scenario()) == {
         "kind": "training", "title": "", "caption": "",
-        "world": {"ranks": 4},
+        "world": {"ranks": 4, "memory_limit_mb": 0},
         "data": {"source": "digits"},
-        "model": {"hidden": [64, 64], "activation": "relu"},
+        "model": {"hidden": [64, 64], "activation": "relu", "frozen": [], "tied": []},
         "train": {
             "steps": 20, "micro_batch": 16, "micro_batches": 4, "optimizer": "adam",
             "learning_rate": 1e-3, "betas": [0.9, 0.999], "epsilon": 1e-8, "momentum": 0.9,
-            "weight_decay": 0.0, "seed": 0,
+            "weight_decay": 0.0, "seed": 0, "decay_biases": True, "schedule": "constant",
+            "warmup_steps": 0, "clip_norm": 0.0, "precision": "fp32", "loss_scale": "dynamic",
         },
-        "parallel": {"stages": ["ddp", "zero1", "zero2", "zero3"], "order": "ring"},
-        "check": {"reference": True, "test_accuracy": 0.0, "same_bits_on": []},
+        "parallel": {
+            "stages": ["ddp", "zero1", "zero2", "zero3"], "order": "ring", "units": "layer",
+            "accumulation": "boundary", "accumulate_dtype": "weights", "reduce_dtype": "weights",
+            "gradients": "reduce_scatter", "publish": "weights", "reshard_after_forward": True,
+            "prefetch": False,
+        },
+        "check": {"reference": True, "test_accuracy": 0.0, "same_bits_on": [], "does_not_fit": []},
     }
 
 
 def test_a_pickled_scenario_is_the_same_and_can_still_blame(loaded):
     scenario = pickle.loads(pickle.dumps(loaded(COMPLETE)))
     assert scenario == loaded(COMPLETE)
-    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:12:9: no"
+    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:14:9: no"
 
 
 @pytest.mark.parametrize(("optimizer", "weight_decay"), [

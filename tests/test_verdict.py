@@ -179,7 +179,7 @@ def test_a_message_too_many_breaks_the_traffic_formula(monkeypatch):
     monkeypatch.setitem(STAGES, "zero1", sabotaged(STAGES, "zero1", step=chatty))
     outcome = run(stages=("zero1",))
     assert outcome.stages[0].equal
-    assert not outcome.stages[0].traffic_holds
+    assert outcome.failures == [("zero1", "bytes sent are not the formula's")]
     assert not outcome.passed
 
 

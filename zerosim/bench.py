@@ -103,7 +103,7 @@ def timed(step: Iterator[None]) -> float:
 def steps(comm: Communicator, name: str) -> Iterator[None]:
     """One training step of stage `name` each time the next item is asked for."""
     recipe = recipe_of(comm.size)
-    replica = recipe.replica(Traffic(comm), allocate)
+    replica = recipe.replica(name, Traffic(comm), allocate)
     stage = STAGES[name]
     stage.keep(replica, recipe.initial)
     (batch,) = recipe.batches(comm.rank)

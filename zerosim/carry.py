@@ -112,7 +112,8 @@ def carry_out(
     for program in programs:
         tensors = tensors_of(scenario, comm.rank)
         traffic = Traffic(comm)
-        gathered = gather_objects(comm, (perform(traffic, program, tensors), traffic.sent_bytes, traffic.messages))
+        result = perform(traffic, program, tensors)
+        gathered = gather_objects(comm, (result, traffic.sent_bytes, traffic.messages))
         if gathered is not None:
             results, sent_bytes, messages = map(list, zip(*gathered, strict=True))
             outcomes.append(ProgramOutcome(program, results, sent_bytes, messages))
@@ -223,7 +224,7 @@ def ranks_agree(outcome: ProgramOutcome, *, claimed: bool) -> Finding:
     for rank, result in held[1:]:
         if result.tobytes() != first.tobytes():
             return Finding(claim, not claimed,
-                           f"after {outcome.program.name} rank {rank} and rank 0 differ in {share(first, result)}")
+                           f"after {outcome.program.name} ranks {rank} and 0 differ in {share(first, result)}")
     return Finding(claim, claimed, f"after {outcome.program.name} all ranks hold the same bytes")
 
 

@@ -15,6 +15,7 @@ COMMANDS = {
     "run": ("zerosim.commands.run", "train by a scenario file and compare every bit"),
     "show": ("zerosim.commands.show", "draw what a collective does, round by round, or list them all"),
     "prove": ("zerosim.commands.prove", "prove a collective, ours or yours, on symbols"),
+    "grade": ("zerosim.commands.grade", "grade a learner's functions against proofs and laws"),
     "memory": ("zerosim.commands.memory", "memory of model states, by formula"),
     "bench": ("zerosim.commands.bench", "measure ratios of times within one run"),
 }

@@ -40,6 +40,7 @@ class Layer:
     inputs: int
     outputs: int
     operations: tuple[Operation, ...]
+    frozen: bool = False
 
     @property
     def name(self) -> str:
@@ -70,6 +71,11 @@ class Unit:
     """
 
     layers: tuple[Layer, ...]
+
+    @property
+    def frozen(self) -> bool:
+        """Whether its weights stay as they are: it then has no gradient and no optimizer state."""
+        return self.layers[0].frozen
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -128,21 +134,41 @@ class Model:
         return sum(unit.count for unit in self.units)
 
     @property
+    def lowest_trained(self) -> int:
+        """The first layer that is not frozen: nothing below it needs a gradient."""
+        return next((unit.layers[0].index for unit in self.units if not unit.frozen), len(self.layers))
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Of all units, in model order."""
+        return tuple(layer for unit in self.units for layer in unit.layers)
+
+    @property
     def parameters(self) -> tuple[Parameter, ...]:
         """Of all units, in model order."""
         return tuple(parameter for unit in self.units for parameter in unit.parameters)
 
 
 def mlp(
-    inputs: int, hidden: Sequence[int], outputs: int, activation: str, loss: str
+    inputs: int,
+    hidden: Sequence[int],
+    outputs: int,
+    activation: str,
+    loss: str,
+    *,
+    groups: Sequence[Sequence[int]] | None = None,
+    frozen: Collection[int] = (),
 ) -> Model:
-    """A multi-layer perceptron: `len(hidden) + 1` layers, each a unit of its own.
+    """A multi-layer perceptron of `len(hidden) + 1` layers, each a unit of its own unless `groups` says otherwise.
 
-    `activation` is a key of `ACTIVATIONS`, `loss` one of `LOSSES`.
+    `activation` is a key of `ACTIVATIONS`, `loss` one of `LOSSES`. `groups` lists the layers of each unit, all of them
+    in order; the layers in `frozen` keep their weights. Raises `ZerosimError` when a unit would be frozen in part.
 
     >>> model = mlp(784, [1024, 1024, 1024], 10, "gelu", "cross_entropy")
     >>> [unit.name for unit in model.units], model.count
     (['layers.0', 'layers.1', 'layers.2', 'layers.3'], 2913290)
+    >>> [unit.name for unit in mlp(4, [4, 4], 2, "relu", "cross_entropy", groups=[[0, 1], [2]]).units]
+    ['layers.0-1', 'layers.2']
     """
     _check_known("activation", activation, ACTIVATIONS)
     _check_known("loss", loss, LOSSES)
@@ -150,10 +176,25 @@ def mlp(
     if min(widths) < 1:
         raise ZerosimError(f"layer widths are {widths}; give every layer a width of at least 1")
     layers = [
-        Layer(index, i, o, (LINEAR, ACTIVATIONS[activation]) if index < len(hidden) else (LINEAR,))
+        Layer(
+            index, i, o,
+            (LINEAR, ACTIVATIONS[activation]) if index < len(hidden) else (LINEAR,),
+            frozen=index in frozen,
+        )
         for index, (i, o) in enumerate(pairwise(widths))
     ]
-    return Model(tuple(Unit((layer,)) for layer in layers), loss)
+    units = [[layer.index] for layer in layers] if groups is None else groups
+    _check_groups(units, layers)
+    return Model(tuple(Unit(tuple(layers[index] for index in unit)) for unit in units), loss)
+
+
+def _check_groups(units: Sequence[Sequence[int]], layers: Sequence[Layer]) -> None:
+    flat = [index for unit in units for index in unit]
+    if flat != list(range(len(layers))) or not all(units):
+        raise ZerosimError(f"units {list(units)} must name the layers 0 to {len(layers) - 1}, each once and in order")
+    for unit in units:
+        if len({layers[index].frozen for index in unit}) > 1:
+            raise ZerosimError(f"the unit of layers {list(unit)} is frozen in part; freeze all of it or none")
 
 
 def _check_known(what: str, name: str, known: Collection[str]) -> None:

@@ -15,7 +15,7 @@ stochastic optimization" (2015); Loshchilov and Hutter, "Decoupled weight decay 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,11 +35,16 @@ class Hyperparameters:
     epsilon: float = 1e-8
     momentum: float = 0.9
     weight_decay: float = 0.0
+    gradient_factor: float = 1.0
+    """What the gradient is multiplied by first: to undo a loss scale, to clip."""
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """`formula(w, g, *slots, t, h, a, b)` updates a piece; `a` and `b` are scratch of its length.
+    """`formula(w, g, *slots, t, h, a, b)` leaves the step to be subtracted from w in `a`; w and g are only read.
+
+    `a` and `b` are scratch as long as the piece. With `decoupled` decay, w is multiplied by 1 − η λ before the
+    subtraction; otherwise λ w joins the gradient.
 
     >>> weights = np.array([1.0, 2.0])
     >>> OPTIMIZERS["sgd"].update(weights, np.array([10.0, 0.0]), {}, 1, Hyperparameters(0.01))
@@ -50,6 +55,7 @@ class Optimizer:
     name: str
     slots: tuple[str, ...]
     formula: Callable[..., None]
+    decoupled: bool = False
 
     def update(
         self,
@@ -59,57 +65,72 @@ class Optimizer:
         step: int,
         hyperparameters: Hyperparameters,
     ) -> None:
-        """Leave the next weights in `weights` and the next state in `state`, in their own dtype.
+        """Leave the next weights in `weights` and the next state in `state`, in the dtype of the weights.
 
-        All arrays are flat and equally long, and no two overlap. `state` has one for each of
-        `slots`, all zero before the first step, which is step 1. `gradient` is only read.
+        All arrays are flat and equally long, and no two overlap. `state` has one for each of `slots`, all zero before
+        the first step, which is step 1. `gradient` is only read, and may have fewer bits.
         """
-        arrays = [weights, gradient, *(state[slot] for slot in self.slots)]
-        assert {len(array) for array in arrays} == {len(weights)}
-        scratch = np.empty((2, min(len(weights), PIECE)), weights.dtype)
+        for piece, difference in self._differences(weights, gradient, state, step, hyperparameters):
+            apply(weights[piece], difference, self.decay(hyperparameters))
+
+    def differences(
+        self,
+        weights: Array,
+        gradient: Array,
+        state: Mapping[str, Array],
+        step: int,
+        hyperparameters: Hyperparameters,
+        *,
+        out: Array,
+    ) -> None:
+        """As `update`, but leave in `out` what is to be subtracted, and the weights alone: `apply` does the rest."""
+        for piece, difference in self._differences(weights, gradient, state, step, hyperparameters):
+            out[piece] = difference
+
+    def decay(self, hyperparameters: Hyperparameters) -> float:
+        """What weights are multiplied by before the subtraction."""
+        return 1.0 - hyperparameters.learning_rate * hyperparameters.weight_decay if self.decoupled else 1.0
+
+    def _differences(
+        self, weights: Array, gradient: Array, state: Mapping[str, Array], step: int, h: Hyperparameters
+    ) -> Iterator[tuple[slice, Array]]:
+        arrays = [weights, *(state[slot] for slot in self.slots)]
+        assert {len(array) for array in (*arrays, gradient)} == {len(weights)}
+        scratch = np.empty((3, min(len(weights), PIECE)), weights.dtype)
         for start in range(0, len(weights), PIECE):
-            pieces = [array[start : start + PIECE] for array in arrays]
-            a, b = scratch[:, : len(pieces[0])]
-            self.formula(*pieces, t=step, h=hyperparameters, a=a, b=b)
+            piece = slice(start, start + PIECE)
+            w, *slots = (array[piece] for array in arrays)
+            a, b, g = scratch[:, : len(w)]
+            g[:] = gradient[piece]
+            if h.gradient_factor != 1.0:
+                g *= h.gradient_factor
+            if h.weight_decay and not self.decoupled:
+                g += np.multiply(w, h.weight_decay, out=a)
+            self.formula(g, *slots, t=step, h=h, a=a, b=b)
+            yield piece, a
 
 
-def sgd(w: Array, g: Array, *, t: int, h: Hyperparameters, a: Array, b: Array) -> None:
-    """w ← w − η (g + λ w)."""
-    g = _decayed(w, g, h, out=a)
-    w -= np.multiply(g, h.learning_rate, out=a)
+def apply(weights: Array, difference: Array, decay: float) -> None:
+    """w ← decay · w − difference, each operation rounded to the dtype of the weights."""
+    if decay != 1.0:
+        weights *= decay
+    weights -= difference
 
 
-def momentum(
-    w: Array, g: Array, m: Array, *, t: int, h: Hyperparameters, a: Array, b: Array
-) -> None:
-    """m ← μ m + (g + λ w); w ← w − η m."""
+def sgd(g: Array, *, t: int, h: Hyperparameters, a: Array, b: Array) -> None:
+    """w ← w − η g."""
+    np.multiply(g, h.learning_rate, out=a)
+
+
+def momentum(g: Array, m: Array, *, t: int, h: Hyperparameters, a: Array, b: Array) -> None:
+    """m ← μ m + g;  w ← w − η m."""
     m *= h.momentum
-    m += _decayed(w, g, h, out=a)
-    w -= np.multiply(m, h.learning_rate, out=a)
+    m += g
+    np.multiply(m, h.learning_rate, out=a)
 
 
-def adam(
-    w: Array, g: Array, m: Array, v: Array, *, t: int, h: Hyperparameters, a: Array, b: Array
-) -> None:
-    """As `adamw`, but with g + λ w in place of g, and w itself not decayed."""
-    _adam(w, _decayed(w, g, h, out=a), m, v, t=t, h=h, a=a, b=b)
-
-
-def adamw(
-    w: Array, g: Array, m: Array, v: Array, *, t: int, h: Hyperparameters, a: Array, b: Array
-) -> None:
-    """w ← w (1 − η λ);  m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;
-    w ← w − η / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + ε).
-    """
-    if h.weight_decay:
-        w *= 1.0 - h.learning_rate * h.weight_decay
-    _adam(w, g, m, v, t=t, h=h, a=a, b=b)
-
-
-def _adam(
-    w: Array, g: Array, m: Array, v: Array, *, t: int, h: Hyperparameters, a: Array, b: Array
-) -> None:
-    """Where `g` lies in `a`, it is no longer needed once `a` is written."""
+def adam(g: Array, m: Array, v: Array, *, t: int, h: Hyperparameters, a: Array, b: Array) -> None:
+    """m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;  w ← w − η / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + ε)."""
     beta1, beta2 = h.betas
     m *= beta1
     m += np.multiply(g, 1.0 - beta1, out=b)
@@ -120,15 +141,7 @@ def _adam(
     a /= math.sqrt(1.0 - beta2**t)
     a += h.epsilon
     np.divide(m, a, out=a)
-    w -= np.multiply(a, h.learning_rate / (1.0 - beta1**t), out=a)
-
-
-def _decayed(w: Array, g: Array, h: Hyperparameters, *, out: Array) -> Array:
-    """g + λ w, in `out` unless it is g itself."""
-    if not h.weight_decay:
-        return g
-    np.multiply(w, h.weight_decay, out=out)
-    return np.add(g, out, out=out)
+    a *= h.learning_rate / (1.0 - beta1**t)
 
 
 OPTIMIZERS = {
@@ -137,6 +150,6 @@ OPTIMIZERS = {
         Optimizer("sgd", (), sgd),
         Optimizer("momentum", ("momentum",), momentum),
         Optimizer("adam", ("momentum", "variance"), adam),
-        Optimizer("adamw", ("momentum", "variance"), adamw),
+        Optimizer("adamw", ("momentum", "variance"), adam, decoupled=True),
     )
 }

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from zerosim.fixed_point import exact_sum
 from zerosim.sharding import bounds
@@ -104,8 +105,10 @@ class Order:
     within: Callable[[Sequence[Any]], Any] | None
     across: Sum | None
 
-    def total(self, contributions: Sequence[Any], ranks: int) -> Any:
+    def total(self, contributions: Sequence[Any], ranks: int, wire: npt.DTypeLike | None = None) -> Any:
         """The sum of flat arrays, one for each micro-batch in the global order, of which each rank takes a block.
+
+        What a rank has added is rounded to the dtype of the wire, if one is named, before the ranks' sums are added.
 
         >>> parts = [np.array([1.0, 2.0]), np.array([3.0, 4.0])]
         >>> ORDERS["ring"].total(parts, ranks=2), ORDERS["exact"].total(parts, ranks=2)
@@ -115,6 +118,7 @@ class Order:
             return exact_sum(contributions)
         block = len(contributions) // ranks
         partials = [self.within(contributions[start : start + block]) for start in range(0, ranks * block, block)]
+        partials = [partial.astype(wire or partial.dtype, copy=False) for partial in partials]
         whole = np.empty_like(partials[0])
         for chunk, (start, stop) in enumerate(bounds(len(whole), ranks)):
             whole[start:stop] = self.across([partial[start:stop] for partial in partials], chunk)

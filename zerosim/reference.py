@@ -9,14 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from zerosim.allocation import Array
 from zerosim.autograd.tape import Tape
 from zerosim.model import Model, Unit
 from zerosim.orders import Order
+from zerosim.scaling import Scaling, square_sum
+from zerosim.sharding import bounds
+from zerosim.updating import MASTER, Rule
 
 MicroBatches = Sequence[tuple[Array, Array]]
-Rule = Callable[[Array, Array, Mapping[str, Array], int], None]
 
 
 @dataclass(frozen=True)
@@ -30,54 +33,103 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
+class Arithmetic:
+    """Where sums are rounded, and whether ranks are added before micro-batches (`part_by_part`)."""
+
+    accumulate: npt.DTypeLike
+    wire: npt.DTypeLike
+    accumulates_in_float32: bool
+    part_by_part: bool
+
+
+@dataclass(frozen=True)
 class Alone:
     """One process that trains `model`, and adds in the order that `order` declares for `ranks` ranks."""
 
     model: Model
     initial: Callable[[Unit], Array]
     rule: Rule
-    slots: Sequence[str]
+    scaling: Callable[[], Scaling]
     ranks: int
     order: Order
+    arithmetic: Arithmetic
+
+    @property
+    def trained(self) -> list[Unit]:
+        return [unit for unit in self.model.units if not unit.frozen]
 
     def train(self, batches: Iterator[MicroBatches]) -> Iterator[Snapshot]:
         """The snapshot before the first step, then one after each; the arrays in it are the live ones."""
-        weights = {unit: self.initial(unit).copy() for unit in self.model.units}
+        initial = {unit: self.initial(unit) for unit in self.model.units}
+        weights = {unit: values.astype(self.rule.precision.weights) for unit, values in initial.items()}
         optimizer = {
-            unit: {slot: np.zeros_like(weights[unit]) for slot in self.slots}
-            for unit in self.model.units
+            unit: {
+                slot: initial[unit].copy() if slot == MASTER else np.zeros(unit.count, np.float32)
+                for slot in self.rule.slots
+            }
+            for unit in self.trained
         }
+        scaling, count = self.scaling(), 0
         yield Snapshot(0, np.zeros(1, np.float32), weights, optimizer)
         for step, micro_batches in enumerate(batches, start=1):
-            loss, gradients = self.gradients(weights, micro_batches)
-            for unit in self.model.units:
-                self.rule(weights[unit], gradients[unit], optimizer[unit], step)
+            loss, gradients = self.gradients(weights, micro_batches, scaling.loss_scale)
+            factor = scaling.factor(self.square_sums(gradients))
+            if factor is not None:
+                count += 1
+                for unit in self.trained:
+                    self.rule.update(
+                        unit, 0, weights[unit], gradients[unit], optimizer[unit],
+                        step=step, count=count, factor=factor,
+                    )
             yield Snapshot(step, loss, weights, optimizer)
 
     def gradients(
-        self, weights: Mapping[Unit, Array], micro_batches: MicroBatches
+        self, weights: Mapping[Unit, Array], micro_batches: MicroBatches, loss_scale: float
     ) -> tuple[Array, dict[Unit, Array]]:
         """The loss and every unit's gradient of one global batch, summed over all micro-batches."""
         samples = sum(len(inputs) for inputs, _ in micro_batches)
         losses: list[Array] = []
-        gradients: dict[Unit, list[Array]] = {unit: [] for unit in self.model.units}
+        contributions: dict[Unit, list[Array]] = {unit: [] for unit in self.trained}
         for inputs, targets in micro_batches:
-            loss, found = self.backpropagate(weights, inputs, targets, samples)
+            loss, found = self.backpropagate(weights, inputs, targets, samples, loss_scale)
             losses.append(loss)
-            for unit in self.model.units:
-                gradients[unit].append(found[unit])
+            for unit in self.trained:
+                contributions[unit].append(found[unit])
         return self.order.total(losses, self.ranks), {
-            unit: self.order.total(contributions, self.ranks) for unit, contributions in gradients.items()
+            unit: self.total(each) for unit, each in contributions.items()
         }
 
     def backpropagate(
-        self, weights: Mapping[Unit, Array], inputs: Array, targets: Array, samples: int
+        self, weights: Mapping[Unit, Array], inputs: Array, targets: Array, samples: int, loss_scale: float
     ) -> tuple[Array, dict[Unit, Array]]:
         """One micro-batch, forward and backward; its loss is scaled by 1 / samples."""
-        tape, activations, gradients = Tape(), [inputs], {}
+        tape, activations, gradients = Tape(lowest=self.model.lowest_trained), [inputs], {}
+        tape.loss_scale = loss_scale
         for unit in self.model.units:
             activations = tape.forward(unit, weights[unit], activations)
         loss, upstreams = tape.loss(self.model.loss, activations, [targets], samples)
         for unit in reversed(self.model.units):
-            upstreams, gradients[unit] = tape.backward(unit, weights[unit], upstreams)
+            if unit.layers[-1].index >= self.model.lowest_trained:
+                upstreams, gradients[unit] = tape.backward(unit, weights[unit], upstreams)
         return loss, gradients
+
+    def total(self, contributions: Sequence[Array]) -> Array:
+        """A unit's gradient: all micro-batches, rank by rank, or part by part the k-th of every rank."""
+        narrow = self.rule.precision.weights
+        kept = np.dtype(np.float32) if self.arithmetic.accumulates_in_float32 else narrow
+        contributions = [each.astype(self.arithmetic.accumulate, copy=False) for each in contributions]
+        block = len(contributions) // self.ranks
+        parts = [contributions[k::block] for k in range(block)] if self.arithmetic.part_by_part else [contributions]
+        total: Array
+        total, *others = (
+            self.order.total(part, self.ranks, self.arithmetic.wire).astype(kept, copy=False) for part in parts
+        )
+        for other in others:
+            total = total + other
+        return total
+
+    def square_sums(self, gradients: Mapping[Unit, Array]) -> Iterator[float]:
+        """Of every chunk of every unit, in this order."""
+        for unit in self.trained:
+            for start, stop in bounds(unit.count, self.ranks):
+                yield square_sum(gradients[unit][start:stop])

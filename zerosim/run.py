@@ -5,38 +5,33 @@
 does goes over the one that counts.
 """
 
-import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from zerosim.allocation import Array, allocate
-from zerosim.autograd.tape import Tape
+from zerosim.allocation import Array, Kind
+from zerosim.bring_home import bring_home
 from zerosim.collectives import ring
 from zerosim.comm import Communicator
-from zerosim.fingerprints import little_endian
+from zerosim.instruments.limit import MemoryLimit
+from zerosim.instruments.memory import KINDS, Ledger
+from zerosim.instruments.resident import resident_bytes
 from zerosim.instruments.traffic import Traffic
-from zerosim.model import Unit
+from zerosim.outcome import Outcome, RankMemory, RanksDigest, RankTraffic, Shortage, StageOutcome
+from zerosim.plan.resting import peak_bounds, resting_bytes, would_fit
+from zerosim.plan.traffic import sent_bytes, volume
 from zerosim.proof import summed
 from zerosim.recipe import Recipe
-from zerosim.sharding import padded, split
-from zerosim.stages import STAGES, Stage
+from zerosim.sharding import split
+from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
 from zerosim.terms import Term
-from zerosim.verdict import (
-    Checker,
-    Divergence,
-    Fingerprint,
-    Witness,
-    fingerprint,
-    locate,
-    published,
-)
+from zerosim.verdict import Checker, Divergence, Fingerprint, Witness, fingerprint, locate, published
 from zerosim.worlds.first import First
 from zerosim.worlds.local import spawn
 from zerosim.worlds.objects import gather_objects
@@ -59,73 +54,16 @@ class Silent:
 
 
 @dataclass(frozen=True)
-class StageOutcome:
-    """What one stage computed, and whether it is what one process computes."""
-
-    stage: str
-    equal: bool | None
-    """None when there was nothing to compare with."""
-    first_divergence: Divergence | None
-    order: dict[str, str] | None
-    """Of the chunk that diverged: the order in which the collective adds it, and the declared one."""
-    losses: list[float]
-    weights_sha256: str
-    optimizer_sha256: str
-    test: float | None
-    """Accuracy on the test split, or its mean squared error; None without a test split."""
-    traffic: list[dict[str, Any]]
-    volume: int
-    """What the formula says a rank sends in a step, in units of P (N − 1)/N."""
-    formula_bytes: int
-    """The same for all steps, in bytes."""
-    seconds: float
-    weights: dict[Unit, Array] | None
-
-    @property
-    def traffic_holds(self) -> bool:
-        return all(counts["sent_bytes"] == self.formula_bytes for counts in self.traffic)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """All that a run found out, on rank 0."""
+class Training:
+    """What is run, on every rank: the recipe, who is told, and what the rank's world offers it."""
 
     recipe: Recipe
-    stages: list[StageOutcome]
-    on_other_ranks: "list[RanksDigest]" = field(default_factory=list)
-
-    @property
-    def failures(self) -> list[tuple[str, str]]:
-        """Each check that did not hold: the stage, and what is wrong with it."""
-        wanted = self.recipe.scenario.check.test_accuracy
-        failed = []
-        for stage in self.stages:
-            if stage.equal is False:
-                failed.append((stage.stage, "bits differ"))
-            if not stage.traffic_holds:
-                failed.append((stage.stage, "bytes sent are not the formula's"))
-            if wanted and stage.test is not None and stage.test < wanted:
-                failed.append((stage.stage, f"test accuracy is below {wanted:.2%}"))
-            differing = [
-                str(other.ranks) for other in self.on_other_ranks
-                if other.stage == stage.stage and other.weights_sha256 != stage.weights_sha256
-            ]
-            if differing:
-                failed.append((stage.stage, f"other bits on {', '.join(differing)} ranks"))
-        return failed
-
-    @property
-    def passed(self) -> bool:
-        return not self.failures
-
-
-@dataclass(frozen=True)
-class RanksDigest:
-    """What a stage came to on another number of ranks."""
-
-    ranks: int
-    stage: str
-    weights_sha256: str
+    progress: Progress
+    keep_weights: bool = False
+    ahead: Communicator | None = None
+    """A second channel to the same ranks, for what is prefetched."""
+    ledger: Ledger | None = None
+    """The one from which the world takes its own buffers; without it, each rank has a new one."""
 
 
 @contextmanager
@@ -137,168 +75,239 @@ def alike_everywhere() -> Iterator[None]:
 
 def run_locally(recipe: Recipe, progress: Progress, *, keep_weights: bool = False) -> Outcome:
     """Run in one process, a thread for each rank."""
-
-    def program(comm: Communicator) -> Outcome | None:
-        return train_and_compare(comm, recipe, progress, keep_weights=keep_weights)
-
+    training = Training(recipe, progress, keep_weights)
     with alike_everywhere():
-        outcome = spawn(program, recipe.scenario.world.ranks)[0]
+        outcome = spawn(lambda comm: train_and_compare(comm, training), recipe.scenario.world.ranks)[0]
     assert isinstance(outcome, Outcome)
     return outcome
 
 
-def run_as_rank(
-    comm: Communicator, recipe: Recipe, progress: Progress, *, keep_weights: bool = False
-) -> Outcome | None:
+def run_as_rank(comm: Communicator, training: Training) -> Outcome | None:
     """Run as one of the processes of `comm`; the outcome on rank 0, None on the others."""
-    with alike_everywhere():
-        return train_and_compare(comm, recipe, progress, keep_weights=keep_weights)
+    with alike_everywhere(), MemoryLimit(training.recipe.scenario.world.memory_limit_mb * 10**6):
+        return train_and_compare(comm, training)
 
 
-def train_and_compare(
-    comm: Communicator, recipe: Recipe, progress: Progress, *, keep_weights: bool = False
-) -> Outcome | None:
+def train_and_compare(comm: Communicator, training: Training) -> Outcome | None:
+    """The whole run, as every rank goes through it; the outcome on rank 0."""
     if comm.rank != 0:
-        progress = Silent()
-    history = train_alone(comm, recipe, progress) if recipe.scenario.check.reference else None
-    outcomes = []
+        training = replace(training, progress=Silent())
+    recipe, outcomes, shortages = training.recipe, [], {}
+    histories: dict[bool, list[Fingerprint]] = {}
     for name in recipe.scenario.parallel.stages:
-        outcome = train_by_stage(comm, recipe, name, history, progress, keep_weights=keep_weights)
-        if outcome is not None:
-            outcomes.append(outcome)
+        history = None
+        if recipe.scenario.check.reference:
+            parts = recipe.reduces_part_by_part(name)
+            history = histories[parts] = histories.get(parts) or train_alone(comm, training, part_by_part=parts)
+        trained = train_by_stage(comm, training, name, history)
+        if isinstance(trained, Shortage):
+            shortages[name] = trained
+        elif trained is not None:
+            outcomes.append(trained)
     digests = [
-        digest
-        for ranks in recipe.scenario.check.same_bits_on
-        for digest in train_on_fewer(comm, recipe, ranks, progress)
+        digest for ranks in recipe.scenario.check.same_bits_on for digest in train_on_other_ranks(comm, training, ranks)
     ]
     if comm.rank != 0:
         return None
-    if history is None:
+    if not recipe.scenario.check.reference:
         outcomes = compared_with_first(outcomes)
-    return Outcome(recipe, outcomes, digests)
+    return Outcome(recipe, outcomes, digests, shortages)
 
 
-def train_on_fewer(
-    comm: Communicator, recipe: Recipe, ranks: int, progress: Progress
-) -> Iterator[RanksDigest]:
+def train_on_other_ranks(comm: Communicator, training: Training, ranks: int) -> Iterator[RanksDigest]:
     """Train by every stage on the first `ranks` ranks alone; on rank 0, the digests."""
-    fewer = recipe.on(ranks)
-    for name in recipe.scenario.parallel.stages:
+    other = replace(training, recipe=training.recipe.on(ranks), keep_weights=False)
+    for name in training.recipe.scenario.parallel.stages:
         if comm.rank < ranks:
-            outcome = train_by_stage(First(comm, ranks), fewer, name, None, progress, keep_weights=False)
-            if outcome is not None:
-                yield RanksDigest(ranks, name, outcome.weights_sha256)
+            trained = train_by_stage(First(comm, ranks), other, name, None)
+            if isinstance(trained, StageOutcome):
+                yield RanksDigest(ranks, name, trained.weights_sha256)
 
 
-def train_alone(comm: Communicator, recipe: Recipe, progress: Progress) -> list[Fingerprint]:
+def train_alone(comm: Communicator, training: Training, *, part_by_part: bool) -> list[Fingerprint]:
     """The fingerprints of every step, on every rank, of what rank 0 computes by itself."""
-    ranks = recipe.scenario.world.ranks
-    snapshots = recipe.alone().train(recipe.global_batches())
+    recipe = training.recipe
+    ranks, steps = recipe.scenario.world.ranks, recipe.scenario.train.steps
+    snapshots = recipe.alone(part_by_part=part_by_part).train(recipe.global_batches())
     fingerprints = (fingerprint(recipe.model.units, snapshot, ranks) for snapshot in snapshots)
     history: list[Fingerprint] = []
-    progress.begin("one process", recipe.scenario.train.steps)
+    training.progress.begin("one process", steps)
     for found in published(comm, fingerprints if comm.rank == 0 else None):
         history.append(found)
         if found.step:
-            progress.step(found.step, float(np.frombuffer(found.loss, np.float32)[0]))
-    progress.end()
+            training.progress.step(found.step, float(np.frombuffer(found.loss, np.float32)[0]))
+    training.progress.end()
     return history
 
 
 def train_by_stage(
-    comm: Communicator,
-    recipe: Recipe,
-    name: str,
-    history: list[Fingerprint] | None,
-    progress: Progress,
-    *,
-    keep_weights: bool,
-) -> StageOutcome | None:
+    comm: Communicator, training: Training, name: str, history: list[Fingerprint] | None
+) -> StageOutcome | Shortage | None:
     """Train by one stage and compare each step with `history`; the outcome on rank 0, None on the others."""
-    stage = STAGES[name]
-    traffic = Traffic(comm)
-    replica = recipe.replica(traffic, allocate)
-    checker = Checker(replica, history) if history is not None else None
-    stage.keep(replica, recipe.initial)
-    if checker is not None:
-        checker.check(0, None)
+    recipe = training.recipe
+    idle_bytes = resident_bytes()
+    ledger, traffic = training.ledger or Ledger(), Traffic(comm)
+    ahead = None if training.ahead is None else traffic.beside(training.ahead)
+    replica = recipe.replica(name, traffic, ledger, ahead)
+    if not fits(comm, replica, name, recipe):
+        return shortage(recipe, name)
 
-    seconds, losses = 0.0, []
-    progress.begin(stage.title, recipe.scenario.train.steps)
-    for batch in recipe.batches(comm.rank):
-        started = time.perf_counter()
-        partial_loss = stage.step(replica, batch)
-        seconds += time.perf_counter() - started
-        loss = recipe.addition.reduce_scatter(comm, partial_loss)
-        ring.all_gather(comm, split(loss, comm.size))
-        losses.append(float(loss[0]))
-        if checker is not None:
-            checker.check(batch.step, loss)
-        progress.step(batch.step, losses[-1])
-    progress.end()
-
-    divergence = first_divergence(comm, recipe, checker.witness if checker is not None else None)
-    counts = gather_objects(comm, counted(traffic))
-    final = collect(comm, recipe, replica, keep_weights=keep_weights)
-    if comm.rank != 0:
+    steps = Steps(comm, training, name, replica, ledger, Checker(replica, history) if history is not None else None)
+    steps.run()
+    divergence = first_divergence(comm, recipe, name, steps.checker.witness if steps.checker else None)
+    measured = gather_objects(comm, (
+        rank_traffic(recipe, name, traffic, replica.updates),
+        rank_memory(recipe, name, comm.rank, ledger, steps, resident_bytes() - idle_bytes),
+    ))
+    final = bring_home(comm, recipe, replica, keep_weights=training.keep_weights)
+    if measured is None:
         return None
-    assert counts is not None
     return StageOutcome(
         stage=name,
-        equal=None if checker is None else divergence is None,
+        equal=None if history is None else divergence is None,
+        by_nature=by_nature(recipe, name),
         first_divergence=divergence,
         order=None if divergence is None else orders_of_addition(recipe, divergence.chunk),
-        losses=losses,
+        losses=steps.losses,
         weights_sha256=final.weights_sha256,
         optimizer_sha256=final.optimizer_sha256,
         test=final.test,
-        traffic=counts,
-        volume=volume(recipe, stage),
-        formula_bytes=formula_bytes(recipe, stage),
-        seconds=seconds,
+        traffic=[traffic for traffic, _ in measured],
+        memory=[memory for _, memory in measured],
+        volume=volume(recipe, name),
+        updates=replica.updates,
+        seconds=steps.seconds,
         weights=final.weights,
     )
 
 
-def volume(recipe: Recipe, stage: Stage) -> int:
-    """The stage's volume; one of it is the reduce-scatter of gradients, which an order-free sum makes larger."""
-    return stage.volume - 1 + recipe.addition.sent_share
+def fits(comm: Communicator, replica: Replica, name: str, recipe: Recipe) -> bool:
+    """Allocate the model states; whether there was memory for them on every rank."""
+    try:
+        STAGES[name].keep(replica, recipe.initial)
+        short = False
+    except MemoryError:
+        short = True
+        replica.weights.clear()
+        replica.optimizer.clear()
+    return not any(agreed(comm, short))
 
 
-def formula_bytes(recipe: Recipe, stage: Stage) -> int:
-    """volume · P · (N − 1)/N in each step, P being the bytes of all weights, padded."""
-    ranks = recipe.scenario.world.ranks
-    total = sum(padded(unit.count, ranks) for unit in recipe.model.units) * np.float32().itemsize
-    return volume(recipe, stage) * total // ranks * (ranks - 1) * recipe.scenario.train.steps
+def agreed(comm: Communicator, mine: bool) -> list[bool]:
+    """What every rank says, on every rank."""
+    said = np.zeros(comm.size, np.bool_)
+    said[comm.rank] = mine
+    ring.all_gather(comm, split(said, comm.size))
+    return [bool(each) for each in said]
 
 
-def counted(traffic: Traffic) -> dict[str, Any]:
-    """One rank's counts, as reports show them."""
-    return {
-        "rank": traffic.rank,
-        "sent_bytes": traffic.sent_bytes,
-        "received_bytes": traffic.received_bytes,
-        "messages": traffic.messages,
-        "by_collective": {name: vars(count) for name, count in traffic.by_collective.items()},
-    }
+def shortage(recipe: Recipe, name: str) -> Shortage:
+    """What a stage that did not fit would need, and which stages would do."""
+    needed = resting_bytes(recipe, name)
+    allowed = recipe.scenario.world.memory_limit_mb * 10**6
+    return Shortage(needed.total, allowed, [other for other in STAGES if would_fit(recipe, other, allowed)])
+
+
+@dataclass(eq=False)
+class Steps:
+    """The steps of one stage on one rank, with everything that is noticed of them."""
+
+    comm: Communicator
+    training: Training
+    stage: str
+    replica: Replica
+    ledger: Ledger
+    checker: Checker | None
+    seconds: float = 0.0
+    began_ns: int = 0
+
+    def __post_init__(self) -> None:
+        self.losses: list[Array] = []
+
+    def run(self) -> None:
+        """Train, check every step, and leave the ledger as it is between steps."""
+        recipe, progress, stage = self.training.recipe, self.training.progress, STAGES[self.stage]
+        steps = recipe.scenario.train.steps
+        if self.checker is not None:
+            self.checker.check(0, None)
+        self.ledger.begin_peak()
+        progress.begin(stage.title, steps)
+        for batch in recipe.batches(self.comm.rank):
+            if batch.step == steps:
+                self.began_ns = self.ledger.begin_curve()
+            started = time.perf_counter()
+            partial_loss = stage.step(self.replica, batch)
+            self.seconds += time.perf_counter() - started
+            loss = recipe.addition.reduce_scatter(self.comm, partial_loss, as_it_is)
+            ring.all_gather(self.comm, split(loss, self.comm.size))
+            self.losses.append(loss.copy())
+            if self.checker is not None:
+                self.checker.check(batch.step, loss)
+            progress.step(batch.step, float(loss[0]))
+        self.ledger.end_curve()
+        progress.end()
+
+
+def as_it_is(loss: Array) -> Array:
+    """Losses are float32 in every precision, and so they travel."""
+    return loss
+
+
+def rank_traffic(recipe: Recipe, name: str, traffic: Traffic, updates: int) -> RankTraffic:
+    """One rank's counts beside the formula."""
+    return RankTraffic(
+        rank=traffic.rank,
+        sent_bytes=traffic.sent_bytes,
+        received_bytes=traffic.received_bytes,
+        messages=traffic.messages,
+        by_collective={each: dict(vars(count)) for each, count in traffic.by_collective.items()},
+        formula_bytes=sent_bytes(recipe, name, traffic.rank, updates),
+    )
+
+
+def rank_memory(
+    recipe: Recipe, name: str, rank: int, ledger: Ledger, steps: Steps, resident: int
+) -> RankMemory:
+    """One rank's ledger beside the formulas."""
+    resting = resting_bytes(recipe, name)
+    states: tuple[Kind, ...] = ("parameters", "gradients", "optimizer")
+    return RankMemory(
+        rank=rank,
+        resting_bytes={kind: ledger.now[kind] for kind in states},
+        formula_bytes={kind: getattr(resting, kind) for kind in states},
+        padding_bytes=resting.padding,
+        peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in KINDS), ("total", ledger.peak_total)]),
+        bound_bytes=peak_bounds(recipe, name),
+        resident_bytes=resident,
+        curve=[(at - steps.began_ns, {str(kind): held for kind, held in now.items()}) for at, now in ledger.curve],
+    )
+
+
+def by_nature(recipe: Recipe, name: str) -> str | None:
+    """Why a stage is not the computation of the reference, if it is not."""
+    parallel = recipe.scenario.parallel
+    if STAGES[name].publishes and parallel.publish == "updates" and recipe.precision.mixed:
+        return f"updates are applied to {recipe.precision.name} weights instead of rounding the master copy"
+    return None
 
 
 def first_divergence(
-    comm: Communicator, recipe: Recipe, witness: Witness | None
+    comm: Communicator, recipe: Recipe, name: str, witness: Witness | None
 ) -> Divergence | None:
     """The earliest difference that any rank witnessed, located by training alone once more."""
     gathered = gather_objects(comm, witness)
     witnesses = [found for found in gathered or [] if found is not None]
     first = min(witnesses, key=lambda found: found.place, default=None)
-    replayed = list(published(comm, replay(recipe, first) if comm.rank == 0 else None))
+    replayed = list(published(comm, replay(recipe, name, first) if comm.rank == 0 else None))
     return replayed[-1] if replayed else None
 
 
-def replay(recipe: Recipe, witness: Witness | None) -> Iterator[int | Divergence]:
+def replay(recipe: Recipe, name: str, witness: Witness | None) -> Iterator[int | Divergence]:
     """Train alone up to the step of `witness`, a number for each step, the divergence last."""
     if witness is None:
         return
-    for snapshot in recipe.alone().train(recipe.global_batches()):
+    alone = recipe.alone(part_by_part=recipe.reduces_part_by_part(name))
+    for snapshot in alone.train(recipe.global_batches()):
         if snapshot.step == witness.step:
             ranks = recipe.scenario.world.ranks
             yield locate(recipe.model.units, witness, snapshot, ranks)
@@ -315,64 +324,12 @@ def orders_of_addition(recipe: Recipe, chunk: int) -> dict[str, str]:
     return {"ours": str(summed(recipe.addition.collective, ranks)[chunk]), "reference": str(declared)}
 
 
-@dataclass(frozen=True)
-class Final:
-    """What is left on rank 0 when a stage has trained."""
-
-    weights_sha256: str
-    optimizer_sha256: str
-    test: float | None
-    weights: dict[Unit, Array] | None
-
-
-def collect(
-    comm: Communicator, recipe: Recipe, replica: Replica, *, keep_weights: bool
-) -> Final:
-    """Bring the model to rank 0, one unit at a time: digest it, test it and, if asked to, keep it."""
-    weights_digest, optimizer_digest = hashlib.sha256(), hashlib.sha256()
-    kept: dict[Unit, Array] = {}
-    x_test = recipe.dataset.x_test
-    outputs = [x_test] if comm.rank == 0 and x_test is not None else []
-    tape = Tape()
-    for unit in recipe.model.units:
-        weights = whole(comm, unit, replica.weights[unit])
-        weights_digest.update(little_endian(weights))
-        outputs = tape.forward(unit, weights, outputs)
-        if keep_weights:
-            kept[unit] = weights.copy()
-        for state in replica.optimizer[unit].values():
-            optimizer_digest.update(little_endian(whole(comm, unit, state)))
-    return Final(
-        weights_digest.hexdigest(),
-        optimizer_digest.hexdigest(),
-        recipe.test(outputs[0]) if outputs else None,
-        kept if keep_weights else None,
-    )
-
-
-def whole(comm: Communicator, unit: Unit, buffer: Array) -> Array:
-    """On rank 0 the unpadded contents of `unit`, of which every rank passes its full buffer or its shard."""
-    if len(buffer) == padded(unit.count, comm.size):
-        return buffer[: unit.count]
-    full = np.empty(padded(unit.count, comm.size), buffer.dtype)
-    if comm.rank == 0:
-        chunks = split(full, comm.size)
-        chunks[0][:] = buffer
-        for source in range(1, comm.size):
-            comm.recv(into=chunks[source], source=source)
-    else:
-        comm.send(buffer, to=0)
-    return full[: unit.count]
-
-
 def compared_with_first(outcomes: list[StageOutcome]) -> list[StageOutcome]:
-    """Without a reference, a stage is equal when it ends as the first one did; alone it has no equal."""
-    first = outcomes[0]
-    return [first] + [
-        replace(
-            outcome,
-            equal=(outcome.losses, outcome.weights_sha256, outcome.optimizer_sha256)
-            == (first.losses, first.weights_sha256, first.optimizer_sha256),
-        )
-        for outcome in outcomes[1:]
+    """Without a reference a stage is equal when it ends with the bytes of the first; that one is not compared."""
+
+    def ending(outcome: StageOutcome) -> tuple[bytes, str, str]:
+        return b"".join(loss.tobytes() for loss in outcome.losses), outcome.weights_sha256, outcome.optimizer_sha256
+
+    return outcomes[:1] + [
+        replace(outcome, equal=ending(outcome) == ending(outcomes[0])) for outcome in outcomes[1:]
     ]

@@ -71,7 +71,7 @@ def fingerprint(units: Sequence[Unit], snapshot: Snapshot, ranks: int) -> Finger
     chunks = tuple(
         {
             what: chunk_digests(flat, ranks)
-            for what, flat in {WEIGHTS: snapshot.weights[unit], **snapshot.optimizer[unit]}.items()
+            for what, flat in {WEIGHTS: snapshot.weights[unit], **snapshot.optimizer.get(unit, {})}.items()
         }
         for unit in units
     )
@@ -113,7 +113,7 @@ class Checker:
         for number, unit in enumerate(self.replica.units):
             held = {WEIGHTS: self.replica.weights[unit]}
             if last:
-                held |= self.replica.optimizer[unit]
+                held |= self.replica.optimizer.get(unit, {})
             for what, buffer in held.items():
                 for chunk, values in held_chunks(self.replica, unit, buffer):
                     if digest(values) != expected.chunks[number][what][chunk]:

@@ -8,8 +8,13 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from zerosim.allocation import Allocator, Array, allocate
 from zerosim.autograd.operations import LOSSES, Operation
+
+FLOAT_BYTES = np.dtype(np.float32).itemsize
 
 
 class Layer(Protocol):
@@ -30,6 +35,8 @@ class Unit(Hashable, Protocol):
     def name(self) -> str: ...
     @property
     def count(self) -> int: ...
+    @property
+    def frozen(self) -> bool: ...
     @property
     def layers(self) -> Sequence[Layer]: ...
     def views(self, flat: Array, /) -> dict[str, Array]: ...
@@ -53,8 +60,12 @@ def left_to_right(total: Array | None, contribution: Array) -> Array:
 class Tape:
     """One step's activations, for each of this rank's micro-batches.
 
-    `allocate` gives every array as large as an activation or a gradient; `accumulate` folds the
-    contributions of micro-batches, first to last, to the loss and to each unit's gradient.
+    `allocate` gives every array as large as an activation or a gradient; `accumulate` folds the contributions of
+    micro-batches, first to last, to the loss and to each unit's gradient. Layers below `lowest` need no gradient, and
+    neither does what is frozen.
+
+    Numbers of 16 bits are for keeping and sending: every operation widens them, computes in float32 and rounds. With
+    them gradients may be scaled by `loss_scale`, so that small ones do not vanish; the loss itself never is.
 
     >>> import numpy as np
     >>> from zerosim.model import mlp
@@ -67,38 +78,47 @@ class Tape:
     """
 
     def __init__(
-        self, allocate: Allocator = allocate, accumulate: Accumulate = left_to_right
+        self, allocate: Allocator = allocate, accumulate: Accumulate = left_to_right, lowest: int = 0
     ) -> None:
+        self.loss_scale = 1.0
         self._allocate = allocate
         self._accumulate = accumulate
+        self._lowest = lowest
         self._kept: dict[Unit, list[list[Array]]] = {}
 
     def forward(self, unit: Unit, weights: Array, activations: Sequence[Array]) -> list[Array]:
         """The unit's outputs, one array (samples, outputs) for each (samples, inputs) given.
 
-        `weights` is the unit's flat buffer, `unit.count` elements and any padding. The outputs
-        belong to the tape: backward may overwrite them.
+        `weights` is the unit's flat buffer, `unit.count` elements and any padding. The outputs belong to the tape:
+        backward may overwrite them.
         """
-        self._kept[unit] = [[] for _ in activations]
-        return [
-            self._play(unit, weights, x, kept)
-            for x, kept in zip(activations, self._kept[unit], strict=True)
-        ]
+        kept: list[list[Array]] = [[] for _ in activations]
+        outputs = [self._play(unit, weights, x, keep) for x, keep in zip(activations, kept, strict=True)]
+        if unit.layers[-1].index >= self._lowest:
+            self._kept[unit] = kept
+        return outputs
 
     def loss(
-        self, name: str, outputs: Sequence[Array], targets: Sequence[Array], samples: int
+        self,
+        name: str,
+        outputs: Sequence[Array],
+        targets: Sequence[Array],
+        samples: int,
+        total: Total = None,
     ) -> tuple[Total, list[Array]]:
-        """The loss, a total over one-element arrays, and ∂L/∂output for each micro-batch.
+        """The loss, added to `total` where there is one, and ∂L/∂output for each micro-batch.
 
-        `name` is a key of `LOSSES`. `samples` counts the global batch, over all ranks: each
-        micro-batch is scaled by its inverse, so nothing is divided after the sum.
+        `name` is a key of `LOSSES`. `samples` counts the global batch, over all ranks: each micro-batch is scaled by
+        its inverse, so nothing is divided after the sum.
         """
         empty = partial(self._allocate, kind="activations", owner="loss")
-        total, upstreams = None, []
+        upstreams = []
         for output, target in zip(outputs, targets, strict=True):
-            contribution, upstream = LOSSES[name](output, target, samples, empty=empty)
+            contribution, upstream = LOSSES[name](widened(output), target, samples, empty=empty)
             total = self._accumulate(total, contribution)
-            upstreams.append(upstream)
+            if self.loss_scale != 1.0:
+                upstream *= self.loss_scale
+            upstreams.append(rounded(upstream, output.dtype))
         return total, upstreams
 
     def backward(
@@ -106,49 +126,78 @@ class Tape:
     ) -> tuple[list[Array], Total]:
         """∂L/∂input for each micro-batch, and ∂L/∂weights: flat, as long as `weights`, padding 0.
 
-        Units come in reverse order of forward. `upstreams` holds ∂L/∂output and is emptied on the
-        way, its arrays overwritten; afterwards the tape holds nothing of the unit. The first
-        layer's inputs are data, so for its unit the list is empty.
+        Units come in reverse order of forward. `upstreams` holds ∂L/∂output and is emptied on the way, its arrays
+        overwritten; afterwards the tape holds nothing of the unit. Below the lowest layer to be trained nobody
+        differentiates, so for its unit the list is empty; a frozen unit has the gradient None.
         """
-        inputs, total = [], None
+        inputs: list[Array] = []
+        total: Total = None
         for kept in self._kept.pop(unit):
-            contribution = self._allocate(
-                weights.shape, weights.dtype, kind="gradients", owner=unit.name
-            )
-            contribution[unit.count :] = 0.0
+            contribution = None if unit.frozen else self._contribution(unit, weights)
             upstream = self._rewind(unit, weights, contribution, kept, upstreams.pop(0))
             if upstream is not None:
                 inputs.append(upstream)
-            total = self._accumulate(total, contribution)
+            if contribution is not None:
+                total = self._accumulate(total, contribution)
             del contribution  # before the next one is allocated: at most two are alive
         return inputs, total
+
+    def _contribution(self, unit: Unit, weights: Array) -> Array:
+        contribution = self._allocate(weights.shape, weights.dtype, kind="gradients", owner=unit.name)
+        contribution[unit.count :] = 0.0
+        return contribution
 
     def _play(self, unit: Unit, weights: Array, x: Array, kept: list[Array]) -> Array:
         empty = partial(self._allocate, kind="activations", owner=unit.name)
         views = unit.views(weights)
         for layer in unit.layers:
             for operation in layer.operations:
-                x, keep = operation.forward(x, *_of(layer, operation, views), empty=empty)
-                kept.append(keep)
+                wide = widened(x)
+                y, keep = operation.forward(wide, *_of(layer, operation, views), empty=empty)
+                kept.append(x if keep is wide else rounded(keep, x.dtype))
+                x = kept[-1] if y is keep else rounded(y, x.dtype)
         return x
 
     def _rewind(
-        self, unit: Unit, weights: Array, gradient: Array, kept: list[Array], upstream: Array
+        self, unit: Unit, weights: Array, gradient: Array | None, kept: list[Array], upstream: Array
     ) -> Array | None:
         empty = partial(self._allocate, kind="activations", owner=unit.name)
-        views, gradients = unit.views(weights), unit.views(gradient)
+        views = unit.views(weights)
         for layer in reversed(unit.layers):
             for operation in reversed(layer.operations):
-                keep = kept.pop()
-                if operation.gradients:
-                    operation.gradients(upstream, keep, *_of(layer, operation, gradients))
-                if layer.index == 0 and not kept:
-                    return None  # below lies the data, which nobody differentiates
-                upstream = operation.backward(
-                    upstream, keep, *_of(layer, operation, views), empty=empty
-                )
+                keep, wide = widened(kept.pop()), widened(upstream)
+                if operation.gradients and gradient is not None:
+                    into = [unit.views(gradient)[name] for name in _names(layer, operation)]
+                    found = [wide_like(view) for view in into]
+                    operation.gradients(wide, keep, *found)
+                    for view, values in zip(into, found, strict=True):
+                        if values is not view:
+                            view[...] = values
+                if layer.index == self._lowest and not kept:
+                    return None  # below lies the data, or what is frozen, which nobody differentiates
+                wide = operation.backward(wide, keep, *_of(layer, operation, views), empty=empty)
+                upstream = rounded(wide, upstream.dtype)
         return upstream
 
 
+def widened(array: Array) -> Array:
+    """`array` in at least 32 bits: itself, or a copy."""
+    return array if array.dtype.itemsize >= FLOAT_BYTES else array.astype(np.float32)
+
+
+def wide_like(array: Array) -> Array:
+    """`array` itself if it has 32 bits or more, else room for as many elements of 32 bits."""
+    return array if array.dtype.itemsize >= FLOAT_BYTES else np.empty(array.shape, np.float32)
+
+
+def rounded(array: Array, dtype: npt.DTypeLike) -> Array:
+    """`array` as `dtype`: itself, or a rounded copy."""
+    return array.astype(dtype, copy=False)
+
+
+def _names(layer: Layer, operation: Operation) -> list[str]:
+    return [f"{layer.name}.{parameter}" for parameter in operation.parameters]
+
+
 def _of(layer: Layer, operation: Operation, views: dict[str, Array]) -> list[Array]:
-    return [views[f"{layer.name}.{parameter}"] for parameter in operation.parameters]
+    return [widened(views[name]) for name in _names(layer, operation)]

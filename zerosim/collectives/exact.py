@@ -22,6 +22,9 @@ from zerosim.comm import Communicator
 from zerosim.fixed_point import exponents, quantised, restored
 from zerosim.sharding import bounds, split
 
+SENT_BYTES = 2 * 2 + 8
+"""For each element of up to 4 bytes, times (N − 1)/N: its exponent there and back, and its limb."""
+
 
 def reduce_scatter(comm: Communicator, contributions: Sequence[Array]) -> Array:
     """This rank's chunk of the sum of all contributions of all ranks, each of which brings equally many.

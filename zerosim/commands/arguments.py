@@ -26,7 +26,7 @@ def rank_counts(text: str) -> list[int]:
 
 
 def refused(text: str) -> argparse.ArgumentTypeError:
-    return argparse.ArgumentTypeError(f"{text!r} is no number of ranks from 1 to {MOST_RANKS}, range 2..9 or list 2,4,8")
+    return argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {MOST_RANKS}, no range 2..9 and no list 2,4,8")
 
 
 def whole_number(least: int, most: int) -> Callable[[str], int]:

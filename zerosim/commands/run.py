@@ -14,12 +14,14 @@ from zerosim.carry import carry_out, carry_out_locally, programs_of
 from zerosim.comm import Communicator
 from zerosim.commands.output import complain, console, standard_output, write_json
 from zerosim.errors import LaunchError, ScenarioError, ZerosimError
-from zerosim.recipe import prepare
+from zerosim.instruments.memory import Ledger
+from zerosim.outcome import Outcome
+from zerosim.recipe import Recipe, prepare
 from zerosim.report.carried_out import carried_out_document, described_values, show_carried_out
 from zerosim.report.document import document
 from zerosim.report.progress import Live, Plain
 from zerosim.report.table import show_heading, show_outcome
-from zerosim.run import Outcome, Progress, Silent, run_as_rank, run_locally
+from zerosim.run import Progress, Silent, Training, run_as_rank, run_locally
 from zerosim.scenario import CollectiveScenario, Scenario, load, load_dataset
 from zerosim.worlds.mpi import MpiCommunicator, connect, launched
 from zerosim.worlds.objects import broadcast_object
@@ -44,7 +46,7 @@ class Job:
 
     scenario: Scenario | CollectiveScenario
     run_locally: Callable[[], Any]
-    run_as_rank: Callable[[Communicator], Any]
+    run_as_rank: Callable[[MpiCommunicator], Any]
     setting: str
     show: Callable[[Console, Any], None]
     document: Callable[[Any, dict[str, Any]], dict[str, Any]]
@@ -103,11 +105,19 @@ def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
     return Job(
         scenario,
         lambda: run_locally(recipe, shown, keep_weights=keep_weights),
-        lambda comm: run_as_rank(comm, recipe, shown, keep_weights=keep_weights),
+        lambda comm: run_as_rank(comm, training(comm, recipe, shown, keep_weights=keep_weights)),
         f"{model} MLP, {recipe.model.count:,} parameters, {scenario.train.optimizer}",
         show_outcome,
         document,
     )
+
+
+def training(comm: MpiCommunicator, recipe: Recipe, shown: Progress, *, keep_weights: bool) -> Training:
+    """What is run as a rank under MPI, whose own buffers go into the ledger too."""
+    ledger = Ledger()
+    comm.take_buffers_from(ledger)
+    ahead = comm.channel() if recipe.scenario.parallel.prefetch else None
+    return Training(recipe, shown, keep_weights, ahead, ledger)
 
 
 def collective_job(scenario: CollectiveScenario, arguments: argparse.Namespace) -> Job:

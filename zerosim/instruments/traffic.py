@@ -1,5 +1,6 @@
 """Counts what a rank sends and receives, by wrapping its communicator."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,24 @@ class Count:
     calls: int = 0
     sent_bytes: int = 0
     messages: int = 0
+
+
+@dataclass
+class Totals:
+    """What went through one communicator, or several that are counted together."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    messages: int = 0
+    by_collective: dict[str, Count] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Current(threading.local):
+    """The collectives that this thread is in, innermost last."""
+
+    def __init__(self) -> None:
+        self.counts: list[Count] = []
 
 
 @dataclass(eq=False)
@@ -32,11 +51,8 @@ class Traffic:
     """
 
     comm: Communicator
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    messages: int = 0
-    by_collective: dict[str, Count] = field(default_factory=dict)
-    _current: list[Count] = field(default_factory=list)
+    totals: Totals = field(default_factory=Totals)
+    _current: Current = field(default_factory=Current)
 
     @property
     def rank(self) -> int:
@@ -46,44 +62,63 @@ class Traffic:
     def size(self) -> int:
         return self.comm.size
 
+    @property
+    def sent_bytes(self) -> int:
+        return self.totals.sent_bytes
+
+    @property
+    def received_bytes(self) -> int:
+        return self.totals.received_bytes
+
+    @property
+    def messages(self) -> int:
+        return self.totals.messages
+
+    @property
+    def by_collective(self) -> dict[str, Count]:
+        return self.totals.by_collective
+
     def exchange(
-        self,
-        outgoing: Payload,
-        *,
-        to: int,
-        into: Payload,
-        source: int,
-        reduce: Reduction | None = None,
+        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
     ) -> None:
         self.comm.exchange(outgoing, to=to, into=into, source=source, reduce=reduce)
-        self._count(outgoing)
-        self.received_bytes += into.nbytes
+        self._count_sent(outgoing)
+        self._count_received(into)
 
     def send(self, outgoing: Payload, *, to: int) -> None:
         self.comm.send(outgoing, to=to)
-        self._count(outgoing)
+        self._count_sent(outgoing)
 
     def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
         self.comm.recv(into=into, source=source, reduce=reduce)
-        self.received_bytes += into.nbytes
+        self._count_received(into)
+
+    def beside(self, comm: Communicator) -> "Traffic":
+        """The counts of another channel to the same ranks, which go into the same totals."""
+        return Traffic(comm, self.totals, self._current)
 
     def counted(self, name: str, collective: Callable[..., Any]) -> Callable[..., Any]:
-        """`collective`, whose messages over this communicator are also counted under `name`."""
+        """`collective`, whose messages are also counted under `name`."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            count = self.by_collective.setdefault(name, Count())
-            count.calls += 1
-            self._current.append(count)
+            with self.totals.lock:
+                count = self.totals.by_collective.setdefault(name, Count())
+                count.calls += 1
+            self._current.counts.append(count)
             try:
                 return collective(*args, **kwargs)
             finally:
-                self._current.pop()
+                self._current.counts.pop()
 
         return call
 
-    def _count(self, outgoing: Payload) -> None:
-        self.sent_bytes += outgoing.nbytes
-        self.messages += 1
-        for count in self._current:
-            count.sent_bytes += outgoing.nbytes
-            count.messages += 1
+    def _count_sent(self, outgoing: Payload) -> None:
+        with self.totals.lock:
+            counters: list[Totals | Count] = [self.totals, *self._current.counts]
+            for counter in counters:
+                counter.sent_bytes += outgoing.nbytes
+                counter.messages += 1
+
+    def _count_received(self, into: Payload) -> None:
+        with self.totals.lock:
+            self.totals.received_bytes += into.nbytes

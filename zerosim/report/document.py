@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from zerosim.run import Outcome, StageOutcome
+from zerosim.outcome import Outcome, RankMemory, StageOutcome
 from zerosim.scenario import resolved
 
 SCHEMA = "zerosim.run/1"
@@ -22,6 +22,11 @@ def document(outcome: Outcome, world: dict[str, Any]) -> dict[str, Any]:
             "passed": outcome.passed,
             "failures": [{"stage": stage, "what": what} for stage, what in outcome.failures],
             "stages": [stage_document(stage) for stage in outcome.stages],
+            "did_not_fit": [
+                {"stage": name, "needed_bytes": each.needed_bytes, "allowed_bytes": each.allowed_bytes,
+                 "would_fit": each.would_fit}
+                for name, each in outcome.shortages.items()
+            ],
             "on_other_ranks": [asdict(other) for other in outcome.on_other_ranks],
         }
     )
@@ -36,16 +41,22 @@ def stage_document(stage: StageOutcome) -> dict[str, Any]:
         "first_divergence": None
         if divergence is None
         else asdict(divergence) | {"order_of_addition": stage.order},
-        "losses": stage.losses,
+        "by_nature": stage.by_nature,
+        "losses": [float(loss[0]) for loss in stage.losses],
         "test": stage.test,
         "weights_sha256": stage.weights_sha256,
         "optimizer_sha256": stage.optimizer_sha256,
-        "traffic": stage.traffic,
-        "traffic_formula_bytes": stage.formula_bytes,
-        "traffic_holds": stage.traffic_holds,
-        "memory": [],
+        "traffic": [asdict(rank) for rank in stage.traffic],
+        "traffic_holds": all(rank.holds for rank in stage.traffic),
+        "volume": stage.volume,
+        "memory": [memory_document(rank) for rank in stage.memory],
+        "updates": stage.updates,
         "seconds": {"train": stage.seconds},
     }
+
+
+def memory_document(memory: RankMemory) -> dict[str, Any]:
+    return asdict(memory) | {"curve": [{"ns": at, **now} for at, now in memory.curve]}
 
 
 def plain(value: Any) -> Any:

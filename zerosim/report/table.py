@@ -1,10 +1,12 @@
 """The outcome of a run in the terminal: one row a stage, then the verdict in one line."""
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from zerosim.run import Outcome, StageOutcome
+from zerosim.outcome import Outcome, StageOutcome
 from zerosim.stages import STAGES
 from zerosim.verdict import Divergence
 
@@ -19,19 +21,31 @@ def show_heading(console: Console, title: str, caption: str, setting: str) -> No
 
 
 def show_outcome(console: Console, outcome: Outcome) -> None:
-    """The table, what diverged, and the verdict."""
-    console.print(table(outcome))
+    """What was computed and sent, what was kept, what diverged, and the verdict."""
+    if outcome.stages:
+        console.print(table(outcome))
+        if outcome.recipe.scenario.train.steps:
+            console.print(memory_table(outcome))
+    for name, shortage in outcome.shortages.items():
+        console.print(f"{STAGES[name].title} does not fit: {shortage}", highlight=False)
     for stage in outcome.stages:
         if stage.first_divergence is not None:
-            console.print(
-                f"[red]{STAGES[stage.stage].title}: {escape(divergence(stage.first_divergence))}[/]"
-            )
-            for side, order in (stage.order or {}).items():
-                console.print(f"    {side + ' adds':<15} {order}", highlight=False)
+            show_divergence(console, stage, stage.first_divergence)
     if outcome.on_other_ranks:
         show_other_ranks(console, outcome)
     colour = "bold green" if outcome.passed else "bold red"
     console.print(f"[{colour}]{verdict(outcome)}[/]")
+
+
+def show_divergence(console: Console, stage: StageOutcome, found: Divergence) -> None:
+    """Where bits first differ, and why if it is by nature, else in which order each side adds."""
+    colour = "yellow" if stage.by_nature else "red"
+    console.print(f"[{colour}]{STAGES[stage.stage].title}: {escape(divergence(found))}[/]", highlight=False)
+    if stage.by_nature:
+        console.print(f"    by its nature: {stage.by_nature}", highlight=False)
+        return
+    for side, order in (stage.order or {}).items():
+        console.print(f"    {side + ' adds':<15} {order}", highlight=False)
 
 
 def show_other_ranks(console: Console, outcome: Outcome) -> None:
@@ -45,22 +59,30 @@ def show_other_ranks(console: Console, outcome: Outcome) -> None:
 
 def table(outcome: Outcome) -> Table:
     """A row a stage: equal or not, final loss, test figure, bytes sent against the formula, time."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("stage")
-    table.add_column("bits")
-    table.add_column("final loss", justify="right")
+    table = plain_table("stage", "bits")
+    table.add_column("final\nloss", justify="right")
     if outcome.recipe.dataset.x_test is not None:
         labels = outcome.recipe.dataset.classes is not None
-        table.add_column("test accuracy" if labels else "test error", justify="right")
-    table.add_column("sent per rank and step", justify="right")
-    table.add_column("formula")
-    table.add_column("ms per step", justify="right")
+        table.add_column("test\naccuracy" if labels else "test\nerror", justify="right")
+    table.add_column("sent per\nrank and step", justify="right")
+    table.add_column("")
+    table.add_column("messages", justify="right")
+    table.add_column("ms per\nstep", justify="right")
     for stage in outcome.stages:
         table.add_row(*row(outcome, stage))
     return table
 
 
+def plain_table(*headings: str) -> Table:
+    """A table without lines."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading)
+    return table
+
+
 def row(outcome: Outcome, stage: StageOutcome) -> list[str]:
+    """The cells of `table` for one stage."""
     steps = outcome.recipe.scenario.train.steps
     test = []
     if stage.test is not None:
@@ -68,24 +90,59 @@ def row(outcome: Outcome, stage: StageOutcome) -> list[str]:
         test.append(f"{stage.test:.2%}" if labels else f"{stage.test:.4g}")
     return [
         STAGES[stage.stage].title,
-        {True: "[green]equal[/]", False: "[red]differ[/]", None: "[dim]not compared[/]"}[stage.equal],
-        f"{stage.losses[-1]:.6f}" if steps else "-",
+        bits(stage),
+        f"{float(stage.losses[-1][0]):.6f}" if steps else "-",
         *test,
-        sent(stage, steps),
+        f"{extent([rank.sent_bytes // max(steps, 1) for rank in stage.traffic])} B",
         formula(stage),
+        extent([rank.messages // max(steps, 1) for rank in stage.traffic]),
         f"{1e3 * stage.seconds / steps:.2f}" if steps else "-",
     ]
 
 
-def sent(stage: StageOutcome, steps: int) -> str:
-    """Bytes per step; where ranks differ, the smallest and the largest."""
-    counts = sorted({counts["sent_bytes"] // max(steps, 1) for counts in stage.traffic})
-    return " … ".join(f"{count:,} B" for count in {counts[0]: 0, counts[-1]: 0})
+def bits(stage: StageOutcome) -> str:
+    """Equal or not, and whether it could be."""
+    if stage.equal is None:
+        return "[dim]not compared[/]"
+    if stage.equal:
+        return "[green]equal[/]"
+    return "[yellow]other by nature[/]" if stage.by_nature else "[red]differ[/]"
+
+
+def extent(counts: Sequence[int]) -> str:
+    """One number; where ranks differ, the smallest and the largest."""
+    return " … ".join(f"{count:,}" for count in dict.fromkeys([min(counts), max(counts)]))
 
 
 def formula(stage: StageOutcome) -> str:
-    words = f"{stage.volume} P (N−1)/N"
-    return f"[green]= {words}[/]" if stage.traffic_holds else f"[red]≠ {words}[/]"
+    """Whether the bytes sent are the formula's."""
+    words = f"{stage.volume:.4g} P (N−1)/N"
+    holds = all(rank.holds for rank in stage.traffic)
+    return f"[green]= {words}[/]" if holds else f"[red]≠ {words}[/]"
+
+
+def memory_table(outcome: Outcome) -> Table:
+    """A row a stage: bytes that the rank with most of them keeps between steps and holds at the peak."""
+    table = plain_table("kept per rank")
+    for kind in ("weights", "gradients", "optimizer"):
+        table.add_column(kind, justify="right")
+    table.add_column("")
+    table.add_column("padding", justify="right")
+    table.add_column("peak", justify="right")
+    for kind in ("activations", "buffers"):
+        table.add_column(kind, justify="right")
+    for stage in outcome.stages:
+        most = max(stage.memory, key=lambda rank: rank.peak_bytes["total"])
+        rests = all(rank.rests for rank in stage.memory)
+        table.add_row(
+            STAGES[stage.stage].title,
+            *(f"{count:,} B" for count in most.resting_bytes.values()),
+            "[green]= formula[/]" if rests else "[red]≠ formula[/]",
+            *(f"{count:,} B" for count in (
+                most.padding_bytes, most.peak_bytes["total"], most.peak_bytes["activations"], most.peak_bytes["buffers"]
+            )),
+        )
+    return table
 
 
 def divergence(found: Divergence) -> str:
@@ -108,9 +165,10 @@ def verdict(outcome: Outcome) -> str:
     steps = outcome.recipe.scenario.train.steps
     ranks = outcome.recipe.scenario.world.ranks
     titles = ", ".join(STAGES[stage.stage].title for stage in outcome.stages)
-    compared = (
-        "every bit equal to one process"
-        if outcome.recipe.scenario.check.reference
-        else "not compared with one process"
-    )
+    compared = "not compared with one process"
+    if outcome.recipe.scenario.check.reference:
+        other = [STAGES[stage.stage].title for stage in outcome.stages if stage.equal is False]
+        compared = "every bit equal to one process" + f", but for {', '.join(other)} by nature" * bool(other)
+    elif len(outcome.stages) > 1:
+        compared = f"every bit equal to {STAGES[outcome.stages[0].stage].title}"
     return f"PASSED: {titles} on {ranks} rank{'s' * (ranks > 1)}, {steps} steps: {compared}"

@@ -1,7 +1,7 @@
 """A TOML file -> a frozen dataclass and its samples, or an error with line and column."""
 
-from zerosim.scenario.dataset import Dataset, load_dataset, sample_order
 from zerosim.scenario.collective import CollectiveScenario
+from zerosim.scenario.dataset import Dataset, load_dataset, sample_order
 from zerosim.scenario.load import load
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.schema import (

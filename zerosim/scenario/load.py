@@ -31,9 +31,10 @@ def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Scenari
     for override in overrides:
         apply(parse_override(override), document, written)
     origin = Origin(file, written)
-    kinds = {"training": Scenario, "collective": CollectiveScenario}
-    kind = Choice(tuple(kinds)).read(document.get("kind", "training"), ("kind",), origin)
-    return kinds[kind](**section_values(kinds[kind], document, (), origin), origin=origin)
+    kind = Choice(("training", "collective")).read(document.get("kind", "training"), ("kind",), origin)
+    if kind == "collective":
+        return CollectiveScenario(**section_values(CollectiveScenario, document, (), origin), origin=origin)
+    return Scenario(**section_values(Scenario, document, (), origin), origin=origin)
 
 
 def read_text(file: str) -> str:

@@ -147,6 +147,39 @@ class Table(Rule):
 
 
 @dataclass(frozen=True)
+class Either(Rule):
+    """A word or what another rule reads."""
+
+    word: str
+    other: Rule
+
+    def __str__(self) -> str:
+        return f"{self.word} or {self.other}"
+
+    def read(self, value: object, path: KeyPath, origin: Origin) -> Any:
+        if value == self.word:
+            return value
+        if isinstance(value, str):
+            raise self.refuse(value, path, origin)
+        return self.other.read(value, path, origin)
+
+
+@dataclass(frozen=True)
+class Groups(Rule):
+    """How layers are grouped into units."""
+
+    def __str__(self) -> str:
+        return "layer, model or an array of arrays of layer numbers such as [[0, 1], [2]]"
+
+    def read(self, value: object, path: KeyPath, origin: Origin) -> Any:
+        if value in ("layer", "model"):
+            return value
+        if isinstance(value, list) and value:
+            return Array(Array(Integer(0), 1), 1).read(value, path, origin)
+        raise self.refuse(value, path, origin)
+
+
+@dataclass(frozen=True)
 class Tables(Rule):
     """One table or more, written [[name]]."""
 
@@ -273,3 +306,16 @@ def rows() -> Any:
 
 def sections(of: type[Any]) -> Any:
     return field(default=(), metadata={"rule": Tables(of)})
+
+
+def word_or_number(default: str, *, at_least: float) -> Any:
+    return field(default=default, metadata={"rule": Either(default, Number(at_least))})
+
+
+def groups() -> Any:
+    return field(default="layer", metadata={"rule": Groups()})
+
+
+def subset(names: tuple[str, ...]) -> Any:
+    """Any of `names`, none of them twice; none by default."""
+    return field(default=(), metadata={"rule": Array(Choice(names), distinct=True)})

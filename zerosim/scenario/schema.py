@@ -11,14 +11,17 @@ from zerosim.scenario.origin import Origin
 from zerosim.scenario.rules import (
     choice,
     choices,
+    groups,
     integer,
     integers,
     number,
     pair,
     rules,
     section,
+    subset,
     switch,
     text,
+    word_or_number,
 )
 
 STAGES = ("ddp", "zero1", "zero2", "zero3")
@@ -29,6 +32,8 @@ BY_OPTIMIZER: Any = None
 @dataclass(frozen=True)
 class World:
     ranks: int = integer(4, at_least=1)
+    memory_limit_mb: int = integer(0, at_least=0)
+    """How much memory each rank's process may take for training; 0 is no limit. For the MPI world."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,10 @@ class Data:
 class Model:
     hidden: tuple[int, ...] = integers((64, 64), at_least=1)
     activation: str = choice("relu", ("relu", "tanh", "gelu"))
+    frozen: tuple[int, ...] = integers((), at_least=0)
+    """Numbers of layers whose weights stay as they are."""
+    tied: tuple[int, ...] = integers((), at_least=0)
+    """Refused: there is one place for every parameter in a unit's flat buffer."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,12 @@ class Train:
     epsilon: float = number(1e-8, at_least=0)
     momentum: float = number(0.9, at_least=0)
     weight_decay: float = number(BY_OPTIMIZER, at_least=0)
+    decay_biases: bool = switch(True)
+    schedule: str = choice("constant", ("constant", "cosine"))
+    warmup_steps: int = integer(0, at_least=0)
+    clip_norm: float = number(0.0, at_least=0)
+    precision: str = choice("fp32", ("fp32", "fp16", "bf16"))
+    loss_scale: float | str = word_or_number("dynamic", at_least=0)
     seed: int = integer(0, at_least=0)
 
     def __post_init__(self) -> None:
@@ -66,6 +81,14 @@ class Train:
 class Parallel:
     stages: tuple[str, ...] = choices(STAGES, STAGES)
     order: str = choice("ring", ("ring", "rank", "tree", "exact"))
+    units: str | tuple[tuple[int, ...], ...] = groups()
+    accumulation: str = choice("boundary", ("boundary", "micro_batch"))
+    accumulate_dtype: str = choice("weights", ("weights", "fp32"))
+    reduce_dtype: str = choice("weights", ("weights", "fp32"))
+    gradients: str = choice("reduce_scatter", ("reduce_scatter", "all_reduce"))
+    publish: str = choice("weights", ("weights", "updates", "broadcasts"))
+    reshard_after_forward: bool = switch(True)
+    prefetch: bool = switch(False)
 
 
 @dataclass(frozen=True)
@@ -76,6 +99,8 @@ class Check:
     test_accuracy: float = number(0.0, at_least=0, below=1)
     same_bits_on: tuple[int, ...] = integers((), at_least=1)
     """Other numbers of ranks, to train on as well: the weights must come out the same."""
+    does_not_fit: tuple[str, ...] = subset(STAGES)
+    """The stages that must fail under the memory limit."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +128,8 @@ class Scenario:
         self._check_blocks()
         self._check_other_ranks()
         self._check_tree()
+        self._check_parts()
+        self._check_layers()
 
     def _check_blocks(self) -> None:
         ranks, micro_batches = self.world.ranks, self.train.micro_batches
@@ -139,11 +166,72 @@ class Scenario:
             )
 
 
+    def _check_parts(self) -> None:
+        if self.parallel.accumulation == "micro_batch" and self.parallel.order not in ("ring", "rank"):
+            raise self.origin.error(
+                f"parallel.accumulation micro_batch adds ranks before micro-batches, which order {self.parallel.order} "
+                "cannot; set parallel.order to ring or rank, or accumulation to boundary",
+                ("parallel", "accumulation"), ("parallel", "order"),
+            )
+        if self.parallel.prefetch and not self.parallel.reshard_after_forward:
+            raise self.origin.error(
+                "parallel.prefetch gathers weights ahead of each use, reshard_after_forward = false only once; "
+                "choose one of them", ("parallel", "prefetch"), ("parallel", "reshard_after_forward"),
+            )
+        if self.train.warmup_steps > self.train.steps:
+            raise self.origin.error(
+                f"train.warmup_steps must be at most train.steps = {self.train.steps}, found {self.train.warmup_steps}",
+                ("train", "warmup_steps"), ("train", "steps"),
+            )
+
+    def _check_layers(self) -> None:
+        layers = len(self.model.hidden) + 1
+        if self.model.tied:
+            raise self.origin.error(
+                "model.tied is not supported: a tied weight would have two places, in two units; leave it out",
+                ("model", "tied"),
+            )
+        for index, layer in enumerate(self.model.frozen):
+            if layer >= layers:
+                raise self.origin.error(
+                    f"model.frozen names layer {layer}; there are layers 0 to {layers - 1}", ("model", "frozen", index)
+                )
+        if isinstance(self.parallel.units, tuple):
+            self._check_units(self.parallel.units, layers)
+
+    def _check_units(self, units: tuple[tuple[int, ...], ...], layers: int) -> None:
+        named = [layer for unit in units for layer in unit]
+        if named != list(range(layers)):
+            raise self.origin.error(
+                f"parallel.units must name layers 0 to {layers - 1}, each once and in order, found {named}",
+                ("parallel", "units"),
+            )
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """The layers of each unit; raises `ScenarioError` where a unit would be frozen in part."""
+        layers = len(self.model.hidden) + 1
+        match self.parallel.units:
+            case "layer":
+                found = [[layer] for layer in range(layers)]
+            case "model":
+                found = [list(range(layers))]
+            case units:
+                found = [list(unit) for unit in units if not isinstance(unit, str)]
+        for unit in found:
+            if 0 < len(set(unit) & set(self.model.frozen)) < len(unit):
+                raise self.origin.error(
+                    f"the unit of layers {unit} is frozen in part; freeze all of it or none, or change parallel.units",
+                    ("model", "frozen"), ("parallel", "units"),
+                )
+        return found
+
+
 def resolved(scenario: "Scenario | CollectiveScenario") -> dict[str, Any]:
     """Every key with its value, defaults filled in, in JSON's own types.
 
-    >>> resolved(Scenario())["model"]
-    {'hidden': [64, 64], 'activation': 'relu'}
+    >>> resolved(Scenario())["data"]
+    {'source': 'digits'}
     """
     return {name: plain(getattr(scenario, name)) for name in rules(type(scenario))}
 

@@ -10,20 +10,22 @@ from zerosim.stages.replica import Batch, Initial, Replica
 
 @dataclass(frozen=True)
 class Stage:
-    """What a rank keeps, what it does in a step, and the bytes this sends in units of P (N − 1)/N.
-
-    P is the bytes of all weights, padded (ZeRO paper, section 7).
-    """
+    """What a rank keeps, what it does in a step, and how far the variants apply to it."""
 
     title: str
     keep: Callable[[Replica, Initial], None]
     step: Callable[[Replica, Batch], Total]
-    volume: int
+    publishes: bool
+    """Whether a rank updates 1/N of weights that all keep."""
+    gathers: bool
+    """Whether weights are gathered before use."""
+    may_reduce_parts: bool
+    """Whether each micro-batch can be reduced by itself."""
 
 
 STAGES: dict[str, Stage] = {
-    "ddp": Stage("DDP", ddp.keep, ddp.step, volume=2),
-    "zero1": Stage("Stage I", zero1.keep, zero1.step, volume=2),
-    "zero2": Stage("Stage II", zero2.keep, zero2.step, volume=2),
-    "zero3": Stage("Stage III", zero3.keep, zero3.step, volume=3),
+    "ddp": Stage("DDP", ddp.keep, ddp.step, publishes=False, gathers=False, may_reduce_parts=False),
+    "zero1": Stage("Stage I", zero1.keep, zero1.step, publishes=True, gathers=False, may_reduce_parts=False),
+    "zero2": Stage("Stage II", zero2.keep, zero2.step, publishes=True, gathers=False, may_reduce_parts=True),
+    "zero3": Stage("Stage III", zero3.keep, zero3.step, publishes=False, gathers=True, may_reduce_parts=True),
 }

@@ -7,7 +7,9 @@ order, and on numbers where there is none.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from zerosim.allocation import Array
+import numpy as np
+
+from zerosim.allocation import Allocator, Array
 from zerosim.autograd.tape import Accumulate, Total, left_to_right
 from zerosim.collectives import direct, exact, rabenseifner, ring
 from zerosim.comm import Communicator
@@ -17,25 +19,28 @@ ReduceScatter = Callable[..., None]
 """`reduce_scatter(comm, chunks)`, in place."""
 
 
+Rounding = Callable[[Array], Array]
+
+
 @dataclass(frozen=True)
 class Addition:
     """`accumulate` folds a rank's micro-batches to a total; `reduce_scatter` adds the totals of all ranks.
 
-    The latter returns a full buffer in which this rank's chunk is the sum. `sent_share` is what it sends, in units of
-    n (N − 1)/N for n bytes of float32. `collective` is None where integers are added, in no order.
+    The latter also takes how to round a buffer for the wire, and returns a full buffer in which this rank's chunk is
+    the sum. `collective` is None where integers are added, in no order; `sent_bytes` is then what an element costs.
     """
 
     accumulate: Accumulate
-    reduce_scatter: Callable[[Communicator, Total], Array]
+    reduce_scatter: Callable[[Communicator, Total, Rounding], Array]
     collective: ReduceScatter | None
-    sent_share: int = 1
+    sent_bytes: int | None = None
 
 
 def in_order(accumulate: Accumulate, collective: ReduceScatter, whole: Callable[[Total], Array]) -> Addition:
     """An addition whose totals are flat buffers (`whole` takes them out) that `collective` works on in place."""
 
-    def reduce_scatter(comm: Communicator, total: Total) -> Array:
-        full = whole(total)
+    def reduce_scatter(comm: Communicator, total: Total, rounding: Rounding) -> Array:
+        full = rounding(whole(total))
         collective(comm, split(full, comm.size))
         return full
 
@@ -70,7 +75,18 @@ def kept_apart(total: Total, contribution: Array) -> Total:
     return [*(total or []), contribution]
 
 
-def exact_reduce_scatter(comm: Communicator, total: Total) -> Array:
+def widening(accumulate: Accumulate, allocate: Allocator) -> Accumulate:
+    """`accumulate` in float32, whatever the contributions are in."""
+
+    def accumulate_widened(total: Total, contribution: Array) -> Total:
+        wide = allocate(contribution.shape, np.float32, kind="gradients", owner="accumulation")
+        wide[...] = contribution
+        return accumulate(total, wide)
+
+    return accumulate_widened
+
+
+def exact_reduce_scatter(comm: Communicator, total: Total, rounding: Rounding) -> Array:
     chunk = exact.reduce_scatter(comm, total)
     full: Array = total[0]
     split(full, comm.size)[comm.rank][:] = chunk
@@ -81,5 +97,5 @@ ADDITIONS: dict[str, Addition] = {
     "ring": in_order(left_to_right, ring.reduce_scatter, itself),
     "rank": in_order(left_to_right, direct.reduce_scatter, itself),
     "tree": in_order(by_pairs, rabenseifner.reduce_scatter, root_of_tree),
-    "exact": Addition(kept_apart, exact_reduce_scatter, None, sent_share=3),
+    "exact": Addition(kept_apart, exact_reduce_scatter, None, sent_bytes=exact.SENT_BYTES),
 }

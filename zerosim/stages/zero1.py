@@ -14,24 +14,25 @@ from zerosim.stages.replica import Batch, Initial, Replica
 def keep(replica: Replica, initial: Initial) -> None:
     for unit in replica.units:                                            # 0
         replica.weights[unit] = replica.filled(unit, initial(unit))
-        replica.optimizer[unit] = replica.fresh_state(unit, replica.own(replica.weights[unit]))
+        replica.begin_state(unit, initial(unit), replica.own(replica.weights[unit]))
 
 
 def step(replica: Replica, batch: Batch) -> Total:
-    tape, weights, gradients = replica.tape, replica.weights, replica.gradients
-    gradients.clear()
+    tape, weights = replica.tape, replica.weights
+    replica.begin(batch)
 
     activations = batch.inputs                                            # 1
     for unit in replica.units:
         activations = tape.forward(unit, weights[unit], activations)
     loss, upstream = tape.loss(replica.loss, activations, batch.targets, batch.samples)
 
-    for unit in reversed(replica.units):
+    for unit in replica.backward_units:
         upstream, gradient = tape.backward(unit, weights[unit], upstream)
-        gradients[unit] = replica.reduce_scatter(gradient)                # 2
+        gradient = replica.reduce(gradient)                               # 2
+        replica.keep(unit, gradient)
 
+    replica.settle()
     for unit in replica.units:
-        own_weights, own_gradient = replica.own(weights[unit]), replica.own(gradients[unit])
-        replica.update(unit, own_weights, own_gradient, batch.step)       # 3
-        replica.all_gather(weights[unit])                                 # 4
+        replica.update(unit, replica.own(weights[unit]))                  # 3
+        replica.publish(unit, weights[unit])                              # 4
     return loss

@@ -9,42 +9,36 @@
     3. compute and apply the weight updates of this rank's shard
 """
 
-from zerosim.allocation import Array
 from zerosim.autograd.tape import Total
-from zerosim.model import Unit
 from zerosim.stages.replica import Batch, Initial, Replica
 
 
 def keep(replica: Replica, initial: Initial) -> None:
     for unit in replica.units:                                            # 0
         replica.weights[unit] = replica.shard(unit, replica.filled(unit, initial(unit)), "parameters")
-        replica.optimizer[unit] = replica.fresh_state(unit, replica.weights[unit])
-
-
-def gather(replica: Replica, unit: Unit) -> Array:
-    full = replica.full(unit, "parameters")
-    replica.own(full)[:] = replica.weights[unit]
-    return replica.all_gather(full)
+        replica.begin_state(unit, initial(unit), replica.weights[unit])
 
 
 def step(replica: Replica, batch: Batch) -> Total:
-    tape, shards, gradients = replica.tape, replica.weights, replica.gradients
-    gradients.clear()
+    tape, shards, loss = replica.tape, replica.weights, None
 
-    activations = batch.inputs
-    for unit in replica.units:                                            # 1
-        weights = gather(replica, unit)
-        activations = tape.forward(unit, weights, activations)
-        del weights
-    loss, upstream = tape.loss(replica.loss, activations, batch.targets, batch.samples)
+    for part in replica.parts(batch):
+        activations = part.inputs
+        for unit in replica.units:                                        # 1
+            weights = replica.gather(unit)
+            activations = tape.forward(unit, weights, activations)
+            del weights
+        loss, upstream = tape.loss(replica.loss, activations, part.targets, part.samples, loss)
 
-    for unit in reversed(replica.units):                                  # 2
-        weights = gather(replica, unit)
-        upstream, gradient = tape.backward(unit, weights, upstream)
-        del weights
-        gradients[unit] = replica.shard(unit, replica.reduce_scatter(gradient), "gradients")
-        del gradient
+        for unit in replica.backward_units:                               # 2
+            weights = replica.gather(unit)
+            upstream, gradient = tape.backward(unit, weights, upstream)
+            del weights
+            gradient = replica.reduce_scatter(gradient)
+            replica.keep_shard(unit, gradient)
+            del gradient
 
+    replica.settle()
     for unit in replica.units:
-        replica.update(unit, shards[unit], gradients[unit], batch.step)   # 3
+        replica.update(unit, shards[unit])                                # 3
     return loss

@@ -23,6 +23,7 @@ import mpi4py
 import numpy as np
 import numpy.typing as npt
 
+from zerosim.allocation import Allocator, allocate
 from zerosim.comm import Reduction
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, ZerosimError
 from zerosim.worlds.delivery import check_rank, deliver
@@ -122,14 +123,21 @@ def own_launcher() -> str:
     return str(beside) if beside.exists() else "mpiexec"
 
 
+UNFINISHED: list[list[deque["Departure"]]] = []
+"""What every communicator of this process has under way: MPI reads from it, whoever else forgets it."""
+
+
 class MpiCommunicator:
     """A rank of the MPI world: a `Communicator` of NumPy arrays.
+
+    `comm` is any communicator of mpi4py, such as `MPI.COMM_WORLD.Dup()`; none but these messages may
+    travel in it. What is on its way when a communicator is dropped without `close` stays in memory.
 
     Raises `CollectiveError` for ranks, arrays and lengths that cannot work, `Deadlock` after a wait
     of `timeout_seconds`.
     """
 
-    def __init__(self, comm: "MPI.Intracomm", timeout_seconds: float) -> None:
+    def __init__(self, comm: "MPI.Intracomm", timeout_seconds: float = 60.0) -> None:
         from mpi4py import MPI  # noqa: PLC0415 - whoever has a comm has it loaded
 
         self.rank = comm.rank
@@ -142,6 +150,15 @@ class MpiCommunicator:
         self._status = MPI.Status()
         self._copies = Copies()
         self._departures: list[deque[Departure]] = [deque() for _ in range(comm.size)]
+        UNFINISHED.append(self._departures)
+
+    def take_buffers_from(self, allocate: Allocator) -> None:
+        """Let memory for messages come from `allocate`, so that a ledger sees it."""
+        self._copies.allocate = allocate
+
+    def channel(self) -> "MpiCommunicator":
+        """Another communicator of the same ranks, in which messages travel apart from those in this one."""
+        return MpiCommunicator(self._comm.Dup(), self.timeout_seconds)
 
     def exchange(
         self,
@@ -260,19 +277,27 @@ class Departure(NamedTuple):
 
 
 class Copies:
-    """Memory that is used again, in powers of two: the page faults of fresh memory cost more than
-    the message itself.
+    """Memory that is used again: the page faults of fresh memory cost more than the message itself.
+
+    Sizes are rounded up by an eighth at most, so that messages of nearly one length share memory. `allocate` can be
+    exchanged for a ledger's.
     """
 
     def __init__(self) -> None:
+        self.allocate: Allocator = allocate
         self._free: defaultdict[int, list[Bytes]] = defaultdict(list)
 
     def take(self, needed_bytes: int) -> Bytes:
-        capacity = 1 << max(needed_bytes - 1, 0).bit_length()
+        """At least so many bytes."""
+        grain = 1 << max(needed_bytes.bit_length() - 3, 0)
+        capacity = -(-needed_bytes // grain) * grain
         free = self._free[capacity]
-        return free.pop() if free else np.empty(capacity, np.uint8)
+        if free:
+            return free.pop()
+        return self.allocate(capacity, np.uint8, kind="buffers", owner="messages")
 
     def give(self, memory: Bytes) -> None:
+        """Back, to be taken again."""
         self._free[memory.nbytes].append(memory)
 
 

@@ -1,0 +1,60 @@
+"""Laws under mpirun: honest functions hold, broken ones end alike on all ranks, and the next law finds no leftovers."""
+
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import zerosim as zs
+from zerosim import orders
+from zerosim.collectives import ring
+from zerosim.comm import left, right
+from zerosim.errors import UsageError
+from zerosim.testing import LawBroken, laws
+from zerosim.worlds.objects import gather_objects
+
+
+def honest_all_reduce(comm, x):
+    return zs.all_reduce(comm, x)
+
+
+def raising_all_reduce(comm, x):
+    if comm.rank == 1:
+        raise KeyError("planted")
+    return zs.all_reduce(comm, x)
+
+
+def waiting_all_reduce(comm, x):
+    total = zs.all_reduce(comm, x)
+    if comm.rank == 0:
+        comm.recv(into=total, source=1)
+    return total
+
+
+def littering_all_reduce(comm, x):
+    comm.send(x, to=right(comm))
+    return zs.all_reduce(comm, x)
+
+
+def swapped_all_reduce(comm, chunks, reduce=np.add):
+    ring.reduce_scatter(comm, chunks, reduce)
+    for _ in range(comm.size - 1):
+        comm.exchange(chunks[comm.rank], to=right(comm), into=chunks[left(comm)], source=left(comm))
+
+
+comm = zs.connect()
+examined = globals()[f"{sys.argv[1]}_all_reduce"]
+started = time.monotonic()
+try:
+    said = f"held: {len(laws.check(examined, comm=comm, examples=20, order=orders.ring))}"
+except LawBroken as broken:
+    said = str(broken)
+assert time.monotonic() - started < 15
+with pytest.raises(UsageError, match="it needs the local world"):
+    laws.works_when_sends_wait(examined, comm=comm)
+laws.all_reduce_is_broadcast_after_reduce(honest_all_reduce, comm=comm, examples=5)
+everyone = gather_objects(comm, said)
+if comm.rank == 0:
+    assert len(set(everyone)) == 1, everyone
+    print(said)

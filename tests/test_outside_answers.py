@@ -1,0 +1,154 @@
+"""Answers from outside: an MPI library's own collectives, and mpi4py's own tests."""
+
+import doctest
+import os
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from tests.mpi import outside
+from tests.mpi.launch import mpirun
+
+RANKS = (2, 3, 4, 5, 7, 8)
+TESTS_OF_MPI4PY = "MPI4PY_TESTS"  # names the directory test/ of mpi4py's source
+BROADCASTS_NOTHING = "import zerosim as zs; zs.broadcast = lambda comm, x, root: x; "
+
+
+@pytest.fixture(scope="module")
+def library():
+    """The name of the MPI library beneath mpi4py."""
+    outcome = mpirun(1, ["-c", "from mpi4py import MPI; print(MPI.get_vendor()[0])"])
+    assert outcome.returncode == 0, outcome.stderr
+    return outcome.stdout.strip()
+
+
+@pytest.fixture
+def force_mpich(library, monkeypatch):
+    if library != "MPICH":
+        pytest.skip(f"forces MPICH's algorithms, and this is {library}")
+
+    def force(all_reduce, reduce_scatter):
+        for collective, algorithm in (
+            ("ALLREDUCE", all_reduce), ("REDUCE_SCATTER_BLOCK", reduce_scatter),
+        ):
+            monkeypatch.setenv(f"MPIR_CVAR_{collective}_INTRA_ALGORITHM", algorithm)
+            monkeypatch.setenv(f"MPIR_CVAR_{collective}_DEVICE_COLLECTIVE", "0")
+
+    return force
+
+
+def answers(ranks, **algorithms):
+    return mpirun(ranks, ["-m", "tests.mpi.outside", *map("=".join, algorithms.items())])
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize(
+    "algorithms",
+    [
+        {"all_reduce": "ring", "reduce_scatter": "pairwise"},
+        {"all_reduce": "recursive_doubling", "reduce_scatter": "recursive_halving"},
+        {"all_reduce": "reduce_scatter_allgather", "reduce_scatter": "recursive_doubling"},
+    ],
+    ids=lambda algorithms: " and ".join(algorithms.values()),
+)
+def test_mpich_leaves_the_bytes_of_ours(force_mpich, algorithms, ranks):
+    force_mpich(**algorithms)
+    outcome = answers(ranks, **algorithms)
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.startswith(f"{ranks} ranks of MPICH")
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    "claimed", [{"all_reduce": "ring"}, {"reduce_scatter": "pairwise"}], ids=str
+)
+def test_another_algorithm_than_the_claimed_one_is_caught(force_mpich, claimed):
+    force_mpich("recursive_doubling", "recursive_halving")
+    outcome = answers(4, **claimed)
+    assert outcome.returncode != 0
+    assert "elements differ from MPI's" in outcome.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [3, 8])
+@pytest.mark.parametrize(
+    ("number", "algorithm"),
+    [("3", "recursive_doubling"), ("4", "open_mpi_ring"), ("6", "open_mpi_rabenseifner")],
+)
+def test_open_mpi_leaves_the_bytes_of_ours(library, monkeypatch, number, algorithm, ranks):
+    if library != "Open MPI":
+        pytest.skip(f"forces Open MPI's algorithms, and this is {library}")
+    monkeypatch.setenv("OMPI_MCA_coll_tuned_use_dynamic_rules", "1")
+    monkeypatch.setenv("OMPI_MCA_coll_tuned_allreduce_algorithm", number)
+    outcome = answers(ranks, all_reduce=algorithm)
+    assert outcome.returncode == 0, outcome.stderr
+
+
+SAME_BY_DESIGN = {"recursive_doubling", "reduce_scatter_allgather", "open_mpi_rabenseifner"}
+
+
+@pytest.mark.parametrize("dtype", outside.DTYPES)
+@pytest.mark.parametrize("size", [4, 5, 7, 8])
+@pytest.mark.parametrize("collective", outside.FORCED)
+def test_the_vectors_tell_orders_apart(collective, size, dtype):
+    """So that equal bytes say which algorithm was at work."""
+    brought = outside.vectors(size, 1000 * size, dtype)
+    sums = {
+        name: outside.summed(forced, brought)
+        for name, forced in outside.FORCED[collective].items()
+    }
+    for (one, ours), (other, theirs) in combinations(sums.items(), 2):
+        if {one, other} <= SAME_BY_DESIGN:
+            assert ours.tobytes() == theirs.tobytes()
+        else:
+            assert np.mean(ours != theirs) > 0.1, (one, other)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_every_collective_agrees_with_mpi(ranks):
+    outcome = mpirun(ranks, ["-m", "mpi4py", "-m", "tests.mpi.agree"])
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.startswith(f"{ranks} ranks agree with ")
+
+
+@pytest.mark.mpi
+def test_disagreement_with_mpi_is_caught():
+    outcome = mpirun(2, ["-m", "mpi4py", "-c", BROADCASTS_NOTHING + "import tests.mpi.agree"])
+    assert outcome.returncode != 0
+    assert "AssertionError: ('Bcast', " in outcome.stderr
+
+
+@pytest.fixture
+def tests_of_mpi4py():
+    if TESTS_OF_MPI4PY not in os.environ:
+        pytest.skip(f"{TESTS_OF_MPI4PY} does not say where mpi4py's own tests are")
+    return os.environ[TESTS_OF_MPI4PY]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_mpi4py_own_tests_pass(tests_of_mpi4py, ranks):
+    arguments = ["-m", "tests.mpi.mpi4py_suite", tests_of_mpi4py, "test_cco_buf"]
+    outcome = mpirun(ranks, arguments, timeout=300)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "74 tests, 0 skipped" in outcome.stdout
+
+
+@pytest.mark.mpi
+def test_mpi4py_own_tests_catch_a_planted_bug(tests_of_mpi4py):
+    program = BROADCASTS_NOTHING + (
+        "import sys; from tests.mpi import mpi4py_suite as suite;"
+        "suite.run(suite.ZerosimIntracomm, *sys.argv[1:])"
+    )
+    outcome = mpirun(2, ["-c", program, tests_of_mpi4py, "test_cco_buf"])
+    assert outcome.returncode != 0
+    assert "FAIL: testBcast" in outcome.stderr
+
+
+def test_examples_in_docstrings_run():
+    failed, attempted = doctest.testmod(outside)
+    assert attempted > 0
+    assert failed == 0

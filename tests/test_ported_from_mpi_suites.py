@@ -1,0 +1,98 @@
+"""What MPI libraries' own suites test: sums that cancel, operations that do not commute, long mixtures."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import zerosim as zs
+from tests import mpi_suites
+from tests.mpi.launch import mpirun
+from zerosim.collectives import ALGORITHMS, naive
+from zerosim.comm import left, right
+from zerosim.worlds.local import spawn
+
+
+@pytest.mark.parametrize("size", mpi_suites.SIZES)
+@pytest.mark.parametrize("check", mpi_suites.CHECKS, ids=lambda check: check.__name__[6:])
+def test_local_world(check, size):
+    spawn(check, size)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [4, 5, 7, 8, 10])
+def test_mpi_world(ranks):
+    outcome = mpirun(ranks, ["-m", "tests.mpi.suites"])
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.startswith(f"{ranks} ranks of ")
+
+
+@pytest.mark.parametrize("size", [3, 4, 5, 7, 8, 10])
+def test_ranks_that_add_in_orders_of_their_own_are_caught(size):
+    """The ring of whole vectors: each rank adds the others' as they come by."""
+
+    def whole_ring(comm, x):
+        total, passing = x.copy(), x.copy()
+        for _ in range(comm.size - 1):
+            comm.exchange(passing, to=right(comm), into=passing, source=left(comm))
+            total += passing
+        return total
+
+    with pytest.raises(AssertionError, match="disagree with rank 0"):
+        spawn(lambda comm: mpi_suites.same_everywhere(comm, whole_ring), size)
+
+
+def planted(monkeypatch, name, function, **claims):
+    monkeypatch.setitem(ALGORITHMS, name, replace(ALGORITHMS[name], function=function, **claims))
+
+
+@pytest.mark.parametrize("size", [3, 8])
+def test_another_order_than_the_declared_one_is_caught(monkeypatch, size):
+    planted(monkeypatch, "ring.all_reduce", naive.all_reduce)
+    with pytest.raises(AssertionError, match="ring"):
+        spawn(mpi_suites.check_cancelling_sums_follow_the_declared_order, size)
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_swapped_operands_are_caught(monkeypatch, size):
+    def swapped(comm, chunks, reduce):
+        naive.all_reduce(comm, chunks, lambda arrived, mine: reduce(mine, arrived))
+
+    planted(monkeypatch, "naive.all_reduce", swapped)
+    with pytest.raises(AssertionError):
+        spawn(mpi_suites.check_operations_that_do_not_commute_keep_the_order_of_ranks, size)
+
+
+def test_an_order_that_is_none_of_the_ranks_must_be_refused(monkeypatch):
+    planted(monkeypatch, "ring.all_reduce", ALGORITHMS["ring.all_reduce"].function, ordered=True)
+    with pytest.raises(AssertionError):
+        spawn(mpi_suites.check_operations_that_do_not_commute_keep_the_order_of_ranks, 3)
+
+
+def test_one_wrong_root_is_caught(monkeypatch):
+    def forgets_the_last_root(comm, vector, root):
+        naive.broadcast(comm, vector, min(root, comm.size - 2))
+
+    planted(monkeypatch, "tree.broadcast", forgets_the_last_root)
+    with pytest.raises(AssertionError):
+        spawn(mpi_suites.check_mixed_sequence, 4)
+
+
+def test_a_changed_input_is_caught(monkeypatch):
+    def fills_the_input_too(comm, x, root, **keywords):
+        x[...] = broadcast(comm, x, root, **keywords)
+        return x.copy()
+
+    broadcast = zs.broadcast
+    monkeypatch.setattr(zs, "broadcast", fills_the_input_too)
+    with pytest.raises(AssertionError):
+        spawn(mpi_suites.check_mixed_sequence, 3)
+
+
+def test_products_of_matrices_do_not_commute():
+    first, second = mpi_suites.matrices(0, 3), mpi_suites.matrices(1, 3)
+    assert (mpi_suites.multiply(first, second) != mpi_suites.multiply(second, first)).all()
+    left_factor = np.array([[1, 2], [3, 4]])
+    right_factor = np.array([[5, 6], [7, 8]])
+    as_one = [matrix.reshape(4).view(mpi_suites.MATRIX) for matrix in (left_factor, right_factor)]
+    assert mpi_suites.multiply(*as_one).tolist() == [tuple((left_factor @ right_factor).flat)]

@@ -1,0 +1,135 @@
+"""A learner's stage, trained on tiny scenarios beside one process alone."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from zerosim.errors import CollectiveError
+from zerosim.outcome import StageOutcome
+from zerosim.recipe import prepare
+from zerosim.report.table import divergence
+from zerosim.run import Silent, run_locally
+from zerosim.scenario import Check, Model, Parallel, Scenario, Train, World
+from zerosim.scenario.dataset import Dataset
+from zerosim.stages import STAGES
+from zerosim.stages.replica import Batch, Replica
+
+Step = Callable[[Replica, Batch], Any]
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """What a stage is tried on."""
+
+    ranks: int
+    hidden: tuple[int, ...]
+    steps: int
+
+    def __str__(self) -> str:
+        layers = len(self.hidden) + 1
+        plural = [f"{n} {what}{'s' * (n > 1)}" for n, what in
+                  ((self.ranks, "rank"), (layers, "layer"), (self.steps, "step"))]
+        return f"on {', '.join(plural)}"
+
+    def scenario(self, stage: str) -> Scenario:
+        """Two micro-batches of two samples on every rank, trained by `stage` and by one process."""
+        return Scenario(
+            world=World(self.ranks),
+            model=Model(self.hidden, "tanh"),
+            train=Train(steps=self.steps, micro_batch=2, micro_batches=2 * self.ranks, learning_rate=0.01),
+            parallel=Parallel((stage,)),
+            check=Check(reference=True),
+        )
+
+
+SIZES = (Tiny(1, (), 1), Tiny(2, (), 1), Tiny(2, (), 2), Tiny(2, (3,), 2), Tiny(3, (5, 4), 3), Tiny(4, (5, 4), 3))
+"""The smallest first."""
+
+
+@dataclass
+class Training:
+    """A learner's `step` in the place of that of `stage`; what came of it, once it has trained."""
+
+    stage: str
+    step: Step
+    outcomes: list[tuple[Tiny, StageOutcome]] = field(default_factory=list)
+
+    def first_difference(self) -> str | None:
+        """Where training first differs from training alone; up to there, the outcomes are noted."""
+        for tiny in SIZES:
+            outcome = self.outcome(tiny)
+            if outcome.first_divergence is not None:
+                return f"{tiny}: {divergence(outcome.first_divergence)}"
+            self.outcomes.append((tiny, outcome))
+        return None
+
+    def sent_otherwise(self) -> str | None:
+        """The first rank that sent something else than the formula says."""
+        for tiny, outcome in self.outcomes:
+            for rank in outcome.traffic:
+                if not rank.holds:
+                    return (
+                        f"{tiny}: rank {rank.rank} sent {rank.sent_bytes} bytes, "
+                        f"where the formula says {rank.formula_bytes}"
+                    )
+        return None
+
+    def kept_otherwise(self) -> str | None:
+        """The first rank that kept something else between steps than the formula says."""
+        for tiny, outcome in self.outcomes:
+            for rank in outcome.memory:
+                for kind, due in rank.formula_bytes.items():
+                    kept = rank.resting_bytes[kind]
+                    if kept != due:
+                        return f"{tiny}: between steps rank {rank.rank} keeps {kept} bytes of {kind}, not {due}"
+        return None
+
+    def held_too_much(self) -> str | None:
+        """The first rank that held more at once within a step than it had to."""
+        for tiny, outcome in self.outcomes:
+            for rank in outcome.memory:
+                for kind, bound in rank.bound_bytes.items():
+                    peak = rank.peak_bytes[kind]
+                    if peak > bound:
+                        return (
+                            f"{tiny}: within a step rank {rank.rank} holds {peak} bytes of {kind}, where {bound} are "
+                            "enough: del what you no longer use"
+                        )
+        return None
+
+    def outcome(self, tiny: Tiny) -> StageOutcome:
+        recipe = prepare(tiny.scenario(self.stage), samples())
+        try:
+            with in_place_of(self.stage, self.checked):
+                outcome = run_locally(recipe, Silent())
+        except Exception as error:
+            error.add_note(str(tiny))
+            raise
+        return outcome.stages[0]
+
+    def checked(self, replica: Replica, batch: Batch) -> Any:
+        """The step, and a look at what it returns."""
+        loss = self.step(replica, batch)
+        if loss is None:
+            raise CollectiveError("the step returned None: return the loss, as replica.tape.loss gave it")
+        return loss
+
+
+@contextmanager
+def in_place_of(stage: str, step: Step) -> Iterator[None]:
+    """The table of stages with another step in the row of `stage`, for as long as this lasts."""
+    honest = STAGES[stage]
+    STAGES[stage] = replace(honest, step=step)
+    try:
+        yield
+    finally:
+        STAGES[stage] = honest
+
+
+def samples() -> Dataset:
+    """A few random samples of two classes."""
+    random = np.random.default_rng(0)
+    return Dataset(random.standard_normal((24, 3)).astype(np.float32), random.integers(0, 2, 24), None, None, 2)

@@ -1,0 +1,143 @@
+"""What a run finds out: the records that reports read."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerosim.allocation import Array
+from zerosim.model import Unit
+from zerosim.recipe import Recipe
+from zerosim.stages import STAGES
+from zerosim.verdict import Divergence
+
+
+@dataclass(frozen=True)
+class RankTraffic:
+    """What one rank sent and received in all steps, and what it must have sent by formula."""
+
+    rank: int
+    sent_bytes: int
+    received_bytes: int
+    messages: int
+    by_collective: dict[str, dict[str, int]]
+    formula_bytes: int
+
+    @property
+    def holds(self) -> bool:
+        return self.sent_bytes == self.formula_bytes
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Bytes that one rank kept between steps and held at most within one, by kind, as its ledger saw them."""
+
+    rank: int
+    resting_bytes: dict[str, int]
+    formula_bytes: dict[str, int]
+    padding_bytes: int
+    peak_bytes: dict[str, int]
+    bound_bytes: dict[str, int]
+    """The most that there should be, of the kinds for which there is a formula."""
+    resident_bytes: int
+    """What the process has in memory between steps beyond what it had before the stage."""
+    curve: list[tuple[int, dict[str, int]]]
+    """Nanoseconds since the last step began, and bytes by kind, at each change."""
+
+    @property
+    def rests(self) -> bool:
+        return self.resting_bytes == self.formula_bytes
+
+    @property
+    def peaks(self) -> bool:
+        return all(self.peak_bytes[kind] <= bound for kind, bound in self.bound_bytes.items())
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """A stage's model states did not fit under the limit that the run had set on each rank."""
+
+    needed_bytes: int
+    allowed_bytes: int
+    would_fit: list[str]
+
+    def __str__(self) -> str:
+        others = ", ".join(STAGES[name].title for name in self.would_fit) or "no stage"
+        return (
+            f"needs {self.needed_bytes / 1e6:,.0f} MB for its model states on each rank, "
+            f"{self.allowed_bytes / 1e6:,.0f} MB are allowed; {others} would fit"
+        )
+
+
+@dataclass(frozen=True)
+class StageOutcome:
+    """What one stage computed, and whether it is what one process computes."""
+
+    stage: str
+    equal: bool | None
+    """None when there was nothing to compare with."""
+    by_nature: str | None
+    """Why this stage is another computation than the reference, if it is; then bits may differ."""
+    first_divergence: Divergence | None
+    order: dict[str, str] | None
+    """Of the chunk that diverged: the order in which the collective adds it, and the declared one."""
+    losses: list[Array]
+    weights_sha256: str
+    optimizer_sha256: str
+    test: float | None
+    """Accuracy on the test split, or its mean squared error; None without a test split."""
+    traffic: list[RankTraffic]
+    memory: list[RankMemory]
+    volume: float
+    """What the formula says a rank sends in a step, in units of P (N − 1)/N."""
+    updates: int
+    """Steps that were not skipped because a gradient overflowed."""
+    seconds: float
+    weights: dict[Unit, Array] | None
+
+
+@dataclass(frozen=True)
+class RanksDigest:
+    """What a stage came to on another number of ranks."""
+
+    ranks: int
+    stage: str
+    weights_sha256: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that a run found out, on rank 0."""
+
+    recipe: Recipe
+    stages: list[StageOutcome]
+    on_other_ranks: list[RanksDigest] = field(default_factory=list)
+    shortages: dict[str, Shortage] = field(default_factory=dict)
+
+    @property
+    def failures(self) -> list[tuple[str, str]]:
+        """Each check that did not hold: the stage, and what is wrong with it."""
+        failed = [(stage.stage, what) for stage in self.stages for what in self._faults(stage)]
+        expected = set(self.recipe.scenario.check.does_not_fit)
+        failed += [(name, str(shortage)) for name, shortage in self.shortages.items() if name not in expected]
+        failed += [(name, "fits after all") for name in expected - set(self.shortages)]
+        return failed
+
+    @property
+    def passed(self) -> bool:
+        return not self.failures
+
+    def _faults(self, stage: StageOutcome) -> list[str]:
+        wanted = self.recipe.scenario.check.test_accuracy
+        differing = [
+            str(other.ranks) for other in self.on_other_ranks
+            if other.stage == stage.stage and other.weights_sha256 != stage.weights_sha256
+        ]
+        stepped = self.recipe.scenario.train.steps > 0
+        checks: list[tuple[Any, str]] = [
+            (stage.equal is False and stage.by_nature is None, "bits differ"),
+            (not all(rank.holds for rank in stage.traffic), "bytes sent are not the formula's"),
+            (stepped and not all(rank.rests for rank in stage.memory), "bytes kept are not the formula's"),
+            (stepped and not all(rank.peaks for rank in stage.memory), "more is alive at the peak than should be"),
+            (wanted and stage.test is not None and stage.test < wanted, f"test accuracy is below {wanted:.2%}"),
+            (differing, f"other bits on {', '.join(differing)} ranks"),
+        ]
+        return [what for failed, what in checks if failed]

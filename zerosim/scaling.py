@@ -1,0 +1,83 @@
+"""One factor for all gradients of a step: to undo the loss scale, and to clip by the global norm.
+
+    norm         √ Σ g², over all parameters; partial sums of squares are float64, one for each chunk of each unit, and
+                 are added unit by unit, chunk by chunk, so that every stage and the reference get the same bits
+    loss scale   what the loss was multiplied by before backward, a power of two; dynamic, it halves when a gradient
+                 overflows, that step is skipped, and it doubles after 2,000 steps without
+
+Sources: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013), section 3.2,
+with the constants of `torch.nn.utils.clip_grad_norm_`; Micikevicius et al., "Mixed precision training" (2018), section 3.2,
+with the constants of `torch.amp.GradScaler`.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from zerosim.allocation import Array
+
+PIECE = 1 << 14
+INITIAL_SCALE = 2.0**16
+STEPS_TO_GROW = 2000
+EPSILON = 1e-6
+
+
+def square_sum(chunk: Array) -> float:
+    """Σ x² of a chunk in float64, piece by piece, left to right.
+
+    >>> square_sum(np.array([3.0, 4.0], np.float16))
+    25.0
+    """
+    total = 0.0
+    for start in range(0, len(chunk), PIECE):
+        total += float(np.sum(np.square(chunk[start : start + PIECE].astype(np.float64))))
+    return total
+
+
+@dataclass
+class Scaling:
+    """The loss scale and the norm to clip at (0: never), as they stand before a step."""
+
+    loss_scale: float = 1.0
+    dynamic: bool = False
+    clip_norm: float = 0.0
+    good_steps: int = 0
+
+    @property
+    def needs_norm(self) -> bool:
+        """Whether a step must know the norm of its gradients."""
+        return self.dynamic or self.clip_norm > 0
+
+    def factor(self, square_sums: Iterable[float]) -> float | None:
+        """What to multiply gradients by, from their partial sums of squares; None if the step is to be skipped.
+
+        >>> Scaling(clip_norm=1.0).factor([9.0, 16.0])
+        0.199999960000008
+        >>> scaling = Scaling(loss_scale=4.0, dynamic=True)
+        >>> scaling.factor([math.inf]), scaling.loss_scale, scaling.factor([1.0])
+        (None, 2.0, 0.5)
+        """
+        factor = 1.0 / self.loss_scale
+        if not self.needs_norm:
+            return factor
+        total = 0.0
+        for part in square_sums:
+            total += part
+        if self.dynamic and not math.isfinite(total):
+            self.loss_scale /= 2.0
+            self.good_steps = 0
+            return None
+        if self.clip_norm:
+            norm = math.sqrt(total) * factor
+            factor *= min(1.0, self.clip_norm / (norm + EPSILON))
+        if self.dynamic:
+            self._grow()
+        return factor
+
+    def _grow(self) -> None:
+        self.good_steps += 1
+        if self.good_steps == STEPS_TO_GROW:
+            self.loss_scale *= 2.0
+            self.good_steps = 0

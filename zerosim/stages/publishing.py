@@ -1,0 +1,55 @@
+"""How updated weights reach all ranks: three ways that leave the same bits in float32, and differ in what they send.
+
+    weights      each rank updates its chunk of the weights, and these are all-gathered
+    broadcasts   the same, but each owner broadcasts its chunk: N broadcasts in place of one all-gather
+    updates      each rank computes the updates of its chunk, these are all-gathered, and everyone applies all of them
+
+With 16-bit weights the third is another computation by its nature: updates are rounded to 16 bits and subtracted from
+16-bit weights, while the others round the float32 master copy anew.
+"""
+
+from zerosim.allocation import Array
+from zerosim.model import Unit
+from zerosim.sharding import split
+from zerosim.stages.replica import Publication, Replica
+
+
+class Weights:
+    """All-gather weights."""
+
+    def update(self, replica: Replica, unit: Unit, weights: Array) -> None:
+        replica.apply_rule(unit, weights)
+
+    def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
+        replica.all_gather(full)
+
+
+class Broadcasts:
+    """A broadcast from every owner."""
+
+    def update(self, replica: Replica, unit: Unit, weights: Array) -> None:
+        replica.apply_rule(unit, weights)
+
+    def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
+        for root, chunk in enumerate(split(full, replica.comm.size)):
+            replica.collectives.broadcast(replica.comm, chunk, root)
+
+
+class Updates:
+    """All-gather updates, and apply them everywhere."""
+
+    def __init__(self) -> None:
+        self._pending: dict[Unit, Array] = {}
+
+    def update(self, replica: Replica, unit: Unit, weights: Array) -> None:
+        pending = replica.full(unit, "buffers")
+        replica.compute_updates(unit, weights, out=replica.own(pending))
+        self._pending[unit] = pending
+
+    def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
+        updates = replica.all_gather(self._pending.pop(unit))
+        assert updates is not None
+        replica.rule.apply(unit, 0, full, updates, step=replica.step)
+
+
+PUBLICATIONS: dict[str, type[Publication]] = {"weights": Weights, "broadcasts": Broadcasts, "updates": Updates}

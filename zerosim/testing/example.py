@@ -1,0 +1,146 @@
+"""One example of a collective: what each rank brings, and what was seen when it had run.
+
+    brought    the part of a rank's vector that counts when the collective begins
+    result     the part of it that counts when the collective has ended
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.sharding import Chunks, split
+from zerosim.subject import Subject
+from zerosim.worlds.local import Sends
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """A flat vector for each rank, of one length and dtype, and how the collective is to be called.
+
+    `seed` fixes the order in which the ranks of the local world take turns, `sends` whether a send there waits.
+    """
+
+    vectors: tuple[Array, ...]
+    root: int = 0
+    reduce: Reduction = np.add
+    seed: int = 0
+    sends: Sends = "buffered"
+
+    @property
+    def size(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def count(self) -> int:
+        """The elements in each vector."""
+        return len(self.vectors[0])
+
+    def but(self, vectors: Sequence[Array]) -> "Example":
+        """The same with other vectors."""
+        return replace(self, vectors=tuple(vectors))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one rank held in the end, and the messages it sent and received; `result` is None where none is due.
+
+    `given` is the argument before and after the call, where the call may not change it.
+    """
+
+    result: Any
+    sent_bytes: int
+    messages: int
+    received: int
+    given: tuple[Array, Array] | None
+
+
+def brought(collective: str, example: Example, rank: int) -> Any:
+    """What `rank` brings to the collective: its vector, its chunk of it, or None.
+
+    >>> example = Example((np.array([1, 2]), np.array([3, 4])))
+    >>> brought("gather", example, 1), brought("broadcast", example, 1)
+    (array([4]), None)
+    """
+    if collective in ("all_gather", "gather"):
+        return split(example.vectors[rank], example.size)[rank]
+    if collective in ("broadcast", "scatter") and rank != example.root:
+        return None
+    return example.vectors[rank]
+
+
+def result(collective: str, comm: Communicator, vector: Array, root: int) -> Any:
+    """What the collective leaves to this rank in `vector`: all of it, its chunk of it, or None."""
+    if collective in ("reduce", "gather") and comm.rank != root:
+        return None
+    if collective in ("reduce_scatter", "scatter"):
+        return split(vector, comm.size)[comm.rank]
+    return vector
+
+
+@dataclass(eq=False)
+class Correspondence:
+    """A communicator that counts what its rank sends and receives."""
+
+    comm: Communicator
+    sent_bytes: int = 0
+    sent: int = 0
+    received: int = 0
+
+    @property
+    def rank(self) -> int:
+        return self.comm.rank
+
+    @property
+    def size(self) -> int:
+        return self.comm.size
+
+    def exchange(
+        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
+    ) -> None:
+        self.comm.exchange(outgoing, to=to, into=into, source=source, reduce=reduce)
+        self._count_sent(outgoing)
+        self.received += 1
+
+    def send(self, outgoing: Payload, *, to: int) -> None:
+        self.comm.send(outgoing, to=to)
+        self._count_sent(outgoing)
+
+    def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
+        self.comm.recv(into=into, source=source, reduce=reduce)
+        self.received += 1
+
+    def _count_sent(self, outgoing: Payload) -> None:
+        self.sent_bytes += outgoing.nbytes
+        self.sent += 1
+
+
+def observe(comm: Communicator, subject: Subject, example: Example) -> Seen:
+    """Run `subject` as one rank of `example`, and look at its messages and at its argument."""
+    counted = Correspondence(comm)
+    given: list[tuple[Array, Array]] = []
+
+    def watched(comm: Communicator, argument: Any, *rest: Any) -> Any:
+        before = flat(argument).copy()
+        returned = subject.function(comm, argument, *rest)
+        given.append((before, flat(argument).copy()))
+        return returned
+
+    vector = example.vectors[comm.rank].copy()
+    reduction = [example.reduce] if subject.takes_reduction else []
+    replace(subject, function=watched)(counted, vector, example.root, *reduction)
+    left = result(subject.collective, comm, vector, example.root)
+    return Seen(
+        None if left is None else left.copy(),
+        counted.sent_bytes, counted.sent, counted.received,
+        given[0] if subject.keeps_argument else None,
+    )
+
+
+def flat(argument: Array | Chunks) -> Array:
+    """The array behind what a collective was given."""
+    whole: Array = argument.flat if isinstance(argument, Chunks) else argument
+    return whole

@@ -1,0 +1,125 @@
+"""Where an example is tried: in the local world, or on all ranks of the MPI world at once.
+
+Hypothesis draws on rank 0 alone: the example travels to the others, and what each rank saw travels back. Both go over
+the communicator that is given; the function under examination has a connection of its own, with a short patience,
+so that what a broken one leaves behind meets nobody.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from zerosim.errors import CollectiveError, Deadlock
+from zerosim.subject import Subject
+from zerosim.testing.example import Example, Seen, observe
+from zerosim.worlds.local import spawn
+from zerosim.worlds.mpi import MpiCommunicator, connect
+from zerosim.worlds.objects import broadcast_object, gather_objects
+
+PATIENCE_SECONDS = 2.0
+"""How long a rank waits for a message under examination before it is a deadlock."""
+
+Ground = Callable[[Subject, Example], list[Seen]]
+
+
+class LawBroken(AssertionError):
+    """A law does not hold: its name, the ranks, what each brings, has, and should have.
+
+    `example` is the smallest that was found, None on ranks other than 0.
+    """
+
+    def __init__(self, message: str, example: Example | None = None) -> None:
+        super().__init__(message)
+        self.example = example
+
+
+class Failed(Exception):
+    """The function under examination raised, or waited in vain."""
+
+
+class Stranded(BaseException):
+    """A rank failed under MPI: messages may be left over, so that nothing more can be tried."""
+
+    def __init__(self, broken: LawBroken) -> None:
+        super().__init__(str(broken))
+        self.broken = broken
+
+
+def local(subject: Subject, example: Example) -> list[Seen]:
+    """What each rank sees in the local world."""
+    try:
+        with np.errstate(all="ignore"):
+            return spawn(
+                lambda comm: observe(comm, subject, example), example.size, seed=example.seed, sends=example.sends
+            )
+    except Exception as error:
+        raise Failed(told(error)) from error
+
+
+def told(error: Exception) -> str:
+    """What was raised, and where, in one line."""
+    if isinstance(error, Deadlock | CollectiveError):
+        return str(error)
+    where = " ".join(getattr(error, "__notes__", []))
+    return f"{type(error).__name__}: {error} {where}".strip()
+
+
+@cache
+def channel() -> MpiCommunicator:
+    """The connection that functions under examination use; all ranks make it together."""
+    return connect(PATIENCE_SECONDS)
+
+
+class Launched:
+    """All ranks that the launcher started: rank 0 leads, the others follow."""
+
+    def __init__(self, comm: MpiCommunicator) -> None:
+        self.comm = comm
+        self.channel = channel()
+
+    def __call__(self, subject: Subject, example: Example) -> list[Seen]:
+        """What each rank sees; only rank 0 calls this."""
+        broadcast_object(self.comm, example)
+        outcomes = gather_objects(self.comm, self._attempt(subject, example))
+        assert outcomes is not None
+        failures = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
+        if failures:
+            raise next((failure for failure in failures if "waited" not in str(failure)), failures[0])
+        lost = sum(seen.messages - seen.received for seen in outcomes)
+        if lost:
+            raise Failed(f"{lost} message(s) were sent that nobody received: every send needs its receive")
+        return outcomes
+
+    def lead_or_follow(self, subject: Subject, examine: Callable[[], None]) -> None:
+        """`examine()` on rank 0; the others do as it says. What it raises ends all of them alike."""
+        try:
+            if self.comm.rank == 0:
+                self._lead(examine)
+            else:
+                self._follow(subject)
+        except BaseException:
+            channel.cache_clear()
+            raise
+
+    def _lead(self, examine: Callable[[], None]) -> None:
+        try:
+            examine()
+        except BaseException as error:
+            broadcast_object(self.comm, f"{error}")
+            raise
+        broadcast_object(self.comm, None)
+
+    def _follow(self, subject: Subject) -> None:
+        while isinstance(said := broadcast_object(self.comm, None), Example):
+            gather_objects(self.comm, self._attempt(subject, said))
+        if said is not None:
+            raise LawBroken(said)
+
+    def _attempt(self, subject: Subject, example: Example) -> Seen | Failed:
+        try:
+            with np.errstate(all="ignore"):
+                return observe(self.channel, subject, example)
+        except Exception as error:
+            where = "" if isinstance(error, Deadlock) else f" (raised on rank {self.comm.rank} of {self.comm.size})"
+            return Failed(told(error) + where)

@@ -1,0 +1,259 @@
+"""What a law is: two sides that must be equal, tried on examples, and a message where they are not.
+
+    examined    the function under examination, callable with an example: what each rank is left with
+    x           an example: a vector for each rank, drawn by Hypothesis
+    sides       what each rank has, and what is due to it
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky
+
+from zerosim import orders
+from zerosim.collectives import ALGORITHMS
+from zerosim.errors import UsageError
+from zerosim.subject import Subject, named_subject
+from zerosim.subject import subject as subject_of
+from zerosim.terms import Sum, Term, commuted, leaves
+from zerosim.testing import strategies
+from zerosim.testing.example import Example, Seen, brought
+from zerosim.testing.grounds import Failed, Ground, Launched, LawBroken, Stranded, local
+from zerosim.worlds.mpi import MpiCommunicator
+
+SHOWN_RANKS = 8
+SHOWN_ELEMENTS = 12
+
+SentBytes = Callable[[Sequence[int], int, int], int]
+"""`sent_bytes(chunk_bytes, rank, root)`: the bytes that `rank` sends for chunks of these lengths."""
+
+Messages = Callable[[int, int, int], int]
+"""`messages(rank, size, root)`: how many messages `rank` sends."""
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A function under examination, what is declared of it, and where it is tried."""
+
+    subject: Subject
+    ground: Ground
+    order: orders.Sum | None
+    sent_bytes: SentBytes | None
+    messages: Messages | None
+
+    @property
+    def launched(self) -> bool:
+        return isinstance(self.ground, Launched)
+
+    def seen(self, x: Example) -> list[Seen]:
+        """What each rank holds in the end, and what it sent."""
+        return self.ground(self.subject, x)
+
+    def __call__(self, x: Example) -> list[Any]:
+        """What each rank is left with, None where nothing is due to it."""
+        return [seen.result for seen in self.seen(x)]
+
+
+Sides = tuple[Sequence[Any], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Law:
+    """One law. Called with a function it returns None, or raises `LawBroken` with the smallest example found.
+
+    `collective` is needed where the function's name does not say which it is. `order`, `sent_bytes` and `messages`
+    are declared as in a row of `zerosim.collectives.ALGORITHMS`. With `comm=zs.connect()` the function is examined
+    on all ranks that the launcher started; all of them call the law alike, and end alike.
+    """
+
+    name: str
+    says: str
+    collectives: tuple[str, ...]
+    sides: Callable[[Examined, Example], Sides]
+    values: tuple[str, ...]
+    reductions: bool
+    needs: str | None
+
+    def applies(self, examined: Examined) -> bool:
+        """Whether it speaks of this function: of its collective, with all that must be declared of it."""
+        return examined.subject.collective in self.collectives and self.missing(examined) is None
+
+    def missing(self, examined: Examined) -> str | None:
+        """What it needs beside the right collective, if that is not there."""
+        there = {
+            None: True,
+            "an argument that is not worked on in place": examined.subject.keeps_argument,
+            "the local world, where a send can wait": not examined.launched,
+            "order=": examined.order,
+            "sent_bytes=": examined.sent_bytes,
+            "messages=": examined.messages,
+        }
+        return None if there[self.needs] else self.needs
+
+    def __call__(
+        self,
+        function: Callable[..., Any] | Subject,
+        *,
+        collective: str | None = None,
+        comm: MpiCommunicator | None = None,
+        examples: int = 100,
+        order: orders.Sum | None = None,
+        sent_bytes: SentBytes | None = None,
+        messages: Messages | None = None,
+    ) -> None:
+        examined = under_examination(
+            function, collective=collective, comm=comm, order=order, sent_bytes=sent_bytes, messages=messages
+        )
+        if not self.applies(examined):
+            needed = self.missing(examined) or " or ".join(self.collectives)
+            raise UsageError(f"{self.name} does not apply to {examined.subject.name}: it needs {needed}")
+        self.hold(examined, examples)
+
+    def hold(self, examined: Examined, examples: int) -> None:
+        """Try that many examples, here or on all ranks."""
+        ground = examined.ground
+        if isinstance(ground, Launched):
+            ground.lead_or_follow(examined.subject, lambda: self.search(examined, examples))
+        else:
+            self.search(examined, examples)
+
+    def search(self, examined: Examined, examples: int) -> None:
+        """Let Hypothesis look for an example that breaks the law, and shrink it."""
+        found: list[LawBroken] = []
+
+        def attempt(x: Example) -> None:
+            try:
+                self.judge(examined, x)
+            except LawBroken as broken:
+                found.append(broken)
+                raise
+
+        controlled = settings(
+            max_examples=examples, deadline=None, database=None, derandomize=True, report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink),
+        )
+        try:
+            controlled(given(self.examples(examined))(attempt))()
+        except LawBroken as broken:
+            raise LawBroken(str(broken), broken.example) from broken.__cause__
+        except Flaky:
+            raise LawBroken(
+                f"{found[-1]}\n  but not when asked again: does it read memory that nobody has written?",
+                found[-1].example,
+            ) from None
+        except Stranded as stranded:
+            raise stranded.broken from None
+
+    def examples(self, examined: Examined) -> st.SearchStrategy[Example]:
+        """What the law is tried on."""
+        subject, values = examined.subject, self.values
+        if isinstance(examined.ground, Launched):
+            ranks: st.SearchStrategy[int] = st.just(examined.ground.comm.size)
+            values = strategies.ARITHMETIC if values == ("symbols",) else values
+        else:
+            ranks = strategies.rank_counts().filter(subject.serves)
+        chosen = self.reductions and subject.takes_reduction
+        return strategies.examples(
+            ranks=ranks, values=values, even=subject.even, rooted=subject.rooted,
+            reduction=strategies.reductions() if chosen else None,
+        )
+
+    def judge(self, examined: Examined, x: Example) -> None:
+        """Raise `LawBroken` unless both sides are equal."""
+        try:
+            have, due = self.sides(examined, x)
+        except Failed as failed:
+            broken = LawBroken(self.report(examined.subject, x, str(failed)), x)
+            if examined.launched:
+                raise Stranded(broken) from failed
+            raise broken from failed.__cause__
+        if not all(map(same, have, due)):
+            raise LawBroken(self.report(examined.subject, x, self.says, have, due), x)
+
+    def report(
+        self, subject: Subject, x: Example, what: str, have: Sequence[Any] = (), due: Sequence[Any] = ()
+    ) -> str:
+        """The law, the setting, and a line for each rank."""
+        kind = "symbols" if x.vectors[0].dtype == object else x.vectors[0].dtype
+        setting = [f"{x.size} rank{'s' * (x.size > 1)}", f"{x.count} × {kind}"]
+        setting += [f"root {x.root}"] * subject.rooted
+        setting += [f"reduce=np.{getattr(x.reduce, '__name__', x.reduce)}"] * (x.reduce is not np.add)
+        lines = [f"{subject.name} breaks {self.name}: {', '.join(setting)}", f"  {what}"]
+        for rank in range(min(x.size, SHOWN_RANKS)):
+            line = f"  rank {rank} brings {shown(brought(subject.collective, x, rank))}"
+            if have:
+                line += f", has {shown(have[rank])}"
+                line += "" if same(have[rank], due[rank]) else f", due is {shown(due[rank])}"
+            lines.append(line)
+        return "\n".join(lines)
+
+
+def under_examination(
+    function: Callable[..., Any] | Subject,
+    *,
+    collective: str | None = None,
+    comm: MpiCommunicator | None = None,
+    order: orders.Sum | None = None,
+    sent_bytes: SentBytes | None = None,
+    messages: Messages | None = None,
+) -> Examined:
+    """`function` with what is declared of it, by the caller or, of one of ours, by the table of algorithms."""
+    if not isinstance(function, Subject):
+        ours = [name for name, row in ALGORITHMS.items() if row.function is function]
+        function = named_subject(ours[0]) if ours else subject_of(function, collective)
+    row = function.algorithm
+    if row is not None:
+        order, sent_bytes, messages = order or row.order, sent_bytes or row.sent_bytes, messages or row.messages
+    return Examined(function, local if comm is None else Launched(comm), order, sent_bytes, messages)
+
+
+def same(have: Any, due: Any) -> bool:
+    """Equal to the byte; sums of symbols up to a + b = b + a, which changes no bit.
+
+    >>> same(np.array([0.0]), np.array([-0.0])), same(np.array([np.nan]), np.array([np.nan]))
+    (False, True)
+    """
+    if not (isinstance(have, np.ndarray) and isinstance(due, np.ndarray)):
+        return type(have) is type(due) and bool(have == due)
+    if have.dtype == object:
+        return have.shape == due.shape and all(map(same_sum, have.tolist(), due.tolist()))
+    return have.dtype == due.dtype and have.tobytes() == due.tobytes()
+
+
+def same_sum(have: Any, due: Any) -> bool:
+    if have == due or not isinstance(have, Sum):
+        return bool(have == due)
+    return all(isinstance(leaf, Term) for leaf in leaves(have)) and commuted(have) == commuted(due)
+
+
+def shown(side: Any) -> str:
+    """
+    >>> shown(np.arange(3.0)), shown(None), shown("8 bytes")
+    ('[0.0, 1.0, 2.0]', 'nothing', '8 bytes')
+    """
+    if side is None:
+        return "nothing"
+    if not isinstance(side, np.ndarray):
+        return str(side)
+    more = f", … {side.size - SHOWN_ELEMENTS} more" if side.size > SHOWN_ELEMENTS else ""
+    return f"[{', '.join(map(str, side[:SHOWN_ELEMENTS].tolist()))}{more}]"
+
+
+def law(
+    *collectives: str,
+    values: Sequence[str] = ("exact",),
+    reductions: bool = False,
+    needs: str | None = None,
+) -> Callable[[Callable[[Examined, Example], Sides]], Law]:
+    """Makes a law of the function that computes its two sides; the docstring is what it says."""
+
+    def made(sides: Callable[[Examined, Example], Sides]) -> Law:
+        return Law(
+            sides.__name__, (sides.__doc__ or "").strip(), collectives, sides, tuple(values), reductions, needs
+        )
+
+    return made

@@ -1,0 +1,250 @@
+"""Laws of the collectives, each to be applied to a function in one line; `check` applies all that speak of it.
+
+A law is a function of what is examined and of an example `x`; it returns two sides, which must be equal, byte for byte.
+One side is the function's, the other is made by an algorithm of ours that is proved, or by NumPy. Where the two may add
+in different orders, the values are such that order does not matter ("exact"); where nothing is added, they are of
+every kind, NaN included.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from zerosim import orders
+from zerosim.comm import Communicator
+from zerosim.sharding import bounds, split
+from zerosim.subject import COLLECTIVES, REDUCING, Subject, named_subject
+from zerosim.testing import strategies
+from zerosim.testing.example import Example, result
+from zerosim.testing.law import Examined, Messages, SentBytes, Sides, law, under_examination
+from zerosim.worlds.local import spawn
+from zerosim.worlds.mpi import MpiCommunicator
+
+# Compositions: what one collective does, two others do.
+
+
+@law("all_reduce", reductions=True)
+def all_reduce_is_all_gather_after_reduce_scatter(examined: Examined, x: Example) -> Sides:
+    """all-reduce is reduce-scatter, then all-gather"""
+    return examined(x), ours(x, "ring.reduce_scatter", "ring.all_gather")
+
+
+@law("all_reduce", reductions=True)
+def all_reduce_is_broadcast_after_reduce(examined: Examined, x: Example) -> Sides:
+    """all-reduce is reduce to one rank, then broadcast from there"""
+    return examined(x), ours(x, "tree.reduce", "tree.broadcast")
+
+
+@law("reduce_scatter", reductions=True)
+def reduce_scatter_is_scatter_after_reduce(examined: Examined, x: Example) -> Sides:
+    """reduce-scatter is reduce to one rank, then scatter from there"""
+    return examined(x), ours(x, "tree.reduce", "tree.scatter")
+
+
+@law("reduce", reductions=True)
+def reduce_is_gather_after_reduce_scatter(examined: Examined, x: Example) -> Sides:
+    """reduce is reduce-scatter, then gather on the root"""
+    return examined(x), ours(x, "direct.reduce_scatter", "naive.gather")
+
+
+@law("all_gather", values=strategies.BYTES)
+def all_gather_is_broadcast_after_gather(examined: Examined, x: Example) -> Sides:
+    """all-gather is gather on one rank, then broadcast from there"""
+    return examined(x), ours(x, "tree.gather", "tree.broadcast")
+
+
+@law("broadcast", values=strategies.BYTES)
+def broadcast_is_all_gather_after_scatter(examined: Examined, x: Example) -> Sides:
+    """broadcast is scatter from the root, then all-gather"""
+    return examined(x), ours(x, "tree.scatter", "ring.all_gather")
+
+
+# Inverses.
+
+
+@law("scatter", values=strategies.BYTES)
+def scatter_is_undone_by_gather(examined: Examined, x: Example) -> Sides:
+    """what scatter has dealt out, gather puts together again"""
+    return ours(dealt(x, examined(x)), "tree.gather"), on_the_root(x, x.vectors)
+
+
+@law("gather", values=strategies.BYTES)
+def gather_undoes_scatter(examined: Examined, x: Example) -> Sides:
+    """gather puts together what scatter has dealt out"""
+    return examined(dealt(x, ours(x, "tree.scatter"))), on_the_root(x, x.vectors)
+
+
+@law("all_to_all", values=strategies.BYTES)
+def all_to_all_twice_is_nothing(examined: Examined, x: Example) -> Sides:
+    """all-to-all undoes itself"""
+    return examined(x.but(examined(x))), x.vectors
+
+
+@law("all_to_all", values=strategies.BYTES)
+def all_to_all_transposes(examined: Examined, x: Example) -> Sides:
+    """block s of rank r is then block r of rank s"""
+    blocks = np.stack(x.vectors).reshape(x.size, x.size, -1 if x.count else 0)
+    return examined(x), list(blocks.swapaxes(0, 1).reshape(x.size, x.count))
+
+
+# Symmetries.
+
+
+@law(*COLLECTIVES)
+def is_linear(examined: Examined, x: Example) -> Sides:
+    """f(2x + 1) = 2 f(x) + f(1)"""
+    ones = [np.ones_like(vector) for vector in x.vectors]
+    of_both = examined(x.but([2 * vector + 1 for vector in x.vectors]))
+    of_each = zip(examined(x), examined(x.but(ones)), strict=True)
+    return of_both, [None if of_x is None else 2 * of_x + of_1 for of_x, of_1 in of_each]
+
+
+@law(*REDUCING, reductions=True)
+def ranks_may_be_permuted(examined: Examined, x: Example) -> Sides:
+    """which rank brings which vector changes no sum"""
+    permutation = np.random.default_rng(x.seed).permutation(x.size)
+    return examined(x.but([x.vectors[rank] for rank in permutation])), examined(x)
+
+
+@law("all_reduce", "all_gather", "broadcast", values=(*strategies.ARITHMETIC, "special"))
+def every_rank_holds_the_same_bytes(examined: Examined, x: Example) -> Sides:
+    """the ranks agree to the last bit, ±0 and NaN included"""
+    results = examined(x)
+    return results, [results[0]] * x.size
+
+
+# What is declared.
+
+
+@law(*COLLECTIVES, values=strategies.BYTES, needs="an argument that is not worked on in place")
+def inputs_stay_unchanged(examined: Examined, x: Example) -> Sides:
+    """what a rank passes in is the same afterwards"""
+    given = [seen.given for seen in examined.seen(x)]
+    return [pair and pair[1] for pair in given], [pair and pair[0] for pair in given]
+
+
+@law(*REDUCING, values=("symbols",), needs="order=")
+def adds_in_the_declared_order(examined: Examined, x: Example) -> Sides:
+    """every chunk is added in the order that is declared"""
+    assert examined.order is not None
+    summed = np.empty_like(x.vectors[0])
+    for chunk, (start, stop) in enumerate(bounds(x.count, x.size)):
+        summed[start:stop] = examined.order([vector[start:stop] for vector in x.vectors], chunk)
+    return examined(x), dealt_out(examined.subject.collective, summed, x)
+
+
+@law(*COLLECTIVES, needs="sent_bytes=")
+def sends_the_declared_bytes(examined: Examined, x: Example) -> Sides:
+    """every rank sends as many bytes as are declared"""
+    assert examined.sent_bytes is not None
+    item = x.vectors[0].itemsize
+    lengths = [(stop - start) * item for start, stop in bounds(x.count, x.size)]
+    due = [examined.sent_bytes(lengths, rank, x.root) for rank in range(x.size)]
+    return [f"{seen.sent_bytes} bytes" for seen in examined.seen(x)], [f"{count} bytes" for count in due]
+
+
+@law(*COLLECTIVES, needs="messages=")
+def sends_the_declared_messages(examined: Examined, x: Example) -> Sides:
+    """every rank sends as many messages as are declared"""
+    assert examined.messages is not None
+    due = [examined.messages(rank, x.size, x.root) for rank in range(x.size)]
+    return [f"{seen.messages} messages" for seen in examined.seen(x)], [f"{count} messages" for count in due]
+
+
+@law(*COLLECTIVES, needs="the local world, where a send can wait")
+def works_when_sends_wait(examined: Examined, x: Example) -> Sides:
+    """it leaves the same when a send waits for its receiver, as an MPI library's may"""
+    return examined(replace(x, sends="rendezvous")), examined(x)
+
+
+LAWS = (
+    all_reduce_is_all_gather_after_reduce_scatter,
+    all_reduce_is_broadcast_after_reduce,
+    reduce_scatter_is_scatter_after_reduce,
+    reduce_is_gather_after_reduce_scatter,
+    all_gather_is_broadcast_after_gather,
+    broadcast_is_all_gather_after_scatter,
+    scatter_is_undone_by_gather,
+    gather_undoes_scatter,
+    all_to_all_twice_is_nothing,
+    all_to_all_transposes,
+    is_linear,
+    ranks_may_be_permuted,
+    every_rank_holds_the_same_bytes,
+    inputs_stay_unchanged,
+    adds_in_the_declared_order,
+    sends_the_declared_bytes,
+    sends_the_declared_messages,
+    works_when_sends_wait,
+)
+"""The table: each with its name, what it says, and the collectives it speaks of."""
+
+
+def check(
+    function: Callable[..., Any] | Subject,
+    *,
+    collective: str | None = None,
+    comm: MpiCommunicator | None = None,
+    examples: int = 100,
+    order: orders.Sum | None = None,
+    sent_bytes: SentBytes | None = None,
+    messages: Messages | None = None,
+) -> list[str]:
+    """Every law that speaks of `function`, on `examples` examples each; their names.
+
+    The arguments are those of a single law. Of an algorithm in our table all that it declares is known.
+
+    >>> from zerosim.collectives import ring
+    >>> check(ring.all_gather, examples=20)  # doctest: +NORMALIZE_WHITESPACE
+    ['all_gather_is_broadcast_after_gather', 'is_linear', 'every_rank_holds_the_same_bytes',
+     'sends_the_declared_bytes', 'sends_the_declared_messages', 'works_when_sends_wait']
+
+    Raises `LawBroken` for the first law that does not hold, `UsageError` where nobody says which collective the
+    function is.
+    """
+    examined = under_examination(
+        function, collective=collective, comm=comm, order=order, sent_bytes=sent_bytes, messages=messages
+    )
+    chosen = [each for each in LAWS if each.applies(examined)]
+    for each in chosen:
+        each.hold(examined, examples)
+    return [each.name for each in chosen]
+
+
+def ours(x: Example, *algorithms: str) -> list[Any]:
+    """What each rank is left with by algorithms of our table, one after the other."""
+    steps = [named_subject(name) for name in algorithms]
+
+    def program(comm: Communicator) -> Any:
+        vector = x.vectors[comm.rank].copy()
+        for step in steps:
+            step(comm, vector, x.root, *[x.reduce] * step.reducing)
+        return result(steps[-1].collective, comm, vector, x.root)
+
+    with np.errstate(all="ignore"):
+        return spawn(program, x.size, seed=x.seed)
+
+
+def dealt(x: Example, pieces: Sequence[Any]) -> Example:
+    """The example in which rank r holds `pieces[r]` as its chunk, and zeros."""
+    vectors = [np.zeros_like(vector) for vector in x.vectors]
+    for rank, (vector, piece) in enumerate(zip(vectors, pieces, strict=True)):
+        split(vector, x.size)[rank][...] = piece
+    return x.but(vectors)
+
+
+def on_the_root(x: Example, vectors: Sequence[Any]) -> list[Any]:
+    """The root's own vector for the root, None for the others."""
+    return [vector if rank == x.root else None for rank, vector in enumerate(vectors)]
+
+
+def dealt_out(collective: str, summed: Any, x: Example) -> list[Any]:
+    """To each rank what a reducing collective owes it of the whole sum."""
+    match collective:
+        case "reduce_scatter":
+            return list(split(summed, x.size))
+        case "reduce":
+            return on_the_root(x, [summed] * x.size)
+    return [summed] * x.size

@@ -1,0 +1,125 @@
+"""The optimizer step of a scenario, on any stretch of a unit: the same for a whole unit and for a shard of it.
+
+    weights    what the model computes with, in its precision
+    state      the optimizer's slots and, with 16-bit weights, `master`, the float32 weights that are really updated
+    start      where in the unit the stretch begins
+    count      which update this is; the first is 1, and skipped steps do not count
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.optim import Hyperparameters, Optimizer, apply
+from zerosim.precision import Precision
+
+MASTER = "master"
+
+
+class Parameter(Protocol):
+    """A named tensor in a unit."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+
+
+class Unit(Protocol):
+    """What an update asks of a unit: where its parameters lie."""
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]: ...
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate of each step: linear warm-up, then constant or half a cosine down to zero."""
+
+    peak: float
+    shape: str = "constant"
+    warmup_steps: int = 0
+    steps: int = 0
+
+    def learning_rate(self, step: int) -> float:
+        """Of step `step`, the first being 1.
+
+        >>> [Schedule(1.0, "cosine", warmup_steps=2, steps=6).learning_rate(step) for step in (1, 2, 4, 6)]
+        [0.5, 1.0, 0.5, 0.0]
+        """
+        if step <= self.warmup_steps:
+            return self.peak * step / self.warmup_steps
+        if self.shape == "constant":
+            return self.peak
+        done = (step - self.warmup_steps) / (self.steps - self.warmup_steps)
+        return self.peak * (0.5 + 0.5 * math.cos(math.pi * done))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How weights are updated: the optimizer, its settings, and in which precision."""
+
+    optimizer: Optimizer
+    hyperparameters: Hyperparameters
+    schedule: Schedule
+    precision: Precision
+    decays_biases: bool = True
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The names of the state: float32 vectors as long as the weights."""
+        return (MASTER, *self.optimizer.slots) if self.precision.mixed else self.optimizer.slots
+
+    def update(
+        self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
+        *, step: int, count: int, factor: float,
+    ) -> None:
+        """One step in place: of the weights or, where there is a master copy, of that, which is then rounded."""
+        updated = state.get(MASTER, weights)
+        for stretch, h in self._stretches(unit, start, len(weights), step, factor):
+            slots = {slot: state[slot][stretch] for slot in self.optimizer.slots}
+            self.optimizer.update(updated[stretch], gradient[stretch], slots, count, h)
+        if updated is not weights:
+            weights[:] = updated
+
+    def differences(
+        self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
+        *, step: int, count: int, factor: float, out: Array,
+    ) -> None:
+        """Leave in `out` what is to be subtracted from the weights; the master copy, if any, is updated with it."""
+        updated = state.get(MASTER, weights)
+        for stretch, h in self._stretches(unit, start, len(weights), step, factor):
+            slots = {slot: state[slot][stretch] for slot in self.optimizer.slots}
+            exact = np.empty(len(updated[stretch]), updated.dtype)
+            self.optimizer.differences(updated[stretch], gradient[stretch], slots, count, h, out=exact)
+            if updated is not weights:
+                apply(updated[stretch], exact, self.optimizer.decay(h))
+            out[stretch] = exact
+
+    def apply(self, unit: Unit, start: int, weights: Array, differences: Array, *, step: int) -> None:
+        """Subtract differences from weights, after the decay that belongs to the step."""
+        for stretch, h in self._stretches(unit, start, len(weights), step, 1.0):
+            apply(weights[stretch], differences[stretch], self.optimizer.decay(h))
+
+    def _stretches(
+        self, unit: Unit, start: int, length: int, step: int, factor: float
+    ) -> Iterator[tuple[slice, Hyperparameters]]:
+        """The parts of a stretch that share hyperparameters: all of it, unless biases do not decay."""
+        h = replace(
+            self.hyperparameters, learning_rate=self.schedule.learning_rate(step), gradient_factor=factor
+        )
+        if self.decays_biases or not h.weight_decay:
+            yield slice(0, length), h
+            return
+        for parameter in unit.parameters:
+            first = max(parameter.start - start, 0)
+            last = min(parameter.start + parameter.count - start, length)
+            if first < last:
+                bias = parameter.name.endswith(".bias")
+                yield slice(first, last), replace(h, weight_decay=0.0) if bias else h
