@@ -20,11 +20,13 @@ RANKS = 3
 
 def train(name, *, watch, optimizer="adam"):
     """Each rank's replica and what `watch` saw, after two steps of stage `name`."""
-    recipe = prepare(scenario(ranks=RANKS, micro_batches=RANKS, steps=2, optimizer=optimizer), labelled())
+    recipe = prepare(
+        scenario(ranks=RANKS, micro_batches=RANKS, steps=2, optimizer=optimizer, stages=(name,)), labelled()
+    )
 
     def program(comm):
         watcher = watch()
-        replica = recipe.replica(name, Traffic(comm), watcher)
+        replica = recipe.replica(Traffic(comm), watcher)
         STAGES[name].keep(replica, recipe.initial)
         for batch in recipe.batches(comm.rank):
             STAGES[name].step(replica, batch)

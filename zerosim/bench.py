@@ -19,7 +19,7 @@ from zerosim.allocation import allocate
 from zerosim.comm import Communicator, Payload, Reduction
 from zerosim.instruments.traffic import Traffic
 from zerosim.recipe import Recipe, prepare
-from zerosim.scenario import Model, Scenario, Train, World
+from zerosim.scenario import Model, Parallel, Scenario, Train, World
 from zerosim.scenario.dataset import Dataset
 from zerosim.stages import STAGES
 from zerosim.worlds.objects import broadcast_object, gather_objects
@@ -102,8 +102,8 @@ def timed(step: Iterator[None]) -> float:
 
 def steps(comm: Communicator, name: str) -> Iterator[None]:
     """One training step of stage `name` each time the next item is asked for."""
-    recipe = recipe_of(comm.size)
-    replica = recipe.replica(name, Traffic(comm), allocate)
+    recipe = recipe_of(comm.size, name)
+    replica = recipe.replica(Traffic(comm), allocate)
     stage = STAGES[name]
     stage.keep(replica, recipe.initial)
     (batch,) = recipe.batches(comm.rank)
@@ -112,7 +112,7 @@ def steps(comm: Communicator, name: str) -> Iterator[None]:
         yield
 
 
-def recipe_of(ranks: int) -> Recipe:
+def recipe_of(ranks: int, stage: str) -> Recipe:
     """The whole batch in as many micro-batches as there are ranks; of random pixels."""
     random = np.random.default_rng(0)
     x = random.random((BATCH, WIDTHS[0]), np.float32)
@@ -121,5 +121,6 @@ def recipe_of(ranks: int) -> Recipe:
         world=World(ranks),
         model=Model(hidden=WIDTHS[1:-1]),
         train=Train(steps=1, micro_batch=BATCH // ranks, micro_batches=ranks, optimizer="adamw"),
+        parallel=Parallel(stages=(stage,)),
     )
     return prepare(scenario, Dataset(x, y, None, None, WIDTHS[-1]))

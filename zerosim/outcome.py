@@ -71,6 +71,8 @@ class Shortage:
 class StageOutcome:
     """What one stage computed, and whether it is what one process computes."""
 
+    name: str
+    """Of the row: the variant's, or the stage's title."""
     stage: str
     equal: bool | None
     """None when there was nothing to compare with."""
@@ -99,7 +101,7 @@ class RanksDigest:
     """What a stage came to on another number of ranks."""
 
     ranks: int
-    stage: str
+    name: str
     weights_sha256: str
 
 
@@ -115,11 +117,22 @@ class Outcome:
     @property
     def failures(self) -> list[tuple[str, str]]:
         """Each check that did not hold: the stage, and what is wrong with it."""
-        failed = [(stage.stage, what) for stage in self.stages for what in self._faults(stage)]
-        expected = set(self.recipe.scenario.check.does_not_fit)
-        failed += [(name, str(shortage)) for name, shortage in self.shortages.items() if name not in expected]
-        failed += [(name, "fits after all") for name in expected - set(self.shortages)]
+        check = self.recipe.scenario.check
+        failed = [(stage.name, what) for stage in self.stages for what in self._faults(stage)]
+        unexpected = {name: each for name, each in self.shortages.items() if name not in check.does_not_fit}
+        failed += [(STAGES[name].title, str(shortage)) for name, shortage in unexpected.items()]
+        failed += [(STAGES[name].title, "fits after all") for name in check.does_not_fit if name not in self.shortages]
+        if check.same_weights is not None and check.same_weights != self.same_weights:
+            failed.append(("all rows", f"weights are {'the same' if self.same_weights else 'not the same'}"))
+        for stage, wanted in zip(self.stages, check.volumes, strict=False):
+            if round(stage.volume, 6) != round(wanted, 6):
+                failed.append((stage.name, f"sends {stage.volume:.4g} P (N−1)/N, not {wanted:.4g}"))
         return failed
+
+    @property
+    def same_weights(self) -> bool:
+        """Whether all rows end with the same weights."""
+        return len({stage.weights_sha256 for stage in self.stages}) <= 1
 
     @property
     def passed(self) -> bool:
@@ -129,7 +142,7 @@ class Outcome:
         wanted = self.recipe.scenario.check.test_accuracy
         differing = [
             str(other.ranks) for other in self.on_other_ranks
-            if other.stage == stage.stage and other.weights_sha256 != stage.weights_sha256
+            if other.name == stage.name and other.weights_sha256 != stage.weights_sha256
         ]
         stepped = self.recipe.scenario.train.steps > 0
         checks: list[tuple[Any, str]] = [

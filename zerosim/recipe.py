@@ -69,10 +69,11 @@ class Recipe:
         """How many times in a step a stage that reduces every micro-batch by itself goes forward and backward."""
         return self.scenario.train.micro_batches // self.scenario.world.ranks
 
-    def reduces_part_by_part(self, stage: str) -> bool:
-        """Whether `stage` reduces every micro-batch by itself, which is another order of addition."""
+    @property
+    def part_by_part(self) -> bool:
+        """Whether every micro-batch is reduced by itself, which is another order of addition."""
         asked = self.scenario.parallel.accumulation == "micro_batch"
-        return asked and STAGES[stage].may_reduce_parts and self.parts > 1
+        return asked and STAGES[self.stage].may_reduce_parts and self.parts > 1
 
     def scaling(self) -> Scaling:
         """The loss scale before the first step, and the norm to clip at."""
@@ -81,6 +82,26 @@ class Recipe:
             dynamic = self.precision.scales_loss
             return Scaling(INITIAL_SCALE if dynamic else 1.0, dynamic, train.clip_norm)
         return Scaling(train.loss_scale, False, train.clip_norm)
+
+    @property
+    def stage(self) -> str:
+        """Of a row: the one that it trains by."""
+        (stage,) = self.scenario.parallel.stages
+        return stage
+
+    @property
+    def rows(self) -> "list[tuple[str, Recipe]]":
+        """A recipe for each variant or stage of the scenario, with its name."""
+        return [
+            (name or STAGES[row.parallel.stages[0]].title, prepare(row, self.dataset))
+            for name, row in self.scenario.rows
+        ]
+
+    @property
+    def arithmetic(self) -> tuple[object, ...]:
+        """What the reference must know of a row: rows that share it share a reference."""
+        parallel = self.scenario.parallel
+        return str(self.scenario.groups), self.part_by_part, parallel.accumulate_dtype, parallel.reduce_dtype
 
     def on(self, ranks: int) -> "Recipe":
         """The same training on another number of ranks."""
@@ -120,10 +141,8 @@ class Recipe:
             return float(np.mean(np.square(outputs - expected)))
         return float(np.mean(outputs.argmax(axis=1) == expected))
 
-    def replica(
-        self, stage: str, traffic: Traffic, allocate: Allocator, ahead: Communicator | None = None
-    ) -> Replica:
-        """One rank's tools for a stage, whose collectives `traffic` counts; `ahead` carries what is prefetched."""
+    def replica(self, traffic: Traffic, allocate: Allocator, ahead: Communicator | None = None) -> Replica:
+        """One rank's tools, whose collectives `traffic` counts; `ahead` carries what is prefetched."""
         parallel, addition = self.scenario.parallel, self.addition
         in_float32 = parallel.accumulate_dtype == "fp32"
         accumulate = widening(addition.accumulate, allocate) if in_float32 else addition.accumulate
@@ -139,7 +158,7 @@ class Recipe:
                 wire=self.wire,
                 accumulates_in_float32=in_float32,
                 reduces_to_all=parallel.gradients == "all_reduce",
-                part_by_part=self.reduces_part_by_part(stage),
+                part_by_part=self.part_by_part,
             ),
             collectives=Collectives(
                 reduce_scatter=traffic.counted("reduce_scatter", addition.reduce_scatter),
@@ -147,7 +166,7 @@ class Recipe:
                 gather_norms=traffic.counted("gather_norms", ring.all_gather),
                 broadcast=traffic.counted("broadcast", tree.broadcast),
             ),
-            publication=PUBLICATIONS[parallel.publish if STAGES[stage].publishes else "weights"](),
+            publication=PUBLICATIONS[parallel.publish if STAGES[self.stage].publishes else "weights"](),
             gathering=self.gathering(ahead),
             allocate=allocate,
         )
@@ -158,7 +177,7 @@ class Recipe:
             return Ahead(ahead)
         return Anew() if self.scenario.parallel.reshard_after_forward else Once()
 
-    def alone(self, *, part_by_part: bool = False) -> Alone:
+    def alone(self) -> Alone:
         """The same training in one process, the reference."""
         in_float32 = self.scenario.parallel.accumulate_dtype == "fp32"
         return Alone(
@@ -172,7 +191,7 @@ class Recipe:
                 accumulate=np.float32 if in_float32 else self.precision.weights,
                 wire=self.wire,
                 accumulates_in_float32=in_float32,
-                part_by_part=part_by_part,
+                part_by_part=self.part_by_part,
             ),
         )
 

@@ -92,16 +92,16 @@ def train_and_compare(comm: Communicator, training: Training) -> Outcome | None:
     """The whole run, as every rank goes through it; the outcome on rank 0."""
     if comm.rank != 0:
         training = replace(training, progress=Silent())
-    recipe, outcomes, shortages = training.recipe, [], {}
-    histories: dict[bool, list[Fingerprint]] = {}
-    for name in recipe.scenario.parallel.stages:
-        history = None
-        if recipe.scenario.check.reference:
-            parts = recipe.reduces_part_by_part(name)
-            history = histories[parts] = histories.get(parts) or train_alone(comm, training, part_by_part=parts)
-        trained = train_by_stage(comm, training, name, history)
+    outcomes: list[StageOutcome] = []
+    shortages: dict[str, Shortage] = {}
+    histories: dict[tuple[object, ...], list[Fingerprint]] = {}
+    recipe = training.recipe
+    for name, row in recipe.rows:
+        if recipe.scenario.check.reference and row.arithmetic not in histories:
+            histories[row.arithmetic] = train_alone(comm, row, training.progress)
+        trained = train_by_stage(comm, replace(training, recipe=row), name, histories.get(row.arithmetic))
         if isinstance(trained, Shortage):
-            shortages[name] = trained
+            shortages[row.stage] = trained
         elif trained is not None:
             outcomes.append(trained)
     digests = [
@@ -115,57 +115,57 @@ def train_and_compare(comm: Communicator, training: Training) -> Outcome | None:
 
 
 def train_on_other_ranks(comm: Communicator, training: Training, ranks: int) -> Iterator[RanksDigest]:
-    """Train by every stage on the first `ranks` ranks alone; on rank 0, the digests."""
-    other = replace(training, recipe=training.recipe.on(ranks), keep_weights=False)
-    for name in training.recipe.scenario.parallel.stages:
+    """Train every row on the first `ranks` ranks alone; on rank 0, the digests."""
+    for name, row in training.recipe.rows:
         if comm.rank < ranks:
-            trained = train_by_stage(First(comm, ranks), other, name, None)
+            other = replace(training, recipe=row.on(ranks), keep_weights=False)
+            trained = train_by_stage(First(comm, ranks), other, f"{name} on {ranks}", None)
             if isinstance(trained, StageOutcome):
                 yield RanksDigest(ranks, name, trained.weights_sha256)
 
 
-def train_alone(comm: Communicator, training: Training, *, part_by_part: bool) -> list[Fingerprint]:
+def train_alone(comm: Communicator, recipe: Recipe, progress: Progress) -> list[Fingerprint]:
     """The fingerprints of every step, on every rank, of what rank 0 computes by itself."""
-    recipe = training.recipe
     ranks, steps = recipe.scenario.world.ranks, recipe.scenario.train.steps
-    snapshots = recipe.alone(part_by_part=part_by_part).train(recipe.global_batches())
+    snapshots = recipe.alone().train(recipe.global_batches())
     fingerprints = (fingerprint(recipe.model.units, snapshot, ranks) for snapshot in snapshots)
     history: list[Fingerprint] = []
-    training.progress.begin("one process", steps)
+    progress.begin("one process", steps)
     for found in published(comm, fingerprints if comm.rank == 0 else None):
         history.append(found)
         if found.step:
-            training.progress.step(found.step, float(np.frombuffer(found.loss, np.float32)[0]))
-    training.progress.end()
+            progress.step(found.step, float(np.frombuffer(found.loss, np.float32)[0]))
+    progress.end()
     return history
 
 
 def train_by_stage(
     comm: Communicator, training: Training, name: str, history: list[Fingerprint] | None
 ) -> StageOutcome | Shortage | None:
-    """Train by one stage and compare each step with `history`; the outcome on rank 0, None on the others."""
+    """Train one row and compare each step with `history`; the outcome on rank 0, None on the others."""
     recipe = training.recipe
     idle_bytes = resident_bytes()
     ledger, traffic = training.ledger or Ledger(), Traffic(comm)
     ahead = None if training.ahead is None else traffic.beside(training.ahead)
-    replica = recipe.replica(name, traffic, ledger, ahead)
-    if not fits(comm, replica, name, recipe):
-        return shortage(recipe, name)
+    replica = recipe.replica(traffic, ledger, ahead)
+    if not fits(comm, replica, recipe):
+        return shortage(recipe)
 
     steps = Steps(comm, training, name, replica, ledger, Checker(replica, history) if history is not None else None)
     steps.run()
-    divergence = first_divergence(comm, recipe, name, steps.checker.witness if steps.checker else None)
+    divergence = first_divergence(comm, recipe, steps.checker.witness if steps.checker else None)
     measured = gather_objects(comm, (
-        rank_traffic(recipe, name, traffic, replica.updates),
-        rank_memory(recipe, name, comm.rank, ledger, steps, resident_bytes() - idle_bytes),
+        rank_traffic(recipe, traffic, replica.updates),
+        rank_memory(recipe, comm.rank, ledger, steps, resident_bytes() - idle_bytes),
     ))
     final = bring_home(comm, recipe, replica, keep_weights=training.keep_weights)
     if measured is None:
         return None
     return StageOutcome(
-        stage=name,
+        name=name,
+        stage=recipe.stage,
         equal=None if history is None else divergence is None,
-        by_nature=by_nature(recipe, name),
+        by_nature=by_nature(recipe),
         first_divergence=divergence,
         order=None if divergence is None else orders_of_addition(recipe, divergence.chunk),
         losses=steps.losses,
@@ -174,17 +174,17 @@ def train_by_stage(
         test=final.test,
         traffic=[traffic for traffic, _ in measured],
         memory=[memory for _, memory in measured],
-        volume=volume(recipe, name),
+        volume=volume(recipe),
         updates=replica.updates,
         seconds=steps.seconds,
         weights=final.weights,
     )
 
 
-def fits(comm: Communicator, replica: Replica, name: str, recipe: Recipe) -> bool:
+def fits(comm: Communicator, replica: Replica, recipe: Recipe) -> bool:
     """Allocate the model states; whether there was memory for them on every rank."""
     try:
-        STAGES[name].keep(replica, recipe.initial)
+        STAGES[recipe.stage].keep(replica, recipe.initial)
         short = False
     except MemoryError:
         short = True
@@ -201,9 +201,9 @@ def agreed(comm: Communicator, mine: bool) -> list[bool]:
     return [bool(each) for each in said]
 
 
-def shortage(recipe: Recipe, name: str) -> Shortage:
+def shortage(recipe: Recipe) -> Shortage:
     """What a stage that did not fit would need, and which stages would do."""
-    needed = resting_bytes(recipe, name)
+    needed = resting_bytes(recipe)
     allowed = recipe.scenario.world.memory_limit_mb * 10**6
     return Shortage(needed.total, allowed, [other for other in STAGES if would_fit(recipe, other, allowed)])
 
@@ -214,7 +214,7 @@ class Steps:
 
     comm: Communicator
     training: Training
-    stage: str
+    name: str
     replica: Replica
     ledger: Ledger
     checker: Checker | None
@@ -226,12 +226,12 @@ class Steps:
 
     def run(self) -> None:
         """Train, check every step, and leave the ledger as it is between steps."""
-        recipe, progress, stage = self.training.recipe, self.training.progress, STAGES[self.stage]
+        recipe, progress, stage = self.training.recipe, self.training.progress, STAGES[self.training.recipe.stage]
         steps = recipe.scenario.train.steps
         if self.checker is not None:
             self.checker.check(0, None)
         self.ledger.begin_peak()
-        progress.begin(stage.title, steps)
+        progress.begin(self.name, steps)
         for batch in recipe.batches(self.comm.rank):
             if batch.step == steps:
                 self.began_ns = self.ledger.begin_curve()
@@ -253,7 +253,7 @@ def as_it_is(loss: Array) -> Array:
     return loss
 
 
-def rank_traffic(recipe: Recipe, name: str, traffic: Traffic, updates: int) -> RankTraffic:
+def rank_traffic(recipe: Recipe, traffic: Traffic, updates: int) -> RankTraffic:
     """One rank's counts beside the formula."""
     return RankTraffic(
         rank=traffic.rank,
@@ -261,15 +261,15 @@ def rank_traffic(recipe: Recipe, name: str, traffic: Traffic, updates: int) -> R
         received_bytes=traffic.received_bytes,
         messages=traffic.messages,
         by_collective={each: dict(vars(count)) for each, count in traffic.by_collective.items()},
-        formula_bytes=sent_bytes(recipe, name, traffic.rank, updates),
+        formula_bytes=sent_bytes(recipe, traffic.rank, updates),
     )
 
 
 def rank_memory(
-    recipe: Recipe, name: str, rank: int, ledger: Ledger, steps: Steps, resident: int
+    recipe: Recipe, rank: int, ledger: Ledger, steps: Steps, resident: int
 ) -> RankMemory:
     """One rank's ledger beside the formulas."""
-    resting = resting_bytes(recipe, name)
+    resting = resting_bytes(recipe)
     states: tuple[Kind, ...] = ("parameters", "gradients", "optimizer")
     return RankMemory(
         rank=rank,
@@ -277,37 +277,36 @@ def rank_memory(
         formula_bytes={kind: getattr(resting, kind) for kind in states},
         padding_bytes=resting.padding,
         peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in KINDS), ("total", ledger.peak_total)]),
-        bound_bytes=peak_bounds(recipe, name),
+        bound_bytes=peak_bounds(recipe),
         resident_bytes=resident,
         curve=[(at - steps.began_ns, {str(kind): held for kind, held in now.items()}) for at, now in ledger.curve],
     )
 
 
-def by_nature(recipe: Recipe, name: str) -> str | None:
+def by_nature(recipe: Recipe) -> str | None:
     """Why a stage is not the computation of the reference, if it is not."""
     parallel = recipe.scenario.parallel
-    if STAGES[name].publishes and parallel.publish == "updates" and recipe.precision.mixed:
+    if STAGES[recipe.stage].publishes and parallel.publish == "updates" and recipe.precision.mixed:
         return f"updates are applied to {recipe.precision.name} weights instead of rounding the master copy"
     return None
 
 
 def first_divergence(
-    comm: Communicator, recipe: Recipe, name: str, witness: Witness | None
+    comm: Communicator, recipe: Recipe, witness: Witness | None
 ) -> Divergence | None:
     """The earliest difference that any rank witnessed, located by training alone once more."""
     gathered = gather_objects(comm, witness)
     witnesses = [found for found in gathered or [] if found is not None]
     first = min(witnesses, key=lambda found: found.place, default=None)
-    replayed = list(published(comm, replay(recipe, name, first) if comm.rank == 0 else None))
+    replayed = list(published(comm, replay(recipe, first) if comm.rank == 0 else None))
     return replayed[-1] if replayed else None
 
 
-def replay(recipe: Recipe, name: str, witness: Witness | None) -> Iterator[int | Divergence]:
+def replay(recipe: Recipe, witness: Witness | None) -> Iterator[int | Divergence]:
     """Train alone up to the step of `witness`, a number for each step, the divergence last."""
     if witness is None:
         return
-    alone = recipe.alone(part_by_part=recipe.reduces_part_by_part(name))
-    for snapshot in alone.train(recipe.global_batches()):
+    for snapshot in recipe.alone().train(recipe.global_batches()):
         if snapshot.step == witness.step:
             ranks = recipe.scenario.world.ranks
             yield locate(recipe.model.units, witness, snapshot, ranks)

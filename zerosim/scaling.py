@@ -6,8 +6,8 @@
                  overflows, that step is skipped, and it doubles after 2,000 steps without
 
 Sources: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013), section 3.2,
-with the constants of `torch.nn.utils.clip_grad_norm_`; Micikevicius et al., "Mixed precision training" (2018), section 3.2,
-with the constants of `torch.amp.GradScaler`.
+with the constants of `torch.nn.utils.clip_grad_norm_`; Micikevicius et al., "Mixed precision training" (2018), section
+3.2, with the constants of `torch.amp.GradScaler`.
 """
 
 import math

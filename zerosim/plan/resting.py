@@ -29,9 +29,9 @@ class Resting:
         return self.parameters + self.gradients + self.optimizer
 
 
-def resting_bytes(recipe: Recipe, stage: str) -> Resting:
-    """What each rank keeps after a step, to the byte."""
-    sharded = SHARDED[stage]
+def resting_bytes(recipe: Recipe, stage: str | None = None) -> Resting:
+    """What each rank keeps after a step, to the byte; of another stage, if one is named."""
+    sharded = SHARDED[stage or recipe.stage]
     weights = recipe.precision.weights.itemsize
     wide = FLOAT_BYTES if recipe.scenario.parallel.accumulate_dtype == "fp32" else 0
     per_element = {
@@ -62,13 +62,13 @@ def would_fit(recipe: Recipe, stage: str, allowed_bytes: int) -> bool:
     return states.optimizer + bounds.get("parameters", 0) + bounds.get("gradients", 0) <= allowed_bytes
 
 
-def peak_bounds(recipe: Recipe, stage: str) -> dict[str, int]:
+def peak_bounds(recipe: Recipe, stage: str | None = None) -> dict[str, int]:
     """The most that may be alive of weights and gradients while a stage works, where all is in one dtype.
 
     What rests, and besides: one full unit of weights in Stage III, two with prefetch, all of them where they are kept
     from forward to backward; one full unit of gradients in Stages II and III, another one where micro-batches add up.
     """
-    rests, row, parallel = resting_bytes(recipe, stage), SHARDED[stage], recipe.scenario.parallel
+    rests, row, parallel = resting_bytes(recipe, stage), SHARDED[stage or recipe.stage], recipe.scenario.parallel
     ranks, weights = recipe.scenario.world.ranks, recipe.precision.weights.itemsize
     units = [padded(unit.count, ranks) * weights for unit in recipe.model.units]
     largest = max(units)
@@ -79,8 +79,8 @@ def peak_bounds(recipe: Recipe, stage: str) -> dict[str, int]:
             bounds["parameters"] = rests.parameters + sum(units)
     plain = parallel.order in ("ring", "rank") and parallel.reduce_dtype == parallel.accumulate_dtype == "weights"
     if plain:
-        several = recipe.parts > 1 and not recipe.reduces_part_by_part(stage)
+        several = recipe.parts > 1 and not recipe.part_by_part
         bounds["gradients"] = rests.gradients + largest * (("gradients" in row) + several)
-        if recipe.reduces_part_by_part(stage):
+        if recipe.part_by_part:
             bounds["gradients"] += largest // ranks
     return bounds

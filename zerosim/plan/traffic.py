@@ -17,11 +17,11 @@ from zerosim.stages import STAGES
 NORM_BYTES = np.dtype(np.float64).itemsize
 
 
-def sent_bytes(recipe: Recipe, stage: str, rank: int, updates: int) -> int:
+def sent_bytes(recipe: Recipe, rank: int, updates: int) -> int:
     """By `rank` in all steps, of which `updates` were not skipped."""
-    parallel, row = recipe.scenario.parallel, STAGES[stage]
+    parallel, row = recipe.scenario.parallel, STAGES[recipe.stage]
     steps, ranks = recipe.scenario.train.steps, recipe.scenario.world.ranks
-    parts = recipe.parts if recipe.reduces_part_by_part(stage) else 1
+    parts = recipe.parts if recipe.part_by_part else 1
     trained = [unit for unit in recipe.model.units if not unit.frozen]
     weights, to_all = recipe.precision.weights.itemsize, parallel.gradients == "all_reduce" and row.publishes
 
@@ -72,11 +72,11 @@ def gathered(recipe: Recipe) -> list[Unit]:
     return units + [unit for unit in units if unit.layers[-1].index >= recipe.model.lowest_trained]
 
 
-def volume(recipe: Recipe, stage: str) -> float:
+def volume(recipe: Recipe) -> float:
     """The mean over ranks of what they send in a step, in units of P (N − 1)/N, P being the bytes of all weights."""
     ranks, steps = recipe.scenario.world.ranks, recipe.scenario.train.steps
     if ranks == 1 or steps == 0:
         return 0.0
     whole = sum(padded(unit.count, ranks) for unit in recipe.model.units) * recipe.precision.weights.itemsize
-    sent = sum(sent_bytes(recipe, stage, rank, steps) for rank in range(ranks)) / ranks / steps
+    sent = sum(sent_bytes(recipe, rank, steps) for rank in range(ranks)) / ranks / steps
     return sent / (whole * (ranks - 1) / ranks)

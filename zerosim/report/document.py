@@ -20,7 +20,7 @@ def document(outcome: Outcome, world: dict[str, Any]) -> dict[str, Any]:
             "scenario": resolved(scenario),
             "world": world,
             "passed": outcome.passed,
-            "failures": [{"stage": stage, "what": what} for stage, what in outcome.failures],
+            "failures": [{"name": name, "what": what} for name, what in outcome.failures],
             "stages": [stage_document(stage) for stage in outcome.stages],
             "did_not_fit": [
                 {"stage": name, "needed_bytes": each.needed_bytes, "allowed_bytes": each.allowed_bytes,
@@ -37,6 +37,7 @@ def stage_document(stage: StageOutcome) -> dict[str, Any]:
     divergence = stage.first_divergence
     return {
         "stage": stage.stage,
+        "name": stage.name,
         "equal": stage.equal,
         "first_divergence": None
         if divergence is None

@@ -40,7 +40,7 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
 def show_divergence(console: Console, stage: StageOutcome, found: Divergence) -> None:
     """Where bits first differ, and why if it is by nature, else in which order each side adds."""
     colour = "yellow" if stage.by_nature else "red"
-    console.print(f"[{colour}]{STAGES[stage.stage].title}: {escape(divergence(found))}[/]", highlight=False)
+    console.print(f"[{colour}]{stage.name}: {escape(divergence(found))}[/]", highlight=False)
     if stage.by_nature:
         console.print(f"    by its nature: {stage.by_nature}", highlight=False)
         return
@@ -89,7 +89,7 @@ def row(outcome: Outcome, stage: StageOutcome) -> list[str]:
         labels = outcome.recipe.dataset.classes is not None
         test.append(f"{stage.test:.2%}" if labels else f"{stage.test:.4g}")
     return [
-        STAGES[stage.stage].title,
+        stage.name,
         bits(stage),
         f"{float(stage.losses[-1][0]):.6f}" if steps else "-",
         *test,
@@ -135,7 +135,7 @@ def memory_table(outcome: Outcome) -> Table:
         most = max(stage.memory, key=lambda rank: rank.peak_bytes["total"])
         rests = all(rank.rests for rank in stage.memory)
         table.add_row(
-            STAGES[stage.stage].title,
+            stage.name,
             *(f"{count:,} B" for count in most.resting_bytes.values()),
             "[green]= formula[/]" if rests else "[red]≠ formula[/]",
             *(f"{count:,} B" for count in (
@@ -160,15 +160,15 @@ def divergence(found: Divergence) -> str:
 def verdict(outcome: Outcome) -> str:
     """The run in one line."""
     if not outcome.passed:
-        failures = [f"{STAGES[stage].title}: {what}" for stage, what in outcome.failures]
+        failures = [f"{name}: {what}" for name, what in outcome.failures]
         return f"FAILED: {'; '.join(failures)}"
     steps = outcome.recipe.scenario.train.steps
     ranks = outcome.recipe.scenario.world.ranks
-    titles = ", ".join(STAGES[stage.stage].title for stage in outcome.stages)
+    titles = ", ".join(stage.name for stage in outcome.stages)
     compared = "not compared with one process"
     if outcome.recipe.scenario.check.reference:
-        other = [STAGES[stage.stage].title for stage in outcome.stages if stage.equal is False]
+        other = [stage.name for stage in outcome.stages if stage.equal is False]
         compared = "every bit equal to one process" + f", but for {', '.join(other)} by nature" * bool(other)
     elif len(outcome.stages) > 1:
-        compared = f"every bit equal to {STAGES[outcome.stages[0].stage].title}"
+        compared = f"every bit equal to {outcome.stages[0].name}"
     return f"PASSED: {titles} on {ranks} rank{'s' * (ranks > 1)}, {steps} steps: {compared}"

@@ -286,6 +286,20 @@ def choice(default: str, names: tuple[str, ...]) -> Any:
     return field(default=default, metadata={"rule": Choice(names)})
 
 
+def maybe_choice(names: tuple[str, ...]) -> Any:
+    """One of `names`, or nothing said."""
+    return field(default=None, metadata={"rule": Choice(names)})
+
+
+def maybe_groups() -> Any:
+    return field(default=None, metadata={"rule": Groups()})
+
+
+def numbers() -> Any:
+    """Any finite numbers; none by default."""
+    return field(default=(), metadata={"rule": Array(Number(-math.inf))})
+
+
 def choices(default: tuple[str, ...], names: tuple[str, ...]) -> Any:
     """At least one of `names`, none of them twice."""
     return field(default=default, metadata={"rule": Array(Choice(names), 1, distinct=True)})

@@ -1,7 +1,5 @@
 """What a scenario says: every key, its default, and beside each what is allowed."""
 
-# ruff: noqa: RUF009 (`section(World)` is a field)
-
 import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,10 +12,15 @@ from zerosim.scenario.rules import (
     groups,
     integer,
     integers,
+    maybe,
+    maybe_choice,
+    maybe_groups,
     number,
+    numbers,
     pair,
     rules,
     section,
+    sections,
     subset,
     switch,
     text,
@@ -25,6 +28,10 @@ from zerosim.scenario.rules import (
 )
 
 STAGES = ("ddp", "zero1", "zero2", "zero3")
+ACCUMULATIONS = ("boundary", "micro_batch")
+DTYPES = ("weights", "fp32")
+REDUCTIONS = ("reduce_scatter", "all_reduce")
+PUBLICATIONS = ("weights", "updates", "broadcasts")
 WEIGHT_DECAY = {"sgd": 0.0, "momentum": 0.0, "adam": 0.0, "adamw": 0.01}
 BY_OPTIMIZER: Any = None
 
@@ -82,13 +89,35 @@ class Parallel:
     stages: tuple[str, ...] = choices(STAGES, STAGES)
     order: str = choice("ring", ("ring", "rank", "tree", "exact"))
     units: str | tuple[tuple[int, ...], ...] = groups()
-    accumulation: str = choice("boundary", ("boundary", "micro_batch"))
-    accumulate_dtype: str = choice("weights", ("weights", "fp32"))
-    reduce_dtype: str = choice("weights", ("weights", "fp32"))
-    gradients: str = choice("reduce_scatter", ("reduce_scatter", "all_reduce"))
-    publish: str = choice("weights", ("weights", "updates", "broadcasts"))
+    accumulation: str = choice("boundary", ACCUMULATIONS)
+    accumulate_dtype: str = choice("weights", DTYPES)
+    reduce_dtype: str = choice("weights", DTYPES)
+    gradients: str = choice("reduce_scatter", REDUCTIONS)
+    publish: str = choice("weights", PUBLICATIONS)
     reshard_after_forward: bool = switch(True)
     prefetch: bool = switch(False)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A row of its own in the comparison: a stage, with some keys of [parallel] set otherwise."""
+
+    name: str = text("")
+    stage: str = choice("zero3", STAGES)
+    units: str | tuple[tuple[int, ...], ...] | None = maybe_groups()
+    accumulation: str | None = maybe_choice(ACCUMULATIONS)
+    accumulate_dtype: str | None = maybe_choice(DTYPES)
+    reduce_dtype: str | None = maybe_choice(DTYPES)
+    gradients: str | None = maybe_choice(REDUCTIONS)
+    publish: str | None = maybe_choice(PUBLICATIONS)
+    reshard_after_forward: bool | None = maybe()
+    prefetch: bool | None = maybe()
+
+    def applied(self, parallel: Parallel) -> Parallel:
+        """`parallel` with this variant's stage alone, and its keys."""
+        keys = [each.name for each in dataclasses.fields(self) if each.name not in ("name", "stage")]
+        said = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
+        return dataclasses.replace(parallel, stages=(self.stage,), **said)
 
 
 @dataclass(frozen=True)
@@ -101,6 +130,10 @@ class Check:
     """Other numbers of ranks, to train on as well: the weights must come out the same."""
     does_not_fit: tuple[str, ...] = subset(STAGES)
     """The stages that must fail under the memory limit."""
+    same_weights: bool | None = maybe()
+    """Whether all rows must end with the same weights, or must not."""
+    volumes: tuple[float, ...] = numbers()
+    """What each row must send in a step, in units of P (N − 1)/N."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +154,7 @@ class Scenario:
     model: Model = section(Model)
     train: Train = section(Train)
     parallel: Parallel = section(Parallel)
+    variant: tuple[Variant, ...] = sections(Variant)
     check: Check = section(Check)
     origin: Origin = field(default=Origin(), repr=False, compare=False)
 
@@ -128,8 +162,10 @@ class Scenario:
         self._check_blocks()
         self._check_other_ranks()
         self._check_tree()
-        self._check_parts()
-        self._check_layers()
+        for parallel in (self.parallel, *(variant.applied(self.parallel) for variant in self.variant)):
+            self._check_parts(parallel)
+            self._check_layers(parallel)
+        self._check_rows()
 
     def _check_blocks(self) -> None:
         ranks, micro_batches = self.world.ranks, self.train.micro_batches
@@ -166,14 +202,22 @@ class Scenario:
             )
 
 
-    def _check_parts(self) -> None:
-        if self.parallel.accumulation == "micro_batch" and self.parallel.order not in ("ring", "rank"):
+    def _check_rows(self) -> None:
+        rows, volumes = len(self.variant or self.parallel.stages), len(self.check.volumes)
+        if volumes not in (0, rows):
             raise self.origin.error(
-                f"parallel.accumulation micro_batch adds ranks before micro-batches, which order {self.parallel.order} "
+                f"check.volumes has {volumes} numbers for {rows} rows; give one for each stage or variant",
+                ("check", "volumes"),
+            )
+
+    def _check_parts(self, parallel: Parallel) -> None:
+        if parallel.accumulation == "micro_batch" and parallel.order not in ("ring", "rank"):
+            raise self.origin.error(
+                f"parallel.accumulation micro_batch adds ranks before micro-batches, which order {parallel.order} "
                 "cannot; set parallel.order to ring or rank, or accumulation to boundary",
                 ("parallel", "accumulation"), ("parallel", "order"),
             )
-        if self.parallel.prefetch and not self.parallel.reshard_after_forward:
+        if parallel.prefetch and not parallel.reshard_after_forward:
             raise self.origin.error(
                 "parallel.prefetch gathers weights ahead of each use, reshard_after_forward = false only once; "
                 "choose one of them", ("parallel", "prefetch"), ("parallel", "reshard_after_forward"),
@@ -184,7 +228,7 @@ class Scenario:
                 ("train", "warmup_steps"), ("train", "steps"),
             )
 
-    def _check_layers(self) -> None:
+    def _check_layers(self, parallel: Parallel) -> None:
         layers = len(self.model.hidden) + 1
         if self.model.tied:
             raise self.origin.error(
@@ -196,8 +240,8 @@ class Scenario:
                 raise self.origin.error(
                     f"model.frozen names layer {layer}; there are layers 0 to {layers - 1}", ("model", "frozen", index)
                 )
-        if isinstance(self.parallel.units, tuple):
-            self._check_units(self.parallel.units, layers)
+        if isinstance(parallel.units, tuple):
+            self._check_units(parallel.units, layers)
 
     def _check_units(self, units: tuple[tuple[int, ...], ...], layers: int) -> None:
         named = [layer for unit in units for layer in unit]
@@ -206,6 +250,21 @@ class Scenario:
                 f"parallel.units must name layers 0 to {layers - 1}, each once and in order, found {named}",
                 ("parallel", "units"),
             )
+
+    @property
+    def rows(self) -> "list[tuple[str, Scenario]]":
+        """What is trained one after the other: each variant or, without any, each stage; its name, and it alone.
+
+        >>> [name for name, _ in Scenario(parallel=Parallel(stages=("ddp", "zero3"))).rows]
+        ['', '']
+        """
+        named = [(variant.name, variant.applied(self.parallel)) for variant in self.variant]
+        alone = [("", dataclasses.replace(self.parallel, stages=(stage,))) for stage in self.parallel.stages]
+        check = dataclasses.replace(self.check, volumes=())
+        return [
+            (name, dataclasses.replace(self, parallel=parallel, variant=(), check=check))
+            for name, parallel in named or alone
+        ]
 
     @property
     def groups(self) -> list[list[int]]:
