@@ -1,4 +1,4 @@
-"""All that a collective may ask of the world: two neighbours' worth of messages, and nothing else.
+"""All that a collective may ask of the world: to send, to receive, or to do both at once.
 
 A receive always names its source. There are no tags, no wildcards and no probing, so what a program computes,
 what it sends and when its virtual clock ticks do not depend on how ranks happen to be scheduled.
@@ -23,10 +23,12 @@ class Communicator(Protocol):
     """
 
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """This rank's number, from 0."""
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """How many ranks there are."""
 
     def exchange(
         self,
@@ -37,13 +39,20 @@ class Communicator(Protocol):
         source: int,
         reduce: Reduction | None = None,
     ) -> None:
-        """Send `outgoing` to rank `to` while receiving from `source`: `into`, or `into = reduce(arrived, into)`."""
+        """Send `outgoing` to rank `to`; at the same time receive from `source`, as `recv` does.
+
+        `outgoing` and `into` may overlap.
+        """
 
     def send(self, outgoing: Payload, *, to: int) -> None:
         """Send a copy of `outgoing` to rank `to`."""
 
     def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
-        """Receive the next message of rank `source`: `into`, or `into = reduce(arrived, into)`."""
+        """Receive the next message of `source`: `into = arrived` or, with `reduce`, `into = reduce(arrived, into)`.
+
+        Raises `CollectiveError` when the message has another length or dtype than `into`, and `Deadlock` when it
+        cannot come, or has not come in time.
+        """
 
 
 def right(comm: Communicator) -> int:

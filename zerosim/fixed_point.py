@@ -8,8 +8,9 @@
 Adding integers associates, so only the rounding to the grid matters, and that sees one contribution at a time. A
 float32, with its 24 bits, is a multiple of the grid exactly as long as it lies within 2**−(38 − ⌈log2 K⌉) of the
 largest (2**−30 for 256 contributions); smaller ones round to the grid. A float64 has 53 bits, so what is left of it
-below the grid goes into a second integer, with a finer grid: two limbs. The sum is then rounded to the dtype, and
-lies within one ULP of the exact sum.
+below the grid goes into a second integer, with a finer grid: two limbs. The sum is then rounded to the dtype: where
+every contribution lies within 2**−30 of the largest, to within one ULP of the exact sum. Smaller ones cost up to half
+a grid step each, which after cancellation may be all there is.
 
 Elements with NaN or infinities are handled apart: their integers count what there is of each. So are sums of zeros
 only, which are −0 when every contribution is.

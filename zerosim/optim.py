@@ -26,6 +26,12 @@ PIECE = 1 << 14
 """Elements that are updated at a time."""
 
 
+with np.errstate(invalid="ignore"):
+    NOT_A_NUMBER = np.float32(np.inf) - np.float32(np.inf)
+"""The NaN that this processor makes of itself. When both operands of an addition are NaNs, which of them comes out
+depends on where in a vector they stand; so every NaN of a gradient is made this one first, and no others arise."""
+
+
 @dataclass(frozen=True)
 class Hyperparameters:
     """What a scenario chooses; each formula reads those that it names."""
@@ -104,6 +110,8 @@ class Optimizer:
             g[:] = gradient[piece]
             if h.gradient_factor != 1.0:
                 g *= h.gradient_factor
+            if np.isnan(np.dot(g, g)):
+                g[np.isnan(g)] = NOT_A_NUMBER
             if h.weight_decay and not self.decoupled:
                 g += np.multiply(w, h.weight_decay, out=a)
             self.formula(g, *slots, t=step, h=h, a=a, b=b)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from zerosim.fixed_point import exact_sum
 from zerosim.sharding import bounds
 
-Sum = Callable[[Sequence[Any], int], Any]
+AddingOrder = Callable[[Sequence[Any], int], Any]
 
 
 def ring(contributions: Sequence[Any], chunk: int) -> Any:
@@ -103,7 +103,7 @@ class Order:
 
     words: str
     within: Callable[[Sequence[Any]], Any] | None
-    across: Sum | None
+    across: AddingOrder | None
 
     def total(self, contributions: Sequence[Any], ranks: int, wire: npt.DTypeLike | None = None) -> Any:
         """The sum of flat arrays, one for each micro-batch in the global order, of which each rank takes a block.

@@ -14,15 +14,16 @@ from zerosim import orders
 from zerosim.comm import Communicator
 from zerosim.errors import Deadlock
 from zerosim.sharding import bounds
+from zerosim.stages.adding import Addition
 from zerosim.subject import Subject
 from zerosim.terms import Symbol, Term, blanks, commuted, leaves, symbols
-from zerosim.worlds.local import Sends
+from zerosim.worlds.local import Sends, spawn
 from zerosim.worlds.record import Recording, elements, record
 
 SMALL = 16
 """Up to this many ranks a proof also tries vectors that do not divide evenly."""
 
-KNOWN_ORDERS: dict[str, orders.Sum] = {
+KNOWN_ORDERS: dict[str, orders.AddingOrder] = {
     "ring": orders.ring,
     "rank order": orders.rank_order,
     "near tree": orders.near_tree,
@@ -297,3 +298,21 @@ def summed(reduce_scatter: Callable[..., Any], ranks: int) -> list[Symbol]:
     recording = run(under_test, ranks, ranks)
     assert recording.results is not None, recording.failure
     return [recording.results[rank][rank] for rank in range(ranks)]
+
+
+def added(addition: Addition, ranks: int, block: int) -> list[Symbol]:
+    """The sum of all micro-batches in chunk c, for every c, when each rank brings a block of them.
+
+    >>> from zerosim.stages.adding import ADDITIONS
+    >>> added(ADDITIONS["ring"], ranks=2, block=2)
+    [((g2 + g3) + (g0 + g1)), ((g0 + g1) + (g2 + g3))]
+    """
+
+    def program(comm: Communicator) -> Symbol:
+        total = None
+        for number in range(comm.rank * block, (comm.rank + 1) * block):
+            total = addition.accumulate(total, symbols(number, comm.size))
+        held: Symbol = addition.reduce_scatter(comm, total, lambda full: full)[comm.rank]
+        return held
+
+    return spawn(program, ranks)

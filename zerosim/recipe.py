@@ -150,7 +150,7 @@ class Recipe:
         return Replica(
             comm=traffic,
             units=self.model.units,
-            loss=self.model.loss,
+            loss_name=self.model.loss,
             tape=Tape(allocate, accumulate, self.model.lowest_trained),
             rule=self.rule,
             scaling=self.scaling(),

@@ -25,13 +25,13 @@ from zerosim.instruments.traffic import Traffic
 from zerosim.outcome import Outcome, RankMemory, RanksDigest, RankTraffic, Shortage, StageOutcome
 from zerosim.plan.resting import peak_bounds, resting_bytes, would_fit
 from zerosim.plan.traffic import sent_bytes, volume
-from zerosim.proof import summed
+from zerosim.proof import added
 from zerosim.recipe import Recipe
 from zerosim.sharding import split
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
-from zerosim.terms import Term
-from zerosim.verdict import Checker, Divergence, Fingerprint, Witness, fingerprint, locate, published
+from zerosim.terms import symbols
+from zerosim.verdict import Checker, Divergence, Evidence, Fingerprint, fingerprint, locate, published
 from zerosim.worlds.first import First
 from zerosim.worlds.local import spawn
 from zerosim.worlds.objects import gather_objects
@@ -153,7 +153,7 @@ def train_by_stage(
 
     steps = Steps(comm, training, name, replica, ledger, Checker(replica, history) if history is not None else None)
     steps.run()
-    divergence = first_divergence(comm, recipe, steps.checker.witness if steps.checker else None)
+    divergence = first_divergence(comm, recipe, steps.checker.evidence if steps.checker else None)
     measured = gather_objects(comm, (
         rank_traffic(recipe, traffic, replica.updates),
         rank_memory(recipe, comm.rank, ledger, steps, resident_bytes() - idle_bytes),
@@ -292,35 +292,36 @@ def by_nature(recipe: Recipe) -> str | None:
 
 
 def first_divergence(
-    comm: Communicator, recipe: Recipe, witness: Witness | None
+    comm: Communicator, recipe: Recipe, evidence: Evidence | None
 ) -> Divergence | None:
-    """The earliest difference that any rank witnessed, located by training alone once more."""
-    gathered = gather_objects(comm, witness)
-    witnesses = [found for found in gathered or [] if found is not None]
-    first = min(witnesses, key=lambda found: found.place, default=None)
+    """The earliest difference that any rank holds, located by training alone once more."""
+    gathered = gather_objects(comm, evidence)
+    pieces = [found for found in gathered or [] if found is not None]
+    first = min(pieces, key=lambda found: found.place, default=None)
     replayed = list(published(comm, replay(recipe, first) if comm.rank == 0 else None))
     return replayed[-1] if replayed else None
 
 
-def replay(recipe: Recipe, witness: Witness | None) -> Iterator[int | Divergence]:
-    """Train alone up to the step of `witness`, a number for each step, the divergence last."""
-    if witness is None:
+def replay(recipe: Recipe, evidence: Evidence | None) -> Iterator[int | Divergence]:
+    """Train alone up to the step of `evidence`, a number for each step, the divergence last."""
+    if evidence is None:
         return
     for snapshot in recipe.alone().train(recipe.global_batches()):
-        if snapshot.step == witness.step:
+        if snapshot.step == evidence.step:
             ranks = recipe.scenario.world.ranks
-            yield locate(recipe.model.units, witness, snapshot, ranks)
+            yield locate(recipe.model.units, evidence, snapshot, ranks)
             return
         yield snapshot.step
 
 
 def orders_of_addition(recipe: Recipe, chunk: int) -> dict[str, str]:
-    """How the stages' reduce-scatter adds `chunk`, seen by running it on symbols, and what was declared."""
+    """How the stages add micro-batches g0, g1, … in `chunk`, seen by doing it with symbols, and what was declared."""
     ranks = recipe.scenario.world.ranks
-    if recipe.addition.collective is None or recipe.order.across is None:
+    block = 1 if recipe.part_by_part else recipe.parts
+    if recipe.order.within is None:
         return {"ours": recipe.order.words, "reference": recipe.order.words}
-    declared = recipe.order.across([Term(rank, chunk) for rank in range(ranks)], chunk)
-    return {"ours": str(summed(recipe.addition.collective, ranks)[chunk]), "reference": str(declared)}
+    declared = recipe.order.total([symbols(number, ranks) for number in range(ranks * block)], ranks)
+    return {"ours": str(added(recipe.addition, ranks, block)[chunk]), "reference": str(declared[chunk])}
 
 
 def compared_with_first(outcomes: list[StageOutcome]) -> list[StageOutcome]:

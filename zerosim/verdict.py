@@ -33,7 +33,7 @@ class Fingerprint:
 
 
 @dataclass(frozen=True)
-class Witness:
+class Evidence:
     """Bytes that a rank held and the reference did not: one chunk of one unit, or the loss (unit is None)."""
 
     step: int
@@ -59,6 +59,9 @@ class Divergence:
     index: tuple[int, ...]
     ours: float
     reference: float
+    ours_bits: str
+    """In hexadecimal, as is `reference_bits`: what tells one NaN from another, and −0 from 0."""
+    reference_bits: str
     ulps: int | None
     rank: int
     state: str | None
@@ -95,20 +98,20 @@ class Checker:
 
     replica: Replica
     history: Sequence[Fingerprint]
-    witness: Witness | None = field(default=None, init=False)
+    evidence: Evidence | None = field(default=None, init=False)
 
     def check(self, step: int, loss: Array | None) -> None:
         """Compare what this rank holds after `step`; remember the first chunk that differs.
 
         The optimizer state is compared at the last step only.
         """
-        if self.witness is None:
-            self.witness = next(self._differences(step, loss), None)
+        if self.evidence is None:
+            self.evidence = next(self._differences(step, loss), None)
 
-    def _differences(self, step: int, loss: Array | None) -> Iterator[Witness]:
+    def _differences(self, step: int, loss: Array | None) -> Iterator[Evidence]:
         expected, rank = self.history[step], self.replica.comm.rank
         if loss is not None and loss.tobytes() != expected.loss:
-            yield Witness(step, None, 0, rank, "loss", loss)
+            yield Evidence(step, None, 0, rank, "loss", loss)
         last = step == len(self.history) - 1
         for number, unit in enumerate(self.replica.units):
             held = {WEIGHTS: self.replica.weights[unit]}
@@ -117,7 +120,7 @@ class Checker:
             for what, buffer in held.items():
                 for chunk, values in held_chunks(self.replica, unit, buffer):
                     if digest(values) != expected.chunks[number][what][chunk]:
-                        yield Witness(step, number, chunk, rank, what, values.copy())
+                        yield Evidence(step, number, chunk, rank, what, values.copy())
 
 
 def held_chunks(replica: Replica, unit: Unit, buffer: Array) -> Iterator[tuple[int, Array]]:
@@ -132,38 +135,40 @@ def held_chunks(replica: Replica, unit: Unit, buffer: Array) -> Iterator[tuple[i
         yield rank, buffer[: stop - start]
 
 
-def locate(units: Sequence[Unit], witness: Witness, snapshot: Snapshot, ranks: int) -> Divergence:
-    """The first element in which `witness` differs from the reference's snapshot of the same step."""
-    if witness.unit is None:
-        ours, expected, start = witness.values, snapshot.loss, 0
+def locate(units: Sequence[Unit], evidence: Evidence, snapshot: Snapshot, ranks: int) -> Divergence:
+    """The first element in which `evidence` differs from the reference's snapshot of the same step."""
+    if evidence.unit is None:
+        ours, expected, start = evidence.values, snapshot.loss, 0
     else:
-        unit = units[witness.unit]
+        unit = units[evidence.unit]
         flat = (
             snapshot.weights[unit]
-            if witness.what == WEIGHTS
-            else snapshot.optimizer[unit][witness.what]
+            if evidence.what == WEIGHTS
+            else snapshot.optimizer[unit][evidence.what]
         )
-        start, stop = bounds(unit.count, ranks)[witness.chunk]
-        ours, expected = witness.values, flat[start:stop]
+        start, stop = bounds(unit.count, ranks)[evidence.chunk]
+        ours, expected = evidence.values, flat[start:stop]
     differs = np.flatnonzero(bit_pattern(ours) != bit_pattern(expected))
     first = int(differs[0])
     layer, parameter, index = (
         (None, "loss", ())
-        if witness.unit is None
-        else element(units[witness.unit], start + first)
+        if evidence.unit is None
+        else element(units[evidence.unit], start + first)
     )
     return Divergence(
-        step=witness.step,
+        step=evidence.step,
         layer=layer,
         parameter=parameter,
         index=index,
         ours=float(ours[first]),
         reference=float(expected[first]),
+        ours_bits=hexadecimal(ours[first]),
+        reference_bits=hexadecimal(expected[first]),
         ulps=ulps_apart(ours[first], expected[first]),
-        rank=witness.rank,
-        state=None if witness.what in (WEIGHTS, "loss") else witness.what,
+        rank=evidence.rank,
+        state=None if evidence.what in (WEIGHTS, "loss") else evidence.what,
         differing_elements=len(differs),
-        chunk=witness.chunk,
+        chunk=evidence.chunk,
     )
 
 
@@ -184,6 +189,15 @@ def bit_pattern(values: Array) -> Array:
     [0, 2147483648]
     """
     return np.atleast_1d(values).view(f"u{values.dtype.itemsize}")
+
+
+def hexadecimal(value: Any) -> str:
+    """The bits of one number.
+
+    >>> hexadecimal(np.float32(-0.0))
+    '0x80000000'
+    """
+    return f"0x{int(bit_pattern(np.asarray(value))[0]):0{2 * value.dtype.itemsize}x}"
 
 
 def ulps_apart(ours: Any, reference: Any) -> int | None:

@@ -63,7 +63,7 @@ def longest_first(count, size):
 class Forced(NamedTuple):
     """What an MPI library's algorithm computes, and which algorithm of ours does the same."""
 
-    order: orders.Sum
+    order: orders.AddingOrder
     ours: str | None = None
     cut: Callable[[int, int], list[tuple[int, int]]] = bounds
     needs_a_chunk_for_all: bool = False

@@ -1,4 +1,7 @@
-"""The ring: every rank sends to its right neighbour and receives from its left one, size − 1 times.
+"""The ring: every rank sends to its right neighbour and receives from its left one, size − 1 times in each half.
+
+What arrives in one step leaves in the next. reduce_scatter starts with the left neighbour's chunk, so that its own
+comes home last, with everyone's contribution in it; all_gather starts with its own.
 
     chunks     one view for each rank, cut from one flat vector by `sharding.split`
     outgoing   the index of the chunk that leaves in this step
@@ -8,9 +11,13 @@ Laws, for n bytes in all chunks together and N = size:
 
     all_reduce = all_gather ∘ reduce_scatter
     steps          N − 1 for reduce_scatter, N − 1 for all_gather
-    bytes sent     n (N − 1) / N by each rank in each of the two
-    addition       chunk c is ((g[c+1] + g[c+2]) + …) + g[c], where g[r] is what rank r brought,
-                   indices modulo N
+    bytes sent     by each rank in each of the two, all chunks but one: n (N − 1) / N if they are equally long
+    addition       chunk c is ((g[c+1] + g[c+2]) + …) + g[c], where g[r] is what rank r brought, indices modulo N;
+                   what arrives is the left operand
+
+>>> from zerosim.proof import summed
+>>> summed(reduce_scatter, ranks=3)
+[((g1 + g2) + g0), ((g2 + g0) + g1), ((g0 + g1) + g2)]
 
 Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations"
 (2009), section 3.
@@ -26,7 +33,7 @@ from zerosim.comm import Communicator, Payload, Reduction, left, right
 def reduce_scatter(
     comm: Communicator, chunks: Sequence[Payload], reduce: Reduction = np.add
 ) -> None:
-    """Leave in `chunks[comm.rank]` its reduction over all ranks; the others hold partial sums."""
+    """Leave in `chunks[comm.rank]` the sum of that chunk over all ranks; the other chunks hold partial sums."""
     for step in range(comm.size - 1):
         outgoing = (comm.rank - step - 1) % comm.size
         incoming = (comm.rank - step - 2) % comm.size
@@ -44,6 +51,6 @@ def all_gather(comm: Communicator, chunks: Sequence[Payload]) -> None:
 
 
 def all_reduce(comm: Communicator, chunks: Sequence[Payload], reduce: Reduction = np.add) -> None:
-    """Leave in every chunk its reduction over all ranks: the same bytes on every rank."""
+    """Leave in every chunk its sum over all ranks: the same bytes on every rank."""
     reduce_scatter(comm, chunks, reduce)
     all_gather(comm, chunks)

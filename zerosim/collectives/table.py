@@ -55,7 +55,7 @@ class Algorithm:
     steps: Callable[[int], int]
     volume: Volume
     source: str
-    order: orders.Sum | None = None
+    order: orders.AddingOrder | None = None
     ordered: bool = False
     needs_power_of_two: bool = False
 

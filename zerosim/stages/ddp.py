@@ -12,19 +12,21 @@ from zerosim.stages.replica import Batch, Initial, Replica
 
 
 def keep(replica: Replica, initial: Initial) -> None:
+    """Before the first step: what this rank keeps of the weights and of the optimizer state."""
     for unit in replica.units:                                            # 0
         replica.weights[unit] = replica.filled(unit, initial(unit))
         replica.begin_state(unit, initial(unit), replica.weights[unit])
 
 
 def step(replica: Replica, batch: Batch) -> Total:
+    """One step: the weights are then those of the next, and what is returned is this rank's part of the loss."""
     tape, weights = replica.tape, replica.weights
     replica.begin(batch)
 
     activations = batch.inputs                                            # 1
     for unit in replica.units:
         activations = tape.forward(unit, weights[unit], activations)
-    loss, upstream = tape.loss(replica.loss, activations, batch.targets, batch.samples)
+    loss, upstream = tape.loss(replica.loss_name, activations, batch.targets, batch.samples)
 
     for unit in replica.backward_units:
         upstream, gradient = tape.backward(unit, weights[unit], upstream)

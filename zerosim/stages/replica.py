@@ -76,7 +76,7 @@ class Replica:
 
     comm: Communicator
     units: Sequence[Unit]
-    loss: str
+    loss_name: str
     tape: Tape
     rule: Rule
     scaling: Scaling

@@ -14,12 +14,14 @@ from zerosim.stages.replica import Batch, Initial, Replica
 
 
 def keep(replica: Replica, initial: Initial) -> None:
+    """Before the first step: what this rank keeps of the weights and of the optimizer state."""
     for unit in replica.units:                                            # 0
         replica.weights[unit] = replica.shard(unit, replica.filled(unit, initial(unit)), "parameters")
         replica.begin_state(unit, initial(unit), replica.weights[unit])
 
 
 def step(replica: Replica, batch: Batch) -> Total:
+    """One step: the weights are then those of the next, and what is returned is this rank's part of the loss."""
     tape, shards, loss = replica.tape, replica.weights, None
 
     for part in replica.parts(batch):
@@ -28,7 +30,7 @@ def step(replica: Replica, batch: Batch) -> Total:
             weights = replica.gather(unit)
             activations = tape.forward(unit, weights, activations)
             del weights
-        loss, upstream = tape.loss(replica.loss, activations, part.targets, part.samples, loss)
+        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
 
         for unit in replica.backward_units:                               # 2
             weights = replica.gather(unit)

@@ -41,7 +41,7 @@ class Examined:
 
     subject: Subject
     ground: Ground
-    order: orders.Sum | None
+    order: orders.AddingOrder | None
     sent_bytes: SentBytes | None
     messages: Messages | None
 
@@ -101,7 +101,7 @@ class Law:
         collective: str | None = None,
         comm: MpiCommunicator | None = None,
         examples: int = 100,
-        order: orders.Sum | None = None,
+        order: orders.AddingOrder | None = None,
         sent_bytes: SentBytes | None = None,
         messages: Messages | None = None,
     ) -> None:
@@ -197,7 +197,7 @@ def under_examination(
     *,
     collective: str | None = None,
     comm: MpiCommunicator | None = None,
-    order: orders.Sum | None = None,
+    order: orders.AddingOrder | None = None,
     sent_bytes: SentBytes | None = None,
     messages: Messages | None = None,
 ) -> Examined:

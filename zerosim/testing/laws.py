@@ -188,7 +188,7 @@ def check(
     collective: str | None = None,
     comm: MpiCommunicator | None = None,
     examples: int = 100,
-    order: orders.Sum | None = None,
+    order: orders.AddingOrder | None = None,
     sent_bytes: SentBytes | None = None,
     messages: Messages | None = None,
 ) -> list[str]:
