@@ -12,7 +12,7 @@ rank's chunk of it). You have
     replica.own(full)                                    this rank's chunk of a full buffer: a view
 
     replica.tape.forward(unit, weights, activations)     the unit's outputs; weights are full
-    replica.tape.loss(replica.loss, activations, part.targets, part.samples, loss)
+    replica.tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
                                                          the loss, added to that of earlier parts (None at first), and
                                                          what goes upstream
     replica.tape.backward(unit, weights, upstream)       what goes further upstream, and this rank's full gradient

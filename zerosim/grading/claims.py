@@ -6,7 +6,7 @@ from typing import Any
 
 from zerosim.collectives import ALGORITHMS
 from zerosim.errors import ZerosimError
-from zerosim.grading.examination import Claim, Claims
+from zerosim.grading.claim import Claim, Claims
 from zerosim.grading.stages import Training
 from zerosim.proof import prove, roots, run
 from zerosim.subject import Subject, subject

@@ -8,29 +8,20 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from zerosim.errors import UsageError, ZerosimError
+from zerosim.grading.claim import Claims
 from zerosim.grading.exercises import Grade
 from zerosim.subject import load_file
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One thing a function must do, in a learner's words; `complaint()` is what is wrong, None where nothing is."""
-
-    says: str
-    complaint: Callable[[], str | None]
-
-
-Claims = Callable[[Callable[..., Any]], Iterator[Claim]]
 
 
 def grade(function: Callable[..., Any], name: str, claims: Claims, file: str = "") -> Grade:
     """The grade of one function; `file` is where it was written.
 
+    >>> from zerosim.grading.claim import Claim
     >>> def claims(function):
     ...     yield Claim("it returns 1", lambda: None if function() == 1 else f"it returns {function()}")
     >>> grade(lambda: 2, "one", claims)
