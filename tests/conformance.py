@@ -182,7 +182,7 @@ def check_reduce_with_a_function(comm):
     """It is called as (arrived, mine) and its value, cast to the dtype of `into`, is kept."""
     into = np.full(5, 1000, np.int32)
     comm.exchange(tagged(comm.rank, dtype=np.int32), to=right(comm), into=into,
-                  source=left(comm), reduce=lambda arrived, mine: (arrived - mine) * 1.0)
+                  source=left(comm), reduce=lambda arrived, mine: arrived - mine.astype(np.int64))
     same(into, tagged(left(comm), dtype=np.int32) - np.int32(1000))
 
 
@@ -225,6 +225,38 @@ def check_wrong_length_is_refused(comm):
         comm.send(tagged(comm.rank, count), to=right(comm))
         with pytest.raises(CollectiveError, match=f"rank {left(comm)} sent .*rank {comm.rank}"):
             received(comm, 5, source=left(comm))
+
+
+def check_wrong_dtype_is_refused(comm):
+    """Also of the same length in bytes."""
+    for sent, due in (("i8", "f8"), ("f2", ml_dtypes.bfloat16), (">f4", "<f4"), ([("a", "i4")], [("b", "i4")])):
+        comm.send(np.zeros(5, sent), to=right(comm))
+        with pytest.raises(CollectiveError, match=f"rank {left(comm)} sent .*rank {comm.rank}"):
+            received(comm, 5, due, source=left(comm))
+    comm.send(np.zeros(2, [("a", "i4")]), to=right(comm))
+    received(comm, 2, np.dtype([("a", "i4")], align=True), source=left(comm))
+
+
+def check_what_cannot_travel_is_refused(comm):
+    read_only = np.zeros(1)
+    read_only.flags.writeable = False
+    for refused, into in (("read-only", read_only), ("type list", [0.0]), ("type float64", np.float64(0))):
+        with pytest.raises(CollectiveError, match=f"into .*{refused}"):
+            comm.recv(into=into, source=left(comm))
+    for refused, outgoing in (("list", [0.0]), ("float", 0.0), ("float64", np.float64(0))):
+        with pytest.raises(CollectiveError, match=f"outgoing .*type {refused}"):
+            comm.send(outgoing, to=right(comm))
+
+
+def check_a_function_must_return_what_fits(comm):
+    for returned, found in (
+        (None, "None"), ([0.0] * 5, "a list"),
+        (np.zeros(4), r"float64 of shape \(4,\)"), (np.float64(0), r"float64 of shape \(\)"),
+        (np.zeros(5, complex), "complex128"), (np.full(5, "a"), "<U1"),
+    ):
+        comm.send(np.zeros(5), to=right(comm))
+        with pytest.raises(CollectiveError, match=f"reduce= returned {found}"):
+            comm.recv(into=np.zeros(5), source=left(comm), reduce=lambda arrived, mine: returned)
 
 
 def check_bad_rank_is_refused(comm):

@@ -71,6 +71,20 @@ def test_unsafe_sends_deadlock_unless_they_are_buffered():
     ('kind = "collective"\nworld.ranks = 2\nvalues.given = [[1], [2, 3]]\n[[program]]\ncalls = ["all_reduce"]',
      ":3:16: values.given has rows of different lengths"),
     ('kind = "collective"\n[train]\nsteps = 1', ":2:2: unknown key 'train'"),
+    ('kind = "collective"\nvalues.lengths = []\n[[program]]\ncalls = ["all_reduce"]',
+     ":2:18: values.lengths is empty"),
+    ('kind = "collective"\nvalues.lengths = [1, 1_000_000_000]\n[[program]]\ncalls = ["all_reduce"]',
+     ":2:18: values.lengths add up to 1,000,000,001 elements"),
+    ('kind = "collective"\n[program]\ncalls = ["all_reduce"]', ":2:2: program must be an array of tables"),
+    ('kind = "collective"\n[program]\ncalls = ["all_reduce"]', "write [[program]]"),
+    ('kind = "collective"\nworld.ranks = 1_000_000\n[[program]]\ncalls = ["all_reduce"]',
+     ":2:15: world.ranks must be an integer of at least 1 and at most 4096"),
+    *((f'kind = "collective"\nworld.ranks = 1\nvalues.dtype = "{dtype}"\nvalues.given = [[1, {number}]]\n'
+       '[[program]]\ncalls = ["all_reduce"]', f":4:21: values.given[0][1] is {shown}, which {dtype} cannot hold")
+      for dtype, number, shown in [
+          ("int32", "1.7", "1.7"), ("int64", "1e300", "1e+300"), ("int32", "2_147_483_648", "2147483648"),
+          ("float16", "65536", "65536"), ("float32", "1e300", "1e+300"),
+      ]),
 ])
 def test_mistakes_are_found_where_they_stand(tmp_path, text, words, capsys):
     path = tmp_path / "bad.toml"
@@ -81,7 +95,67 @@ def test_mistakes_are_found_where_they_stand(tmp_path, text, words, capsys):
     assert words in line
 
 
+def scenario_of(folder, text):
+    path = folder / "scenario.toml"
+    path.write_text(f'kind = "collective"\n{text}')
+    return path
+
+
+def test_integers_of_64_bits_keep_every_bit(tmp_path):
+    path = scenario_of(tmp_path, f"""
+world.ranks = 2
+values.dtype = "int64"
+values.given = [[{2**53 + 1}, 3.0], [{2**62}, 0]]
+expect.results = [[{2**53 + 1 + 2**62}, 3], [{2**53 + 1 + 2**62}, 3]]
+[[program]]
+calls = ["all_reduce"]
+""")
+    scenario = load(path)
+    assert carry_out_locally(scenario, programs_of(scenario)).passed
+    wrong = load(path, [f"expect.results=[[{2**53 + 2**62}, 3], [{2**53 + 1 + 2**62}, 3]]"])
+    assert not carry_out_locally(wrong, programs_of(wrong)).passed
+
+
+def test_something_is_not_the_same_as_nothing(tmp_path):
+    path = scenario_of(tmp_path, """
+world.ranks = 2
+expect.same_results = true
+[[program]]
+calls = ["gather"]
+[[program]]
+calls = ["all_gather"]
+""")
+    scenario = load(path)
+    (finding,) = carry_out_locally(scenario, programs_of(scenario)).findings
+    assert not finding.holds
+    assert finding.seen == "all_gather leaves a vector on rank 1, gather leaves nothing there"
+
+
+def test_chunks_of_different_lengths_do_not_agree(tmp_path):
+    path = scenario_of(tmp_path, """
+world.ranks = 2
+values.lengths = [3]
+expect.ranks_agree = true
+[[program]]
+calls = ["reduce_scatter"]
+""")
+    scenario = load(path)
+    (finding,) = carry_out_locally(scenario, programs_of(scenario)).findings
+    assert not finding.holds
+    assert finding.seen == "after reduce_scatter rank 1 holds 1 elements and rank 0 2"
+
+
+def test_who_claims_nothing_is_told_so(tmp_path, capsys):
+    assert cli.main(["run", str(scenario_of(tmp_path, '[[program]]\ncalls = ["all_reduce"]'))]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "nothing was claimed"
+
+
 def test_weights_are_refused(tmp_path, capsys):
     scenario = str(SCENARIOS / "reduce_scatter_slides.toml")
     assert cli.main(["run", scenario, "--weights", str(tmp_path / "w")]) == 2
     assert "has no weights" in capsys.readouterr().err
+
+
+def test_a_path_has_no_null_byte(capsys):
+    assert cli.main(["run", "a\0b.toml"]) == 2
+    assert "embedded null byte; a scenario is a TOML file" in capsys.readouterr().err

@@ -1,15 +1,21 @@
 """The command line without a launcher: exit codes, one line for each mistake, JSON and weights."""
 
+import argparse
+import io
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load, load_file
 
 from zerosim.cli import main
+from zerosim.commands.output import console
+from zerosim.errors import Deadlock, ScenarioError, UsageError
 
 SMALL = """\
 title = "small"
@@ -165,3 +171,216 @@ def test_no_color_is_honoured(small):
         capture_output=True, text=True, check=False, env=environment, timeout=60,
     )
     assert "\x1b[3" not in done.stdout + done.stderr
+
+
+def test_weights_are_written_through_to_what_is_there(small, tmp_path):
+    target, link = tmp_path / "elsewhere", tmp_path / "link"
+    target.write_bytes(b"older")
+    os.chmod(target, 0o640)
+    link.symlink_to(target)
+    assert main(["run", str(small), "--progress", "none", "--weights", str(link)]) == 0
+    assert link.is_symlink()
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert len(load_file(target)) == 4
+
+
+def test_weights_go_into_a_pipe(small, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        assert main(["run", str(small), "--progress", "none", "--weights", str(pipe)]) == 0
+        assert len(load(reader.communicate(timeout=10)[0])) == 4
+
+
+def test_weights_honour_the_umask(small, tmp_path):
+    out = tmp_path / "w"
+    before = os.umask(0o027)
+    try:
+        assert main(["run", str(small), "--progress", "none", "--weights", str(out)]) == 0
+    finally:
+        os.umask(before)
+    assert out.stat().st_mode & 0o777 == 0o640
+
+
+COMMANDS_THAT_WRITE = {
+    "run": ["run", "{small}", "--progress", "none"],
+    "show": ["show", "ring.all_reduce"],
+    "the table": ["show", "--list"],
+    "prove": ["prove", "ring.all_reduce"],
+    "memory": ["memory", "--parameters", "7B", "--ranks", "4"],
+    "grade": ["grade", "{small}"],
+    "bench": ["bench", "worlds"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS_THAT_WRITE)
+@pytest.mark.parametrize("path", ["", "{folder}", "{folder}/no/such.json", "{folder}/new/"])
+def test_what_cannot_be_written_is_refused_before_anything_runs(command, path, small, tmp_path, capsys):
+    given = [each.format(small=small) for each in COMMANDS_THAT_WRITE[command]]
+    assert main([*given, "--json", path.format(folder=tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith("zerosim: --json: cannot write ")
+
+
+@pytest.mark.parametrize("given", [
+    ["run", "{small}", "--json", "{out}", "--weights", "{out}"],
+    ["run", "{small}", "--json", "{out}", "--weights", "{link}"],
+    ["show", "ring.all_reduce", "--json", "{out}", "--svg", "{out}"],
+])
+def test_one_file_cannot_hold_two_things(given, small, tmp_path, capsys):
+    out, link = tmp_path / "out", tmp_path / "link"
+    link.symlink_to(out)
+    assert main([each.format(small=small, out=out, link=link) for each in given]) == 2
+    assert "name the same file" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def small_files_only():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+
+
+def test_a_file_without_room_is_one_line(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "zerosim", "memory", "--table", "figure1", "--json", tmp_path / "m.json"],
+        capture_output=True, text=True, check=False, timeout=60, preexec_fn=small_files_only,
+    )
+    assert done.returncode == 3
+    assert done.stderr == f"zerosim: cannot write {tmp_path}/m.json: File too large\n"
+
+
+def test_standard_output_without_room_is_one_line(tmp_path):
+    with open(tmp_path / "out", "w") as out:
+        done = subprocess.run(
+            [sys.executable, "-m", "zerosim", "show", "--list"], stdout=out, stderr=subprocess.PIPE,
+            text=True, check=False, timeout=60, preexec_fn=small_files_only,
+        )
+    assert done.returncode == 3
+    assert done.stderr == "zerosim: cannot write to standard output: File too large\n"
+
+
+def test_a_reader_that_has_left_is_no_reason_to_speak():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "zerosim", "show", "--list"], stdout=writing, stderr=subprocess.PIPE,
+        text=True, check=False, timeout=60,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (3, "")
+
+
+@pytest.mark.parametrize(("error", "code", "said"), [
+    (KeyboardInterrupt(), 130, "zerosim: interrupted"),
+    (MemoryError("9 EiB"), 3, "zerosim: not enough memory: 9 EiB"),
+    (Deadlock("no rank can go on"), 3, "zerosim: no rank can go on"),
+    (UsageError("no such thing"), 2, "zerosim: no such thing"),
+    (ScenarioError("too many", file="a.toml"), 2, "a.toml:1:1: too many"),
+])
+def test_what_ends_a_command_is_one_line(error, code, said, monkeypatch, capsys):
+    monkeypatch.setattr("zerosim.commands.memory.main", raising(error))
+    assert main(["memory", "--table", "figure1"]) == code
+    assert capsys.readouterr().err == f"{said}\n"
+
+
+def raising(error):
+    def main(arguments):
+        raise error
+    return main
+
+
+def test_what_nobody_foresaw_is_a_traceback_and_exit_code_3(monkeypatch, capsys):
+    monkeypatch.setattr("zerosim.commands.memory.main", raising(ZeroDivisionError("planted")))
+    assert main(["memory", "--table", "figure1"]) == 3
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert said.endswith("ZeroDivisionError: planted\n")
+
+
+def test_an_interrupted_run_gives_the_cursor_back(small):
+    with subprocess.Popen(
+        [sys.executable, "-m", "zerosim", "run", str(small), "--progress", "live", "--set", "train.steps=100000"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, bufsize=0,
+    ) as running:
+        said = running.stderr.read(6)
+        running.send_signal(signal.SIGINT)
+        said = (said + running.stderr.read()).decode()
+    assert running.returncode == 130
+    assert said.rindex("\x1b[?25h") > said.rindex("\x1b[?25l")
+    assert said.endswith("zerosim: interrupted\n")
+
+
+def test_a_training_that_raises_gives_the_cursor_back(small, capsys, monkeypatch):
+    def planted(*_, **__):
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr("zerosim.report.progress.Live.step", planted)
+    assert main(["run", str(small), "--progress", "live"]) == 3
+    said = capsys.readouterr().err
+    assert said.rindex("\x1b[?25h") > said.rindex("\x1b[?25l")
+    assert said.index("Traceback") > said.rindex("\x1b[?25h")
+
+
+@pytest.mark.parametrize("given", [
+    ["memory", "--table", "figure1"], ["prove", "ring.all_reduce"], ["show", "--list"], ["memory", "--nosuch"],
+])
+def test_only_rank_0_speaks_for_what_one_process_does(given):
+    spoken = [
+        subprocess.run([sys.executable, "-m", "zerosim", *given], capture_output=True, text=True, check=False,
+                       timeout=60, env=os.environ | {"PMI_SIZE": "2", "PMI_RANK": rank})
+        for rank in "01"
+    ]
+    assert spoken[0].returncode == spoken[1].returncode
+    assert spoken[0].stdout + spoken[0].stderr != ""
+    assert spoken[1].stdout + spoken[1].stderr == ""
+
+
+@pytest.mark.parametrize(("launcher", "stdout", "stderr", "terminal"), [
+    ({}, True, False, True), ({}, False, True, False),
+    ({"PMI_SIZE": "2"}, True, False, False), ({"PMI_SIZE": "2"}, False, True, True),
+])
+def test_under_a_launcher_standard_error_says_what_the_terminal_is(monkeypatch, launcher, stdout, stderr, terminal):
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout", Screen(stdout))
+    monkeypatch.setattr("sys.stderr", Screen(stderr))
+    assert console(argparse.Namespace(progress="auto"), stderr=False).is_terminal is terminal
+
+
+class Screen(io.StringIO):
+    def __init__(self, terminal):
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self):
+        return self.terminal
+
+
+def test_bench_wants_its_own_number_of_ranks(monkeypatch, capsys):
+    monkeypatch.setenv("PMI_SIZE", "3")
+    monkeypatch.setenv("PMI_RANK", "0")
+    assert main(["bench", "step"]) == 2
+    assert "measures 2 ranks and the launcher started 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rounds", ["0", "-1", "1001", "1e3", "many"])
+def test_bench_rounds_have_limits(rounds, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "step", "--rounds", rounds])
+    assert stop.value.code == 2
+    assert "whole number from 1 to 1000" in capsys.readouterr().err
+
+
+def test_a_terminal_that_knows_only_ascii_is_enough(small):
+    small.write_text(SMALL.replace("small", "Größe −1"), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "zerosim", "run", str(small), "--json", "-"],
+        capture_output=True, check=False, timeout=60,
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.decode("ascii"))["title"] == "Größe −1"
+    assert b"Gr??e ?1" in done.stderr

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import zerosim as zs
 from zerosim import collectives
 from zerosim.collectives import ALGORITHMS, dissemination, doubling, find, ring
 from zerosim.collectives.pairs import near_first
@@ -735,3 +736,38 @@ def test_a_function_of_the_user_is_taken_at_its_word():
         return collectives.all_reduce(comm, np.array([comm.rank, 1], object), larger).tolist()
 
     assert spawn(program, 3) == [[2, 1]] * 3
+
+
+@pytest.mark.parametrize(("array", "said"), [
+    (["a", "b"], "holds strings"), ([b"a", b"b"], "holds byte strings"),
+    (np.zeros(2, "M8[s]"), "holds dates"), (np.zeros(2, "m8[s]"), "holds spans of time"),
+])
+@pytest.mark.parametrize("collective", [
+    zs.all_reduce, zs.reduce_scatter, zs.all_gather, zs.broadcast, zs.reduce, zs.scatter, zs.gather, zs.all_to_all,
+])
+def test_what_is_no_number_is_refused_by_name(collective, array, said):
+    with pytest.raises(CollectiveError, match=said):
+        spawn(lambda comm: collective(comm, array), ranks=2)
+
+
+@pytest.mark.parametrize("name", ["ring.all_gather", "direct.all_gather", "naive.gather", "naive.scatter"])
+def test_blocks_of_unequal_length_are_a_list_of_views(name):
+    """As the docstrings of all_gather, gather and scatter promise."""
+    lengths = [3, 0, 7, 1]
+    whole = np.arange(sum(lengths))
+    cuts = np.cumsum(lengths)[:-1]
+
+    def program(comm):
+        has_all = name.endswith("scatter") and comm.rank == 0
+        x = whole.copy() if has_all else np.full_like(whole, -1)
+        chunks = np.split(x, cuts)
+        if not name.endswith("scatter"):
+            chunks[comm.rank][...] = np.split(whole, cuts)[comm.rank]
+        root = [] if name.endswith("all_gather") else [0]
+        ALGORITHMS[name].function(comm, chunks, *root)
+        return x, chunks[comm.rank]
+
+    for rank, (x, mine) in enumerate(spawn(program, ranks=4)):
+        assert mine.tolist() == np.split(whole, cuts)[rank].tolist()
+        if name.endswith("all_gather") or (name == "naive.gather" and rank == 0):
+            assert x.tolist() == whole.tolist()

@@ -145,6 +145,11 @@ def test_files_that_are_no_dataset(tmp_path, monkeypatch, write, expected):
     assert said.startswith(f'<scenario>:1:1: data.source "b.npz": {expected}')
 
 
+def test_a_path_has_no_null_byte():
+    said = complaint(load_dataset, Scenario(data=Data("b\0.npz")))
+    assert said.endswith("a path has no NUL byte in it")
+
+
 def test_a_relative_source_starts_where_it_is_written(tmp_path, monkeypatch):
     for folder, inputs in (("here", 1), ("there", 2)):
         (tmp_path / folder).mkdir()

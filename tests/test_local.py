@@ -1,13 +1,15 @@
 """What is the local world's own: turns, deadlocks, failures, mail that nobody fetched."""
 
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
 
 from zerosim.comm import left, right
 from zerosim.errors import CollectiveError, Deadlock
-from zerosim.worlds.local import spawn
+from zerosim.worlds.local import StillRunning, spawn
 
 
 def test_results_come_in_rank_order_whatever_the_seed():
@@ -105,3 +107,33 @@ def test_a_message_that_nobody_receives_is_an_error():
 def test_a_world_needs_a_whole_number_of_ranks(ranks):
     with pytest.raises(CollectiveError, match="integer number of ranks"):
         spawn(lambda comm: None, ranks=ranks)
+
+
+@pytest.mark.parametrize("code", [None, 0, 5])
+def test_a_rank_that_exits_is_no_success(code):
+    def program(comm):
+        if comm.rank == 1:
+            sys.exit(code)
+
+    with pytest.raises(CollectiveError, match=rf"rank 1 of 3 called sys.exit\({code}\)"):
+        spawn(program, ranks=3)
+
+
+@pytest.mark.parametrize("use", [
+    lambda comm: comm.send(np.zeros(1), to=0),
+    lambda comm: comm.recv(into=np.zeros(1), source=0),
+    lambda comm: comm.exchange(np.zeros(1), to=0, into=np.zeros(1), source=0),
+])
+def test_a_communicator_cannot_outlive_its_world(use):
+    (comm,) = spawn(lambda comm: comm, ranks=1)
+    with pytest.raises(CollectiveError, match="world has ended"):
+        use(comm)
+
+
+def test_a_program_that_does_not_end_is_told_of():
+    def program(comm):
+        while comm.rank == 1:
+            time.sleep(0.01)
+
+    with pytest.raises(StillRunning, match=r"rank 1 still ran after 0\.1 s"):
+        spawn(program, ranks=3, limit_seconds=0.1)

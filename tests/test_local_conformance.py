@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance import CHECKS
 from zerosim.errors import ZerosimError
-from zerosim.worlds.delivery import check_match, check_rank, deliver
+from zerosim.worlds.delivery import check_into, check_match, check_payload, check_rank, deliver
 from zerosim.worlds.local import spawn
 
 
@@ -35,15 +35,22 @@ class Mailbox:
 
     def send(self, outgoing, *, to):
         check_rank(to, self.size, "to")
+        self.check(outgoing, "outgoing")
         self.mail[self.rank, to].append(self.kept(outgoing))
         self.comm.send(np.zeros(0), to=to)
 
     def recv(self, *, into, source, reduce=None):
         check_rank(source, self.size, "source")
+        self.check(into, "into")
         self.comm.recv(into=np.zeros(0), source=source)
         arrived = self.taken(self.mail[source, self.rank])
         check_match(arrived, into, source=source, rank=self.rank)
         self.deliver(arrived, into, reduce)
+
+    def check(self, payload, role):
+        check_payload(payload, role)
+        if role == "into":
+            check_into(payload)
 
     def kept(self, outgoing):
         return outgoing.copy()
@@ -136,9 +143,25 @@ class TakesAnyLength(Mailbox):
         self.deliver(np.resize(arrived, into.shape), into, reduce)
 
 
+class SendsAnything(Mailbox):
+    def check(self, payload, role):
+        pass
+
+
 class WrapsRanks(Mailbox):
     def send(self, outgoing, *, to):
         super().send(outgoing, to=to % self.size)
+
+
+class TakesAnyBytes(Mailbox):
+    def recv(self, *, into, source, reduce=None):
+        self.comm.recv(into=np.zeros(0), source=source)
+        self.deliver(self.taken(self.mail[source, self.rank]).view(into.dtype), into, reduce)
+
+
+class KeepsWhateverItReduces(Mailbox):
+    def deliver(self, arrived, into, reduce):
+        into[...] = np.resize(np.asarray(reduce(arrived, into) if reduce else arrived, into.dtype), into.shape)
 
 
 class ReceivesNothing(Mailbox):
@@ -162,6 +185,9 @@ PLANTED = {
     ReceivesFromTheLeft: "check_exchange_from_elsewhere",
     NeverSendsToItself: "check_message_to_self",
     TakesAnyLength: "check_wrong_length_is_refused",
+    TakesAnyBytes: "check_wrong_dtype_is_refused",
+    KeepsWhateverItReduces: "check_a_function_must_return_what_fits",
+    SendsAnything: "check_what_cannot_travel_is_refused",
     WrapsRanks: "check_bad_rank_is_refused",
     ReceivesNothing: "check_exchange_with_neighbours",
 }
@@ -176,7 +202,7 @@ def failed_checks(communicator, sends="buffered"):
         try:
             spawn(lambda comm, check=check, mail=mail: check(communicator(comm, mail)), 3,
                   sends=sends)
-        except (AssertionError, ZerosimError, pytest.fail.Exception):
+        except (AssertionError, AttributeError, TypeError, ValueError, ZerosimError, pytest.fail.Exception):
             failed.add(check.__name__)
     return failed
 

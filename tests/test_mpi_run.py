@@ -1,6 +1,7 @@
 """Whole runs under real mpirun: the same bits as in the local world, one line for a mistake, the right exit code."""
 
 import json
+import time
 
 import pytest
 
@@ -72,6 +73,44 @@ def test_a_mistake_is_said_once(ranks, mistake, words):
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     assert lines[0].startswith(words)
     assert not [line for line in lines if "Traceback" in line]
+
+
+LATE = """\
+from zerosim.errors import CollectiveError
+def late_all_reduce(comm, x):
+    if comm.rank == 1:
+        {failure}
+    comm.recv(into=x, source=1)
+"""
+
+
+@pytest.mark.parametrize(("failure", "code", "said"), [
+    ("raise CollectiveError('planted')", 3, "zerosim: rank 1: planted"),
+    ("raise KeyError('planted')", 3, "KeyError: 'planted'"),
+    ("raise MemoryError('9 EiB')", 3, "zerosim: rank 1: not enough memory: 9 EiB"),
+])
+def test_a_rank_that_fails_in_the_middle_ends_all_with_one_message(failure, code, said, tmp_path):
+    (tmp_path / "late.py").write_text(LATE.format(failure=failure))
+    scenario = tmp_path / "late.toml"
+    scenario.write_text('kind = "collective"\nworld.ranks = 3\n[[program]]\ncalls = ["late.py:late_all_reduce"]\n')
+    start = time.monotonic()
+    done = mpirun(3, ["-m", "zerosim", "run", str(scenario)])
+    assert time.monotonic() - start < 5
+    assert done.returncode == code
+    assert done.stderr.count(said) == 1
+    assert done.stderr.count("zerosim: ") == 1
+
+
+def test_what_argparse_says_is_said_once():
+    done = mpirun(3, ["-m", "zerosim", "run", "--nosuch"])
+    assert done.returncode == 2
+    assert done.stderr.count("error:") == 1
+
+
+def test_a_file_that_cannot_be_written_is_said_once(tmp_path):
+    done = mpirun(2, ["-m", "zerosim", "run", str(SCENARIOS / "ddp.toml"), "--json", f"{tmp_path}/no/such"])
+    assert done.returncode == 2
+    assert done.stderr.count("zerosim: --json: cannot write") == 1
 
 
 def test_only_rank_0_speaks():

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import zerosim
 from tests.mpi.launch import ROOT, mpirun
-from zerosim.worlds.mpi import SIZE_VARIABLES, launched
+from zerosim.errors import CollectiveError
+from zerosim.worlds.mpi import RANK_VARIABLES, SIZE_VARIABLES, MpiCommunicator, connect, launched, launched_rank
 
 
 @pytest.mark.mpi
@@ -30,6 +32,9 @@ def test_mpi_world_conforms(ranks):
         ("all_refuse_the_scenario", 4, 2, 0, ": a.toml:1:1: planted"),
         ("all_wait", 3, 3, 0, "waited 1 s for a message from rank "),
         ("lengths_differ", 2, 3, 0, "sent 8388608 bytes to rank "),
+        ("one_message_is_left", 3, 3, 0, "zerosim: rank 1 ended without receiving 2 message(s) from rank 0"),
+        ("one_leaves_early", 2, 3, 0, "zerosim: rank 0 waits for a message from rank 1, which has finished"),
+        ("interrupted", 2, 130, 0, "zerosim: rank 1: interrupted"),
         ("one_never_receives", 2, 3, 0, "rank 0 waited 1 s for rank 1 to receive 8388608 bytes"),
     ],
 )
@@ -41,6 +46,18 @@ def test_failing_ranks_end_all(way, ranks, code, tracebacks, said):
     assert outcome.stderr.count("Traceback") == tracebacks, outcome.stderr
     assert outcome.stderr.count("zerosim: rank ") == 1, outcome.stderr
     assert outcome.stderr.count(said) == 1, outcome.stderr
+
+
+@pytest.mark.mpi
+def test_a_rank_that_ends_long_before_the_others_is_no_failure():
+    """Longer than any rank waits for a message: nobody waits for one."""
+    assert mpirun(3, ["-m", "tests.mpi.fail", "one_ends_long_before_the_others"]).returncode == 0
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "60", True, None])
+def test_a_timeout_is_positive_and_finite(seconds):
+    with pytest.raises(CollectiveError, match=f"timeout_seconds={seconds!r}"):
+        connect(seconds)
 
 
 @pytest.mark.mpi
@@ -80,6 +97,10 @@ def test_launcher_of_another_mpi_is_named(variable):
     ("environment", "ranks"),
     [
         ({}, None),
+        ({"PMI_SIZE": "many"}, None),
+        ({"PMI_SIZE": ""}, None),
+        ({"PMI_SIZE": "²"}, None),
+        ({"SLURM_STEP_ID": "batch", "SLURM_NTASKS": "8"}, None),
         ({"PMI_SIZE": "4"}, 4),
         ({"OMPI_COMM_WORLD_SIZE": "2"}, 2),
         ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8"}, None),
@@ -95,6 +116,25 @@ def test_launched_reads_the_environment(monkeypatch, environment, ranks):
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
     assert launched() == ranks
+
+
+@pytest.mark.parametrize(("environment", "rank"), [
+    ({"PMI_RANK": "3"}, 0),
+    ({"PMI_SIZE": "4", "PMI_RANK": "3"}, 3),
+    ({"PMI_SIZE": "4"}, 0),
+    ({"PMI_SIZE": "4", "PMI_RANK": "x", "SLURM_PROCID": "2"}, 2),
+])
+def test_the_launcher_says_which_rank_this_is(monkeypatch, environment, rank):
+    for variable in [*SIZE_VARIABLES, *RANK_VARIABLES]:
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    assert launched_rank() == rank
+
+
+def test_any_communicator_of_mpi4py_can_be_wrapped():
+    assert zerosim.MpiCommunicator is MpiCommunicator
+    assert "MpiCommunicator" in zerosim.__all__
 
 
 def test_importing_starts_no_mpi():

@@ -166,3 +166,58 @@ def test_wrong_names_are_one_line_and_exit_code_2(arguments, capsys):
 def test_a_function_that_says_nothing_of_itself_is_asked():
     with pytest.raises(UsageError, match="Name one of reduce_scatter, all_reduce"):
         subject(raises)
+
+
+ENDLESS = """\
+import sys, time
+def my_all_reduce(comm, x):
+    while True:
+        time.sleep(0.01)
+def leaving_all_reduce(comm, x):
+    sys.exit()
+"""
+
+
+@pytest.mark.parametrize("command", ["prove", "show"])
+def test_a_function_that_never_ends_is_told_of(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("zerosim.proof.LIMIT_SECONDS", 0.1)
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    assert cli.main([command, f"{tmp_path}/endless.py:my_all_reduce"]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "still ran after 0.1 s: does its program end?" in line
+
+
+def test_a_function_that_exits_is_not_proved(tmp_path, capsys):
+    (tmp_path / "leaving.py").write_text(ENDLESS)
+    assert cli.main(["prove", f"{tmp_path}/leaving.py:leaving_all_reduce"]) == 1
+    assert "called sys.exit(None)" in capsys.readouterr().out
+
+
+def test_a_file_that_exits_cannot_be_imported(tmp_path, capsys):
+    (tmp_path / "leaving.py").write_text("raise SystemExit(0)\n")
+    assert cli.main(["prove", f"{tmp_path}/leaving.py:my_all_reduce"]) == 2
+    assert "cannot be imported: SystemExit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["ring.all_reduc"], "did you mean 'ring.all_reduce'?"),
+    ([f"{Path(__file__)}:double_cuont"], "did you mean 'double_count'?"),
+    (["ring.all_reduce", "--as", "all_gather"], "is an algorithm of all_reduce, not of all_gather"),
+    (["halving.reduce_scatter", "--ranks", "3,5"], "serves a power of two of ranks, not 3, 5"),
+])
+def test_what_was_meant_is_said(arguments, said, capsys):
+    assert cli.main(["prove", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_as_may_say_what_an_algorithm_is():
+    assert named_subject("ring.all_reduce", "all_reduce").algorithm is ALGORITHMS["ring.all_reduce"]
+
+
+@pytest.mark.parametrize("ranks", ["1..1000000000000", "0..4", "4..2", "4097", "-3", "x", "", "2,,3"])
+def test_numbers_of_ranks_have_limits(ranks, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["prove", "ring.all_reduce", f"--ranks={ranks}"])
+    assert stop.value.code == 2
+    assert "is no number from 1 to 4096" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import zerosim.scenario.schema
 from zerosim.errors import ScenarioError
 from zerosim.scenario import Model, Scenario, Train, World, load, resolved
+from zerosim.scenario.schema import PUBLICATIONS, STAGES, Variant
 
 COMPLETE = """
 title = "ZeRO Stage III on handwritten digits"
@@ -56,6 +57,23 @@ reference = false
 test_accuracy = 0.5
 same_bits_on = [1, 2]
 does_not_fit = ["ddp"]
+same_weights = false
+volumes = [3, 2.5]
+messages = [4, 3]
+[[variant]]
+name = "first"
+stage = "zero2"
+units = "model"
+accumulation = "boundary"
+accumulate_dtype = "weights"
+reduce_dtype = "weights"
+[[variant]]
+name = "second"
+stage = "zero1"
+gradients = "reduce_scatter"
+publish = "broadcasts"
+reshard_after_forward = true
+prefetch = true
 """
 
 
@@ -101,6 +119,14 @@ def test_every_key_can_be_set_and_is_reported(loaded):
     assert "origin" not in plain
     assert plain["train"]["betas"] == [0.0, 0.99]
     assert plain["caption"] == "equal to the bit"
+    said = [{key: value for key, value in variant.items() if value is not None} for variant in plain["variant"]]
+    assert said == [
+        {"name": "first", "stage": "zero2", "units": "model", "accumulation": "boundary",
+         "accumulate_dtype": "weights", "reduce_dtype": "weights"},
+        {"name": "second", "stage": "zero1", "gradients": "reduce_scatter", "publish": "broadcasts",
+         "reshard_after_forward": True, "prefetch": True},
+    ]
+    assert {key for variant in said for key in variant} == {key.name for key in fields(Variant)}
 
 
 def test_the_defaults_of_the_design():
@@ -121,7 +147,11 @@ def test_the_defaults_of_the_design():
             "gradients": "reduce_scatter", "publish": "weights", "reshard_after_forward": True,
             "prefetch": False,
         },
-        "check": {"reference": True, "test_accuracy": 0.0, "same_bits_on": [], "does_not_fit": []},
+        "variant": [],
+        "check": {
+            "reference": True, "test_accuracy": 0.0, "same_bits_on": [], "does_not_fit": [],
+            "same_weights": None, "volumes": [], "messages": [],
+        },
     }
 
 
@@ -162,6 +192,8 @@ def test_weight_decay_depends_on_the_optimizer_unless_given(loaded, optimizer, w
     ("parallel.order = 'tree'\nworld.ranks = 3\ntrain.micro_batches = 6",
      "1:18: parallel.order tree needs powers of two for world.ranks and train.micro_batches, found 3 and 6"),
     ("check.same_bits_on = [2, 3]", "1:26: check.same_bits_on names 3 ranks, over which 4 micro-batches"),
+    ("check.volumes = [2, 3]", "1:17: check.volumes has 2 numbers for 4 rows; give one for each stage or variant"),
+    ("check.messages = [2]\n[[variant]]\n[[variant]]", "1:18: check.messages has 1 numbers for 2 rows"),
     ("parallel.stages = []", "must be an array of length at least 1, each ddp, zero1, zero2 or"),
     ("parallel.stages = 'ddp'", 'found "ddp"; arrays are written in brackets'),
     ("parallel.stages = ['ddp',\n'ddp']", '2:1: parallel.stages names "ddp" twice'),
@@ -281,6 +313,16 @@ def test_keys_that_do_not_agree_are_refused_in_python_too():
         Scenario(world=World(3))
 
 
+def as_toml(value):
+    """`value` as TOML; what is None is left out of its table."""
+    if isinstance(value, dict):
+        entries = [f"{key} = {as_toml(each)}" for key, each in value.items() if each is not None]
+        return f"{{{', '.join(entries)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(as_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
 @given(st.builds(
     Scenario,
     title=st.text(st.characters(codec="utf-8", exclude_characters="\x7f")),
@@ -291,15 +333,18 @@ def test_keys_that_do_not_agree_are_refused_in_python_too():
         learning_rate=st.floats(0, allow_infinity=False),
         optimizer=st.sampled_from(["sgd", "momentum", "adam", "adamw"]),
     ),
+    variant=st.lists(st.builds(
+        Variant,
+        name=st.text(st.characters(codec="utf-8", exclude_characters="\x7f")),
+        stage=st.sampled_from(STAGES),
+        publish=st.none() | st.sampled_from(PUBLICATIONS),
+        prefetch=st.none() | st.booleans(),
+    ), max_size=2).map(tuple),
 ))
 def test_a_resolved_scenario_written_as_toml_is_the_scenario(tmp_path_factory, scenario):
-    lines = []
-    for key, value in resolved(scenario).items():
-        entries = value.items() if isinstance(value, dict) else [("", value)]
-        lines += [f"{key}{'.' * bool(each)}{each} = {json.dumps(v, ensure_ascii=False)}"
-                  for each, v in entries]
+    said = {key: value for key, value in resolved(scenario).items() if value != []}
     path = tmp_path_factory.getbasetemp() / "resolved.toml"
-    path.write_text("\n".join(lines), encoding="utf-8")
+    path.write_text("\n".join(f"{key} = {as_toml(value)}" for key, value in said.items()), encoding="utf-8")
     assert load(path) == scenario
 
 

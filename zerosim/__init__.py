@@ -22,12 +22,13 @@ from zerosim.collectives import (
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, ScenarioError, ZerosimError
 from zerosim.worlds.local import spawn
-from zerosim.worlds.mpi import connect
+from zerosim.worlds.mpi import MpiCommunicator, connect
 
 __all__ = [
     "Communicator",
     "spawn",
     "connect",
+    "MpiCommunicator",
     "reduce_scatter",
     "all_gather",
     "all_reduce",

@@ -1,14 +1,19 @@
 """Benchmarks: ratios within one run, because absolute times say more about the machine than about the program.
 
-`step`: 2 ranks train a 784-1024-1024-1024-10 MLP with AdamW at a global batch of 256. A round times one process that
-takes the whole batch alone (rank 0, while the other waits), then one step of each stage by both ranks. The ratio is
-a stage's time against half of what the one process needed in the same round: 1 would be perfect scaling.
+`step` and `ledger`: 2 ranks train a 784-1024-1024-1024-10 MLP with AdamW at a global batch of 256, in rounds.
+
+    step      a round times one process that takes the whole batch alone (rank 0, while the other waits), then one step
+              of each stage by both ranks; the ratio is a stage's time against half of what the one process needed:
+              1 would be perfect scaling
+    ledger    a round times one step of each stage with its bytes and messages counted and one without; their ratio
+
+`worlds` is about the local world alone, and gives seconds: a thousand ranks, a proof on many, many examples of a law.
 """
 
 import itertools
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,18 +21,27 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from zerosim.allocation import allocate
+from zerosim.collectives import ring
 from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.extent import Extent
+from zerosim.instruments.memory import Ledger
 from zerosim.instruments.traffic import Traffic
+from zerosim.proof import prove
 from zerosim.recipe import Recipe, prepare
 from zerosim.scenario import Model, Parallel, Scenario, Train, World
 from zerosim.scenario.dataset import Dataset
+from zerosim.sharding import split
 from zerosim.stages import STAGES
+from zerosim.stages.replica import Replica
+from zerosim.subject import named_subject
+from zerosim.worlds.local import spawn
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 RANKS = 2
 BATCH = 256
 WIDTHS = (784, 1024, 1024, 1024, 10)
 WARM_UP = 2
+CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -49,9 +63,47 @@ class Timing:
             "stage": self.stage,
             "step_seconds": statistics.median(self.seconds),
             "alone_seconds": statistics.median(self.alone_seconds),
-            "ratio": statistics.median(self.ratios),
-            "ratio_range": [min(self.ratios), max(self.ratios)],
+            **middle_and_range(self.ratios),
         }
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """One stage's steps with their bytes and messages counted, and without, a figure for each round."""
+
+    stage: str
+    counted_seconds: list[float]
+    plain_seconds: list[float]
+
+    @property
+    def ratios(self) -> list[float]:
+        """What counting makes of a step that takes 1."""
+        pairs = zip(self.counted_seconds, self.plain_seconds, strict=True)
+        return [counted / plain for counted, plain in pairs]
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "stage": self.stage,
+            "counted_seconds": statistics.median(self.counted_seconds),
+            "plain_seconds": statistics.median(self.plain_seconds),
+            **middle_and_range(self.ratios),
+        }
+
+
+@dataclass(frozen=True)
+class Duration:
+    """How long something took in the local world."""
+
+    what: str
+    seconds: float
+
+    def document(self) -> dict[str, Any]:
+        return {"what": self.what, "seconds": self.seconds}
+
+
+def middle_and_range(ratios: Sequence[float]) -> dict[str, Any]:
+    """The median of all rounds, and the least and the most."""
+    return {"ratio": statistics.median(ratios), "ratio_range": [min(ratios), max(ratios)]}
 
 
 class OneRank:
@@ -75,18 +127,15 @@ class OneRank:
 def time_steps(comm: Communicator, rounds: int) -> list[Timing] | None:
     """The timings of every stage on rank 0, None on the other rank."""
     with threadpool_limits(1):
-        alone = steps(OneRank(), "ddp")
-        together = {name: steps(comm, name) for name in STAGES}
+        alone = steps(plain(OneRank(), "ddp"))
+        together = {name: steps(plain(comm, name)) for name in STAGES}
         alone_seconds: list[float] = []
         seconds: dict[str, list[float]] = {name: [] for name in STAGES}
         for _ in range(WARM_UP + rounds):
             if comm.rank == 0:
                 alone_seconds.append(timed(alone))
             for name, step in together.items():
-                broadcast_object(comm, None)
-                slowest = gather_objects(comm, timed(step))
-                if slowest is not None:
-                    seconds[name].append(max(slowest))
+                seconds[name].append(slower(comm, step))
     if comm.rank != 0:
         return None
     return [
@@ -94,19 +143,75 @@ def time_steps(comm: Communicator, rounds: int) -> list[Timing] | None:
     ]
 
 
+def time_ledgers(comm: Communicator, rounds: int) -> list[Overhead] | None:
+    """What counting costs every stage, on rank 0; None on the other rank. Who goes first changes with the round."""
+    found = []
+    with threadpool_limits(1):
+        for name in STAGES:
+            pair = [(steps(make(comm, name)), list[float]()) for make in (counted, plain)]
+            for number in range(WARM_UP + rounds):
+                for step, seconds in pair[:: 1 if number % 2 else -1]:
+                    seconds.append(slower(comm, step))
+            found.append(Overhead(name, *(seconds[WARM_UP:] for _, seconds in pair)))
+    return found if comm.rank == 0 else None
+
+
+def time_worlds(ranks: int = 1024, proved_ranks: int = 64, examples: int = 300) -> list[Duration]:
+    """Seconds for three things that the local world should do in no time."""
+    from zerosim.testing import laws  # noqa: PLC0415 - Hypothesis, which only this asks for
+
+    def all_reduce_shapes(comm: Communicator) -> None:
+        ring.all_reduce(comm, split(Extent(ranks * CHUNK, np.float32), ranks))
+
+    def prove_ring() -> None:
+        assert prove(named_subject("ring.all_reduce"), proved_ranks).holds
+
+    def examine_ring() -> None:
+        laws.all_reduce_is_broadcast_after_reduce(ring.all_reduce, examples=examples)
+
+    tasks: dict[str, Callable[[], Any]] = {
+        f"ring all-reduce of shapes on {ranks:,} ranks": lambda: spawn(all_reduce_shapes, ranks),
+        f"proof of the ring all-reduce on {proved_ranks} ranks": prove_ring,
+        f"{examples} examples of a law on up to 8 ranks": examine_ring,
+    }
+    return [Duration(what, seconds_of(task)) for what, task in tasks.items()]
+
+
+def slower(comm: Communicator, step: Iterator[None]) -> float:
+    """Begin a step together: what the slower rank needed, on rank 0; 0 on the other."""
+    broadcast_object(comm, None)
+    everyone: list[float] = gather_objects(comm, timed(step)) or [0.0]
+    return max(everyone)
+
+
 def timed(step: Iterator[None]) -> float:
+    return seconds_of(lambda: next(step))
+
+
+def seconds_of(task: Callable[[], Any]) -> float:
     started = time.perf_counter()
-    next(step)
+    task()
     return time.perf_counter() - started
 
 
-def steps(comm: Communicator, name: str) -> Iterator[None]:
-    """One training step of stage `name` each time the next item is asked for."""
-    recipe = recipe_of(comm.size, name)
-    replica = recipe.replica(Traffic(comm), allocate)
-    stage = STAGES[name]
+def plain(comm: Communicator, stage: str) -> tuple[Recipe, Replica]:
+    """A rank that nobody observes: its messages go past the counter."""
+    recipe = recipe_of(comm.size, stage)
+    return recipe, replace(recipe.replica(Traffic(comm), allocate), comm=comm)
+
+
+def counted(comm: Communicator, stage: str) -> tuple[Recipe, Replica]:
+    """A rank as in a run, with both ledgers."""
+    recipe = recipe_of(comm.size, stage)
+    return recipe, recipe.replica(Traffic(comm), Ledger())
+
+
+def steps(trained: tuple[Recipe, Replica]) -> Iterator[None]:
+    """One training step each time the next item is asked for."""
+    recipe, replica = trained
+    stage = STAGES[recipe.stage]
     stage.keep(replica, recipe.initial)
-    (batch,) = recipe.batches(comm.rank)
+    (batch,) = recipe.batches(replica.comm.rank)
     for number in itertools.count(1):
         stage.step(replica, replace(batch, step=number))
         yield

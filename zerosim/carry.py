@@ -171,7 +171,13 @@ def same_results(
     first = outcomes[0]
     for other in outcomes[1:]:
         for rank, (mine, theirs) in enumerate(zip(first.results, other.results, strict=True)):
-            if mine is None or theirs is None or mine.tobytes() == theirs.tobytes():
+            if mine is None and theirs is None:
+                continue
+            if mine is None or theirs is None:
+                some, none = (other, first) if mine is None else (first, other)
+                return Finding(claim, not claimed, f"{some.program.name} leaves a vector on rank {rank}, "
+                               f"{none.program.name} leaves nothing there")
+            if mine.tobytes() == theirs.tobytes():
                 continue
             if len(mine) != len(theirs):
                 return Finding(claim, not claimed, f"{first.program.name} and {other.program.name} leave vectors of "
@@ -222,6 +228,9 @@ def ranks_agree(outcome: ProgramOutcome, *, claimed: bool) -> Finding:
     held = [(rank, result) for rank, result in enumerate(outcome.results) if result is not None]
     _, first = held[0]
     for rank, result in held[1:]:
+        if len(result) != len(first):
+            return Finding(claim, not claimed, f"after {outcome.program.name} rank {rank} holds {len(result)} "
+                           f"elements and rank 0 {len(first)}")
         if result.tobytes() != first.tobytes():
             return Finding(claim, not claimed,
                            f"after {outcome.program.name} ranks {rank} and 0 differ in {share(first, result)}")
@@ -236,7 +245,8 @@ def same_counts(
         f"{outcome.program.name} sent {spread(each)} {what} per rank"
         for outcome, each in zip(outcomes, counts, strict=True)
     )
-    return Finding(f"the programs send {'as many' if claimed else 'different numbers of'} {what}", same == claimed, seen)
+    claim = f"the programs send {'as many' if claimed else 'different numbers of'} {what}"
+    return Finding(claim, same == claimed, seen)
 
 
 def spread(counts: Sequence[int]) -> str:

@@ -1,15 +1,19 @@
 """The command line: `zerosim COMMAND`, also as `python -m zerosim`.
 
-Exit codes: 0, every check held; 1, a check failed; 2, the scenario or the command line is wrong; 3, the run broke.
+Exit codes: 0, every check held; 1, a check failed; 2, the scenario or the command line is wrong; 3, the run broke;
+130, it was interrupted.
 """
 
 import argparse
+import contextlib
 import importlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from zerosim.commands.output import complain
-from zerosim.errors import ZerosimError
+from zerosim.commands.output import complain, replace_what_cannot_be_printed
+from zerosim.worlds.last_words import exit_code
+from zerosim.worlds.mpi import is_connected, launched_rank
 
 COMMANDS = {
     "run": ("zerosim.commands.run", "train by a scenario file and compare every bit"),
@@ -21,10 +25,33 @@ COMMANDS = {
 }
 """The module of each command, and what it is for. Only the one that is called is imported."""
 
+PARALLEL = ("run", "bench")
+"""The commands that all ranks carry out; the others are rank 0's."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; its exit code."""
+    """Run a command; its exit code.
+
+    Nothing that a command raises leaves here, except where it must end other ranks too.
+    """
+    replace_what_cannot_be_printed()
     given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        with contextlib.nullcontext() if launched_rank() == 0 else silence():
+            parsed = parse(given)
+        if launched_rank() > 0 and parsed.command not in PARALLEL:
+            return 0
+        code = int(importlib.import_module(COMMANDS[parsed.command][0]).main(parsed))
+        sys.stdout.flush()
+        return code
+    except (Exception, KeyboardInterrupt) as error:
+        if is_connected():
+            raise
+        return complain(error) if launched_rank() == 0 else exit_code(error)
+
+
+def parse(given: Sequence[str]) -> argparse.Namespace:
+    """The command and its flags; ends with exit code 2 where they are wrong."""
     top = argparse.ArgumentParser(
         prog="zerosim",
         description="Train by DDP and ZeRO Stages I, II and III under MPI, every bit checked against one process.",
@@ -34,8 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=purpose, description=purpose.capitalize() + ".")
         if name in given[:1]:
             importlib.import_module(module).add_arguments(command)
-    parsed = top.parse_args(given)
-    try:
-        return int(importlib.import_module(COMMANDS[parsed.command][0]).main(parsed))
-    except ZerosimError as error:
-        return complain(error)
+    return top.parse_args(given)
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """What is printed goes nowhere."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, \
+            contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        yield

@@ -39,6 +39,8 @@ class RankMemory:
     """The most that there should be, of the kinds for which there is a formula."""
     resident_bytes: int
     """What the process has in memory between steps beyond what it had before the stage."""
+    overweight: list[str]
+    """Of which units more is kept than the formula says, in words."""
     curve: list[tuple[int, dict[str, int]]]
     """Nanoseconds since the last step began, and bytes by kind, at each change."""
 
@@ -148,9 +150,15 @@ class Outcome:
         checks: list[tuple[Any, str]] = [
             (stage.equal is False and stage.by_nature is None, "bits differ"),
             (not all(rank.holds for rank in stage.traffic), "bytes sent are not the formula's"),
-            (stepped and not all(rank.rests for rank in stage.memory), "bytes kept are not the formula's"),
+            (stepped and not all(rank.rests for rank in stage.memory), f"bytes kept are not the formula's{who(stage)}"),
             (stepped and not all(rank.peaks for rank in stage.memory), "more is alive at the peak than should be"),
             (wanted and stage.test is not None and stage.test < wanted, f"test accuracy is below {wanted:.2%}"),
             (differing, f"other bits on {', '.join(differing)} ranks"),
         ]
         return [what for failed, what in checks if failed]
+
+
+def who(stage: StageOutcome) -> str:
+    """Whose memory it is that the first rank with too much of it keeps."""
+    rank = next((rank for rank in stage.memory if rank.overweight), None)
+    return f": rank {rank.rank} keeps {', '.join(rank.overweight)}" if rank else ""

@@ -23,6 +23,9 @@ from zerosim.worlds.record import Recording, elements, record
 SMALL = 16
 """Up to this many ranks a proof also tries vectors that do not divide evenly."""
 
+LIMIT_SECONDS = 60.0
+"""For one run of a user's function, which need not end."""
+
 KNOWN_ORDERS: dict[str, orders.AddingOrder] = {
     "ring": orders.ring,
     "rank order": orders.rank_order,
@@ -122,7 +125,7 @@ def run(subject: Subject, size: int, count: int, root: int = 0, sends: Sends = "
         return elements(vector)
 
     vectors = [beginning(subject.collective, rank, size, count, root) for rank in range(size)]
-    return record(program, vectors, sends=sends)
+    return record(program, vectors, sends=sends, limit_seconds=None if subject.algorithm else LIMIT_SECONDS)
 
 
 def beginning(collective: str, rank: int, size: int, count: int, root: int) -> Any:

@@ -23,7 +23,7 @@ from zerosim.instruments.memory import KINDS, Ledger
 from zerosim.instruments.resident import resident_bytes
 from zerosim.instruments.traffic import Traffic
 from zerosim.outcome import Outcome, RankMemory, RanksDigest, RankTraffic, Shortage, StageOutcome
-from zerosim.plan.resting import peak_bounds, resting_bytes, would_fit
+from zerosim.plan.resting import peak_bounds, resting_bytes, unit_bytes, would_fit
 from zerosim.plan.traffic import sent_bytes, volume
 from zerosim.proof import added
 from zerosim.recipe import Recipe
@@ -279,8 +279,21 @@ def rank_memory(
         peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in KINDS), ("total", ledger.peak_total)]),
         bound_bytes=peak_bounds(recipe),
         resident_bytes=resident,
+        overweight=overweight(recipe, ledger),
         curve=[(at - steps.began_ns, {str(kind): held for kind, held in now.items()}) for at, now in ledger.curve],
     )
+
+
+def overweight(recipe: Recipe, ledger: Ledger) -> list[str]:
+    """The units of which more is alive than should rest."""
+    found = []
+    for kind in ("parameters", "gradients", "optimizer"):
+        owners = ledger.owners(kind)
+        for unit in recipe.model.units:
+            due, _ = unit_bytes(recipe, unit).get(kind, (0, 0))
+            if owners.get(unit.name, 0) > due:
+                found.append(f"{owners[unit.name]:,} B of {unit.name}'s {kind}, where {due:,} are due")
+    return found
 
 
 def by_nature(recipe: Recipe) -> str | None:

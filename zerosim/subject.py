@@ -8,8 +8,9 @@ whole array and returns its result, as `zerosim.all_reduce` and its siblings do.
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -144,17 +145,31 @@ def named_subject(name: str, collective: str | None = None) -> Subject:
     """
     if name in ALGORITHMS:
         row = ALGORITHMS[name]
+        if collective not in (None, row.collective):
+            raise UsageError(f"{name} is an algorithm of {row.collective}, not of {collective}; leave out --as")
         return Subject(name, row.collective, row.function, "in place", row)
     file, separator, function = name.rpartition(":")
     if not separator or not file.endswith(".py"):
         raise UsageError(
             f"{name!r} is neither in the table of algorithms (zerosim show --list) nor FILE.py:FUNCTION"
+            f"{meant(name, ALGORITHMS)}"
         )
     module = load_file(file)
     if not callable(getattr(module, function, None)):
         defined = [each for each, value in vars(module).items() if inspect.isfunction(value)]
-        raise UsageError(f"{file} has no function {function!r}; it has {', '.join(defined) or 'none'}")
+        raise UsageError(
+            f"{file} has no function {function!r}; it has {', '.join(defined) or 'none'}{meant(function, defined)}"
+        )
     return subject(getattr(module, function), collective)
+
+
+def meant(name: str, names: Iterable[str]) -> str:
+    """
+    >>> meant("ring.all_reduc", ["ring.all_gather", "ring.all_reduce"]), meant("fly", ["ring.all_gather"])
+    ("; did you mean 'ring.all_reduce'?", '')
+    """
+    near = get_close_matches(name, list(names), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def load_file(file: str) -> Any:
@@ -169,7 +184,7 @@ def load_file(file: str) -> Any:
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(path.parent))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 from tests.conformance import CHECKS
 from tests.test_objects import check_objects_arrive
@@ -11,21 +12,18 @@ from zerosim.worlds.mpi import connect
 
 
 def check_what_cannot_travel(comm):
-    read_only = np.zeros(1)
-    read_only.flags.writeable = False
-    for refused, into in (("read-only", read_only), ("object", np.zeros(1, object)),
-                          ("type list", [0.0]), ("type float64", np.float64(0))):
-        with pytest.raises(CollectiveError, match=f"into .*{refused}"):
-            comm.exchange(np.zeros(1), to=right(comm), into=into, source=left(comm))
-    for refused, outgoing in (("object", np.zeros(1, object)), ("type float", 0.0)):
-        with pytest.raises(CollectiveError, match=f"outgoing .*{refused}"):
-            comm.send(outgoing, to=right(comm))
+    objects = np.zeros(1, object)
+    with pytest.raises(CollectiveError, match=r"into .*object"):
+        comm.exchange(np.zeros(1), to=right(comm), into=objects, source=left(comm))
+    with pytest.raises(CollectiveError, match=r"outgoing .*object"):
+        comm.send(objects, to=right(comm))
 
 
 def check_waiting_ends(comm):
     comm.timeout_seconds = 0.05
     with pytest.raises(Deadlock, match=rf"rank {comm.rank} waited 0\.05 s .*rank {left(comm)}"):
         comm.recv(into=np.zeros(1), source=left(comm))
+    MPI.COMM_WORLD.Barrier()  # whoever ends sooner says so, and then is not waited for
     comm.timeout_seconds = 20
 
 

@@ -54,4 +54,27 @@ def one_never_receives(comm):
         time.sleep(60)
 
 
+def one_message_is_left(comm):
+    if comm.rank == 0:
+        comm.send(np.zeros(1 << 20), to=1)
+        comm.send(np.zeros(1), to=1)
+
+
+def one_leaves_early(comm):
+    if comm.rank == 1:
+        sys.exit()
+    comm.recv(into=np.zeros(1), source=1)
+
+
+def one_ends_long_before_the_others(comm):
+    if comm.rank != 0:
+        time.sleep(2)
+
+
+def interrupted(comm):
+    if comm.rank == 1:
+        raise KeyboardInterrupt
+    comm.recv(into=np.zeros(1), source=1)
+
+
 globals()[sys.argv[1]](connect(timeout_seconds=1))

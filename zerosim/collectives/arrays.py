@@ -27,6 +27,9 @@ from zerosim.comm import Communicator, Reduction
 from zerosim.errors import CollectiveError
 from zerosim.sharding import bounds, split
 
+NO_NUMBERS = {"U": "strings", "T": "strings", "S": "byte strings", "M": "dates", "m": "spans of time"}
+"""By NumPy's letter for the kind of a dtype."""
+
 ASSOCIATIVE = (
     np.add, np.multiply, np.maximum, np.minimum, np.fmax, np.fmin,
     np.logical_and, np.logical_or, np.logical_xor,
@@ -56,7 +59,7 @@ def all_reduce(
     >>> spawn(lambda comm: all_reduce(comm, [1, 10 * comm.rank]).tolist(), ranks=3)
     [[3, 30], [3, 30], [3, 30]]
     """
-    x = np.asarray(x)
+    x = numbers(x)
     chosen = find("all_reduce", algorithm or ring_if(commutative), comm.size, commutative=commutative)
     check_reduction(reduce, x.dtype)
     flat = copied(x, out)
@@ -84,7 +87,7 @@ def reduce_scatter(
     >>> spawn(lambda comm: reduce_scatter(comm, np.arange(5)).tolist(), ranks=3)
     [[0, 3], [6, 9], [12]]
     """
-    x = np.asarray(x)
+    x = numbers(x)
     chosen = find(
         "reduce_scatter", algorithm or ring_if(commutative), comm.size, commutative=commutative
     )
@@ -105,7 +108,9 @@ def all_gather(
     """The shards of all ranks one after the other, flat: what `reduce_scatter` cut, put together.
 
     The shards are equally long, unless `out` is given, on every rank: its shape may be any, its
-    length is that of the whole, and the shards are its chunks as `zerosim.sharding` cuts them.
+    length is that of the whole, and the shards are its chunks as `zerosim.sharding` cuts them. For
+    blocks of any other lengths pass a list of views, one for each rank, to `ring.all_gather` or
+    `direct.all_gather`.
 
     Raises `CollectiveError` for a shard that is not its rank's chunk of the whole, for an `out` of
     another dtype, and for an algorithm that cannot serve.
@@ -114,7 +119,7 @@ def all_gather(
     >>> spawn(lambda comm: all_gather(comm, [comm.rank, -comm.rank]).tolist(), ranks=2)
     [[0, 0, 1, -1], [0, 0, 1, -1]]
     """
-    shard = np.asarray(shard)
+    shard = numbers(shard)
     chosen = find("all_gather", algorithm, comm.size)
     count = whole_length(comm, shard, out)
     flat = memory(count, shard.dtype, out)
@@ -143,7 +148,7 @@ def broadcast(
     >>> spawn(lambda comm: broadcast(comm, [comm.rank, 7], root=2).tolist(), ranks=3)
     [[2, 7], [2, 7], [2, 7]]
     """
-    x = np.asarray(x)
+    x = numbers(x)
     check_root(comm, root)
     chosen = find("broadcast", algorithm, comm.size)
     flat = copied(x, out)
@@ -172,7 +177,7 @@ def reduce(
     >>> spawn(lambda comm: reduce(comm, [1, comm.rank], root=1), ranks=3)
     [None, array([3, 3]), None]
     """
-    x = np.asarray(x)
+    x = numbers(x)
     check_root(comm, root)
     chosen = find("reduce", algorithm, comm.size, commutative=commutative)
     check_reduction(reduce, x.dtype)
@@ -194,7 +199,8 @@ def scatter(
 ) -> Array:
     """This rank's chunk of what the root passed as `x`, flattened: one axis, the dtype of `x`.
 
-    The other ranks pass any array of that shape and dtype; what is in it does not matter.
+    The other ranks pass any array of that shape and dtype; what is in it does not matter. For
+    blocks of unequal length pass a list of views, one for each rank, to `naive.scatter`.
 
     Raises `CollectiveError` as `broadcast` does.
 
@@ -202,7 +208,7 @@ def scatter(
     >>> spawn(lambda comm: scatter(comm, np.arange(5) * (comm.rank == 0)).tolist(), ranks=3)
     [[0, 1], [2, 3], [4]]
     """
-    x = np.asarray(x)
+    x = numbers(x)
     check_root(comm, root)
     chosen = find("scatter", algorithm, comm.size)
     chunks = split(x.flatten(), comm.size)
@@ -222,7 +228,8 @@ def gather(
     """The root gets the shards of all ranks one after the other, flat; the others get None.
 
     The shards are equally long, unless `out` is given, on every rank: its length is that of the
-    whole, and the shards are its chunks. It is written on the root alone.
+    whole, and the shards are its chunks. It is written on the root alone. For blocks of any other
+    lengths pass a list of views, one for each rank, to `naive.gather`.
 
     Raises `CollectiveError` as `all_gather` does, and for a root that is no rank.
 
@@ -230,7 +237,7 @@ def gather(
     >>> spawn(lambda comm: gather(comm, [comm.rank, -comm.rank]), ranks=2)
     [array([ 0,  0,  1, -1]), None]
     """
-    shard = np.asarray(shard)
+    shard = numbers(shard)
     check_root(comm, root)
     chosen = find("gather", algorithm, comm.size)
     count = whole_length(comm, shard, out)
@@ -259,7 +266,7 @@ def all_to_all(
     >>> spawn(lambda comm: all_to_all(comm, [10 * comm.rank, 10 * comm.rank + 1]).tolist(), ranks=2)
     [[0, 10], [1, 11]]
     """
-    x = np.asarray(x)
+    x = numbers(x)
     chosen = find("all_to_all", algorithm, comm.size)
     if x.size % comm.size:
         raise CollectiveError(
@@ -280,6 +287,17 @@ def barrier(comm: Communicator) -> None:
     [None, None, None]
     """
     find("barrier", "auto", comm.size).function(comm)
+
+
+def numbers(x: npt.ArrayLike) -> Array:
+    """`x` as an array of numbers, booleans or a structure of them, or of objects that behave like numbers."""
+    found = np.asarray(x)
+    if found.dtype.kind in NO_NUMBERS:
+        raise CollectiveError(
+            f"an array of {found.dtype} holds {NO_NUMBERS[found.dtype.kind]}; collectives move numbers, booleans and "
+            "structured dtypes"
+        )
+    return found
 
 
 def ring_if(commutative: bool) -> str:

@@ -17,11 +17,12 @@ def rank_counts(text: str) -> list[int]:
     for part in text.split(","):
         first, dots, last = part.partition("..")
         try:
-            counts += range(int(first), int(last if dots else first) + 1)
+            low, high = int(first), int(last if dots else first)
         except ValueError:
             raise refused(text) from None
-    if not counts or min(counts) < 1 or max(counts) > MOST_RANKS:
-        raise refused(text)
+        if not 1 <= low <= high <= MOST_RANKS:
+            raise refused(text)
+        counts += range(low, high + 1)
     return counts
 
 

@@ -3,30 +3,58 @@
 import argparse
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 
-from zerosim.bench import RANKS, time_steps
-from zerosim.commands.output import standard_output, write_json
-from zerosim.report.bench_table import show_timings
+from zerosim.bench import RANKS, Duration, Overhead, Timing, time_ledgers, time_steps, time_worlds
+from zerosim.comm import Communicator
+from zerosim.commands.arguments import whole_number
+from zerosim.commands.output import check_writable, standard_output, write_json
+from zerosim.errors import UsageError
+from zerosim.report.bench_table import show_durations, show_overheads, show_timings
 from zerosim.worlds.mpi import connect, launched, own_launcher
+
+SUBJECTS = {
+    "step": "a step of each stage on 2 MPI ranks against one process",
+    "ledger": "a step of each stage with its bytes counted against one without",
+    "worlds": "what the local world needs for many ranks, a large proof, many examples",
+}
+
+Measure = Callable[[Communicator, int], Sequence[Timing | Overhead] | None]
+SHOW: dict[str, Callable[..., None]] = {"step": show_timings, "ledger": show_overheads, "worlds": show_durations}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim bench`."""
     parser.add_argument(
-        "what", choices=("step",), help="step: a step of each stage on 2 MPI ranks against one process")
-    parser.add_argument("--rounds", type=int, default=15, help="measured rounds, after 2 to warm up; default 15")
+        "what", choices=SUBJECTS, help="; ".join(f"{name}: {measured}" for name, measured in SUBJECTS.items()))
+    parser.add_argument(
+        "--rounds", type=whole_number(1, 1000), default=15, metavar="N",
+        help="measured rounds, after 2 to warm up; default 15")
     parser.add_argument("--json", metavar="FILE", help="write the figures; - is standard output")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure as one of 2 ranks or, without a launcher, start those 2."""
+    """Measure: the worlds in this process, the others as one of 2 ranks or, without a launcher, by starting those 2."""
+    check_writable(arguments)
+    if arguments.what == "worlds":
+        if launched() is not None:
+            raise UsageError("bench worlds measures the local world, in one process: run it without mpirun")
+        return report(arguments, time_worlds())
     if launched() is None:
         command = [own_launcher(), "-n", str(RANKS), sys.executable, "-m", "zerosim"]
         return subprocess.run([*command, *sys.argv[1:]], check=False).returncode
-    timings = time_steps(connect(), arguments.rounds)
-    if timings is not None:
-        show_timings(standard_output(arguments), timings)
+    if launched() != RANKS:
+        raise UsageError(f"bench {arguments.what} measures {RANKS} ranks and the launcher started {launched()}: "
+                         f"run it with mpirun -n {RANKS}, or without")
+    measure: Measure = {"step": time_steps, "ledger": time_ledgers}[arguments.what]
+    return report(arguments, measure(connect(), arguments.rounds))
+
+
+def report(arguments: argparse.Namespace, measured: Sequence[Timing | Overhead | Duration] | None) -> int:
+    """Show and write what rank 0 has measured."""
+    if measured is not None:
+        SHOW[arguments.what](standard_output(arguments), measured)
         if arguments.json:
-            stages = [timing.document() for timing in timings]
-            write_json(arguments.json, {"schema": "zerosim.bench/1", "stages": stages})
+            rows = "tasks" if arguments.what == "worlds" else "stages"
+            write_json(arguments.json, {"schema": "zerosim.bench/1", rows: [each.document() for each in measured]})
     return 0

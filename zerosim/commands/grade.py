@@ -6,7 +6,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.markup import escape
 
-from zerosim.commands.output import standard_output, write_json
+from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.grading.exercises import Grade, exercises_in, grade_apart
 
 MARKS = {"holds": "[green]✓[/]", "not yet written": "[dim]·[/]"}
@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0 if at least one function is written and all that are hold, 1 if not."""
+    check_writable(arguments)
     console = standard_output(arguments)
     grades = []
     for name in exercises_in(arguments.file):

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from zerosim.commands.arguments import whole_number
-from zerosim.commands.output import standard_output, write_json
+from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.optim import OPTIMIZERS
 from zerosim.plan.estimate import Estimate, by_deepspeed, by_paper
 from zerosim.plan.memory import PRECISIONS, ModelStates, optimizer_bytes, per_parameter
@@ -61,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Show the table that `args` ask for, and write its JSON; 0. Wrong `args` exit with code 2."""
     refuse_contradictions(args)
+    check_writable(args)
     console = standard_output(args)
     if args.table in TABLES:
         table = TABLES[args.table]()
@@ -71,11 +72,7 @@ def main(args: argparse.Namespace) -> int:
         show_estimate(console, estimate)
         figures = document(estimate)
     if args.json is not None:
-        try:
-            write_json(args.json, {"schema": "zerosim.memory/1", **figures})
-        except OSError as error:
-            args.memory_parser.error(
-                f"--json {args.json}: {error.strerror}; give a file that can be written, or -")
+        write_json(args.json, {"schema": "zerosim.memory/1", **figures})
     return 0
 
 

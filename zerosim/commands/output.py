@@ -1,23 +1,45 @@
-"""Where commands write: the terminal, a JSON document, one line for an error."""
+"""Where commands write: the terminal, files, one line for an error."""
 
 import argparse
+import errno
 import json
+import os
 import sys
 from typing import Any
 
 from rich.console import Console
 
-from zerosim.errors import ScenarioError, ZerosimError
+from zerosim.errors import ScenarioError, UsageError, ZerosimError
+from zerosim.worlds.last_words import exit_code, last_words
+from zerosim.worlds.mpi import launched
 
 WIDTH = 100
 """Columns of what goes to a file or a pipe."""
 
+FLAGS = ("json", "svg", "weights")
+"""Those that name a file to write."""
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What can happen to anyone whose standard output is a file."""
+
+
+class Terminal(Console):
+    """A console that leaves it to the command line what is said, and with which exit code, when its reader has left."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
 
 def console(arguments: argparse.Namespace, *, stderr: bool) -> Console:
-    """A console on standard output or standard error; `--progress live` takes either for a terminal."""
+    """A console on standard output or standard error; `--progress live` takes either for a terminal.
+
+    Under a launcher, standard output is what standard error is: Open MPI's gives every rank a terminal of its own.
+    """
     forced = True if getattr(arguments, "progress", None) == "live" else None
-    found = Console(stderr=stderr, force_terminal=forced)
-    return found if found.is_terminal else Console(stderr=stderr, width=max(found.width, WIDTH))
+    if forced is None and not stderr and launched() is not None:
+        forced = Console(stderr=True).is_terminal
+    found = Terminal(stderr=stderr, force_terminal=forced)
+    return found if found.is_terminal else Terminal(stderr=stderr, force_terminal=forced, width=max(found.width, WIDTH))
 
 
 def standard_output(arguments: argparse.Namespace) -> Console:
@@ -25,18 +47,71 @@ def standard_output(arguments: argparse.Namespace) -> Console:
     return console(arguments, stderr=arguments.json == "-")
 
 
+def check_writable(arguments: argparse.Namespace) -> None:
+    """Refuse, before anything runs, files that cannot be written and one file for two things."""
+    flag_of: dict[str, str] = {}
+    for flag in FLAGS:
+        path = getattr(arguments, flag, None)
+        if path is None or (flag == "json" and path == "-"):
+            continue
+        real = os.path.realpath(path)
+        place = path if os.path.exists(path) else os.path.dirname(real)
+        if not os.path.basename(path) or os.path.isdir(path) or not os.access(place, os.W_OK):
+            raise UsageError(f"--{flag}: cannot write {path!r}; name a file in a folder that exists")
+        if real in flag_of:
+            raise UsageError(f"--{flag_of[real]} and --{flag} name the same file {path!r}; give each its own")
+        flag_of[real] = flag
+
+
 def write_json(path: str, document: dict[str, Any]) -> None:
     """Write `document` to the file `path`, or to standard output where that is `-`."""
-    text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=path == "-" and not prints_unicode()) + "\n"
     if path == "-":
         sys.stdout.write(text)
         sys.stdout.flush()
     else:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+        write_text(path, text)
 
 
-def complain(error: ZerosimError) -> int:
-    """Say what is wrong in one line on standard error; the exit code that belongs to it."""
-    print(error if isinstance(error, ScenarioError) else f"zerosim: {error}", file=sys.stderr)
-    return error.exit_code
+def prints_unicode() -> bool:
+    return (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
+
+
+def write_text(path: str, text: str) -> None:
+    write_bytes(path, text.encode("utf-8", "replace"))
+
+
+def write_bytes(path: str, content: bytes) -> None:
+    """Write through to what is at `path`, be it a file, a link or a pipe; raises `ZerosimError` when that fails."""
+    try:
+        with open(path, "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise ZerosimError(f"cannot write {path}: {error.strerror}") from error
+
+
+def complain(error: BaseException) -> int:
+    """Say what is wrong on standard error, most often in one line; the exit code that belongs to it."""
+    said = last_words(error)
+    if isinstance(error, OSError) and error.errno in (errno.EPIPE, *NO_ROOM):
+        abandon_standard_output()
+        said = said and f"cannot write to standard output: {error.strerror}"
+    if said:
+        print(said if isinstance(error, ScenarioError) else f"zerosim: {said}", file=sys.stderr)
+    return exit_code(error)
+
+
+def replace_what_cannot_be_printed() -> None:
+    """Let the terminal show a question mark for what its encoding lacks."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+
+
+def abandon_standard_output() -> None:
+    """Let what nobody can read any more go nowhere, so that Python's own flush at exit does not fail too."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        return

@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from zerosim.commands.arguments import rank_counts
-from zerosim.commands.output import standard_output, write_json
+from zerosim.commands.output import check_writable, standard_output, write_json
+from zerosim.errors import UsageError
 from zerosim.proof import Proof, prove
 from zerosim.subject import COLLECTIVES, Subject, named_subject
 
@@ -27,9 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0 if everything was proved for every number of ranks, 1 if not."""
+    check_writable(arguments)
     console = standard_output(arguments)
     subject = named_subject(arguments.subject, arguments.collective)
     served = [size for size in arguments.ranks if subject.serves(size)]
+    if not served and subject.algorithm is not None:
+        asked = ", ".join(map(str, arguments.ranks))
+        raise UsageError(f"{subject.name} serves {subject.algorithm.limit}, not {asked}; give others with --ranks")
     proofs = [prove(subject, size) for size in served]
     if len(proofs) == 1 and proofs[0].held and proofs[0].size <= SHOWN:
         show_sums(console, proofs[0])
@@ -41,7 +46,7 @@ def main(arguments: argparse.Namespace) -> int:
         console.print(f"not for {', '.join(left_out)} ranks: it serves {subject.algorithm.limit}")
     if arguments.json:
         write_json(arguments.json, document(subject, proofs))
-    return 0 if proofs and all(proof.holds for proof in proofs) else 1
+    return 0 if all(proof.holds for proof in proofs) else 1
 
 
 def show_sums(console: Console, proof: Proof) -> None:

@@ -1,19 +1,26 @@
 """`zerosim run`: a scenario, in the MPI world under a launcher, otherwise in the local one."""
 
 import argparse
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from zerosim.allocation import Array
 from zerosim.carry import carry_out, carry_out_locally, programs_of
 from zerosim.comm import Communicator
-from zerosim.commands.output import complain, console, standard_output, write_json
-from zerosim.errors import LaunchError, ScenarioError, ZerosimError
+from zerosim.commands.output import (
+    check_writable,
+    complain,
+    console,
+    standard_output,
+    write_bytes,
+    write_json,
+)
+from zerosim.errors import LaunchError, UsageError, ZerosimError
 from zerosim.instruments.memory import Ledger
 from zerosim.outcome import Outcome
 from zerosim.recipe import Recipe, prepare
@@ -60,6 +67,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def run_alone(arguments: argparse.Namespace) -> int:
+    check_writable(arguments)
     job = prepared(arguments)
     world = {"kind": "local", "ranks": job.scenario.world.ranks, "library": "threads"}
     announce(arguments, job, world)
@@ -71,6 +79,7 @@ def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> 
     job, refused = None, None
     if comm.rank == 0:
         try:
+            check_writable(arguments)
             job = prepared(arguments)
             check_fits(job.scenario, comm)
         except ZerosimError as error:
@@ -89,9 +98,7 @@ def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> 
 
 
 def prepared(arguments: argparse.Namespace) -> Job:
-    """The scenario ready to run, after making sure that what is to be written can be."""
-    for flag in ("json", "weights"):
-        check_writable(f"--{flag}", getattr(arguments, flag))
+    """The scenario ready to run."""
     scenario = load(arguments.scenario, arguments.overrides)
     if isinstance(scenario, CollectiveScenario):
         return collective_job(scenario, arguments)
@@ -102,14 +109,32 @@ def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
     recipe = prepare(scenario, load_dataset(scenario))
     shown, keep_weights = progress(arguments), bool(arguments.weights)
     model = "-".join(map(str, [recipe.model.inputs, *scenario.model.hidden, recipe.model.outputs]))
+
+    def locally() -> Outcome:
+        with ended(shown):
+            return run_locally(recipe, shown, keep_weights=keep_weights)
+
+    def as_rank(comm: MpiCommunicator) -> Outcome | None:
+        with ended(shown):
+            return run_as_rank(comm, training(comm, recipe, shown, keep_weights=keep_weights))
+
     return Job(
         scenario,
-        lambda: run_locally(recipe, shown, keep_weights=keep_weights),
-        lambda comm: run_as_rank(comm, training(comm, recipe, shown, keep_weights=keep_weights)),
+        locally,
+        as_rank,
         f"{model} MLP, {recipe.model.count:,} parameters, {scenario.train.optimizer}",
         show_outcome,
         document,
     )
+
+
+@contextmanager
+def ended(shown: Progress) -> Iterator[None]:
+    """However a training ends, its bar does not outlive it, and the terminal has its cursor again."""
+    try:
+        yield
+    finally:
+        shown.end()
 
 
 def training(comm: MpiCommunicator, recipe: Recipe, shown: Progress, *, keep_weights: bool) -> Training:
@@ -122,7 +147,7 @@ def training(comm: MpiCommunicator, recipe: Recipe, shown: Progress, *, keep_wei
 
 def collective_job(scenario: CollectiveScenario, arguments: argparse.Namespace) -> Job:
     if arguments.weights:
-        raise ScenarioError("a scenario of collectives has no weights; leave the flag out", file="--weights")
+        raise UsageError("a scenario of collectives has no weights; leave out --weights")
     programs = programs_of(scenario)
     return Job(
         scenario,
@@ -132,14 +157,6 @@ def collective_job(scenario: CollectiveScenario, arguments: argparse.Namespace) 
         show_carried_out,
         carried_out_document,
     )
-
-
-def check_writable(flag: str, path: str | None) -> None:
-    if path is None or (flag == "--json" and path == "-"):
-        return
-    folder = os.path.dirname(path) or "."
-    if os.path.isdir(path) or not os.access(path if os.path.exists(path) else folder, os.W_OK):
-        raise ScenarioError(f"cannot write {path}: name a file in a folder that exists", file=flag)
 
 
 def check_fits(scenario: Scenario | CollectiveScenario, comm: Communicator) -> None:
@@ -183,7 +200,7 @@ def write_weights(path: str, outcome: Outcome) -> None:
     tensors: dict[str, Array] = {}
     for unit, flat in weights.items():
         tensors |= {name: view.copy() for name, view in unit.views(flat).items()}
-    save_file(tensors, path)
+    write_bytes(path, save(tensors))
 
 
 def progress(arguments: argparse.Namespace) -> Progress:

@@ -1,11 +1,10 @@
 """`zerosim show`: the schedule of a collective, drawn from a recorded run, or the table of algorithms."""
 
 import argparse
-from collections.abc import Callable
 
 from zerosim.collectives import find
 from zerosim.commands.arguments import whole_number
-from zerosim.commands.output import standard_output, write_json
+from zerosim.commands.output import check_writable, standard_output, write_json, write_text
 from zerosim.errors import CollectiveError, UsageError
 from zerosim.report import algorithms_table
 from zerosim.report.schedule import document, scheduled
@@ -34,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0 if the collective keeps its promise, or for the table; 1 if it does not."""
+    check_writable(arguments)
     return show_table(arguments) if arguments.list else show_run(arguments)
 
 
@@ -44,7 +44,7 @@ def show_table(arguments: argparse.Namespace) -> int:
     size = arguments.ranks or 8
     algorithms_table.show_algorithms(standard_output(arguments), size)
     if arguments.json:
-        write("--json", arguments.json, lambda: write_json(arguments.json, algorithms_table.document(size)))
+        write_json(arguments.json, algorithms_table.document(size))
     return 0
 
 
@@ -56,10 +56,9 @@ def show_run(arguments: argparse.Namespace) -> int:
     schedule = scheduled(subject, size, arguments.root or 0)
     show_schedule(standard_output(arguments), schedule)
     if arguments.svg:
-        drawn = picture(schedule)
-        write("--svg", arguments.svg, lambda: write_text(arguments.svg, drawn))
+        write_text(arguments.svg, picture(schedule))
     if arguments.json:
-        write("--json", arguments.json, lambda: write_json(arguments.json, document(schedule)))
+        write_json(arguments.json, document(schedule))
     return 1 if schedule.faults else 0
 
 
@@ -79,16 +78,3 @@ def check_root(subject: Subject, size: int, root: int | None) -> None:
         raise UsageError(f"leave out --root: {subject.name} has none")
     if not 0 <= root < size:
         raise UsageError(f"--root {root} is none of the {size} ranks: give one from 0 to {size - 1}")
-
-
-def write_text(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-
-
-def write(flag: str, path: str, writing: Callable[[], None]) -> None:
-    """Carry out `writing`; a file that cannot be written is the command line's mistake."""
-    try:
-        writing()
-    except OSError as error:
-        raise UsageError(f"{flag} {path}: {error.strerror}; name a file in a folder that exists") from error

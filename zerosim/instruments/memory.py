@@ -81,7 +81,7 @@ class Ledger:
         """Bytes of `kind` that are alive, by the unit they belong to."""
         held: Counter[str] = Counter()
         with self._lock:
-            for each, owner, size in self._alive.values():
+            for each, owner, size in list(self._alive.values()):
                 if each == kind:
                     held[owner] += size
         return dict(held)

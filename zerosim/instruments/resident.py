@@ -3,6 +3,8 @@
 import ctypes
 import os
 
+M_ARENA_MAX = -8
+
 
 def resident_bytes() -> int:
     """Resident bytes of this process, after what is free has been given back; 0 where that cannot be told."""
@@ -15,8 +17,13 @@ def resident_bytes() -> int:
 
 
 def give_back() -> None:
-    """Return freed memory to the operating system, where the C library can be asked to (glibc)."""
+    """Return freed memory to the operating system, where the C library can be asked to (glibc).
+
+    Of a thread's own arena glibc would keep the top, so threads that begin from here on share the first one.
+    """
     try:
-        ctypes.CDLL(None).malloc_trim(0)
+        library = ctypes.CDLL(None)
+        library.mallopt(M_ARENA_MAX, 1)
+        library.malloc_trim(0)
     except (AttributeError, OSError):
         return

@@ -4,10 +4,12 @@ The ZeRO paper's table, sections 3 and 5, unit by unit as `sharding` cuts them: 
 K Ψ for the optimizer, divided by N where the stage shards them. Float32 accumulation adds 4Ψ to the gradients.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
+from zerosim.model import Unit
 from zerosim.plan.memory import SHARDED
 from zerosim.recipe import Recipe
 from zerosim.sharding import chunk_length, padded
@@ -31,23 +33,27 @@ class Resting:
 
 def resting_bytes(recipe: Recipe, stage: str | None = None) -> Resting:
     """What each rank keeps after a step, to the byte; of another stage, if one is named."""
-    sharded = SHARDED[stage or recipe.stage]
-    weights = recipe.precision.weights.itemsize
-    wide = FLOAT_BYTES if recipe.scenario.parallel.accumulate_dtype == "fp32" else 0
-    per_element = {
-        "parameters": weights,
-        "gradients": weights + wide,
-        "optimizer": FLOAT_BYTES * len(recipe.rule.slots),
-    }
-    sums, padding = dict.fromkeys(per_element, 0), 0.0
+    sums, padding = Counter[str](), 0.0
     for unit in recipe.model.units:
-        for kind, size in per_element.items():
-            if unit.frozen and kind != "parameters":
-                continue
-            kept, exact = lengths(unit.count, recipe.scenario.world.ranks, sharded=kind in sharded)
-            sums[kind] += kept * size
-            padding += (kept - exact) * size
+        for kind, (kept, exact) in unit_bytes(recipe, unit, stage).items():
+            sums[kind] += kept
+            padding += kept - exact
     return Resting(sums["parameters"], sums["gradients"], sums["optimizer"], round(padding))
+
+
+def unit_bytes(recipe: Recipe, unit: Unit, stage: str | None = None) -> dict[str, tuple[int, float]]:
+    """What each rank keeps of one unit, by kind: with padding, and by the formula that knows none."""
+    sharded, ranks = SHARDED[stage or recipe.stage], recipe.scenario.world.ranks
+    weights = recipe.precision.weights.itemsize
+    per_element = {"parameters": weights}
+    if not unit.frozen:
+        wide = FLOAT_BYTES if recipe.scenario.parallel.accumulate_dtype == "fp32" else 0
+        per_element |= {"gradients": weights + wide, "optimizer": FLOAT_BYTES * len(recipe.rule.slots)}
+    found = {}
+    for kind, size in per_element.items():
+        kept, exact = lengths(unit.count, ranks, sharded=kind in sharded)
+        found[kind] = (kept * size, exact * size)
+    return found
 
 
 def lengths(count: int, ranks: int, *, sharded: bool) -> tuple[int, float]:

@@ -1,7 +1,8 @@
 """What every rank must have sent, by formula, for every stage and variant.
 
 Derived from which collectives a step needs and what a ring of N ranks sends of a vector of n bytes, n (N − 1)/N;
-nothing here looks at a run. The ZeRO paper, section 7, has the multiples of P: 2 for DDP and Stages I and II, 3 for Stage III.
+nothing here looks at a run. The ZeRO paper, section 7, has the multiples of P: 2 for DDP and Stages I and II, 3 for
+Stage III.
 """
 
 from collections.abc import Iterable

@@ -1,32 +1,61 @@
 """The figures of a benchmark in the terminal."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from zerosim.bench import BATCH, RANKS, WIDTHS, Timing
+from zerosim.bench import BATCH, RANKS, WIDTHS, Duration, Overhead, Timing
 from zerosim.stages import STAGES
+
+TRAINED = f"{'-'.join(map(str, WIDTHS))} MLP, AdamW, batch {BATCH}"
 
 
 def show_timings(console: Console, timings: Sequence[Timing]) -> None:
     """A row a stage: its step, and its ratio to half of what one process needs."""
     alone = timings[0].document()["alone_seconds"]
     console.print(
-        f"{'-'.join(map(str, WIDTHS))} MLP, AdamW, batch {BATCH}: "
-        f"one process {1e3 * alone:.1f} ms, divided by {RANKS} = {1e3 * alone / RANKS:.1f} ms",
+        f"{TRAINED}: one process {1e3 * alone:.1f} ms, divided by {RANKS} = {1e3 * alone / RANKS:.1f} ms",
         highlight=False,
     )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("stage", "ms per step", "ratio", "range of ratios"):
-        table.add_column(heading, justify="left" if heading == "stage" else "right")
+    table = columns("stage", "ms per step", "ratio", "range of ratios")
     for timing in timings:
         figures = timing.document()
-        low, high = figures["ratio_range"]
+        table.add_row(STAGES[timing.stage].title, f"{1e3 * figures['step_seconds']:.1f}", *ratios(figures))
+    console.print(table)
+
+
+def show_overheads(console: Console, overheads: Sequence[Overhead]) -> None:
+    """A row a stage: its step as it is in a run, and without the ledgers."""
+    console.print(f"{TRAINED}: bytes and messages counted, against a step that nobody watches", highlight=False)
+    table = columns("stage", "ms counted", "ms without", "ratio", "range of ratios")
+    for overhead in overheads:
+        figures = overhead.document()
         table.add_row(
-            STAGES[timing.stage].title,
-            f"{1e3 * figures['step_seconds']:.1f}",
-            f"{figures['ratio']:.2f}",
-            f"{low:.2f} … {high:.2f}",
+            STAGES[overhead.stage].title, f"{1e3 * figures['counted_seconds']:.1f}",
+            f"{1e3 * figures['plain_seconds']:.1f}", *ratios(figures),
         )
     console.print(table)
+
+
+def show_durations(console: Console, durations: Sequence[Duration]) -> None:
+    """A row for each thing that was done, and the seconds it took."""
+    table = columns("local world", "seconds")
+    for duration in durations:
+        table.add_row(duration.what, f"{duration.seconds:.2f}")
+    console.print(table)
+
+
+def columns(first: str, *others: str) -> Table:
+    """A table without lines: names to the left, figures to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first)
+    for heading in others:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def ratios(figures: dict[str, Any]) -> tuple[str, str]:
+    ratio, (low, high) = figures["ratio"], figures["ratio_range"]
+    return f"{ratio:.3f}", f"{low:.3f} … {high:.3f}"

@@ -34,7 +34,9 @@ def show_carried_out(console: Console, outcome: CarriedOut) -> None:
     for finding in outcome.findings:
         mark = "[green]as claimed[/]" if finding.holds else f"[red]claimed was: {escape(finding.claim)}[/]"
         console.print(f"{escape(finding.seen)} ({mark})", highlight=False)
-    if outcome.passed:
+    if not outcome.findings:
+        console.print("[bold]nothing was claimed[/]")
+    elif outcome.passed:
         console.print(f"[bold green]PASSED: {len(outcome.findings)} claim(s) hold[/]")
     else:
         failed = [finding.claim for finding in outcome.findings if not finding.holds]

@@ -51,5 +51,6 @@ class Live:
         self._bars.update(self._task, completed=step, loss=f"{loss:.4f}")
 
     def end(self) -> None:
-        assert self._bars is not None
-        self._bars.stop()
+        """May be called again, and before anything has begun."""
+        if self._bars is not None:
+            self._bars.stop()

@@ -1,14 +1,25 @@
-"""The outcome of a run in the terminal: one row a stage, then the verdict in one line."""
+"""The outcome of a run in the terminal: what each row computed, sent and held, what settles it, and the verdict.
 
-from collections.abc import Sequence
+Everything fits into 80 columns, and reads without colour.
+"""
+
+import math
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from zerosim.outcome import Outcome, StageOutcome
+from zerosim.report.conclusion import conclusion
+from zerosim.report.figures import common_unit, in_unit, joined, messages_per_step, plural, sent_per_step, short, spread
+from zerosim.report.memory_table import Unit
 from zerosim.stages import STAGES
 from zerosim.verdict import Divergence
+
+HELD = ("parameters", "gradients", "optimizer", "activations", "buffers", "total")
+LONG_NAME = 16
+"""Characters of a row's name that leave room for two spaces between columns."""
 
 
 def show_heading(console: Console, title: str, caption: str, setting: str) -> None:
@@ -21,11 +32,12 @@ def show_heading(console: Console, title: str, caption: str, setting: str) -> No
 
 
 def show_outcome(console: Console, outcome: Outcome) -> None:
-    """What was computed and sent, what was kept, what diverged, and the verdict."""
+    """What was computed and sent, what was held, what diverged, what that comes to, and the verdict."""
     if outcome.stages:
         console.print(table(outcome))
-        if outcome.recipe.scenario.train.steps:
-            console.print(memory_table(outcome))
+    if outcome.stages and outcome.recipe.scenario.train.steps:
+        console.print(memory_table(outcome))
+        show_padding(console, outcome)
     for name, shortage in outcome.shortages.items():
         console.print(f"{STAGES[name].title} does not fit: {shortage}", highlight=False)
     for stage in outcome.stages:
@@ -33,19 +45,29 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
             show_divergence(console, stage, stage.first_divergence)
     if outcome.on_other_ranks:
         show_other_ranks(console, outcome)
+    if len(outcome.stages) > 1:
+        console.print(conclusion(outcome), markup=False, highlight=False)
     colour = "bold green" if outcome.passed else "bold red"
-    console.print(f"[{colour}]{verdict(outcome)}[/]")
+    console.print(verdict(outcome), style=colour, markup=False, highlight=False)
+
+
+def show_padding(console: Console, outcome: Outcome) -> None:
+    """That what rests is the formula's, if it is, and how much of it is padding."""
+    if all(rank.rests for stage in outcome.stages for rank in stage.memory):
+        paddings = sorted(rank.padding_bytes for stage in outcome.stages for rank in stage.memory)
+        words = f"At rest: the formula's bytes, {spread(map(str, paddings))} B of padding included."
+        console.print(words, style="dim", highlight=False)
 
 
 def show_divergence(console: Console, stage: StageOutcome, found: Divergence) -> None:
-    """Where bits first differ, and why if it is by nature, else in which order each side adds."""
+    """Where bits first differ, and why if it is by nature, or in which orders the two sides add if these differ."""
     colour = "yellow" if stage.by_nature else "red"
-    console.print(f"[{colour}]{stage.name}: {escape(divergence(found))}[/]", highlight=False)
+    console.print(f"{stage.name}: {divergence(found)}", style=colour, markup=False, highlight=False)
     if stage.by_nature:
         console.print(f"    by its nature: {stage.by_nature}", highlight=False)
-        return
-    for side, order in (stage.order or {}).items():
-        console.print(f"    {side + ' adds':<15} {order}", highlight=False)
+    elif stage.order and stage.order["ours"] != stage.order["reference"]:
+        for side, order in stage.order.items():
+            console.print(f"    {side + ' adds':<15} {order}", highlight=False)
 
 
 def show_other_ranks(console: Console, outcome: Outcome) -> None:
@@ -53,35 +75,39 @@ def show_other_ranks(console: Console, outcome: Outcome) -> None:
     ranks = outcome.recipe.scenario.world.ranks
     found = [(ranks, stage.weights_sha256) for stage in outcome.stages]
     found += [(other.ranks, other.weights_sha256) for other in outcome.on_other_ranks]
+    console.print("SHA-256 of the weights", style="bold", highlight=False)
     for count, digest in sorted(set(found)):
-        console.print(f"{count:>3} rank{'s' if count > 1 else ' '}  SHA-256 of the weights {digest}", highlight=False)
+        console.print(f"{plural(count, 'rank'):>8}  {digest}", highlight=False)
 
 
 def table(outcome: Outcome) -> Table:
-    """A row a stage: equal or not, final loss, test figure, bytes sent against the formula, time."""
-    table = plain_table("stage", "bits")
-    table.add_column("final\nloss", justify="right")
-    if outcome.recipe.dataset.x_test is not None:
-        labels = outcome.recipe.dataset.classes is not None
-        table.add_column("test\naccuracy" if labels else "test\nerror", justify="right")
-    table.add_column("sent per\nrank and step", justify="right")
-    table.add_column("")
-    table.add_column("messages", justify="right")
-    table.add_column("ms per\nstep", justify="right")
+    """A row a stage or variant: equal or not, final loss, test figure, bytes and messages sent, time."""
+    unit = common_unit(max(rank.sent_bytes for stage in outcome.stages for rank in stage.traffic) // steps_of(outcome))
+    tested = outcome.recipe.dataset.x_test is not None
+    test = ["test" if outcome.recipe.dataset.classes is not None else "test\nerror"] * tested
+    table = plain_table(
+        outcome, "What each computes, and what a rank sends in a step",
+        "", "bits", "final\nloss", *test, f"sent\n{unit.name}", "in P\n(N−1)/N", "messages", "ms per\nstep",
+    )
     for stage in outcome.stages:
-        table.add_row(*row(outcome, stage))
+        table.add_row(*row(outcome, stage, unit))
     return table
 
 
-def plain_table(*headings: str) -> Table:
-    """A table without lines."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def plain_table(outcome: Outcome, title: str, corner: str, *headings: str) -> Table:
+    """A table without lines: the rows' names to the left, figures to the right."""
+    gap = 1 if max(len(stage.name) for stage in outcome.stages) > LONG_NAME else 2
+    table = Table(
+        box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold",
+        title=title, title_justify="left", title_style="dim",
+    )
+    table.add_column(corner)
     for heading in headings:
-        table.add_column(heading)
+        table.add_column(heading, justify="right", no_wrap=True)
     return table
 
 
-def row(outcome: Outcome, stage: StageOutcome) -> list[str]:
+def row(outcome: Outcome, stage: StageOutcome, unit: Unit) -> list[str]:
     """The cells of `table` for one stage."""
     steps = outcome.recipe.scenario.train.steps
     test = []
@@ -89,60 +115,57 @@ def row(outcome: Outcome, stage: StageOutcome) -> list[str]:
         labels = outcome.recipe.dataset.classes is not None
         test.append(f"{stage.test:.2%}" if labels else f"{stage.test:.4g}")
     return [
-        stage.name,
+        escape(stage.name),
         bits(stage),
-        f"{float(stage.losses[-1][0]):.6f}" if steps else "-",
+        f"{float(stage.losses[-1][0]):.4g}" if steps else "–",
         *test,
-        f"{extent([rank.sent_bytes // max(steps, 1) for rank in stage.traffic])} B",
-        formula(stage),
-        extent([rank.messages // max(steps, 1) for rank in stage.traffic]),
-        f"{1e3 * stage.seconds / steps:.2f}" if steps else "-",
+        spread(in_unit(count, unit) for count in sent_per_step(stage, steps)),
+        volume(stage),
+        messages_per_step(stage, steps),
+        short(1e3 * stage.seconds / steps) if steps else "–",
     ]
 
 
+def steps_of(outcome: Outcome) -> int:
+    """By which figures of the whole run are divided."""
+    return max(outcome.recipe.scenario.train.steps, 1)
+
+
 def bits(stage: StageOutcome) -> str:
-    """Equal or not, and whether it could be."""
+    """Equal to what they are compared with or not, and whether they could be."""
     if stage.equal is None:
-        return "[dim]not compared[/]"
+        return "–"
     if stage.equal:
         return "[green]equal[/]"
-    return "[yellow]other by nature[/]" if stage.by_nature else "[red]differ[/]"
+    return "[yellow]other[/]" if stage.by_nature else "[red]differ[/]"
 
 
-def extent(counts: Sequence[int]) -> str:
-    """One number; where ranks differ, the smallest and the largest."""
-    return " … ".join(f"{count:,}" for count in dict.fromkeys([min(counts), max(counts)]))
-
-
-def formula(stage: StageOutcome) -> str:
-    """Whether the bytes sent are the formula's."""
-    words = f"{stage.volume:.4g} P (N−1)/N"
+def volume(stage: StageOutcome) -> str:
+    """The formula in units of P (N − 1)/N, and whether the bytes sent are not that."""
     holds = all(rank.holds for rank in stage.traffic)
-    return f"[green]= {words}[/]" if holds else f"[red]≠ {words}[/]"
+    return f"{stage.volume:.4g}" if holds else f"[red]≠ {stage.volume:.4g}[/]"
 
 
 def memory_table(outcome: Outcome) -> Table:
-    """A row a stage: bytes that the rank with most of them keeps between steps and holds at the peak."""
-    table = plain_table("kept per rank")
-    for kind in ("weights", "gradients", "optimizer"):
-        table.add_column(kind, justify="right")
-    table.add_column("")
-    table.add_column("padding", justify="right")
-    table.add_column("peak", justify="right")
-    for kind in ("activations", "buffers"):
-        table.add_column(kind, justify="right")
-    for stage in outcome.stages:
-        most = max(stage.memory, key=lambda rank: rank.peak_bytes["total"])
-        rests = all(rank.rests for rank in stage.memory)
-        table.add_row(
-            stage.name,
-            *(f"{count:,} B" for count in most.resting_bytes.values()),
-            "[green]= formula[/]" if rests else "[red]≠ formula[/]",
-            *(f"{count:,} B" for count in (
-                most.padding_bytes, most.peak_bytes["total"], most.peak_bytes["activations"], most.peak_bytes["buffers"]
-            )),
-        )
+    """Two lines a stage or variant: what the rank with the highest peak keeps between steps, and each kind's peak."""
+    most = [max(stage.memory, key=lambda rank: rank.peak_bytes["total"]) for stage in outcome.stages]
+    unit = common_unit(max(memory.peak_bytes["total"] for memory in most))
+    table = plain_table(
+        outcome, "What a rank keeps between steps, and the peak of each kind and of all",
+        unit.name, "weights", "gradients", "optimizer", "activations", "buffers", "total",
+    )
+    for stage, memory in zip(outcome.stages, most, strict=True):
+        table.add_row(escape(stage.name), *held(memory.resting_bytes, unit))
+        if not memory.rests:
+            table.add_row("  by formula", *held(memory.formula_bytes, unit), style="red")
+        table.add_row("  at the peak", *held(memory.peak_bytes, unit), style="dim")
     return table
+
+
+def held(counts: Mapping[str, int], unit: Unit) -> list[str]:
+    """The figures of each kind, where there is one, and of all together."""
+    known = {"total": sum(counts.values()), **counts}
+    return [in_unit(known[kind], unit) if kind in known else "" for kind in HELD]
 
 
 def divergence(found: Divergence) -> str:
@@ -152,9 +175,18 @@ def divergence(found: Divergence) -> str:
     what = f"{found.state} of {where}" if found.state else where
     apart = "not comparable in ULPs" if found.ulps is None else f"{found.ulps} ULP apart"
     return (
-        f"after step {found.step}, rank {found.rank} holds {what}{index} = {found.ours!r}, "
-        f"one process {found.reference!r} ({apart}; chunk {found.chunk})"
+        f"after step {found.step}, rank {found.rank} holds {what}{index} = {value(found.ours, found.ours_bits)}, "
+        f"one process {value(found.reference, found.reference_bits)} ({apart}; chunk {found.chunk})"
     )
+
+
+def value(number: float, bits: str) -> str:
+    """A number, with its bits where it does not tell them.
+
+    >>> value(0.5, "3f000000"), value(-0.0, "80000000")
+    ('0.5', '-0.0 (0x80000000)')
+    """
+    return f"{number!r} (0x{bits})" if number == 0 or math.isnan(number) else f"{number!r}"
 
 
 def verdict(outcome: Outcome) -> str:
@@ -162,13 +194,19 @@ def verdict(outcome: Outcome) -> str:
     if not outcome.passed:
         failures = [f"{name}: {what}" for name, what in outcome.failures]
         return f"FAILED: {'; '.join(failures)}"
-    steps = outcome.recipe.scenario.train.steps
-    ranks = outcome.recipe.scenario.world.ranks
+    scenario = outcome.recipe.scenario
     titles = ", ".join(stage.name for stage in outcome.stages)
-    compared = "not compared with one process"
+    return (
+        f"PASSED: {titles} on {plural(scenario.world.ranks, 'rank')}, {plural(scenario.train.steps, 'step')}: "
+        f"{compared(outcome)}"
+    )
+
+
+def compared(outcome: Outcome) -> str:
+    """With what every bit was compared."""
     if outcome.recipe.scenario.check.reference:
         other = [stage.name for stage in outcome.stages if stage.equal is False]
-        compared = "every bit equal to one process" + f", but for {', '.join(other)} by nature" * bool(other)
-    elif len(outcome.stages) > 1:
-        compared = f"every bit equal to {outcome.stages[0].name}"
-    return f"PASSED: {titles} on {ranks} rank{'s' * (ranks > 1)}, {steps} steps: {compared}"
+        return "every bit equal to one process" + (f", but for {joined(other)} by nature" if other else "")
+    if len(outcome.stages) > 1:
+        return f"every bit equal to {outcome.stages[0].name}"
+    return "not compared with one process"

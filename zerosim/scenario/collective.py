@@ -2,15 +2,19 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.rules import choice, integer, integers, maybe, rows, section, sections, text, texts
 
+MOST_RANKS = 4096
+MOST_ELEMENTS = 10**9
 DTYPES = ("float16", "float32", "float64", "int32", "int64")
 
 
 @dataclass(frozen=True)
 class CollectiveWorld:
-    ranks: int = integer(4, at_least=1)
+    ranks: int = integer(4, at_least=1, at_most=MOST_RANKS)
     sends: str = choice("buffered", ("buffered", "rendezvous"))
 
 
@@ -21,7 +25,7 @@ class Values:
     lengths: tuple[int, ...] = integers((1000,), at_least=0)
     dtype: str = choice("float32", DTYPES)
     seed: int = integer(0, at_least=0)
-    given: tuple[tuple[float, ...], ...] = rows()
+    given: tuple[tuple[int | float, ...], ...] = rows()
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Expect:
     ranks_agree: bool | None = maybe()
     same_bytes_sent: bool | None = maybe()
     same_messages: bool | None = maybe()
-    results: tuple[tuple[float, ...], ...] = rows()
+    results: tuple[tuple[int | float, ...], ...] = rows()
 
 
 @dataclass(frozen=True)
@@ -71,3 +75,36 @@ class CollectiveScenario:
                 raise self.origin.error(f"{name} has {len(each)} rows for {ranks} ranks; give one for each", path)
         if len({len(row) for row in self.values.given}) > 1:
             raise self.origin.error("values.given has rows of different lengths; make them equal", ("values", "given"))
+        self._check_given()
+        self._check_lengths()
+
+    def _check_given(self) -> None:
+        for r, row in enumerate(self.values.given):
+            for c, number in enumerate(row):
+                if not fits(number, self.values.dtype):
+                    raise self.origin.error(
+                        f"values.given[{r}][{c}] is {number}, which {self.values.dtype} cannot hold; "
+                        "give another number or values.dtype", ("values", "given", r, c),
+                    )
+
+    def _check_lengths(self) -> None:
+        lengths = self.values.lengths
+        if not lengths:
+            raise self.origin.error("values.lengths is empty; give the length of one tensor or more",
+                                    ("values", "lengths"))
+        if sum(lengths) > MOST_ELEMENTS:
+            raise self.origin.error(f"values.lengths add up to {sum(lengths):,} elements; at most {MOST_ELEMENTS:,} "
+                                    "are brought by a rank", ("values", "lengths"))
+
+
+def fits(number: int | float, dtype: str) -> bool:
+    """Whether an integer dtype holds exactly this number, or a float one a finite number near it.
+
+    >>> fits(2**53 + 1, "int64"), fits(1.7, "int64"), fits(0.1, "float32"), fits(1e300, "float32")
+    (True, False, True, False)
+    """
+    if np.dtype(dtype).kind == "i":
+        limits = np.iinfo(dtype)
+        return number == int(number) and int(limits.min) <= number <= int(limits.max)
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.array(float(number)).astype(dtype)))

@@ -67,6 +67,8 @@ def load_dataset(scenario: Scenario) -> Dataset:
     if source == "digits":
         with (importlib.resources.files("zerosim.data") / "digits.npz").open("rb") as stream:
             return dataset(scaled(read_arrays(stream, fault)), fault)
+    if "\0" in source:
+        raise fault("a path has no NUL byte in it")
     try:
         with open(scenario.origin.folder(SOURCE) / source, "rb") as stream:
             return dataset(read_arrays(stream, fault), fault)

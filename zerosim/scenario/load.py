@@ -41,14 +41,14 @@ def read_text(file: str) -> str:
     try:
         with open(file, "rb") as stream:
             return stream.read().decode("utf-8-sig")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ScenarioError(f"{reason}; a scenario is a TOML file", file=file) from None
     except UnicodeDecodeError as error:
         before = error.object[: error.start].decode()
         line, column = place(before, len(before))
         message = f"found the byte 0x{error.object[error.start]:02x}; a scenario is text in UTF-8"
         raise ScenarioError(message, file=file, line=line, column=column) from None
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise ScenarioError(f"{reason}; a scenario is a TOML file", file=file) from None
 
 
 def parse(text: str, file: str) -> tuple[Document, Positions]:

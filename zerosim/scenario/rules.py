@@ -60,12 +60,14 @@ class Switch(Rule):
 @dataclass(frozen=True)
 class Integer(Rule):
     at_least: int
+    at_most: int = LARGEST_INTEGER
 
     def __str__(self) -> str:
-        return f"an integer of at least {self.at_least}"
+        most = "" if self.at_most == LARGEST_INTEGER else f" and at most {self.at_most}"
+        return f"an integer of at least {self.at_least}{most}"
 
     def read(self, value: object, path: KeyPath, origin: Origin) -> int:
-        if type(value) is not int or not self.at_least <= value <= LARGEST_INTEGER:
+        if type(value) is not int or not self.at_least <= value <= self.at_most:
             raise self.refuse(value, path, origin)
         return value
 
@@ -89,6 +91,18 @@ class Number(Rule):
         if too_long or not self.at_least <= value < self.below:
             raise self.refuse(value, path, origin)
         return float(value)
+
+
+@dataclass(frozen=True)
+class Written(Rule):
+    """A finite number as it is written: an integer stays one, so that no digit of 64 bits is lost."""
+
+    def __str__(self) -> str:
+        return "a finite number"
+
+    def read(self, value: object, path: KeyPath, origin: Origin) -> int | float:
+        as_float = Number(-math.inf).read(value, path, origin)
+        return value if isinstance(value, int) else as_float
 
 
 @dataclass(frozen=True)
@@ -190,7 +204,8 @@ class Tables(Rule):
 
     def read(self, value: object, path: KeyPath, origin: Origin) -> tuple[Any, ...]:
         if not isinstance(value, list) or not value:
-            raise self.refuse(value, path, origin)
+            hint = f"; write [[{dotted(path)}]]" if isinstance(value, dict) else ""
+            raise self.refuse(value, path, origin, hint)
         one = Table(self.section)
         return tuple(one.read(found, (*path, index), origin) for index, found in enumerate(value))
 
@@ -266,8 +281,8 @@ def maybe() -> Any:
     return field(default=None, metadata={"rule": Switch()})
 
 
-def integer(default: int, *, at_least: int) -> Any:
-    return field(default=default, metadata={"rule": Integer(at_least)})
+def integer(default: int, *, at_least: int, at_most: int = LARGEST_INTEGER) -> Any:
+    return field(default=default, metadata={"rule": Integer(at_least, at_most)})
 
 
 def integers(default: tuple[int, ...], *, at_least: int) -> Any:
@@ -315,7 +330,7 @@ def texts(default: tuple[str, ...], *, at_least: int = 0) -> Any:
 
 def rows() -> Any:
     """An array of numbers for each rank, or nothing."""
-    return field(default=(), metadata={"rule": Array(Array(Number(-math.inf)))})
+    return field(default=(), metadata={"rule": Array(Array(Written()))})
 
 
 def sections(of: type[Any]) -> Any:

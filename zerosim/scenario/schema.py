@@ -134,6 +134,8 @@ class Check:
     """Whether all rows must end with the same weights, or must not."""
     volumes: tuple[float, ...] = numbers()
     """What each row must send in a step, in units of P (N − 1)/N."""
+    messages: tuple[int, ...] = integers((), at_least=0)
+    """How many messages each row must send in a step: those of the rank that sends the most."""
 
 
 @dataclass(frozen=True)
@@ -203,12 +205,13 @@ class Scenario:
 
 
     def _check_rows(self) -> None:
-        rows, volumes = len(self.variant or self.parallel.stages), len(self.check.volumes)
-        if volumes not in (0, rows):
-            raise self.origin.error(
-                f"check.volumes has {volumes} numbers for {rows} rows; give one for each stage or variant",
-                ("check", "volumes"),
-            )
+        rows = len(self.variant or self.parallel.stages)
+        for key, given in (("volumes", self.check.volumes), ("messages", self.check.messages)):
+            if len(given) not in (0, rows):
+                raise self.origin.error(
+                    f"check.{key} has {len(given)} numbers for {rows} rows; give one for each stage or variant",
+                    ("check", key),
+                )
 
     def _check_parts(self, parallel: Parallel) -> None:
         if parallel.accumulation == "micro_batch" and parallel.order not in ("ring", "rank"):
@@ -260,7 +263,7 @@ class Scenario:
         """
         named = [(variant.name, variant.applied(self.parallel)) for variant in self.variant]
         alone = [("", dataclasses.replace(self.parallel, stages=(stage,))) for stage in self.parallel.stages]
-        check = dataclasses.replace(self.check, volumes=())
+        check = dataclasses.replace(self.check, volumes=(), messages=())
         return [
             (name, dataclasses.replace(self, parallel=parallel, variant=(), check=check))
             for name, parallel in named or alone

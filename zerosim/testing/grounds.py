@@ -14,7 +14,7 @@ from zerosim.errors import CollectiveError, Deadlock
 from zerosim.subject import Subject
 from zerosim.testing.example import Example, Seen, observe
 from zerosim.worlds.local import spawn
-from zerosim.worlds.mpi import MpiCommunicator, connect
+from zerosim.worlds.mpi import MpiCommunicator
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 PATIENCE_SECONDS = 2.0
@@ -66,9 +66,9 @@ def told(error: Exception) -> str:
 
 
 @cache
-def channel() -> MpiCommunicator:
+def channel(comm: MpiCommunicator) -> MpiCommunicator:
     """The connection that functions under examination use; all ranks make it together."""
-    return connect(PATIENCE_SECONDS)
+    return comm.channel(PATIENCE_SECONDS)
 
 
 class Launched:
@@ -76,7 +76,7 @@ class Launched:
 
     def __init__(self, comm: MpiCommunicator) -> None:
         self.comm = comm
-        self.channel = channel()
+        self.channel = channel(comm)
 
     def __call__(self, subject: Subject, example: Example) -> list[Seen]:
         """What each rank sees; only rank 0 calls this."""

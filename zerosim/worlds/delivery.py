@@ -15,6 +15,20 @@ def check_rank(rank: Any, size: int, role: str) -> None:
         raise CollectiveError(f"{role}={rank!r} is no rank here: an integer from 0 to {size - 1} is")
 
 
+def check_payload(payload: Any, role: str) -> None:
+    """Refuse as the `role` ("outgoing" or "into") what is neither an array nor behaves like one."""
+    if type(payload) is np.ndarray:
+        return
+    if isinstance(payload, np.generic) or not hasattr(payload, "copy") or not hasattr(payload, "size"):
+        raise CollectiveError(f"{role} is of type {type(payload).__name__}; a message is a NumPy array")
+
+
+def check_into(into: Payload) -> None:
+    """Refuse memory that cannot be written."""
+    if isinstance(into, np.ndarray) and not into.flags.writeable:
+        raise CollectiveError("into is read-only; receive into a copy of it")
+
+
 def check_match(arrived: Payload, into: Payload, *, source: int, rank: int) -> None:
     """Refuse a message whose number of elements or dtype is not that of the memory it is to fill."""
     if arrived.size != into.size or arrived.dtype != into.dtype:
@@ -33,4 +47,18 @@ def deliver(arrived: Payload, into: Payload, reduce: Reduction | None) -> None:
     elif isinstance(reduce, np.ufunc):
         reduce(arrived, into, out=into)
     else:
-        into[...] = reduce(arrived, into)
+        reduced = reduce(arrived, into)
+        check_reduced(reduced, into)
+        into[...] = reduced
+
+
+def check_reduced(reduced: Any, into: Payload) -> None:
+    """Refuse from a function what cannot take the place of `into`."""
+    if not isinstance(into, np.ndarray):
+        return
+    due = f"it must return {into.dtype} of shape {into.shape}, as its arguments are"
+    if not isinstance(reduced, np.ndarray | np.generic):
+        found = "None" if reduced is None else f"a {type(reduced).__name__}"
+        raise CollectiveError(f"reduce= returned {found}; {due}")
+    if reduced.shape != into.shape or not np.can_cast(reduced.dtype, into.dtype, "same_kind"):
+        raise CollectiveError(f"reduce= returned {reduced.dtype} of shape {reduced.shape}; {due}")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from zerosim.comm import Communicator, Payload, Reduction
 from zerosim.errors import CollectiveError, Deadlock
-from zerosim.worlds.delivery import check_match, check_rank, deliver
+from zerosim.worlds.delivery import check_into, check_match, check_payload, check_rank, deliver
 
 Program = Callable[[Communicator], Any]
 Sends = Literal["buffered", "rendezvous"]
@@ -24,15 +24,22 @@ MESSAGE, RECEIPT = "a message from", "its message to be received by"
 Wait = tuple[str, int]
 
 
-def spawn(program: Program, ranks: int, *, seed: int = 0, sends: Sends = "buffered") -> list[Any]:
+class StillRunning(Deadlock):
+    """A rank neither ended nor waited within the time that it was given."""
+
+
+def spawn(
+    program: Program, ranks: int, *, seed: int = 0, sends: Sends = "buffered", limit_seconds: float | None = None
+) -> list[Any]:
     """What `program(comm)` returned on each of `ranks` ranks, as a list in rank order.
 
     `seed` fixes the order in which ranks take turns. With `sends="rendezvous"` a `send` waits until its message
     has been received, as an MPI library may do with messages above some size: a program that only works while its
     messages are small ends in `Deadlock` at once.
 
-    Raises what a rank raised, with a note that names the rank; `Deadlock` when no rank can go on; and
-    `CollectiveError` when messages were left that nobody received.
+    Raises what a rank raised, with a note that names the rank; `Deadlock` when no rank can go on; `StillRunning` when
+    the ranks have not ended after `limit_seconds`; and `CollectiveError` when messages were left that nobody received,
+    or a rank called `sys.exit`.
 
     >>> from zerosim.comm import left, right
     >>> import numpy as np
@@ -47,11 +54,15 @@ def spawn(program: Program, ranks: int, *, seed: int = 0, sends: Sends = "buffer
         raise CollectiveError(f"ranks={ranks!r}: a world has an integer number of ranks, 1 or more")
     if sends not in ("buffered", "rendezvous"):
         raise CollectiveError(f"sends={sends!r}: either 'buffered' or 'rendezvous'")
-    return _World(ranks, seed, rendezvous=sends == "rendezvous").run(program)
+    return _World(ranks, seed, rendezvous=sends == "rendezvous").run(program, limit_seconds)
 
 
 class _Ended(BaseException):
     """Unwinds a rank whose world has failed elsewhere."""
+
+
+def has_ended() -> CollectiveError:
+    return CollectiveError("this communicator's world has ended: use it inside the program that spawn runs")
 
 
 class _World:
@@ -66,9 +77,11 @@ class _World:
         self.turns = [threading.Lock() for _ in range(size)]
         self.results: list[Any] = [None] * size
         self.failure: BaseException | None = None
+        self.running = 0
+        self.ended = False
         self.done = threading.Event()
 
-    def run(self, program: Program) -> list[Any]:
+    def run(self, program: Program, limit_seconds: float | None) -> list[Any]:
         for turn in self.turns:
             turn.acquire()
         for rank in range(self.size):
@@ -78,10 +91,13 @@ class _World:
             ).start()
         self._pass_turn()
         try:
-            self.done.wait()
-        except KeyboardInterrupt as interrupt:
-            self.failure = interrupt
+            if not self.done.wait(limit_seconds):
+                raise StillRunning(f"rank {self.running} still ran after {limit_seconds:g} s: does its program end?")
+        except BaseException as interruption:
+            self.failure = interruption
             raise
+        finally:
+            self.ended = True
         if self.failure is not None:
             raise self.failure
         self._check_mail()
@@ -94,6 +110,11 @@ class _World:
                 self.results[rank] = program(LocalCommunicator(self, rank))
         except _Ended:
             pass
+        except SystemExit as exit_:
+            if self.failure is None:
+                self.failure = CollectiveError(
+                    f"rank {rank} of {self.size} called sys.exit({exit_.code!r}): a rank's program ends by returning"
+                )
         except BaseException as error:
             if self.failure is None:
                 error.add_note(f"(raised on rank {rank} of {self.size})")
@@ -113,14 +134,19 @@ class _World:
             return
         drawn = int(self.random.random() * len(self.runnable))
         self.runnable[drawn], self.runnable[-1] = self.runnable[-1], self.runnable[drawn]
-        self.turns[self.runnable.pop()].release()
+        self.running = self.runnable.pop()
+        self.turns[self.running].release()
 
     def post(self, rank: int, outgoing: Payload, to: int) -> None:
+        if self.ended:
+            raise has_ended()
         self.mail[rank, to].append(outgoing.copy())
         if self.waits_for[to] == (MESSAGE, rank):
             self._wake(to)
 
     def take(self, rank: int, source: int) -> Payload:
+        if self.ended:
+            raise has_ended()
         mail = self.mail[source, rank]
         if not mail:
             self._wait(rank, MESSAGE, source)
@@ -183,19 +209,30 @@ class LocalCommunicator:
         reduce: Reduction | None = None,
     ) -> None:
         check_rank(to, self.size, "to")
+        check_payload(outgoing, "outgoing")
+        self._check_receive(into, source)
         self._world.post(self.rank, outgoing, to)
-        self.recv(into=into, source=source, reduce=reduce)
+        self._receive(into, source, reduce)
         if self._world.rendezvous:
             self._world.await_receipt(self.rank, to)
 
     def send(self, outgoing: Payload, *, to: int) -> None:
         check_rank(to, self.size, "to")
+        check_payload(outgoing, "outgoing")
         self._world.post(self.rank, outgoing, to)
         if self._world.rendezvous:
             self._world.await_receipt(self.rank, to)
 
     def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
+        self._check_receive(into, source)
+        self._receive(into, source, reduce)
+
+    def _check_receive(self, into: Payload, source: int) -> None:
         check_rank(source, self.size, "source")
+        check_payload(into, "into")
+        check_into(into)
+
+    def _receive(self, into: Payload, source: int, reduce: Reduction | None) -> None:
         arrived = self._world.take(self.rank, source)
         check_match(arrived, into, source=source, rank=self.rank)
         deliver(arrived, into, reduce)

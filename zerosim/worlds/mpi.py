@@ -12,9 +12,11 @@ import os
 import sys
 import tempfile
 import time
-import traceback
+import zlib
 from collections import defaultdict, deque
 from collections.abc import Callable
+from functools import cache
+from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -26,7 +28,8 @@ import numpy.typing as npt
 from zerosim.allocation import Allocator, allocate
 from zerosim.comm import Reduction
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, ZerosimError
-from zerosim.worlds.delivery import check_rank, deliver
+from zerosim.worlds.delivery import check_into, check_rank, deliver
+from zerosim.worlds.last_words import exit_code, last_words
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -43,7 +46,6 @@ SIZE_VARIABLES = (
 )
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "SLURM_PROCID")
 FIRST_RESERVED_SLURM_STEP = 0xFFFF_FFF0  # steps above are batch scripts and interactive shells
-FAILURE = 3       # the exit code of an exception that zerosim did not foresee
 FORWARDING = 0.2  # seconds for the launcher to pass on what was printed; Abort drops the rest
 LAST_WORDS = 2.0  # seconds that the first rank to fail has for ending the others
 
@@ -53,14 +55,29 @@ def launched() -> int | None:
 
     A Slurm allocation (`salloc`, `sbatch`) is not a launcher; a step that `srun` started in it is.
     """
-    for variable in SIZE_VARIABLES:
-        if variable in os.environ:
-            return int(os.environ[variable])
-    step = os.environ.get("SLURM_STEP_ID")
-    if step is None or int(step) >= FIRST_RESERVED_SLURM_STEP:
+    size = first_number(*SIZE_VARIABLES)
+    if size is not None:
+        return size
+    step = first_number("SLURM_STEP_ID")
+    if step is None or step >= FIRST_RESERVED_SLURM_STEP:
         return None
-    tasks = os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS")
-    return int(tasks) if tasks else None
+    return first_number("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+
+
+def launched_rank() -> int:
+    """The rank that the launcher gave to this process; 0 without a launcher. Starts no MPI."""
+    return 0 if launched() is None else first_number(*RANK_VARIABLES) or 0
+
+
+def first_number(*variables: str) -> int | None:
+    """The first of these environment variables that is a whole number."""
+    values = (os.environ.get(variable, "") for variable in variables)
+    return next((int(value) for value in values if value.isascii() and value.isdigit()), None)
+
+
+def is_connected() -> bool:
+    """Whether this process is one of several ranks, which all end by the exception that it does not catch."""
+    return isinstance(sys.excepthook, FirstFailure) and sys.excepthook.ranks > 1
 
 
 def connect(timeout_seconds: float = 60.0) -> "MpiCommunicator":
@@ -71,8 +88,10 @@ def connect(timeout_seconds: float = 60.0) -> "MpiCommunicator":
     launcher's (3 for those others). At exit `close` is called. Waiting for a message longer than
     `timeout_seconds` raises `Deadlock`.
 
-    Raises `LaunchError` without an MPI library, or when the launcher belongs to another one.
+    Raises `LaunchError` without an MPI library, or when the launcher belongs to another one, and
+    `CollectiveError` for a `timeout_seconds` that is not positive and finite.
     """
+    check_timeout(timeout_seconds)
     start_mpi()
     from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
 
@@ -108,8 +127,7 @@ def start_mpi() -> None:
 
 def foreign_launcher(vendor: str) -> Exception | SystemExit:
     """What ends ranks whom the launcher cannot acquaint with each other: only the first says why."""
-    number = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0")
-    if number != "0":
+    if launched_rank() > 0:
         return SystemExit(LaunchError.exit_code)
     return LaunchError(
         f"the launcher started {launched()} ranks but belongs to another MPI library than mpi4py, "
@@ -121,6 +139,27 @@ def own_launcher() -> str:
     """The mpiexec that belongs to this interpreter's MPI library, as far as can be told."""
     beside = Path(sys.executable).with_name("mpiexec")
     return str(beside) if beside.exists() else "mpiexec"
+
+
+FAREWELL = 0x7FFF
+"""The tag of the last message between two ranks; the largest that every MPI library has."""
+
+
+@cache
+def dtype_tag(dtype: np.dtype[Any]) -> int:
+    """The tag of messages of this dtype, the same in every process; two dtypes nearly never share one."""
+    return zlib.crc32(spelled(dtype).encode()) % FAREWELL
+
+
+def spelled(dtype: np.dtype[Any]) -> str:
+    """
+    >>> spelled(np.dtype("f4")), spelled(np.dtype([("re", "f4"), ("im", "f4")]))
+    ('float32', '8 bytes: re float32 at 0, im float32 at 4')
+    """
+    if dtype.fields is None:
+        return str(dtype)
+    fields = (f"{name} {spelled(of)} at {offset}" for name, (of, offset, *_) in dtype.fields.items())
+    return f"{dtype.itemsize} bytes: {', '.join(fields)}"
 
 
 UNFINISHED: list[list[deque["Departure"]]] = []
@@ -140,6 +179,7 @@ class MpiCommunicator:
     def __init__(self, comm: "MPI.Intracomm", timeout_seconds: float = 60.0) -> None:
         from mpi4py import MPI  # noqa: PLC0415 - whoever has a comm has it loaded
 
+        check_timeout(timeout_seconds)
         self.rank = comm.rank
         self.size = comm.size
         self.processor_name = MPI.Get_processor_name()
@@ -150,15 +190,21 @@ class MpiCommunicator:
         self._status = MPI.Status()
         self._copies = Copies()
         self._departures: list[deque[Departure]] = [deque() for _ in range(comm.size)]
+        self._unheard = set(range(comm.size))
+        self._unclaimed: list[Unclaimed] = []
+        self._leaving = False
         UNFINISHED.append(self._departures)
 
     def take_buffers_from(self, allocate: Allocator) -> None:
         """Let memory for messages come from `allocate`, so that a ledger sees it."""
         self._copies.allocate = allocate
 
-    def channel(self) -> "MpiCommunicator":
-        """Another communicator of the same ranks, in which messages travel apart from those in this one."""
-        return MpiCommunicator(self._comm.Dup(), self.timeout_seconds)
+    def channel(self, timeout_seconds: float | None = None) -> "MpiCommunicator":
+        """Another communicator of the same ranks, in which messages travel apart from those in this one.
+
+        Its `timeout_seconds` are those of this one, unless given. Nobody closes it at exit.
+        """
+        return MpiCommunicator(self._comm.Dup(), timeout_seconds or self.timeout_seconds)
 
     def exchange(
         self,
@@ -186,14 +232,47 @@ class MpiCommunicator:
         self._complete(into, source, reduce)
 
     def close(self) -> None:
-        """Wait until all that was sent has left; raises `Deadlock` naming who does not receive."""
-        for to, departures in enumerate(self._departures):
-            for departure in departures:
-                self._poll(
-                    departure.request.Test,
-                    f"for rank {to} to receive {departure.sent_bytes} bytes",
+        """Wait, up to `timeout_seconds`, until all that was sent has left and every other rank closes too.
+
+        Nothing may be sent afterwards. A rank that still computes when the time is over is not waited for.
+
+        Raises `CollectiveError` naming a rank whose message was not received here, and `Deadlock` naming one that
+        does not receive.
+        """
+        if not self._leaving:
+            self._leaving = True
+            for to in range(self.size):
+                self._comm.Isend(np.empty(0, np.uint8), to, FAREWELL).Free()
+        deadline = time.monotonic() + self.timeout_seconds
+        while not self._all_have_left() and time.monotonic() < deadline:
+            os.sched_yield()
+        for source in range(self.size):
+            unclaimed = sum(message.source == source for message in self._unclaimed)
+            if unclaimed:
+                raise CollectiveError(
+                    f"rank {self.rank} ended without receiving {unclaimed} message(s) from rank {source}: "
+                    "every send needs its receive"
                 )
-            departures.clear()
+        for to, departures in enumerate(self._departures):
+            if departures:
+                raise self._waited(f"for rank {to} to receive {departures[0].sent_bytes} bytes")
+
+    def _all_have_left(self) -> bool:
+        """Whether all that was sent from here has left, and every rank's farewell is here."""
+        for departures in self._departures:
+            while departures and departures[0].request.Test():
+                departures.popleft()
+        for source in list(self._unheard):
+            message = self._comm.Improbe(source, status=self._status)
+            if message is None:
+                continue
+            landing = np.empty(self._status.Get_count(), np.uint8)
+            arriving = Unclaimed(source, message.Irecv(landing), landing)
+            if self._status.Get_tag() == FAREWELL:
+                self._unheard.discard(source)
+            else:
+                self._unclaimed.append(arriving)
+        return not self._unheard and not any(self._departures)
 
     def _post(self, outgoing: Array, to: int) -> None:
         departures = self._departures[to]
@@ -201,19 +280,19 @@ class MpiCommunicator:
             self._copies.give(departures.popleft().memory)
         memory = self._copies.take(outgoing.nbytes)
         np.copyto(shaped(memory, outgoing), outgoing)
-        request = self._comm.Isend(memory[: outgoing.nbytes], to)
+        request = self._comm.Isend(memory[: outgoing.nbytes], to, dtype_tag(outgoing.dtype))
         departures.append(Departure(request, memory, outgoing.nbytes))
 
     def _complete(self, into: Array, source: int, reduce: Reduction | None) -> None:
         if reduce is None and into.flags.c_contiguous:
-            self._receive(into.reshape(-1).view(np.uint8), source)
+            self._receive(into.reshape(-1).view(np.uint8), source, into.dtype)
             return
         memory = self._copies.take(into.nbytes)
-        self._receive(memory[: into.nbytes], source)
+        self._receive(memory[: into.nbytes], source, into.dtype)
         deliver(shaped(memory, into), into, reduce)
         self._copies.give(memory)
 
-    def _receive(self, landing: Bytes, source: int) -> None:
+    def _receive(self, landing: Bytes, source: int, dtype: np.dtype[Any]) -> None:
         """Fill `landing` with the next message of `source`.
 
         A message is matched before it is received, so that its length is known: MPI may do anything
@@ -221,14 +300,18 @@ class MpiCommunicator:
         """
         awaited = f"for a message from rank {source}"
         message = self._poll(lambda: self._comm.Improbe(source, status=self._status), awaited)
-        sent_bytes = self._status.Get_count()
+        sent_bytes, tag = self._status.Get_count(), self._status.Get_tag()
         fits = sent_bytes == landing.nbytes
         request = message.Irecv(landing if fits else np.empty(sent_bytes, np.uint8))
         self._poll(request.Test, awaited)
-        if not fits:
+        if tag == FAREWELL:
+            self._unheard.discard(source)
+            raise Deadlock(f"rank {self.rank} waits {awaited}, which has finished")
+        if not fits or tag != dtype_tag(dtype):
+            other = "" if tag == dtype_tag(dtype) else " of another dtype"
             raise CollectiveError(
-                f"rank {source} sent {sent_bytes} bytes to rank {self.rank}, which receives them "
-                f"into {landing.nbytes} bytes: both sides must name the same length and dtype"
+                f"rank {source} sent {sent_bytes} bytes{other} to rank {self.rank}, which receives them "
+                f"into {landing.nbytes} bytes of {dtype}: both sides must name the same length and dtype"
             )
 
     def _poll(self, done: Callable[[], Result | None], awaited: str) -> Result:
@@ -236,13 +319,16 @@ class MpiCommunicator:
         deadline = time.monotonic() + self.timeout_seconds
         while not result:
             if time.monotonic() > deadline:
-                raise Deadlock(
-                    f"rank {self.rank} waited {self.timeout_seconds:g} s {awaited}: every send "
-                    "needs its receive, and a slow rank a longer timeout_seconds"
-                )
+                raise self._waited(awaited)
             os.sched_yield()
             result = done()
         return result
+
+    def _waited(self, awaited: str) -> Deadlock:
+        return Deadlock(
+            f"rank {self.rank} waited {self.timeout_seconds:g} s {awaited}: every send "
+            "needs its receive, and a slow rank a longer timeout_seconds"
+        )
 
     def _check_outgoing(self, outgoing: Array, to: int) -> None:
         check_rank(to, self.size, "to")
@@ -251,8 +337,13 @@ class MpiCommunicator:
     def _check_into(self, into: Array, source: int) -> None:
         check_rank(source, self.size, "source")
         check_array(into, "into")
-        if not into.flags.writeable:
-            raise CollectiveError("into is read-only; receive into a copy of it")
+        check_into(into)
+
+
+def check_timeout(seconds: Any) -> None:
+    """Refuse anything but a positive finite number."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf:
+        raise CollectiveError(f"timeout_seconds={seconds!r}: a positive finite number of seconds")
 
 
 def check_array(array: object, role: str) -> None:
@@ -274,6 +365,14 @@ class Departure(NamedTuple):
     request: "MPI.Request"
     memory: Bytes
     sent_bytes: int
+
+
+class Unclaimed(NamedTuple):
+    """A message that nobody has asked for, on its way into `landing`."""
+
+    source: int
+    request: "MPI.Request"
+    landing: Bytes
 
 
 class Copies:
@@ -315,6 +414,7 @@ class FirstFailure:
     """
 
     def __init__(self, world: "MPI.Comm", host: "MPI.Comm") -> None:
+        self.ranks = world.size
         self._world = world
         created, name = tempfile.mkstemp(prefix="zerosim-") if host.rank == 0 else (None, None)
         self._floor = os.open(host.bcast(name), os.O_RDWR)
@@ -336,7 +436,7 @@ class FirstFailure:
             time.sleep(FORWARDING)
         else:
             time.sleep(LAST_WORDS)
-        self._world.Abort(error.exit_code if isinstance(error, ZerosimError) else FAILURE)
+        self._world.Abort(exit_code(error))
 
     def _has_the_floor(self) -> bool:
         try:
@@ -346,16 +446,18 @@ class FirstFailure:
         return True
 
     def _account(self, error: BaseException) -> str:
-        if isinstance(error, ZerosimError):
-            return f"zerosim: rank {self._world.rank}: {error}\n"
-        if isinstance(error, KeyboardInterrupt):
-            return f"zerosim: rank {self._world.rank}: interrupted\n"
-        return f"zerosim: rank {self._world.rank}:\n{''.join(traceback.format_exception(error))}"
+        rank, said = f"rank {self._world.rank}", last_words(error)
+        if not said:
+            return ""
+        if said.startswith(f"{rank} "):
+            return f"zerosim: {said}\n"
+        separator = "" if said.startswith("\n") else " "
+        return f"zerosim: {rank}:{separator}{said}\n"
 
 
 def close_or_fail(comm: MpiCommunicator, first_failure: FirstFailure) -> None:
     """Close `comm`; what prevents it ends all ranks, as an uncaught exception does."""
     try:
         comm.close()
-    except Deadlock as error:
+    except ZerosimError as error:
         first_failure(type(error), error, error.__traceback__)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zerosim.comm import Communicator, Payload, Reduction
-from zerosim.worlds.local import Sends, spawn
+from zerosim.worlds.local import Sends, StillRunning, spawn
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,17 @@ class Recording:
 
 
 def record(
-    program: Callable[[Communicator, Any], Any], vectors: Sequence[Any], *, sends: Sends = "buffered", seed: int = 0
+    program: Callable[[Communicator, Any], Any],
+    vectors: Sequence[Any],
+    *,
+    sends: Sends = "buffered",
+    seed: int = 0,
+    limit_seconds: float | None = None,
 ) -> Recording:
     """Run `program(comm, vectors[comm.rank])` on every rank and write down what happens.
 
-    A failure does not raise; it stands in the recording, beside what happened before.
+    A failure does not raise; it stands in the recording, beside what happened before. Only a program that has not
+    ended after `limit_seconds` raises `StillRunning`: its ranks might go on writing.
 
     >>> from zerosim.collectives import ring
     >>> from zerosim.sharding import split
@@ -73,7 +79,9 @@ def record(
         return program(Witness(comm, vectors[comm.rank], recording, posted), vectors[comm.rank])
 
     try:
-        recording.results = spawn(witnessed, len(vectors), sends=sends, seed=seed)
+        recording.results = spawn(witnessed, len(vectors), sends=sends, seed=seed, limit_seconds=limit_seconds)
+    except StillRunning:
+        raise
     except Exception as error:
         recording.failure = error
     return recording

@@ -1,0 +1,97 @@
+"""Benchmarks measure what they say, on a model so small that nobody waits; nothing here asserts a time."""
+
+import json
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from tests.mpi.launch import mpirun
+from zerosim import bench
+from zerosim.bench import Duration, Overhead, Timing, time_ledgers, time_steps, time_worlds
+from zerosim.cli import main
+from zerosim.report.bench_table import show_durations, show_overheads, show_timings
+from zerosim.stages import STAGES
+from zerosim.worlds.local import spawn
+
+
+@pytest.fixture
+def _small(monkeypatch):
+    monkeypatch.setattr(bench, "WIDTHS", (5, 4, 3))
+    monkeypatch.setattr(bench, "BATCH", 4)
+
+
+def shown(show, measured):
+    console = Console(file=StringIO(), width=120)
+    show(console, measured)
+    return console.file.getvalue()
+
+
+@pytest.mark.usefixtures("_small")
+@pytest.mark.parametrize(("measure", "show"), [(time_steps, show_timings), (time_ledgers, show_overheads)])
+def test_every_stage_is_timed_in_every_round(measure, show):
+    measured, nothing = spawn(lambda comm: measure(comm, 3), ranks=2)
+    assert nothing is None
+    assert [each.stage for each in measured] == list(STAGES)
+    for each in measured:
+        assert len(each.ratios) == 3
+        low, high = each.document()["ratio_range"]
+        assert 0 < low <= each.document()["ratio"] <= high
+    assert all(row.title in shown(show, measured) for row in STAGES.values())
+
+
+@pytest.mark.usefixtures("_small")
+def test_the_ledger_is_there_in_one_step_and_not_in_the_other():
+    def program(comm):
+        counted, plain = bench.counted(comm, "zero3"), bench.plain(comm, "zero3")
+        for trained in (counted, plain):
+            next(bench.steps(trained))
+        counts, ledger = counted[1].comm, counted[1].allocate
+        return counts.sent_bytes, ledger.total, plain[1].comm is comm, plain[1].allocate
+
+    for sent_bytes, total, bare, allocate in spawn(program, ranks=2):
+        assert sent_bytes > 0
+        assert total > 0
+        assert bare
+        assert allocate is bench.allocate
+
+
+def test_a_ratio_is_taken_within_its_round():
+    assert Timing("ddp", [3.0, 8.0], [4.0, 8.0]).ratios == [1.5, 2.0]
+    assert Overhead("ddp", [3.0, 8.0, 1.0], [2.0, 8.0, 2.0]).document() == {
+        "stage": "ddp", "counted_seconds": 3.0, "plain_seconds": 2.0, "ratio": 1.0, "ratio_range": [0.5, 1.5],
+    }
+
+
+def test_the_worlds_do_what_is_timed():
+    durations = time_worlds(ranks=6, proved_ranks=4, examples=5)
+    assert [each.what for each in durations] == [
+        "ring all-reduce of shapes on 6 ranks", "proof of the ring all-reduce on 4 ranks",
+        "5 examples of a law on up to 8 ranks",
+    ]
+    assert "on 4 ranks" in shown(show_durations, durations)
+
+
+def test_figures_are_written_as_json(monkeypatch, tmp_path):
+    monkeypatch.setattr("zerosim.commands.bench.time_worlds", lambda: [Duration("nothing", 0.5)])
+    monkeypatch.setattr("zerosim.commands.bench.launched", lambda: None)
+    assert main(["bench", "worlds", "--json", str(tmp_path / "out.json")]) == 0
+    assert json.loads((tmp_path / "out.json").read_text()) == {
+        "schema": "zerosim.bench/1", "tasks": [{"what": "nothing", "seconds": 0.5}],
+    }
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("what", ["step", "ledger"])
+def test_the_command_measures_on_real_processes(what, tmp_path):
+    out = tmp_path / "out.json"
+    done = mpirun(2, ["-m", "zerosim", "bench", what, "--rounds", "1", "--json", str(out)])
+    assert done.returncode == 0, done.stderr
+    assert [each["stage"] for each in json.loads(out.read_text())["stages"]] == list(STAGES)
+
+
+@pytest.mark.mpi
+def test_the_local_world_is_not_measured_under_mpirun():
+    done = mpirun(2, ["-m", "zerosim", "bench", "worlds"])
+    assert done.returncode == 2
+    assert "run it without mpirun" in done.stderr

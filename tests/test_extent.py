@@ -1,0 +1,67 @@
+"""Shapes without values: every collective runs on them, and sends what it would send of real arrays."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerosim.collectives import ALGORITHMS
+from zerosim.errors import CollectiveError
+from zerosim.extent import Extent
+from zerosim.instruments.traffic import Traffic
+from zerosim.sharding import bounds
+from zerosim.subject import named_subject
+from zerosim.worlds.local import spawn
+
+COLLECTIVES = [name for name, row in ALGORITHMS.items() if row.collective != "barrier"]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_the_whole_family_sends_the_declared_bytes(name, dtype):
+    row, subject = ALGORITHMS[name], named_subject(name)
+    for size in filter(row.serves, [1, 2, 3, 4, 5, 8]):
+        count = 10**6 * size if subject.even else 10**6 * size - 3
+        chunk_bytes = [(stop - start) * np.dtype(dtype).itemsize for start, stop in bounds(count, size)]
+
+        def program(comm):
+            traffic = Traffic(comm)
+            subject(traffic, Extent(count, dtype), root=comm.size - 1)
+            return traffic.sent_bytes, traffic.messages
+
+        assert spawn(program, size) == [
+            (row.sent_bytes(chunk_bytes, rank, size - 1), row.messages(rank, size, size - 1)) for rank in range(size)
+        ]
+
+
+@given(size=st.integers(0, 20), start=st.integers(-25, 25) | st.none(), stop=st.integers(-25, 25) | st.none())
+def test_a_slice_is_as_long_as_an_arrays(size, start, stop):
+    array, extent = np.empty(size, np.int16), Extent(size, np.int16)
+    part, real = extent[start:stop], array[start:stop]
+    assert (len(part), part.size, part.shape, part.dtype, part.nbytes) == (
+        len(real), real.size, real.shape, real.dtype, real.nbytes
+    )
+
+
+def test_a_reduction_leaves_an_extent():
+    left, right = Extent(4, np.float32), Extent(4, np.float32)
+    assert len(np.add(left, right, out=right)) == len(np.maximum(left, right)) == 4
+
+
+@pytest.mark.parametrize("reduce", [
+    lambda: np.add(Extent(4, np.float32), Extent(5, np.float32)),
+    lambda: np.add.reduce(Extent(4, np.float32)),
+])
+def test_what_cannot_be_reduced_is_refused(reduce):
+    with pytest.raises(CollectiveError, match=r"np\.add of extents .*: their lengths must be equal"):
+        reduce()
+
+
+@pytest.mark.parametrize("into", [Extent(5, np.float32), Extent(4, np.float64)])
+def test_a_message_must_fit_as_an_array_must(into):
+    def program(comm):
+        comm.send(Extent(4, np.float32), to=0)
+        comm.recv(into=into, source=0)
+
+    with pytest.raises(CollectiveError, match="rank 0 sent 4 × float32 to rank 0, which receives it into"):
+        spawn(program, 1)

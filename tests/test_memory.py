@@ -1,0 +1,317 @@
+"""The ledger of memory: the life of every array, held against Python's tracemalloc, and against planted leaks."""
+
+import gc
+import threading
+import tracemalloc
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.training import labelled, run, sabotaged, scenario
+from zerosim.instruments.memory import KINDS, Ledger
+from zerosim.instruments.traffic import Traffic
+from zerosim.optim import PIECE
+from zerosim.recipe import prepare
+from zerosim.sharding import padded
+from zerosim.stages import STAGES
+from zerosim.worlds.local import spawn
+
+FLOAT_BYTES = 4
+SCRATCH = 3 * PIECE * FLOAT_BYTES  # the optimizer's, for one piece at a time
+PYTHON = 1 << 15  # what is no array's: frames, lists, the arrays' headers
+
+
+def recipe_of(stage, ranks, precision="fp32"):
+    base = scenario(ranks=ranks, micro_batches=ranks, steps=2, stages=(stage,), hidden=(300, 500))
+    return prepare(replace(base, train=replace(base.train, precision=precision)), labelled())
+
+
+def arrays_alive():
+    """Bytes of all of NumPy's arrays that were made since tracing began."""
+    only = tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)
+    return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces([only]).traces)
+
+
+@contextmanager
+def tracing():
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        tracemalloc.stop()
+
+
+def traced(recipe):
+    """The bytes of one ledger for all ranks, and Python's: after the first step, and at most in the second."""
+    stage, ledger, ranks = STAGES[recipe.stage], Ledger(), recipe.scenario.world.ranks
+    batches = [list(recipe.batches(rank)) for rank in range(ranks)]
+
+    def first_step(comm):
+        replica = recipe.replica(Traffic(comm), ledger)
+        stage.keep(replica, recipe.initial)
+        stage.step(replica, batches[comm.rank][0])
+        return replica
+
+    def second_step(comm):
+        replicas[comm.rank].comm = Traffic(comm)
+        stage.step(replicas[comm.rank], batches[comm.rank][1])
+
+    with tracing():
+        before = arrays_alive()
+        replicas = spawn(first_step, ranks)
+        resting = ledger.total, arrays_alive() - before
+        beside, _ = tracemalloc.get_traced_memory()
+        ledger.begin_peak()
+        tracemalloc.reset_peak()
+        spawn(second_step, ranks)
+        peak = ledger.peak_total, tracemalloc.get_traced_memory()[1] - beside + resting[1]
+    return resting, peak
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("stage", STAGES)
+def test_between_steps_every_byte_of_numpys_is_in_the_ledger(stage, ranks, precision):
+    (counted, python), _ = traced(recipe_of(stage, ranks, precision))
+    assert counted == python > 0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("stage", STAGES)
+def test_at_the_peak_the_ledger_misses_only_what_is_gone_at_once(stage, ranks, precision):
+    """A piece of scratch, messages on their way, and in mixed precision one layer's weights and gradients widened."""
+    recipe = recipe_of(stage, ranks, precision)
+    _, (counted, python) = traced(recipe)
+    largest = max(padded(unit.count, ranks) for unit in recipe.model.units) * FLOAT_BYTES
+    passing = SCRATCH + PYTHON + (largest if ranks > 1 else 0) + (2 * largest if precision == "fp16" else 0)
+    assert counted <= python <= counted + passing
+
+
+def test_an_array_that_the_ledger_does_not_know_is_seen(monkeypatch):
+    hoard = []
+
+    def step(replica, batch):
+        hoard.append(np.ones(100))
+        return honest.step(replica, batch)
+
+    honest = STAGES["zero2"]
+    monkeypatch.setitem(STAGES, "zero2", sabotaged(STAGES, "zero2", step=step))
+    (counted, python), _ = traced(recipe_of("zero2", 1))
+    assert python == counted + 800
+
+
+# The life of an array.
+
+
+def handed_out(ledger, count=6, kind="buffers", owner="unit"):
+    return ledger(count, np.float32, kind=kind, owner=owner)
+
+
+HOLDS = {
+    "itself": lambda array: array,
+    "a slice": lambda array: array[2:4],
+    "a slice of a slice": lambda array: array[1:][::2],
+    "a reshape": lambda array: array.reshape(2, 3).T,
+    "a view of other bytes": lambda array: array.view(np.uint8)[5:6],
+    "a memoryview": memoryview,
+    "a closure": lambda array: lambda: array,
+    "an iterator": iter,
+}
+
+
+@pytest.mark.parametrize("hold", HOLDS.values(), ids=HOLDS)
+def test_an_array_is_alive_for_as_long_as_anything_holds_it(hold):
+    ledger = Ledger()
+    held = hold(handed_out(ledger))
+    assert ledger.total == ledger.now["buffers"] == 24
+    del held
+    assert ledger.total == ledger.now["buffers"] == 0
+
+
+def test_a_copy_does_not_keep_it_alive():
+    ledger = Ledger()
+    copy = handed_out(ledger)[:2].copy()
+    assert (len(copy), ledger.total) == (2, 0)
+
+
+def test_an_exception_keeps_what_its_frames_hold():
+    ledger = Ledger()
+
+    def fails():
+        array = handed_out(ledger)
+        raise ValueError(len(array))
+
+    try:
+        fails()
+    except ValueError as error:
+        kept = error
+    assert ledger.total == 24
+    del kept
+    assert ledger.total == 0
+
+
+def test_what_holds_itself_is_alive_until_it_is_collected():
+    ledger = Ledger()
+    circle = [handed_out(ledger)]
+    circle.append(circle)
+    del circle
+    assert ledger.total == 24
+    gc.collect()
+    assert ledger.total == 0
+
+
+def test_threads_share_a_ledger():
+    ledger, together = Ledger(), threading.Barrier(4)
+
+    def work():
+        together.wait()
+        for _ in range(500):
+            held = [handed_out(ledger, kind=kind) for kind in KINDS]
+            ledger.owners("buffers")
+            del held
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ledger.total == sum(ledger.now.values()) == 0
+    assert 5 * 24 <= ledger.peak_total <= 4 * 5 * 24
+
+
+OPERATIONS = st.lists(
+    st.tuples(st.sampled_from(["take", "view", "drop", "begin"]), st.integers(0, 5), st.sampled_from(KINDS)),
+    max_size=40,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(OPERATIONS)
+def test_any_history_is_kept_as_by_hand(operations):
+    """Beside the ledger, a list: what was handed out, with a number, and an array or a view that holds it."""
+    ledger, held, peak, most = Ledger(), [], Counter(), 0
+    for number, (operation, choice, kind) in enumerate(operations):
+        if operation == "take":
+            held.append(((number, kind, 4 * choice), handed_out(ledger, choice, kind)))
+        elif operation == "begin":
+            ledger.begin_peak()
+            peak, most = Counter(), 0
+        elif held and operation == "view":
+            handed, array = held[choice % len(held)]
+            held.append((handed, array[1:]))
+        elif held:
+            del held[choice % len(held)]
+        array = None
+        now = Counter()
+        for _, each, size in {handed for handed, _ in held}:
+            now[each] += size
+        peak, most = peak | now, max(most, now.total())
+        assert +ledger.now == +now
+        assert +ledger.peak == +peak
+        assert (ledger.total, ledger.peak_total) == (now.total(), most)
+
+
+def test_what_is_collected_while_owners_are_counted_does_no_harm():
+    class Collecting(str):
+        def __hash__(self):
+            gc.collect()
+            return 0
+
+    ledger, owner = Ledger(), Collecting("layers.0")
+    held = handed_out(ledger, owner=owner)
+    circle = [handed_out(ledger)]
+    circle.append(circle)
+    del circle
+    assert ledger.owners("buffers")[owner] == held.nbytes
+    assert ledger.total == 24
+
+
+def test_owners_are_told_apart():
+    ledger = Ledger()
+    held = [handed_out(ledger, 3, "gradients", owner) for owner in ("layers.0", "layers.1", "layers.0")]
+    assert ledger.owners("gradients") == {"layers.0": 24, "layers.1": 12}
+    assert ledger.owners("parameters") == {}
+    held.pop(0)
+    assert ledger.owners("gradients") == {"layers.0": 12, "layers.1": 12}
+
+
+def test_a_curve_has_every_change_from_its_begin_to_its_end():
+    ledger = Ledger()
+    before = handed_out(ledger)
+    began = ledger.begin_curve()
+    during = handed_out(ledger, 2)
+    del during
+    ledger.end_curve()
+    after = handed_out(ledger, 9)
+    times, now = zip(*ledger.curve, strict=True)
+    assert [each["buffers"] for each in now] == [24, 32, 24]
+    assert times[0] == began
+    assert list(times) == sorted(times)
+    assert len(before) + len(after) == 15
+
+
+# Planted leaks, in a whole run.
+
+
+def gathering(replica, done):
+    """Let `done` see every gathered unit of `replica`."""
+    gather = replica.gather
+
+    def watched(unit):
+        full = gather(unit)
+        done(unit, full)
+        return full
+
+    replica.gather = watched
+
+
+def test_a_gathered_layer_that_is_never_released_fails_the_run_and_is_named(monkeypatch):
+    hoard, replicas = [], {}
+
+    def step(replica, batch):
+        replicas[replica.comm.rank] = replica
+        gathering(replica, lambda unit, full: hoard.append(full) if unit.name == "layers.1" else None)
+        return honest.step(replica, batch)
+
+    honest = STAGES["zero3"]
+    monkeypatch.setitem(STAGES, "zero3", sabotaged(STAGES, "zero3", step=step))
+    outcome = run(steps=1, stages=("zero2", "zero3"))
+    assert any(what.startswith("bytes kept") and "layers.1's parameters" in what for _, what in outcome.failures)
+    assert {name for name, _ in outcome.failures} == {"Stage III"}
+    memory = outcome.stages[1].memory[0]
+    kept = {unit.name: 4 * padded(unit.count, 3) for unit in outcome.recipe.model.units}
+    held = replicas[0].allocate.owners("parameters")
+    surplus = {name: held[name] - kept[name] // 3 for name in kept}
+    assert surplus == {"layers.0": 0, "layers.1": 2 * kept["layers.1"], "layers.2": 0}
+    assert memory.resting_bytes["parameters"] - memory.formula_bytes["parameters"] == surplus["layers.1"]
+
+
+def test_a_layer_that_is_released_late_passes_between_steps_and_fails_at_the_peak(monkeypatch):
+    def step(replica, batch):
+        late = []
+        gathering(replica, lambda unit, full: late.append(full))
+        loss = honest.step(replica, batch)
+        del replica.gather
+        return loss
+
+    honest = STAGES["zero3"]
+    monkeypatch.setitem(STAGES, "zero3", sabotaged(STAGES, "zero3", step=step))
+    assert run(stages=("zero3",)).failures == [("Stage III", "more is alive at the peak than should be")]
+
+
+def test_gradients_that_are_kept_in_full_fail_the_run(monkeypatch):
+    def step(replica, batch):
+        replica.keep_shard = replica.keep
+        return honest.step(replica, batch)
+
+    honest = STAGES["zero2"]
+    monkeypatch.setitem(STAGES, "zero2", sabotaged(STAGES, "zero2", step=step))
+    (_, what), *_ = run(stages=("zero2",)).failures
+    assert what.startswith("bytes kept are not the formula's")
+    assert "layers.0's gradients" in what

@@ -1,0 +1,387 @@
+"""Precision, accumulation, clipping, schedules and every variant of a stage: alone, and in any combination."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.mpi.launch import mpirun
+from tests.training import labelled, sabotaged, scenario
+from zerosim.allocation import allocate
+from zerosim.errors import CollectiveError, Deadlock
+from zerosim.instruments.traffic import Traffic
+from zerosim.recipe import prepare
+from zerosim.run import Silent, alike_everywhere, run_locally
+from zerosim.scaling import INITIAL_SCALE
+from zerosim.scenario import load, load_dataset
+from zerosim.sharding import chunk_length
+from zerosim.stages import STAGES
+from zerosim.updating import MASTER, Schedule
+from zerosim.worlds.local import spawn
+
+SECTIONS = ("model", "train", "parallel")
+
+
+def varied(base=None, **changes):
+    """`base` with keys of [model], [train] and [parallel], each of which is in one section alone."""
+    found = base or scenario()
+    for section in SECTIONS:
+        there = getattr(found, section)
+        mine = {key: value for key, value in changes.items() if hasattr(there, key)}
+        found = replace(found, **{section: replace(there, **mine)})
+    assert all(any(hasattr(getattr(found, section), key) for section in SECTIONS) for key in changes)
+    return found
+
+
+def run(base=None, *, dataset=None, **changes):
+    return run_locally(prepare(varied(base, **changes), dataset or labelled()), Silent(), keep_weights=True)
+
+
+def tensors(stage):
+    """The final weights by parameter."""
+    return {name: view for unit, flat in stage.weights.items() for name, view in unit.views(flat).items()}
+
+
+def replicas(name, dataset, **changes):
+    """Each rank's replica at the end of training by one stage."""
+    recipe = prepare(varied(stages=(name,), **changes), dataset)
+
+    def program(comm):
+        replica = recipe.replica(Traffic(comm), allocate)
+        STAGES[name].keep(replica, recipe.initial)
+        for batch in recipe.batches(comm.rank):
+            STAGES[name].step(replica, batch)
+        return replica
+
+    with alike_everywhere():
+        return spawn(program, recipe.scenario.world.ranks)
+
+
+# The whole cross.
+
+
+@st.composite
+def scenarios(draw):
+    """Any scenario of all four stages; the plainest is the smallest."""
+
+    def one_of(*choices):
+        return draw(st.sampled_from(choices))
+
+    accumulation = one_of("boundary", "micro_batch")
+    order = one_of("ring", "rank") if accumulation == "micro_batch" else one_of("ring", "rank", "tree", "exact")
+    ranks = one_of(1, 2, 4, 8) if order == "tree" else draw(st.integers(1, 8))
+    parts = one_of(1, 2) if order == "tree" else draw(st.integers(1, 3))
+    hidden = draw(st.lists(st.integers(1, 7), max_size=3).map(tuple))
+    groups = [[0]]
+    for layer in range(1, len(hidden) + 1):
+        if draw(st.booleans()):
+            groups[-1].append(layer)
+        else:
+            groups.append([layer])
+    frozen = [unit for unit in groups if one_of(False, False, True)] if len(groups) > 1 else []
+    prefetch = draw(st.booleans())
+    base = scenario(
+        ranks=ranks, hidden=hidden, micro_batches=ranks * parts, micro_batch=draw(st.integers(1, 3)), steps=3,
+        activation=one_of("relu", "tanh", "gelu"), optimizer=one_of("sgd", "momentum", "adam", "adamw"),
+        learning_rate=one_of(0.01, 0.3), order=order, seed=draw(st.integers(0, 9)),
+    )
+    return varied(
+        base, accumulation=accumulation, units=tuple(map(tuple, groups)), prefetch=prefetch,
+        frozen=tuple(layer for unit in frozen for layer in unit) if len(frozen) < len(groups) else (),
+        precision=one_of("fp32", "fp16", "bf16"), loss_scale=one_of("dynamic", 1.0, 1024.0),
+        accumulate_dtype=one_of("weights", "fp32"), reduce_dtype=one_of("weights", "fp32"),
+        gradients=one_of("reduce_scatter", "all_reduce"), publish=one_of("weights", "updates", "broadcasts"),
+        reshard_after_forward=prefetch or draw(st.booleans()), clip_norm=one_of(0.0, 0.1, 1.0),
+        schedule=one_of("constant", "cosine"), warmup_steps=one_of(0, 2),
+        weight_decay=one_of(0.0, 0.1), decay_biases=draw(st.booleans()),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(scenarios())
+def test_any_combination_is_equal_to_one_process_and_within_the_formulas(drawn):
+    assert run(drawn).failures == []
+
+
+# Loss scaling.
+
+
+def one_large_sample():
+    """Gradients of one rank's first micro-batch overflow float16 under the initial loss scale."""
+    data = labelled(samples=12)
+    data.x[:] *= 0.1
+    data.x[3] = 60.0
+    return data
+
+
+OVERFLOWING = {"precision": "fp16", "optimizer": "adam", "activation": "relu", "steps": 5}
+
+
+def test_steps_that_overflow_are_skipped_by_every_stage_alike():
+    outcome = run(**OVERFLOWING, dataset=one_large_sample())
+    assert outcome.failures == []
+    assert {stage.updates for stage in outcome.stages} == {outcome.stages[0].updates}
+    assert 0 < outcome.stages[0].updates < 5
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_ranks_agree_to_skip_and_to_halve_the_loss_scale(name):
+    skipped = {steps: replicas(name, one_large_sample(), **(OVERFLOWING | {"steps": steps})) for steps in (1, 5)}
+    for steps, ranks in skipped.items():
+        assert len({(replica.updates, replica.scaling.loss_scale) for replica in ranks}) == 1
+        assert ranks[0].scaling.loss_scale == INITIAL_SCALE / 2 ** (steps - ranks[0].updates)
+    assert skipped[1][0].updates == 0
+
+
+def test_a_skipped_step_changes_nothing():
+    skipped, untrained = (run(**(OVERFLOWING | {"steps": steps}), dataset=one_large_sample()) for steps in (1, 0))
+    for after, before in zip(skipped.stages, untrained.stages, strict=True):
+        assert after.updates == 0
+        assert (after.weights_sha256, after.optimizer_sha256) == (before.weights_sha256, before.optimizer_sha256)
+
+
+# Clipping, schedules, decay.
+
+
+def gradient_of_first_step(built):
+    recipe = prepare(built, labelled())
+    alone = recipe.alone()
+    initial = {unit: recipe.initial(unit) for unit in recipe.model.units}
+    _, found = alone.gradients(initial, recipe.micro_batches(1), 1.0)
+    return {name: view for unit, flat in found.items() for name, view in unit.views(flat).items()}, {
+        name: view for unit, flat in initial.items() for name, view in unit.views(flat).items()
+    }
+
+
+@pytest.mark.parametrize("clip_norm", [0.01, 0.2, 1e6])
+def test_gradients_are_clipped_as_by_pytorch(clip_norm):
+    """coefficient = min(1, max_norm / (norm + 1e-6)), and with plain SGD at rate 1 the step is the gradient."""
+    base = scenario(optimizer="sgd", learning_rate=1.0, steps=1)
+    gradients, initial = gradient_of_first_step(base)
+    norm = math.sqrt(sum(float(np.sum(g.astype(np.float64) ** 2)) for g in gradients.values()))
+    coefficient = min(1.0, clip_norm / (norm + 1e-6))
+    assert norm > 0.2
+    outcome = run(base, clip_norm=clip_norm)
+    assert outcome.failures == []
+    for stage in outcome.stages:
+        steps = {name: initial[name] - after for name, after in tensors(stage).items()}
+        for name, step in steps.items():
+            np.testing.assert_allclose(step, coefficient * gradients[name], rtol=1e-4, atol=1e-7)
+        length = math.sqrt(sum(float(np.sum(step.astype(np.float64) ** 2)) for step in steps.values()))
+        assert length == pytest.approx(min(norm, clip_norm), rel=1e-4)
+
+
+def test_the_schedules_figures():
+    warm = Schedule(0.4, "constant", warmup_steps=4, steps=8)
+    assert [warm.learning_rate(step) for step in range(1, 9)] == pytest.approx([0.1, 0.2, 0.3] + 5 * [0.4])
+    cosine = Schedule(2.0, "cosine", warmup_steps=1, steps=5)
+    assert [cosine.learning_rate(step) for step in range(1, 6)] == pytest.approx(
+        [2.0, 1 + math.sqrt(0.5), 1.0, 1 - math.sqrt(0.5), 0.0]
+    )
+
+
+def test_a_run_follows_its_schedule():
+    """Plain SGD on one and the same batch: the first step is as long as the rate says; the last, at rate 0, is none."""
+    base = scenario(optimizer="sgd", learning_rate=0.5, steps=1, stages=("zero2",))
+    gradients, initial = gradient_of_first_step(base)
+    first = run(varied(base, steps=4), warmup_steps=4, schedule="cosine", steps=4)
+    assert first.failures == []
+    slow = run(varied(base, steps=1), warmup_steps=1, learning_rate=0.125)
+    snapshots = prepare(varied(base, steps=4, schedule="cosine", warmup_steps=2), labelled())
+    history = [
+        {unit.name: flat.copy() for unit, flat in snapshot.weights.items()}
+        for snapshot in snapshots.alone().train(snapshots.global_batches())
+    ]
+    assert all(history[4][name].tobytes() == flat.tobytes() for name, flat in history[3].items())
+    assert all(history[3][name].tobytes() != flat.tobytes() for name, flat in history[2].items())
+    for name, after in tensors(slow.stages[0]).items():
+        np.testing.assert_allclose(initial[name] - after, 0.125 * gradients[name], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
+def test_without_their_decay_biases_are_as_if_there_were_none(optimizer):
+    base = scenario(optimizer=optimizer, steps=1, micro_batches=3)
+    none, weights_only, all_of_it = (
+        run(base, weight_decay=decay, decay_biases=biases)
+        for decay, biases in ((0.0, True), (0.3, False), (0.3, True))
+    )
+    assert none.failures == weights_only.failures == all_of_it.failures == []
+    for number in range(len(STAGES)):
+        without, some, every = (tensors(outcome.stages[number]) for outcome in (none, weights_only, all_of_it))
+        for name in without:
+            if name.endswith(".bias"):
+                assert some[name].tobytes() == without[name].tobytes() != every[name].tobytes()
+            else:
+                assert some[name].tobytes() == every[name].tobytes() != without[name].tobytes()
+
+
+# Frozen layers, accumulation, publication, prefetch.
+
+
+@pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (0, 1)])
+def test_frozen_layers_stay_as_they_are_and_cost_no_gradients(frozen):
+    outcome = run(frozen=frozen, micro_batches=3)
+    assert outcome.failures == []
+    recipe = outcome.recipe
+    trained = [unit for number, unit in enumerate(recipe.model.units) if number not in frozen]
+    names = {unit.name for unit in trained}
+    for stage in outcome.stages:
+        for unit, flat in stage.weights.items():
+            same = flat.tobytes() == recipe.initial(unit).tobytes()
+            assert same == (unit.name not in names)
+        for counts in stage.traffic:
+            reduced = counts.by_collective["reduce_scatter"]
+            assert reduced["calls"] == 4 * len(trained)
+            assert reduced["sent_bytes"] == 4 * sum(2 * 4 * chunk_length(unit.count, 3) for unit in trained)
+        for rank in stage.memory:
+            assert rank.rests
+
+
+def test_reducing_every_micro_batch_adds_in_another_order_and_sends_more():
+    boundary, parts = (
+        run(micro_batches=9, stages=("zero2", "zero3"), accumulation=how, learning_rate=0.3)
+        for how in ("boundary", "micro_batch")
+    )
+    assert boundary.failures == parts.failures == []
+    for once, thrice in zip(boundary.stages, parts.stages, strict=True):
+        assert once.weights_sha256 != thrice.weights_sha256
+        sent = [stage.traffic[0].by_collective["reduce_scatter"]["sent_bytes"] for stage in (once, thrice)]
+        assert sent[1] == 3 * sent[0]
+    assert [stage.volume for stage in boundary.stages] == [2, 3]
+    assert [stage.volume for stage in parts.stages] == [3 + 1, 3 * 3]
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_updates_of_rounded_weights_differ_by_their_nature(precision):
+    outcome = run(publish="updates", precision=precision, stages=("ddp", "zero1", "zero2"))
+    ddp, *others = outcome.stages
+    assert outcome.failures == []
+    assert ddp.equal
+    assert ddp.by_nature is None
+    for stage in others:
+        assert not stage.equal
+        assert stage.first_divergence is not None
+        assert stage.by_nature == f"updates are applied to {precision} weights instead of rounding the master copy"
+
+
+def test_in_float32_updates_are_as_good_as_weights():
+    outcome = run(publish="updates")
+    assert outcome.failures == []
+    assert {stage.by_nature for stage in outcome.stages} == {None}
+
+
+PREFETCHING = """
+[world]
+ranks = {ranks}
+[model]
+hidden = [30, 20, 10]
+[train]
+steps = 6
+micro_batch = 3
+micro_batches = {micro_batches}
+precision = "bf16"
+[parallel]
+stages = ["zero3"]
+prefetch = true
+accumulation = "micro_batch"
+"""
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_prefetching_beside_computation_changes_no_bit(ranks, tmp_path):
+    path = tmp_path / "prefetch.toml"
+    path.write_text(PREFETCHING.format(ranks=ranks, micro_batches=2 * ranks))
+    out = tmp_path / "out.json"
+    done = mpirun(ranks, ["-m", "zerosim", "run", str(path), "--progress", "none", "--json", str(out)])
+    assert done.returncode == 0, done.stderr
+    (there,) = json.loads(out.read_text())["stages"]
+    found = load(path)
+    (here,) = run_locally(prepare(found, load_dataset(found)), Silent()).stages
+    assert (there["weights_sha256"], there["optimizer_sha256"]) == (here.weights_sha256, here.optimizer_sha256)
+    assert [counts["sent_bytes"] for counts in there["traffic"]] == [rank.sent_bytes for rank in here.traffic]
+
+
+# Planted bugs.
+
+
+def plant(monkeypatch, name, prepare_rank, after=lambda replica: None):
+    """Let stage `name` go through every step with what `prepare_rank(replica)` makes of the replica."""
+    honest = STAGES[name]
+
+    def step(replica, batch):
+        prepare_rank(replica)
+        loss = honest.step(replica, batch)
+        after(replica)
+        return loss
+
+    monkeypatch.setitem(STAGES, name, sabotaged(STAGES, name, step=step))
+
+
+def goes_on_alone(replica):
+    """Rank 1 looks at the sums of its own chunks, and not at those of the others."""
+    if replica.comm.rank == 1 and "settle" not in vars(replica):
+        honest = replica.settle
+
+        def settle(**how):
+            honest(**how)
+            if replica.factor is None:
+                replica.factor = 1.0 / INITIAL_SCALE
+                replica.updates += 1
+
+        replica.settle = settle
+
+
+def test_a_rank_that_does_not_skip_with_the_others_is_caught_by_its_bits(monkeypatch):
+    plant(monkeypatch, "zero3", goes_on_alone)
+    outcome = run(**OVERFLOWING, stages=("zero2", "zero3"), dataset=one_large_sample())
+    assert outcome.failures == [("Stage III", "bits differ")]
+    assert outcome.stages[1].first_divergence.step == 1
+
+
+@pytest.mark.parametrize("name", ["zero1", "zero2"])
+def test_a_rank_that_publishes_what_the_others_skip_is_left_alone(monkeypatch, name):
+    plant(monkeypatch, name, goes_on_alone)
+    with pytest.raises((Deadlock, CollectiveError)):
+        run(**OVERFLOWING, stages=(name,), dataset=one_large_sample())
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_master_copy_that_stays_as_it_was_is_caught(monkeypatch, name):
+    before = {}
+
+    def remember(replica):
+        before[replica.comm.rank] = {unit: state[MASTER].copy() for unit, state in replica.optimizer.items()}
+
+    def restore(replica):
+        for unit, master in before[replica.comm.rank].items():
+            replica.optimizer[unit][MASTER][:] = master
+
+    plant(monkeypatch, name, remember, restore)
+    outcome = run(precision="bf16", stages=(name,))
+    assert outcome.failures == [(STAGES[name].title, "bits differ")]
+    assert outcome.stages[0].first_divergence.step == 2
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_one_rank_that_clips_otherwise_is_caught(monkeypatch, name):
+    def clips_less(replica):
+        if replica.comm.rank == 2:
+            replica.scaling.clip_norm = 0.011
+
+    plant(monkeypatch, name, clips_less)
+    outcome = run(clip_norm=0.01, optimizer="sgd", stages=(name,))
+    assert outcome.failures == [(STAGES[name].title, "bits differ")]
+    assert outcome.stages[0].first_divergence.step == 1
+
+
+def test_a_variant_that_sends_what_it_should_not_is_caught(monkeypatch):
+    def reduces_to_all(replica):
+        replica.manner = replace(replica.manner, reduces_to_all=True)
+
+    plant(monkeypatch, "zero1", reduces_to_all)
+    assert run(stages=("zero1",)).failures == [("Stage I", "bytes sent are not the formula's")]
