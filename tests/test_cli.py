@@ -384,3 +384,8 @@ def test_a_terminal_that_knows_only_ascii_is_enough(small):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.decode("ascii"))["title"] == "Größe −1"
     assert b"Gr??e ?1" in done.stderr
+
+
+def test_a_memory_limit_needs_processes(small, capsys):
+    assert main(["run", str(small), "--set", "world.memory_limit_mb=100"]) == 2
+    assert "run it with mpirun -n 2" in capsys.readouterr().err

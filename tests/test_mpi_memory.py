@@ -15,14 +15,15 @@ def measured(*arguments):
     done = mpirun(2, ["-m", "tests.mpi.resident", *arguments])
     assert done.returncode == 0, done.stderr
     ranks = json.loads(done.stdout)
-    assert len(ranks) == 2
+    assert len(ranks) == 2 * len([word for word in arguments if word in STAGES])
     assert {rank["parameters"] for rank in ranks} == {20_175_438}
     return ranks
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_resident_memory_is_what_the_ledger_says(stage):
-    for rank in measured(stage):
+@pytest.mark.parametrize("words", [*([stage] for stage in STAGES), [*STAGES], ["zero3", "prefetch"]], ids=" ".join)
+def test_resident_memory_is_what_the_ledger_says(words):
+    """One stage alone, one after the other in the same processes, and with what is under way beside computation."""
+    for rank in measured(*words):
         assert rank["resident"] == pytest.approx(rank["ledger"], rel=TOLERANCE)
 
 

@@ -16,8 +16,8 @@ from zerosim.scenario import load, load_dataset
 pytestmark = pytest.mark.mpi
 SCENARIOS = ROOT / "scenarios"
 ALL = sorted(SCENARIOS.glob("*.toml"))
-TRAINING = [path.name for path in ALL if "kind = " not in path.read_text()]
-COLLECTIVES = [path.name for path in ALL if path.name not in TRAINING and path.name != "unsafe_sends.toml"]
+TRAINING = [path.name for path in ALL if not {"kind", "memory_limit_mb"} & set(path.read_text().split())]
+COLLECTIVES = [path.name for path in ALL if "kind" in path.read_text().split() and path.stem != "unsafe_sends"]
 
 
 def locally(path, *overrides):

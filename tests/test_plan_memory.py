@@ -406,8 +406,6 @@ def test_colour_on_a_terminal_unless_no_color(capsys, monkeypatch):
           "1B"], "give at most --parameters"),
         (["--parameters", "7B", "--ranks", "4", "--precision", "fp32", "--fp32-accumulation"],
          "gradients are in fp32 already"),
-        (["--parameters", "7B", "--ranks", "4", "--json", "/nowhere/at/all.json"],
-         "--json /nowhere/at/all.json: No such file or directory; give a file"),
     ],
 )
 def test_wrong_flags_exit_with_2_and_say_what_to_give(capsys, flags, message):

@@ -198,7 +198,7 @@ def test_weight_decay_depends_on_the_optimizer_unless_given(loaded, optimizer, w
     ("parallel.stages = 'ddp'", 'found "ddp"; arrays are written in brackets'),
     ("parallel.stages = ['ddp',\n'ddp']", '2:1: parallel.stages names "ddp" twice'),
     ("model.hidden = [8, 0]", "1:20: model.hidden[1] must be an integer of at least 1, found 0"),
-    ("world.ranks = 0", "must be an integer of at least 1, found 0"),
+    ("world.ranks = 0", "must be an integer of at least 1 and at most 4096, found 0"),
     ("check.reference = 1", "1:19: check.reference must be true or false, found 1"),
     ("title = 1979-05-27", "1:9: title must be a string in quotes, found 1979-05-27"),
     ("data.source = ['\\u001b']", "found an array of length 1"),

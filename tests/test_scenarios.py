@@ -55,7 +55,7 @@ def opposites():
             yield name, f"check.messages={changed}", f"sends {wanted} messages a step, not {wanted + 1}"
 
 
-@pytest.mark.parametrize(("name", "opposite", "found"), opposites())
+@pytest.mark.parametrize(("name", "opposite", "found"), list(opposites()))
 def test_whose_opposite_is_claimed_fails(name, opposite, found):
     assert what_fails(claiming(run(name), name, opposite)) == [found]
 

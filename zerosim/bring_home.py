@@ -56,12 +56,12 @@ def whole(comm: Communicator, unit: Unit, buffer: Array) -> Array:
     """On rank 0 the unpadded contents of `unit`, of which every rank passes its full buffer or its shard."""
     if len(buffer) == padded(unit.count, comm.size):
         return buffer[: unit.count]
-    full = np.empty(padded(unit.count, comm.size), buffer.dtype)
-    if comm.rank == 0:
-        chunks = split(full, comm.size)
-        chunks[0][:] = buffer
-        for source in range(1, comm.size):
-            comm.recv(into=chunks[source], source=source)
-    else:
+    if comm.rank != 0:
         comm.send(buffer, to=0)
+        return buffer[:0]
+    full = np.empty(padded(unit.count, comm.size), buffer.dtype)
+    chunks = split(full, comm.size)
+    chunks[0][:] = buffer
+    for source in range(1, comm.size):
+        comm.recv(into=chunks[source], source=source)
     return full[: unit.count]

@@ -37,8 +37,10 @@ class RankMemory:
     peak_bytes: dict[str, int]
     bound_bytes: dict[str, int]
     """The most that there should be, of the kinds for which there is a formula."""
+    alive_bytes: int
+    """Of all kinds, between steps: what is kept, and buffers that wait to be used again."""
     resident_bytes: int
-    """What the process has in memory between steps beyond what it had before the stage."""
+    """What the process has in memory between steps beyond what it had before the run."""
     overweight: list[str]
     """Of which units more is kept than the formula says, in words."""
     curve: list[tuple[int, dict[str, int]]]
@@ -129,6 +131,11 @@ class Outcome:
         for stage, wanted in zip(self.stages, check.volumes, strict=False):
             if round(stage.volume, 6) != round(wanted, 6):
                 failed.append((stage.name, f"sends {stage.volume:.4g} P (N−1)/N, not {wanted:.4g}"))
+        steps = max(self.recipe.scenario.train.steps, 1)
+        for stage, most in zip(self.stages, check.messages, strict=False):
+            sent = max(rank.messages for rank in stage.traffic) // steps
+            if sent != most:
+                failed.append((stage.name, f"sends {sent} messages a step, not {most}"))
         return failed
 
     @property

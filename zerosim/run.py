@@ -64,6 +64,8 @@ class Training:
     """A second channel to the same ranks, for what is prefetched."""
     ledger: Ledger | None = None
     """The one from which the world takes its own buffers; without it, each rank has a new one."""
+    idle_bytes: int = 0
+    """What the process has in memory before the first stage."""
 
 
 @contextmanager
@@ -90,6 +92,7 @@ def run_as_rank(comm: Communicator, training: Training) -> Outcome | None:
 
 def train_and_compare(comm: Communicator, training: Training) -> Outcome | None:
     """The whole run, as every rank goes through it; the outcome on rank 0."""
+    training = replace(training, idle_bytes=resident_bytes())
     if comm.rank != 0:
         training = replace(training, progress=Silent())
     outcomes: list[StageOutcome] = []
@@ -144,7 +147,6 @@ def train_by_stage(
 ) -> StageOutcome | Shortage | None:
     """Train one row and compare each step with `history`; the outcome on rank 0, None on the others."""
     recipe = training.recipe
-    idle_bytes = resident_bytes()
     ledger, traffic = training.ledger or Ledger(), Traffic(comm)
     ahead = None if training.ahead is None else traffic.beside(training.ahead)
     replica = recipe.replica(traffic, ledger, ahead)
@@ -156,7 +158,7 @@ def train_by_stage(
     divergence = first_divergence(comm, recipe, steps.checker.evidence if steps.checker else None)
     measured = gather_objects(comm, (
         rank_traffic(recipe, traffic, replica.updates),
-        rank_memory(recipe, comm.rank, ledger, steps, resident_bytes() - idle_bytes),
+        rank_memory(recipe, comm.rank, ledger, steps, resident_bytes() - training.idle_bytes),
     ))
     final = bring_home(comm, recipe, replica, keep_weights=training.keep_weights)
     if measured is None:
@@ -278,6 +280,7 @@ def rank_memory(
         padding_bytes=resting.padding,
         peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in KINDS), ("total", ledger.peak_total)]),
         bound_bytes=peak_bounds(recipe),
+        alive_bytes=ledger.total,
         resident_bytes=resident,
         overweight=overweight(recipe, ledger),
         curve=[(at - steps.began_ns, {str(kind): held for kind, held in now.items()}) for at, now in ledger.curve],

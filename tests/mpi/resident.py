@@ -1,6 +1,6 @@
-"""Two steps of one stage with 20 million parameters: for each rank, what its process has in memory and its ledger.
+"""Two steps with 20 million parameters, by the stages named: for each and each rank, its process and its ledger.
 
-With a second argument every step also keeps 8 million numbers that no allocator has handed out.
+With `prefetch` Stage III gathers ahead; with `hoards` steps also keep 8 million numbers that no allocator handed out.
 """
 
 import json
@@ -16,29 +16,33 @@ from zerosim.scenario import Check, Model, Parallel, Scenario, Train, World, loa
 from zerosim.stages import STAGES
 from zerosim.worlds.mpi import connect
 
-stage, *hoards = sys.argv[1:]
+words = sys.argv[1:]
+stages = tuple(word for word in words if word in STAGES)
 hoarded = []
 
 
-def step(replica, batch):
-    hoarded.extend(np.ones(8_000_000, np.float32) for _ in hoards)
-    return honest.step(replica, batch)
+def hoarding(stage):
+    def step(replica, batch):
+        hoarded.append(np.ones(8_000_000, np.float32))
+        return stage.step(replica, batch)
+
+    return replace(stage, step=step)
 
 
-honest = STAGES[stage]
-STAGES[stage] = replace(honest, step=step)
+if "hoards" in words:
+    STAGES.update({name: hoarding(stage) for name, stage in STAGES.items()})
 comm = connect()
 scenario = Scenario(
     world=World(comm.size),
     model=Model(hidden=(2236,) * 5),
     train=Train(steps=2, micro_batch=2, micro_batches=comm.size),
-    parallel=Parallel(stages=(stage,)),
+    parallel=Parallel(stages=stages, prefetch="prefetch" in words),
     check=Check(reference=False),
 )
 recipe = prepare(scenario, load_dataset(scenario))
 outcome = run_as_rank(comm, training(comm, recipe, Silent(), keep_weights=False))
 if outcome is not None:
     print(json.dumps([
-        {"parameters": recipe.model.count, "resident": rank.resident_bytes, "ledger": sum(rank.curve[-1][1].values())}
-        for rank in outcome.stages[0].memory
+        {"parameters": recipe.model.count, "resident": rank.resident_bytes, "ledger": rank.alive_bytes}
+        for stage in outcome.stages for rank in stage.memory
     ]))

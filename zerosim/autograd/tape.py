@@ -114,7 +114,7 @@ class Tape:
         empty = partial(self._allocate, kind="activations", owner="loss")
         upstreams = []
         for output, target in zip(outputs, targets, strict=True):
-            contribution, upstream = LOSSES[name](widened(output), target, samples, empty=empty)
+            contribution, upstream = LOSSES[name](self._widened(output), target, samples, empty=empty)
             total = self._accumulate(total, contribution)
             if self.loss_scale != 1.0:
                 upstream *= self.loss_scale
@@ -152,8 +152,8 @@ class Tape:
         views = unit.views(weights)
         for layer in unit.layers:
             for operation in layer.operations:
-                wide = widened(x)
-                y, keep = operation.forward(wide, *_of(layer, operation, views), empty=empty)
+                wide = self._widened(x)
+                y, keep = operation.forward(wide, *self._of(layer, operation, views), empty=empty)
                 kept.append(x if keep is wide else rounded(keep, x.dtype))
                 x = kept[-1] if y is keep else rounded(y, x.dtype)
         return x
@@ -165,29 +165,35 @@ class Tape:
         views = unit.views(weights)
         for layer in reversed(unit.layers):
             for operation in reversed(layer.operations):
-                keep, wide = widened(kept.pop()), widened(upstream)
+                keep, wide = self._widened(kept.pop()), self._widened(upstream)
                 if operation.gradients and gradient is not None:
                     into = [unit.views(gradient)[name] for name in _names(layer, operation)]
-                    found = [wide_like(view) for view in into]
+                    found = [self._wide_like(view) for view in into]
                     operation.gradients(wide, keep, *found)
                     for view, values in zip(into, found, strict=True):
                         if values is not view:
                             view[...] = values
                 if layer.index == self._lowest and not kept:
                     return None  # below lies the data, or what is frozen, which nobody differentiates
-                wide = operation.backward(wide, keep, *_of(layer, operation, views), empty=empty)
+                wide = operation.backward(wide, keep, *self._of(layer, operation, views), empty=empty)
                 upstream = rounded(wide, upstream.dtype)
         return upstream
 
+    def _of(self, layer: Layer, operation: Operation, views: dict[str, Array]) -> list[Array]:
+        return [self._widened(views[name]) for name in _names(layer, operation)]
 
-def widened(array: Array) -> Array:
-    """`array` in at least 32 bits: itself, or a copy."""
-    return array if array.dtype.itemsize >= FLOAT_BYTES else array.astype(np.float32)
+    def _widened(self, array: Array) -> Array:
+        """`array` in at least 32 bits: itself, or a copy."""
+        wide = self._wide_like(array)
+        if wide is not array:
+            wide[...] = array
+        return wide
 
-
-def wide_like(array: Array) -> Array:
-    """`array` itself if it has 32 bits or more, else room for as many elements of 32 bits."""
-    return array if array.dtype.itemsize >= FLOAT_BYTES else np.empty(array.shape, np.float32)
+    def _wide_like(self, array: Array) -> Array:
+        """`array` itself if it has 32 bits or more, else room for as many elements of 32 bits."""
+        if array.dtype.itemsize >= FLOAT_BYTES:
+            return array
+        return self._allocate(array.shape, np.float32, kind="buffers", owner="widened")
 
 
 def rounded(array: Array, dtype: npt.DTypeLike) -> Array:
@@ -197,7 +203,3 @@ def rounded(array: Array, dtype: npt.DTypeLike) -> Array:
 
 def _names(layer: Layer, operation: Operation) -> list[str]:
     return [f"{layer.name}.{parameter}" for parameter in operation.parameters]
-
-
-def _of(layer: Layer, operation: Operation, views: dict[str, Array]) -> list[Array]:
-    return [widened(views[name]) for name in _names(layer, operation)]

@@ -14,7 +14,7 @@ from zerosim.worlds.last_words import exit_code, last_words
 from zerosim.worlds.mpi import launched
 
 WIDTH = 100
-"""Columns of what goes to a file or a pipe."""
+"""Columns of what goes to a file or a pipe, if nothing else is said."""
 
 FLAGS = ("json", "svg", "weights")
 """Those that name a file to write."""
@@ -30,7 +30,7 @@ class Terminal(Console):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-def console(arguments: argparse.Namespace, *, stderr: bool) -> Console:
+def console(arguments: argparse.Namespace, *, stderr: bool, width: int = WIDTH) -> Console:
     """A console on standard output or standard error; `--progress live` takes either for a terminal.
 
     Under a launcher, standard output is what standard error is: Open MPI's gives every rank a terminal of its own.
@@ -39,12 +39,12 @@ def console(arguments: argparse.Namespace, *, stderr: bool) -> Console:
     if forced is None and not stderr and launched() is not None:
         forced = Console(stderr=True).is_terminal
     found = Terminal(stderr=stderr, force_terminal=forced)
-    return found if found.is_terminal else Terminal(stderr=stderr, force_terminal=forced, width=max(found.width, WIDTH))
+    return found if found.is_terminal else Terminal(stderr=stderr, force_terminal=forced, width=width)
 
 
-def standard_output(arguments: argparse.Namespace) -> Console:
+def standard_output(arguments: argparse.Namespace, width: int = WIDTH) -> Console:
     """Where tables go: standard output, unless the JSON document goes there."""
-    return console(arguments, stderr=arguments.json == "-")
+    return console(arguments, stderr=arguments.json == "-", width=width)
 
 
 def check_writable(arguments: argparse.Namespace) -> None:

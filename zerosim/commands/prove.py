@@ -65,7 +65,8 @@ def show_verdict(console: Console, proof: Proof) -> None:
     """One line for a proof that holds, one for each fault of one that does not."""
     ranks = f"{proof.size} rank{'s' if proof.size != 1 else ''}"
     if proof.holds:
-        console.print(f"[green]proved[/] on {ranks}: {', '.join(claims(proof))}", highlight=False)
+        words = ", ".join(claims(proof))
+        console.print(f"[green]proved[/] on {ranks}: {words}", highlight=False, soft_wrap=True)
         return
     console.print(f"[red]not proved[/] on {ranks}:", highlight=False)
     for fault in proof.faults:

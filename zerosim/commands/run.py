@@ -46,6 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--progress", choices=("auto", "live", "plain", "none"), default="auto",
         help="how to show progress on standard error; auto, the default, is live on a terminal, else plain lines")
 
+WIDTH = 80
+"""Columns of what a run shows: launchers pipe it to terminals that may have no more."""
+
+
 
 @dataclass(frozen=True)
 class Job:
@@ -69,9 +73,19 @@ def main(arguments: argparse.Namespace) -> int:
 def run_alone(arguments: argparse.Namespace) -> int:
     check_writable(arguments)
     job = prepared(arguments)
+    refuse_limit(job.scenario)
     world = {"kind": "local", "ranks": job.scenario.world.ranks, "library": "threads"}
     announce(arguments, job, world)
     return conclude(arguments, job, job.run_locally(), world)
+
+
+def refuse_limit(scenario: Scenario | CollectiveScenario) -> None:
+    """A limit is on a process, and here all ranks share one."""
+    if isinstance(scenario, Scenario) and scenario.world.memory_limit_mb:
+        raise LaunchError(
+            f"world.memory_limit_mb limits each rank's process, and here all ranks are in this one: "
+            f"run it with mpirun -n {scenario.world.ranks}"
+        )
 
 
 def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> int:
@@ -180,12 +194,12 @@ def announce(arguments: argparse.Namespace, job: Job, world: dict[str, Any]) -> 
         if world["kind"] == "mpi"
         else f"{ranks} in this process (local world; mpirun -n {world['ranks']} makes them real)"
     )
-    show_heading(standard_output(arguments), job.scenario.title, job.scenario.caption, f"{place}\n{job.setting}")
+    show_heading(standard_output(arguments, WIDTH), job.scenario.title, job.scenario.caption, f"{place}\n{job.setting}")
 
 
 def conclude(arguments: argparse.Namespace, job: Job, outcome: Any, world: dict[str, Any]) -> int:
     """Show the outcome, write what was asked for, and give the exit code."""
-    job.show(standard_output(arguments), outcome)
+    job.show(standard_output(arguments, WIDTH), outcome)
     if arguments.weights:
         write_weights(arguments.weights, outcome)
     if arguments.json:

@@ -28,7 +28,7 @@ def show_timings(console: Console, timings: Sequence[Timing]) -> None:
 
 def show_overheads(console: Console, overheads: Sequence[Overhead]) -> None:
     """A row a stage: its step as it is in a run, and without the ledgers."""
-    console.print(f"{TRAINED}: bytes and messages counted, against a step that nobody watches", highlight=False)
+    console.print(f"{TRAINED}: a step with its bytes counted, and without", highlight=False)
     table = columns("stage", "ms counted", "ms without", "ratio", "range of ratios")
     for overhead in overheads:
         figures = overhead.document()

@@ -48,7 +48,7 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
     if len(outcome.stages) > 1:
         console.print(conclusion(outcome), markup=False, highlight=False)
     colour = "bold green" if outcome.passed else "bold red"
-    console.print(verdict(outcome), style=colour, markup=False, highlight=False)
+    console.print(verdict(outcome), style=colour, markup=False, highlight=False, soft_wrap=outcome.passed)
 
 
 def show_padding(console: Console, outcome: Outcome) -> None:

@@ -38,7 +38,7 @@ BY_OPTIMIZER: Any = None
 
 @dataclass(frozen=True)
 class World:
-    ranks: int = integer(4, at_least=1)
+    ranks: int = integer(4, at_least=1, at_most=4096)
     memory_limit_mb: int = integer(0, at_least=0)
     """How much memory each rank's process may take for training; 0 is no limit. For the MPI world."""
 
@@ -63,8 +63,8 @@ class Train:
     """How to train; the defaults of the optimizers are PyTorch's."""
 
     steps: int = integer(20, at_least=0)
-    micro_batch: int = integer(16, at_least=1)
-    micro_batches: int = integer(4, at_least=1)
+    micro_batch: int = integer(16, at_least=1, at_most=10**7)
+    micro_batches: int = integer(4, at_least=1, at_most=10**6)
     optimizer: str = choice("adam", tuple(WEIGHT_DECAY))
     learning_rate: float = number(1e-3, at_least=0)
     betas: tuple[float, float] = pair((0.9, 0.999), at_least=0, below=1)

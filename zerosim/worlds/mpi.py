@@ -202,9 +202,12 @@ class MpiCommunicator:
     def channel(self, timeout_seconds: float | None = None) -> "MpiCommunicator":
         """Another communicator of the same ranks, in which messages travel apart from those in this one.
 
-        Its `timeout_seconds` are those of this one, unless given. Nobody closes it at exit.
+        Its `timeout_seconds` are those of this one, unless given, and its memory for messages comes from the same
+        place. Nobody closes it at exit.
         """
-        return MpiCommunicator(self._comm.Dup(), timeout_seconds or self.timeout_seconds)
+        other = MpiCommunicator(self._comm.Dup(), timeout_seconds or self.timeout_seconds)
+        other.take_buffers_from(self._copies.allocate)
+        return other
 
     def exchange(
         self,
