@@ -40,7 +40,7 @@ class Extent:
 
     def __getitem__(self, index: slice) -> "Extent":
         start, stop, _ = index.indices(self.size)
-        return Extent(max(stop - start, 0), self.dtype)
+        return Extent(stop - start if stop > start else 0, self.dtype)
 
     def __setitem__(self, index: Any, other: "Extent") -> None:
         """Nothing to write: lengths are compared where a message arrives."""

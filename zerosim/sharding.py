@@ -65,12 +65,11 @@ class Chunks(Sequence[Any]):
         if isinstance(index, slice):
             first, last, step = index.indices(self._size)
             assert step == 1
-        elif -self._size <= index < self._size:
-            first = index % self._size
-            last = first + 1
-        else:
+            return self.flat[first * self._length : last * self._length]
+        if not -self._size <= index < self._size:
             raise IndexError(f"chunk {index} of {self._size}")
-        return self.flat[first * self._length : last * self._length]
+        start = index % self._size * self._length
+        return self.flat[start : start + self._length]
 
 
 def split(flat: Any, size: int) -> Chunks:

@@ -8,6 +8,7 @@ When no rank can run, the world ends with `Deadlock`, which says who waits for w
 import contextvars
 import random
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any, Literal
@@ -20,6 +21,7 @@ Program = Callable[[Communicator], Any]
 Sends = Literal["buffered", "rendezvous"]
 
 SHOWN_RANKS = 8
+LOOK_UP_SECONDS = 0.1
 MESSAGE, RECEIPT = "a message from", "its message to be received by"
 Wait = tuple[str, int]
 
@@ -91,8 +93,7 @@ class _World:
             ).start()
         self._pass_turn()
         try:
-            if not self.done.wait(limit_seconds):
-                raise StillRunning(f"rank {self.running} still ran after {limit_seconds:g} s: does its program end?")
+            self._await_end(limit_seconds)
         except BaseException as interruption:
             self.failure = interruption
             raise
@@ -102,6 +103,13 @@ class _World:
             raise self.failure
         self._check_mail()
         return self.results
+
+    def _await_end(self, limit_seconds: float | None) -> None:
+        """Wait for the last rank, and look up now and then: an interrupt may have reached another thread."""
+        deadline = None if limit_seconds is None else time.monotonic() + limit_seconds
+        while not self.done.wait(LOOK_UP_SECONDS):
+            if deadline is not None and time.monotonic() > deadline:
+                raise StillRunning(f"rank {self.running} still ran after {limit_seconds:g} s: does its program end?")
 
     def _live(self, rank: int, program: Program) -> None:
         self.turns[rank].acquire()
