@@ -21,15 +21,12 @@ class Extent:
     Extent(10, float32)
     """
 
-    __slots__ = ("dtype", "size")
+    __slots__ = ("dtype", "shape", "size")
 
     def __init__(self, size: int, dtype: npt.DTypeLike) -> None:
         self.size = size
+        self.shape = (size,)
         self.dtype = np.dtype(dtype)
-
-    @property
-    def shape(self) -> tuple[int]:
-        return (self.size,)
 
     @property
     def nbytes(self) -> int:

@@ -8,6 +8,10 @@ from zerosim.comm import Payload, Reduction
 from zerosim.errors import CollectiveError
 
 
+MESSAGES: set[type] = {np.ndarray}
+"""Types that are known to behave like arrays: looking is slow, and done once."""
+
+
 def check_rank(rank: Any, size: int, role: str) -> None:
     """Refuse anything but an integer of 0 … size − 1 as the `role` ("to" or "source") of a message."""
     whole = type(rank) is int or (isinstance(rank, int | np.integer) and not isinstance(rank, bool))
@@ -17,10 +21,11 @@ def check_rank(rank: Any, size: int, role: str) -> None:
 
 def check_payload(payload: Any, role: str) -> None:
     """Refuse as the `role` ("outgoing" or "into") what is neither an array nor behaves like one."""
-    if type(payload) is np.ndarray:
+    if type(payload) in MESSAGES:
         return
     if isinstance(payload, np.generic) or not hasattr(payload, "copy") or not hasattr(payload, "size"):
         raise CollectiveError(f"{role} is of type {type(payload).__name__}; a message is a NumPy array")
+    MESSAGES.add(type(payload))
 
 
 def check_into(into: Payload) -> None:
