@@ -7,7 +7,6 @@ import numpy as np
 from zerosim.comm import Payload, Reduction
 from zerosim.errors import CollectiveError
 
-
 MESSAGES: set[type] = {np.ndarray}
 """Types that are known to behave like arrays: looking is slow, and done once."""
 
