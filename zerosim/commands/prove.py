@@ -31,6 +31,8 @@ def main(arguments: argparse.Namespace) -> int:
     check_writable(arguments)
     console = standard_output(arguments)
     subject = named_subject(arguments.subject, arguments.collective)
+    if subject.collective == "barrier":
+        raise UsageError("a barrier moves nothing that symbols could prove; zerosim show draws its messages")
     served = [size for size in arguments.ranks if subject.serves(size)]
     if not served and subject.algorithm is not None:
         asked = ", ".join(map(str, arguments.ranks))
