@@ -155,7 +155,8 @@ def test_sizes_that_an_algorithm_does_not_serve_are_said(capsys):
 
 
 @pytest.mark.parametrize("arguments", [
-    ["prove", "ring.all_reduc"], ["prove", "dissemination.barrier"], ["prove", "nosuch.py:f"], ["prove", f"{Path(__file__)}:nosuch"],
+    ["prove", "ring.all_reduc"], ["prove", "dissemination.barrier"],
+    ["prove", "nosuch.py:f"], ["prove", f"{Path(__file__)}:nosuch"],
     ["prove", f"{Path(__file__)}:raises"],
 ])
 def test_wrong_names_are_one_line_and_exit_code_2(arguments, capsys):
