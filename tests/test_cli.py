@@ -302,10 +302,16 @@ def test_an_interrupted_run_gives_the_cursor_back(small):
     with subprocess.Popen(
         [sys.executable, "-m", "zerosim", "run", str(small), "--progress", "live", "--set", "train.steps=100000"],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, bufsize=0,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     ) as running:
         said = running.stderr.read(6)
         running.send_signal(signal.SIGINT)
-        said = (said + running.stderr.read()).decode()
+        try:
+            _, rest = running.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            raise
+        said = (said + rest).decode()
     assert running.returncode == 130
     assert said.rindex("\x1b[?25h") > said.rindex("\x1b[?25l")
     assert said.endswith("zerosim: interrupted\n")
