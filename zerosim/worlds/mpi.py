@@ -182,7 +182,6 @@ class MpiCommunicator:
         check_timeout(timeout_seconds)
         self.rank = comm.rank
         self.size = comm.size
-        self.processor_name = MPI.Get_processor_name()
         vendor, version = MPI.get_vendor()
         self.library = f"{vendor} {'.'.join(map(str, version))}"
         self.timeout_seconds = timeout_seconds
