@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -249,3 +250,24 @@ def test_the_same_inputs_give_the_same_bits(network):
     (loss, gradients), (again, repeated) = (Case(**network, dtype="f4").run() for _ in range(2))
     assert loss.tobytes() == again.tobytes()
     assert [g.tobytes() for g in gradients] == [g.tobytes() for g in repeated]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
+@pytest.mark.parametrize("activation", ["relu", "tanh", "gelu"])
+def test_activations_apply_in_every_precision(activation, dtype):
+    """What comes out of a hidden layer, and what backward makes of it, is the rounded answer of float32."""
+    unit = mlp(1, [2], 1, activation, "mean_squared_error", groups=[[0], [1]]).units[0]
+    weights = np.array([-1.0, 1.0, 0.0, 0.25], dtype)
+
+    def both_ways(precision):
+        tape = Tape()
+        (y,) = tape.forward(unit, weights.astype(precision), [np.ones((1, 1), precision)])
+        values = y.copy()
+        _, gradient = tape.backward(unit, weights.astype(precision), [np.ones((1, 2), precision)])
+        return values, gradient
+
+    y, gradient = both_ways(dtype)
+    due, slope = both_ways(np.float32)
+    assert y.tobytes() == due.astype(dtype).tobytes()
+    assert not np.array_equal(y, [[-1.0, 1.25]]), "the linear map alone"
+    np.testing.assert_allclose(gradient.astype(np.float32), slope, atol=2**-6)

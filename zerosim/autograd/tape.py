@@ -154,8 +154,12 @@ class Tape:
             for operation in layer.operations:
                 wide = self._widened(x)
                 y, keep = operation.forward(wide, *self._of(layer, operation, views), empty=empty)
-                kept.append(x if keep is wide else rounded(keep, x.dtype))
-                x = kept[-1] if y is keep else rounded(y, x.dtype)
+                narrow = rounded(y, x.dtype)
+                if keep is y:  # first of all: an activation writes y over the widened x, which is then no copy of x
+                    kept.append(narrow)
+                else:
+                    kept.append(x if keep is wide else rounded(keep, x.dtype))
+                x = narrow
         return x
 
     def _rewind(
