@@ -56,7 +56,7 @@ def scaled(stage, factor):
         replace(rank, sent_bytes=rank.sent_bytes * factor * (2 + rank.rank), messages=rank.messages * (2 + rank.rank))
         for rank in stage.traffic
     ]
-    return replace(stage, name=NAME, memory=memory, traffic=traffic, seconds=7.5, by_nature="so it is", equal=False)
+    return replace(stage, name=NAME, memory=memory, traffic=traffic, seconds=7.5, equal=False)
 
 
 @pytest.mark.parametrize("factor", [1, 10, 1_000, 100_000, 3_000_000])
@@ -87,13 +87,13 @@ def test_the_tables_have_the_numbers(four):
 
 
 def test_what_is_not_the_formulas_is_marked(four):
-    traffic = [replace(rank, formula_bytes=rank.formula_bytes + 1) for rank in four.stages[1].traffic]
+    traffic = [replace(rank, formula_messages=17) for rank in four.stages[1].traffic]
     memory = [replace(rank, formula_bytes={**rank.formula_bytes, "gradients": 0}) for rank in four.stages[1].memory]
     wrong = shown(changed(four, 1, traffic=traffic, memory=memory))
     assert sum("≠ 2" in line for line in wrong) == 1
     assert sum(line.startswith("  by formula") for line in wrong) == 1
     assert not any("At rest: the formula's bytes" in line for line in wrong)
-    assert wrong[-1].startswith("FAILED: Stage I: bytes sent are not the formula's; Stage I: bytes kept are not")
+    assert wrong[-1].startswith("FAILED: Stage I: messages are not the formula's: 18 of rank")
     right = shown(four)
     assert not any("≠" in line or "by formula" in line for line in right)
     assert any(line.startswith("At rest: the formula's bytes, ") for line in right)

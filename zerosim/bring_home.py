@@ -42,8 +42,10 @@ def bring_home(
         outputs = tape.forward(unit, weights, outputs)
         if keep_weights:
             kept[unit] = weights.copy()
-        for state in replica.optimizer.get(unit, {}).values():
-            optimizer_digest.update(little_endian(whole(comm, unit, state)))
+        states = [whole(comm, unit, state) for state in replica.optimizer.get(unit, {}).values()]
+        for start, stop in unit.layer_bounds:
+            for state in states:
+                optimizer_digest.update(little_endian(state[start:stop]))
     return Final(
         weights_digest.hexdigest(),
         optimizer_digest.hexdigest(),

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -92,6 +92,11 @@ class Unit:
     def count(self) -> int:
         """Elements, without padding."""
         return sum(layer.count for layer in self.layers)
+
+    @property
+    def layer_bounds(self) -> list[tuple[int, int]]:
+        """The first element of each layer and the one after its last."""
+        return list(pairwise(accumulate((layer.count for layer in self.layers), initial=0)))
 
     @cached_property
     def name(self) -> str:

@@ -29,7 +29,19 @@ PIECE = 1 << 14
 with np.errstate(invalid="ignore"):
     NOT_A_NUMBER = np.float32(np.inf) - np.float32(np.inf)
 """The NaN that this processor makes of itself. When both operands of an addition are NaNs, which of them comes out
-depends on where in a vector they stand; so every NaN of a gradient is made this one first, and no others arise."""
+depends on where in a vector they stand; so every NaN of a gradient or a loss is made this one first, and no others
+arise."""
+
+
+def with_one_nan(values: Array) -> Array:
+    """`values`, in which every NaN has become the one that this processor makes of itself.
+
+    >>> with_one_nan(np.array([1.0, -np.nan], np.float32)).view(np.uint32).tolist() == [
+    ...     0x3F800000, int(NOT_A_NUMBER.view(np.uint32))]
+    True
+    """
+    values[np.isnan(values)] = NOT_A_NUMBER
+    return values
 
 
 @dataclass(frozen=True)
@@ -111,7 +123,7 @@ class Optimizer:
             if h.gradient_factor != 1.0:
                 g *= h.gradient_factor
             if np.isnan(np.dot(g, g)):
-                g[np.isnan(g)] = NOT_A_NUMBER
+                with_one_nan(g)
             if h.weight_decay and not self.decoupled:
                 g += np.multiply(w, h.weight_decay, out=a)
             self.formula(g, *slots, t=step, h=h, a=a, b=b)

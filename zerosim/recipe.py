@@ -75,6 +75,21 @@ class Recipe:
         asked = self.scenario.parallel.accumulation == "micro_batch"
         return asked and STAGES[self.stage].may_reduce_parts and self.parts > 1
 
+    @property
+    def sums_everywhere(self) -> bool:
+        """Whether after a reduction every rank has the sums of all chunks of a gradient, not only its own."""
+        row, to_all = STAGES[self.stage], self.scenario.parallel.gradients == "all_reduce"
+        return (row.publishes and to_all) or not (row.publishes or row.gathers)
+
+    @property
+    def publishes_updates(self) -> bool:
+        """Whether 16-bit updates travel and are subtracted from 16-bit weights, which is another computation.
+
+        In float32, applying updates everywhere is the same computation as applying them once.
+        """
+        published = self.scenario.parallel.publish == "updates" and STAGES[self.stage].publishes
+        return published and self.precision.mixed
+
     def scaling(self) -> Scaling:
         """The loss scale before the first step, and the norm to clip at."""
         train = self.scenario.train
@@ -101,7 +116,10 @@ class Recipe:
     def arithmetic(self) -> tuple[object, ...]:
         """What the reference must know of a row: rows that share it share a reference."""
         parallel = self.scenario.parallel
-        return str(self.scenario.groups), self.part_by_part, parallel.accumulate_dtype, parallel.reduce_dtype
+        return (
+            str(self.scenario.groups), self.part_by_part, parallel.accumulate_dtype, parallel.reduce_dtype,
+            self.publishes_updates,
+        )
 
     def on(self, ranks: int) -> "Recipe":
         """The same training on another number of ranks."""
@@ -192,6 +210,7 @@ class Recipe:
                 wire=self.wire,
                 accumulates_in_float32=in_float32,
                 part_by_part=self.part_by_part,
+                publishes_updates=self.publishes_updates,
             ),
         )
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from zerosim.allocation import Array
 from zerosim.autograd.tape import Tape
 from zerosim.model import Model, Unit
+from zerosim.optim import with_one_nan
 from zerosim.orders import Order
 from zerosim.scaling import Scaling, square_sum
 from zerosim.sharding import bounds
@@ -24,22 +25,41 @@ MicroBatches = Sequence[tuple[Array, Array]]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of training after `step` steps: a flat, unpadded array for each unit and optimizer slot."""
+    """The state of training after `step` steps: a flat, unpadded array for each unit, optimizer slot and gradient."""
 
     step: int
     loss: Array
     weights: Mapping[Unit, Array]
     optimizer: Mapping[Unit, Mapping[str, Array]]
+    gradients: Mapping[Unit, "Gradient"]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A unit's gradient in the precision of the weights and, where micro-batches add up in float32, that sum too."""
+
+    narrow: Array
+    accumulated: Array | None
+
+    @property
+    def used(self) -> Array:
+        """The one that the optimizer reads."""
+        return self.narrow if self.accumulated is None else self.accumulated
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Where sums are rounded, and whether ranks are added before micro-batches (`part_by_part`)."""
+    """Where sums are rounded, and in which order things are done.
+
+    `part_by_part`: ranks are added before micro-batches. `publishes_updates`: updates are rounded to the precision of
+    the weights, and subtracted from these, instead of from the master copy alone.
+    """
 
     accumulate: npt.DTypeLike
     wire: npt.DTypeLike
     accumulates_in_float32: bool
     part_by_part: bool
+    publishes_updates: bool
 
 
 @dataclass(frozen=True)
@@ -70,22 +90,34 @@ class Alone:
             for unit in self.trained
         }
         scaling, count = self.scaling(), 0
-        yield Snapshot(0, np.zeros(1, np.float32), weights, optimizer)
+        yield Snapshot(0, np.zeros(1, np.float32), weights, optimizer, {})
         for step, micro_batches in enumerate(batches, start=1):
             loss, gradients = self.gradients(weights, micro_batches, scaling.loss_scale)
             factor = scaling.factor(self.square_sums(gradients))
             if factor is not None:
                 count += 1
                 for unit in self.trained:
-                    self.rule.update(
-                        unit, 0, weights[unit], gradients[unit], optimizer[unit],
+                    self.update(
+                        unit, weights[unit], gradients[unit].used, optimizer[unit],
                         step=step, count=count, factor=factor,
                     )
-            yield Snapshot(step, loss, weights, optimizer)
+            yield Snapshot(step, with_one_nan(loss), weights, optimizer, gradients)
+
+    def update(
+        self, unit: Unit, weights: Array, gradient: Array, state: Mapping[str, Array],
+        *, step: int, count: int, factor: float,
+    ) -> None:
+        """One optimizer step of a whole unit, in place."""
+        if not self.arithmetic.publishes_updates:
+            self.rule.update(unit, 0, weights, gradient, state, step=step, count=count, factor=factor)
+            return
+        updates = np.empty_like(weights)
+        self.rule.differences(unit, 0, weights, gradient, state, step=step, count=count, factor=factor, out=updates)
+        self.rule.apply(unit, 0, weights, updates, step=step)
 
     def gradients(
         self, weights: Mapping[Unit, Array], micro_batches: MicroBatches, loss_scale: float
-    ) -> tuple[Array, dict[Unit, Array]]:
+    ) -> tuple[Array, dict[Unit, Gradient]]:
         """The loss and every unit's gradient of one global batch, summed over all micro-batches."""
         samples = sum(len(inputs) for inputs, _ in micro_batches)
         losses: list[Array] = []
@@ -96,7 +128,7 @@ class Alone:
             for unit in self.trained:
                 contributions[unit].append(found[unit])
         return self.order.total(losses, self.ranks), {
-            unit: self.total(each) for unit, each in contributions.items()
+            unit: self.gradient(each) for unit, each in contributions.items()
         }
 
     def backpropagate(
@@ -113,23 +145,26 @@ class Alone:
                 upstreams, gradients[unit] = tape.backward(unit, weights[unit], upstreams)
         return loss, gradients
 
-    def total(self, contributions: Sequence[Array]) -> Array:
+    def gradient(self, contributions: Sequence[Array]) -> Gradient:
         """A unit's gradient: all micro-batches, rank by rank, or part by part the k-th of every rank."""
-        narrow = self.rule.precision.weights
-        kept = np.dtype(np.float32) if self.arithmetic.accumulates_in_float32 else narrow
         contributions = [each.astype(self.arithmetic.accumulate, copy=False) for each in contributions]
         block = len(contributions) // self.ranks
         parts = [contributions[k::block] for k in range(block)] if self.arithmetic.part_by_part else [contributions]
-        total: Array
-        total, *others = (
-            self.order.total(part, self.ranks, self.arithmetic.wire).astype(kept, copy=False) for part in parts
-        )
-        for other in others:
-            total = total + other
-        return total
+        sums = [self.order.total(part, self.ranks, self.arithmetic.wire) for part in parts]
+        wide = added(sums, np.float32) if self.arithmetic.accumulates_in_float32 else None
+        return Gradient(added(sums, self.rule.precision.weights), wide)
 
-    def square_sums(self, gradients: Mapping[Unit, Array]) -> Iterator[float]:
+    def square_sums(self, gradients: Mapping[Unit, Gradient]) -> Iterator[float]:
         """Of every chunk of every unit, in this order."""
         for unit in self.trained:
             for start, stop in bounds(unit.count, self.ranks):
-                yield square_sum(gradients[unit][start:stop])
+                yield square_sum(gradients[unit].used[start:stop])
+
+
+def added(sums: Sequence[Array], dtype: npt.DTypeLike) -> Array:
+    """The parts' sums, each rounded to `dtype`, left to right."""
+    total: Array
+    total, *others = (each.astype(dtype, copy=False) for each in sums)
+    for other in others:
+        total = total + other
+    return total

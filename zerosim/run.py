@@ -6,7 +6,7 @@ does goes over the one that counts.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from zerosim.allocation import Array, Kind
+from zerosim.allocation import Allocator, Array, Kind
 from zerosim.bring_home import bring_home
 from zerosim.collectives import ring
 from zerosim.comm import Communicator
@@ -22,16 +22,27 @@ from zerosim.instruments.limit import MemoryLimit
 from zerosim.instruments.memory import KINDS, Ledger
 from zerosim.instruments.resident import resident_bytes
 from zerosim.instruments.traffic import Traffic
+from zerosim.optim import with_one_nan
 from zerosim.outcome import Outcome, RankMemory, RanksDigest, RankTraffic, Shortage, StageOutcome
-from zerosim.plan.resting import peak_bounds, resting_bytes, unit_bytes, would_fit
-from zerosim.plan.traffic import sent_bytes, volume
+from zerosim.plan.peaks import messages, peak_bounds, would_fit
+from zerosim.plan.resting import resting_bytes, unit_bytes
+from zerosim.plan.traffic import due, most_messages, volume
 from zerosim.proof import added
 from zerosim.recipe import Recipe
 from zerosim.sharding import split
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
 from zerosim.terms import symbols
-from zerosim.verdict import Checker, Divergence, Evidence, Fingerprint, fingerprint, locate, published
+from zerosim.verdict import (
+    Checker,
+    Divergence,
+    Evidence,
+    Fingerprint,
+    disagreement,
+    fingerprint,
+    locate,
+    published,
+)
 from zerosim.worlds.first import First
 from zerosim.worlds.local import spawn
 from zerosim.worlds.objects import gather_objects
@@ -62,8 +73,8 @@ class Training:
     keep_weights: bool = False
     ahead: Communicator | None = None
     """A second channel to the same ranks, for what is prefetched."""
-    ledger: Ledger | None = None
-    """The one from which the world takes its own buffers; without it, each rank has a new one."""
+    take_buffers_from: Callable[[Allocator], None] | None = None
+    """Lets the world take its own buffers from a ledger, if it has any: a new one for each row."""
     idle_bytes: int = 0
     """What the process has in memory before the first stage."""
 
@@ -113,7 +124,7 @@ def train_and_compare(comm: Communicator, training: Training) -> Outcome | None:
     if comm.rank != 0:
         return None
     if not recipe.scenario.check.reference:
-        outcomes = compared_with_first(outcomes)
+        outcomes = compared_with_each_other(outcomes)
     return Outcome(recipe, outcomes, digests, shortages)
 
 
@@ -131,7 +142,9 @@ def train_alone(comm: Communicator, recipe: Recipe, progress: Progress) -> list[
     """The fingerprints of every step, on every rank, of what rank 0 computes by itself."""
     ranks, steps = recipe.scenario.world.ranks, recipe.scenario.train.steps
     snapshots = recipe.alone().train(recipe.global_batches())
-    fingerprints = (fingerprint(recipe.model.units, snapshot, ranks) for snapshot in snapshots)
+    fingerprints = (
+        fingerprint(recipe.model.units, snapshot, ranks, last=snapshot.step == steps) for snapshot in snapshots
+    )
     history: list[Fingerprint] = []
     progress.begin("one process", steps)
     for found in published(comm, fingerprints if comm.rank == 0 else None):
@@ -147,27 +160,29 @@ def train_by_stage(
 ) -> StageOutcome | Shortage | None:
     """Train one row and compare each step with `history`; the outcome on rank 0, None on the others."""
     recipe = training.recipe
-    ledger, traffic = training.ledger or Ledger(), Traffic(comm)
+    ledger, traffic = Ledger(), Traffic(comm)
     ahead = None if training.ahead is None else traffic.beside(training.ahead)
     replica = recipe.replica(traffic, ledger, ahead)
     if not fits(comm, replica, recipe):
         return shortage(recipe)
 
-    steps = Steps(comm, training, name, replica, ledger, Checker(replica, history) if history is not None else None)
-    steps.run()
+    checker = None if history is None else Checker(replica, history, recipe.sums_everywhere)
+    steps = Steps(comm, training, name, replica, ledger, checker)
+    memory = steps.run()
+    disagreeing = None if checker else disagreement(comm, replica, recipe.sums_everywhere)
     divergence = first_divergence(comm, recipe, steps.checker.evidence if steps.checker else None)
     measured = gather_objects(comm, (
-        rank_traffic(recipe, traffic, replica.updates),
-        rank_memory(recipe, comm.rank, ledger, steps, resident_bytes() - training.idle_bytes),
+        rank_traffic(recipe, traffic, replica.updates), memory,
     ))
     final = bring_home(comm, recipe, replica, keep_weights=training.keep_weights)
     if measured is None:
         return None
     return StageOutcome(
         name=name,
-        stage=recipe.stage,
+        recipe=recipe,
         equal=None if history is None else divergence is None,
-        by_nature=by_nature(recipe),
+        compared_with=None if history is None else "one process",
+        disagreement=disagreeing,
         first_divergence=divergence,
         order=None if divergence is None else orders_of_addition(recipe, divergence.chunk),
         losses=steps.losses,
@@ -177,6 +192,7 @@ def train_by_stage(
         traffic=[traffic for traffic, _ in measured],
         memory=[memory for _, memory in measured],
         volume=volume(recipe),
+        most_messages=most_messages(recipe),
         updates=replica.updates,
         seconds=steps.seconds,
         weights=final.weights,
@@ -226,12 +242,14 @@ class Steps:
     def __post_init__(self) -> None:
         self.losses: list[Array] = []
 
-    def run(self) -> None:
-        """Train, check every step, and leave the ledger as it is between steps."""
+    def run(self) -> RankMemory:
+        """Train and check every step; what the ledger says between steps."""
         recipe, progress, stage = self.training.recipe, self.training.progress, STAGES[self.training.recipe.stage]
         steps = recipe.scenario.train.steps
         if self.checker is not None:
             self.checker.check(0, None)
+        if self.training.take_buffers_from is not None:
+            self.training.take_buffers_from(self.ledger)
         self.ledger.begin_peak()
         progress.begin(self.name, steps)
         for batch in recipe.batches(self.comm.rank):
@@ -242,12 +260,15 @@ class Steps:
             self.seconds += time.perf_counter() - started
             loss = recipe.addition.reduce_scatter(self.comm, partial_loss, as_it_is)
             ring.all_gather(self.comm, split(loss, self.comm.size))
-            self.losses.append(loss.copy())
+            self.losses.append(with_one_nan(loss).copy())
+            del partial_loss
             if self.checker is not None:
                 self.checker.check(batch.step, loss)
             progress.step(batch.step, float(loss[0]))
+            del loss
         self.ledger.end_curve()
         progress.end()
+        return rank_memory(self)
 
 
 def as_it_is(loss: Array) -> Array:
@@ -257,32 +278,39 @@ def as_it_is(loss: Array) -> Array:
 
 def rank_traffic(recipe: Recipe, traffic: Traffic, updates: int) -> RankTraffic:
     """One rank's counts beside the formula."""
+    formula = due(recipe, traffic.rank, updates)
     return RankTraffic(
         rank=traffic.rank,
         sent_bytes=traffic.sent_bytes,
         received_bytes=traffic.received_bytes,
         messages=traffic.messages,
         by_collective={each: dict(vars(count)) for each, count in traffic.by_collective.items()},
-        formula_bytes=sent_bytes(recipe, traffic.rank, updates),
+        formula_bytes=sum(each.sent_bytes for each in formula.values()),
+        formula_received_bytes=sum(each.received_bytes for each in formula.values()),
+        formula_messages=sum(each.messages for each in formula.values()),
+        formula_by_collective={
+            name: {"calls": each.calls, "sent_bytes": each.sent_bytes, "messages": each.messages}
+            for name, each in formula.items()
+        },
     )
 
 
-def rank_memory(
-    recipe: Recipe, rank: int, ledger: Ledger, steps: Steps, resident: int
-) -> RankMemory:
+def rank_memory(steps: "Steps") -> RankMemory:
     """One rank's ledger beside the formulas."""
+    recipe, ledger = steps.training.recipe, steps.ledger
     resting = resting_bytes(recipe)
     states: tuple[Kind, ...] = ("parameters", "gradients", "optimizer")
+    copies_messages = steps.training.take_buffers_from is not None
     return RankMemory(
-        rank=rank,
+        rank=steps.comm.rank,
         resting_bytes={kind: ledger.now[kind] for kind in states},
         formula_bytes={kind: getattr(resting, kind) for kind in states},
         padding_bytes=resting.padding,
         peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in KINDS), ("total", ledger.peak_total)]),
-        bound_bytes=peak_bounds(recipe),
+        bound_bytes={str(kind): most for kind, most in peak_bounds(recipe, copies_messages=copies_messages).items()},
         alive_bytes=ledger.total,
-        resident_bytes=resident,
-        overweight=overweight(recipe, ledger),
+        resident_bytes=resident_bytes() - steps.training.idle_bytes,
+        overweight=[*overweight(recipe, ledger), *left_over(recipe, ledger, copies_messages=copies_messages)],
         curve=[(at - steps.began_ns, {str(kind): held for kind, held in now.items()}) for at, now in ledger.curve],
     )
 
@@ -299,12 +327,14 @@ def overweight(recipe: Recipe, ledger: Ledger) -> list[str]:
     return found
 
 
-def by_nature(recipe: Recipe) -> str | None:
-    """Why a stage is not the computation of the reference, if it is not."""
-    parallel = recipe.scenario.parallel
-    if STAGES[recipe.stage].publishes and parallel.publish == "updates" and recipe.precision.mixed:
-        return f"updates are applied to {recipe.precision.name} weights instead of rounding the master copy"
-    return None
+def left_over(recipe: Recipe, ledger: Ledger, *, copies_messages: bool) -> list[str]:
+    """What is alive between steps although nothing needs it there: all but a world's copies of messages."""
+    owners = [(kind, owner, held) for kind in ("activations", "buffers") for owner, held in ledger.owners(kind).items()]
+    allowed = {("buffers", "messages"): messages(recipe)} if copies_messages else {}
+    return [
+        f"{held:,} B of {kind} for {owner} after the step"
+        for kind, owner, held in owners if held > allowed.get((kind, owner), 0)
+    ]
 
 
 def first_divergence(
@@ -340,12 +370,16 @@ def orders_of_addition(recipe: Recipe, chunk: int) -> dict[str, str]:
     return {"ours": str(added(recipe.addition, ranks, block)[chunk]), "reference": str(declared[chunk])}
 
 
-def compared_with_first(outcomes: list[StageOutcome]) -> list[StageOutcome]:
-    """Without a reference a stage is equal when it ends with the bytes of the first; that one is not compared."""
+def compared_with_each_other(outcomes: Sequence[StageOutcome]) -> list[StageOutcome]:
+    """Without a reference a row is equal when it ends with the bytes of the first that adds in the same order."""
 
     def ending(outcome: StageOutcome) -> tuple[bytes, str, str]:
         return b"".join(loss.tobytes() for loss in outcome.losses), outcome.weights_sha256, outcome.optimizer_sha256
 
-    return outcomes[:1] + [
-        replace(outcome, equal=ending(outcome) == ending(outcomes[0])) for outcome in outcomes[1:]
-    ]
+    firsts: dict[tuple[object, ...], StageOutcome] = {}
+    found = []
+    for outcome in outcomes:
+        first = firsts.setdefault(outcome.recipe.arithmetic, outcome)
+        equal = None if first is outcome else ending(outcome) == ending(first)
+        found.append(replace(outcome, equal=equal, compared_with=None if first is outcome else first.name))
+    return found

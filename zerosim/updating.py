@@ -32,8 +32,10 @@ class Parameter(Protocol):
 
 
 class Unit(Protocol):
-    """What an update asks of a unit: where its parameters lie."""
+    """What an update asks of a unit: where its parameters lie, and how many elements there are before any padding."""
 
+    @property
+    def count(self) -> int: ...
     @property
     def parameters(self) -> tuple[Parameter, ...]: ...
 
@@ -92,7 +94,11 @@ class Rule:
         self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
         *, step: int, count: int, factor: float, out: Array,
     ) -> None:
-        """Leave in `out` what is to be subtracted from the weights; the master copy, if any, is updated with it."""
+        """Leave in `out` what is to be subtracted from the weights; the master copy, if any, is updated with it.
+
+        Nothing is to be subtracted from padding.
+        """
+        out[:] = 0
         updated = state.get(MASTER, weights)
         for stretch, h in self._stretches(unit, start, len(weights), step, factor):
             slots = {slot: state[slot][stretch] for slot in self.optimizer.slots}
@@ -110,12 +116,12 @@ class Rule:
     def _stretches(
         self, unit: Unit, start: int, length: int, step: int, factor: float
     ) -> Iterator[tuple[slice, Hyperparameters]]:
-        """The parts of a stretch that share hyperparameters: all of it, unless biases do not decay."""
+        """The parts of a stretch that share hyperparameters, without padding: all of it, unless biases do not decay."""
         h = replace(
             self.hyperparameters, learning_rate=self.schedule.learning_rate(step), gradient_factor=factor
         )
         if self.decays_biases or not h.weight_decay:
-            yield slice(0, length), h
+            yield slice(0, max(min(length, unit.count - start), 0)), h
             return
         for parameter in unit.parameters:
             first = max(parameter.start - start, 0)

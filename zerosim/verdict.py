@@ -3,6 +3,12 @@
 Rank 0 trains alone once and publishes a fingerprint of every step. Then each rank compares what it holds with
 the fingerprints by itself, so that checking moves no weights, and keeps the first thing that differs. Only when
 something did is the reference trained again, up to that step, to name the element.
+
+What is compared: the loss and the weights after every step; after the last one the optimizer state and the gradients
+too. All of them with their padding, which is zero. Of a gradient that is not a number only that it is none counts:
+the optimizer makes every NaN the same one.
+
+Without a reference, ranks that hold the same chunk are held to each other.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,19 +19,20 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.comm import Communicator
-from zerosim.fingerprints import Digest, chunk_digests, digest
+from zerosim.fingerprints import Digest, digest
 from zerosim.model import Unit
+from zerosim.optim import with_one_nan
 from zerosim.reference import Snapshot
-from zerosim.sharding import bounds, padded
+from zerosim.sharding import chunk_length, padded, split
 from zerosim.stages.replica import Replica
-from zerosim.worlds.objects import broadcast_object
+from zerosim.worlds.objects import broadcast_object, gather_objects
 
-WEIGHTS = "weights"
+WEIGHTS, GRADIENT, ACCUMULATED = "weights", "gradient", "accumulated gradient"
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What one process held after `step` steps: the digest of each chunk, by unit and by weights or optimizer slot."""
+    """What one process held after `step` steps: the digest of each chunk, by unit and by what it is of."""
 
     step: int
     loss: bytes
@@ -69,16 +76,42 @@ class Divergence:
     chunk: int
 
 
-def fingerprint(units: Sequence[Unit], snapshot: Snapshot, ranks: int) -> Fingerprint:
-    """The digests of a snapshot, cut into as many chunks as there are ranks."""
+def fingerprint(units: Sequence[Unit], snapshot: Snapshot, ranks: int, *, last: bool) -> Fingerprint:
+    """The digests of a snapshot, cut into as many chunks as there are ranks; before the last step of weights alone."""
     chunks = tuple(
         {
-            what: chunk_digests(flat, ranks)
-            for what, flat in {WEIGHTS: snapshot.weights[unit], **snapshot.optimizer.get(unit, {})}.items()
+            what: [digest(comparable(what, chunk)) for chunk in split(with_padding(flat, ranks), ranks)]
+            for what, flat in states(snapshot, unit).items()
+            if last or what == WEIGHTS
         }
         for unit in units
     )
     return Fingerprint(snapshot.step, snapshot.loss.tobytes(), chunks)
+
+
+def states(snapshot: Snapshot, unit: Unit) -> dict[str, Array]:
+    """All that one process holds of a unit, by what it is."""
+    found = {WEIGHTS: snapshot.weights[unit], **snapshot.optimizer.get(unit, {})}
+    if unit in snapshot.gradients:
+        gradient = snapshot.gradients[unit]
+        found[GRADIENT] = gradient.narrow
+        if gradient.accumulated is not None:
+            found[ACCUMULATED] = gradient.accumulated
+    return found
+
+
+def with_padding(flat: Array, ranks: int) -> Array:
+    """`flat` and as many zeros as make its chunks equal.
+
+    >>> with_padding(np.ones(3), 2).tolist()
+    [1.0, 1.0, 1.0, 0.0]
+    """
+    return np.concatenate([flat, np.zeros(padded(len(flat), ranks) - len(flat), flat.dtype)])
+
+
+def comparable(what: str, values: Array) -> Array:
+    """`values`; of a gradient, a copy with one NaN for all."""
+    return with_one_nan(values.copy()) if what in (GRADIENT, ACCUMULATED) else values
 
 
 def published(comm: Communicator, snapshots: Iterable[Any] | None) -> Iterator[Any]:
@@ -94,45 +127,69 @@ def published(comm: Communicator, snapshots: Iterable[Any] | None) -> Iterator[A
 
 @dataclass
 class Checker:
-    """One rank's comparison of its replica with the published fingerprints, step by step."""
+    """One rank's comparison of its replica with the published fingerprints, step by step.
+
+    `sums_everywhere`: in a full buffer of gradients every chunk is a sum, not only this rank's own.
+    """
 
     replica: Replica
     history: Sequence[Fingerprint]
+    sums_everywhere: bool
     evidence: Evidence | None = field(default=None, init=False)
 
     def check(self, step: int, loss: Array | None) -> None:
-        """Compare what this rank holds after `step`; remember the first chunk that differs.
-
-        The optimizer state is compared at the last step only.
-        """
+        """Compare what this rank holds after `step`; remember the first chunk that differs."""
         if self.evidence is None:
             self.evidence = next(self._differences(step, loss), None)
 
     def _differences(self, step: int, loss: Array | None) -> Iterator[Evidence]:
         expected, rank = self.history[step], self.replica.comm.rank
         if loss is not None and loss.tobytes() != expected.loss:
-            yield Evidence(step, None, 0, rank, "loss", loss)
+            yield Evidence(step, None, 0, rank, "loss", loss.copy())
         last = step == len(self.history) - 1
-        for number, unit in enumerate(self.replica.units):
-            held = {WEIGHTS: self.replica.weights[unit]}
-            if last:
-                held |= self.replica.optimizer.get(unit, {})
-            for what, buffer in held.items():
-                for chunk, values in held_chunks(self.replica, unit, buffer):
-                    if digest(values) != expected.chunks[number][what][chunk]:
-                        yield Evidence(step, number, chunk, rank, what, values.copy())
+        for number, what, chunk, values in held_chunks(self.replica, self.sums_everywhere):
+            due = expected.chunks[number]
+            if (last or what == WEIGHTS) and digest(values) != due[what][chunk]:
+                yield Evidence(step, number, chunk, rank, what, values.copy())
 
 
-def held_chunks(replica: Replica, unit: Unit, buffer: Array) -> Iterator[tuple[int, Array]]:
-    """The number and the elements, without padding, of each chunk in a full buffer or a shard."""
-    size, rank = replica.comm.size, replica.comm.rank
-    limits = bounds(unit.count, size)
-    if len(buffer) == padded(unit.count, size):
-        for chunk, (start, stop) in enumerate(limits):
-            yield chunk, buffer[start:stop]
+def held_chunks(replica: Replica, sums_everywhere: bool) -> Iterator[tuple[int, str, int, Array]]:
+    """All that a rank holds: the unit's number, what it is, the chunk's number, and its elements with padding."""
+    for number, unit in enumerate(replica.units):
+        held = {WEIGHTS: replica.weights[unit], **replica.optimizer.get(unit, {})}
+        summed = {GRADIENT: replica.gradients.get(unit), ACCUMULATED: replica.accumulated.get(unit)}
+        for what, buffer in held.items():
+            for chunk, values in chunks_of(replica, unit, buffer):
+                yield number, what, chunk, values
+        for what, gradient in summed.items():
+            for chunk, values in chunks_of(replica, unit, gradient) if gradient is not None else ():
+                if sums_everywhere or chunk == replica.comm.rank:
+                    yield number, what, chunk, comparable(what, values)
+
+
+def chunks_of(replica: Replica, unit: Unit, buffer: Array) -> Iterator[tuple[int, Array]]:
+    """The number and the elements, with padding, of each chunk in a full buffer or a shard."""
+    if len(buffer) == padded(unit.count, replica.comm.size):
+        yield from enumerate(split(buffer, replica.comm.size))
     else:
-        start, stop = limits[rank]
-        yield rank, buffer[: stop - start]
+        yield replica.comm.rank, buffer
+
+
+def disagreement(comm: Communicator, replica: Replica, sums_everywhere: bool) -> str | None:
+    """On rank 0, of which chunk two ranks hold different bytes, in words; None if of none, and on other ranks."""
+    held = {
+        (number, what, chunk): digest(values)
+        for number, what, chunk, values in held_chunks(replica, sums_everywhere)
+    }
+    first: dict[tuple[int, str, int], tuple[int, Digest]] = {}
+    for rank, digests in enumerate(gather_objects(comm, held) or []):
+        for key, found in digests.items():
+            other, expected = first.setdefault(key, (rank, found))
+            if found != expected:
+                number, what, chunk = key
+                unit = replica.units[number].name
+                return f"ranks {other} and {rank} hold different {what} in chunk {chunk} of {unit}"
+    return None
 
 
 def locate(units: Sequence[Unit], evidence: Evidence, snapshot: Snapshot, ranks: int) -> Divergence:
@@ -141,13 +198,9 @@ def locate(units: Sequence[Unit], evidence: Evidence, snapshot: Snapshot, ranks:
         ours, expected, start = evidence.values, snapshot.loss, 0
     else:
         unit = units[evidence.unit]
-        flat = (
-            snapshot.weights[unit]
-            if evidence.what == WEIGHTS
-            else snapshot.optimizer[unit][evidence.what]
-        )
-        start, stop = bounds(unit.count, ranks)[evidence.chunk]
-        ours, expected = evidence.values, flat[start:stop]
+        flat = with_padding(states(snapshot, unit)[evidence.what], ranks)
+        start = evidence.chunk * chunk_length(unit.count, ranks)
+        ours, expected = evidence.values, comparable(evidence.what, split(flat, ranks)[evidence.chunk])
     differs = np.flatnonzero(bit_pattern(ours) != bit_pattern(expected))
     first = int(differs[0])
     layer, parameter, index = (
@@ -173,13 +226,13 @@ def locate(units: Sequence[Unit], evidence: Evidence, snapshot: Snapshot, ranks:
 
 
 def element(unit: Unit, offset: int) -> tuple[int, str, tuple[int, ...]]:
-    """Layer number, parameter name and index of an element of a unit's flat buffer."""
+    """Layer number, parameter name and index of an element of a unit's flat buffer; behind its end lies padding."""
     for parameter in unit.parameters:
         if parameter.start <= offset < parameter.start + parameter.count:
             _, layer, name = parameter.name.split(".")
             index = np.unravel_index(offset - parameter.start, parameter.shape)
             return int(layer), name, tuple(int(i) for i in index)
-    raise AssertionError(f"{unit.name} has no element {offset}")
+    return unit.layers[-1].index, "padding", (offset - unit.count,)
 
 
 def bit_pattern(values: Array) -> Array:

@@ -4,15 +4,14 @@ Between forward and backward it keeps activations and nothing else. Weights are 
 once for each direction, so whoever drops them in between has really freed them.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from zerosim.allocation import Allocator, Array, allocate
-from zerosim.autograd.operations import LOSSES, Operation
+from zerosim.autograd.operations import LOSSES, Empty, Operation
 
 FLOAT_BYTES = np.dtype(np.float32).itemsize
 
@@ -92,9 +91,12 @@ class Tape:
         `weights` is the unit's flat buffer, `unit.count` elements and any padding. The outputs belong to the tape:
         backward may overwrite them.
         """
-        kept: list[list[Array]] = [[] for _ in activations]
-        outputs = [self._play(unit, weights, x, keep) for x, keep in zip(activations, kept, strict=True)]
-        if unit.layers[-1].index >= self._lowest:
+        outputs, kept = [], []
+        for x in activations:
+            y, keep = self._play(unit, weights, x)
+            outputs.append(y)
+            kept.append(keep)
+        if self._keeps(unit):
             self._kept[unit] = kept
         return outputs
 
@@ -111,14 +113,11 @@ class Tape:
         `name` is a key of `LOSSES`. `samples` counts the global batch, over all ranks: each micro-batch is scaled by
         its inverse, so nothing is divided after the sum.
         """
-        empty = partial(self._allocate, kind="activations", owner="loss")
         upstreams = []
         for output, target in zip(outputs, targets, strict=True):
-            contribution, upstream = LOSSES[name](self._widened(output), target, samples, empty=empty)
+            contribution, upstream = self._judge(name, output, target, samples)
             total = self._accumulate(total, contribution)
-            if self.loss_scale != 1.0:
-                upstream *= self.loss_scale
-            upstreams.append(rounded(upstream, output.dtype))
+            upstreams.append(upstream)
         return total, upstreams
 
     def backward(
@@ -147,44 +146,73 @@ class Tape:
         contribution[unit.count :] = 0.0
         return contribution
 
-    def _play(self, unit: Unit, weights: Array, x: Array, kept: list[Array]) -> Array:
-        empty = partial(self._allocate, kind="activations", owner=unit.name)
-        views = unit.views(weights)
+    def _keeps(self, unit: Unit) -> bool:
+        """Whether backward will come down to this unit."""
+        return unit.layers[-1].index >= self._lowest
+
+    def _play(self, unit: Unit, weights: Array, x: Array) -> tuple[Array, list[Array]]:
+        """The output of one micro-batch, and what each operation keeps if anything is to be kept."""
+        views, kept = unit.views(weights), []
         for layer in unit.layers:
             for operation in layer.operations:
-                wide = self._widened(x)
-                y, keep = operation.forward(wide, *self._of(layer, operation, views), empty=empty)
-                narrow = rounded(y, x.dtype)
-                if keep is y:  # first of all: an activation writes y over the widened x, which is then no copy of x
-                    kept.append(narrow)
-                else:
-                    kept.append(x if keep is wide else rounded(keep, x.dtype))
-                x = narrow
-        return x
+                x, keep = self._step_forward(unit, operation, x, _of(layer, operation, views))
+                if self._keeps(unit):
+                    kept.append(keep)
+        return x, kept
+
+    def _step_forward(
+        self, unit: Unit, operation: Operation, x: Array, parameters: Sequence[Array]
+    ) -> tuple[Array, Array]:
+        """One operation's output and what to keep of it, in the precision of x."""
+        wide = self._widened(x)
+        y, keep = operation.forward(wide, *map(self._widened, parameters), empty=self._empty(unit.name))
+        output = self._rounded(y, x.dtype, unit.name)
+        if keep is y:  # asked first: an activation writes y over the widened x, which is then no copy of x
+            return output, output
+        return output, x if keep is wide else self._rounded(keep, x.dtype, unit.name)
+
+    def _judge(self, name: str, output: Array, target: Array, samples: int) -> tuple[Array, Array]:
+        """A micro-batch's loss in at least 32 bits, and ∂L/∂output, scaled, in the precision of the output."""
+        contribution, upstream = LOSSES[name](self._widened(output), target, samples, empty=self._empty("loss"))
+        if self.loss_scale != 1.0:
+            upstream *= self.loss_scale
+        return contribution, self._rounded(upstream, output.dtype, "loss")
 
     def _rewind(
         self, unit: Unit, weights: Array, gradient: Array | None, kept: list[Array], upstream: Array
     ) -> Array | None:
-        empty = partial(self._allocate, kind="activations", owner=unit.name)
         views = unit.views(weights)
+        into = {} if gradient is None else unit.views(gradient)
         for layer in reversed(unit.layers):
             for operation in reversed(layer.operations):
-                keep, wide = self._widened(kept.pop()), self._widened(upstream)
-                if operation.gradients and gradient is not None:
-                    into = [unit.views(gradient)[name] for name in _names(layer, operation)]
-                    found = [self._wide_like(view) for view in into]
-                    operation.gradients(wide, keep, *found)
-                    for view, values in zip(into, found, strict=True):
-                        if values is not view:
-                            view[...] = values
+                keep = kept.pop()
+                if operation.gradients and into:
+                    self._differentiate(operation, upstream, keep, _of(layer, operation, into))
                 if layer.index == self._lowest and not kept:
                     return None  # below lies the data, or what is frozen, which nobody differentiates
-                wide = operation.backward(wide, keep, *self._of(layer, operation, views), empty=empty)
-                upstream = rounded(wide, upstream.dtype)
+                upstream = self._step_backward(unit, operation, upstream, keep, _of(layer, operation, views))
         return upstream
 
-    def _of(self, layer: Layer, operation: Operation, views: dict[str, Array]) -> list[Array]:
-        return [self._widened(views[name]) for name in _names(layer, operation)]
+    def _differentiate(self, operation: Operation, upstream: Array, keep: Array, into: Sequence[Array]) -> None:
+        """Write ∂L/∂p into each of `into`, rounded to its precision."""
+        assert operation.gradients is not None
+        found = [self._wide_like(view) for view in into]
+        operation.gradients(self._widened(upstream), self._widened(keep), *found)
+        for view, values in zip(into, found, strict=True):
+            if values is not view:
+                view[...] = values
+
+    def _step_backward(
+        self, unit: Unit, operation: Operation, upstream: Array, keep: Array, parameters: Sequence[Array]
+    ) -> Array:
+        """∂L/∂x from ∂L/∂y, in the precision of the latter."""
+        wide = operation.backward(
+            self._widened(upstream), self._widened(keep), *map(self._widened, parameters), empty=self._empty(unit.name)
+        )
+        return self._rounded(wide, upstream.dtype, unit.name)
+
+    def _empty(self, owner: str) -> Empty:
+        return partial(self._allocate, kind="activations", owner=owner)
 
     def _widened(self, array: Array) -> Array:
         """`array` in at least 32 bits: itself, or a copy."""
@@ -199,11 +227,15 @@ class Tape:
             return array
         return self._allocate(array.shape, np.float32, kind="buffers", owner="widened")
 
+    def _rounded(self, array: Array, dtype: np.dtype[Any], owner: str) -> Array:
+        """`array` as `dtype`: itself, or a rounded copy."""
+        if array.dtype == dtype:
+            return array
+        narrow = self._allocate(array.shape, dtype, kind="activations", owner=owner)
+        narrow[...] = array
+        return narrow
 
-def rounded(array: Array, dtype: npt.DTypeLike) -> Array:
-    """`array` as `dtype`: itself, or a rounded copy."""
-    return array.astype(dtype, copy=False)
 
-
-def _names(layer: Layer, operation: Operation) -> list[str]:
-    return [f"{layer.name}.{parameter}" for parameter in operation.parameters]
+def _of(layer: Layer, operation: Operation, views: Mapping[str, Array]) -> list[Array]:
+    """The operation's parameters in a layer, or their gradients."""
+    return [views[f"{layer.name}.{parameter}"] for parameter in operation.parameters]

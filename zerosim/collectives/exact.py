@@ -22,7 +22,8 @@ from zerosim.comm import Communicator
 from zerosim.fixed_point import exponents, quantised, restored
 from zerosim.sharding import bounds, split
 
-SENT_BYTES = 2 * 2 + 8
+EXPONENT_BYTES, LIMB_BYTES = 2, 8
+SENT_BYTES = 2 * EXPONENT_BYTES + LIMB_BYTES
 """For each element of up to 4 bytes, times (N − 1)/N: its exponent there and back, and its limb."""
 
 

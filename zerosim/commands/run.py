@@ -1,15 +1,18 @@
 """`zerosim run`: a scenario, in the MPI world under a launcher, otherwise in the local one."""
 
 import argparse
+import hashlib
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from safetensors.numpy import save
 
-from zerosim.allocation import Array
+from zerosim.allocation import Allocator, Array
 from zerosim.carry import carry_out, carry_out_locally, programs_of
 from zerosim.comm import Communicator
 from zerosim.commands.output import (
@@ -21,7 +24,6 @@ from zerosim.commands.output import (
     write_json,
 )
 from zerosim.errors import LaunchError, UsageError, ZerosimError
-from zerosim.instruments.memory import Ledger
 from zerosim.outcome import Outcome
 from zerosim.recipe import Recipe, prepare
 from zerosim.report.carried_out import carried_out_document, described_values, show_carried_out
@@ -29,9 +31,9 @@ from zerosim.report.document import document
 from zerosim.report.progress import Live, Plain
 from zerosim.report.table import show_heading, show_outcome
 from zerosim.run import Progress, Silent, Training, run_as_rank, run_locally
-from zerosim.scenario import CollectiveScenario, Scenario, load, load_dataset
+from zerosim.scenario import CollectiveScenario, Scenario, load, load_dataset, resolved
 from zerosim.worlds.mpi import MpiCommunicator, connect, launched
-from zerosim.worlds.objects import broadcast_object
+from zerosim.worlds.objects import broadcast_object, gather_objects
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +58,8 @@ class Job:
     """A scenario made ready: what runs it in each world, and what is said of it before and after."""
 
     scenario: Scenario | CollectiveScenario
+    inputs_sha256: str
+    """Of the scenario as resolved and of the data: what all ranks must have read alike."""
     run_locally: Callable[[], Any]
     run_as_rank: Callable[[MpiCommunicator], Any]
     setting: str
@@ -102,6 +106,8 @@ def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> 
     if refused is not None:
         return int(refused)
     job = job or prepared(arguments)
+    if not have_read_the_same(comm, job):
+        return LaunchError.exit_code
 
     world = {"kind": "mpi", "ranks": comm.size, "library": comm.library}
     if comm.rank == 0:
@@ -134,6 +140,7 @@ def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
 
     return Job(
         scenario,
+        inputs_digest(scenario, *(array for array in vars(recipe.dataset).values() if isinstance(array, np.ndarray))),
         locally,
         as_rank,
         f"{model} MLP, {recipe.model.count:,} parameters, {scenario.train.optimizer}",
@@ -152,11 +159,14 @@ def ended(shown: Progress) -> Iterator[None]:
 
 
 def training(comm: MpiCommunicator, recipe: Recipe, shown: Progress, *, keep_weights: bool) -> Training:
-    """What is run as a rank under MPI, whose own buffers go into the ledger too."""
-    ledger = Ledger()
-    comm.take_buffers_from(ledger)
+    """What is run as a rank under MPI, whose own buffers go into each row's ledger too."""
     ahead = comm.channel() if recipe.scenario.parallel.prefetch else None
-    return Training(recipe, shown, keep_weights, ahead, ledger)
+
+    def take_buffers_from(ledger: Allocator) -> None:
+        for channel in filter(None, [comm, ahead]):
+            channel.take_buffers_from(ledger)
+
+    return Training(recipe, shown, keep_weights, ahead, take_buffers_from)
 
 
 def collective_job(scenario: CollectiveScenario, arguments: argparse.Namespace) -> Job:
@@ -165,12 +175,34 @@ def collective_job(scenario: CollectiveScenario, arguments: argparse.Namespace) 
     programs = programs_of(scenario)
     return Job(
         scenario,
+        inputs_digest(scenario),
         lambda: carry_out_locally(scenario, programs),
         lambda comm: carry_out(comm, scenario, programs),
         described_values(scenario),
         show_carried_out,
         carried_out_document,
     )
+
+
+def inputs_digest(scenario: Scenario | CollectiveScenario, *arrays: Array) -> str:
+    """SHA-256 of every key's value, and of the arrays with their dtypes and shapes."""
+    found = hashlib.sha256(json.dumps(resolved(scenario)).encode())
+    for array in arrays:
+        found.update(f"{array.dtype}{array.shape}".encode())
+        found.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return found.hexdigest()
+
+
+def have_read_the_same(comm: Communicator, job: Job) -> bool:
+    """Whether every rank has the scenario and the data of rank 0, which complains if not."""
+    digests = gather_objects(comm, job.inputs_sha256) or []
+    others = [rank for rank, found in enumerate(digests) if found != job.inputs_sha256]
+    if others:
+        complain(LaunchError(
+            f"rank {others[0]} has read another scenario or other data than rank 0; give all ranks the same files "
+            "and the same --set"
+        ))
+    return bool(broadcast_object(comm, not others))
 
 
 def check_fits(scenario: Scenario | CollectiveScenario, comm: Communicator) -> None:

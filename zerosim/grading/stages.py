@@ -67,14 +67,11 @@ class Training:
         return None
 
     def sent_otherwise(self) -> str | None:
-        """The first rank that sent something else than the formula says."""
+        """The first rank that sent something else than the formula says; who is alone sends nothing."""
         for tiny, outcome in self.outcomes:
             for rank in outcome.traffic:
-                if not rank.holds:
-                    return (
-                        f"{tiny}: rank {rank.rank} sent {rank.sent_bytes} bytes, "
-                        f"where the formula says {rank.formula_bytes}"
-                    )
+                if tiny.ranks > 1 and not rank.holds:
+                    return f"{tiny}: {rank.fault}"
         return None
 
     def kept_otherwise(self) -> str | None:

@@ -59,34 +59,3 @@ def unit_bytes(recipe: Recipe, unit: Unit, stage: str | None = None) -> dict[str
 def lengths(count: int, ranks: int, *, sharded: bool) -> tuple[int, float]:
     """The elements a rank keeps of `count`, with padding, and by the formula that knows none."""
     return (chunk_length(count, ranks), count / ranks) if sharded else (padded(count, ranks), count)
-
-
-def would_fit(recipe: Recipe, stage: str, allowed_bytes: int) -> bool:
-    """Whether the model states of a stage, and the units it has full at a time, are within `allowed_bytes`."""
-    states = resting_bytes(recipe, stage)
-    bounds = peak_bounds(recipe, stage)
-    return states.optimizer + bounds.get("parameters", 0) + bounds.get("gradients", 0) <= allowed_bytes
-
-
-def peak_bounds(recipe: Recipe, stage: str | None = None) -> dict[str, int]:
-    """The most that may be alive of weights and gradients while a stage works, where all is in one dtype.
-
-    What rests, and besides: one full unit of weights in Stage III, two with prefetch, all of them where they are kept
-    from forward to backward; one full unit of gradients in Stages II and III, another one where micro-batches add up.
-    """
-    rests, row, parallel = resting_bytes(recipe, stage), SHARDED[stage or recipe.stage], recipe.scenario.parallel
-    ranks, weights = recipe.scenario.world.ranks, recipe.precision.weights.itemsize
-    units = [padded(unit.count, ranks) * weights for unit in recipe.model.units]
-    largest = max(units)
-    bounds = {"parameters": rests.parameters}
-    if "parameters" in row:
-        bounds["parameters"] += largest * (2 if parallel.prefetch else 1)
-        if not parallel.reshard_after_forward:
-            bounds["parameters"] = rests.parameters + sum(units)
-    plain = parallel.order in ("ring", "rank") and parallel.reduce_dtype == parallel.accumulate_dtype == "weights"
-    if plain:
-        several = recipe.parts > 1 and not recipe.part_by_part
-        bounds["gradients"] = rests.gradients + largest * (("gradients" in row) + several)
-        if recipe.part_by_part:
-            bounds["gradients"] += largest // ranks
-    return bounds

@@ -1,11 +1,13 @@
-"""What every rank must have sent, by formula, for every stage and variant.
+"""What every rank must have sent and received, by formula, for every stage and variant.
 
-Derived from which collectives a step needs and what a ring of N ranks sends of a vector of n bytes, n (N − 1)/N;
-nothing here looks at a run. The ZeRO paper, section 7, has the multiples of P: 2 for DDP and Stages I and II, 3 for
-Stage III.
+Derived from which collectives a step needs and what each sends over N ranks; nothing here looks at a run. All but the
+broadcast send N − 1 messages of a chunk and receive as many: n (N − 1)/N bytes of a vector of n bytes each way. An
+order-free sum takes three of them: exponents there and back, then integers. The ZeRO paper, section 7, has the
+multiples of P: 2 for DDP and Stages I and II, 3 for Stage III.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,36 +18,68 @@ from zerosim.sharding import chunk_length, padded
 from zerosim.stages import STAGES
 
 NORM_BYTES = np.dtype(np.float64).itemsize
+EXACT_MESSAGES = 3
 
 
-def sent_bytes(recipe: Recipe, rank: int, updates: int) -> int:
-    """By `rank` in all steps, of which `updates` were not skipped."""
-    parallel, row = recipe.scenario.parallel, STAGES[recipe.stage]
-    steps, ranks = recipe.scenario.train.steps, recipe.scenario.world.ranks
-    parts = recipe.parts if recipe.part_by_part else 1
+@dataclass(frozen=True)
+class Due:
+    """What one rank's calls of a collective come to; `messages` are those sent."""
+
+    calls: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    messages: int = 0
+
+    def __add__(self, other: "Due") -> "Due":
+        return Due(
+            self.calls + other.calls, self.sent_bytes + other.sent_bytes,
+            self.received_bytes + other.received_bytes, self.messages + other.messages,
+        )
+
+    def times(self, count: int) -> "Due":
+        """So many times as much."""
+        return Due(
+            count * self.calls, count * self.sent_bytes, count * self.received_bytes, count * self.messages
+        )
+
+
+def due(recipe: Recipe, rank: int, updates: int) -> dict[str, Due]:
+    """Of each collective that `rank` calls, in all steps, of which `updates` were not skipped."""
+    row, publish = STAGES[recipe.stage], recipe.scenario.parallel.publish
+    steps, ranks, weights = recipe.scenario.train.steps, recipe.scenario.world.ranks, recipe.precision.weights.itemsize
+    passes = steps * (recipe.parts if recipe.part_by_part else 1)
     trained = [unit for unit in recipe.model.units if not unit.frozen]
-    weights, to_all = recipe.precision.weights.itemsize, parallel.gradients == "all_reduce" and row.publishes
 
-    sent = steps * parts * ring_bytes(trained, ranks, reduced_bytes(recipe))
-    if to_all or not (row.publishes or row.gathers):
-        sent += steps * parts * ring_bytes(trained, ranks, summed_bytes(recipe))
-    if row.publishes:
-        sent += updates * published_bytes(recipe, trained, rank)
+    found = {"reduce_scatter": reductions(recipe, trained).times(passes), "all_gather": Due()}
+    if recipe.sums_everywhere:
+        found["all_gather"] += walks(trained, ranks, summed_bytes(recipe)).times(passes)
+    if row.publishes and publish == "broadcasts":
+        found["broadcast"] = broadcasts(trained, ranks, weights, rank).times(updates)
+    elif row.publishes:
+        found["all_gather"] += walks(trained, ranks, weights).times(updates)
     if row.gathers:
-        sent += steps * parts * ring_bytes(gathered(recipe), ranks, weights)
+        found["all_gather"] += walks(gathered(recipe), ranks, weights).times(passes)
     if recipe.scaling().needs_norm and (row.publishes or row.gathers):
-        sent += steps * (ranks - 1) * len(trained) * NORM_BYTES
-    return sent
+        norms = (ranks - 1) * len(trained) * NORM_BYTES
+        found["gather_norms"] = Due(1, norms, norms, ranks - 1).times(steps)
+    return {name: each for name, each in found.items() if each.calls}
 
 
-def ring_bytes(units: Iterable[Unit], ranks: int, element_bytes: int) -> int:
-    """What a rank sends when one ring collective goes through each of `units`, padded."""
-    return sum(chunk_length(unit.count, ranks) * (ranks - 1) * element_bytes for unit in units)
+def walks(units: Iterable[Unit], ranks: int, element_bytes: int, messages: int = 1) -> Due:
+    """A collective through each of `units`, padded, each rank sending N − 1 of its chunks, in `messages` each."""
+    total = Due()
+    for unit in units:
+        sent = chunk_length(unit.count, ranks) * (ranks - 1) * element_bytes
+        total += Due(1, sent, sent, messages * (ranks - 1))
+    return total
 
 
-def reduced_bytes(recipe: Recipe) -> int:
-    """Of each element in a reduce-scatter of gradients."""
-    return recipe.addition.sent_bytes or recipe.wire.itemsize
+def reductions(recipe: Recipe, trained: Iterable[Unit]) -> Due:
+    """A reduce-scatter of each unit's gradient."""
+    ranks, integers = recipe.scenario.world.ranks, recipe.addition.sent_bytes
+    if integers is None:
+        return walks(trained, ranks, recipe.wire.itemsize)
+    return walks(trained, ranks, integers, EXACT_MESSAGES)
 
 
 def summed_bytes(recipe: Recipe) -> int:
@@ -56,13 +90,14 @@ def summed_bytes(recipe: Recipe) -> int:
     return np.dtype(np.float32).itemsize if wide else recipe.precision.weights.itemsize
 
 
-def published_bytes(recipe: Recipe, trained: Iterable[Unit], rank: int) -> int:
-    """What `rank` sends to publish one update."""
-    ranks, weights = recipe.scenario.world.ranks, recipe.precision.weights.itemsize
-    if recipe.scenario.parallel.publish != "broadcasts":
-        return ring_bytes(trained, ranks, weights)
+def broadcasts(trained: Iterable[Unit], ranks: int, element_bytes: int, rank: int) -> Due:
+    """A broadcast of every chunk of each unit from its owner."""
     copies = sum(ALGORITHMS["tree.broadcast"].messages(rank, ranks, root) for root in range(ranks))
-    return sum(copies * chunk_length(unit.count, ranks) * weights for unit in trained)
+    total = Due()
+    for unit in trained:
+        chunk = chunk_length(unit.count, ranks) * element_bytes
+        total += Due(ranks, copies * chunk, (ranks - 1) * chunk, copies)
+    return total
 
 
 def gathered(recipe: Recipe) -> list[Unit]:
@@ -79,5 +114,13 @@ def volume(recipe: Recipe) -> float:
     if ranks == 1 or steps == 0:
         return 0.0
     whole = sum(padded(unit.count, ranks) for unit in recipe.model.units) * recipe.precision.weights.itemsize
-    sent = sum(sent_bytes(recipe, rank, steps) for rank in range(ranks)) / ranks / steps
+    sent = sum(each.sent_bytes for rank in range(ranks) for each in due(recipe, rank, steps).values()) / ranks / steps
     return sent / (whole * (ranks - 1) / ranks)
+
+
+def most_messages(recipe: Recipe) -> int:
+    """What the rank that sends the most sends in a step that is not skipped."""
+    steps, ranks = recipe.scenario.train.steps, recipe.scenario.world.ranks
+    if steps == 0:
+        return 0
+    return max(sum(each.messages for each in due(recipe, rank, steps).values()) for rank in range(ranks)) // steps

@@ -39,10 +39,11 @@ def stage_document(stage: StageOutcome) -> dict[str, Any]:
         "stage": stage.stage,
         "name": stage.name,
         "equal": stage.equal,
+        "compared_with": stage.compared_with,
         "first_divergence": None
         if divergence is None
         else asdict(divergence) | {"order_of_addition": stage.order},
-        "by_nature": stage.by_nature,
+        "disagreement": stage.disagreement,
         "losses": [float(loss[0]) for loss in stage.losses],
         "test": stage.test,
         "weights_sha256": stage.weights_sha256,

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from zerosim.outcome import Outcome, StageOutcome
 from zerosim.report.conclusion import conclusion
-from zerosim.report.figures import common_unit, in_unit, joined, messages_per_step, plural, sent_per_step, short, spread
+from zerosim.report.figures import common_unit, in_unit, messages_per_step, plural, sent_per_step, short, spread
 from zerosim.report.memory_table import Unit
 from zerosim.stages import STAGES
 from zerosim.verdict import Divergence
@@ -60,12 +60,9 @@ def show_padding(console: Console, outcome: Outcome) -> None:
 
 
 def show_divergence(console: Console, stage: StageOutcome, found: Divergence) -> None:
-    """Where bits first differ, and why if it is by nature, or in which orders the two sides add if these differ."""
-    colour = "yellow" if stage.by_nature else "red"
-    console.print(f"{stage.name}: {divergence(found)}", style=colour, markup=False, highlight=False)
-    if stage.by_nature:
-        console.print(f"    by its nature: {stage.by_nature}", highlight=False)
-    elif stage.order and stage.order["ours"] != stage.order["reference"]:
+    """Where bits first differ, and in which orders the two sides add if these differ."""
+    console.print(f"{stage.name}: {divergence(found)}", style="red", markup=False, highlight=False)
+    if stage.order and stage.order["ours"] != stage.order["reference"]:
         for side, order in stage.order.items():
             console.print(f"    {side + ' adds':<15} {order}", highlight=False)
 
@@ -132,12 +129,10 @@ def steps_of(outcome: Outcome) -> int:
 
 
 def bits(stage: StageOutcome) -> str:
-    """Equal to what they are compared with or not, and whether they could be."""
+    """Equal to what they are compared with or not."""
     if stage.equal is None:
         return "–"
-    if stage.equal:
-        return "[green]equal[/]"
-    return "[yellow]other[/]" if stage.by_nature else "[red]differ[/]"
+    return "[green]equal[/]" if stage.equal else "[red]differ[/]"
 
 
 def volume(stage: StageOutcome) -> str:
@@ -204,9 +199,12 @@ def verdict(outcome: Outcome) -> str:
 
 def compared(outcome: Outcome) -> str:
     """With what every bit was compared."""
-    if outcome.recipe.scenario.check.reference:
-        other = [stage.name for stage in outcome.stages if stage.equal is False]
-        return "every bit equal to one process" + (f", but for {joined(other)} by nature" if other else "")
-    if len(outcome.stages) > 1:
-        return f"every bit equal to {outcome.stages[0].name}"
-    return "not compared with one process"
+    partners = {stage.compared_with for stage in outcome.stages}
+    if partners == {"one process"}:
+        return "every bit equal to one process"
+    first = outcome.stages[0].name if outcome.stages else None
+    if [stage.compared_with for stage in outcome.stages[1:]] == [first] * (len(outcome.stages) - 1) != []:
+        return f"every bit equal to {first}"
+    if partners <= {None}:
+        return "not compared with one process"
+    return "every bit equal where rows add in the same order, not compared with one process"

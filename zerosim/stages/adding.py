@@ -76,9 +76,11 @@ def kept_apart(total: Total, contribution: Array) -> Total:
 
 
 def widening(accumulate: Accumulate, allocate: Allocator) -> Accumulate:
-    """`accumulate` in float32, whatever the contributions are in."""
+    """`accumulate` in float32, whatever the contributions are in: those with fewer bits are widened first."""
 
     def accumulate_widened(total: Total, contribution: Array) -> Total:
+        if contribution.dtype == np.float32:
+            return accumulate(total, contribution)
         wide = allocate(contribution.shape, np.float32, kind="gradients", owner="accumulation")
         wide[...] = contribution
         return accumulate(total, wide)

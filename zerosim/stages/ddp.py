@@ -33,6 +33,7 @@ def step(replica: Replica, batch: Batch) -> Total:
         gradient = replica.reduce_scatter(gradient)                       # 2
         gradient = replica.all_gather(gradient)                           # 3
         replica.keep(unit, gradient)
+        del gradient
 
     replica.settle(whole=True)
     for unit in replica.units:

@@ -32,6 +32,7 @@ def step(replica: Replica, batch: Batch) -> Total:
         upstream, gradient = tape.backward(unit, weights[unit], upstream)
         gradient = replica.reduce(gradient)                               # 2
         replica.keep(unit, gradient)
+        del gradient
 
     replica.settle()
     for unit in replica.units:

@@ -195,8 +195,8 @@ class MpiCommunicator:
         UNFINISHED.append(self._departures)
 
     def take_buffers_from(self, allocate: Allocator) -> None:
-        """Let memory for messages come from `allocate`, so that a ledger sees it."""
-        self._copies.allocate = allocate
+        """Let memory for messages come from `allocate`, so that a ledger sees it: all of it from here on."""
+        self._copies = Copies(allocate)
 
     def channel(self, timeout_seconds: float | None = None) -> "MpiCommunicator":
         """Another communicator of the same ranks, in which messages travel apart from those in this one.
@@ -279,11 +279,11 @@ class MpiCommunicator:
     def _post(self, outgoing: Array, to: int) -> None:
         departures = self._departures[to]
         while departures and departures[0].request.Test():
-            self._copies.give(departures.popleft().memory)
+            departures.popleft().give_back()
         memory = self._copies.take(outgoing.nbytes)
         np.copyto(shaped(memory, outgoing), outgoing)
         request = self._comm.Isend(memory[: outgoing.nbytes], to, dtype_tag(outgoing.dtype))
-        departures.append(Departure(request, memory, outgoing.nbytes))
+        departures.append(Departure(request, memory, outgoing.nbytes, self._copies))
 
     def _complete(self, into: Array, source: int, reduce: Reduction | None) -> None:
         if reduce is None and into.flags.c_contiguous:
@@ -367,6 +367,11 @@ class Departure(NamedTuple):
     request: "MPI.Request"
     memory: Bytes
     sent_bytes: int
+    copies: "Copies"
+
+    def give_back(self) -> None:
+        """Let the memory be used again by whom it was taken from."""
+        self.copies.give(self.memory)
 
 
 class Unclaimed(NamedTuple):
@@ -380,12 +385,11 @@ class Unclaimed(NamedTuple):
 class Copies:
     """Memory that is used again: the page faults of fresh memory cost more than the message itself.
 
-    Sizes are rounded up by an eighth at most, so that messages of nearly one length share memory. `allocate` can be
-    exchanged for a ledger's.
+    Sizes are rounded up by a quarter at most, so that messages of nearly one length share memory.
     """
 
-    def __init__(self) -> None:
-        self.allocate: Allocator = allocate
+    def __init__(self, allocate: Allocator = allocate) -> None:
+        self.allocate = allocate
         self._free: defaultdict[int, list[Bytes]] = defaultdict(list)
 
     def take(self, needed_bytes: int) -> Bytes:
