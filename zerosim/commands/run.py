@@ -155,7 +155,8 @@ def training(comm: MpiCommunicator, recipe: Recipe, shown: Progress, *, keep_wei
     """What is run as a rank under MPI, whose own buffers go into the ledger too."""
     ledger = Ledger()
     comm.take_buffers_from(ledger)
-    ahead = comm.channel() if recipe.scenario.parallel.prefetch else None
+    prefetches = any(row.parallel.prefetch for _, row in recipe.scenario.rows)
+    ahead = comm.channel() if prefetches else None
     return Training(recipe, shown, keep_weights, ahead, ledger)
 
 
