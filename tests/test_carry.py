@@ -6,8 +6,9 @@ import pytest
 
 from zerosim import cli
 from zerosim.carry import carry_out_locally, programs_of
-from zerosim.errors import Deadlock
-from zerosim.scenario import load
+from zerosim.errors import Deadlock, ScenarioError
+from zerosim.scenario import CollectiveScenario, load
+from zerosim.scenario.collective import Program
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 
@@ -49,6 +50,24 @@ def test_buckets_differ_only_where_elements_change_chunks():
     seen = carried_out("bucketing_changes_bits").findings[0].seen
     assert "284 of 1,024 elements (27.7%)" in seen
     assert "284 of those differ, 0 of the rest" in seen
+
+
+@pytest.mark.parametrize(("program", "place"), [
+    ('[[program]]\nname = "idle"', "2:3: program[0] has no calls"),
+    ('[[program]]\ncalls = ["all_reduce"]\n[[program]]', "4:3: program[1] has no calls"),
+    ("program = [{}]", "2:12: program[0] has no calls"),
+    ("[[program]]\ncalls = []", "3:9: program[0].calls must be an array of length at least 1"),
+])
+def test_a_program_without_calls_is_refused_in_one_line(program, place, tmp_path, capsys):
+    path = tmp_path / "idle.toml"
+    path.write_text(f'kind = "collective"\n{program}\n')
+    assert cli.main(["run", str(path)]) == 2
+    assert capsys.readouterr().err.startswith(f"{path}:{place}")
+
+
+def test_a_program_without_calls_is_refused_in_python_too():
+    with pytest.raises(ScenarioError, match=r"program\[0\] has no calls"):
+        CollectiveScenario(program=(Program(),))
 
 
 def test_unsafe_sends_deadlock_unless_they_are_buffered():

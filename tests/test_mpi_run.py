@@ -75,6 +75,14 @@ def test_a_mistake_is_said_once(ranks, mistake, words):
     assert not [line for line in lines if "Traceback" in line]
 
 
+def test_prefetching_ends_on_fewer_ranks_too():
+    done = mpirun(2, ["-m", "zerosim", "run", str(SCENARIOS / "ddp.toml"), "--set", "train.steps=2", "--set",
+                      "parallel={stages = ['zero3'], prefetch = true, order = 'exact'}", "--set",
+                      "check={same_bits_on = [1]}"], timeout=20)
+    assert done.returncode == 0, done.stderr
+    assert "every bit equal to one process" in done.stdout
+
+
 LATE = """\
 from zerosim.errors import CollectiveError
 def late_all_reduce(comm, x):

@@ -137,6 +137,13 @@ def test_the_conclusion_tells_weights_apart(four):
         "Each row ends with other weights. ")
 
 
+def test_the_conclusion_names_every_group_of_equal_weights(four):
+    two_groups = changed(changed(four, 2, weights_sha256="0"), 3, weights_sha256="0")
+    assert conclusion(two_groups).startswith(
+        "DDP and Stage I end with the same weights, bit for bit; Stage II and Stage III end with the same weights, "
+        "bit for bit. A rank sends ")
+
+
 def test_the_conclusion_stands_before_the_verdict_of_several_rows(four):
     assert shown(four, width=2_000)[-2] == conclusion(four)
     alone = shown(replace(four, stages=four.stages[:1]))

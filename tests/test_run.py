@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.training import labelled, run, scenario
+from zerosim.commands.run import training
 from zerosim.errors import ScenarioError
 from zerosim.recipe import prepare
 from zerosim.run import Silent, run_locally
-from zerosim.scenario import Check
+from zerosim.scenario import Check, Parallel
 from zerosim.scenario.dataset import Dataset
+from zerosim.scenario.schema import Variant
 
 
 def agree(outcome):
@@ -155,3 +157,23 @@ def test_other_numbers_of_ranks_are_trained_on_and_compared():
     assert [(each.ranks, each.name) for each in on("exact").on_other_ranks][:2] == [(1, "DDP"), (1, "Stage I")]
     assert on("exact").failures == []
     assert on("ring").failures[0] == ("DDP", "other bits on 1, 2 ranks")
+
+
+class Offering:
+    """A communicator that opens another channel to whoever asks."""
+
+    def take_buffers_from(self, allocate):
+        pass
+
+    def channel(self):
+        return "another channel"
+
+
+@pytest.mark.parametrize(("prefetch", "own", "channel"), [
+    (False, None, None), (False, True, "another channel"), (True, None, "another channel"), (True, False, None),
+])
+def test_a_rank_has_a_second_channel_where_any_row_prefetches(prefetch, own, channel):
+    rows = replace(
+        scenario(), parallel=Parallel(prefetch=prefetch), variant=(Variant(prefetch=False), Variant(prefetch=own)))
+    asked = training(Offering(), prepare(rows, labelled()), Silent(), keep_weights=False)
+    assert asked.ahead == channel

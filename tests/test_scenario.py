@@ -180,6 +180,11 @@ def test_weight_decay_depends_on_the_optimizer_unless_given(loaded, optimizer, w
     ("train.learning_rate = inf", "must be a finite number of at least 0, found inf"),
     ("train.learning_rate = true", "must be a finite number of at least 0, found true"),
     ("train.learning_rate = 1" + "0" * 400, "found an integer beyond 64 bits"),
+    ("[train]\nloss_scale = 0",
+     "2:14: train.loss_scale must be a finite number of at least 1e-38 and below 1e+38, found 0"),
+    ("train.loss_scale = -1", "1:20: train.loss_scale must be a finite number of at least 1e-38"),
+    ("train.loss_scale = 1e-320", "1:20: train.loss_scale must be a finite number of at least 1e-38"),
+    ("train.loss_scale = 1e308", "below 1e+38, found 1e+308"),
     ("train.betas = [0.9,\n 1.0]", "2:2: train.betas[1] must be a finite number of at least 0 and "
                                    "below 1, found 1.0"),
     ("train.betas = [0.9]", "1:15: train.betas must be an array of length 2, each a finite"),
@@ -219,7 +224,7 @@ def test_what_is_wrong_is_found_where_it_stands(complaint, text, expected):
 @pytest.mark.parametrize(("text", "expected"), [
     ("a = 1\r\nb = adam\r\n", "a.toml:2:5: this is not TOML: invalid value (strings need quotes)"),
     ("x = [1,\n2", "a.toml:2:2: this is not TOML: "),
-    ("x = " + "[" * 5000, "a.toml:1:1: arrays or tables are nested too deeply"),
+    ("x = " + "[" * 5000, "a.toml:1:13: arrays or tables are nested too deeply: found 9 levels, at most 8 are allowed"),
     ("x = " + "9" * 5000, "a.toml:1:1: this is not TOML: exceeds the limit"),
     ("a = 1\nb = é".encode("latin-1"), "a.toml:2:5: found the byte 0xe9; a scenario is text"),
     ("é = '".encode() + b"\xff'", "a.toml:1:6: found the byte 0xff"),

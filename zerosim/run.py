@@ -132,7 +132,8 @@ def train_on_other_ranks(comm: Communicator, training: Training, ranks: int) -> 
     """Train every row on the first `ranks` ranks alone; on rank 0, the digests."""
     for name, row in training.recipe.rows:
         if comm.rank < ranks:
-            other = replace(training, recipe=row.on(ranks), keep_weights=False)
+            ahead = None if training.ahead is None else First(training.ahead, ranks)
+            other = replace(training, recipe=row.on(ranks), keep_weights=False, ahead=ahead)
             trained = train_by_stage(First(comm, ranks), other, f"{name} on {ranks}", None)
             if isinstance(trained, StageOutcome):
                 yield RanksDigest(ranks, name, trained.weights_sha256)

@@ -3,11 +3,14 @@
     norm         √ Σ g², over all parameters; partial sums of squares are float64, one for each chunk of each unit, and
                  are added unit by unit, chunk by chunk, so that every stage and the reference get the same bits
     loss scale   what the loss was multiplied by before backward, a power of two; dynamic, it halves when a gradient
-                 overflows, that step is skipped, and it doubles after 2,000 steps without
+                 overflows, that step is skipped, and it doubles after 2,000 steps without; it does not fall below
+                 2⁻²⁴, where steps that overflow are still skipped
 
 Sources: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013), section 3.2,
 with the constants of `torch.nn.utils.clip_grad_norm_`; Micikevicius et al., "Mixed precision training" (2018), section
-3.2, with the constants of `torch.amp.GradScaler`.
+3.2, with the constants of `torch.amp.GradScaler`, which has no lowest scale and halves to 0, by which nothing can be
+divided. Ours is the smallest positive float16: times a loss's gradient of 1 it is still that number, and half of it
+would be rounded to 0. A lower scale would not save such gradients but erase them.
 """
 
 import math
@@ -20,6 +23,7 @@ from zerosim.allocation import Array
 
 PIECE = 1 << 14
 INITIAL_SCALE = 2.0**16
+LOWEST_SCALE = 2.0**-24
 STEPS_TO_GROW = 2000
 EPSILON = 1e-6
 
@@ -66,7 +70,7 @@ class Scaling:
         for part in square_sums:
             total += part
         if self.dynamic and not math.isfinite(total):
-            self.loss_scale /= 2.0
+            self.loss_scale = max(self.loss_scale / 2.0, LOWEST_SCALE)
             self.good_steps = 0
             return None
         if self.clip_norm:
@@ -81,3 +85,17 @@ class Scaling:
         if self.good_steps == STEPS_TO_GROW:
             self.loss_scale *= 2.0
             self.good_steps = 0
+
+
+def skipped_in_vain(updates: int, skipped: int) -> bool:
+    """Whether skipping did not help: all steps were skipped, or so many that some were at the lowest loss scale.
+
+    From the initial scale 40 halvings lead there, and one more for each time that it grew.
+
+    >>> skipped_in_vain(updates=1, skipped=40), skipped_in_vain(updates=1, skipped=41)
+    (False, True)
+    >>> skipped_in_vain(updates=0, skipped=3), skipped_in_vain(updates=0, skipped=0)
+    (True, False)
+    """
+    halvings = math.log2(INITIAL_SCALE / LOWEST_SCALE)
+    return skipped > (halvings + updates // STEPS_TO_GROW if updates else 0)

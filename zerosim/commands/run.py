@@ -160,7 +160,8 @@ def ended(shown: Progress) -> Iterator[None]:
 
 def training(comm: MpiCommunicator, recipe: Recipe, shown: Progress, *, keep_weights: bool) -> Training:
     """What is run as a rank under MPI, whose own buffers go into each row's ledger too."""
-    ahead = comm.channel() if recipe.scenario.parallel.prefetch else None
+    prefetches = any(row.parallel.prefetch for _, row in recipe.scenario.rows)
+    ahead = comm.channel() if prefetches else None
 
     def take_buffers_from(ledger: Allocator) -> None:
         for channel in filter(None, [comm, ahead]):

@@ -34,7 +34,9 @@ def bits(stages: Sequence[StageOutcome]) -> str:
     if len(groups) == 1:
         return f"{'Both' if len(stages) == 2 else f'All {len(stages)}'} rows end with the same weights, bit for bit"
     words = [f"{joined(names)} end with the same weights, bit for bit" for names in alike]
-    return "; ".join(words + [f"{joined(alone)} with other ones"] * bool(alone))
+    if alone:
+        words.append(f"{joined(alone)} with other ones")
+    return "; ".join(words)
 
 
 def sent(stages: Sequence[StageOutcome], steps: int) -> str:

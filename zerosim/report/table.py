@@ -12,8 +12,9 @@ from rich.table import Table
 
 from zerosim.outcome import Outcome, StageOutcome
 from zerosim.report.conclusion import conclusion
-from zerosim.report.figures import common_unit, in_unit, messages_per_step, plural, sent_per_step, short, spread
+from zerosim.report.figures import common_unit, in_unit, joined, messages_per_step, plural, sent_per_step, short, spread
 from zerosim.report.memory_table import Unit
+from zerosim.scaling import LOWEST_SCALE, skipped_in_vain
 from zerosim.stages import STAGES
 from zerosim.verdict import Divergence
 
@@ -40,6 +41,7 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
         show_padding(console, outcome)
     for name, shortage in outcome.shortages.items():
         console.print(f"{STAGES[name].title} does not fit: {shortage}", highlight=False)
+    show_skipped(console, outcome)
     for stage in outcome.stages:
         if stage.first_divergence is not None:
             show_divergence(console, stage, stage.first_divergence)
@@ -57,6 +59,20 @@ def show_padding(console: Console, outcome: Outcome) -> None:
         paddings = sorted(rank.padding_bytes for stage in outcome.stages for rank in stage.memory)
         words = f"At rest: the formula's bytes, {spread(map(str, paddings))} B of padding included."
         console.print(words, style="dim", highlight=False)
+
+
+def show_skipped(console: Console, outcome: Outcome) -> None:
+    """Which rows did not train because gradients overflowed whatever the loss scale, if there are any."""
+    steps = outcome.recipe.scenario.train.steps
+    lost = [stage for stage in outcome.stages if skipped_in_vain(stage.updates, steps - stage.updates)]
+    if lost:
+        skipped = [f"{count:,}" for count in sorted(steps - stage.updates for stage in lost)]
+        console.print(
+            f"{joined([stage.name for stage in lost])}: gradients overflowed float16 in {spread(skipped)} of "
+            f"{plural(steps, 'step')}, which changed nothing but the loss scale: it halves, down to "
+            f"{LOWEST_SCALE:.3g}. Scale the data down, take more steps, or set train.precision to bf16.",
+            style="yellow", markup=False, highlight=False,
+        )
 
 
 def show_divergence(console: Console, stage: StageOutcome, found: Divergence) -> None:

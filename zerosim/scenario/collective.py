@@ -69,6 +69,12 @@ class CollectiveScenario:
         ranks = self.world.ranks
         if not self.program:
             raise self.origin.error("there is no [[program]]; give one with calls = [...]", ("program",))
+        for p, program in enumerate(self.program):
+            if not program.calls:
+                raise self.origin.error(
+                    f"program[{p}] has no calls; give one collective or more, as in calls = [\"all_reduce\"]",
+                    ("program", p, "calls"), ("program", p),
+                )
         for name, each in (("values.given", self.values.given), ("expect.results", self.expect.results)):
             path = tuple(name.split("."))
             if each and len(each) != ranks:

@@ -3,18 +3,23 @@
 import os
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from zerosim.errors import ScenarioError
+from zerosim.scenario.bounds import MOST_BYTES, check_bounds, check_size
 from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.origin import OVERRIDE, Origin
 from zerosim.scenario.positions import KeyPath, Place, Position, place, positions
-from zerosim.scenario.rules import Choice, section_values, shown
+from zerosim.scenario.rules import Choice, section_values, shortened, shown
 from zerosim.scenario.schema import Scenario
 
 Document = dict[str, Any]
 Positions = dict[KeyPath, Position]
+
+COMPLAINT = re.compile(r"(.*?)( \(at (?:line (\d+), column (\d+)|end of document)\))?", re.DOTALL)
+MOST_OF_A_COMPLAINT = 200
+"""Characters; it may repeat a whole key."""
 
 
 def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Scenario | CollectiveScenario:
@@ -22,11 +27,12 @@ def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Scenari
 
     It is one of training, unless it says `kind = "collective"`.
 
-    An override's value is TOML or, where it is not, a plain string; it replaces the file's. Raises
-    `ScenarioError` with the line and column of what is wrong, in the file or the override's text.
+    An override's value is TOML within the bounds of a scenario or, where it is not, a plain string; it replaces the
+    file's. Raises `ScenarioError` with the line and column of what is wrong, in the file or the override's text.
     """
     file = os.fspath(path)
     document, where = parse(read_text(file), file)
+    check_size(sum(map(len, overrides)), OVERRIDE)
     written = {key: (file, position) for key, position in where.items()}
     for override in overrides:
         apply(parse_override(override), document, written)
@@ -40,7 +46,9 @@ def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Scenari
 def read_text(file: str) -> str:
     try:
         with open(file, "rb") as stream:
-            return stream.read().decode("utf-8-sig")
+            content = stream.read(MOST_BYTES + 1)
+            check_size(max(len(content), os.fstat(stream.fileno()).st_size), file)
+            return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = error.object[: error.start].decode()
         line, column = place(before, len(before))
@@ -52,10 +60,9 @@ def read_text(file: str) -> str:
 
 
 def parse(text: str, file: str) -> tuple[Document, Positions]:
+    check_bounds(text, file)
     try:
         return tomllib.loads(text), positions(text)
-    except RecursionError:
-        raise ScenarioError("arrays or tables are nested too deeply", file=file) from None
     except ValueError as error:
         message, (line, column) = explained(str(error), text)
         message = f"this is not TOML: {message}"
@@ -63,18 +70,20 @@ def parse(text: str, file: str) -> tuple[Document, Positions]:
 
 
 def explained(complaint: str, text: str) -> tuple[str, Place]:
-    """tomllib's complaint, and the place that stands at its end in words.
+    """tomllib's complaint, cut short where it is long, and the place that stands at its end in words.
 
     >>> explained("Invalid value (at line 3, column 9)", "")
     ('invalid value (strings need quotes)', Place(line=3, column=9))
     """
-    what, _, where = complaint.partition(" (at ")
-    what = what[:1].lower() + what[1:]
+    found = COMPLAINT.fullmatch(complaint)
+    assert found
+    what, placed, line, column = found.groups()
+    what = shortened(what[:1].lower() + what[1:], MOST_OF_A_COMPLAINT)
     if what == "invalid value":
         what += " (strings need quotes)"
-    if numbers := re.match(r"line (\d+), column (\d+)", where):
-        return what, Place(int(numbers[1]), int(numbers[2]))
-    return what, place(text, len(text)) if where else Place(1, 1)
+    if line:
+        return what, Place(int(line), int(column))
+    return what, place(text, len(text)) if placed else Place(1, 1)
 
 
 def parse_override(override: str) -> tuple[KeyPath, Any, Positions]:
@@ -90,8 +99,9 @@ def parse_override(override: str) -> tuple[KeyPath, Any, Positions]:
     stand_in = override.removesuffix(value.lstrip(" \t")) + "''"
     *_, path = parse(stand_in, OVERRIDE)[1]
     try:
+        check_bounds(value, OVERRIDE)
         read = tomllib.loads(f"value={value}")
-    except (ValueError, RecursionError):
+    except (ValueError, ScenarioError):
         read = {}
     if read.keys() == {"value"}:
         return path, read["value"], positions(override)
@@ -111,9 +121,21 @@ def apply(
             table[name] = {}
             written[path[:depth]] = OVERRIDE, where[path[:depth]]
         table = table[name]
+    for old in paths(table.get(path[-1]), path):
+        written.pop(old, None)
     table[path[-1]] = value
-    for old in [old for old in written if old[: len(path)] == path]:
-        del written[old]
     for new in where:
         if new[: len(path)] == path:
             written[new] = OVERRIDE, where[new]
+
+
+def paths(value: Any, path: KeyPath) -> Iterator[KeyPath]:
+    """The path of `value`, and those of everything in it.
+
+    >>> list(paths({"betas": [0.9, 0.99]}, ("train",)))
+    [('train',), ('train', 'betas'), ('train', 'betas', 0), ('train', 'betas', 1)]
+    """
+    yield path
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        yield from paths(child, (*path, key))

@@ -10,6 +10,7 @@ the next.
 
 import re
 import tomllib
+from bisect import bisect_right
 from typing import NamedTuple
 
 KeyPath = tuple[str | int, ...]
@@ -70,6 +71,7 @@ class Scanner:
 
     def __init__(self, text: str) -> None:
         self.text, self.offset = text, 0
+        self.lines = [0, *(newline.end() for newline in re.finditer("\n", text))]
         self.found: dict[KeyPath, Position] = {}
         self.lengths: dict[KeyPath, int] = {}  # of the arrays of tables, so far
 
@@ -128,7 +130,8 @@ class Scanner:
 
     def here(self) -> Place:
         self.next()
-        return place(self.text, self.offset)
+        line = bisect_right(self.lines, self.offset)
+        return Place(line, self.offset - self.lines[line - 1] + 1)
 
     def next(self) -> str:
         """The next character that is neither blank nor comment; nothing at the end of the text."""
@@ -154,4 +157,4 @@ def unquoted(key: str) -> str:
     >>> unquoted('"learning\\u005frate"')
     'learning_rate'
     """
-    return next(iter(tomllib.loads(f"{key} = 0")))
+    return next(iter(tomllib.loads(f"{key} = 0"))) if key[0] in "\"'" else key

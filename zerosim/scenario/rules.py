@@ -231,7 +231,7 @@ def unknown(name: str, allowed: Iterable[str], path: KeyPath, origin: Origin) ->
     near = nearest(name, allowed)
     mend = f"did you mean {near!r}?" if near else f"allowed are {', '.join(allowed)}"
     table = f" in [{dotted(path)}]" if path else ""
-    return origin.error(f"unknown key {name!r}{table}; {mend}", (*path, name), at="key")
+    return origin.error(f"unknown key {shortened(name)!r}{table}; {mend}", (*path, name), at="key")
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
@@ -257,7 +257,7 @@ def shown(value: object) -> str:
         case bool():
             return str(value).lower()
         case str():
-            short = value if len(value) <= 60 else f"{value[:60]}..."
+            short = shortened(value)
             return json.dumps(short, ensure_ascii=not short.isprintable())
         case int() if abs(value) > LARGEST_INTEGER:
             return "an integer beyond 64 bits"
@@ -266,6 +266,14 @@ def shown(value: object) -> str:
         case dict():
             return "a table"
     return str(value)
+
+
+def shortened(words: str, most: int = 60) -> str:
+    """
+    >>> shortened("a" * 99, most=3)
+    'aaa...'
+    """
+    return words if len(words) <= most else f"{words[:most]}..."
 
 
 def text(default: str) -> Any:
@@ -337,8 +345,8 @@ def sections(of: type[Any]) -> Any:
     return field(default=(), metadata={"rule": Tables(of)})
 
 
-def word_or_number(default: str, *, at_least: float) -> Any:
-    return field(default=default, metadata={"rule": Either(default, Number(at_least))})
+def word_or_number(default: str, *, at_least: float, below: float) -> Any:
+    return field(default=default, metadata={"rule": Either(default, Number(at_least, below))})
 
 
 def groups() -> Any:

@@ -21,6 +21,7 @@ from zerosim.scenario.rules import (
     rules,
     section,
     sections,
+    shortened,
     subset,
     switch,
     text,
@@ -76,7 +77,8 @@ class Train:
     warmup_steps: int = integer(0, at_least=0)
     clip_norm: float = number(0.0, at_least=0)
     precision: str = choice("fp32", ("fp32", "fp16", "bf16"))
-    loss_scale: float | str = word_or_number("dynamic", at_least=0)
+    loss_scale: float | str = word_or_number("dynamic", at_least=1e-38, below=1e38)
+    """Beyond these, it or what undoes it is 0 or infinite in float32."""
     seed: int = integer(0, at_least=0)
 
     def __post_init__(self) -> None:
@@ -250,7 +252,8 @@ class Scenario:
         named = [layer for unit in units for layer in unit]
         if named != list(range(layers)):
             raise self.origin.error(
-                f"parallel.units must name layers 0 to {layers - 1}, each once and in order, found {named}",
+                f"parallel.units must name layers 0 to {layers - 1}, each once and in order, "
+                f"found {shortened(str(named))}",
                 ("parallel", "units"),
             )
 

@@ -1,0 +1,173 @@
+"""What is read of a scenario is bounded, and the reading takes time in proportion."""
+
+import re
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.test_scenario import COMPLETE
+from zerosim.errors import ScenarioError
+from zerosim.scenario import load
+from zerosim.scenario.bounds import MOST_BYTES, MOST_DEPTH, MOST_PARTS, check_bounds
+from zerosim.scenario.positions import positions
+
+MANY = 100_000
+DEEP = "arrays or tables are nested too deeply: found 9 levels, at most 8 are allowed"
+
+
+def long(parts):
+    return f"a dotted key is too long: found {parts:,} parts, at most {MOST_PARTS} are allowed"
+
+
+@pytest.fixture
+def complaint(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def complaint(text, *overrides):
+        (tmp_path / "a.toml").write_text(text)
+        started = time.process_time()
+        with pytest.raises(ScenarioError) as caught:
+            load("a.toml", overrides)
+        assert time.process_time() - started < 5
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    return complaint
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    (".".join("a" * MANY) + " = 1", f"a.toml:1:1: {long(MANY)}"),
+    ("[train]\n  " + " . ".join(["'a'"] * 40_000) + " = 1", f"a.toml:2:3: {long(40_000)}"),
+    ("a = 1\n[" + '."é.".'.join("a" * 5) + "]", f"a.toml:2:2: {long(9)}"),
+    ("a = {b = 1, " + ".".join("c" * 9) + " = 1}", f"a.toml:1:13: {long(9)}"),
+    ("a = " + "[" * MANY, f"a.toml:1:13: {DEEP}"),
+    ("a = " + "[" * 9 + "]" * 9, f"a.toml:1:13: {DEEP}"),
+    ("a = " + "{a = " * 9 + "1" + "}" * 9, f"a.toml:1:45: {DEEP}"),
+    ('a = """[[[[\n"[[[["""""\nb = [[[[\n[[[[#]]\n[', f"a.toml:5:1: {DEEP}"),
+    ("#" * 3_000_000, "a.toml:1:1: found 3,000,000 bytes; a scenario has at most 250,000, and"),
+    ("a" * (MOST_BYTES - 4) + " = 1", "a.toml:1:1: unknown key '" + "a" * 60 + "...'; allowed are kind, "),
+    ('["' + "a" * 999 + '"]\n["' + "a" * 999 + '"]', "a.toml:2:1003: this is not TOML: cannot declare ('aaa"),
+    ("[' (at ']\n[' (at ']", "a.toml:2:9: this is not TOML: cannot declare (' (at ',) twice"),
+])
+def test_what_is_beyond_the_bounds_is_said_in_one_short_line(complaint, text, expected):
+    said = complaint(text)
+    assert said.startswith(expected)
+    assert len(said) < 300
+
+
+def test_a_stream_without_end_is_refused():
+    with pytest.raises(ScenarioError, match=r"^/dev/zero:1:1: found 250,001 bytes; a scenario has at most 250,000"):
+        load("/dev/zero")
+
+
+@pytest.mark.parametrize(("overrides", "expected"), [
+    ([".".join("a" * MANY) + "=1"], f"--set:1:1: {long(MANY)}"),
+    (["title=" + "a" * MOST_BYTES], f"--set:1:1: found {MOST_BYTES + 6:,} bytes"),
+    (["title=" + "a" * 200_000] * 2, "--set:1:1: found 400,012 bytes"),
+    (["parallel.units=" + "[" * 999 + "]" * 999], "--set:1:16: parallel.units must be layer, model or an array of "),
+    (["parallel.units={" + ".".join("a" * 999) + "=1}"], "--set:1:16: parallel.units must be layer, model or an array"),
+])
+def test_overrides_are_bounded_likewise(complaint, overrides, expected):
+    assert complaint("", *overrides).startswith(expected)
+
+
+@pytest.mark.parametrize("text", [
+    ".".join("a" * MOST_PARTS) + " = 1",
+    "a = " + "[" * MOST_DEPTH + "]" * MOST_DEPTH,
+    "a = [[]]\n" * 20,
+    "[[a]]\nb = '[[[[[[[[['\n\"[[[[[[[[[\" = 1 # [[[[[[[[[\nc = '''\n[[[[[[[[[''''",
+    r'a = """\"""\\[[[[[[[[["""',
+    "# " + ".".join("a" * 20),
+    f"title = '{'.'.join('a' * 20)}'",
+])
+def test_what_is_within_the_bounds_passes(text):
+    check_bounds(text, "a.toml")
+
+
+@pytest.mark.parametrize("text", [
+    "".join(f"a{i} = 1\n" for i in range(MOST_BYTES // 11)), "[[a]]\n" * (MOST_BYTES // 6),
+    "a = [" + "1,\n" * (MOST_BYTES // 3 - 5) + "]", "#\n" * (MOST_BYTES // 2), "'" * MOST_BYTES,
+    '"\\' * (MOST_BYTES // 2), '"""\\' * (MOST_BYTES // 4), "a = '" + "\\" * (MOST_BYTES - 6),
+    "".join(f"[a.a.a.a.a.a.a.a{i}]\na.a.a.a.a.a.a.a = 1\n" for i in range(MOST_BYTES // 46)),
+], ids=["keys", "tables", "array", "comments", "apostrophes", "quotes", "threes", "open string", "parts"])
+def test_the_worst_that_is_allowed_is_read_in_seconds(complaint, text):
+    complaint(f"x = 1\n{text}")
+
+
+def test_where_things_stand_is_found_in_time_proportional_to_the_text():
+    def seconds(keys):
+        text = "#" * 20_000_000 + "\n" + "".join(f"a{i} = 1\n" for i in range(keys))
+        started = time.process_time()
+        positions(text)
+        return time.process_time() - started
+
+    assert seconds(1_000) < 3 * seconds(1)
+
+
+def test_many_overrides_are_applied_in_time_proportional_to_what_they_replace(complaint):
+    text = "".join(f"a{i} = 1\n" for i in range(20_000))
+    assert complaint(text, *(f"b{i}=1" for i in range(2_000))).startswith("a.toml:1:1: unknown key 'a0'")
+
+
+COLLECTIVE = """
+kind = "collective"
+[world]
+ranks = 3
+sends = "buffered"
+[values]
+lengths = [5, 3]
+dtype = "int32"
+given = [[1, 2], [3, 4], [5, 6]]
+[[program]]
+name = "first"
+calls = ["all_reduce", "ring.all_gather"]
+bucket = "each"
+[expect]
+same_results = true
+results = [[9, 12], [9, 12], [9, 12]]
+"""
+FRAGMENTS = st.sampled_from([
+    "[", "]", "{", "}", "[[", "]]", "=", ".", ",", "#", "\n", "\r\n", "\r", " ", "\t", "\0", '"', "'", '"""', "'''",
+    "\\", "a", "a.", "é", "\u2028", "\ufeff", "-", "_", "0", "9", "1e400", "0x", "nan", "-inf", "true", "1979-05-27",
+    "07:32:00", "1979-02-30T25:00:00Z",
+    "\\u0000", "\\ud800", "[train]\n", "[[variant]]\n", "steps = 1\n", "[program]\n",
+    "a={", "[1,",
+])
+REPEATS = st.sampled_from([1, 1, 1, 2, 9, 5_000])
+
+
+@st.composite
+def mutated(draw, texts):
+    """A text from which pieces are cut, and into which others are set, now and then very often."""
+    text = draw(texts)
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(text)))
+        stop = start + draw(st.sampled_from([0, 0, 1, 2, 10, 100]))
+        piece = draw(FRAGMENTS | st.just(text[start:stop])) * draw(REPEATS)
+        text = text[:start] + piece + text[stop:]
+    return text
+
+
+OVERRIDES = st.sampled_from([
+    "train.steps=1", "parallel.units=[[0, 1], [2]]", 'title = "a.b"', "program=[{calls=['all_reduce']}]",
+    "values.given=[]", "a.'b'.c={d=1}", "variant=[{units=[[0]]}]", "train.loss_scale=1",
+])
+
+
+def refusal(path, overrides):
+    try:
+        load(path, overrides)
+    except ScenarioError as error:
+        return str(error)
+    return None
+
+
+@settings(max_examples=200, deadline=5_000)
+@given(mutated(st.sampled_from([COMPLETE, COLLECTIVE, ""])), st.lists(mutated(OVERRIDES), max_size=2))
+def test_a_mutated_scenario_is_read_or_refused_in_one_line(tmp_path_factory, text, overrides):
+    path = tmp_path_factory.getbasetemp() / "mutated.toml"
+    path.write_bytes(text.encode())
+    said = refusal(path, overrides)
+    assert said is None or re.fullmatch(rf"({re.escape(str(path))}|--set):\d+:\d+: [^\n]{{1,500}}", said)

@@ -1,0 +1,96 @@
+"""The loss scale as steps overflow and do not, and what a run says that could not train."""
+
+import io
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from tests.test_variants import varied
+from tests.training import labelled, scenario
+from zerosim.recipe import prepare
+from zerosim.report.table import show_outcome
+from zerosim.run import Silent, run_locally
+from zerosim.scaling import INITIAL_SCALE, LOWEST_SCALE, STEPS_TO_GROW, Scaling
+from zerosim.scenario import Dataset
+
+
+def dynamic(scale=INITIAL_SCALE):
+    return Scaling(loss_scale=scale, dynamic=True)
+
+
+def test_a_loss_scale_that_always_overflows_halves_to_the_lowest_and_stays():
+    scaling, scales = dynamic(), []
+    for _ in range(2_000):
+        assert scaling.factor([math.inf]) is None
+        scales.append(scaling.loss_scale)
+    assert scales[:40] == [INITIAL_SCALE / 2**halvings for halvings in range(1, 41)]
+    assert set(scales[39:]) == {LOWEST_SCALE}
+    assert scaling.factor([1.0]) == 1 / LOWEST_SCALE
+
+
+def test_the_lowest_scale_is_the_last_at_which_a_gradient_of_1_is_not_erased():
+    assert np.float16(1.0 * LOWEST_SCALE) > 0
+    assert np.float16(1.0 * LOWEST_SCALE / 2) == 0
+
+
+def test_from_the_lowest_the_scale_grows_again():
+    scaling = dynamic(LOWEST_SCALE)
+    for _ in range(STEPS_TO_GROW):
+        scaling.factor([1.0])
+    assert scaling.loss_scale == 2 * LOWEST_SCALE
+
+
+SUMS = st.sampled_from([0.0, 1.0, math.inf, math.nan, 1e308])
+
+
+@given(st.lists(SUMS, max_size=90), st.sampled_from([0.0, 1e-300, 1.0]))
+def test_whatever_overflows_the_scale_is_a_power_of_two_within_its_bounds(sums, clip_norm):
+    scaling = Scaling(INITIAL_SCALE, True, clip_norm)
+    scales = [scaling.loss_scale]
+    for total in sums:
+        scaling.factor([total])
+        scales.append(scaling.loss_scale)
+    assert all(LOWEST_SCALE <= scale <= INITIAL_SCALE and math.frexp(scale)[0] == 0.5 for scale in scales)
+    assert all(after in (before, before / 2) for before, after in pairwise(scales))
+
+
+@pytest.mark.parametrize("loss_scale", [1e-38, 9e37])
+@pytest.mark.parametrize("clip_norm", [0.0, 1.0])
+def test_the_smallest_and_the_largest_that_are_allowed_divide_nothing_by_zero(loss_scale, clip_norm):
+    scaling = Scaling(loss_scale, False, clip_norm)
+    assert 0 < np.float32(loss_scale) < np.inf
+    assert 0 < np.float32(scaling.factor([1.0])) < np.inf
+
+
+def overflowing(steps, **parallel):
+    """Targets so far away that every gradient overflows float16, whatever the loss scale."""
+    x = labelled(samples=12).x
+    data = Dataset(x, np.full((12, 1), 1e30, np.float32), None, None, None)
+    base = scenario(ranks=2, micro_batches=2, steps=steps, **parallel)
+    return run_locally(prepare(varied(base, precision="fp16"), data), Silent())
+
+
+def shown(outcome):
+    file = io.StringIO()
+    show_outcome(Console(file=file, width=1_000), outcome)
+    return [line for line in file.getvalue().splitlines() if "overflowed float16" in line]
+
+
+def test_data_that_always_overflow_end_in_a_message():
+    outcome = overflowing(1_200, stages=("zero2",), hidden=(), activation="relu")
+    assert outcome.failures == []
+    assert outcome.stages[0].updates == 0
+    assert shown(outcome) == [
+        "Stage II: gradients overflowed float16 in 1,200 of 1,200 steps, which changed nothing but the loss scale: it "
+        "halves, down to 5.96e-08. Scale the data down, take more steps, or set train.precision to bf16."]
+
+
+def test_a_run_that_trains_has_no_such_message():
+    outcome = run_locally(prepare(varied(scenario(), precision="fp16"), labelled()), Silent())
+    assert outcome.stages[0].updates
+    assert shown(outcome) == []
