@@ -179,8 +179,8 @@ def rank_0_is_late(replica, batch):
         ("zero1_step", gather_forgotten, "on 2 ranks, 1 layer, 1 step: after step 1, rank 1 holds layers.0.weight["),
         ("zero1_step", unreduced_gradient, "on 2 ranks, 1 layer, 1 step: after step 1, rank "),
         ("zero1_step", loss_forgotten, "returned None: return the loss"),
-        ("zero1_step", all_reduced, "on 2 ranks, 1 layer, 1 step: bytes sent are not the formula's: 48 of rank 0, where "
-         "32 are due"),
+        ("zero1_step", all_reduced,
+         "on 2 ranks, 1 layer, 1 step: bytes sent are not the formula's: 48 of rank 0, where 32 are due"),
         ("zero2_step", zero1.step, "1 step: between steps rank 0 keeps 32 bytes of gradients, not 16"),
         ("zero3_step", shard_is_a_view, "between steps rank 0 keeps 32 bytes of parameters, not 16"),
         ("zero3_step", weights_are_held, "are enough: del what you no longer use"),

@@ -1,0 +1,295 @@
+"""Faults planted in what a rank holds, sends and takes: each must fail the run, and only the row that has it."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from tests.training import labelled, sabotaged, scenario
+from zerosim.instruments.traffic import Count, Traffic
+from zerosim.optim import OPTIMIZERS
+from zerosim.recipe import prepare
+from zerosim.run import Silent, run_locally
+from zerosim.scenario import Check
+from zerosim.scenario.schema import Variant
+from zerosim.stages import STAGES
+
+ALL = ("ddp", "zero1", "zero2", "zero3")
+MEGABYTES = 10**6
+NARROW = {"precision": "fp16", "publish": "updates"}
+
+
+def outcome_of(**changes):
+    """Of a small scenario, whose keys are told apart by the section that has them."""
+    base, sections = scenario(steps=2), {}
+    for name, value in changes.items():
+        section = next(each for each in ("train", "model", "parallel", "check", "world", "variant")
+                       if each == name or hasattr(getattr(base, each), name))
+        before = sections.get(section, getattr(base, section))
+        sections[section] = value if section == name else replace(before, **{name: value})
+    base = replace(base, **sections)
+    return run_locally(prepare(base, labelled()), Silent())
+
+
+def plant(monkeypatch, name, fault):
+    """Let `fault(replica, batch)` happen before each step of the stage; where it yields, the step comes then."""
+    honest = STAGES[name]
+
+    def step(replica, batch):
+        around = fault(replica, batch)
+        if around is not None:
+            next(around)
+        loss = honest.step(replica, batch)
+        if around is not None:
+            next(around, None)
+        return loss
+
+    monkeypatch.setitem(STAGES, name, sabotaged(STAGES, name, step=step))
+
+
+def after(change, *, rank=None, step=2):
+    """A fault after one step, on one rank or all."""
+    def fault(replica, batch):
+        yield
+        if batch.step == step and rank in (None, replica.comm.rank):
+            change(replica)
+    return fault
+
+
+def set_weights(value, unit=0, index=0):
+    def change(replica):
+        replica.weights[replica.units[unit]][index] = value
+    return change
+
+
+def set_slot(name, value=np.nan):
+    def change(replica):
+        replica.optimizer[replica.units[1]][name][0] = value
+    return change
+
+
+def set_gradient(where, value=np.nan):
+    def change(replica):
+        held = getattr(replica, where)[replica.units[1]]
+        mine = held if len(held) < replica.units[1].count else replica.own(held)
+        mine[0] = value
+    return change
+
+
+def fails(outcome, words):
+    """Every failure is of the first row, and says these words."""
+    assert outcome.failures, "nothing was noticed"
+    assert {name for name, _ in outcome.failures} == {outcome.stages[0].name}
+    assert any(words in what for _, what in outcome.failures), outcome.failures
+
+
+# What a rank holds.
+
+
+@pytest.mark.parametrize("rank", [None, 0, 2])
+@pytest.mark.parametrize("name", ["zero1", "zero2"])
+def test_updates_of_16_bit_weights_are_held_to_the_reference(monkeypatch, name, rank):
+    plant(monkeypatch, name, after(set_weights(7, index=slice(None)), rank=rank))
+    fails(outcome_of(stages=(name, "ddp"), **NARROW), "bits differ")
+    plant(monkeypatch, name, after(set_slot("variance"), rank=rank))
+
+
+@pytest.mark.parametrize("rank", [None, 0, 2])
+@pytest.mark.parametrize(("optimizer", "precision", "slot"), [
+    *[(name, "fp32", slot) for name, each in OPTIMIZERS.items() for slot in each.slots],
+    *[("adam", "bf16", slot) for slot in ("master", "momentum", "variance")],
+])
+@pytest.mark.parametrize("name", ALL)
+def test_every_slot_of_the_optimizer_is_compared(monkeypatch, name, optimizer, precision, slot, rank):
+    plant(monkeypatch, name, after(set_slot(slot), rank=rank))
+    outcome = outcome_of(stages=(name,), optimizer=optimizer, precision=precision)
+    fails(outcome, "bits differ")
+    assert outcome.stages[0].first_divergence.state == slot
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_frozen_weights_are_compared(monkeypatch, name):
+    plant(monkeypatch, name, after(set_weights(7), rank=1))
+    fails(outcome_of(stages=(name,), frozen=(0,)), "bits differ")
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(("where", "dtype"), [("gradients", "weights"), ("accumulated", "fp32")])
+def test_gradients_are_compared_after_the_last_step(monkeypatch, name, where, dtype):
+    plant(monkeypatch, name, after(set_gradient(where), rank=2))
+    outcome = outcome_of(stages=(name,), accumulate_dtype=dtype)
+    fails(outcome, "bits differ")
+    assert outcome.stages[0].first_divergence.state == {
+        "gradients": "gradient", "accumulated": "accumulated gradient"}[where]
+
+
+@pytest.mark.parametrize("value", [7, np.nan, -0.0])
+@pytest.mark.parametrize(("name", "rank"), [("ddp", 2), ("zero1", 2), ("zero2", 4), ("zero3", 4)])
+def test_padding_is_compared(monkeypatch, name, rank, value):
+    plant(monkeypatch, name, after(set_weights(value, unit=1, index=-1), rank=rank))
+    outcome = outcome_of(stages=(name,), ranks=5, micro_batches=5)
+    found = outcome.stages[0].first_divergence
+    fails(outcome, "bits differ")
+    assert (found.parameter, found.index, found.layer) == ("padding", (0,), 1)
+
+
+@pytest.mark.parametrize("stages", [("ddp",), ("zero1",), ("zero2",)])
+def test_without_a_reference_replicas_are_held_to_each_other(monkeypatch, stages):
+    plant(monkeypatch, stages[0], after(set_weights(np.nan), rank=2))
+    fails(outcome_of(stages=stages, reference=False), "hold different")
+
+
+def test_without_a_reference_the_optimizer_state_of_replicas_is_held_to_each_other(monkeypatch):
+    plant(monkeypatch, "ddp", after(set_slot("variance"), rank=1))
+    fails(outcome_of(stages=("ddp",), reference=False), "ranks 0 and 1 hold different variance in chunk 0 of layers.1")
+
+
+def test_without_a_reference_rows_are_compared_in_their_losses_and_their_optimizer_state(monkeypatch):
+    plant(monkeypatch, "zero2", after(set_slot("momentum", 7.0)))
+    outcome = outcome_of(stages=("zero1", "zero2"), reference=False)
+    assert outcome.failures == [("Stage II", "bits differ")]
+    monkeypatch.undo()
+
+    honest = STAGES["zero3"]
+    monkeypatch.setitem(STAGES, "zero3", sabotaged(
+        STAGES, "zero3", step=lambda replica, batch: honest.step(replica, batch) + np.float32(1)))
+    assert outcome_of(stages=("zero1", "zero3"), reference=False).failures == [("Stage III", "bits differ")]
+
+
+def test_without_a_reference_rows_that_add_in_another_order_are_not_compared():
+    rows = (Variant(stage="zero2", name="a"), Variant(stage="zero2", name="b", accumulation="micro_batch"),
+            Variant(stage="zero3", name="c", accumulation="micro_batch"), Variant(stage="ddp", name="d"))
+    outcome = outcome_of(variant=rows, check=Check(reference=False), learning_rate=0.3)
+    assert outcome.passed
+    assert [stage.compared_with for stage in outcome.stages] == [None, None, "b", "a"]
+    assert len({stage.weights_sha256 for stage in outcome.stages}) == 2
+
+
+@pytest.mark.parametrize("order", ["exact", "tree"])
+@pytest.mark.parametrize("steps", [0, 2])
+def test_the_digest_of_the_optimizer_does_not_depend_on_how_layers_are_grouped(order, steps):
+    rows = tuple(Variant(stage="zero3", units=units) for units in ("layer", "model", ((0, 1), (2,))))
+    outcome = outcome_of(variant=rows, ranks=2, micro_batches=4, order=order, steps=steps)
+    assert outcome.passed
+    assert len({stage.optimizer_sha256 for stage in outcome.stages}) == 1
+
+
+# What it takes.
+
+
+def extra(kind, size, owner="planted"):
+    """Memory that is taken during a step and given back after it."""
+    def fault(replica, batch):
+        held = [replica.allocate(size, np.uint8, kind=kind, owner=owner)]
+        yield
+        held.clear()
+    return fault
+
+
+@pytest.mark.parametrize(("kind", "size"), [("activations", 12 * MEGABYTES), ("buffers", 4 * MEGABYTES),
+                                            ("optimizer", 4), ("parameters", 4), ("gradients", 4)])
+@pytest.mark.parametrize("name", ALL)
+def test_more_of_any_kind_at_the_peak_fails(monkeypatch, name, kind, size):
+    plant(monkeypatch, name, extra(kind, size))
+    fails(outcome_of(stages=(name,)), "more is alive at the peak than should be: rank 0 holds")
+
+
+@pytest.mark.parametrize("keys", [
+    {"order": "exact"}, {"order": "tree", "ranks": 4, "micro_batches": 16}, {"accumulation": "micro_batch"},
+    {"accumulate_dtype": "fp32", "precision": "bf16"}, {"reduce_dtype": "fp32", "precision": "fp16"},
+], ids=str)
+@pytest.mark.parametrize("name", ALL)
+def test_one_more_byte_of_gradients_fails_in_every_order_and_dtype(monkeypatch, name, keys):
+    assert outcome_of(stages=(name,), **keys).passed
+    plant(monkeypatch, name, extra("gradients", 1))
+    fails(outcome_of(stages=(name,), **keys), "of gradients, where")
+
+
+@pytest.mark.parametrize("kind", ["buffers", "activations"])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_what_outlives_a_step_fails(monkeypatch, kind, rank):
+    hoard = []
+
+    def leaks(replica, batch):
+        if replica.comm.rank == rank:
+            hoard.append(replica.allocate(4, np.uint8, kind=kind, owner="hoard"))
+
+    plant(monkeypatch, "zero2", leaks)
+    fails(outcome_of(stages=("zero2",)), f"rank {rank} keeps 8 B of {kind} for hoard after the step")
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("kind", ["parameters", "gradients", "optimizer"])
+def test_what_rests_is_judged_on_every_rank_from_above_and_from_below(monkeypatch, kind, rank):
+    states = {"parameters": lambda replica: replica.weights, "gradients": lambda replica: replica.gradients,
+              "optimizer": lambda replica: replica.optimizer[replica.units[1]]}[kind]
+
+    def shorter(replica):
+        held = states(replica)
+        key = next(reversed(held))
+        held[key] = held[key].copy()
+
+    plant(monkeypatch, "ddp", after(shorter, rank=rank))
+    fails(outcome_of(stages=("ddp",)), "bytes kept are not the formula's")
+
+
+# What it sends.
+
+
+def sends(count, times=None):
+    def fault(replica, batch):
+        if times is None or batch.step <= times:
+            replica.comm.exchange(np.zeros(count, np.uint8), to=replica.comm.rank,
+                                  into=np.zeros(count, np.uint8), source=replica.comm.rank)
+    return fault
+
+
+@pytest.mark.parametrize("count", [0, 1])
+@pytest.mark.parametrize("name", ALL)
+def test_a_message_more_fails_even_if_it_is_empty(monkeypatch, name, count):
+    plant(monkeypatch, name, sends(count, times=1))
+    fails(outcome_of(stages=(name,)), "are not the formula's")
+
+
+def test_messages_claimed_are_counted_without_rounding(monkeypatch):
+    honest = outcome_of(stages=("zero1",), steps=4, messages=(12,))
+    assert honest.passed
+    plant(monkeypatch, "zero1", sends(0, times=3))
+    outcome = outcome_of(stages=("zero1",), steps=4, messages=(12,))
+    assert outcome.stages[0].messages_in_a_step(4) == 12 + Fraction(3, 4)
+    assert ("Stage I", "sends 12.75 messages a step, not 12") in outcome.failures
+
+
+@pytest.mark.parametrize("volume", [2.001, 1.999, 2.04])
+def test_volumes_claimed_are_compared_to_many_digits(volume):
+    assert outcome_of(stages=("zero1",), volumes=(2.0,)).passed
+    assert not outcome_of(stages=("zero1",), volumes=(volume,)).passed
+
+
+@pytest.mark.parametrize(("attribute", "change"), [
+    ("received_bytes", lambda totals: setattr(totals, "received_bytes", 2 * totals.received_bytes)),
+    ("messages", lambda totals: totals.by_collective["all_gather"].__dict__.update(messages=0)),
+    ("messages", lambda totals: totals.by_collective.pop("all_gather")),
+    ("calls", lambda totals: totals.by_collective.update(barrier=Count(1))),
+])
+def test_every_count_is_judged(monkeypatch, attribute, change):
+    def miscounts(replica, batch):
+        yield
+        if batch.step == 2 and replica.comm.rank == 1:
+            assert isinstance(replica.comm, Traffic)
+            change(replica.comm.totals)
+
+    plant(monkeypatch, "zero1", miscounts)
+    fails(outcome_of(stages=("zero1",)), "of rank 1, where")
+
+
+# Training that diverges.
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("keys", [{}, {"accumulate_dtype": "fp32"}, {"order": "exact"}], ids=str)
+def test_training_that_diverges_to_nan_diverges_alike(seed, keys):
+    outcome = outcome_of(activation="gelu", precision="fp16", learning_rate=1e5, ranks=2, micro_batches=8,
+                         steps=6, seed=seed, optimizer="sgd", **keys)
+    assert outcome.failures == []
