@@ -1,13 +1,14 @@
-# make run    train digits by DDP and ZeRO Stages I–III on 4 MPI processes and compare every bit
-# make test   the whole suite, the tests under mpirun included
-# make lint   ruff and mypy --strict
-# make clean  remove what the others made
+# make run      train digits by DDP and ZeRO Stages I–III on 4 MPI processes and compare every bit
+# make test     the whole suite, the tests under mpirun included
+# make oracles  ask PyTorch anew, in an environment of its own, what the suite has recorded, and compare
+# make lint     ruff and mypy --strict
+# make clean    remove what the others made
 
 PYTHON ?= python3
 BIN := .venv/bin
 PROGRESS := $(shell test -t 2 && echo live || echo auto)
 
-.PHONY: run test lint clean
+.PHONY: run test oracles lint clean
 
 run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
@@ -15,12 +16,16 @@ run: .venv/run
 test: .venv/test
 	$(BIN)/python -m pytest
 
+oracles: .venv/test .venv-torch/torch
+	.venv-torch/bin/python -m tests.oracles.torch_gradients build/torch_answers.npz
+	TORCH_ANSWERS=build/torch_answers.npz $(BIN)/python -m pytest tests/test_torch_oracle.py
+
 lint: .venv/lint
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv .venv-torch build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv:
@@ -33,4 +38,10 @@ clean:
 
 .venv/test .venv/lint: .venv/%: setup.cfg pyproject.toml | .venv
 	$(BIN)/python -m pip install --quiet --editable '.[mpich,$*]'
+	touch $@
+
+# PyPI's torch for Linux brings CUDA; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu has one without.
+.venv-torch/torch:
+	$(PYTHON) -m venv .venv-torch
+	.venv-torch/bin/python -m pip install --quiet --no-compile torch==2.13.0 numpy ml_dtypes
 	touch $@
