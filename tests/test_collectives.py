@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import replace
 
 import ml_dtypes
@@ -12,18 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zerosim as zs
+from tests import mpi_suites
 from zerosim import collectives
 from zerosim.collectives import ALGORITHMS, dissemination, doubling, find, ring
+from zerosim.collectives.kinds import KINDS
 from zerosim.collectives.pairs import near_first
 from zerosim.comm import left, right
 from zerosim.errors import CollectiveError, Deadlock
 from zerosim.instruments.traffic import Traffic
 from zerosim.sharding import bounds, split
-from zerosim.terms import leaves, missing_and_doubled, symbols
+from zerosim.subject import Subject
+from zerosim.terms import leaves, symbols
 from zerosim.worlds.local import spawn
 
 SIZES = range(1, 17)
-ROOTED = {"broadcast", "reduce", "scatter", "gather"}
 REDUCING = [name for name, row in ALGORITHMS.items() if row.order is not None]
 
 
@@ -37,32 +39,21 @@ def served(name, sizes=SIZES):
 
 def roots(name, size):
     """All roots of small worlds, the ends and the middle of large ones, 0 where there is none."""
-    if ALGORITHMS[name].collective not in ROOTED:
+    if not KINDS[ALGORITHMS[name].collective].rooted:
         return [0]
     return range(size) if size <= 6 else [0, size // 2, size - 1]
 
 
 def called(row, comm, vector, root=0):
     """`row` carried out in place on flat `vector`; all-to-all receives into it."""
-    chunks = split(vector, comm.size)
-    match row.collective:
-        case "barrier":
-            row.function(comm)
-        case "all_to_all":
-            row.function(comm, split(vector.copy(), comm.size), chunks)
-        case "broadcast" | "reduce":
-            row.function(comm, vector, root)
-        case "scatter" | "gather":
-            row.function(comm, chunks, root)
-        case _:
-            row.function(comm, chunks)
+    Subject(row.name, row.collective, row.function, "in place")(comm, vector, root)
 
 
 # Proofs: what every algorithm adds, for every value the numbers could have had.
 
 
 def sums(row, size, root=0, **world):
-    """The sums that count as results: as (rank, chunk, term)."""
+    """The sums that count as results: as (chunk, terms due, sum)."""
 
     def program(comm):
         vector = symbols(comm.rank, size)
@@ -70,24 +61,23 @@ def sums(row, size, root=0, **world):
         return vector
 
     held = spawn(program, size, **world)
-    results = {
-        "all_reduce": [(rank, chunk) for rank in range(size) for chunk in range(size)],
-        "reduce_scatter": [(rank, rank) for rank in range(size)],
-        "reduce": [(root, chunk) for chunk in range(size)],
-    }[row.collective]
-    return [(rank, chunk, held[rank][chunk]) for rank, chunk in results]
+    kind, brought = KINDS[row.collective], [symbols(rank, size) for rank in range(size)]
+    return [
+        (chunk, [term for (term,) in kind.contributions(brought, rank, chunk, root)], held[rank][chunk])
+        for rank in range(size) for chunk in kind.filled(rank, size, root)
+    ]
 
 
 def faults(row, size, root=0, **world):
     """What is wrong with the sums of `row`, which proves it when there is nothing."""
     found = set()
-    for _, chunk, term in sums(row, size, root, **world):
-        missing, doubled = missing_and_doubled(term, size)
-        if missing:
+    for chunk, due, term in sums(row, size, root, **world):
+        terms = Counter(leaves(term))
+        if set(due) - set(terms):
             found.add("missing")
-        if doubled:
+        if max(terms.values()) > 1:
             found.add("doubled")
-        if term != row.order([symbols(rank, size)[chunk] for rank in range(size)], chunk):
+        if term != row.order(due, chunk):
             found.add("order")
     return found
 
@@ -112,9 +102,9 @@ def test_the_order_is_no_matter_of_turns_or_of_buffers(name, seed):
 def test_ordered_says_whether_ranks_are_added_in_rank_order(name):
     row = ALGORITHMS[name]
     in_rank_order = all(
-        [leaf.rank for leaf in leaves(term)] == list(range(size))
+        list(leaves(term)) == due
         for size in served(name)
-        for _, _, term in sums(row, size)
+        for _, due, term in sums(row, size)
     )
     assert row.ordered == in_rank_order
 
@@ -601,18 +591,16 @@ def matrices(rank, count=7):
 def test_matrices_are_multiplied_in_rank_order(name):
     row = ALGORITHMS[name]
     for size in served(name, range(1, 9)):
-        expected = functools.reduce(product, [matrices(rank) for rank in range(size)])
+        brought = [matrices(rank) for rank in range(size)]
 
-        def program(comm, size=size, expected=expected):
+        def program(comm, brought=brought):
+            due = mpi_suites.expected(row.collective, brought, comm.rank, 0, product)
             for algorithm in (row.name, "auto"):
                 result = getattr(collectives, row.collective)(
-                    comm, matrices(comm.rank), reduce=product, commutative=False,
+                    comm, brought[comm.rank], reduce=product, commutative=False,
                     algorithm=algorithm,
                 )
-                if row.collective == "reduce_scatter":
-                    same(result, chunk_of(expected, comm.rank, size))
-                elif row.collective == "all_reduce" or comm.rank == 0:
-                    same(result, expected)
+                mpi_suites.same(result, due)
 
         spawn(program, size)
 

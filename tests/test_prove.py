@@ -23,7 +23,7 @@ def test_every_algorithm_is_proved_for_every_size_it_serves(name):
         if proved.serves(size):
             proof = prove(proved, size)
             assert proof.holds, proof.faults
-            assert proof.order == ("declared" if proved.reducing else None)
+            assert proof.order == ("declared" if proved.kind.reducing else None)
 
 
 def double_count(comm, chunks, reduce=np.add):

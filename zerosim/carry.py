@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.collectives import find
+from zerosim.collectives import ALGORITHMS, find
+from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.comm import Communicator
 from zerosim.errors import ZerosimError
 from zerosim.instruments.traffic import Traffic
 from zerosim.scenario import CollectiveScenario
-from zerosim.sharding import bounds, split
-from zerosim.subject import COLLECTIVES, Subject, named_subject
+from zerosim.sharding import bounds
+from zerosim.subject import Subject, named_subject
 from zerosim.worlds.local import spawn
 from zerosim.worlds.objects import gather_objects
 
@@ -77,8 +78,7 @@ def programs_of(scenario: CollectiveScenario) -> list[Program]:
 def look_up(scenario: CollectiveScenario, call: str, path: tuple[str | int, ...]) -> Subject:
     try:
         if call in COLLECTIVES:
-            chosen = find(call, "auto" if call not in ("all_reduce", "reduce_scatter", "all_gather") else "ring",
-                          scenario.world.ranks)
+            chosen = find(call, "ring" if f"ring.{call}" in ALGORITHMS else "auto", scenario.world.ranks)
             return named_subject(f"{chosen.name}.{call}")
         if ".py:" in call:
             call = str(scenario.origin.folder(path) / call)
@@ -139,12 +139,9 @@ def perform(comm: Communicator, program: Program, tensors: Sequence[Array]) -> A
     for bucket in buckets:
         for call in program.calls:
             call(comm, bucket)
-    last = program.calls[-1].collective
-    if last in ("reduce", "gather") and comm.rank != 0:
-        return None
-    if last in ("reduce_scatter", "scatter"):
-        buckets = [split(bucket, comm.size)[comm.rank] for bucket in buckets]
-    return np.concatenate(buckets)
+    last = program.calls[-1].kind
+    left = [last.left(bucket, comm.rank, comm.size, root=0) for bucket in buckets]
+    return None if last.leaves(comm.rank, 0) is None else np.concatenate(left)
 
 
 def findings(scenario: CollectiveScenario, outcomes: Sequence[ProgramOutcome]) -> Iterator[Finding]:

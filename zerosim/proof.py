@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zerosim import orders
+from zerosim.collectives.kinds import Kind
 from zerosim.comm import Communicator
 from zerosim.errors import Deadlock
 from zerosim.sharding import bounds
@@ -91,7 +92,7 @@ def prove(subject: Subject, size: int) -> Proof:
 
 
 def roots(subject: Subject, size: int) -> Sequence[int]:
-    if not subject.rooted:
+    if not subject.kind.rooted:
         return [0]
     return range(size) if size <= SMALL else sorted({0, 1, size - 1})
 
@@ -113,7 +114,7 @@ def examine(proof: Proof, count: int, root: int, sends: Sends) -> None:
         return
     if not proof.held and count == size:
         proof.held = [list(result) for result in recording.results]
-    if subject.reducing and sends == "buffered" and count:
+    if subject.kind.reducing and sends == "buffered" and count:
         check_order(proof, recording.results, count, root)
 
 
@@ -124,51 +125,28 @@ def run(subject: Subject, size: int, count: int, root: int = 0, sends: Sends = "
         subject(comm, vector, root)
         return elements(vector)
 
-    vectors = [beginning(subject.collective, rank, size, count, root) for rank in range(size)]
+    vectors = [beginning(subject.kind, rank, size, count, root) for rank in range(size)]
     return record(program, vectors, sends=sends, limit_seconds=None if subject.algorithm else LIMIT_SECONDS)
 
 
-def beginning(collective: str, rank: int, size: int, count: int, root: int) -> Any:
+def beginning(kind: Kind, rank: int, size: int, count: int, root: int) -> Any:
     """The vector with which `rank` goes into a collective: its terms where it brings something, else blanks."""
-    if collective in ("all_gather", "gather"):
-        vector = blanks(rank, count)
-        start, stop = bounds(count, size)[rank]
-        vector[start:stop] = symbols(rank, count)[start:stop]
-        return vector
-    if collective in ("broadcast", "scatter") and rank != root:
-        return blanks(rank, count)
-    return symbols(rank, count)
+    vector = blanks(rank, count)
+    brought = kind.brought(vector, rank, size, root)
+    if brought is not None:
+        brought[:] = kind.brought(symbols(rank, count), rank, size, root)
+    return vector
 
 
-def claims(collective: str, size: int, count: int, root: int) -> dict[Place, list[Term]]:
+def claims(kind: Kind, size: int, count: int, root: int) -> dict[Place, tuple[Term, ...]]:
     """Which terms must be in which places at the end, each once; other places do not matter."""
-    owner = {e: rank for rank, (start, stop) in enumerate(bounds(count, size)) for e in range(start, stop)}
-    everyone = range(size)
-
-    def all_of(element: int) -> list[Term]:
-        return [Term(rank, element) for rank in everyone]
-
-    match collective:
-        case "all_reduce":
-            return {(rank, e): all_of(e) for rank in everyone for e in range(count)}
-        case "reduce_scatter":
-            return {(owner[e], e): all_of(e) for e in range(count)}
-        case "reduce":
-            return {(root, e): all_of(e) for e in range(count)}
-        case "all_gather":
-            return {(rank, e): [Term(owner[e], e)] for rank in everyone for e in range(count)}
-        case "gather":
-            return {(root, e): [Term(owner[e], e)] for e in range(count)}
-        case "broadcast":
-            return {(rank, e): [Term(root, e)] for rank in everyone for e in range(count)}
-        case "scatter":
-            return {(owner[e], e): [Term(root, e)] for e in range(count)}
-        case "all_to_all":
-            block = count // size
-            return {
-                (rank, e): [Term(e // block, rank * block + e % block)] for rank in everyone for e in range(count)
-            }
-    raise AssertionError(collective)
+    cut, vectors = bounds(count, size), [symbols(rank, count) for rank in range(size)]
+    claimed: dict[Place, tuple[Term, ...]] = {}
+    for rank in range(size):
+        for chunk in kind.filled(rank, size, root):
+            places = ((rank, element) for element in range(*cut[chunk]))
+            claimed |= zip(places, zip(*kind.contributions(vectors, rank, chunk, root), strict=True), strict=True)
+    return claimed
 
 
 def faults(subject: Subject, recording: Recording, count: int, root: int) -> Iterator[Fault]:
@@ -179,7 +157,7 @@ def faults(subject: Subject, recording: Recording, count: int, root: int) -> Ite
     size = recording.size
     chunk_of = {e: c for c, (start, stop) in enumerate(bounds(count, size)) for e in range(start, stop)}
     blamed: set[int] = set()
-    for (rank, element), expected in claims(subject.collective, size, count, root).items():
+    for (rank, element), expected in claims(subject.kind, size, count, root).items():
         held = recording.results[rank][element]
         wrong = difference(held, expected)
         if wrong and rank not in blamed:
@@ -240,16 +218,16 @@ def last_change(recording: Recording, rank: int, element: int) -> tuple[int | No
 def check_order(proof: Proof, results: Sequence[Sequence[Symbol]], count: int, root: int) -> None:
     """The same order on every rank, and the declared one where there is a declaration."""
     subject, size = proof.subject, proof.size
-    places = claims(subject.collective, size, count, root)
+    places = claims(subject.kind, size, count, root)
     chunk_of = {e: c for c, (start, stop) in enumerate(bounds(count, size)) for e in range(start, stop)}
     if subject.algorithm is not None and subject.algorithm.order is not None:
         proof.order = "declared"
         check_declared(proof, subject.algorithm.order, results, places, chunk_of)
         return
-    first: dict[int, tuple[int, Symbol]] = {}
-    for rank, element in places:
+    first: dict[tuple[Term, ...], tuple[int, Symbol]] = {}
+    for (rank, element), due in places.items():
         held = commuted(results[rank][element])
-        other, before = first.setdefault(element, (rank, held))
+        other, before = first.setdefault(due, (rank, held))
         if held != before:
             proof.faults.append(Fault(
                 f"rank {rank}, chunk {chunk_of[element]}: the ranks disagree: it holds {results[rank][element]}, "
@@ -258,34 +236,31 @@ def check_order(proof: Proof, results: Sequence[Sequence[Symbol]], count: int, r
             ))
             return
     if count == size:
-        proof.order = known_order({e: held for e, (_, held) in first.items()}, chunk_of, size)
+        proof.order = known_order({due: held for due, (_, held) in first.items()}, chunk_of)
 
 
 def check_declared(
     proof: Proof,
     order: Callable[[Sequence[Any], int], Any],
     results: Sequence[Sequence[Symbol]],
-    places: dict[Place, list[Term]],
+    places: dict[Place, tuple[Term, ...]],
     chunk_of: dict[int, int],
 ) -> None:
-    declared = {e: order([Term(rank, e) for rank in range(proof.size)], chunk) for e, chunk in chunk_of.items()}
-    for rank, element in places:
+    declared = {due: order(due, chunk_of[due[0].element]) for due in set(places.values())}
+    for (rank, element), due in places.items():
         held = results[rank][element]
-        if held is not declared[element] and held != declared[element]:
+        if held is not declared[due] and held != declared[due]:
             proof.faults.append(Fault(
-                f"rank {rank}, chunk {chunk_of[element]}: added as {held}, declared is {declared[element]}",
+                f"rank {rank}, chunk {chunk_of[element]}: added as {held}, declared is {declared[due]}",
                 rank, chunk_of[element],
             ))
             return
 
 
-def known_order(held: dict[int, Symbol], chunk_of: dict[int, int], size: int) -> str | None:
-    """The name of the known order in which everything is added, if it is one."""
+def known_order(held: dict[tuple[Term, ...], Symbol], chunk_of: dict[int, int]) -> str | None:
+    """The name of the known order in which all these terms are added, if it is one."""
     for name, order in KNOWN_ORDERS.items():
-        if all(
-            commuted(order([Term(rank, e) for rank in range(size)], chunk_of[e])) == symbol
-            for e, symbol in held.items()
-        ):
+        if all(commuted(order(due, chunk_of[due[0].element])) == symbol for due, symbol in held.items()):
             return name
     return None
 

@@ -1,8 +1,8 @@
 """A collective under examination: ours or a user's, called in the one way in which it wants to be called.
 
-There are two manners. A function whose second parameter is named `chunks` (for all_to_all `outgoing`, for broadcast and
-reduce `vector`) works in place on pieces of a vector, as those in `zerosim.collectives` do. Any other takes this rank's
-whole array and returns its result, as `zerosim.all_reduce` and its siblings do.
+There are two manners. A function whose second parameter is named `chunks` (or `outgoing`, or `vector`, as the table of
+kinds says) works in place on a vector, as those in `zerosim.collectives` do. Any other takes this rank's array and
+returns its result, as `zerosim.all_reduce` and its siblings do.
 """
 
 import importlib.util
@@ -18,18 +18,12 @@ from typing import Any, Literal
 import numpy as np
 
 from zerosim.collectives import ALGORITHMS, Algorithm
+from zerosim.collectives.kinds import COLLECTIVES, KINDS, Kind, own
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError, UsageError
 from zerosim.sharding import split
 
-COLLECTIVES = (
-    "reduce_scatter", "all_reduce", "all_gather", "all_to_all", "broadcast", "reduce", "scatter", "gather",
-)
-"""Longer names first where one contains the other, since the first that a function's name contains is meant."""
-
-ROOTED = ("broadcast", "reduce", "scatter", "gather")
-REDUCING = ("reduce_scatter", "all_reduce", "reduce")
-IN_PLACE = ("chunks", "outgoing", "vector")
+IN_PLACE = {name for kind in KINDS.values() for name in kind.parameters[:1]}
 
 
 @dataclass(frozen=True)
@@ -43,28 +37,23 @@ class Subject:
     algorithm: Algorithm | None = None
 
     @property
-    def rooted(self) -> bool:
-        return self.collective in ROOTED
-
-    @property
-    def reducing(self) -> bool:
-        return self.collective in REDUCING
+    def kind(self) -> Kind:
+        return KINDS[self.collective]
 
     @cached_property
     def takes_reduction(self) -> bool:
         """Whether it can be told what to reduce by: it has a parameter named `reduce`."""
-        return self.reducing and "reduce" in inspect.signature(self.function).parameters
+        return self.kind.reducing and "reduce" in inspect.signature(self.function).parameters
 
     @property
     def keeps_argument(self) -> bool:
-        """Whether what it is given must be the same afterwards: nothing that works in place, but all_to_all."""
-        return self.manner == "array" or self.collective == "all_to_all"
+        """Whether what it is given must be the same afterwards: in place, only what is sent as a copy."""
+        return self.manner == "array" or self.kind.displacing
 
     @property
     def even(self) -> bool:
         """Whether all chunks are equally long: where blocks are exchanged, or a shard alone must tell the whole."""
-        shards = self.manner == "array" and self.collective in ("all_gather", "gather")
-        return shards or self.collective == "all_to_all"
+        return self.kind.displacing or (self.manner == "array" and self.kind.brings is own)
 
     def serves(self, size: int) -> bool:
         """Whether it claims to work on `size` ranks: a user's function always does."""
@@ -73,25 +62,24 @@ class Subject:
     def __call__(self, comm: Communicator, vector: Any, root: int = 0, *reduction: Any) -> None:
         """Carry out the collective on flat `vector`, in place, whatever the manner of the function.
 
-        For all_gather and gather this rank's chunk of `vector` is its shard; reduce_scatter and scatter leave the
-        result there. For all_to_all `vector` is both what is sent and what is received. `reduction` is passed on to a
-        reducing collective; without one that wants to be told adds.
+        What this rank brings is in its place in `vector`, and so is what it is left with; what a displacing collective
+        sends is a copy. `reduction` is passed on to a reducing one; without, one that wants to be told adds.
         """
         if self.takes_reduction and not reduction:
             reduction = (np.add,)
-        where = [root] if self.rooted else []
-        chunks = split(vector, comm.size)
+        kind, chunks = self.kind, split(vector, comm.size)
+        where = [root] if kind.rooted else []
         if self.manner == "in place":
-            whole = vector if self.collective in ("broadcast", "reduce") else chunks
-            given = [split(vector.copy(), comm.size)] if self.collective == "all_to_all" else []
-            self.function(comm, *given, whole, *where, *reduction)
+            views = {"vector": vector, "chunks": chunks, "incoming": chunks}
+            if kind.displacing:
+                views["outgoing"] = split(vector.copy(), comm.size)
+            self.function(comm, *(views[name] for name in kind.parameters), *where, *reduction)
             return
-        mine = chunks[comm.rank]
-        takes_shard = self.collective in ("all_gather", "gather")
-        result = self.function(comm, (mine if takes_shard else vector).copy(), *where, *reduction)
-        if self.collective in ("reduce", "gather") and comm.rank != root:
-            return
-        self._place(result, mine if self.collective in ("reduce_scatter", "scatter") else vector, comm.rank)
+        given = chunks[comm.rank] if kind.brings is own else vector
+        result = self.function(comm, given.copy(), *where, *reduction)
+        due = kind.left(vector, comm.rank, comm.size, root)
+        if due is not None:
+            self._place(result, due, comm.rank)
 
     def _place(self, result: Any, where: Any, rank: int) -> None:
         if not isinstance(result, np.ndarray):

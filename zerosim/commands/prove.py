@@ -5,11 +5,12 @@ import argparse
 from rich.console import Console
 from rich.markup import escape
 
+from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.commands.arguments import rank_counts
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import UsageError
 from zerosim.proof import Proof, prove
-from zerosim.subject import COLLECTIVES, Subject, named_subject
+from zerosim.subject import Subject, named_subject
 
 SHOWN = 8
 """Up to this many ranks the sums are printed."""
@@ -31,8 +32,10 @@ def main(arguments: argparse.Namespace) -> int:
     check_writable(arguments)
     console = standard_output(arguments)
     subject = named_subject(arguments.subject, arguments.collective)
-    if subject.collective == "barrier":
-        raise UsageError("a barrier moves nothing that symbols could prove; zerosim show draws its messages")
+    if subject.collective not in COLLECTIVES:
+        raise UsageError(
+            f"a {subject.collective} moves nothing that symbols could prove; zerosim show draws its messages"
+        )
     served = [size for size in arguments.ranks if subject.serves(size)]
     if not served and subject.algorithm is not None:
         asked = ", ".join(map(str, arguments.ranks))
@@ -78,7 +81,7 @@ def show_verdict(console: Console, proof: Proof) -> None:
 def claims(proof: Proof) -> list[str]:
     """What was proved, in words."""
     subject = proof.subject
-    if not subject.reducing:
+    if not subject.kind.reducing:
         return ["everything arrives where it belongs", "nothing else does", tried(proof)]
     words = ["every contribution once, none twice"]
     if proof.order == "declared":
@@ -87,14 +90,14 @@ def claims(proof: Proof) -> list[str]:
         words.append(f"added in {proof.order if proof.order.endswith('order') else f'the order of the {proof.order}'}")
     else:
         words.append("added in an order of its own")
-    if subject.collective == "all_reduce":
+    if subject.kind.agreeing:
         words.append("the same on every rank")
     return [*words, tried(proof)]
 
 
 def tried(proof: Proof) -> str:
     lengths = ", ".join(map(str, sorted(proof.lengths)))
-    roots = ", from every root" if proof.subject.rooted and proof.size <= 16 else ""
+    roots = ", from every root" if proof.subject.kind.rooted and proof.size <= 16 else ""
     return f"with {lengths} elements{roots}, also when sends wait for their receivers"
 
 

@@ -3,6 +3,7 @@
 import argparse
 
 from zerosim.collectives import find
+from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json, write_text
 from zerosim.errors import CollectiveError, UsageError
@@ -10,7 +11,7 @@ from zerosim.report import algorithms_table
 from zerosim.report.schedule import document, scheduled
 from zerosim.report.schedule_svg import picture
 from zerosim.report.schedule_text import show_schedule
-from zerosim.subject import COLLECTIVES, Subject, named_subject
+from zerosim.subject import Subject, named_subject
 
 MOST_RANKS = 128
 
@@ -74,7 +75,7 @@ def check_served(subject: Subject, size: int) -> None:
 def check_root(subject: Subject, size: int, root: int | None) -> None:
     if root is None:
         return
-    if not subject.rooted:
+    if not subject.kind.rooted:
         raise UsageError(f"leave out --root: {subject.name} has none")
     if not 0 <= root < size:
         raise UsageError(f"--root {root} is none of the {size} ranks: give one from 0 to {size - 1}")

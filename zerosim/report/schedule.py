@@ -14,11 +14,11 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from zerosim.comm import Communicator
+from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.proof import Place, Proof, check_order, claims, faults, run, told
 from zerosim.subject import Subject
-from zerosim.terms import Blank, Sum, Term, blanks, leaves
-from zerosim.worlds.record import Message, Recording, elements, record
+from zerosim.terms import Blank, Sum, Term, leaves
+from zerosim.worlds.record import Message, Recording
 
 WIDEST = 9
 """Columns of the longest sum that is written out in a cell."""
@@ -84,7 +84,7 @@ class Schedule:
     @property
     def title(self) -> str:
         ranks = f"{self.size} rank{'s' * (self.size > 1)}"
-        root = f", root {self.root}" if self.subject.rooted else ""
+        root = f", root {self.root}" if self.subject.kind.rooted else ""
         return f"{self.subject.name} on {ranks}{root}"
 
     @property
@@ -148,7 +148,7 @@ def scheduled(subject: Subject, size: int, root: int = 0) -> Schedule:
     """
     recording = recorded(subject, size, root)
     chunks = len(recording.holds(0, after=0))
-    promised = claims(subject.collective, size, chunks, root) if chunks else {}
+    promised = claims(subject.kind, size, chunks, root)
     arrivals = list(witnessed_arrivals(recording))
     histories = [history(recording, rank, arrivals, promised) for rank in range(size)]
     states: list[State] = list(zip(*histories, strict=True))
@@ -163,13 +163,8 @@ def scheduled(subject: Subject, size: int, root: int = 0) -> Schedule:
 
 def recorded(subject: Subject, size: int, root: int) -> Recording:
     """A run with one element in each chunk; with only one where an algorithm of the table never cuts its vector."""
-    if subject.collective == "barrier":
-
-        def program(comm: Communicator, nothing: Any) -> tuple[Any, ...]:
-            subject.function(comm)
-            return elements(nothing)
-
-        return record(program, [blanks(rank, 0) for rank in range(size)])
+    if subject.collective not in COLLECTIVES:
+        return run(subject, size, 0)
     recording = run(subject, size, size, root)
     if subject.algorithm is not None and all(len(message.carried) == size for message in recording.messages):
         return run(subject, size, 1, root)
@@ -181,9 +176,8 @@ def complaints(subject: Subject, recording: Recording, chunks: int, root: int) -
     if recording.results is None:
         return [told(recording.failure)]
     proof = Proof(subject, recording.size)
-    if chunks:
-        proof.faults += faults(subject, recording, chunks, root)
-    if subject.reducing and proof.holds:
+    proof.faults += faults(subject, recording, chunks, root)
+    if subject.kind.reducing and proof.holds:
         check_order(proof, recording.results, chunks, root)
     return [fault.what for fault in proof.faults]
 
@@ -206,7 +200,7 @@ def history(
     recording: Recording,
     rank: int,
     arrivals: Iterable[tuple[Message, tuple[Any, ...]]],
-    promised: Mapping[Place, list[Term]],
+    promised: Mapping[Place, Sequence[Term]],
 ) -> list[tuple[Cell, ...]]:
     """The cells of `rank` at the start, after every round, and at the end.
 
@@ -320,7 +314,7 @@ def document(schedule: Schedule) -> dict[str, Any]:
         "name": schedule.subject.name,
         "collective": schedule.subject.collective,
         "size": schedule.size,
-        "root": schedule.root if schedule.subject.rooted else None,
+        "root": schedule.root if schedule.subject.kind.rooted else None,
         "chunks": schedule.chunks,
         "rounds": schedule.rounds,
         "messages": [

@@ -145,7 +145,7 @@ class Picture:
         cells = [cell for _, cell in self.schedule.news()]
         entries = {
             "2+3+0: ranks in order of addition": any(isinstance(cell.holds, Sum) for cell in cells),
-            "2[1]: chunk 1 of rank 2": self.schedule.subject.collective == "all_to_all",
+            "2[1]: chunk 1 of rank 2": self.schedule.subject.kind.displacing,
             "⊕ adds what arrives": any(arrow.reduced for arrow in self.schedule.arrows),
             "✓ complete": any(cell.complete for cell in cells),
             "(1): not yet in its place": any(cell.outside for cell in cells),

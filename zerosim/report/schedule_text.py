@@ -70,7 +70,7 @@ class Drawing:
             "─+▶ adds": True in reductions,
             "──▶ replaces": False in reductions and self.schedule.chunks > 0,
             "2+3+0 in order of addition": any(isinstance(cell.holds, Sum) for cell in cells),
-            "2[1] chunk 1 of rank 2": self.schedule.subject.collective == "all_to_all",
+            "2[1] chunk 1 of rank 2": self.schedule.subject.kind.displacing,
             f"{CHANGED} new": any(cell.since for cell in cells),
             "✓ complete": any(cell.complete for cell in cells),
             "(1) not yet in its place": any(cell.outside for cell in cells),

@@ -1,8 +1,4 @@
-"""One example of a collective: what each rank brings, and what was seen when it had run.
-
-    brought    the part of a rank's vector that counts when the collective begins
-    result     the part of it that counts when the collective has ended
-"""
+"""One example of a collective: what each rank brings, and what was seen when it had run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +8,7 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.comm import Communicator, Payload, Reduction
-from zerosim.sharding import Chunks, split
+from zerosim.sharding import Chunks
 from zerosim.subject import Subject
 from zerosim.worlds.local import Sends
 
@@ -56,29 +52,6 @@ class Seen:
     messages: int
     received: int
     given: tuple[Array, Array] | None
-
-
-def brought(collective: str, example: Example, rank: int) -> Any:
-    """What `rank` brings to the collective: its vector, its chunk of it, or None.
-
-    >>> example = Example((np.array([1, 2]), np.array([3, 4])))
-    >>> brought("gather", example, 1), brought("broadcast", example, 1)
-    (array([4]), None)
-    """
-    if collective in ("all_gather", "gather"):
-        return split(example.vectors[rank], example.size)[rank]
-    if collective in ("broadcast", "scatter") and rank != example.root:
-        return None
-    return example.vectors[rank]
-
-
-def result(collective: str, comm: Communicator, vector: Array, root: int) -> Any:
-    """What the collective leaves to this rank in `vector`: all of it, its chunk of it, or None."""
-    if collective in ("reduce", "gather") and comm.rank != root:
-        return None
-    if collective in ("reduce_scatter", "scatter"):
-        return split(vector, comm.size)[comm.rank]
-    return vector
 
 
 @dataclass(eq=False)
@@ -132,7 +105,7 @@ def observe(comm: Communicator, subject: Subject, example: Example) -> Seen:
     vector = example.vectors[comm.rank].copy()
     reduction = [example.reduce] if subject.takes_reduction else []
     replace(subject, function=watched)(counted, vector, example.root, *reduction)
-    left = result(subject.collective, comm, vector, example.root)
+    left = subject.kind.left(vector, comm.rank, comm.size, example.root)
     return Seen(
         None if left is None else left.copy(),
         counted.sent_bytes, counted.sent, counted.received,

@@ -21,7 +21,7 @@ from zerosim.subject import Subject, named_subject
 from zerosim.subject import subject as subject_of
 from zerosim.terms import Sum, Term, commuted, leaves
 from zerosim.testing import strategies
-from zerosim.testing.example import Example, Seen, brought
+from zerosim.testing.example import Example, Seen
 from zerosim.testing.grounds import Failed, Ground, Launched, LawBroken, Stranded, local
 from zerosim.worlds.mpi import MpiCommunicator
 
@@ -158,7 +158,7 @@ class Law:
             ranks = strategies.rank_counts().filter(subject.serves)
         chosen = self.reductions and subject.takes_reduction
         return strategies.examples(
-            ranks=ranks, values=values, even=subject.even, rooted=subject.rooted,
+            ranks=ranks, values=values, even=subject.even, rooted=subject.kind.rooted,
             reduction=strategies.reductions() if chosen else None,
         )
 
@@ -178,13 +178,13 @@ class Law:
         self, subject: Subject, x: Example, what: str, have: Sequence[Any] = (), due: Sequence[Any] = ()
     ) -> str:
         """The law, the setting, and a line for each rank."""
-        kind = "symbols" if x.vectors[0].dtype == object else x.vectors[0].dtype
-        setting = [f"{x.size} rank{'s' * (x.size > 1)}", f"{x.count} × {kind}"]
-        setting += [f"root {x.root}"] * subject.rooted
+        dtype = "symbols" if x.vectors[0].dtype == object else x.vectors[0].dtype
+        setting = [f"{x.size} rank{'s' * (x.size > 1)}", f"{x.count} × {dtype}"]
+        setting += [f"root {x.root}"] * subject.kind.rooted
         setting += [f"reduce=np.{getattr(x.reduce, '__name__', x.reduce)}"] * (x.reduce is not np.add)
         lines = [f"{subject.name} breaks {self.name}: {', '.join(setting)}", f"  {what}"]
         for rank in range(min(x.size, SHOWN_RANKS)):
-            line = f"  rank {rank} brings {shown(brought(subject.collective, x, rank))}"
+            line = f"  rank {rank} brings {shown(subject.kind.brought(x.vectors[rank], rank, x.size, x.root))}"
             if have:
                 line += f", has {shown(have[rank])}"
                 line += "" if same(have[rank], due[rank]) else f", due is {shown(due[rank])}"

@@ -13,14 +13,21 @@ from typing import Any
 import numpy as np
 
 from zerosim import orders
+from zerosim.collectives.kinds import COLLECTIVES, KINDS, Kind, of_everyone
 from zerosim.comm import Communicator
 from zerosim.sharding import bounds, split
-from zerosim.subject import COLLECTIVES, REDUCING, Subject, named_subject
+from zerosim.subject import Subject, named_subject
 from zerosim.testing import strategies
-from zerosim.testing.example import Example, result
+from zerosim.testing.example import Example
 from zerosim.testing.law import Examined, Messages, SentBytes, Sides, law, under_examination
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi import MpiCommunicator
+
+
+def those(such: Callable[[Kind], bool]) -> list[str]:
+    """The collectives of which this is so."""
+    return [name for name in COLLECTIVES if such(KINDS[name])]
+
 
 # Compositions: what one collective does, two others do.
 
@@ -101,14 +108,14 @@ def is_linear(examined: Examined, x: Example) -> Sides:
     return of_both, [None if of_x is None else 2 * of_x + of_1 for of_x, of_1 in of_each]
 
 
-@law(*REDUCING, reductions=True)
+@law(*those(lambda kind: kind.sources is of_everyone), reductions=True)
 def ranks_may_be_permuted(examined: Examined, x: Example) -> Sides:
     """which rank brings which vector changes no sum"""
     permutation = np.random.default_rng(x.seed).permutation(x.size)
     return examined(x.but([x.vectors[rank] for rank in permutation])), examined(x)
 
 
-@law("all_reduce", "all_gather", "broadcast", values=(*strategies.ARITHMETIC, "special"))
+@law(*those(lambda kind: kind.agreeing), values=(*strategies.ARITHMETIC, "special"))
 def every_rank_holds_the_same_bytes(examined: Examined, x: Example) -> Sides:
     """the ranks agree to the last bit, ±0 and NaN included"""
     results = examined(x)
@@ -125,14 +132,11 @@ def inputs_stay_unchanged(examined: Examined, x: Example) -> Sides:
     return [pair and pair[1] for pair in given], [pair and pair[0] for pair in given]
 
 
-@law(*REDUCING, values=("symbols",), needs="order=")
+@law(*those(lambda kind: kind.reducing), values=("symbols",), needs="order=")
 def adds_in_the_declared_order(examined: Examined, x: Example) -> Sides:
     """every chunk is added in the order that is declared"""
     assert examined.order is not None
-    summed = np.empty_like(x.vectors[0])
-    for chunk, (start, stop) in enumerate(bounds(x.count, x.size)):
-        summed[start:stop] = examined.order([vector[start:stop] for vector in x.vectors], chunk)
-    return examined(x), dealt_out(examined.subject.collective, summed, x)
+    return examined(x), [added(examined.subject.kind, examined.order, x, rank) for rank in range(x.size)]
 
 
 @law(*COLLECTIVES, needs="sent_bytes=")
@@ -220,8 +224,8 @@ def ours(x: Example, *algorithms: str) -> list[Any]:
     def program(comm: Communicator) -> Any:
         vector = x.vectors[comm.rank].copy()
         for step in steps:
-            step(comm, vector, x.root, *[x.reduce] * step.reducing)
-        return result(steps[-1].collective, comm, vector, x.root)
+            step(comm, vector, x.root, *[x.reduce] * step.kind.reducing)
+        return steps[-1].kind.left(vector, comm.rank, comm.size, x.root)
 
     with np.errstate(all="ignore"):
         return spawn(program, x.size, seed=x.seed)
@@ -240,11 +244,9 @@ def on_the_root(x: Example, vectors: Sequence[Any]) -> list[Any]:
     return [vector if rank == x.root else None for rank, vector in enumerate(vectors)]
 
 
-def dealt_out(collective: str, summed: Any, x: Example) -> list[Any]:
-    """To each rank what a reducing collective owes it of the whole sum."""
-    match collective:
-        case "reduce_scatter":
-            return list(split(summed, x.size))
-        case "reduce":
-            return on_the_root(x, [summed] * x.size)
-    return [summed] * x.size
+def added(kind: Kind, order: orders.AddingOrder, x: Example, rank: int) -> Any:
+    """What a reducing collective owes to `rank`, its sources added in this order."""
+    vector = np.empty_like(x.vectors[rank])
+    for chunk in kind.filled(rank, x.size, x.root):
+        split(vector, x.size)[chunk][...] = order(kind.contributions(x.vectors, rank, chunk, x.root), chunk)
+    return kind.left(vector, rank, x.size, x.root)

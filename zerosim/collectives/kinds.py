@@ -1,0 +1,182 @@
+"""The table of kinds: what each collective means, whichever algorithm carries it out.
+
+    part       the chunks of a rank's vector that count; None where nothing does
+    sources    whose chunks a chunk is made of in the end: pairs of a rank and a chunk of its vector; several are added
+
+Proofs, laws, examples, scenarios and the command line read here what a rank brings and what it is left with.
+
+Source: "MPI: A Message-Passing Interface Standard", chapter "Collective Communication", which has each of these under
+its own name, and with a v at the end where chunks are not equally long.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zerosim.sharding import split
+
+Part = Callable[[int, int], slice | None]
+"""`part(rank, root)`"""
+
+Sources = Callable[[int, int, int, int], list[tuple[int, int]]]
+"""`sources(rank, chunk, size, root)`: what `rank` is left with in `chunk`"""
+
+
+def whole(rank: int, root: int) -> slice:
+    """Every chunk."""
+    return slice(None)
+
+
+def own(rank: int, root: int) -> slice:
+    """The chunk of the same number as the rank."""
+    return slice(rank, rank + 1)
+
+
+def whole_on_root(rank: int, root: int) -> slice | None:
+    """Every chunk on the root, nothing elsewhere."""
+    return slice(None) if rank == root else None
+
+
+def nothing(rank: int, root: int) -> None:
+    """No chunk."""
+
+
+def of_everyone(rank: int, chunk: int, size: int, root: int) -> list[tuple[int, int]]:
+    """This chunk of every rank."""
+    return [(source, chunk) for source in range(size)]
+
+
+def of_owner(rank: int, chunk: int, size: int, root: int) -> list[tuple[int, int]]:
+    """This chunk of the rank of its number."""
+    return [(chunk, chunk)]
+
+
+def of_root(rank: int, chunk: int, size: int, root: int) -> list[tuple[int, int]]:
+    """This chunk of the root."""
+    return [(root, chunk)]
+
+
+def transposed(rank: int, chunk: int, size: int, root: int) -> list[tuple[int, int]]:
+    """Of the rank of this number, the chunk of the number of this rank."""
+    return [(chunk, rank)]
+
+
+def of_nobody(rank: int, chunk: int, size: int, root: int) -> list[tuple[int, int]]:
+    """Nothing."""
+    return []
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of collective; `parameters` are those of a function that works in place, between `comm` and `root`.
+
+    >>> KINDS["reduce"].rooted, KINDS["reduce"].reducing, KINDS["reduce"].agreeing
+    (True, True, False)
+    """
+
+    name: str
+    mpi: str
+    says: str
+    parameters: tuple[str, ...]
+    brings: Part
+    leaves: Part
+    sources: Sources
+
+    @property
+    def rooted(self) -> bool:
+        """Whether it matters who is root."""
+        return any(part(0, 0) != part(0, 1) for part in (self.brings, self.leaves))
+
+    @property
+    def reducing(self) -> bool:
+        """Whether contributions are added."""
+        return len(self.sources(1, 0, 2, 0)) > 1
+
+    @property
+    def displacing(self) -> bool:
+        """Whether a chunk ends in another place than its own: chunks are then equally long, and sent from a copy."""
+        return any(source != chunk for chunk in range(2) for _, source in self.sources(0, chunk, 2, 0))
+
+    @property
+    def agreeing(self) -> bool:
+        """Whether all ranks are left with the same."""
+        one, other = ([self.leaves(rank, 0), *(self.sources(rank, c, 2, 0) for c in range(2))] for rank in range(2))
+        return one == other
+
+    def brought(self, vector: Any, rank: int, size: int, root: int) -> Any:
+        """The part of `vector` that counts when the collective begins, as a view, or None.
+
+        >>> KINDS["gather"].brought([1, 2], rank=1, size=2, root=0)
+        [2]
+        """
+        return cut(vector, size, self.brings(rank, root))
+
+    def left(self, vector: Any, rank: int, size: int, root: int) -> Any:
+        """The part of `vector` that counts when the collective has ended, as a view, or None."""
+        return cut(vector, size, self.leaves(rank, root))
+
+    def filled(self, rank: int, size: int, root: int) -> range:
+        """The numbers of the chunks that `rank` is left with.
+
+        >>> KINDS["scatter"].filled(rank=2, size=4, root=0), KINDS["reduce"].filled(rank=2, size=4, root=0)
+        (range(2, 3), range(0, 0))
+        """
+        return range(size)[self.leaves(rank, root) or slice(0)]
+
+    def contributions(self, vectors: Sequence[Any], rank: int, chunk: int, root: int) -> list[Any]:
+        """What `rank` is left with in `chunk`, of all that is brought: views of the parts to be added.
+
+        >>> KINDS["all_to_all"].contributions([[1, 2], [3, 4]], rank=0, chunk=1, root=0)
+        [[3]]
+        """
+        size = len(vectors)
+        return [split(vectors[source], size)[its] for source, its in self.sources(rank, chunk, size, root)]
+
+
+def cut(vector: Any, size: int, part: slice | None) -> Any:
+    return None if part is None else split(vector, size)[part]
+
+
+_ROWS = [
+    Kind(
+        "reduce_scatter", "MPI_Reduce_scatter", "every rank gets its own chunk of the sum of all vectors",
+        ("chunks",), brings=whole, leaves=own, sources=of_everyone,
+    ),
+    Kind(
+        "all_reduce", "MPI_Allreduce", "every rank gets the sum of all vectors",
+        ("chunks",), brings=whole, leaves=whole, sources=of_everyone,
+    ),
+    Kind(
+        "all_gather", "MPI_Allgather", "every rank gets every rank's chunk",
+        ("chunks",), brings=own, leaves=whole, sources=of_owner,
+    ),
+    Kind(
+        "all_to_all", "MPI_Alltoall", "rank r gets in chunk c what rank c has in chunk r",
+        ("outgoing", "incoming"), brings=whole, leaves=whole, sources=transposed,
+    ),
+    Kind(
+        "broadcast", "MPI_Bcast", "every rank gets the root's vector",
+        ("vector",), brings=whole_on_root, leaves=whole, sources=of_root,
+    ),
+    Kind(
+        "reduce", "MPI_Reduce", "the root gets the sum of all vectors",
+        ("vector",), brings=whole, leaves=whole_on_root, sources=of_everyone,
+    ),
+    Kind(
+        "scatter", "MPI_Scatter", "every rank gets its own chunk of the root's vector",
+        ("chunks",), brings=whole_on_root, leaves=own, sources=of_root,
+    ),
+    Kind(
+        "gather", "MPI_Gather", "the root gets every rank's chunk",
+        ("chunks",), brings=own, leaves=whole_on_root, sources=of_owner,
+    ),
+    Kind(
+        "barrier", "MPI_Barrier", "no rank goes on before all have come",
+        (), brings=nothing, leaves=nothing, sources=of_nobody,
+    ),
+]
+KINDS: dict[str, Kind] = {kind.name: kind for kind in _ROWS}
+"""Longer names first where one contains the other, since the first that a function's name contains is meant."""
+
+COLLECTIVES = tuple(name for name, kind in KINDS.items() if kind.brings is not nothing)
+"""Those that move something."""
