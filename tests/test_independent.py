@@ -1,0 +1,336 @@
+"""zerosim against a trainer that was written from the documentation alone: weights and losses, to the bit."""
+
+import functools
+import json
+import math
+import random
+import tempfile
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from threadpoolctl import threadpool_limits
+
+from tests import independent
+from zerosim.cli import main
+
+STAGES = ("ddp", "zero1", "zero2", "zero3")
+SECTIONS = {
+    "world": "ranks",
+    "model": "hidden activation frozen",
+    "train": "steps micro_batch micro_batches optimizer learning_rate betas epsilon momentum weight_decay decay_biases "
+    "schedule warmup_steps clip_norm precision loss_scale seed",
+    "parallel": "order units accumulation accumulate_dtype reduce_dtype publish",
+}
+SECTION_OF = {key: section for section, keys in SECTIONS.items() for key in keys.split()}
+
+# Every value of every key that decides bits, or should not
+VALUES = {
+    "activation": ["relu", "tanh", "gelu"],
+    "optimizer": ["sgd", "momentum", "adam", "adamw"],
+    "precision": ["fp32", "fp16", "bf16"],
+    "order": ["ring", "rank", "tree", "exact"],
+    "units": ["layer", "model", [[0, 1], [2]]],
+    "accumulation": ["boundary", "micro_batch"],
+    "accumulate_dtype": ["weights", "fp32"],
+    "reduce_dtype": ["weights", "fp32"],
+    "publish": ["weights", "updates", "broadcasts"],
+    "schedule": ["constant", "cosine"],
+    "warmup_steps": [0, 1, 2],
+    "decay_biases": [True, False],
+    "clip_norm": [0, 0.02],
+    "loss_scale": ["dynamic", 1, 8, 1000.5],
+    "frozen": [[], [0], [1], [0, 2]],
+    "data": ["classes", "outputs", "one output", "loud", "digits"],
+}
+BASE = {"data": "classes", "ranks": 2, "hidden": [7, 5], "micro_batch": 3, "micro_batches": 4, "steps": 3}
+BASE |= {"learning_rate": 0.02}
+FP16, BF16 = {"precision": "fp16"}, {"precision": "bf16"}
+LOUD = FP16 | {"data": "loud", "steps": 8}
+CASES = {
+    "plain": {},
+    "initial": {"steps": 0},
+    "digits": {"data": "digits", "hidden": [16], "micro_batch": 16, "steps": 2},
+    "five ranks, one idle chunk": {"ranks": 5, "micro_batches": 5, "hidden": [1, 3], "data": "one output"},
+    "alone": {"ranks": 1, "clip_norm": 0.02},
+    "linear": {"hidden": [], "data": "outputs"},
+    "epochs": {"micro_batch": 9, "seed": 5, "steps": 4},
+    "tanh": {"activation": "tanh", "data": "outputs", "ranks": 3, "micro_batches": 6},
+    "gelu": {"activation": "gelu", "data": "one output", "optimizer": "momentum", "momentum": 0.7},
+    "sgd": {"optimizer": "sgd", "warmup_steps": 1, "weight_decay": 0.1},
+    "momentum": {"optimizer": "momentum", "weight_decay": 0.1, "decay_biases": False, "schedule": "cosine"},
+    "adam": {"betas": [0.7, 0.95], "epsilon": 1e-3, "weight_decay": 0.05},
+    "adamw": {"optimizer": "adamw", "steps": 4},
+    "adamw, no bias decays": {"optimizer": "adamw", "weight_decay": 0.3, "decay_biases": False, "units": "model"},
+    "adamw without decay": {"optimizer": "adamw", "weight_decay": 0.0, "publish": "updates"},
+    "cosine": {"schedule": "cosine", "warmup_steps": 2, "steps": 5},
+    "warm-up": {"warmup_steps": 2, "optimizer": "sgd", "publish": "broadcasts"},
+    "rank": {"order": "rank", "ranks": 4, "micro_batches": 8},
+    "ring": {"order": "ring", "ranks": 4, "micro_batches": 8, "micro_batch": 1},
+    "tree": {"order": "tree", "ranks": 4, "micro_batches": 16, "micro_batch": 1},
+    "exact": {"order": "exact", "ranks": 3, "micro_batches": 9, "activation": "tanh"},
+    "part by part": {"accumulation": "micro_batch", "ranks": 3, "micro_batches": 9, "units": "model"},
+    "part by part, rank": {"accumulation": "micro_batch", "order": "rank", "ranks": 3, "micro_batches": 6},
+    "one part": {"accumulation": "micro_batch", "micro_batches": 2},
+    "groups": {"units": [[0, 1], [2]], "clip_norm": 0.02, "ranks": 4},
+    "clip in pieces": {"hidden": [150, 130], "units": "model", "ranks": 1, "micro_batches": 1, "clip_norm": 0.02},
+    "frozen first": {"frozen": [0], "optimizer": "adamw"},
+    "frozen between": {"frozen": [1], "clip_norm": 0.02, "activation": "tanh"},
+    "frozen ends": {"frozen": [0, 2], "precision": "fp16", "activation": "gelu"},
+    "frozen group": {"frozen": [0, 1], "units": [[0, 1], [2]]},
+    "scaled": {"loss_scale": 1000.5, "data": "outputs"},
+    "bf16": BF16 | {"steps": 4},
+    "bf16, tanh": BF16 | {"activation": "tanh", "optimizer": "sgd", "order": "rank", "ranks": 4},
+    "bf16, gelu": BF16 | {"activation": "gelu", "data": "outputs", "loss_scale": 8},
+    "bf16, all in fp32": BF16 | {"accumulate_dtype": "fp32", "reduce_dtype": "fp32", "clip_norm": 0.02},
+    "bf16, exact": BF16 | {"order": "exact", "micro_batches": 6},
+    "bf16, exact in fp32": BF16 | {"order": "exact", "accumulate_dtype": "fp32", "data": "one output"},
+    "bf16, part by part": BF16 | {"accumulation": "micro_batch", "reduce_dtype": "fp32"},
+    "bf16, updates": BF16 | {"publish": "updates", "optimizer": "adamw", "weight_decay": 0.5},
+    "bf16, NaN": BF16 | {"data": "outputs", "learning_rate": 1e20, "optimizer": "sgd", "steps": 5},
+    "fp16": FP16 | {"optimizer": "momentum", "decay_biases": False, "weight_decay": 0.1},
+    "fp16, unscaled": FP16 | {"loss_scale": 1, "activation": "tanh"},
+    "fp16, tree": FP16 | {"order": "tree", "ranks": 4, "micro_batches": 8, "loss_scale": 8},
+    "fp16, ring": FP16 | {"ranks": 4, "micro_batches": 12, "loss_scale": 1000.5, "accumulate_dtype": "fp32"},
+    "fp16, part by part": FP16 | {"accumulation": "micro_batch", "accumulate_dtype": "fp32", "order": "rank"},
+    "fp16, updates": FP16 | {"publish": "updates", "optimizer": "adamw", "units": "model"},
+    "fp16, NaN": FP16 | {"data": "outputs", "learning_rate": 1e5, "activation": "gelu", "loss_scale": 1},
+    "skipped": LOUD | {"activation": "tanh"},
+    "skipped, relu": LOUD | {"hidden": [4], "clip_norm": 0.02, "order": "rank"},
+    "skipped, cosine": LOUD | {"schedule": "cosine", "optimizer": "adamw"},
+    "skipped, exact": LOUD | {"order": "exact", "warmup_steps": 2},
+    "skipped, updates": LOUD | {"publish": "updates", "frozen": [0]},
+    "skipped, part by part": LOUD | {"accumulation": "micro_batch"},
+}
+SKIPPED = [name for name in CASES if name.startswith("skipped")]
+
+
+def drawn(seed):
+    """A configuration of values drawn from the table."""
+    draw = random.Random(seed)
+    keys = BASE | {key: draw.choice(values) for key, values in VALUES.items()}
+    keys |= {"ranks": draw.choice([1, 2, 4] if keys["order"] == "tree" else [1, 2, 3, 5]), "seed": seed}
+    keys["micro_batches"] = keys["ranks"] * draw.choice([1, 2, 4])
+    if keys["order"] in ("tree", "exact"):
+        keys["accumulation"] = "boundary"
+    if keys["frozen"]:
+        keys["units"] = "layer"
+    return keys
+
+
+CASES |= {f"drawn {seed}": drawn(seed) for seed in range(12)}
+
+
+@functools.cache
+def data(name):
+    """Inputs and targets; those that are loud make gradients overflow in fp16 until the loss scale has fallen."""
+    if name == "digits":
+        with np.load(files("zerosim.data") / "digits.npz") as digits:
+            return digits["x"].reshape(-1, 64).astype(np.float32) / 16, digits["y"].astype(np.int64)
+    draw = np.random.default_rng(3)
+    x = draw.standard_normal((50, 6), dtype=np.float32)
+    if name == "classes":
+        return x, np.append(draw.integers(0, 4, 49), 3)
+    if name == "one sample":
+        return x[:1], np.ones((1, 1), np.float32)
+    targets = draw.standard_normal((50, 1 if name == "one output" else 3), dtype=np.float32)
+    return (x, 100 * targets) if name == "loud" else (x, targets)
+
+
+def alike(keys):
+    """The stages, in lists of those that the page says compute the same."""
+    if keys.get("publish") == "updates" and keys.get("precision", "fp32") != "fp32":
+        if keys.get("accumulation") == "micro_batch":
+            return [[stage] for stage in STAGES]
+        return [["zero1", "zero2"], ["ddp", "zero3"]]
+    if keys.get("accumulation") == "micro_batch" and keys["micro_batches"] > keys["ranks"]:
+        return [["zero2", "zero3"], ["ddp", "zero1"]]
+    return [list(STAGES)]
+
+
+def outcome(keys, stages):
+    """What `zerosim run` reports of each stage, and the weights that it leaves."""
+    keys = dict(keys)
+    source = keys.pop("data")
+    settings = {f"{SECTION_OF[key]}.{key}": value for key, value in keys.items()}
+    settings |= {"parallel.stages": stages, "check.reference": False, "data.source": source}
+    with tempfile.TemporaryDirectory() as folder:
+        scenario, report, weights = (Path(folder) / name for name in ("run.toml", "run.json", "run.safetensors"))
+        if source != "digits":
+            x, y = data(source)
+            np.savez(Path(folder) / "data.npz", x=x, y=y)
+            settings["data.source"] = "data.npz"
+        scenario.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
+        code = main(["run", str(scenario), "--json", str(report), "--weights", str(weights), "--progress", "none"])
+        assert code == 0
+        return json.loads(report.read_text())["stages"], load_file(weights)
+
+
+@functools.cache
+def outcome_of_case(name):
+    """The first list of stages of a case: what zerosim found."""
+    keys = BASE | CASES[name]
+    return outcome(keys, alike(keys)[0])
+
+
+def opinion(keys, stage):
+    """What the independent trainer comes to: weights, losses, number of updates."""
+    keys = dict(keys)
+    x, y = data(keys.pop("data"))
+    with threadpool_limits(1):
+        return independent.train(x, y, stage=stage, **keys)
+
+
+def differences(rows, file, expected):
+    """What a run left that is not, to the bit, what was expected."""
+    weights, losses, updates = expected
+    names = [f"layers.{i}.{kind}" for i in range(len(weights) // 2) for kind in ("weight", "bias")]
+    digest = sha256(b"".join(w.tobytes() for w in weights)).hexdigest()
+    found = []
+    if sorted(file) != sorted(names):
+        found.append(f"the file has {sorted(file)}")
+    for name, w in zip(names, weights, strict=True):
+        if (file[name].dtype, file[name].shape, file[name].tobytes()) != (w.dtype, w.shape, w.tobytes()):
+            found.append(f"{name} in the file")
+    for row in rows:
+        if row["weights_sha256"] != digest:
+            found.append(f"weights of {row['stage']}")
+        if [exactly(loss) for loss in row["losses"]] != [exactly(loss) for loss in losses]:
+            found.append(f"losses of {row['stage']}: {row['losses']}, not {losses}")
+        if row["updates"] != updates:
+            found.append(f"updates of {row['stage']}: {row['updates']}, not {updates}")
+    return found
+
+
+def exactly(loss):
+    """A float as text that tells all of its bits, −0 among them; NaN as NaN."""
+    return float(loss).hex()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_independent_trainer_has_the_same_bits(name):
+    keys = BASE | CASES[name]
+    for stages in alike(keys):
+        rows, file = outcome_of_case(name) if stages == alike(keys)[0] else outcome(keys, stages)
+        assert [row["stage"] for row in rows] == stages
+        expected = opinion(keys, stages[0])
+        assert differences(rows, file, expected) == []
+        if name in SKIPPED:
+            assert all(0 < row["updates"] < keys["steps"] for row in rows)
+        if "NaN" in name:
+            assert any(math.isnan(loss) for loss in expected[1])
+
+
+def test_the_cases_have_every_value_of_every_key():
+    fixed = [independent.settled(**BASE | case) for name, case in CASES.items() if not name.startswith("drawn")]
+    assert len(fixed) >= 40
+    for key, values in VALUES.items():
+        assert [value for value in values if not any(getattr(keys, key) == value for keys in fixed)] == [], key
+
+
+def test_a_loss_scale_grows_after_2000_good_steps():
+    """On one sample, whose gradient stays where it is: the doubled scale overflows, and one step more is skipped."""
+    keys = BASE | {"data": "one sample", "hidden": [], "ranks": 1, "micro_batches": 1, "micro_batch": 1}
+    keys |= FP16 | {"optimizer": "sgd", "learning_rate": 1e-6}
+    _, _, soon = opinion(keys | {"steps": 10}, "ddp")
+    rows, file = outcome(keys | {"steps": 2010}, ["ddp"])
+    assert differences(rows, file, opinion(keys | {"steps": 2010}, "ddp")) == []
+    assert 0 < soon < 10
+    assert rows[0]["updates"] == 2000 + soon - 1
+
+
+def epsilon_inside_the_root(keys, g, m, v, rate, count):
+    first, second = keys.betas
+    m[...] = m * first + g * (1.0 - first)
+    v[...] = v * second + np.square(g) * (1.0 - second)
+    return m / np.sqrt(v / (1.0 - second**count) + keys.epsilon) * (rate / (1.0 - first**count))
+
+
+def rounded_before_the_bias(x, w, b):
+    return np.matmul(x, w.T).astype(np.float16).astype(np.float32) + b
+
+
+def steps_for_updates(keys, step, rate_of=independent.rate_of):
+    return rate_of(keys, step + 1)
+
+
+def one_more_halving(keys, scale, gradients, factor=independent.factor):
+    f = factor(keys, scale, gradients)
+    if f is None:
+        scale.s /= 2.0
+    return f
+
+
+def never_skipped(keys, scale, gradients, factor=independent.factor):
+    return factor(keys, scale, gradients) or 1.0 / scale.s
+
+
+def biased(keys, g, m, v, rate, count, adam=independent.adam):
+    return adam(keys, g, m, v, rate, 10**6)
+
+
+def one_unit(keys, gradients, sum_of_squares=independent.sum_of_squares):
+    return sum_of_squares(keys, gradients[:1])
+
+
+def other_nan(a):
+    return np.where(np.isnan(a), -(np.float32(np.inf) - np.float32(np.inf)), a)
+
+
+def decay_in_half(w, d, decay):
+    w *= np.array(decay, w.dtype)
+    w -= d
+
+
+def with_others(**others):
+    """The sum of contributions as it were with other keys."""
+
+    def wrong(keys, contributions, sum_of=independent.sum_of):
+        return sum_of(SimpleNamespace(**vars(keys) | others), contributions)
+
+    return wrong
+
+
+def left_to_right_across(totals, chunk):
+    return independent.left_to_right(totals)
+
+
+FAULTS = {
+    "relu passes every gradient": ("plain", "BACKWARD", "relu", lambda u, y: u),
+    "relu is not applied in 16 bits": ("fp16", "FORWARD", "relu", lambda x: x),
+    "tanh is not applied": ("bf16, tanh", "FORWARD", "tanh", lambda x: x),
+    "gelu is relu": ("gelu", "FORWARD", "gelu", lambda x: np.maximum(x, 0.0)),
+    "epsilon inside the root": ("adam", "DIFFERENCE", "adam", epsilon_inside_the_root),
+    "no bias correction": ("adam", "DIFFERENCE", "adam", biased),
+    "ring adds as rank": ("ring", "ACROSS", "ring", left_to_right_across),
+    "rank adds as ring": ("rank", "ACROSS", "rank", independent.from_the_next),
+    "tree adds as rank": ("tree", "WITHIN", "tree", independent.left_to_right),
+    "exact adds as rank": ("exact", "exact", None, independent.left_to_right),
+    "rounded before the bias": ("fp16", "linear", None, rounded_before_the_bias),
+    "a step late": ("cosine", "rate_of", None, steps_for_updates),
+    "halved twice": ("skipped", "factor", None, one_more_halving),
+    "no step is skipped": ("skipped", "factor", None, never_skipped),
+    "the norm of one unit": ("groups", "sum_of_squares", None, one_unit),
+    "NaN with another sign": ("fp16, NaN", "one_nan", None, other_nan),
+    "decay rounded to bfloat16": ("bf16, updates", "apply", None, decay_in_half),
+    "parts added within ranks": ("part by part", "sum_of", None, with_others(part_by_part=False)),
+    "ranks added in 16 bits": ("bf16, all in fp32", "sum_of", None, with_others(wire=ml_dtypes.bfloat16)),
+    "micro-batches added in 16 bits": ("bf16, exact in fp32", "sum_of", None, with_others(summed=ml_dtypes.bfloat16)),
+    "no decay": ("adamw", "apply", None, lambda w, d, decay: np.subtract(w, d, out=w)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_makes_the_two_differ(fault, monkeypatch):
+    name, attribute, entry, wrong = FAULTS[fault]
+    keys = BASE | CASES[name]
+    if entry:
+        monkeypatch.setitem(getattr(independent, attribute), entry, wrong)
+    else:
+        monkeypatch.setattr(independent, attribute, wrong)
+    assert differences(*outcome_of_case(name), opinion(keys, alike(keys)[0][0])) != []
