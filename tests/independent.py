@@ -247,9 +247,7 @@ def exact(parts):
     exponent = np.where(np.isfinite(x) & (x != 0), np.frexp(x)[1], -(10**6)).max(axis=0)
     exponent[exponent == -(10**6)] = 0
     total = np.rint(np.ldexp(np.where(np.isfinite(x), x, 0.0), bits - exponent)).astype(np.int64).sum(axis=0)
-    high = (total + 2**31) >> 32
-    rest = total - (high << 32)
-    result = np.ldexp(np.ldexp(high.astype(np.float64), 32) + rest, exponent - bits)
+    result = np.ldexp(total.astype(np.float64), exponent - bits)
 
     result[np.all((x == 0) & np.signbit(x), axis=0)] = -0.0
     up, down = np.any(x == np.inf, axis=0), np.any(x == -np.inf, axis=0)

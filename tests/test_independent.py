@@ -43,14 +43,15 @@ VALUES = {
     "schedule": ["constant", "cosine"],
     "warmup_steps": [0, 1, 2],
     "decay_biases": [True, False],
-    "clip_norm": [0, 0.02],
+    "clip_norm": [0, 0.02, 50],
     "loss_scale": ["dynamic", 1, 8, 1000.5],
-    "frozen": [[], [0], [1], [0, 2]],
+    "frozen": [[], [0], [1], [0, 2], [0, 1, 2]],
     "data": ["classes", "outputs", "one output", "loud", "digits"],
 }
 BASE = {"data": "classes", "ranks": 2, "hidden": [7, 5], "micro_batch": 3, "micro_batches": 4, "steps": 3}
 BASE |= {"learning_rate": 0.02}
 FP16, BF16 = {"precision": "fp16"}, {"precision": "bf16"}
+SINGLY = {"hidden": [], "micro_batch": 1, "micro_batches": 8, "steps": 2}
 LOUD = FP16 | {"data": "loud", "steps": 8}
 CASES = {
     "plain": {},
@@ -59,9 +60,11 @@ CASES = {
     "five ranks, one idle chunk": {"ranks": 5, "micro_batches": 5, "hidden": [1, 3], "data": "one output"},
     "alone": {"ranks": 1, "clip_norm": 0.02},
     "linear": {"hidden": [], "data": "outputs"},
+    "one output, in pairs": {"data": "one output", "micro_batch": 40, "activation": "gelu", "clip_norm": 0.02},
     "epochs": {"micro_batch": 9, "seed": 5, "steps": 4},
     "tanh": {"activation": "tanh", "data": "outputs", "ranks": 3, "micro_batches": 6},
     "gelu": {"activation": "gelu", "data": "one output", "optimizer": "momentum", "momentum": 0.7},
+    "gelu, digits": {"activation": "gelu", "data": "digits", "hidden": [32, 32], "micro_batch": 16, "units": "model"},
     "sgd": {"optimizer": "sgd", "warmup_steps": 1, "weight_decay": 0.1},
     "momentum": {"optimizer": "momentum", "weight_decay": 0.1, "decay_biases": False, "schedule": "cosine"},
     "adam": {"betas": [0.7, 0.95], "epsilon": 1e-3, "weight_decay": 0.05},
@@ -74,14 +77,19 @@ CASES = {
     "ring": {"order": "ring", "ranks": 4, "micro_batches": 8, "micro_batch": 1},
     "tree": {"order": "tree", "ranks": 4, "micro_batches": 16, "micro_batch": 1},
     "exact": {"order": "exact", "ranks": 3, "micro_batches": 9, "activation": "tanh"},
+    "exact, cancelling": {"order": "exact", "data": "cancelling", "optimizer": "sgd", "learning_rate": 0.3} | SINGLY,
+    "exact, infinite": {"order": "exact", "data": "infinite", "optimizer": "sgd", "learning_rate": 0.3} | SINGLY,
+    "ring, infinite": {"order": "ring", "data": "infinite", "optimizer": "momentum"} | SINGLY,
     "part by part": {"accumulation": "micro_batch", "ranks": 3, "micro_batches": 9, "units": "model"},
     "part by part, rank": {"accumulation": "micro_batch", "order": "rank", "ranks": 3, "micro_batches": 6},
     "one part": {"accumulation": "micro_batch", "micro_batches": 2},
     "groups": {"units": [[0, 1], [2]], "clip_norm": 0.02, "ranks": 4},
+    "within the norm": {"clip_norm": 50, "optimizer": "sgd"},
     "clip in pieces": {"hidden": [150, 130], "units": "model", "ranks": 1, "micro_batches": 1, "clip_norm": 0.02},
     "frozen first": {"frozen": [0], "optimizer": "adamw"},
     "frozen between": {"frozen": [1], "clip_norm": 0.02, "activation": "tanh"},
     "frozen ends": {"frozen": [0, 2], "precision": "fp16", "activation": "gelu"},
+    "all frozen": {"frozen": [0, 1, 2], "clip_norm": 0.02},
     "frozen group": {"frozen": [0, 1], "units": [[0, 1], [2]]},
     "scaled": {"loss_scale": 1000.5, "data": "outputs"},
     "bf16": BF16 | {"steps": 4},
@@ -94,6 +102,7 @@ CASES = {
     "bf16, updates": BF16 | {"publish": "updates", "optimizer": "adamw", "weight_decay": 0.5},
     "bf16, NaN": BF16 | {"data": "outputs", "learning_rate": 1e20, "optimizer": "sgd", "steps": 5},
     "fp16": FP16 | {"optimizer": "momentum", "decay_biases": False, "weight_decay": 0.1},
+    "fp16, decay": FP16 | {"optimizer": "adam", "weight_decay": 0.9, "learning_rate": 0.1, "steps": 8},
     "fp16, unscaled": FP16 | {"loss_scale": 1, "activation": "tanh"},
     "fp16, tree": FP16 | {"order": "tree", "ranks": 4, "micro_batches": 8, "loss_scale": 8},
     "fp16, ring": FP16 | {"ranks": 4, "micro_batches": 12, "loss_scale": 1000.5, "accumulate_dtype": "fp32"},
@@ -128,7 +137,11 @@ CASES |= {f"drawn {seed}": drawn(seed) for seed in range(12)}
 
 @functools.cache
 def data(name):
-    """Inputs and targets; those that are loud make gradients overflow in fp16 until the loss scale has fallen."""
+    """Inputs and targets.
+
+    Those that are loud make gradients overflow in fp16 until the loss scale has fallen. Gradients of those that cancel
+    add up to what is lost beside the largest; of those that are infinite, to infinities of one sign or of both.
+    """
     if name == "digits":
         with np.load(files("zerosim.data") / "digits.npz") as digits:
             return digits["x"].reshape(-1, 64).astype(np.float32) / 16, digits["y"].astype(np.int64)
@@ -136,8 +149,15 @@ def data(name):
     x = draw.standard_normal((50, 6), dtype=np.float32)
     if name == "classes":
         return x, np.append(draw.integers(0, 4, 49), 3)
-    if name == "one sample":
-        return x[:1], np.ones((1, 1), np.float32)
+    if name == "two samples":
+        return x[:2], np.array([[1], [30]], np.float32)
+    if name == "cancelling":
+        targets = draw.standard_normal((8, 1), dtype=np.float32)
+        targets[:2, 0] = 2.0**40, -(2.0**40)
+        return x[[0, 0, *range(6)]], targets
+    if name == "infinite":
+        factors = np.array([[1e3, 1e3, 1], [1, 1e3, 1], [1, 1, 1], [1, 1, 1]], np.float32)
+        return factors, np.array([[3e38], [-3e38], [1], [2]], np.float32)
     targets = draw.standard_normal((50, 1 if name == "one output" else 3), dtype=np.float32)
     return (x, 100 * targets) if name == "loud" else (x, targets)
 
@@ -234,13 +254,13 @@ def test_the_cases_have_every_value_of_every_key():
 
 
 def test_a_loss_scale_grows_after_2000_good_steps():
-    """On one sample, whose gradient stays where it is: the doubled scale overflows, and one step more is skipped."""
-    keys = BASE | {"data": "one sample", "hidden": [], "ranks": 1, "micro_batches": 1, "micro_batch": 1}
+    """On two samples, whose gradients stay where they are: the doubled scale overflows, and one step more is skipped."""
+    keys = BASE | {"data": "two samples", "hidden": [], "ranks": 1, "micro_batches": 1, "micro_batch": 1}
     keys |= FP16 | {"optimizer": "sgd", "learning_rate": 1e-6}
-    _, _, soon = opinion(keys | {"steps": 10}, "ddp")
-    rows, file = outcome(keys | {"steps": 2010}, ["ddp"])
-    assert differences(rows, file, opinion(keys | {"steps": 2010}, "ddp")) == []
-    assert 0 < soon < 10
+    _, _, soon = opinion(keys | {"steps": 15}, "ddp")
+    rows, file = outcome(keys | {"steps": 2015}, ["ddp"])
+    assert differences(rows, file, opinion(keys | {"steps": 2015}, "ddp")) == []
+    assert 0 < soon < 15
     assert rows[0]["updates"] == 2000 + soon - 1
 
 
@@ -310,6 +330,7 @@ FAULTS = {
     "ring adds as rank": ("ring", "ACROSS", "ring", left_to_right_across),
     "rank adds as ring": ("rank", "ACROSS", "rank", independent.from_the_next),
     "tree adds as rank": ("tree", "WITHIN", "tree", independent.left_to_right),
+    "exact in float64": ("exact, cancelling", "exact", None, lambda parts: np.sum(parts, 0, np.float64).astype("f4")),
     "exact adds as rank": ("exact", "exact", None, independent.left_to_right),
     "rounded before the bias": ("fp16", "linear", None, rounded_before_the_bias),
     "a step late": ("cosine", "rate_of", None, steps_for_updates),
