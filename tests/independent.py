@@ -304,7 +304,7 @@ def factor(keys, scale, gradients):
     if scale.dynamic or keys.clip_norm:
         total = sum_of_squares(keys, gradients)
         if scale.dynamic and not math.isfinite(total):
-            scale.s, scale.good = scale.s / 2.0, 0
+            scale.s, scale.good = max(scale.s / 2.0, 2.0**-24), 0
             return None
         if keys.clip_norm:
             f *= min(1.0, keys.clip_norm / (math.sqrt(total) * f + 1e-6))

@@ -52,6 +52,7 @@ BASE = {"data": "classes", "ranks": 2, "hidden": [7, 5], "micro_batch": 3, "micr
 BASE |= {"learning_rate": 0.02}
 FP16, BF16 = {"precision": "fp16"}, {"precision": "bf16"}
 SINGLY = {"hidden": [], "micro_batch": 1, "micro_batches": 8, "steps": 2}
+ALONE = {"ranks": 1, "micro_batches": 1}
 LOUD = FP16 | {"data": "loud", "steps": 8}
 CASES = {
     "plain": {},
@@ -114,6 +115,7 @@ CASES = {
     "skipped, cosine": LOUD | {"schedule": "cosine", "optimizer": "adamw"},
     "skipped, exact": LOUD | {"order": "exact", "warmup_steps": 2},
     "skipped, updates": LOUD | {"publish": "updates", "frozen": [0]},
+    "skipped, at the lowest scale": LOUD | SINGLY | {"data": "one too large", "optimizer": "sgd", "steps": 90} | ALONE,
     "skipped, part by part": LOUD | {"accumulation": "micro_batch"},
 }
 SKIPPED = [name for name in CASES if name.startswith("skipped")]
@@ -151,6 +153,8 @@ def data(name):
         return x, np.append(draw.integers(0, 4, 49), 3)
     if name == "two samples":
         return x[:2], np.array([[1], [30]], np.float32)
+    if name == "one too large":
+        return x[:2], np.array([[1e35], [10]], np.float32)
     if name == "cancelling":
         targets = draw.standard_normal((8, 1), dtype=np.float32)
         targets[:2, 0] = 2.0**40, -(2.0**40)
@@ -254,7 +258,7 @@ def test_the_cases_have_every_value_of_every_key():
 
 
 def test_a_loss_scale_grows_after_2000_good_steps():
-    """On two samples, whose gradients stay where they are: the doubled scale overflows, and one step more is skipped."""
+    """On two samples whose gradients stay as they are: the doubled scale overflows, and one more step is skipped."""
     keys = BASE | {"data": "two samples", "hidden": [], "ranks": 1, "micro_batches": 1, "micro_batch": 1}
     keys |= FP16 | {"optimizer": "sgd", "learning_rate": 1e-6}
     _, _, soon = opinion(keys | {"steps": 15}, "ddp")
