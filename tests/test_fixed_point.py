@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 from zerosim.collectives import exact
 from zerosim.fixed_point import exact_sum
-from zerosim.verdict import bit_pattern, ulps_apart
+from zerosim.verdict.diagnosis import bit_pattern, ulps_apart
 from zerosim.worlds.local import spawn
 
 

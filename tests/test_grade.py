@@ -152,10 +152,10 @@ def loss_forgotten(replica, batch):
 
 def shard_is_a_view(replica, batch):
     loss = zero3.step(replica, batch)
-    for unit, shard in replica.weights.items():
+    for unit, shard in replica.state.weights.items():
         full = replica.full(unit, "parameters")
         replica.own(full)[:] = shard
-        replica.weights[unit] = replica.own(full)
+        replica.state.weights[unit] = replica.own(full)
     return loss
 
 
@@ -170,7 +170,8 @@ def weights_are_held(replica, batch):
 
 
 def rank_0_is_late(replica, batch):
-    return zero2.step(replica, batch) if replica.comm.rank else replica.all_gather(replica.weights[replica.units[0]])
+    first = replica.units[0]
+    return zero2.step(replica, batch) if replica.comm.rank else replica.all_gather(replica.state.weights[first])
 
 
 @pytest.mark.parametrize(

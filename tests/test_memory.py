@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.training import labelled, run, sabotaged, scenario
+from tests.training import batches_of, run, sabotaged, scenario
 from zerosim.instruments.memory import KINDS, Ledger
 from zerosim.instruments.traffic import Traffic
 from zerosim.optim import PIECE
-from zerosim.recipe import prepare
 from zerosim.sharding import padded
 from zerosim.stages import STAGES
+from zerosim.training.build import initial_weights
+from zerosim.training.build import replica as replica_of
 from zerosim.worlds.local import spawn
 
 FLOAT_BYTES = 4
@@ -26,9 +27,9 @@ SCRATCH = 3 * PIECE * FLOAT_BYTES  # the optimizer's, for one piece at a time
 PYTHON = 1 << 15  # what is no array's: frames, lists, the arrays' headers
 
 
-def recipe_of(stage, ranks, precision="fp32"):
+def batches_for(stage, ranks, precision="fp32"):
     base = scenario(ranks=ranks, micro_batches=ranks, steps=2, stages=(stage,), hidden=(300, 500))
-    return prepare(replace(base, train=replace(base.train, precision=precision)), labelled())
+    return batches_of(replace(base, train=replace(base.train, precision=precision)))
 
 
 def arrays_alive():
@@ -46,20 +47,21 @@ def tracing():
         tracemalloc.stop()
 
 
-def traced(recipe):
+def traced(batches):
     """The bytes of one ledger for all ranks, and Python's: after the first step, and at most in the second."""
-    stage, ledger, ranks = STAGES[recipe.stage], Ledger(), recipe.scenario.world.ranks
-    batches = [list(recipe.batches(rank)) for rank in range(ranks)]
+    config, ledger = batches.config, Ledger()
+    stage, ranks = config.stage, config.ranks
+    of_rank = [list(batches.of_rank(rank)) for rank in range(ranks)]
 
     def first_step(comm):
-        replica = recipe.replica(Traffic(comm), ledger)
-        stage.keep(replica, recipe.initial)
-        stage.step(replica, batches[comm.rank][0])
+        replica = replica_of(config, Traffic(comm), ledger)
+        replica.begin(initial_weights(config))
+        stage.step(replica, of_rank[comm.rank][0])
         return replica
 
     def second_step(comm):
         replicas[comm.rank].comm = Traffic(comm)
-        stage.step(replicas[comm.rank], batches[comm.rank][1])
+        stage.step(replicas[comm.rank], of_rank[comm.rank][1])
 
     with tracing():
         before = arrays_alive()
@@ -77,7 +79,7 @@ def traced(recipe):
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("stage", STAGES)
 def test_between_steps_every_byte_of_numpys_is_in_the_ledger(stage, ranks, precision):
-    (counted, python), _ = traced(recipe_of(stage, ranks, precision))
+    (counted, python), _ = traced(batches_for(stage, ranks, precision))
     assert counted == python > 0
 
 
@@ -86,9 +88,9 @@ def test_between_steps_every_byte_of_numpys_is_in_the_ledger(stage, ranks, preci
 @pytest.mark.parametrize("stage", STAGES)
 def test_at_the_peak_the_ledger_misses_only_what_is_gone_at_once(stage, ranks, precision):
     """A piece of scratch, messages on their way, and in mixed precision one layer's weights and gradients widened."""
-    recipe = recipe_of(stage, ranks, precision)
-    _, (counted, python) = traced(recipe)
-    largest = max(padded(unit.count, ranks) for unit in recipe.model.units) * FLOAT_BYTES
+    batches = batches_for(stage, ranks, precision)
+    _, (counted, python) = traced(batches)
+    largest = max(padded(unit.count, ranks) for unit in batches.config.model.units) * FLOAT_BYTES
     passing = SCRATCH + PYTHON + (largest if ranks > 1 else 0) + (2 * largest if precision == "fp16" else 0)
     assert counted <= python <= counted + passing
 
@@ -102,7 +104,7 @@ def test_an_array_that_the_ledger_does_not_know_is_seen(monkeypatch):
 
     honest = STAGES["zero2"]
     monkeypatch.setitem(STAGES, "zero2", sabotaged(STAGES, "zero2", step=step))
-    (counted, python), _ = traced(recipe_of("zero2", 1))
+    (counted, python), _ = traced(batches_for("zero2", 1))
     assert python == counted + 800
 
 
@@ -285,7 +287,7 @@ def test_a_gathered_layer_that_is_never_released_fails_the_run_and_is_named(monk
     assert any(what.startswith("bytes kept") and "layers.1's parameters" in what for _, what in outcome.failures)
     assert {name for name, _ in outcome.failures} == {"Stage III"}
     memory = outcome.stages[1].memory[0]
-    kept = {unit.name: 4 * padded(unit.count, 3) for unit in outcome.recipe.model.units}
+    kept = {unit.name: 4 * padded(unit.count, 3) for unit in outcome.model.units}
     held = replicas[0].allocate.owners("parameters")
     surplus = {name: held[name] - kept[name] // 3 for name in kept}
     assert surplus == {"layers.0": 0, "layers.1": 2 * kept["layers.1"], "layers.2": 0}

@@ -7,11 +7,12 @@ import pytest
 
 from tests.mpi.launch import ROOT, mpirun
 from zerosim.carry import carry_out_locally, programs_of
-from zerosim.recipe import prepare
 from zerosim.report.carried_out import carried_out_document
 from zerosim.report.document import document
-from zerosim.run import Silent, run_locally
 from zerosim.scenario import load, load_dataset
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Silent
+from zerosim.verdict.run import run_locally
 
 pytestmark = pytest.mark.mpi
 SCENARIOS = ROOT / "scenarios"

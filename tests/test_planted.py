@@ -9,11 +9,12 @@ import pytest
 from tests.training import labelled, sabotaged, scenario
 from zerosim.instruments.traffic import Count, Traffic
 from zerosim.optim import OPTIMIZERS
-from zerosim.recipe import prepare
-from zerosim.run import Silent, run_locally
 from zerosim.scenario import Check
 from zerosim.scenario.schema import Variant
 from zerosim.stages import STAGES
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Silent
+from zerosim.verdict.run import run_locally
 
 ALL = ("ddp", "zero1", "zero2", "zero3")
 MEGABYTES = 10**6
@@ -59,19 +60,19 @@ def after(change, *, rank=None, step=2):
 
 def set_weights(value, unit=0, index=0):
     def change(replica):
-        replica.weights[replica.units[unit]][index] = value
+        replica.state.weights[replica.units[unit]][index] = value
     return change
 
 
 def set_slot(name, value=np.nan):
     def change(replica):
-        replica.optimizer[replica.units[1]][name][0] = value
+        replica.state.optimizer[replica.units[1]][name][0] = value
     return change
 
 
 def set_gradient(where, value=np.nan):
     def change(replica):
-        held = getattr(replica, where)[replica.units[1]]
+        held = getattr(replica.state, where)[replica.units[1]]
         mine = held if len(held) < replica.units[1].count else replica.own(held)
         mine[0] = value
     return change
@@ -222,8 +223,8 @@ def test_what_outlives_a_step_fails(monkeypatch, kind, rank):
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("kind", ["parameters", "gradients", "optimizer"])
 def test_what_rests_is_judged_on_every_rank_from_above_and_from_below(monkeypatch, kind, rank):
-    states = {"parameters": lambda replica: replica.weights, "gradients": lambda replica: replica.gradients,
-              "optimizer": lambda replica: replica.optimizer[replica.units[1]]}[kind]
+    states = {"parameters": lambda replica: replica.state.weights, "gradients": lambda replica: replica.state.gradients,
+              "optimizer": lambda replica: replica.state.optimizer[replica.units[1]]}[kind]
 
     def shorter(replica):
         held = states(replica)

@@ -10,13 +10,13 @@ import pytest
 from rich.console import Console
 
 from tests.training import run
-from zerosim.outcome import RanksDigest, Shortage
 from zerosim.report.conclusion import conclusion
 from zerosim.report.document import document
 from zerosim.report.table import show_outcome
 from zerosim.scenario import Scenario
 from zerosim.scenario.schema import Variant
-from zerosim.verdict import Divergence
+from zerosim.verdict.diagnosis import Divergence
+from zerosim.verdict.outcome import OtherRanks, RowOutcome, Shortage
 
 NAME = "a variant with long name"
 ROOT = Path(__file__).parents[1]
@@ -33,12 +33,22 @@ def changed(outcome, row=0, **changes):
     """The outcome with one row that is otherwise."""
     stages = list(outcome.stages)
     stages[row] = replace(stages[row], **changes)
-    return replace(outcome, stages=stages)
+    return with_stages(outcome, stages)
 
 
 @pytest.fixture(scope="module")
 def four():
     return run(ranks=4, micro_batches=4)
+
+
+def named(config, name=NAME):
+    return replace(config, row=replace(config.row, name=name))
+
+
+def with_stages(outcome, stages):
+    """The outcome with other figures for its rows."""
+    return replace(outcome, rows=[replace(row, config=stage.config, trained=stage)
+                                  for row, stage in zip(outcome.rows, stages, strict=True)])
 
 
 def scaled(stage, factor):
@@ -56,13 +66,13 @@ def scaled(stage, factor):
         replace(rank, sent_bytes=rank.sent_bytes * factor * (2 + rank.rank), messages=rank.messages * (2 + rank.rank))
         for rank in stage.traffic
     ]
-    return replace(stage, name=NAME, memory=memory, traffic=traffic, seconds=7.5, equal=False)
+    return replace(stage, config=named(stage.config), memory=memory, traffic=traffic, seconds=7.5, equal=False)
 
 
 @pytest.mark.parametrize("factor", [1, 10, 1_000, 100_000, 3_000_000])
 def test_tables_fit_80_columns(four, factor):
     assert len(NAME) == 24
-    outcome = replace(four, stages=[scaled(stage, factor) for stage in four.stages])
+    outcome = with_stages(four, [scaled(stage, factor) for stage in four.stages])
     tables = shown(outcome)[: 3 + 4 + 2 + 2 * 4]
     assert [line for line in tables if len(line.rstrip()) > 80] == []
     assert sum(line.startswith(NAME) for line in tables) == 2 * 4
@@ -70,7 +80,7 @@ def test_tables_fit_80_columns(four, factor):
 
 
 def test_everything_fits_80_columns_when_it_must(four):
-    lines = shown(replace(four, stages=[scaled(stage, 1_000) for stage in four.stages]), width=80)
+    lines = shown(with_stages(four, [scaled(stage, 1_000) for stage in four.stages]), width=80)
     assert max(map(len, lines)) <= 80
 
 
@@ -217,8 +227,9 @@ def test_the_readme_has_every_key_of_a_scenario():
 
 def test_every_key_of_the_document_is_documented(four):
     broken = changed(four, first_divergence=FOUND, order={"ours": "a", "reference": "b"})
-    broken = replace(
-        broken, shortages={"ddp": Shortage(2, 1, ["zero3"])}, on_other_ranks=[RanksDigest(2, "DDP", "0")])
+    config, other = four.rows[0].config, OtherRanks(2, four.stages[0])
+    broken = replace(broken, rows=[
+        replace(broken.rows[0], on_other_ranks=(other,)), RowOutcome(config, None, Shortage(2, 1, ["zero3"]))])
     written = document(broken, {})
     stage = written["stages"][0]
     assert {heading: set(keys) for heading, keys in documented(ROOT / "docs" / "outcome.md").items()} == {

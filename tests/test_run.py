@@ -7,14 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.training import labelled, run, scenario
-from zerosim.commands.run import training
+from tests.training import claiming, labelled, run, scenario
+from zerosim.commands.run import run_of
 from zerosim.errors import ScenarioError
-from zerosim.recipe import prepare
-from zerosim.run import Silent, run_locally
 from zerosim.scenario import Check, Parallel
 from zerosim.scenario.dataset import Dataset
 from zerosim.scenario.schema import Variant
+from zerosim.training.build import initial_weights
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Silent
+from zerosim.verdict.run import run_locally
 
 
 def agree(outcome):
@@ -82,9 +84,9 @@ def test_what_is_no_number_any_more_is_still_the_same_bytes(optimizer, rate):
 
 def test_without_steps_the_initial_weights_are_left():
     outcome = agree(run(steps=0, keep_weights=True))
-    recipe = outcome.recipe
+    config = outcome.rows[0].config
     for unit, flat in outcome.stages[-1].weights.items():
-        assert flat.tobytes() == recipe.initial(unit).tobytes()
+        assert flat.tobytes() == initial_weights(config)(unit).tobytes()
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
@@ -112,9 +114,8 @@ def test_a_seed_is_a_run_and_another_seed_another_one():
 
 
 def test_a_wanted_accuracy_that_is_missed_fails_the_run():
-    recipe = prepare(replace(scenario(), check=Check(test_accuracy=0.999)), labelled())
-    outcome = replace(run(), recipe=recipe)
-    assert [what for _, what in outcome.failures] == ["test accuracy is below 99.90%"] * 4
+    outcome = claiming(run(), Check(test_accuracy=0.999))
+    assert [what for _, what in outcome.failures] == ["test accuracy is 12.50%, below 99.90%"] * 4
     assert not outcome.passed
 
 
@@ -154,7 +155,8 @@ def test_other_numbers_of_ranks_are_trained_on_and_compared():
         base = scenario(ranks=4, micro_batches=4, order=order, learning_rate=1.0)
         return run_locally(prepare(replace(base, check=Check(same_bits_on=(1, 2))), labelled()), Silent())
 
-    assert [(each.ranks, each.name) for each in on("exact").on_other_ranks][:2] == [(1, "DDP"), (1, "Stage I")]
+    assert [(each.ranks, each.name) for each in on("exact").on_other_ranks][:3] == [
+        (1, "DDP"), (2, "DDP"), (1, "Stage I")]
     assert on("exact").failures == []
     assert on("ring").failures[0] == ("DDP", "other bits on 1, 2 ranks")
 
@@ -175,5 +177,5 @@ class Offering:
 def test_a_rank_has_a_second_channel_where_any_row_prefetches(prefetch, own, channel):
     rows = replace(
         scenario(), parallel=Parallel(prefetch=prefetch), variant=(Variant(prefetch=False), Variant(prefetch=own)))
-    asked = training(Offering(), prepare(rows, labelled()), Silent(), keep_weights=False)
-    assert asked.ahead == channel
+    asked = run_of(Offering(), prepare(rows, labelled()), Silent(), keep_weights=False)
+    assert asked.second_channel == channel

@@ -1,14 +1,15 @@
 """The scenarios that are shipped: each passes, and where the opposite is claimed, or made so, it fails."""
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from zerosim.recipe import prepare
-from zerosim.run import Silent, run_locally
+from tests.training import claiming
 from zerosim.scenario import Scenario, load, load_dataset
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Silent
+from zerosim.verdict.run import run_locally
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 NEEDS_PROCESSES = "fits_only_sharded.toml"
@@ -26,18 +27,16 @@ def what_fails(outcome):
     return [what for _, what in outcome.failures]
 
 
-def claiming(outcome, name, *overrides):
-    """The same outcome, judged by other claims."""
-    check = load(SCENARIOS / name, [*FEW_STEPS, *overrides]).check
-    scenario = replace(outcome.recipe.scenario, check=check)
-    return replace(outcome, recipe=replace(outcome.recipe, scenario=scenario))
+def judged_again(outcome, name, *overrides):
+    """The same outcome, judged by the claims of the scenario with some of them changed."""
+    return claiming(outcome, load(SCENARIOS / name, [*FEW_STEPS, *overrides]).check)
 
 
 @pytest.mark.parametrize("name", [name for name in TRAINING if name != NEEDS_PROCESSES])
 def test_a_shipped_scenario_passes(name):
     outcome = run(name)
     assert outcome.failures == []
-    assert outcome.recipe.scenario.caption
+    assert outcome.scenario.caption
 
 
 def opposites():
@@ -57,7 +56,7 @@ def opposites():
 
 @pytest.mark.parametrize(("name", "opposite", "found"), list(opposites()))
 def test_whose_opposite_is_claimed_fails(name, opposite, found):
-    assert what_fails(claiming(run(name), name, opposite)) == [found]
+    assert what_fails(judged_again(run(name), name, opposite)) == [found]
 
 
 @pytest.mark.parametrize(("name", "override", "wrong"), [
@@ -98,7 +97,7 @@ def test_larger_units_and_prefetch_hold_more():
 
 def test_the_bytes_of_a_parameter_in_mixed_precision():
     outcome = run("mixed_precision.toml")
-    parameters = outcome.recipe.model.count
+    parameters = outcome.model.count
     found = [
         {kind: round(held / parameters, 2) for kind, held in row.memory[0].resting_bytes.items()}
         for row in outcome.stages

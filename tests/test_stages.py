@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.training import labelled, scenario
+from tests.training import batches_of, scenario
 from zerosim.allocation import allocate
 from zerosim.instruments.traffic import Traffic
-from zerosim.recipe import prepare
 from zerosim.sharding import chunk_length, padded
 from zerosim.stages import STAGES
+from zerosim.training.build import initial_weights
+from zerosim.training.build import replica as replica_of
 from zerosim.worlds.local import spawn
 
 RANKS = 3
@@ -20,19 +21,17 @@ RANKS = 3
 
 def train(name, *, watch, optimizer="adam"):
     """Each rank's replica and what `watch` saw, after two steps of stage `name`."""
-    recipe = prepare(
-        scenario(ranks=RANKS, micro_batches=RANKS, steps=2, optimizer=optimizer, stages=(name,)), labelled()
-    )
+    batches = batches_of(scenario(ranks=RANKS, micro_batches=RANKS, steps=2, optimizer=optimizer, stages=(name,)))
 
     def program(comm):
         watcher = watch()
-        replica = recipe.replica(Traffic(comm), watcher)
-        STAGES[name].keep(replica, recipe.initial)
-        for batch in recipe.batches(comm.rank):
+        replica = replica_of(batches.config, Traffic(comm), watcher)
+        replica.begin(initial_weights(batches.config))
+        for batch in batches.of_rank(comm.rank):
             STAGES[name].step(replica, batch)
         return replica, watcher
 
-    return recipe, spawn(program, RANKS)
+    return batches.config, spawn(program, RANKS)
 
 
 class Watcher:
@@ -60,11 +59,11 @@ KEPT = {
 @pytest.mark.parametrize("name", STAGES)
 @pytest.mark.parametrize(("optimizer", "slots"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
 def test_a_rank_keeps_what_its_stage_says_and_nothing_else(name, optimizer, slots):
-    recipe, ranks = train(name, watch=Watcher, optimizer=optimizer)
+    config, ranks = train(name, watch=Watcher, optimizer=optimizer)
     gc.collect()
     lengths = {
-        "full": sum(padded(unit.count, RANKS) for unit in recipe.model.units),
-        "shard": sum(chunk_length(unit.count, RANKS) for unit in recipe.model.units),
+        "full": sum(padded(unit.count, RANKS) for unit in config.model.units),
+        "shard": sum(chunk_length(unit.count, RANKS) for unit in config.model.units),
     }
     weights, gradients, state = (lengths[kept] for kept in KEPT[name])
     for _, watcher in ranks:
@@ -76,9 +75,9 @@ def test_a_rank_keeps_what_its_stage_says_and_nothing_else(name, optimizer, slot
 @pytest.mark.parametrize("name", STAGES)
 def test_at_the_peak_one_unit_more_is_alive(name):
     """Of gradients in Stages II and III, of weights in Stage III; the largest unit comes first in this model."""
-    recipe, ranks = train(name, watch=Watcher)
-    largest = max(padded(unit.count, RANKS) for unit in recipe.model.units)
-    full = sum(padded(unit.count, RANKS) for unit in recipe.model.units)
+    config, ranks = train(name, watch=Watcher)
+    largest = max(padded(unit.count, RANKS) for unit in config.model.units)
+    full = sum(padded(unit.count, RANKS) for unit in config.model.units)
     shards = full // RANKS
     for _, watcher in ranks:
         if name in ("ddp", "zero1"):
@@ -98,6 +97,6 @@ def test_a_stage_that_keeps_a_gathered_unit_is_seen(monkeypatch):
         return honest(replica, batch)
 
     monkeypatch.setitem(STAGES, "zero3", replace(STAGES["zero3"], step=step))
-    recipe, ranks = train("zero3", watch=Watcher)
-    shards = sum(chunk_length(unit.count, RANKS) for unit in recipe.model.units)
+    config, ranks = train("zero3", watch=Watcher)
+    shards = sum(chunk_length(unit.count, RANKS) for unit in config.model.units)
     assert ranks[0][1].alive["parameters"] > shards

@@ -10,17 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mpi.launch import mpirun
-from tests.training import labelled, sabotaged, scenario
+from tests.training import batches_of, labelled, sabotaged, scenario
 from zerosim.allocation import allocate
 from zerosim.errors import CollectiveError, Deadlock
 from zerosim.instruments.traffic import Traffic
-from zerosim.recipe import prepare
-from zerosim.run import Silent, alike_everywhere, run_locally
 from zerosim.scaling import INITIAL_SCALE
 from zerosim.scenario import load, load_dataset
 from zerosim.sharding import chunk_length
 from zerosim.stages import STAGES
+from zerosim.training.build import initial_weights, reference
+from zerosim.training.build import replica as replica_of
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Silent, alike_everywhere
 from zerosim.updating import MASTER, Schedule
+from zerosim.verdict.run import run_locally
 from zerosim.worlds.local import spawn
 
 SECTIONS = ("model", "train", "parallel")
@@ -48,17 +51,17 @@ def tensors(stage):
 
 def replicas(name, dataset, **changes):
     """Each rank's replica at the end of training by one stage."""
-    recipe = prepare(varied(stages=(name,), **changes), dataset)
+    batches = batches_of(varied(stages=(name,), **changes), dataset)
 
     def program(comm):
-        replica = recipe.replica(Traffic(comm), allocate)
-        STAGES[name].keep(replica, recipe.initial)
-        for batch in recipe.batches(comm.rank):
+        replica = replica_of(batches.config, Traffic(comm), allocate)
+        replica.begin(initial_weights(batches.config))
+        for batch in batches.of_rank(comm.rank):
             STAGES[name].step(replica, batch)
         return replica
 
     with alike_everywhere():
-        return spawn(program, recipe.scenario.world.ranks)
+        return spawn(program, batches.config.ranks)
 
 
 # The whole cross.
@@ -132,9 +135,9 @@ def test_steps_that_overflow_are_skipped_by_every_stage_alike():
 def test_ranks_agree_to_skip_and_to_halve_the_loss_scale(name):
     skipped = {steps: replicas(name, one_large_sample(), **(OVERFLOWING | {"steps": steps})) for steps in (1, 5)}
     for steps, ranks in skipped.items():
-        assert len({(replica.updates, replica.scaling.loss_scale) for replica in ranks}) == 1
-        assert ranks[0].scaling.loss_scale == INITIAL_SCALE / 2 ** (steps - ranks[0].updates)
-    assert skipped[1][0].updates == 0
+        assert len({(replica.state.updates, replica.state.scaling.loss_scale) for replica in ranks}) == 1
+        assert ranks[0].state.scaling.loss_scale == INITIAL_SCALE / 2 ** (steps - ranks[0].state.updates)
+    assert skipped[1][0].state.updates == 0
 
 
 def test_a_skipped_step_changes_nothing():
@@ -148,10 +151,9 @@ def test_a_skipped_step_changes_nothing():
 
 
 def gradient_of_first_step(built):
-    recipe = prepare(built, labelled())
-    alone = recipe.alone()
-    initial = {unit: recipe.initial(unit) for unit in recipe.model.units}
-    _, found = alone.gradients(initial, recipe.micro_batches(1), 1.0)
+    batches = batches_of(built)
+    initial = {unit: initial_weights(batches.config)(unit) for unit in batches.config.model.units}
+    _, found = reference(batches.config).gradients(initial, batches.micro_batches(1), 1.0)
     return {name: view for unit, flat in found.items() for name, view in unit.views(flat.used).items()}, {
         name: view for unit, flat in initial.items() for name, view in unit.views(flat).items()
     }
@@ -191,10 +193,10 @@ def test_a_run_follows_its_schedule():
     first = run(varied(base, steps=4), warmup_steps=4, schedule="cosine", steps=4)
     assert first.failures == []
     slow = run(varied(base, steps=1), warmup_steps=1, learning_rate=0.125)
-    snapshots = prepare(varied(base, steps=4, schedule="cosine", warmup_steps=2), labelled())
+    batches = batches_of(varied(base, steps=4, schedule="cosine", warmup_steps=2))
     history = [
         {unit.name: flat.copy() for unit, flat in snapshot.weights.items()}
-        for snapshot in snapshots.alone().train(snapshots.global_batches())
+        for snapshot in reference(batches.config).train(batches.all_ranks())
     ]
     assert all(history[4][name].tobytes() == flat.tobytes() for name, flat in history[3].items())
     assert all(history[3][name].tobytes() != flat.tobytes() for name, flat in history[2].items())
@@ -226,12 +228,12 @@ def test_without_their_decay_biases_are_as_if_there_were_none(optimizer):
 def test_frozen_layers_stay_as_they_are_and_cost_no_gradients(frozen):
     outcome = run(frozen=frozen, micro_batches=3)
     assert outcome.failures == []
-    recipe = outcome.recipe
-    trained = [unit for number, unit in enumerate(recipe.model.units) if number not in frozen]
+    config = outcome.rows[0].config
+    trained = [unit for number, unit in enumerate(config.model.units) if number not in frozen]
     names = {unit.name for unit in trained}
     for stage in outcome.stages:
         for unit, flat in stage.weights.items():
-            same = flat.tobytes() == recipe.initial(unit).tobytes()
+            same = flat.tobytes() == initial_weights(config)(unit).tobytes()
             assert same == (unit.name not in names)
         for counts in stage.traffic:
             reduced = counts.by_collective["reduce_scatter"]
@@ -320,16 +322,16 @@ def plant(monkeypatch, name, prepare_rank, after=lambda replica: None):
 
 def goes_on_alone(replica):
     """Rank 1 looks at the sums of its own chunks, and not at those of the others."""
-    if replica.comm.rank == 1 and "settle" not in vars(replica):
-        honest = replica.settle
+    if replica.comm.rank == 1 and "unscale_and_clip" not in vars(replica):
+        honest = replica.unscale_and_clip
 
-        def settle(**how):
-            honest(**how)
+        def unscale_and_clip():
+            honest()
             if replica.factor is None:
                 replica.factor = 1.0 / INITIAL_SCALE
-                replica.updates += 1
+                replica.state.updates += 1
 
-        replica.settle = settle
+        replica.unscale_and_clip = unscale_and_clip
 
 
 def test_a_rank_that_does_not_skip_with_the_others_is_caught_by_its_bits(monkeypatch):
@@ -351,11 +353,11 @@ def test_a_master_copy_that_stays_as_it_was_is_caught(monkeypatch, name):
     before = {}
 
     def remember(replica):
-        before[replica.comm.rank] = {unit: state[MASTER].copy() for unit, state in replica.optimizer.items()}
+        before[replica.comm.rank] = {unit: state[MASTER].copy() for unit, state in replica.state.optimizer.items()}
 
     def restore(replica):
         for unit, master in before[replica.comm.rank].items():
-            replica.optimizer[unit][MASTER][:] = master
+            replica.state.optimizer[unit][MASTER][:] = master
 
     plant(monkeypatch, name, remember, restore)
     outcome = run(precision="bf16", stages=(name,))
@@ -367,7 +369,7 @@ def test_a_master_copy_that_stays_as_it_was_is_caught(monkeypatch, name):
 def test_one_rank_that_clips_otherwise_is_caught(monkeypatch, name):
     def clips_less(replica):
         if replica.comm.rank == 2:
-            replica.scaling.clip_norm = 0.011
+            replica.state.scaling.clip_norm = 0.011
 
     plant(monkeypatch, name, clips_less)
     outcome = run(clip_norm=0.01, optimizer="sgd", stages=(name,))
@@ -377,7 +379,7 @@ def test_one_rank_that_clips_otherwise_is_caught(monkeypatch, name):
 
 def test_a_variant_that_sends_what_it_should_not_is_caught(monkeypatch):
     def reduces_to_all(replica):
-        replica.manner = replace(replica.manner, reduces_to_all=True)
+        replica.reduction = replace(replica.reduction, to_all=True)
 
     plant(monkeypatch, "zero1", reduces_to_all)
     assert run(stages=("zero1",)).failures == [

@@ -13,7 +13,8 @@ from zerosim.collectives import ring
 from zerosim.comm import left, right
 from zerosim.stages import STAGES
 from zerosim.stages.adding import ADDITIONS, in_order, itself
-from zerosim.verdict import bit_pattern, ulps_apart
+from zerosim.stages.replica import Replica
+from zerosim.verdict.diagnosis import bit_pattern, ulps_apart
 
 ALL = ("ddp", "zero1", "zero2", "zero3")
 
@@ -117,7 +118,7 @@ def test_one_flipped_mantissa_bit_is_located(monkeypatch, name, rank):
         loss = STAGES_HONEST[name].step(replica, batch)
         if batch.step == 3 and replica.comm.rank == rank:
             unit = replica.units[1]
-            held = replica.weights[unit]
+            held = replica.state.weights[unit]
             own = held if len(held) == 8 else replica.own(held)
             own.view(np.uint32)[3] ^= 1
         return loss
@@ -139,7 +140,7 @@ def test_minus_zero_in_place_of_zero_is_located(monkeypatch, name):
     def negates(replica, batch):
         loss = STAGES_HONEST[name].step(replica, batch)
         if batch.step == 4 and replica.comm.rank == 0:
-            replica.optimizer[replica.units[0]]["momentum"][0] *= -1
+            replica.state.optimizer[replica.units[0]]["momentum"][0] *= -1
         return loss
 
     monkeypatch.setitem(STAGES, name, sabotaged(STAGES, name, step=negates))
@@ -154,7 +155,7 @@ def test_the_earliest_of_several_differences_is_reported(monkeypatch):
     def flips(replica, batch):
         loss = STAGES_HONEST["ddp"].step(replica, batch)
         if batch.step == 4 - replica.comm.rank:
-            replica.weights[replica.units[2]].view(np.uint32)[0] ^= 1
+            replica.state.weights[replica.units[2]].view(np.uint32)[0] ^= 1
         return loss
 
     monkeypatch.setitem(STAGES, "ddp", sabotaged(STAGES, "ddp", step=flips))
@@ -163,11 +164,13 @@ def test_the_earliest_of_several_differences_is_reported(monkeypatch):
 
 
 def test_wrong_initial_weights_are_found_before_the_first_step(monkeypatch):
-    def keeps(replica, initial):
-        STAGES_HONEST["zero2"].keep(replica, initial)
-        replica.weights[replica.units[0]][0] = 7
+    honest = Replica.begin
 
-    monkeypatch.setitem(STAGES, "zero2", sabotaged(STAGES, "zero2", keep=keeps))
+    def begins(replica, initial):
+        honest(replica, initial)
+        replica.state.weights[replica.units[0]][0] = 7
+
+    monkeypatch.setattr(Replica, "begin", begins)
     assert only_stage(run(stages=("zero2",))).first_divergence.step == 0
 
 
@@ -190,7 +193,7 @@ def test_without_a_reference_stages_are_compared_with_the_first(monkeypatch):
     def flips(replica, batch):
         loss = STAGES_HONEST["zero3"].step(replica, batch)
         if batch.step == 4:
-            replica.weights[replica.units[0]].view(np.uint32)[0] ^= 1
+            replica.state.weights[replica.units[0]].view(np.uint32)[0] ^= 1
         return loss
 
     monkeypatch.setitem(STAGES, "zero3", sabotaged(STAGES, "zero3", step=flips))

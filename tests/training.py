@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from zerosim.recipe import prepare
-from zerosim.run import Silent, run_locally
 from zerosim.scenario import Check, Model, Parallel, Scenario, Train, World
 from zerosim.scenario.dataset import Dataset
+from zerosim.training.batches import Batches
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Silent
+from zerosim.verdict.run import run_locally
 
 
 def labelled(features=6, classes=3, samples=40, seed=0):
@@ -38,11 +40,27 @@ def scenario(**changes):
 
 
 def run(dataset=None, keep_weights=False, **changes):
-    recipe = prepare(scenario(**changes), dataset or labelled())
-    return run_locally(recipe, Silent(), keep_weights=keep_weights)
+    experiment = prepare(scenario(**changes), dataset or labelled())
+    return run_locally(experiment, Silent(), keep_weights=keep_weights)
 
 
-def sabotaged(stages, name, *, step=None, keep=None):
+def batches_of(built, dataset=None):
+    """What the only row of a scenario trains on, and its config."""
+    experiment = prepare(built, dataset or labelled())
+    return Batches(experiment.rows[0], experiment.dataset)
+
+
+def claiming(outcome, check):
+    """The same outcome, judged by other claims."""
+    built = replace(outcome.scenario, check=check)
+    return replace(outcome, experiment=replace(outcome.experiment, scenario=built), rows=[
+        replace(row, config=config, trained=row.trained and replace(row.trained, config=config))
+        for row, found in zip(outcome.rows, built.rows, strict=True)
+        for config in [replace(row.config, row=found)]
+    ])
+
+
+def sabotaged(stages, name, *, step):
     """A copy of the table of stages in which `name` does something else."""
     honest = stages[name]
-    return replace(honest, step=step or honest.step, keep=keep or honest.keep)
+    return replace(honest, step=step)

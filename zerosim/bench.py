@@ -27,13 +27,15 @@ from zerosim.extent import Extent
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.traffic import Traffic
 from zerosim.proof import prove
-from zerosim.recipe import Recipe, prepare
 from zerosim.scenario import Model, Parallel, Scenario, Train, World
 from zerosim.scenario.dataset import Dataset
 from zerosim.sharding import split
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
 from zerosim.subject import named_subject
+from zerosim.training.batches import Batches
+from zerosim.training.build import initial_weights, replica
+from zerosim.training.experiment import prepare
 from zerosim.worlds.local import spawn
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
@@ -194,30 +196,29 @@ def seconds_of(task: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def plain(comm: Communicator, stage: str) -> tuple[Recipe, Replica]:
+def plain(comm: Communicator, stage: str) -> tuple[Batches, Replica]:
     """A rank that nobody observes: its messages go past the counter."""
-    recipe = recipe_of(comm.size, stage)
-    return recipe, replace(recipe.replica(Traffic(comm), allocate), comm=comm)
+    batches = batches_of(comm.size, stage)
+    return batches, replace(replica(batches.config, Traffic(comm), allocate), comm=comm)
 
 
-def counted(comm: Communicator, stage: str) -> tuple[Recipe, Replica]:
+def counted(comm: Communicator, stage: str) -> tuple[Batches, Replica]:
     """A rank as in a run, with both ledgers."""
-    recipe = recipe_of(comm.size, stage)
-    return recipe, recipe.replica(Traffic(comm), Ledger())
+    batches = batches_of(comm.size, stage)
+    return batches, replica(batches.config, Traffic(comm), Ledger())
 
 
-def steps(trained: tuple[Recipe, Replica]) -> Iterator[None]:
+def steps(trained: tuple[Batches, Replica]) -> Iterator[None]:
     """One training step each time the next item is asked for."""
-    recipe, replica = trained
-    stage = STAGES[recipe.stage]
-    stage.keep(replica, recipe.initial)
-    (batch,) = recipe.batches(replica.comm.rank)
+    batches, mine = trained
+    mine.begin(initial_weights(batches.config))
+    (batch,) = batches.of_rank(mine.comm.rank)
     for number in itertools.count(1):
-        stage.step(replica, replace(batch, step=number))
+        batches.config.stage.step(mine, replace(batch, step=number))
         yield
 
 
-def recipe_of(ranks: int, stage: str) -> Recipe:
+def batches_of(ranks: int, stage: str) -> Batches:
     """The whole batch in as many micro-batches as there are ranks; of random pixels."""
     random = np.random.default_rng(0)
     x = random.random((BATCH, WIDTHS[0]), np.float32)
@@ -228,4 +229,5 @@ def recipe_of(ranks: int, stage: str) -> Recipe:
         train=Train(steps=1, micro_batch=BATCH // ranks, micro_batches=ranks, optimizer="adamw"),
         parallel=Parallel(stages=(stage,)),
     )
-    return prepare(scenario, Dataset(x, y, None, None, WIDTHS[-1]))
+    experiment = prepare(scenario, Dataset(x, y, None, None, WIDTHS[-1]))
+    return Batches(experiment.rows[0], experiment.dataset)

@@ -7,7 +7,8 @@
 Every figure and every order of addition in zerosim refers to this one map from element to chunk.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 
@@ -79,3 +80,59 @@ def split(flat: Any, size: int) -> Chunks:
     [[10, 11], [12, 13], []]
     """
     return Chunks(flat, size)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the elements of a buffer lie in a unit: in chunks `first` … `last` − 1 of `size`, padding included.
+
+    A full buffer has all chunks, a rank's shard has one. Where ranks shard within groups, `size` is that of a group.
+
+    >>> full(10, 4).length, shard(10, 4, 3).length, shard(10, 4, 3).start
+    (12, 3, 9)
+    """
+
+    count: int
+    """Elements of the unit, without padding."""
+    size: int
+    first: int
+    last: int
+
+    @property
+    def length(self) -> int:
+        """Elements of the buffer, with padding."""
+        return (self.last - self.first) * chunk_length(self.count, self.size)
+
+    @property
+    def start(self) -> int:
+        """Where in the unit the buffer begins."""
+        return self.first * chunk_length(self.count, self.size)
+
+    def part(self, buffer: Any, other: "Layout") -> Any:
+        """The elements of `buffer` that lie in `other`, a view.
+
+        >>> full(10, 4).part(list(range(12)), shard(10, 4, 1)), shard(10, 4, 1).part([3, 4, 5], shard(10, 4, 1))
+        ([3, 4, 5], [3, 4, 5])
+        """
+        assert len(buffer) == self.length
+        assert self.first <= other.first <= other.last <= self.last
+        return buffer[other.start - self.start :][: other.length]
+
+    def chunks(self, buffer: Any) -> Iterator[tuple[int, Any]]:
+        """The number and the elements of each chunk in `buffer`, views.
+
+        >>> list(shard(10, 4, 3).chunks([9, 0, 0]))
+        [(3, [9, 0, 0])]
+        """
+        for chunk in range(self.first, self.last):
+            yield chunk, self.part(buffer, replace(self, first=chunk, last=chunk + 1))
+
+
+def full(count: int, size: int) -> Layout:
+    """Of a buffer for a whole unit of `count` elements, cut into `size` chunks."""
+    return Layout(count, size, 0, size)
+
+
+def shard(count: int, size: int, rank: int) -> Layout:
+    """Of the one chunk that `rank` owns."""
+    return Layout(count, size, rank, rank + 1)

@@ -3,11 +3,12 @@
 A unit is a layer. A buffer is full (all elements of a unit, padded so that the ranks divide it) or a shard (this
 rank's chunk of it). You have
 
-    for part in replica.parts(batch):                    begins the step; what goes forward and backward at a time
+    replica.zero_grad(batch)                             begins the step: the last one's gradients are gone
+    for part in replica.parts(batch):                    what goes forward and backward at a time
 
     replica.units                                        the units, first to last
     replica.backward_units                               those that backward goes through, last to first
-    replica.weights[unit]                                what this rank keeps: full in Stages I and II, a shard in III
+    replica.state.weights[unit]                          what this rank keeps: full in Stages I and II, a shard in III
     replica.gather(unit)                                 the full weights of a unit of which it keeps a shard
     replica.own(full)                                    this rank's chunk of a full buffer: a view
 
@@ -21,7 +22,7 @@ rank's chunk of it). You have
     replica.keep(unit, gradient)                         keeps a full gradient for the update
     replica.keep_shard(unit, gradient)                   keeps this rank's chunk of it, so that the rest can be freed
 
-    replica.settle()                                     once all gradients are kept
+    replica.unscale_and_clip()                           once all gradients are kept
     replica.update(unit, weights)                        one optimizer step, in place, on this rank's shard
     replica.publish(unit, full)                          all-gathers weights of which each rank has updated its chunk
 

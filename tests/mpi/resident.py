@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from zerosim.commands.run import training
-from zerosim.recipe import prepare
-from zerosim.run import Silent, run_as_rank
+from zerosim.commands.run import run_of
 from zerosim.scenario import Check, Model, Parallel, Scenario, Train, World, load_dataset
 from zerosim.stages import STAGES
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Silent
+from zerosim.verdict.run import run_as_rank
 from zerosim.worlds.mpi import connect
 
 words = sys.argv[1:]
@@ -39,10 +40,10 @@ scenario = Scenario(
     parallel=Parallel(stages=stages, prefetch="prefetch" in words),
     check=Check(reference=False),
 )
-recipe = prepare(scenario, load_dataset(scenario))
-outcome = run_as_rank(comm, training(comm, recipe, Silent(), keep_weights=False))
+experiment = prepare(scenario, load_dataset(scenario))
+outcome = run_as_rank(comm, run_of(comm, experiment, Silent(), keep_weights=False))
 if outcome is not None:
     print(json.dumps([
-        {"parameters": recipe.model.count, "resident": rank.resident_bytes, "ledger": rank.alive_bytes}
+        {"parameters": experiment.rows[0].model.count, "resident": rank.resident_bytes, "ledger": rank.alive_bytes}
         for stage in outcome.stages for rank in stage.memory
     ]))

@@ -24,14 +24,15 @@ from zerosim.commands.output import (
     write_json,
 )
 from zerosim.errors import LaunchError, UsageError, ZerosimError
-from zerosim.outcome import Outcome
-from zerosim.recipe import Recipe, prepare
 from zerosim.report.carried_out import carried_out_document, described_values, show_carried_out
 from zerosim.report.document import document
 from zerosim.report.progress import Live, Plain
 from zerosim.report.table import show_heading, show_outcome
-from zerosim.run import Progress, Silent, Training, run_as_rank, run_locally
 from zerosim.scenario import CollectiveScenario, Scenario, load, load_dataset, resolved
+from zerosim.training.experiment import Experiment, prepare
+from zerosim.training.run import Progress, Run, Silent
+from zerosim.verdict.outcome import Outcome
+from zerosim.verdict.run import run_as_rank, run_locally
 from zerosim.worlds.mpi import MpiCommunicator, connect, launched
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
@@ -126,24 +127,25 @@ def prepared(arguments: argparse.Namespace) -> Job:
 
 
 def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
-    recipe = prepare(scenario, load_dataset(scenario))
+    experiment = prepare(scenario, load_dataset(scenario))
+    whole = experiment.rows[0].model
     shown, keep_weights = progress(arguments), bool(arguments.weights)
-    model = "-".join(map(str, [recipe.model.inputs, *scenario.model.hidden, recipe.model.outputs]))
+    model = "-".join(map(str, [whole.inputs, *scenario.model.hidden, whole.outputs]))
 
     def locally() -> Outcome:
         with ended(shown):
-            return run_locally(recipe, shown, keep_weights=keep_weights)
+            return run_locally(experiment, shown, keep_weights=keep_weights)
 
     def as_rank(comm: MpiCommunicator) -> Outcome | None:
         with ended(shown):
-            return run_as_rank(comm, training(comm, recipe, shown, keep_weights=keep_weights))
+            return run_as_rank(comm, run_of(comm, experiment, shown, keep_weights=keep_weights))
 
     return Job(
         scenario,
-        inputs_digest(scenario, *(array for array in vars(recipe.dataset).values() if isinstance(array, np.ndarray))),
+        inputs_digest(scenario, *experiment.dataset.arrays),
         locally,
         as_rank,
-        f"{model} MLP, {recipe.model.count:,} parameters, {scenario.train.optimizer}",
+        f"{model} MLP, {whole.count:,} parameters, {scenario.train.optimizer}",
         show_outcome,
         document,
     )
@@ -158,16 +160,16 @@ def ended(shown: Progress) -> Iterator[None]:
         shown.end()
 
 
-def training(comm: MpiCommunicator, recipe: Recipe, shown: Progress, *, keep_weights: bool) -> Training:
+def run_of(comm: MpiCommunicator, experiment: Experiment, shown: Progress, *, keep_weights: bool) -> Run:
     """What is run as a rank under MPI, whose own buffers go into each row's ledger too."""
-    prefetches = any(row.parallel.prefetch for _, row in recipe.scenario.rows)
-    ahead = comm.channel() if prefetches else None
+    prefetches = any(config.row.parallel.prefetch for config in experiment.rows)
+    second = comm.channel() if prefetches else None
 
     def take_buffers_from(ledger: Allocator) -> None:
-        for channel in filter(None, [comm, ahead]):
+        for channel in filter(None, [comm, second]):
             channel.take_buffers_from(ledger)
 
-    return Training(recipe, shown, keep_weights, ahead, take_buffers_from)
+    return Run(experiment, shown, keep_weights, second, take_buffers_from)
 
 
 def collective_job(scenario: CollectiveScenario, arguments: argparse.Namespace) -> Job:

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from zerosim.errors import CollectiveError
-from zerosim.outcome import StageOutcome
-from zerosim.recipe import prepare
 from zerosim.report.table import divergence
-from zerosim.run import Silent, run_locally
 from zerosim.scenario import Check, Model, Parallel, Scenario, Train, World
 from zerosim.scenario.dataset import Dataset
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Batch, Replica
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Silent
+from zerosim.verdict.outcome import StageOutcome
+from zerosim.verdict.run import run_locally
 
 Step = Callable[[Replica, Batch], Any]
 

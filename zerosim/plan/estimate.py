@@ -6,7 +6,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from zerosim.plan import deepspeed
-from zerosim.plan.memory import SHARDED, ModelStates, formula, per_parameter, resting
+from zerosim.plan.memory import ModelStates, formula, per_parameter, resting
+from zerosim.stages import STAGES
 
 
 class Row(NamedTuple):
@@ -41,7 +42,7 @@ def by_paper(parameters: int, ranks: int, each: ModelStates, basis: str) -> Esti
         ranks,
         basis,
         [Row(stage, formula(stage, each), resting(stage, parameters, ranks, each))
-         for stage in SHARDED],
+         for stage in STAGES],
         ddp_bytes=parameters * each.total,
         notes=(
             "What rests between steps. While a stage works, activations are alive besides, one "

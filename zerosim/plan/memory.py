@@ -23,14 +23,10 @@ from fractions import Fraction
 from zerosim.allocation import Kind
 from zerosim.optim import OPTIMIZERS
 from zerosim.sharding import padded
+from zerosim.stages import STAGES
 
-SHARDED: dict[str, tuple[Kind, ...]] = {
-    "ddp": (),
-    "zero1": ("optimizer",),
-    "zero2": ("optimizer", "gradients"),
-    "zero3": ("optimizer", "gradients", "parameters"),
-}
-"""What each stage cuts into one shard for each rank; the rest is whole on every rank."""
+MODEL_STATES: tuple[Kind, ...] = ("parameters", "gradients", "optimizer")
+"""What each stage may cut into one shard for each rank; activations and buffers are not the stages' subject."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,7 @@ def resting(stage: str, parameters: int, ranks: int, each: ModelStates) -> Model
     """
 
     def held(kind: Kind, bytes_each: Fraction) -> Fraction:
-        return parameters * bytes_each / (ranks if kind in SHARDED[stage] else 1)
+        return parameters * bytes_each / (ranks if kind in STAGES[stage].sharded else 1)
 
     return ModelStates(
         parameters=held("parameters", each.parameters),
@@ -142,9 +138,9 @@ def largest_model(
 def formula(stage: str, each: ModelStates) -> str:
     """The sum that a rank keeps, in terms of Ψ and N.
 
-    >>> [formula(stage, per_parameter("mixed", 12)) for stage in SHARDED]
+    >>> [formula(stage, per_parameter("mixed", 12)) for stage in STAGES]
     ['16Ψ', '4Ψ + 12Ψ/N', '2Ψ + 14Ψ/N', '16Ψ/N']
     """
-    sharded = sum(getattr(each, kind) for kind in SHARDED[stage])
+    sharded = sum(getattr(each, kind) for kind in STAGES[stage].sharded)
     terms = {"Ψ": each.total - sharded, "Ψ/N": sharded}
     return " + ".join(f"{bytes_each}{symbol}" for symbol, bytes_each in terms.items() if bytes_each)

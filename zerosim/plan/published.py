@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
 
-from zerosim.plan.memory import SHARDED, largest_model, per_parameter, resting
+from zerosim.plan.memory import largest_model, per_parameter, resting
 from zerosim.stages import STAGES
 
 GB = 10**9
@@ -109,9 +109,9 @@ def table2() -> Table:
 
     return Table(
         "ZeRO paper, Table 2: the largest model on ranks of 32 GB, 64 replicas",
-        ("model parallelism", "ranks", *(STAGES[stage].title for stage in SHARDED)),
+        ("model parallelism", "ranks", *(STAGES[stage].title for stage in STAGES)),
         tuple(
-            (str(degree), str(ranks * degree), *(cell(stage, degree) for stage in SHARDED))
+            (str(degree), str(ranks * degree), *(cell(stage, degree) for stage in STAGES))
             for degree in (1, 2, 4, 8, 16)
         ),
         "B = 10^9 parameters, T = 10^12. The paper truncates each model to 0.1B before it "
@@ -131,12 +131,12 @@ def playbook_8b() -> Table:
 
     def cell(stage: str, kind: str) -> str:
         gibibytes = rounded(getattr(whole, kind) / GIB, 0)
-        return printed(gibibytes / (ranks if kind in SHARDED[stage] else 1))
+        return printed(gibibytes / (ranks if kind in STAGES[stage].sharded else 1))
 
     return Table(
         "Ultra-scale playbook: GiB of model states per rank, 8.03B on 8 ranks, K = 8",
         ("", *kinds),
-        tuple((STAGES[stage].title, *(cell(stage, kind) for kind in kinds)) for stage in SHARDED),
+        tuple((STAGES[stage].title, *(cell(stage, kind) for kind in kinds)) for stage in STAGES),
         "GiB = 2^30 bytes. The playbook rounds what DDP keeps to whole GiB before it divides it "
         f"by the ranks: its 15 is {float(whole.parameters / GIB):.2f}.",
     )

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from zerosim.model import Unit
-from zerosim.plan.memory import SHARDED
-from zerosim.recipe import Recipe
 from zerosim.sharding import chunk_length, padded
+from zerosim.training.config import Config
 
 FLOAT_BYTES = np.dtype(np.float32).itemsize
 
@@ -31,24 +30,24 @@ class Resting:
         return self.parameters + self.gradients + self.optimizer
 
 
-def resting_bytes(recipe: Recipe, stage: str | None = None) -> Resting:
-    """What each rank keeps after a step, to the byte; of another stage, if one is named."""
+def resting_bytes(config: Config) -> Resting:
+    """What each rank keeps after a step, to the byte."""
     sums, padding = Counter[str](), 0.0
-    for unit in recipe.model.units:
-        for kind, (kept, exact) in unit_bytes(recipe, unit, stage).items():
+    for unit in config.model.units:
+        for kind, (kept, exact) in unit_bytes(config, unit).items():
             sums[kind] += kept
             padding += kept - exact
     return Resting(sums["parameters"], sums["gradients"], sums["optimizer"], round(padding))
 
 
-def unit_bytes(recipe: Recipe, unit: Unit, stage: str | None = None) -> dict[str, tuple[int, float]]:
+def unit_bytes(config: Config, unit: Unit) -> dict[str, tuple[int, float]]:
     """What each rank keeps of one unit, by kind: with padding, and by the formula that knows none."""
-    sharded, ranks = SHARDED[stage or recipe.stage], recipe.scenario.world.ranks
-    weights = recipe.precision.weights.itemsize
+    sharded, ranks = config.stage.sharded, config.ranks
+    weights = config.precision.weights.itemsize
     per_element = {"parameters": weights}
     if not unit.frozen:
-        wide = FLOAT_BYTES if recipe.scenario.parallel.accumulate_dtype == "fp32" else 0
-        per_element |= {"gradients": weights + wide, "optimizer": FLOAT_BYTES * len(recipe.rule.slots)}
+        wide = FLOAT_BYTES if config.accumulates_in_float32 else 0
+        per_element |= {"gradients": weights + wide, "optimizer": FLOAT_BYTES * len(config.rule.slots)}
     found = {}
     for kind, size in per_element.items():
         kept, exact = lengths(unit.count, ranks, sharded=kind in sharded)

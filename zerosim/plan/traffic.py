@@ -13,9 +13,8 @@ import numpy as np
 
 from zerosim.collectives import ALGORITHMS
 from zerosim.model import Unit
-from zerosim.recipe import Recipe
 from zerosim.sharding import chunk_length, padded
-from zerosim.stages import STAGES
+from zerosim.training.config import Config
 
 NORM_BYTES = np.dtype(np.float64).itemsize
 EXACT_MESSAGES = 3
@@ -43,23 +42,23 @@ class Due:
         )
 
 
-def due(recipe: Recipe, rank: int, updates: int) -> dict[str, Due]:
+def due(config: Config, rank: int, updates: int) -> dict[str, Due]:
     """Of each collective that `rank` calls, in all steps, of which `updates` were not skipped."""
-    row, publish = STAGES[recipe.stage], recipe.scenario.parallel.publish
-    steps, ranks, weights = recipe.scenario.train.steps, recipe.scenario.world.ranks, recipe.precision.weights.itemsize
-    passes = steps * (recipe.parts if recipe.part_by_part else 1)
-    trained = [unit for unit in recipe.model.units if not unit.frozen]
+    stage, publish = config.stage, config.row.parallel.publish
+    steps, ranks, weights = config.steps, config.ranks, config.precision.weights.itemsize
+    passes = steps * config.passes
+    trained = [unit for unit in config.model.units if not unit.frozen]
 
-    found = {"reduce_scatter": reductions(recipe, trained).times(passes), "all_gather": Due()}
-    if recipe.sums_everywhere:
-        found["all_gather"] += walks(trained, ranks, summed_bytes(recipe)).times(passes)
-    if row.publishes and publish == "broadcasts":
+    found = {"reduce_scatter": reductions(config, trained).times(passes), "all_gather": Due()}
+    if config.sums_everywhere:
+        found["all_gather"] += walks(trained, ranks, summed_bytes(config)).times(passes)
+    if stage.publishes and publish == "broadcasts":
         found["broadcast"] = broadcasts(trained, ranks, weights, rank).times(updates)
-    elif row.publishes:
+    elif stage.publishes:
         found["all_gather"] += walks(trained, ranks, weights).times(updates)
-    if row.gathers:
-        found["all_gather"] += walks(gathered(recipe), ranks, weights).times(passes)
-    if recipe.scaling().needs_norm and (row.publishes or row.gathers):
+    if stage.gathers:
+        found["all_gather"] += walks(gathered(config), ranks, weights).times(passes)
+    if config.scaling().needs_norm and stage.shares_updates:
         norms = (ranks - 1) * len(trained) * NORM_BYTES
         found["gather_norms"] = Due(1, norms, norms, ranks - 1).times(steps)
     return {name: each for name, each in found.items() if each.calls}
@@ -74,20 +73,20 @@ def walks(units: Iterable[Unit], ranks: int, element_bytes: int, messages: int =
     return total
 
 
-def reductions(recipe: Recipe, trained: Iterable[Unit]) -> Due:
+def reductions(config: Config, trained: Iterable[Unit]) -> Due:
     """A reduce-scatter of each unit's gradient."""
-    ranks, integers = recipe.scenario.world.ranks, recipe.addition.sent_bytes
+    ranks, integers = config.ranks, config.addition.sent_bytes
     if integers is None:
-        return walks(trained, ranks, recipe.wire.itemsize)
+        return walks(trained, ranks, config.wire.itemsize)
     return walks(trained, ranks, integers, EXACT_MESSAGES)
 
 
-def summed_bytes(recipe: Recipe) -> int:
+def summed_bytes(config: Config) -> int:
     """Of each element of a sum of gradients: what the wire has, unless integers were added."""
-    if recipe.addition.sent_bytes is None:
-        return recipe.wire.itemsize
-    wide = recipe.scenario.parallel.accumulate_dtype == "fp32"
-    return np.dtype(np.float32).itemsize if wide else recipe.precision.weights.itemsize
+    if config.addition.sent_bytes is None:
+        return config.wire.itemsize
+    wide = config.accumulates_in_float32
+    return np.dtype(np.float32).itemsize if wide else config.precision.weights.itemsize
 
 
 def broadcasts(trained: Iterable[Unit], ranks: int, element_bytes: int, rank: int) -> Due:
@@ -100,27 +99,27 @@ def broadcasts(trained: Iterable[Unit], ranks: int, element_bytes: int, rank: in
     return total
 
 
-def gathered(recipe: Recipe) -> list[Unit]:
+def gathered(config: Config) -> list[Unit]:
     """The units whose weights Stage III gathers in a part, in forward and backward."""
-    units = list(recipe.model.units)
-    if not recipe.scenario.parallel.reshard_after_forward:
+    units = list(config.model.units)
+    if not config.row.parallel.reshard_after_forward:
         return units
-    return units + [unit for unit in units if unit.layers[-1].index >= recipe.model.lowest_trained]
+    return units + [unit for unit in units if unit.layers[-1].index >= config.model.lowest_trained]
 
 
-def volume(recipe: Recipe) -> float:
+def volume(config: Config) -> float:
     """The mean over ranks of what they send in a step, in units of P (N − 1)/N, P being the bytes of all weights."""
-    ranks, steps = recipe.scenario.world.ranks, recipe.scenario.train.steps
+    ranks, steps = config.ranks, config.steps
     if ranks == 1 or steps == 0:
         return 0.0
-    whole = sum(padded(unit.count, ranks) for unit in recipe.model.units) * recipe.precision.weights.itemsize
-    sent = sum(each.sent_bytes for rank in range(ranks) for each in due(recipe, rank, steps).values()) / ranks / steps
+    whole = sum(padded(unit.count, ranks) for unit in config.model.units) * config.precision.weights.itemsize
+    sent = sum(each.sent_bytes for rank in range(ranks) for each in due(config, rank, steps).values()) / ranks / steps
     return sent / (whole * (ranks - 1) / ranks)
 
 
-def most_messages(recipe: Recipe) -> int:
+def most_messages(config: Config) -> int:
     """What the rank that sends the most sends in a step that is not skipped."""
-    steps, ranks = recipe.scenario.train.steps, recipe.scenario.world.ranks
+    steps, ranks = config.steps, config.ranks
     if steps == 0:
         return 0
-    return max(sum(each.messages for each in due(recipe, rank, steps).values()) for rank in range(ranks)) // steps
+    return max(sum(each.messages for each in due(config, rank, steps).values()) for rank in range(ranks)) // steps

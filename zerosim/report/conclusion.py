@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from zerosim.outcome import Outcome, StageOutcome
 from zerosim.report.figures import common_unit, in_unit, joined, messages_per_step, peak_bytes
+from zerosim.verdict.outcome import Outcome, StageOutcome
 
 KEPT = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimizer state"}
 HELD = {"parameters": "weights", "gradients": "gradients", "activations": "activations"}
@@ -15,10 +15,10 @@ def conclusion(outcome: Outcome) -> str:
 
     What is kept, and the peak, are left out where they are the same in all rows.
     """
-    stages, steps = outcome.stages, outcome.recipe.scenario.train.steps
+    stages, steps = outcome.stages, outcome.scenario.train.steps
     if not steps:
         return f"{bits(stages)}."
-    clauses = [sent(stages, steps), *kept(stages, outcome.recipe.model.count), *peak(stages)]
+    clauses = [sent(stages, steps), *kept(stages, outcome.model.count), *peak(stages)]
     return f"{bits(stages)}. {'; '.join(clauses)}."
 
 

@@ -4,15 +4,15 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from zerosim.outcome import Outcome, RankMemory, StageOutcome
 from zerosim.scenario import resolved
+from zerosim.verdict.outcome import Outcome, RankMemory, StageOutcome
 
 SCHEMA = "zerosim.run/1"
 
 
 def document(outcome: Outcome, world: dict[str, Any]) -> dict[str, Any]:
     """The whole outcome in JSON's own types; NaN and infinities become the strings "nan", "inf" and "-inf"."""
-    scenario = outcome.recipe.scenario
+    scenario = outcome.scenario
     found: dict[str, Any] = plain(
         {
             "schema": SCHEMA,
@@ -23,11 +23,14 @@ def document(outcome: Outcome, world: dict[str, Any]) -> dict[str, Any]:
             "failures": [{"name": name, "what": what} for name, what in outcome.failures],
             "stages": [stage_document(stage) for stage in outcome.stages],
             "did_not_fit": [
-                {"stage": name, "needed_bytes": each.needed_bytes, "allowed_bytes": each.allowed_bytes,
-                 "would_fit": each.would_fit}
-                for name, each in outcome.shortages.items()
+                {"stage": config.row.stage, "name": config.name, "needed_bytes": each.needed_bytes,
+                 "allowed_bytes": each.allowed_bytes, "would_fit": each.would_fit}
+                for config, each in outcome.shortages
             ],
-            "on_other_ranks": [asdict(other) for other in outcome.on_other_ranks],
+            "on_other_ranks": [
+                {"ranks": other.ranks, "name": other.name, "weights_sha256": other.weights_sha256}
+                for other in outcome.on_other_ranks
+            ],
         }
     )
     return found

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from zerosim.outcome import StageOutcome
 from zerosim.report.memory_table import UNITS, Unit
+from zerosim.verdict.outcome import StageOutcome
 
 
 def common_unit(most_bytes: int) -> Unit:

@@ -10,13 +10,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from zerosim.outcome import Outcome, StageOutcome
 from zerosim.report.conclusion import conclusion
 from zerosim.report.figures import common_unit, in_unit, joined, messages_per_step, plural, sent_per_step, short, spread
 from zerosim.report.memory_table import Unit
 from zerosim.scaling import LOWEST_SCALE, skipped_in_vain
-from zerosim.stages import STAGES
-from zerosim.verdict import Divergence
+from zerosim.verdict.diagnosis import Divergence
+from zerosim.verdict.outcome import Outcome, StageOutcome
 
 HELD = ("parameters", "gradients", "optimizer", "activations", "buffers", "total")
 LONG_NAME = 16
@@ -36,11 +35,11 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
     """What was computed and sent, what was held, what diverged, what that comes to, and the verdict."""
     if outcome.stages:
         console.print(table(outcome))
-    if outcome.stages and outcome.recipe.scenario.train.steps:
+    if outcome.stages and outcome.scenario.train.steps:
         console.print(memory_table(outcome))
         show_padding(console, outcome)
-    for name, shortage in outcome.shortages.items():
-        console.print(f"{STAGES[name].title} does not fit: {shortage}", highlight=False)
+    for config, shortage in outcome.shortages:
+        console.print(f"{config.name} does not fit: {shortage}", highlight=False)
     show_skipped(console, outcome)
     for stage in outcome.stages:
         if stage.first_divergence is not None:
@@ -63,7 +62,7 @@ def show_padding(console: Console, outcome: Outcome) -> None:
 
 def show_skipped(console: Console, outcome: Outcome) -> None:
     """Which rows did not train because gradients overflowed whatever the loss scale, if there are any."""
-    steps = outcome.recipe.scenario.train.steps
+    steps = outcome.scenario.train.steps
     lost = [stage for stage in outcome.stages if skipped_in_vain(stage.updates, steps - stage.updates)]
     if lost:
         skipped = [f"{count:,}" for count in sorted(steps - stage.updates for stage in lost)]
@@ -85,7 +84,7 @@ def show_divergence(console: Console, stage: StageOutcome, found: Divergence) ->
 
 def show_other_ranks(console: Console, outcome: Outcome) -> None:
     """The digest of the weights on every number of ranks, a line for each that all stages share."""
-    ranks = outcome.recipe.scenario.world.ranks
+    ranks = outcome.scenario.world.ranks
     found = [(ranks, stage.weights_sha256) for stage in outcome.stages]
     found += [(other.ranks, other.weights_sha256) for other in outcome.on_other_ranks]
     console.print("SHA-256 of the weights", style="bold", highlight=False)
@@ -96,8 +95,8 @@ def show_other_ranks(console: Console, outcome: Outcome) -> None:
 def table(outcome: Outcome) -> Table:
     """A row a stage or variant: equal or not, final loss, test figure, bytes and messages sent, time."""
     unit = common_unit(max(rank.sent_bytes for stage in outcome.stages for rank in stage.traffic) // steps_of(outcome))
-    tested = outcome.recipe.dataset.x_test is not None
-    test = ["test" if outcome.recipe.dataset.classes is not None else "test\nerror"] * tested
+    tested = outcome.experiment.dataset.x_test is not None
+    test = ["test" if outcome.experiment.dataset.classes is not None else "test\nerror"] * tested
     table = plain_table(
         outcome, "What each computes, and what a rank sends in a step",
         "", "bits", "final\nloss", *test, f"sent\n{unit.name}", "in P\n(N−1)/N", "messages", "ms per\nstep",
@@ -122,10 +121,10 @@ def plain_table(outcome: Outcome, title: str, corner: str, *headings: str) -> Ta
 
 def row(outcome: Outcome, stage: StageOutcome, unit: Unit) -> list[str]:
     """The cells of `table` for one stage."""
-    steps = outcome.recipe.scenario.train.steps
+    steps = outcome.scenario.train.steps
     test = []
     if stage.test is not None:
-        labels = outcome.recipe.dataset.classes is not None
+        labels = outcome.experiment.dataset.classes is not None
         test.append(f"{stage.test:.2%}" if labels else f"{stage.test:.4g}")
     return [
         escape(stage.name),
@@ -141,7 +140,7 @@ def row(outcome: Outcome, stage: StageOutcome, unit: Unit) -> list[str]:
 
 def steps_of(outcome: Outcome) -> int:
     """By which figures of the whole run are divided."""
-    return max(outcome.recipe.scenario.train.steps, 1)
+    return max(outcome.scenario.train.steps, 1)
 
 
 def bits(stage: StageOutcome) -> str:
@@ -205,7 +204,7 @@ def verdict(outcome: Outcome) -> str:
     if not outcome.passed:
         failures = [f"{name}: {what}" for name, what in outcome.failures]
         return f"FAILED: {'; '.join(failures)}"
-    scenario = outcome.recipe.scenario
+    scenario = outcome.scenario
     titles = ", ".join(stage.name for stage in outcome.stages)
     return (
         f"PASSED: {titles} on {plural(scenario.world.ranks, 'rank')}, {plural(scenario.train.steps, 'step')}: "

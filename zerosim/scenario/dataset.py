@@ -36,6 +36,11 @@ class Dataset:
     classes: int | None
 
     @property
+    def arrays(self) -> list[Array]:
+        """All that there are."""
+        return [array for array in (self.x, self.y, self.x_test, self.y_test) if array is not None]
+
+    @property
     def inputs(self) -> int:
         return int(self.x.shape[1])
 

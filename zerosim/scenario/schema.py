@@ -6,6 +6,7 @@ from typing import Any
 
 from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.origin import Origin
+from zerosim.scenario.row import Claims, Row
 from zerosim.scenario.rules import (
     choice,
     choices,
@@ -258,36 +259,48 @@ class Scenario:
             )
 
     @property
-    def rows(self) -> "list[tuple[str, Scenario]]":
-        """What is trained one after the other: each variant or, without any, each stage; its name, and it alone.
+    def rows(self) -> "list[Row]":
+        """What is trained one after the other: each variant or, without any, each stage.
 
-        >>> [name for name, _ in Scenario(parallel=Parallel(stages=("ddp", "zero3"))).rows]
-        ['', '']
+        >>> [(row.stage, row.claims.volume) for row in Scenario(
+        ...     parallel=Parallel(stages=("ddp", "zero3")), check=Check(volumes=(2, 3))).rows]
+        [('ddp', 2), ('zero3', 3)]
         """
         named = [(variant.name, variant.applied(self.parallel)) for variant in self.variant]
         alone = [("", dataclasses.replace(self.parallel, stages=(stage,))) for stage in self.parallel.stages]
-        check = dataclasses.replace(self.check, volumes=(), messages=())
-        return [
-            (name, dataclasses.replace(self, parallel=parallel, variant=(), check=check))
-            for name, parallel in named or alone
-        ]
+        return [self._row(number, name, parallel) for number, (name, parallel) in enumerate(named or alone)]
 
-    @property
-    def groups(self) -> list[list[int]]:
+    def _row(self, number: int, name: str, parallel: Parallel) -> Row:
+        (stage,) = parallel.stages
+        claims = Claims(
+            volume=self.check.volumes[number] if self.check.volumes else None,
+            messages=self.check.messages[number] if self.check.messages else None,
+            does_not_fit=stage in self.check.does_not_fit,
+            test_accuracy=self.check.test_accuracy,
+            reference=self.check.reference,
+        )
+        return Row(
+            name, stage, self.world.ranks, self.world.memory_limit_mb, self.model, self.train, parallel,
+            self._layers(parallel), claims,
+        )
+
+    def _layers(self, parallel: Parallel) -> tuple[tuple[int, ...], ...]:
         """The layers of each unit; raises `ScenarioError` where a unit would be frozen in part."""
-        layers = len(self.model.hidden) + 1
-        match self.parallel.units:
+        layers = tuple(range(len(self.model.hidden) + 1))
+        found: tuple[tuple[int, ...], ...]
+        match parallel.units:
             case "layer":
-                found = [[layer] for layer in range(layers)]
+                found = tuple((layer,) for layer in layers)
             case "model":
-                found = [list(range(layers))]
+                found = (layers,)
             case units:
-                found = [list(unit) for unit in units if not isinstance(unit, str)]
+                found = tuple(unit for unit in units if not isinstance(unit, str))
+        frozen = set(self.model.frozen)
         for unit in found:
-            if 0 < len(set(unit) & set(self.model.frozen)) < len(unit):
+            if 0 < len(frozen & set(unit)) < len(unit):
                 raise self.origin.error(
-                    f"the unit of layers {unit} is frozen in part; freeze all of it or none, or change parallel.units",
-                    ("model", "frozen"), ("parallel", "units"),
+                    f"the unit of layers {list(unit)} is frozen in part; freeze all of it or none, or change "
+                    "parallel.units", ("model", "frozen"), ("parallel", "units"),
                 )
         return found
 

@@ -1,31 +1,51 @@
-"""The stages, in one visible table."""
+"""The stages, in one visible table: what is true of each stands here, and everyone who needs to know asks it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from zerosim.allocation import Kind
 from zerosim.autograd.tape import Total
 from zerosim.stages import ddp, zero1, zero2, zero3
-from zerosim.stages.replica import Batch, Initial, Replica
+from zerosim.stages.replica import Batch, Replica
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What a rank keeps, what it does in a step, and how far the variants apply to it."""
+    """One way to share the work and the memory of a model's states among ranks."""
 
+    key: str
+    """As scenarios name it."""
     title: str
-    keep: Callable[[Replica, Initial], None]
+    also: str
+    """As others call it."""
     step: Callable[[Replica, Batch], Total]
-    publishes: bool
-    """Whether a rank updates 1/N of weights that all keep."""
-    gathers: bool
-    """Whether weights are gathered before use."""
+    sharded: tuple[Kind, ...]
+    """The model states of which a rank keeps 1/N; it keeps all of the others."""
     may_reduce_parts: bool
     """Whether each micro-batch can be reduced by itself."""
 
+    @property
+    def gathers(self) -> bool:
+        """Whether weights are gathered before use."""
+        return "parameters" in self.sharded
+
+    @property
+    def publishes(self) -> bool:
+        """Whether a rank updates 1/N of weights that all keep."""
+        return "optimizer" in self.sharded and not self.gathers
+
+    @property
+    def shares_updates(self) -> bool:
+        """Whether a rank updates only its own 1/N, and so needs to hear of the others' gradients for the norm."""
+        return "optimizer" in self.sharded
+
 
 STAGES: dict[str, Stage] = {
-    "ddp": Stage("DDP", ddp.keep, ddp.step, publishes=False, gathers=False, may_reduce_parts=False),
-    "zero1": Stage("Stage I", zero1.keep, zero1.step, publishes=True, gathers=False, may_reduce_parts=False),
-    "zero2": Stage("Stage II", zero2.keep, zero2.step, publishes=True, gathers=False, may_reduce_parts=True),
-    "zero3": Stage("Stage III", zero3.keep, zero3.step, publishes=False, gathers=True, may_reduce_parts=True),
+    stage.key: stage
+    for stage in (
+        Stage("ddp", "DDP", "ZeRO-0", ddp.step, ddp.SHARDED, may_reduce_parts=False),
+        Stage("zero1", "Stage I", "ZeRO-1", zero1.step, zero1.SHARDED, may_reduce_parts=False),
+        Stage("zero2", "Stage II", "ZeRO-2", zero2.step, zero2.SHARDED, may_reduce_parts=True),
+        Stage("zero3", "Stage III", "ZeRO-3, FULL_SHARD", zero3.step, zero3.SHARDED, may_reduce_parts=True),
+    )
 }

@@ -4,24 +4,21 @@
     1. run forward and backward passes
     2. reduce-scatter gradients
     3. all-gather gradients                    (2 and 3 together are an all-reduce)
-    4. compute weight updates and apply them, the same ones on every rank
+    4. unscale and clip gradients, if asked to, by their norm: every rank has all of them
+    5. compute weight updates and apply them, the same ones on every rank
 """
 
+from zerosim.allocation import Kind
 from zerosim.autograd.tape import Total
-from zerosim.stages.replica import Batch, Initial, Replica
+from zerosim.stages.replica import Batch, Replica
 
-
-def keep(replica: Replica, initial: Initial) -> None:
-    """Before the first step: what this rank keeps of the weights and of the optimizer state."""
-    for unit in replica.units:                                            # 0
-        replica.weights[unit] = replica.filled(unit, initial(unit))
-        replica.begin_state(unit, initial(unit), replica.weights[unit])
+SHARDED: tuple[Kind, ...] = ()                                            # 0
 
 
 def step(replica: Replica, batch: Batch) -> Total:
     """One step: the weights are then those of the next, and what is returned is this rank's part of the loss."""
-    tape, weights = replica.tape, replica.weights
-    replica.begin(batch)
+    tape, weights = replica.tape, replica.state.weights
+    replica.zero_grad(batch)
 
     activations = batch.inputs                                            # 1
     for unit in replica.units:
@@ -35,7 +32,7 @@ def step(replica: Replica, batch: Batch) -> Total:
         replica.keep(unit, gradient)
         del gradient
 
-    replica.settle(whole=True)
+    replica.unscale_and_clip()                                            # 4
     for unit in replica.units:
-        replica.update(unit, weights[unit])                               # 4
+        replica.update(unit, weights[unit])                               # 5
     return loss

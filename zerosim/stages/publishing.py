@@ -11,14 +11,14 @@ With 16-bit weights the third is another computation by its nature: updates are 
 from zerosim.allocation import Array
 from zerosim.model import Unit
 from zerosim.sharding import split
-from zerosim.stages.replica import Publication, Replica
+from zerosim.stages.replica import Publishing, Replica
 
 
 class Weights:
     """All-gather weights."""
 
     def update(self, replica: Replica, unit: Unit, weights: Array) -> None:
-        replica.apply_rule(unit, weights)
+        replica.optimizer_step(unit, weights)
 
     def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
         replica.all_gather(full)
@@ -28,7 +28,7 @@ class Broadcasts:
     """A broadcast from every owner."""
 
     def update(self, replica: Replica, unit: Unit, weights: Array) -> None:
-        replica.apply_rule(unit, weights)
+        replica.optimizer_step(unit, weights)
 
     def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
         for root, chunk in enumerate(split(full, replica.comm.size)):
@@ -43,13 +43,13 @@ class Updates:
 
     def update(self, replica: Replica, unit: Unit, weights: Array) -> None:
         pending = replica.full(unit, "buffers")
-        replica.compute_updates(unit, weights, out=replica.own(pending))
+        replica.optimizer_differences(unit, weights, out=replica.own(pending))
         self._pending[unit] = pending
 
     def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
         updates = replica.all_gather(self._pending.pop(unit))
         assert updates is not None
-        replica.rule.apply(unit, 0, full, updates, step=replica.step)
+        replica.rule.apply(unit, 0, full, updates, step=replica.state.step)
 
 
-PUBLICATIONS: dict[str, type[Publication]] = {"weights": Weights, "broadcasts": Broadcasts, "updates": Updates}
+PUBLISHING: dict[str, type[Publishing]] = {"weights": Weights, "broadcasts": Broadcasts, "updates": Updates}

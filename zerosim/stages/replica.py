@@ -1,12 +1,12 @@
-"""What one rank trains with, the model states that its stage keeps there, and the verbs that stages are written in.
+"""What one rank trains with: its tools, the state it keeps, and the verbs that stages are written in.
 
-A flat buffer is full (one unit, padded, as `sharding` cuts it) or a shard (this rank's chunk of it). Which of the two
-stands in `weights`, `gradients` and `optimizer` between steps is all that tells the stages apart; the files beside
-this one say it. A frozen unit has weights and nothing else: the verbs for gradients and updates pass over it.
+A flat buffer is full (one unit, padded, as `sharding` cuts it) or a shard (this rank's chunk of it); its layout says
+which. A frozen unit has weights and nothing else: the verbs for gradients and updates pass over it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -16,8 +16,9 @@ from zerosim.allocation import Allocator, Array, Kind
 from zerosim.autograd.tape import Tape, Total
 from zerosim.comm import Communicator, Payload
 from zerosim.model import Unit
-from zerosim.scaling import Scaling, square_sum
-from zerosim.sharding import bounds, padded, split
+from zerosim.scaling import square_sum
+from zerosim.sharding import Layout, split
+from zerosim.stages.state import TrainingState
 from zerosim.updating import MASTER, Rule
 
 Initial = Callable[[Unit], Array]
@@ -45,19 +46,19 @@ class Collectives:
 
 
 @dataclass(frozen=True)
-class Manner:
-    """The variants a scenario may choose among, for the stages to which they apply."""
+class Reduction:
+    """How gradients are added, as a scenario chooses for the stages to which it applies."""
 
     wire: npt.DTypeLike = np.float32
     """In which dtype gradients travel, and are added over ranks."""
     accumulates_in_float32: bool = False
-    reduces_to_all: bool = False
+    to_all: bool = False
     """Whether all ranks get the sum of all gradients, as by an all-reduce."""
     part_by_part: bool = False
     """Whether each micro-batch is reduced by itself."""
 
 
-class Publication(Protocol):
+class Publishing(Protocol):
     """How updated weights reach the ranks that do not own them."""
 
     def update(self, replica: "Replica", unit: Unit, weights: Array) -> None: ...
@@ -65,45 +66,75 @@ class Publication(Protocol):
 
 
 class Gathering(Protocol):
-    """How a stage comes by the full weights of a unit of which it keeps a shard."""
+    """How a stage comes by the full weights of a unit of which it keeps a shard, and when it lets go of them."""
 
     def gather(self, replica: "Replica", unit: Unit) -> Array: ...
+    def prefetch(self, replica: "Replica", unit: Unit | None) -> None: ...
+    def reshard(self, replica: "Replica", unit: Unit, full: Array) -> None: ...
+
+
+def with_next(units: Sequence[Unit], *, then: Sequence[Unit] = ()) -> Iterator[tuple[Unit, Unit | None]]:
+    """Each unit and the one that is wanted next: of `units`, after the last of them the first of `then`.
+
+    >>> list(with_next("ab", then="cd")), list(with_next("ab"))
+    ([('a', 'b'), ('b', 'c')], [('a', 'b'), ('b', None)])
+    """
+    return zip(units, [*units[1:], next(iter(then), None)], strict=True)
 
 
 @dataclass(eq=False)
 class Replica:
-    """One rank's tools, and its model states, a buffer for each unit."""
+    """One rank's tools, and its training state."""
 
     comm: Communicator
     units: Sequence[Unit]
     loss_name: str
     tape: Tape
     rule: Rule
-    scaling: Scaling
-    manner: Manner
+    reduction: Reduction
     collectives: Collectives
-    publication: Publication
+    publishing: Publishing
     gathering: Gathering
     allocate: Allocator
-
-    weights: dict[Unit, Array] = field(default_factory=dict)
-    gradients: dict[Unit, Array] = field(default_factory=dict)
-    accumulated: dict[Unit, Array] = field(default_factory=dict)
-    optimizer: dict[Unit, dict[str, Array]] = field(default_factory=dict)
-    step: int = 0
-    updates: int = 0
+    state: TrainingState
     factor: float | None = None
+    """What this step's gradients are multiplied by; None if the step is skipped."""
 
-    @property
+    @cached_property
     def backward_units(self) -> Sequence[Unit]:
         """The units that backward goes through: last first, down to the lowest that is trained."""
         trained = [index for index, unit in enumerate(self.units) if not unit.frozen]
         return list(reversed(self.units[trained[0] :])) if trained else []
 
+    def begin(self, initial: Initial) -> None:
+        """Before the first step: the states that the stage keeps, as it shards them."""
+        layouts = self.state.layouts
+        for unit in self.units:
+            weights = self.full(unit, "parameters")
+            weights[: unit.count] = initial(unit)
+            weights[unit.count :] = 0
+            if "parameters" in layouts.sharded:
+                weights = self.shard(unit, weights, "parameters")
+            self.state.weights[unit] = weights
+            if not unit.frozen:
+                self._begin_optimizer(unit, initial(unit))
+
+    def _begin_optimizer(self, unit: Unit, values: Array) -> None:
+        """Zeros in every slot, and a master copy of `values`."""
+        layout = self.state.layouts.of(unit, "optimizer")
+        self.state.optimizer[unit] = {}
+        for slot in self.rule.slots:
+            state = self.allocate(layout.length, np.float32, kind="optimizer", owner=unit.name)
+            state[:] = 0
+            if slot == MASTER:
+                mine = values[layout.start :][: layout.length]
+                state[: len(mine)] = mine
+            self.state.optimizer[unit][slot] = state
+
     def full(self, unit: Unit, kind: Kind, dtype: npt.DTypeLike | None = None) -> Array:
         """An uninitialised full buffer, in the precision of the weights if nothing else is said."""
-        count = padded(unit.count, self.comm.size)
-        return self.allocate(count, dtype or self.rule.precision.weights, kind=kind, owner=unit.name)
+        length = self.state.layouts.full(unit).length
+        return self.allocate(length, dtype or self.rule.precision.weights, kind=kind, owner=unit.name)
 
     def own(self, full: Array) -> Array:
         """This rank's chunk of a full buffer: a view."""
@@ -115,45 +146,32 @@ class Replica:
         own = self.own(full)
         return self._copied(unit.name, own, own.dtype, kind)
 
-    def filled(self, unit: Unit, values: Array) -> Array:
-        """A full buffer of weights that holds `values`; its padding is zero."""
-        full = self.full(unit, "parameters")
-        full[: unit.count] = values
-        full[unit.count :] = 0
-        return full
+    def zero_grad(self, batch: Batch) -> None:
+        """Begin a step: let go of the last one's gradients."""
+        self.state.gradients.clear()
+        self.state.accumulated.clear()
+        self.state.gradient_layouts.clear()
+        self.state.step = batch.step
+        self.tape.loss_scale = self.state.scaling.loss_scale
 
-    def begin_state(self, unit: Unit, values: Array, weights: Array) -> None:
-        """The optimizer state that belongs to `weights`, full or a shard: zeros, and a master copy of `values`."""
-        if unit.frozen:
-            return
-        self.optimizer[unit] = {}
-        for slot in self.rule.slots:
-            state = self.allocate(len(weights), np.float32, kind="optimizer", owner=unit.name)
-            state[:] = 0
-            if slot == MASTER:
-                mine = values[self._start(unit, weights) :][: len(weights)]
-                state[: len(mine)] = mine
-            self.optimizer[unit][slot] = state
-
-    def parts(self, batch: Batch) -> Iterator[Batch]:
+    def parts(self, batch: Batch) -> list[Batch]:
         """What goes forward and backward at a time: all of this rank's micro-batches, or each by itself."""
-        self.begin(batch)
-        parts = [batch]
-        if self.manner.part_by_part:
-            pairs = zip(batch.inputs, batch.targets, strict=True)
-            parts = [Batch(batch.step, [x], [y], batch.samples) for x, y in pairs]
-        yield from parts
-
-    def begin(self, batch: Batch) -> None:
-        """Let go of the last step's gradients."""
-        self.gradients.clear()
-        self.accumulated.clear()
-        self.step = batch.step
-        self.tape.loss_scale = self.scaling.loss_scale
+        if not self.reduction.part_by_part:
+            return [batch]
+        pairs = zip(batch.inputs, batch.targets, strict=True)
+        return [Batch(batch.step, [x], [y], batch.samples) for x, y in pairs]
 
     def gather(self, unit: Unit) -> Array:
         """The full weights of a unit, for as long as the caller holds them."""
         return self.gathering.gather(self, unit)
+
+    def prefetch(self, unit: Unit | None) -> None:
+        """Let the weights of the unit that is wanted next come already, if the scenario asks for it."""
+        self.gathering.prefetch(self, unit)
+
+    def reshard(self, unit: Unit, full: Array) -> None:
+        """After forward: let go of full weights, unless the scenario keeps them until backward."""
+        self.gathering.reshard(self, unit, full)
 
     def reduce_scatter(self, gradient: Total) -> Array | None:
         """Add the ranks' gradients of a unit: in the full buffer returned, this rank's chunk is the sum."""
@@ -164,7 +182,7 @@ class Replica:
     def reduce(self, gradient: Total) -> Array | None:
         """Reduce-scatter or, where the scenario says so, all-reduce: then all of the full buffer is the sum."""
         full = self.reduce_scatter(gradient)
-        return self.all_gather(full) if self.manner.reduces_to_all else full
+        return self.all_gather(full) if self.reduction.to_all else full
 
     def all_gather(self, full: Array | None) -> Array | None:
         """Fill a full buffer from the chunk that each rank owns of it."""
@@ -172,71 +190,78 @@ class Replica:
             self.collectives.all_gather(self.comm, split(full, self.comm.size))
         return full
 
-    def keep(self, unit: Unit, gradient: Array | None) -> None:
+    def keep(self, unit: Unit, full: Array | None) -> None:
         """Keep a unit's gradient, added to what earlier parts of the batch left."""
-        if gradient is None:
-            return
-        if self.manner.accumulates_in_float32:
-            wide = self._copied(unit.name, gradient, np.float32, "gradients")
-            self._accumulate(self.accumulated, unit, wide)
-        narrow = self.rule.precision.weights
-        if gradient.dtype != narrow:
-            gradient = self._copied(unit.name, gradient, narrow, "gradients")
-        self._accumulate(self.gradients, unit, gradient)
+        if full is not None:
+            self._keep(unit, full, self.state.layouts.full(unit))
 
     def keep_shard(self, unit: Unit, full: Array | None) -> None:
         """As `keep`, but only this rank's chunk."""
         if full is not None:
-            self.keep(unit, self.shard(unit, full, "gradients"))
+            self._keep(unit, self.shard(unit, full, "gradients"), self.state.layouts.shard(unit))
 
-    def settle(self, *, whole: bool = False) -> None:
+    def _keep(self, unit: Unit, gradient: Array, layout: Layout) -> None:
+        self.state.gradient_layouts[unit] = layout
+        if self.reduction.accumulates_in_float32:
+            wide = self._copied(unit.name, gradient, np.float32, "gradients")
+            self._accumulate(self.state.accumulated, unit, wide)
+        narrow = self.rule.precision.weights
+        if gradient.dtype != narrow:
+            gradient = self._copied(unit.name, gradient, narrow, "gradients")
+        self._accumulate(self.state.gradients, unit, gradient)
+
+    def unscale_and_clip(self) -> None:
         """Agree on the factor for all gradients, or to skip this update: from their norm, if anything asks for it.
 
-        `whole`: every rank has the sums of all chunks, not just of its own.
+        Where every rank has all sums nobody needs to be asked; otherwise each shard's part of the norm is all-gathered.
         """
         sums: Iterable[float] = ()
-        if self.scaling.needs_norm:
-            sums = self._square_sums() if whole else self._gathered_square_sums()
-        self.factor = self.scaling.factor(sums)
-        self.updates += self.factor is not None
+        if self.state.scaling.needs_norm:
+            alone = "optimizer" not in self.state.layouts.sharded
+            sums = self._square_sums() if alone else self._gathered_square_sums()
+        self.factor = self.state.scaling.factor(sums)
+        self.state.updates += self.factor is not None
 
     def update(self, unit: Unit, weights: Array) -> None:
-        """Compute this step's updates of `weights`, full or this rank's chunk, and apply them."""
+        """Compute this step's updates of `weights`, laid out as the optimizer state is, and apply them."""
         if not unit.frozen and self.factor is not None:
-            self.publication.update(self, unit, weights)
+            self.publishing.update(self, unit, weights)
 
     def publish(self, unit: Unit, full: Array) -> None:
         """Let every rank have all updated weights of a unit, of which each has updated its chunk."""
         if not unit.frozen and self.factor is not None:
-            self.publication.publish(self, unit, full)
+            self.publishing.publish(self, unit, full)
 
-    def apply_rule(self, unit: Unit, weights: Array) -> None:
+    def optimizer_step(self, unit: Unit, weights: Array) -> None:
         """One optimizer step in place."""
         self.rule.update(
-            unit, self._start(unit, weights), weights, self._gradient_of(unit, weights), self.optimizer[unit],
-            step=self.step, count=self.updates, factor=self.factor or 0.0,
+            unit, self._start(unit), weights, self._gradient_to_apply(unit), self.state.optimizer[unit],
+            step=self.state.step, count=self.state.updates, factor=self.factor or 0.0,
         )
 
-    def compute_updates(self, unit: Unit, weights: Array, out: Array) -> None:
+    def optimizer_differences(self, unit: Unit, weights: Array, out: Array) -> None:
         """The same step, left in `out` instead."""
         self.rule.differences(
-            unit, self._start(unit, weights), weights, self._gradient_of(unit, weights), self.optimizer[unit],
-            step=self.step, count=self.updates, factor=self.factor or 0.0, out=out,
+            unit, self._start(unit), weights, self._gradient_to_apply(unit), self.state.optimizer[unit],
+            step=self.state.step, count=self.state.updates, factor=self.factor or 0.0, out=out,
         )
 
-    def _gradient_of(self, unit: Unit, weights: Array) -> Array:
-        kept = self.accumulated if self.manner.accumulates_in_float32 else self.gradients
-        gradient = kept[unit]
-        return gradient if len(gradient) == len(weights) else self.own(gradient)
+    def _start(self, unit: Unit) -> int:
+        return self.state.layouts.of(unit, "optimizer").start
 
-    def _start(self, unit: Unit, weights: Array) -> int:
-        whole = len(weights) == padded(unit.count, self.comm.size)
-        return 0 if whole else self.comm.rank * len(weights)
+    def _reduced(self) -> dict[Unit, Array]:
+        """The gradients that the optimizer reads."""
+        return self.state.accumulated if self.reduction.accumulates_in_float32 else self.state.gradients
+
+    def _gradient_to_apply(self, unit: Unit) -> Array:
+        layout = self.state.gradient_layouts[unit]
+        part: Array = layout.part(self._reduced()[unit], self.state.layouts.of(unit, "optimizer"))
+        return part
 
     def _rounded_for_the_wire(self, full: Array) -> Array:
-        if full.dtype == self.manner.wire:
+        if full.dtype == self.reduction.wire:
             return full
-        return self._copied("wire", full, self.manner.wire, "gradients")
+        return self._copied("wire", full, self.reduction.wire, "gradients")
 
     def _copied(self, owner: str, array: Array, dtype: npt.DTypeLike, kind: Kind) -> Array:
         copy = self.allocate(len(array), dtype, kind=kind, owner=owner)
@@ -250,15 +275,14 @@ class Replica:
             kept[unit] = gradient
 
     def _chunk_sums(self, chunk: int) -> list[float]:
-        """The sum of squares of one chunk of each trained unit."""
+        """The sum of squares of one chunk of each trained unit, without padding."""
         sums = []
         for unit in self.units:
             if not unit.frozen:
-                kept = self.accumulated if self.manner.accumulates_in_float32 else self.gradients
-                start, stop = bounds(unit.count, self.comm.size)[chunk]
-                held = kept[unit]
-                whole = len(held) == padded(unit.count, self.comm.size)
-                sums.append(square_sum(held[start:stop] if whole else held[: stop - start]))
+                layout = self.state.gradient_layouts[unit]
+                wanted = replace(layout, first=chunk, last=chunk + 1)
+                held = layout.part(self._reduced()[unit], wanted)
+                sums.append(square_sum(held[: max(unit.count - wanted.start, 0)]))
         return sums
 
     def _square_sums(self) -> Iterator[float]:

@@ -3,24 +3,22 @@
     0. every rank keeps all weights, its shard of the gradients, and its shard of the optimizer state
     1. run forward and backward passes
     2. reduce-scatter each unit's gradient as soon as it is there, and release all but the shard
-    3. compute and apply the weight updates of this rank's shard
-    4. all-gather weights
+    3. unscale and clip gradients, if asked to, by their norm: all-gather what each shard adds to it
+    4. compute and apply the weight updates of this rank's shard
+    5. all-gather weights
 """
 
+from zerosim.allocation import Kind
 from zerosim.autograd.tape import Total
-from zerosim.stages.replica import Batch, Initial, Replica
+from zerosim.stages.replica import Batch, Replica
 
-
-def keep(replica: Replica, initial: Initial) -> None:
-    """Before the first step: what this rank keeps of the weights and of the optimizer state."""
-    for unit in replica.units:                                            # 0
-        replica.weights[unit] = replica.filled(unit, initial(unit))
-        replica.begin_state(unit, initial(unit), replica.own(replica.weights[unit]))
+SHARDED: tuple[Kind, ...] = ("optimizer", "gradients")                    # 0
 
 
 def step(replica: Replica, batch: Batch) -> Total:
     """One step: the weights are then those of the next, and what is returned is this rank's part of the loss."""
-    tape, weights, loss = replica.tape, replica.weights, None
+    tape, weights, loss = replica.tape, replica.state.weights, None
+    replica.zero_grad(batch)
 
     for part in replica.parts(batch):
         activations = part.inputs                                         # 1
@@ -34,8 +32,8 @@ def step(replica: Replica, batch: Batch) -> Total:
             replica.keep_shard(unit, gradient)
             del gradient
 
-    replica.settle()
+    replica.unscale_and_clip()                                            # 3
     for unit in replica.units:
-        replica.update(unit, replica.own(weights[unit]))                  # 3
-        replica.publish(unit, weights[unit])                              # 4
+        replica.update(unit, replica.own(weights[unit]))                  # 4
+        replica.publish(unit, weights[unit])                              # 5
     return loss

@@ -6,41 +6,44 @@
     2. backward, for each unit, last first:
          all-gather its weights, use them, release them
          reduce-scatter its gradient, and release all but the shard
-    3. compute and apply the weight updates of this rank's shard
+    3. unscale and clip gradients, if asked to, by their norm: all-gather what each shard adds to it
+    4. compute and apply the weight updates of this rank's shard
+
+If asked to, the next unit's all-gather begins while this unit computes, or a unit's weights stay from 1 until 2.
 """
 
+from zerosim.allocation import Kind
 from zerosim.autograd.tape import Total
-from zerosim.stages.replica import Batch, Initial, Replica
+from zerosim.stages.replica import Batch, Replica, with_next
 
-
-def keep(replica: Replica, initial: Initial) -> None:
-    """Before the first step: what this rank keeps of the weights and of the optimizer state."""
-    for unit in replica.units:                                            # 0
-        replica.weights[unit] = replica.shard(unit, replica.filled(unit, initial(unit)), "parameters")
-        replica.begin_state(unit, initial(unit), replica.weights[unit])
+SHARDED: tuple[Kind, ...] = ("optimizer", "gradients", "parameters")      # 0
 
 
 def step(replica: Replica, batch: Batch) -> Total:
     """One step: the weights are then those of the next, and what is returned is this rank's part of the loss."""
-    tape, shards, loss = replica.tape, replica.weights, None
+    tape, shards, loss = replica.tape, replica.state.weights, None
+    replica.zero_grad(batch)
 
     for part in replica.parts(batch):
         activations = part.inputs
-        for unit in replica.units:                                        # 1
+        for unit, upcoming in with_next(replica.units, then=replica.backward_units):  # 1
             weights = replica.gather(unit)
+            replica.prefetch(upcoming)
             activations = tape.forward(unit, weights, activations)
+            replica.reshard(unit, weights)
             del weights
         loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
 
-        for unit in replica.backward_units:                               # 2
+        for unit, upcoming in with_next(replica.backward_units):          # 2
             weights = replica.gather(unit)
+            replica.prefetch(upcoming)
             upstream, gradient = tape.backward(unit, weights, upstream)
             del weights
             gradient = replica.reduce_scatter(gradient)
             replica.keep_shard(unit, gradient)
             del gradient
 
-    replica.settle()
+    replica.unscale_and_clip()                                            # 3
     for unit in replica.units:
-        replica.update(unit, shards[unit])                                # 3
+        replica.update(unit, shards[unit])                                # 4
     return loss

@@ -10,9 +10,9 @@ from zerosim.autograd.tape import Tape
 from zerosim.comm import Communicator
 from zerosim.fingerprints import little_endian
 from zerosim.model import Unit
-from zerosim.recipe import Recipe
-from zerosim.sharding import padded, split
+from zerosim.sharding import Layout, full, split
 from zerosim.stages.replica import Replica
+from zerosim.training.batches import Batches
 
 
 @dataclass(frozen=True)
@@ -25,45 +25,43 @@ class Final:
     weights: dict[Unit, Array] | None
 
 
-def bring_home(
-    comm: Communicator, recipe: Recipe, replica: Replica, *, keep_weights: bool
-) -> Final:
+def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_weights: bool) -> Final:
     """Bring the model to rank 0, one unit at a time: digest it, test it and, if asked to, keep it."""
+    config, state = batches.config, replica.state
     weights_digest, optimizer_digest = hashlib.sha256(), hashlib.sha256()
     kept: dict[Unit, Array] = {}
-    x_test = recipe.dataset.x_test
-    outputs = []
-    if comm.rank == 0 and x_test is not None:
-        outputs = [x_test.astype(recipe.precision.weights, copy=False)]
-    tape = Tape(lowest=len(recipe.model.layers))
-    for unit in recipe.model.units:
-        weights = whole(comm, unit, replica.weights[unit])
+    outputs = batches.test_inputs() if comm.rank == 0 else []
+    tape = Tape(lowest=len(config.model.layers))
+    for unit in config.model.units:
+        weights = whole(comm, unit, state.weights[unit], state.layouts.of(unit, "parameters"))
         weights_digest.update(little_endian(weights))
         outputs = tape.forward(unit, weights, outputs)
         if keep_weights:
             kept[unit] = weights.copy()
-        states = [whole(comm, unit, state) for state in replica.optimizer.get(unit, {}).values()]
+        layout = state.layouts.of(unit, "optimizer")
+        slots = [whole(comm, unit, buffer, layout) for buffer in state.optimizer.get(unit, {}).values()]
         for start, stop in unit.layer_bounds:
-            for state in states:
-                optimizer_digest.update(little_endian(state[start:stop]))
+            for slot in slots:
+                optimizer_digest.update(little_endian(slot[start:stop]))
     return Final(
         weights_digest.hexdigest(),
         optimizer_digest.hexdigest(),
-        recipe.test(outputs[0]) if outputs else None,
+        batches.test(outputs[0]) if outputs else None,
         kept if keep_weights else None,
     )
 
 
-def whole(comm: Communicator, unit: Unit, buffer: Array) -> Array:
-    """On rank 0 the unpadded contents of `unit`, of which every rank passes its full buffer or its shard."""
-    if len(buffer) == padded(unit.count, comm.size):
+def whole(comm: Communicator, unit: Unit, buffer: Array, layout: Layout) -> Array:
+    """On rank 0 the unpadded contents of `unit`, of which every rank passes its buffer, all laid out alike."""
+    everything = full(unit.count, comm.size)
+    if layout == everything:
         return buffer[: unit.count]
     if comm.rank != 0:
         comm.send(buffer, to=0)
         return buffer[:0]
-    full = np.empty(padded(unit.count, comm.size), buffer.dtype)
-    chunks = split(full, comm.size)
+    gathered = np.empty(everything.length, buffer.dtype)
+    chunks = split(gathered, comm.size)
     chunks[0][:] = buffer
     for source in range(1, comm.size):
         comm.recv(into=chunks[source], source=source)
-    return full[: unit.count]
+    return gathered[: unit.count]

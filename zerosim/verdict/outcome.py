@@ -1,14 +1,17 @@
-"""What a run finds out: the records that reports read."""
+"""What a run comes to: its measurements beside what they should be, and every check that failed. Reports read this."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from zerosim.allocation import Array
-from zerosim.model import Unit
-from zerosim.recipe import Recipe
+from zerosim.model import Model, Unit
+from zerosim.scenario import Scenario
 from zerosim.stages import STAGES
-from zerosim.verdict import Divergence
+from zerosim.training.config import Config
+from zerosim.training.experiment import Experiment
+from zerosim.verdict.diagnosis import Divergence
 
 
 @dataclass(frozen=True)
@@ -93,12 +96,9 @@ class Shortage:
 
 @dataclass(frozen=True)
 class StageOutcome:
-    """What one stage computed, and whether it is what one process computes."""
+    """What one row computed, and whether it is what one process computes."""
 
-    name: str
-    """Of the row: the variant's, or the stage's title."""
-    recipe: Recipe
-    """Of the row alone."""
+    config: Config
     equal: bool | None
     """None when there was nothing to compare with."""
     compared_with: str | None
@@ -125,8 +125,13 @@ class StageOutcome:
     weights: dict[Unit, Array] | None
 
     @property
+    def name(self) -> str:
+        """Of the row: the variant's, or the stage's title."""
+        return self.config.name
+
+    @property
     def stage(self) -> str:
-        return self.recipe.stage
+        return self.config.row.stage
 
     def messages_in_a_step(self, steps: int) -> Fraction:
         """Those of the rank that sent the most; where steps were skipped, by the formula that traffic is held to."""
@@ -136,41 +141,82 @@ class StageOutcome:
 
 
 @dataclass(frozen=True)
-class RanksDigest:
-    """What a stage came to on another number of ranks."""
+class OtherRanks:
+    """What a row came to on another number of ranks."""
 
     ranks: int
-    name: str
-    weights_sha256: str
+    outcome: StageOutcome
+
+    @property
+    def name(self) -> str:
+        return self.outcome.name
+
+    @property
+    def weights_sha256(self) -> str:
+        return self.outcome.weights_sha256
+
+
+@dataclass(frozen=True)
+class RowOutcome:
+    """A row, and what it came to: what it computed, or that it did not fit."""
+
+    config: Config
+    trained: StageOutcome | None
+    shortage: Shortage | None = None
+    on_other_ranks: tuple[OtherRanks, ...] = ()
+
+    @property
+    def failures(self) -> list[str]:
+        """Each check of this row that did not hold, in words."""
+        claims = self.config.row.claims
+        if self.trained is None:
+            return [] if claims.does_not_fit else [str(self.shortage)]
+        return [
+            *faults(self.trained),
+            *(["fits after all"] if claims.does_not_fit else []),
+            *broken_claims(self.trained),
+            *other_bits(self.trained, self.on_other_ranks),
+        ]
 
 
 @dataclass(frozen=True)
 class Outcome:
     """All that a run found out, on rank 0."""
 
-    recipe: Recipe
-    stages: list[StageOutcome]
-    on_other_ranks: list[RanksDigest] = field(default_factory=list)
-    shortages: dict[str, Shortage] = field(default_factory=dict)
+    experiment: Experiment
+    rows: list[RowOutcome]
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.experiment.scenario
+
+    @property
+    def model(self) -> Model:
+        """As wide and deep in every row; rows may group its layers otherwise."""
+        return self.experiment.rows[0].model
+
+    @property
+    def stages(self) -> list[StageOutcome]:
+        """The rows that were trained."""
+        return [row.trained for row in self.rows if row.trained is not None]
+
+    @property
+    def shortages(self) -> list[tuple[Config, Shortage]]:
+        """The rows that did not fit, and what they needed."""
+        return [(row.config, row.shortage) for row in self.rows if row.shortage is not None]
+
+    @property
+    def on_other_ranks(self) -> list[OtherRanks]:
+        """What rows came to on other numbers of ranks."""
+        return [other for row in self.rows for other in row.on_other_ranks]
 
     @property
     def failures(self) -> list[tuple[str, str]]:
-        """Each check that did not hold: the stage, and what is wrong with it."""
-        check = self.recipe.scenario.check
-        failed = [(stage.name, what) for stage in self.stages for what in self._faults(stage)]
-        unexpected = {name: each for name, each in self.shortages.items() if name not in check.does_not_fit}
-        failed += [(STAGES[name].title, str(shortage)) for name, shortage in unexpected.items()]
-        failed += [(STAGES[name].title, "fits after all") for name in check.does_not_fit if name not in self.shortages]
-        if check.same_weights is not None and check.same_weights != self.same_weights:
+        """Each check that did not hold: the row, and what is wrong with it."""
+        failed = [(row.config.name, what) for row in self.rows for what in row.failures]
+        claimed = self.scenario.check.same_weights
+        if claimed is not None and claimed != self.same_weights:
             failed.append(("all rows", f"weights are {'the same' if self.same_weights else 'not the same'}"))
-        for stage, wanted in zip(self.stages, check.volumes, strict=False):
-            if round(stage.volume, 6) != round(wanted, 6):
-                failed.append((stage.name, f"sends {stage.volume:.4g} P (N−1)/N, not {wanted:.4g}"))
-        steps = self.recipe.scenario.train.steps
-        for stage, most in zip(self.stages, check.messages, strict=False):
-            sent = stage.messages_in_a_step(steps)
-            if sent != most:
-                failed.append((stage.name, f"sends {float(sent):g} messages a step, not {most}"))
         return failed
 
     @property
@@ -182,24 +228,40 @@ class Outcome:
     def passed(self) -> bool:
         return not self.failures
 
-    def _faults(self, stage: StageOutcome) -> list[str]:
-        wanted = self.recipe.scenario.check.test_accuracy
-        differing = [
-            str(other.ranks) for other in self.on_other_ranks
-            if other.name == stage.name and other.weights_sha256 != stage.weights_sha256
-        ]
-        stepped = self.recipe.scenario.train.steps > 0
-        checks: list[tuple[Any, str]] = [
-            (stage.equal is False, "bits differ"),
-            (stage.disagreement, stage.disagreement or ""),
-            (not all(rank.holds for rank in stage.traffic), miscounted(stage)),
-            (stepped and not all(rank.rests for rank in stage.memory), f"bytes kept are not the formula's{who(stage)}"),
-            (stepped and not all(rank.peaks for rank in stage.memory),
-             f"more is alive at the peak than should be: {too_much(stage)}"),
-            (wanted and stage.test is not None and stage.test < wanted, f"test accuracy is below {wanted:.2%}"),
-            (differing, f"other bits on {', '.join(differing)} ranks"),
-        ]
-        return [what for failed, what in checks if failed]
+
+def faults(stage: StageOutcome) -> list[str]:
+    """What is wrong with a row whatever is claimed of it."""
+    stepped = stage.config.steps > 0
+    checks: list[tuple[Any, str]] = [
+        (stage.equal is False, "bits differ"),
+        (stage.disagreement, stage.disagreement or ""),
+        (not all(rank.holds for rank in stage.traffic), miscounted(stage)),
+        (stepped and not all(rank.rests for rank in stage.memory), f"bytes kept are not the formula's{who(stage)}"),
+        (stepped and not all(rank.peaks for rank in stage.memory),
+         f"more is alive at the peak than should be: {too_much(stage)}"),
+    ]
+    return [what for failed, what in checks if failed]
+
+
+def broken_claims(stage: StageOutcome) -> list[str]:
+    """What a scenario says of this row and is not so."""
+    claims, steps = stage.config.row.claims, stage.config.steps
+    found = []
+    if claims.test_accuracy and stage.test is not None and stage.test < claims.test_accuracy:
+        found.append(f"test accuracy is {stage.test:.2%}, below {claims.test_accuracy:.2%}")
+    if claims.volume is not None and round(stage.volume, 6) != round(claims.volume, 6):
+        found.append(f"sends {stage.volume:.4g} P (N−1)/N, not {claims.volume:.4g}")
+    sent = stage.messages_in_a_step(steps)
+    if claims.messages is not None and sent != claims.messages:
+        found.append(f"sends {float(sent):g} messages a step, not {claims.messages}")
+    return found
+
+
+def other_bits(stage: StageOutcome, others: Sequence[OtherRanks]) -> list[str]:
+    """What is wrong with the row on other numbers of ranks."""
+    differing = [str(other.ranks) for other in others if other.weights_sha256 != stage.weights_sha256]
+    found = [f"other bits on {', '.join(differing)} ranks"] if differing else []
+    return found + [f"on {other.ranks} ranks: {what}" for other in others for what in faults(other.outcome)]
 
 
 def who(stage: StageOutcome) -> str:

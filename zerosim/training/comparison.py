@@ -1,4 +1,4 @@
-"""The verdict: is what each rank holds, after every step, byte for byte what one process holds that trains alone?
+"""Is what each rank holds, after every step, byte for byte what one process holds that trains alone?
 
 Rank 0 trains alone once and publishes a fingerprint of every step. Then each rank compares what it holds with
 the fingerprints by itself, so that checking moves no weights, and keeps the first thing that differs. Only when
@@ -23,11 +23,12 @@ from zerosim.fingerprints import Digest, digest
 from zerosim.model import Unit
 from zerosim.optim import with_one_nan
 from zerosim.reference import Snapshot
-from zerosim.sharding import chunk_length, padded, split
+from zerosim.sharding import padded, split
 from zerosim.stages.replica import Replica
+from zerosim.stages.state import ACCUMULATED, GRADIENT
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
-WEIGHTS, GRADIENT, ACCUMULATED = "weights", "gradient", "accumulated gradient"
+WEIGHTS = "weights"
 
 
 @dataclass(frozen=True)
@@ -54,26 +55,6 @@ class Evidence:
     def place(self) -> tuple[int, int, int, int]:
         """Where in the run: the earliest step first; in it the loss, then units in model order."""
         return self.step, -1 if self.unit is None else self.unit, self.chunk, self.rank
-
-
-@dataclass(frozen=True)
-class Divergence:
-    """The first element that differs: where, both values, and how many ULPs apart they are."""
-
-    step: int
-    layer: int | None
-    parameter: str
-    index: tuple[int, ...]
-    ours: float
-    reference: float
-    ours_bits: str
-    """In hexadecimal, as is `reference_bits`: what tells one NaN from another, and −0 from 0."""
-    reference_bits: str
-    ulps: int | None
-    rank: int
-    state: str | None
-    differing_elements: int
-    chunk: int
 
 
 def fingerprint(units: Sequence[Unit], snapshot: Snapshot, ranks: int, *, last: bool) -> Fingerprint:
@@ -155,24 +136,17 @@ class Checker:
 
 def held_chunks(replica: Replica, sums_everywhere: bool) -> Iterator[tuple[int, str, int, Array]]:
     """All that a rank holds: the unit's number, what it is, the chunk's number, and its elements with padding."""
+    state = replica.state
     for number, unit in enumerate(replica.units):
-        held = {WEIGHTS: replica.weights[unit], **replica.optimizer.get(unit, {})}
-        summed = {GRADIENT: replica.gradients.get(unit), ACCUMULATED: replica.accumulated.get(unit)}
-        for what, buffer in held.items():
-            for chunk, values in chunks_of(replica, unit, buffer):
-                yield number, what, chunk, values
-        for what, gradient in summed.items():
-            for chunk, values in chunks_of(replica, unit, gradient) if gradient is not None else ():
+        for chunk, values in state.layouts.of(unit, "parameters").chunks(state.weights[unit]):
+            yield number, WEIGHTS, chunk, values
+        for slot, buffer in state.optimizer.get(unit, {}).items():
+            for chunk, values in state.layouts.of(unit, "optimizer").chunks(buffer):
+                yield number, slot, chunk, values
+        for what, gradient in state.gradients_of(unit).items():
+            for chunk, values in state.gradient_layouts[unit].chunks(gradient):
                 if sums_everywhere or chunk == replica.comm.rank:
                     yield number, what, chunk, comparable(what, values)
-
-
-def chunks_of(replica: Replica, unit: Unit, buffer: Array) -> Iterator[tuple[int, Array]]:
-    """The number and the elements, with padding, of each chunk in a full buffer or a shard."""
-    if len(buffer) == padded(unit.count, replica.comm.size):
-        yield from enumerate(split(buffer, replica.comm.size))
-    else:
-        yield replica.comm.rank, buffer
 
 
 def disagreement(comm: Communicator, replica: Replica, sums_everywhere: bool) -> str | None:
@@ -192,81 +166,7 @@ def disagreement(comm: Communicator, replica: Replica, sums_everywhere: bool) ->
     return None
 
 
-def locate(units: Sequence[Unit], evidence: Evidence, snapshot: Snapshot, ranks: int) -> Divergence:
-    """The first element in which `evidence` differs from the reference's snapshot of the same step."""
-    if evidence.unit is None:
-        ours, expected, start = evidence.values, snapshot.loss, 0
-    else:
-        unit = units[evidence.unit]
-        flat = with_padding(states(snapshot, unit)[evidence.what], ranks)
-        start = evidence.chunk * chunk_length(unit.count, ranks)
-        ours, expected = evidence.values, comparable(evidence.what, split(flat, ranks)[evidence.chunk])
-    differs = np.flatnonzero(bit_pattern(ours) != bit_pattern(expected))
-    first = int(differs[0])
-    layer, parameter, index = (
-        (None, "loss", ())
-        if evidence.unit is None
-        else element(units[evidence.unit], start + first)
-    )
-    return Divergence(
-        step=evidence.step,
-        layer=layer,
-        parameter=parameter,
-        index=index,
-        ours=float(ours[first]),
-        reference=float(expected[first]),
-        ours_bits=hexadecimal(ours[first]),
-        reference_bits=hexadecimal(expected[first]),
-        ulps=ulps_apart(ours[first], expected[first]),
-        rank=evidence.rank,
-        state=None if evidence.what in (WEIGHTS, "loss") else evidence.what,
-        differing_elements=len(differs),
-        chunk=evidence.chunk,
-    )
-
-
-def element(unit: Unit, offset: int) -> tuple[int, str, tuple[int, ...]]:
-    """Layer number, parameter name and index of an element of a unit's flat buffer; behind its end lies padding."""
-    for parameter in unit.parameters:
-        if parameter.start <= offset < parameter.start + parameter.count:
-            _, layer, name = parameter.name.split(".")
-            index = np.unravel_index(offset - parameter.start, parameter.shape)
-            return int(layer), name, tuple(int(i) for i in index)
-    return unit.layers[-1].index, "padding", (offset - unit.count,)
-
-
-def bit_pattern(values: Array) -> Array:
-    """The same bytes as unsigned integers.
-
-    >>> bit_pattern(np.array([0.0, -0.0], np.float32)).tolist()
-    [0, 2147483648]
-    """
-    return np.atleast_1d(values).view(f"u{values.dtype.itemsize}")
-
-
-def hexadecimal(value: Any) -> str:
-    """The bits of one number.
-
-    >>> hexadecimal(np.float32(-0.0))
-    '0x80000000'
-    """
-    return f"0x{int(bit_pattern(np.asarray(value))[0]):0{2 * value.dtype.itemsize}x}"
-
-
-def ulps_apart(ours: Any, reference: Any) -> int | None:
-    """How many representable numbers lie between two floats of one dtype, the further one included.
-
-    0 for −0 against +0, which are different bytes for the same number; None when either is NaN.
-
-    >>> ulps_apart(np.float32(1.0), np.nextafter(np.float32(1.0), np.float32(2.0)))
-    1
-    """
-    if np.isnan(ours) or np.isnan(reference):
-        return None
-    return abs(_place_on_the_number_line(ours) - _place_on_the_number_line(reference))
-
-
-def _place_on_the_number_line(value: Any) -> int:
-    bits = int(bit_pattern(np.asarray(value))[0])
-    sign = 1 << (value.dtype.itemsize * 8 - 1)
-    return -(bits - sign) if bits & sign else bits
+def first_of(found: Sequence[Evidence | None] | None) -> Evidence | None:
+    """The earliest of what the ranks have found, if any has."""
+    pieces = [each for each in found or [] if each is not None]
+    return min(pieces, key=lambda each: each.place, default=None)

@@ -1,0 +1,38 @@
+"""A row of a comparison: one stage with its variant keys, what all rows share, and what is claimed of it."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zerosim.scenario.schema import Model, Parallel, Train
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What a scenario says will be seen of one row; None where it says nothing."""
+
+    volume: float | None = None
+    messages: int | None = None
+    does_not_fit: bool = False
+    test_accuracy: float = 0.0
+    reference: bool = True
+    """That it computes what one process does, which is then trained."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a comparison. Rows are told apart by themselves, never by where they stand."""
+
+    name: str
+    """As the scenario gives it; empty where it gives none."""
+    stage: str
+    """A key of the table of stages."""
+    ranks: int
+    memory_limit_mb: int
+    model: "Model"
+    train: "Train"
+    parallel: "Parallel"
+    """With the row's own keys; its `stages` names this row's alone."""
+    layers: "tuple[tuple[int, ...], ...]"
+    """Of each unit."""
+    claims: Claims

@@ -1,0 +1,56 @@
+"""What one rank has between steps, and all that the next step needs of this one: what a checkpoint would save."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from zerosim.allocation import Array, Kind
+from zerosim.model import Unit
+from zerosim.scaling import Scaling
+from zerosim.sharding import Layout, full, shard
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """Which states `rank` has a shard of, and which it has in full."""
+
+    rank: int
+    size: int
+    sharded: tuple[Kind, ...]
+
+    def of(self, unit: Unit, kind: Kind) -> Layout:
+        """Of what this rank keeps of a unit."""
+        return self.shard(unit) if kind in self.sharded else self.full(unit)
+
+    def full(self, unit: Unit) -> Layout:
+        return full(unit.count, self.size)
+
+    def shard(self, unit: Unit) -> Layout:
+        return shard(unit.count, self.size, self.rank)
+
+
+@dataclass
+class TrainingState:
+    """Flat buffers for each unit, laid out as `layouts` says; frozen units have weights alone.
+
+    `accumulated` is what the optimizer reads instead of `gradients` where these add up in float32.
+    """
+
+    layouts: Layouts
+    scaling: Scaling
+    weights: dict[Unit, Array] = field(default_factory=dict)
+    gradients: dict[Unit, Array] = field(default_factory=dict)
+    accumulated: dict[Unit, Array] = field(default_factory=dict)
+    gradient_layouts: dict[Unit, Layout] = field(default_factory=dict)
+    """Of `gradients` and `accumulated`: what the step's own words for keeping them have said."""
+    optimizer: dict[Unit, dict[str, Array]] = field(default_factory=dict)
+    step: int = 0
+    updates: int = 0
+    """Steps that were not skipped."""
+
+    def gradients_of(self, unit: Unit) -> Mapping[str, Array]:
+        """What is kept of a unit's gradient, by the name that comparisons have for it."""
+        found = {GRADIENT: self.gradients, ACCUMULATED: self.accumulated}
+        return {name: held[unit] for name, held in found.items() if unit in held}
+
+
+GRADIENT, ACCUMULATED = "gradient", "accumulated gradient"

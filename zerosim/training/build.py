@@ -1,0 +1,86 @@
+"""A row's tools: the replica of one rank, and the one process that everything is compared with."""
+
+import numpy as np
+
+from zerosim.allocation import Allocator, Array
+from zerosim.autograd.tape import Tape
+from zerosim.collectives import ring, tree
+from zerosim.comm import Communicator
+from zerosim.instruments.traffic import Traffic
+from zerosim.model import Unit, initial
+from zerosim.reference import Alone, Arithmetic
+from zerosim.stages.adding import widening
+from zerosim.stages.gathering import KeptUntilBackward, Prefetched, WhenUsed
+from zerosim.stages.publishing import PUBLISHING
+from zerosim.stages.replica import Collectives, Gathering, Initial, Reduction, Replica
+from zerosim.stages.state import Layouts, TrainingState
+from zerosim.training.config import Config
+
+
+def initial_weights(config: Config) -> Initial:
+    """Of a unit before the first step: float32, the same on every rank, drawn from the seed."""
+
+    def drawn(unit: Unit) -> Array:
+        return initial(unit, config.row.train.seed)
+
+    return drawn
+
+
+def replica(
+    config: Config, traffic: Traffic, allocate: Allocator, second_channel: Communicator | None = None
+) -> Replica:
+    """One rank's tools, whose collectives `traffic` counts, before its states are begun.
+
+    What is prefetched travels in `second_channel`, where there is one.
+    """
+    addition = config.addition
+    accumulate = widening(addition.accumulate, allocate) if config.accumulates_in_float32 else addition.accumulate
+    return Replica(
+        comm=traffic,
+        units=config.model.units,
+        loss_name=config.model.loss,
+        tape=Tape(allocate, accumulate, config.model.lowest_trained),
+        rule=config.rule,
+        reduction=Reduction(
+            wire=config.wire,
+            accumulates_in_float32=config.accumulates_in_float32,
+            to_all=config.row.parallel.gradients == "all_reduce",
+            part_by_part=config.part_by_part,
+        ),
+        collectives=Collectives(
+            reduce_scatter=traffic.counted("reduce_scatter", addition.reduce_scatter),
+            all_gather=traffic.counted("all_gather", ring.all_gather),
+            gather_norms=traffic.counted("gather_norms", ring.all_gather),
+            broadcast=traffic.counted("broadcast", tree.broadcast),
+        ),
+        publishing=PUBLISHING[config.row.parallel.publish if config.stage.publishes else "weights"](),
+        gathering=gathering(config, second_channel),
+        allocate=allocate,
+        state=TrainingState(Layouts(traffic.rank, traffic.size, config.stage.sharded), config.scaling()),
+    )
+
+
+def gathering(config: Config, second_channel: Communicator | None) -> Gathering:
+    """How Stage III gathers weights."""
+    if config.row.parallel.prefetch:
+        return Prefetched(second_channel)
+    return WhenUsed() if config.row.parallel.reshard_after_forward else KeptUntilBackward()
+
+
+def reference(config: Config) -> Alone:
+    """The same training in one process."""
+    return Alone(
+        model=config.model,
+        initial=initial_weights(config),
+        rule=config.rule,
+        scaling=config.scaling,
+        ranks=config.ranks,
+        order=config.order,
+        arithmetic=Arithmetic(
+            accumulate=np.float32 if config.accumulates_in_float32 else config.precision.weights,
+            wire=config.wire,
+            accumulates_in_float32=config.accumulates_in_float32,
+            part_by_part=config.part_by_part,
+            publishes_updates=config.publishes_updates,
+        ),
+    )

@@ -1,0 +1,151 @@
+"""What a row trains and how, in the terms that stages, reference and formulas share: a model and no data."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from zerosim.model import Model, mlp
+from zerosim.optim import OPTIMIZERS, Hyperparameters
+from zerosim.orders import ORDERS, Order
+from zerosim.precision import PRECISIONS, Precision
+from zerosim.scaling import INITIAL_SCALE, Scaling
+from zerosim.scenario.row import Row
+from zerosim.stages import STAGES, Stage
+from zerosim.stages.adding import ADDITIONS, Addition
+from zerosim.updating import Rule, Schedule
+
+
+@dataclass(frozen=True, eq=False)
+class Config:
+    """A row and its model. Where model states are kept is the stage's affair; everything else is derived here."""
+
+    row: Row
+    model: Model
+
+    @property
+    def name(self) -> str:
+        """Of the row: the scenario's, or the stage's title."""
+        return self.row.name or self.stage.title
+
+    @property
+    def stage(self) -> Stage:
+        return STAGES[self.row.stage]
+
+    @property
+    def ranks(self) -> int:
+        return self.row.ranks
+
+    @property
+    def steps(self) -> int:
+        return self.row.train.steps
+
+    @property
+    def samples(self) -> int:
+        """In the global batch of one step."""
+        return self.row.train.micro_batches * self.row.train.micro_batch
+
+    @property
+    def precision(self) -> Precision:
+        """Of weights, activations and gradients."""
+        return PRECISIONS[self.row.train.precision]
+
+    @property
+    def order(self) -> Order:
+        """The order of addition, as declared."""
+        return ORDERS[self.row.parallel.order]
+
+    @property
+    def addition(self) -> Addition:
+        """The order of addition, as the stages carry it out."""
+        return ADDITIONS[self.row.parallel.order]
+
+    @property
+    def wire(self) -> np.dtype[np.generic]:
+        """The dtype in which gradients travel and are added."""
+        return np.dtype(np.float32) if self.row.parallel.reduce_dtype == "fp32" else self.precision.weights
+
+    @property
+    def accumulates_in_float32(self) -> bool:
+        return self.row.parallel.accumulate_dtype == "fp32"
+
+    @property
+    def block(self) -> int:
+        """Micro-batches of each rank in a step."""
+        return self.row.train.micro_batches // self.ranks
+
+    @property
+    def part_by_part(self) -> bool:
+        """Whether every micro-batch is reduced by itself, which is another order of addition."""
+        asked = self.row.parallel.accumulation == "micro_batch"
+        return asked and self.stage.may_reduce_parts and self.block > 1
+
+    @property
+    def at_once(self) -> int:
+        """How many micro-batches of a rank go forward and backward together."""
+        return 1 if self.part_by_part else self.block
+
+    @property
+    def passes(self) -> int:
+        """How many times in a step a rank goes forward and backward."""
+        return self.block // self.at_once
+
+    @property
+    def sums_everywhere(self) -> bool:
+        """Whether after a reduction every rank has the sums of all chunks of a gradient, not only its own."""
+        to_all = self.row.parallel.gradients == "all_reduce"
+        return (self.stage.publishes and to_all) or not self.stage.shares_updates
+
+    @property
+    def publishes_updates(self) -> bool:
+        """Whether 16-bit updates travel and are subtracted from 16-bit weights, which is another computation.
+
+        In float32, applying updates everywhere is the same computation as applying them once.
+        """
+        published = self.row.parallel.publish == "updates" and self.stage.publishes
+        return published and self.precision.mixed
+
+    @cached_property
+    def rule(self) -> Rule:
+        """One optimizer step, on any stretch of a unit."""
+        train = self.row.train
+        return Rule(
+            OPTIMIZERS[train.optimizer],
+            Hyperparameters(train.learning_rate, train.betas, train.epsilon, train.momentum, train.weight_decay),
+            Schedule(train.learning_rate, train.schedule, train.warmup_steps, train.steps),
+            self.precision,
+            train.decay_biases,
+        )
+
+    def scaling(self) -> Scaling:
+        """The loss scale before the first step, and the norm to clip at."""
+        train = self.row.train
+        if isinstance(train.loss_scale, str):
+            dynamic = self.precision.scales_loss
+            return Scaling(INITIAL_SCALE if dynamic else 1.0, dynamic, train.clip_norm)
+        return Scaling(train.loss_scale, False, train.clip_norm)
+
+    @property
+    def arithmetic(self) -> tuple[object, ...]:
+        """What the reference must know of a row: rows that share it share a reference."""
+        parallel = self.row.parallel
+        return (
+            self.row.layers, self.part_by_part, parallel.accumulate_dtype, parallel.reduce_dtype,
+            self.publishes_updates,
+        )
+
+    def on(self, ranks: int) -> "Config":
+        """The same training on another number of ranks."""
+        return replace(self, row=replace(self.row, ranks=ranks))
+
+    def by(self, stage: str) -> "Config":
+        """The same training by another stage."""
+        return replace(self, row=replace(self.row, stage=stage))
+
+
+def configured(row: Row, inputs: int, outputs: int, loss: str) -> Config:
+    """A row with a model as wide as its data."""
+    model = mlp(
+        inputs, row.model.hidden, outputs, row.model.activation, loss, groups=row.layers, frozen=row.model.frozen
+    )
+    return Config(row, model)

@@ -1,0 +1,65 @@
+"""What is measured of a row, without a word of what it should be."""
+
+from dataclasses import dataclass, field
+
+from zerosim.allocation import Array
+from zerosim.model import Unit
+from zerosim.training.comparison import Evidence
+from zerosim.training.config import Config
+
+
+@dataclass(frozen=True)
+class TrafficCounts:
+    """What one rank sent and received in all steps."""
+
+    rank: int
+    sent_bytes: int
+    received_bytes: int
+    messages: int
+    by_collective: dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True)
+class MemoryFigures:
+    """Bytes that one rank had between steps, and at most within one, as its ledger saw them."""
+
+    rank: int
+    owners: dict[str, dict[str, int]]
+    """Between steps, by kind, and in each by the unit or purpose that they belong to."""
+    peak_bytes: dict[str, int]
+    """By kind, and in total."""
+    alive_bytes: int
+    """Of all kinds, between steps: what is kept, and buffers that wait to be used again."""
+    resident_bytes: int
+    """What the process has in memory between steps beyond what it had before the run."""
+    curve: list[tuple[int, dict[str, int]]]
+    """Nanoseconds since the last step began, and bytes by kind, at each change."""
+    copies_messages: bool
+    """Whether the world's copies of messages are among the buffers."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All that rank 0 knows of a row when it has been trained; where it did not fit, only that."""
+
+    config: Config
+    fits: bool = True
+    compared: bool = False
+    """Whether every step was compared with one process."""
+    evidence: Evidence | None = None
+    """The first bytes that were not that process's."""
+    disagreement: str | None = None
+    """Without such a comparison: what two ranks hold that should be the same and is not."""
+    losses: list[Array] = field(default_factory=list)
+    weights_sha256: str = ""
+    optimizer_sha256: str = ""
+    test: float | None = None
+    """Accuracy on the test split, or its mean squared error; None without a test split."""
+    traffic: list[TrafficCounts] = field(default_factory=list)
+    memory: list[MemoryFigures] = field(default_factory=list)
+    updates: int = 0
+    """Steps that were not skipped because a gradient overflowed."""
+    seconds: float = 0.0
+    weights: dict[Unit, Array] | None = None
+    on_other_ranks: dict[int, "Measurement"] = field(default_factory=dict)
+    """By the number of ranks."""

@@ -1,0 +1,248 @@
+"""A scenario in a world: train alone, train by each row, and measure.
+
+`measure` is the program of every rank, in the local world and under MPI alike. What it does beside training
+(publishing fingerprints, adding up losses, collecting results) goes over the bare communicator; only what a stage
+does goes over the one that counts.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from zerosim.allocation import Allocator, Array
+from zerosim.collectives import ring
+from zerosim.comm import Communicator
+from zerosim.instruments.memory import KINDS, Ledger
+from zerosim.instruments.resident import resident_bytes
+from zerosim.instruments.traffic import Traffic
+from zerosim.optim import with_one_nan
+from zerosim.sharding import split
+from zerosim.stages.replica import Replica
+from zerosim.training.batches import Batches
+from zerosim.training.build import initial_weights, reference, replica
+from zerosim.training.collect import collected
+from zerosim.training.comparison import Checker, Fingerprint, disagreement, fingerprint, first_of, published
+from zerosim.training.config import Config
+from zerosim.training.experiment import Experiment
+from zerosim.training.measurement import Measurement, MemoryFigures, TrafficCounts
+from zerosim.worlds.first import First
+from zerosim.worlds.objects import gather_objects
+
+
+class Progress(Protocol):
+    """Is told by rank 0 what is being trained, and may show it."""
+
+    def begin(self, title: str, steps: int) -> None: ...
+    def step(self, step: int, loss: float) -> None: ...
+    def end(self) -> None: ...
+
+
+class Silent:
+    """Shows nothing."""
+
+    def begin(self, title: str, steps: int) -> None: ...
+    def step(self, step: int, loss: float) -> None: ...
+    def end(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is run, on every rank: the experiment, who is told, and what the rank's world offers it."""
+
+    experiment: Experiment
+    progress: Progress
+    keep_weights: bool = False
+    second_channel: Communicator | None = None
+    """To the same ranks, for what is prefetched."""
+    take_buffers_from: Callable[[Allocator], None] | None = None
+    """Lets the world take its own buffers from a ledger, if it has any: a new one for each row."""
+    idle_bytes: int = 0
+    """What the process has in memory before the first row."""
+
+    def batches(self, config: Config) -> Batches:
+        return Batches(config, self.experiment.dataset)
+
+
+@contextmanager
+def alike_everywhere() -> Iterator[None]:
+    """One BLAS thread, because their number changes bits; and overflow is a result to compare, not to warn of."""
+    with threadpool_limits(1), np.errstate(all="ignore"):
+        yield
+
+
+def measure(comm: Communicator, run: Run) -> Iterator[Measurement | None]:
+    """Train every row, and alone what they are compared with: a measurement for each row on rank 0, else None."""
+    run = replace(run, idle_bytes=resident_bytes(), progress=run.progress if comm.rank == 0 else Silent())
+    histories: dict[tuple[object, ...], list[Fingerprint]] = {}
+    for config in run.experiment.rows:
+        if config.row.claims.reference and config.arithmetic not in histories:
+            histories[config.arithmetic] = train_alone(comm, run, config)
+        measured = train(comm, run, config, config.name, histories.get(config.arithmetic))
+        elsewhere = {ranks: train_on(comm, run, config, ranks) for ranks in run.experiment.scenario.check.same_bits_on}
+        found = {ranks: each for ranks, each in elsewhere.items() if each is not None}
+        yield None if measured is None else replace(measured, on_other_ranks=found)
+
+
+def train_on(comm: Communicator, run: Run, config: Config, ranks: int) -> Measurement | None:
+    """Train one row on the first `ranks` ranks alone, compared with nothing; on rank 0."""
+    if comm.rank >= ranks:
+        return None
+    second = None if run.second_channel is None else First(run.second_channel, ranks)
+    run = replace(run, keep_weights=False, second_channel=second)
+    return train(First(comm, ranks), run, config.on(ranks), f"{config.name} on {ranks}", None)
+
+
+def train_alone(comm: Communicator, run: Run, config: Config) -> list[Fingerprint]:
+    """The fingerprints of every step, on every rank, of what rank 0 computes by itself."""
+    snapshots = reference(config).train(run.batches(config).all_ranks())
+    fingerprints = (
+        fingerprint(config.model.units, snapshot, config.ranks, last=snapshot.step == config.steps)
+        for snapshot in snapshots
+    )
+    history: list[Fingerprint] = []
+    run.progress.begin("one process", config.steps)
+    for found in published(comm, fingerprints if comm.rank == 0 else None):
+        history.append(found)
+        if found.step:
+            run.progress.step(found.step, float(np.frombuffer(found.loss, np.float32)[0]))
+    run.progress.end()
+    return history
+
+
+def train(
+    comm: Communicator, run: Run, config: Config, title: str, history: list[Fingerprint] | None
+) -> Measurement | None:
+    """Train one row and compare each step with `history`; what was measured on rank 0, None on the others."""
+    ledger, traffic = Ledger(), Traffic(comm)
+    second = None if run.second_channel is None else traffic.beside(run.second_channel)
+    mine = replica(config, traffic, ledger, second)
+    if not fits(comm, mine, config):
+        return Measurement(config, fits=False) if comm.rank == 0 else None
+
+    checker = None if history is None else Checker(mine, history, config.sums_everywhere)
+    steps = Steps(comm, run, config, title, mine, ledger, checker)
+    memory = steps.run_all()
+    disagreeing = None if checker else disagreement(comm, mine, config.sums_everywhere)
+    evidence = first_of(gather_objects(comm, checker.evidence if checker else None))
+    measured = gather_objects(comm, (counts(traffic), memory))
+    final = collected(comm, run.batches(config), mine, keep_weights=run.keep_weights)
+    if measured is None:
+        return None
+    return Measurement(
+        config=config,
+        compared=checker is not None,
+        evidence=evidence,
+        disagreement=disagreeing,
+        losses=steps.losses,
+        weights_sha256=final.weights_sha256,
+        optimizer_sha256=final.optimizer_sha256,
+        test=final.test,
+        traffic=[traffic for traffic, _ in measured],
+        memory=[memory for _, memory in measured],
+        updates=mine.state.updates,
+        seconds=steps.seconds,
+        weights=final.weights,
+    )
+
+
+def fits(comm: Communicator, mine: Replica, config: Config) -> bool:
+    """Allocate the model states; whether there was memory for them on every rank."""
+    try:
+        mine.begin(initial_weights(config))
+        short = False
+    except MemoryError:
+        short = True
+        mine.state.weights.clear()
+        mine.state.optimizer.clear()
+    return not any(agreed(comm, short))
+
+
+def agreed(comm: Communicator, mine: bool) -> list[bool]:
+    """What every rank says, on every rank."""
+    said = np.zeros(comm.size, np.bool_)
+    said[comm.rank] = mine
+    ring.all_gather(comm, split(said, comm.size))
+    return [bool(each) for each in said]
+
+
+@dataclass(eq=False)
+class Steps:
+    """The steps of one row on one rank, with everything that is noticed of them."""
+
+    comm: Communicator
+    run: Run
+    config: Config
+    title: str
+    replica: Replica
+    ledger: Ledger
+    checker: Checker | None
+    seconds: float = 0.0
+    began_ns: int = 0
+
+    def __post_init__(self) -> None:
+        self.losses: list[Array] = []
+
+    def run_all(self) -> MemoryFigures:
+        """Train and check every step; what the ledger says between steps."""
+        progress = self.run.progress
+        if self.checker is not None:
+            self.checker.check(0, None)
+        if self.run.take_buffers_from is not None:
+            self.run.take_buffers_from(self.ledger)
+        self.ledger.begin_peak()
+        progress.begin(self.title, self.config.steps)
+        for batch in self.run.batches(self.config).of_rank(self.comm.rank):
+            if batch.step == self.config.steps:
+                self.began_ns = self.ledger.begin_curve()
+            started = time.perf_counter()
+            partial_loss = self.config.stage.step(self.replica, batch)
+            self.seconds += time.perf_counter() - started
+            loss = self.total(partial_loss)
+            del partial_loss
+            self.losses.append(loss)
+            if self.checker is not None:
+                self.checker.check(batch.step, loss)
+            progress.step(batch.step, float(loss[0]))
+        self.ledger.end_curve()
+        progress.end()
+        return self.memory()
+
+    def total(self, partial_loss: Any) -> Array:
+        """The loss of the global batch, added in the declared order; not a number, it is the one NaN there is."""
+        loss = self.config.addition.reduce_scatter(self.comm, partial_loss, as_it_is)
+        ring.all_gather(self.comm, split(loss, self.comm.size))
+        return with_one_nan(loss.copy())
+
+    def memory(self) -> MemoryFigures:
+        """What this rank's ledger says."""
+        ledger = self.ledger
+        return MemoryFigures(
+            rank=self.comm.rank,
+            owners={kind: ledger.owners(kind) for kind in KINDS},
+            peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in KINDS), ("total", ledger.peak_total)]),
+            alive_bytes=ledger.total,
+            resident_bytes=resident_bytes() - self.run.idle_bytes,
+            curve=[(at - self.began_ns, {str(kind): held for kind, held in now.items()}) for at, now in ledger.curve],
+            copies_messages=self.run.take_buffers_from is not None,
+        )
+
+
+def as_it_is(loss: Array) -> Array:
+    """Losses are float32 in every precision, and so they travel."""
+    return loss
+
+
+def counts(traffic: Traffic) -> TrafficCounts:
+    """What one rank's ledger says."""
+    return TrafficCounts(
+        rank=traffic.rank,
+        sent_bytes=traffic.sent_bytes,
+        received_bytes=traffic.received_bytes,
+        messages=traffic.messages,
+        by_collective={each: dict(vars(count)) for each, count in traffic.by_collective.items()},
+    )

@@ -1,0 +1,146 @@
+"""Where bytes first differ, and in which orders they were added there: found by training alone once more."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.comm import Communicator
+from zerosim.model import Unit
+from zerosim.proof import added
+from zerosim.reference import Snapshot
+from zerosim.sharding import chunk_length, split
+from zerosim.terms import symbols
+from zerosim.training.batches import Batches
+from zerosim.training.build import reference
+from zerosim.training.comparison import WEIGHTS, Evidence, comparable, published, states, with_padding
+from zerosim.training.config import Config
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The first element that differs: where, both values, and how many ULPs apart they are."""
+
+    step: int
+    layer: int | None
+    parameter: str
+    index: tuple[int, ...]
+    ours: float
+    reference: float
+    ours_bits: str
+    """In hexadecimal, as is `reference_bits`: what tells one NaN from another, and −0 from 0."""
+    reference_bits: str
+    ulps: int | None
+    rank: int
+    state: str | None
+    differing_elements: int
+    chunk: int
+
+
+def first_divergence(comm: Communicator, batches: Batches, evidence: Evidence | None) -> Divergence | None:
+    """The first element of `evidence`, which rank 0 has; on all ranks, which hear of every step that it replays."""
+    replayed = list(published(comm, replay(batches, evidence) if comm.rank == 0 else None))
+    return replayed[-1] if replayed else None
+
+
+def replay(batches: Batches, evidence: Evidence | None) -> Iterator[int | Divergence]:
+    """Train alone up to the step of `evidence`, a number for each step, the divergence last."""
+    if evidence is None:
+        return
+    config = batches.config
+    for snapshot in reference(config).train(batches.all_ranks()):
+        if snapshot.step == evidence.step:
+            yield locate(config.model.units, evidence, snapshot, config.ranks)
+            return
+        yield snapshot.step
+
+
+def orders_of_addition(config: Config, chunk: int) -> dict[str, str]:
+    """How the stages add micro-batches g0, g1, … in `chunk`, seen by doing it with symbols, and what was declared."""
+    if config.order.within is None:
+        return {"ours": config.order.words, "reference": config.order.words}
+    ranks, block = config.ranks, config.at_once
+    declared = config.order.total([symbols(number, ranks) for number in range(ranks * block)], ranks)
+    return {"ours": str(added(config.addition, ranks, block)[chunk]), "reference": str(declared[chunk])}
+
+
+def locate(units: Sequence[Unit], evidence: Evidence, snapshot: Snapshot, ranks: int) -> Divergence:
+    """The first element in which `evidence` differs from the reference's snapshot of the same step."""
+    if evidence.unit is None:
+        ours, expected, start = evidence.values, snapshot.loss, 0
+    else:
+        unit = units[evidence.unit]
+        flat = with_padding(states(snapshot, unit)[evidence.what], ranks)
+        start = evidence.chunk * chunk_length(unit.count, ranks)
+        ours, expected = evidence.values, comparable(evidence.what, split(flat, ranks)[evidence.chunk])
+    differs = np.flatnonzero(bit_pattern(ours) != bit_pattern(expected))
+    first = int(differs[0])
+    layer, parameter, index = (
+        (None, "loss", ())
+        if evidence.unit is None
+        else element(units[evidence.unit], start + first)
+    )
+    return Divergence(
+        step=evidence.step,
+        layer=layer,
+        parameter=parameter,
+        index=index,
+        ours=float(ours[first]),
+        reference=float(expected[first]),
+        ours_bits=hexadecimal(ours[first]),
+        reference_bits=hexadecimal(expected[first]),
+        ulps=ulps_apart(ours[first], expected[first]),
+        rank=evidence.rank,
+        state=None if evidence.what in (WEIGHTS, "loss") else evidence.what,
+        differing_elements=len(differs),
+        chunk=evidence.chunk,
+    )
+
+
+def element(unit: Unit, offset: int) -> tuple[int, str, tuple[int, ...]]:
+    """Layer number, parameter name and index of an element of a unit's flat buffer; behind its end lies padding."""
+    for parameter in unit.parameters:
+        if parameter.start <= offset < parameter.start + parameter.count:
+            _, layer, name = parameter.name.split(".")
+            index = np.unravel_index(offset - parameter.start, parameter.shape)
+            return int(layer), name, tuple(int(i) for i in index)
+    return unit.layers[-1].index, "padding", (offset - unit.count,)
+
+
+def bit_pattern(values: Array) -> Array:
+    """The same bytes as unsigned integers.
+
+    >>> bit_pattern(np.array([0.0, -0.0], np.float32)).tolist()
+    [0, 2147483648]
+    """
+    return np.atleast_1d(values).view(f"u{values.dtype.itemsize}")
+
+
+def hexadecimal(value: Any) -> str:
+    """The bits of one number.
+
+    >>> hexadecimal(np.float32(-0.0))
+    '0x80000000'
+    """
+    return f"0x{int(bit_pattern(np.asarray(value))[0]):0{2 * value.dtype.itemsize}x}"
+
+
+def ulps_apart(ours: Any, reference: Any) -> int | None:
+    """How many representable numbers lie between two floats of one dtype, the further one included.
+
+    0 for −0 against +0, which are different bytes for the same number; None when either is NaN.
+
+    >>> ulps_apart(np.float32(1.0), np.nextafter(np.float32(1.0), np.float32(2.0)))
+    1
+    """
+    if np.isnan(ours) or np.isnan(reference):
+        return None
+    return abs(_place_on_the_number_line(ours) - _place_on_the_number_line(reference))
+
+
+def _place_on_the_number_line(value: Any) -> int:
+    bits = int(bit_pattern(np.asarray(value))[0])
+    sign = 1 << (value.dtype.itemsize * 8 - 1)
+    return -(bits - sign) if bits & sign else bits

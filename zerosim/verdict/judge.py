@@ -1,0 +1,119 @@
+"""What a row's measurement comes to beside the formulas: an outcome, of which every figure says what it should be."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from zerosim.plan.memory import MODEL_STATES
+from zerosim.plan.peaks import messages, peak_bounds, would_fit
+from zerosim.plan.resting import resting_bytes, unit_bytes
+from zerosim.plan.traffic import due, most_messages, volume
+from zerosim.stages import STAGES
+from zerosim.training.config import Config
+from zerosim.training.measurement import Measurement, MemoryFigures, TrafficCounts
+from zerosim.verdict.diagnosis import Divergence, orders_of_addition
+from zerosim.verdict.outcome import RankMemory, RankTraffic, RowOutcome, Shortage, StageOutcome
+
+
+def judged(measured: Measurement, divergence: Divergence | None) -> StageOutcome:
+    """A row that was trained; `divergence` is where its first evidence lies."""
+    config = measured.config
+    return StageOutcome(
+        config=config,
+        equal=divergence is None if measured.compared else None,
+        compared_with="one process" if measured.compared else None,
+        disagreement=measured.disagreement,
+        first_divergence=divergence,
+        order=None if divergence is None else orders_of_addition(config, divergence.chunk),
+        losses=measured.losses,
+        weights_sha256=measured.weights_sha256,
+        optimizer_sha256=measured.optimizer_sha256,
+        test=measured.test,
+        traffic=[judged_traffic(config, counts, measured.updates) for counts in measured.traffic],
+        memory=[judged_memory(config, figures) for figures in measured.memory],
+        volume=volume(config),
+        most_messages=most_messages(config),
+        updates=measured.updates,
+        seconds=measured.seconds,
+        weights=measured.weights,
+    )
+
+
+def shortage(config: Config) -> Shortage:
+    """What a row that did not fit would need, and which stages would do."""
+    allowed = config.row.memory_limit_mb * 10**6
+    return Shortage(
+        resting_bytes(config).total, allowed, [stage for stage in STAGES if would_fit(config.by(stage), allowed)]
+    )
+
+
+def judged_traffic(config: Config, counts: TrafficCounts, updates: int) -> RankTraffic:
+    """One rank's counts beside the formula."""
+    formula = due(config, counts.rank, updates)
+    return RankTraffic(
+        **vars(counts),
+        formula_bytes=sum(each.sent_bytes for each in formula.values()),
+        formula_received_bytes=sum(each.received_bytes for each in formula.values()),
+        formula_messages=sum(each.messages for each in formula.values()),
+        formula_by_collective={
+            name: {"calls": each.calls, "sent_bytes": each.sent_bytes, "messages": each.messages}
+            for name, each in formula.items()
+        },
+    )
+
+
+def judged_memory(config: Config, figures: MemoryFigures) -> RankMemory:
+    """One rank's figures beside the formulas."""
+    resting = resting_bytes(config)
+    bounds = peak_bounds(config, copies_messages=figures.copies_messages)
+    return RankMemory(
+        rank=figures.rank,
+        resting_bytes={kind: sum(figures.owners[kind].values()) for kind in MODEL_STATES},
+        formula_bytes={kind: getattr(resting, kind) for kind in MODEL_STATES},
+        padding_bytes=resting.padding,
+        peak_bytes=figures.peak_bytes,
+        bound_bytes={str(kind): most for kind, most in bounds.items()},
+        alive_bytes=figures.alive_bytes,
+        resident_bytes=figures.resident_bytes,
+        overweight=[*overweight(config, figures), *left_over(config, figures)],
+        curve=figures.curve,
+    )
+
+
+def overweight(config: Config, figures: MemoryFigures) -> list[str]:
+    """The units of which more is alive than should rest."""
+    found = []
+    for kind in MODEL_STATES:
+        owners = figures.owners[kind]
+        for unit in config.model.units:
+            due, _ = unit_bytes(config, unit).get(kind, (0, 0))
+            if owners.get(unit.name, 0) > due:
+                found.append(f"{owners[unit.name]:,} B of {unit.name}'s {kind}, where {due:,} are due")
+    return found
+
+
+def left_over(config: Config, figures: MemoryFigures) -> list[str]:
+    """What is alive between steps although nothing needs it there: all but a world's copies of messages."""
+    owners = [(kind, *each) for kind in ("activations", "buffers") for each in figures.owners[kind].items()]
+    allowed = {("buffers", "messages"): messages(config)} if figures.copies_messages else {}
+    return [
+        f"{held:,} B of {kind} for {owner} after the step"
+        for kind, owner, held in owners if held > allowed.get((kind, owner), 0)
+    ]
+
+
+def compared_with_each_other(rows: Sequence[RowOutcome]) -> list[RowOutcome]:
+    """Without a reference a row is equal when it ends with the bytes of the first that adds in the same order."""
+
+    def ending(outcome: StageOutcome) -> tuple[bytes, str, str]:
+        return b"".join(loss.tobytes() for loss in outcome.losses), outcome.weights_sha256, outcome.optimizer_sha256
+
+    firsts: dict[tuple[object, ...], StageOutcome] = {}
+    found = []
+    for row in rows:
+        if row.trained is not None and firsts.setdefault(row.config.arithmetic, row.trained) is not row.trained:
+            first = firsts[row.config.arithmetic]
+            equal = ending(row.trained) == ending(first)
+            found.append(replace(row, trained=replace(row.trained, equal=equal, compared_with=first.name)))
+        else:
+            found.append(row)
+    return found

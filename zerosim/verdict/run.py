@@ -1,0 +1,48 @@
+"""Measure and judge: the whole run as every rank goes through it, in the local world and under MPI."""
+
+from zerosim.comm import Communicator
+from zerosim.instruments.limit import MemoryLimit
+from zerosim.training.experiment import Experiment
+from zerosim.training.measurement import Measurement
+from zerosim.training.run import Progress, Run, alike_everywhere, measure
+from zerosim.verdict.diagnosis import Divergence, first_divergence
+from zerosim.verdict.judge import compared_with_each_other, judged, shortage
+from zerosim.verdict.outcome import OtherRanks, Outcome, RowOutcome
+from zerosim.worlds.local import spawn
+
+
+def run_locally(experiment: Experiment, progress: Progress, *, keep_weights: bool = False) -> Outcome:
+    """Run in one process, a thread for each rank."""
+    run = Run(experiment, progress, keep_weights)
+    with alike_everywhere():
+        outcome = spawn(lambda comm: measure_and_judge(comm, run), experiment.scenario.world.ranks)[0]
+    assert isinstance(outcome, Outcome)
+    return outcome
+
+
+def run_as_rank(comm: Communicator, run: Run) -> Outcome | None:
+    """Run as one of the processes of `comm`; the outcome on rank 0, None on the others."""
+    with alike_everywhere(), MemoryLimit(run.experiment.scenario.world.memory_limit_mb * 10**6):
+        return measure_and_judge(comm, run)
+
+
+def measure_and_judge(comm: Communicator, run: Run) -> Outcome | None:
+    """The outcome on rank 0, None on the others, which stay until nothing is to be asked of them any more."""
+    measured = list(measure(comm, run))
+    rows = []
+    for config, found in zip(run.experiment.rows, measured, strict=True):
+        divergence = first_divergence(comm, run.batches(config), found.evidence if found else None)
+        if found is not None:
+            rows.append(row_outcome(found, divergence))
+    if comm.rank != 0:
+        return None
+    compares = run.experiment.scenario.check.reference
+    return Outcome(run.experiment, rows if compares else compared_with_each_other(rows))
+
+
+def row_outcome(measured: Measurement, divergence: Divergence | None) -> RowOutcome:
+    """What a row came to, on all numbers of ranks on which it was trained."""
+    if not measured.fits:
+        return RowOutcome(measured.config, None, shortage(measured.config))
+    elsewhere = [OtherRanks(ranks, judged(each, None)) for ranks, each in measured.on_other_ranks.items() if each.fits]
+    return RowOutcome(measured.config, judged(measured, divergence), None, tuple(elsewhere))
