@@ -1,6 +1,7 @@
 # make run      train digits by DDP and ZeRO Stages I–III on 4 MPI processes and compare every bit
 # make test     the whole suite, the tests under mpirun included
 # make oracles  ask PyTorch anew, in an environment of its own, what the suite has recorded, and compare
+# make fuzz     random scenarios, 500 in the local world and 60 under MPI; SEED=n COUNT=n MPI=n for some again
 # make lint     ruff and mypy --strict
 # make clean    remove what the others made
 
@@ -8,7 +9,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PROGRESS := $(shell test -t 2 && echo live || echo auto)
 
-.PHONY: run test oracles lint clean
+.PHONY: run test oracles fuzz lint clean
 
 run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
@@ -19,6 +20,9 @@ test: .venv/test
 oracles: .venv/test .venv-torch/torch
 	.venv-torch/bin/python -m tests.oracles.torch_gradients build/torch_answers.npz
 	TORCH_ANSWERS=build/torch_answers.npz $(BIN)/python -m pytest tests/test_torch_oracle.py
+
+fuzz: .venv/test
+	nice $(BIN)/python -m tests.hunt $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(MPI),--mpi $(MPI))
 
 lint: .venv/lint
 	$(BIN)/ruff check

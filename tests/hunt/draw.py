@@ -1,0 +1,412 @@
+"""Random valid scenarios: every key of the schema, with what it may hold, and the rules that keys obey together.
+
+A choice or a switch is drawn from the schema itself; for any other key `VALUES` says what to draw, and a key that is in
+neither is an error, so that no new key is forgotten. Equal numbers give equal scenarios.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zerosim.collectives import ALGORITHMS
+from zerosim.scenario.collective import CollectiveScenario, CollectiveWorld, Expect, Program, Values
+from zerosim.scenario.rules import Choice, Switch, Table, Tables, rules
+from zerosim.scenario.schema import STAGES, Check, Data, Model, Parallel, Scenario, Train, Variant, World
+from zerosim.subject import COLLECTIVES
+
+Document = dict[str, Any]
+Random = random.Random
+
+SAID = 0.6
+"""How likely a key is to be said."""
+
+UNDER_MPI = (1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 4, 6, 8)
+IN_ONE_PROCESS = (1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8)
+POWERS_OF_TWO = (1, 2, 4, 8)
+
+MINE = '''"""Collectives of a user's own."""
+
+import numpy as np
+
+import zerosim as zs
+from zerosim.comm import left, right
+
+
+def my_all_reduce(comm, x):
+    return zs.all_reduce(comm, x, algorithm="naive")
+
+
+def round_all_reduce(comm, x):
+    total, passing = x.copy(), x.copy()
+    for _ in range(comm.size - 1):
+        comm.exchange(passing.copy(), to=right(comm), into=passing, source=left(comm))
+        total = np.add(total, passing)
+    return total
+'''
+OWN_CALLS = ("mine.py:my_all_reduce", "mine.py:round_all_reduce")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A scenario as it is written to a file, its data, and how it is run."""
+
+    number: int
+    document: Document
+    arrays: dict[str, Any] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+
+    def write(self, folder: Path) -> Path:
+        """The scenario's file in `folder`, what it refers to beside it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.arrays:
+            np.savez(folder / "data.npz", **self.arrays)
+        if self.document.get("kind") == "collective":
+            (folder / "mine.py").write_text(MINE)
+        path = folder / "scenario.toml"
+        path.write_text(toml(self.document))
+        return path
+
+    def saying(self, document: Document) -> "Drawn":
+        return replace(self, document=document)
+
+
+def draw(number: int, *, mpi: bool = False) -> Drawn:
+    """The scenario of that number, one in five of them of collectives; `mpi` draws what suits several processes."""
+    chance = Random(f"{number} {mpi}")
+    if chance.random() < 0.2:
+        return collectives(number, chance, mpi=mpi)
+    return training(number, chance, mpi=mpi)
+
+
+# Values of single keys.
+
+WORDS = (
+    "", "a", "Stage III, as it should be", "[bold]not markup[/]", "[red]", 'quoted "so" and \\ so', "ΔL ≤ ½ · 10⁻³",
+    "零冗余优化器", "two\nlines", "tab\there", "x" * 30, "many words " * 12,
+)
+NAMES = (
+    "", "zero3", "one", "by layer", "in one unit", "[bold]x[/]", "零", "exactly 24 characters xx", "a=b, c",
+)
+
+
+def widths(chance: Random) -> list[int]:
+    return [chance.choice((1, 2, 3, 5, 7, 8, 16, 17, 33)) for _ in range(chance.choice((0, 1, 1, 2, 2, 3)))]
+
+
+def fraction(chance: Random) -> float:
+    """Below 1."""
+    return chance.choice((0, 0.0, 0.5, 0.9, 0.99, 0.999, chance.random()))
+
+
+def one_of(*values: Any) -> Callable[[Random], Any]:
+    return lambda chance: chance.choice(values)
+
+
+def unsaid(chance: Random) -> None:
+    """For keys that have one valid value, or whose value follows from others."""
+
+
+VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
+    (Scenario, "title"): one_of(*WORDS),
+    (Scenario, "caption"): one_of(*WORDS),
+    (World, "ranks"): unsaid,
+    (World, "memory_limit_mb"): unsaid,
+    (Data, "source"): unsaid,
+    (Model, "hidden"): widths,
+    (Model, "frozen"): unsaid,
+    (Model, "tied"): one_of([]),
+    (Train, "steps"): one_of(0, 1, 1, 2, 2, 3, 4, 5, 7),
+    (Train, "micro_batch"): one_of(1, 1, 2, 3, 4, 16),
+    (Train, "micro_batches"): unsaid,
+    (Train, "learning_rate"): one_of(0, 1e-8, 1e-3, 0.01, 0.1, 1, 1.5, 10.0, 1e5, 1e12, 1e38, 1e300),
+    (Train, "betas"): lambda chance: [fraction(chance), fraction(chance)],
+    (Train, "epsilon"): one_of(0, 0.0, 1e-8, 1e-3, 1.0, 1e30),
+    (Train, "momentum"): one_of(0, 0.0, 0.5, 0.9, 1, 1.5),
+    (Train, "weight_decay"): one_of(0, 0.0, 0.01, 0.1, 2.5, 1e20),
+    (Train, "warmup_steps"): one_of(0, 1, 2, 3),
+    (Train, "clip_norm"): one_of(0, 0.0, 0.0, 0.0, 1e-30, 0.1, 1, 100.0, 1e30),
+    (Train, "loss_scale"): one_of("dynamic", "dynamic", 1, 3.0, 1024.0, 65536, 2.0**40, 1e-3),
+    (Train, "seed"): one_of(0, 1, 7, 2**31, 2**63 - 1),
+    (Parallel, "stages"): unsaid,
+    (Parallel, "units"): unsaid,
+    (Variant, "name"): one_of(*NAMES),
+    (Variant, "units"): unsaid,
+    (Check, "test_accuracy"): unsaid,
+    (Check, "same_bits_on"): unsaid,
+    (Check, "does_not_fit"): one_of([]),
+    (Check, "same_weights"): unsaid,
+    (Check, "volumes"): unsaid,
+    (Check, "messages"): unsaid,
+    (CollectiveScenario, "title"): one_of(*WORDS),
+    (CollectiveScenario, "caption"): one_of(*WORDS),
+    (CollectiveWorld, "ranks"): unsaid,
+    (CollectiveWorld, "sends"): unsaid,
+    (Values, "lengths"): unsaid,
+    (Values, "seed"): one_of(0, 1, 2**63 - 1),
+    (Values, "given"): unsaid,
+    (Program, "name"): one_of(*NAMES),
+    (Program, "calls"): unsaid,
+    (Expect, "same_results"): unsaid,
+    (Expect, "ranks_agree"): unsaid,
+    (Expect, "same_bytes_sent"): unsaid,
+    (Expect, "same_messages"): unsaid,
+    (Expect, "results"): unsaid,
+}
+
+
+def keys(section: type[Any], chance: Random) -> Document:
+    """Some keys of a section, each with a value of its own; those that hang together are left to the caller."""
+    said = {}
+    for name, rule in rules(section).items():
+        if chance.random() > SAID:
+            continue
+        if (section, name) in VALUES:
+            value = VALUES[section, name](chance)
+        elif isinstance(rule, Choice):
+            value = chance.choice(rule.names)
+        elif isinstance(rule, Switch):
+            value = chance.random() < 0.5
+        elif isinstance(rule, Table | Tables):
+            continue
+        else:
+            raise LookupError(f"{section.__name__}.{name} is never drawn: say what it may hold in VALUES")
+        if value is not None:
+            said[name] = value
+    return said
+
+
+# Scenarios of training.
+
+
+def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
+    """Any scenario of training that the rules allow."""
+    model, train, parallel = keys(Model, chance), keys(Train, chance), keys(Parallel, chance)
+    if chance.random() < 0.2:
+        train |= diverging(chance)
+    tree = parallel.get("order") == "tree"
+    ranks = chance.choice([n for n in (UNDER_MPI if mpi else IN_ONE_PROCESS) if not tree or n in POWERS_OF_TWO])
+    train["micro_batches"] = ranks * chance.choice((1, 2, 4) if tree else (1, 1, 2, 3, 4, 8))
+    train.setdefault("steps", 2)
+    train["warmup_steps"] = min(train.get("warmup_steps", 0), train["steps"])
+    if chance.random() < SAID:
+        parallel["stages"] = chance.sample(STAGES, chance.randint(1, len(STAGES)))
+    variants = draw_variants(chance)
+    layers = len(model.get("hidden", (64, 64))) + 1
+    for row in (parallel, *variants):
+        if chance.random() < SAID:
+            row["units"] = units(layers, chance)
+        agree(row, parallel)
+    draw_frozen(model, parallel, variants, layers, chance)
+
+    document: Document = keys(Scenario, chance)
+    document["world"] = {"ranks": ranks}
+    if mpi and chance.random() < 0.2:
+        document["world"]["memory_limit_mb"] = 4096
+    arrays = data(chance) if chance.random() < 0.7 else {}
+    document["data"] = {"source": "data.npz"} if arrays else {}
+    document |= {"model": model, "train": train, "parallel": parallel, "variant": variants}
+    document["check"] = keys(Check, chance)
+    draw_other_ranks(document, chance)
+    said = {key: value for key, value in document.items() if value not in ({}, [])}
+    return Drawn(number, said, arrays, flags(chance))
+
+
+def diverging(chance: Random) -> Document:
+    """Keys of [train] by which losses grow over all bounds."""
+    return {
+        "learning_rate": chance.choice((10.0, 1e5, 1e38)), "steps": chance.choice((4, 5, 7)),
+        "precision": chance.choice(("fp16", "bf16", "fp32")), "micro_batch": chance.choice((1, 2)),
+    }
+
+
+def draw_variants(chance: Random) -> list[Document]:
+    """Up to four rows, some of which are earlier ones by another stage."""
+    variants: list[Document] = []
+    for _ in range(chance.choice((0, 0, 1, 2, 3, 4, 4))):
+        row = keys(Variant, chance)
+        again = variants and chance.random() < 0.4
+        variants.append({**chance.choice(variants), "stage": chance.choice(STAGES)} if again else row)
+    return variants
+
+
+def units(layers: int, chance: Random) -> Any:
+    """Layers by themselves, all in one, or in random groups."""
+    grouped = [[0]]
+    for layer in range(1, layers):
+        grouped[-1:] = [[*grouped[-1], layer]] if chance.random() < 0.5 else [grouped[-1], [layer]]
+    return chance.choice(("layer", "model", grouped))
+
+
+def agree(row: Document, parallel: Document) -> None:
+    """Mend keys of a row, which are its own or those of [parallel], that do not agree."""
+    if parallel.get("order", "ring") in ("tree", "exact"):
+        row.pop("accumulation", None)
+    whole = {**parallel, **row}
+    if whole.get("prefetch") and not whole.get("reshard_after_forward", True):
+        row["reshard_after_forward"] = True
+
+
+def draw_frozen(model: Document, parallel: Document, variants: list[Document], layers: int, chance: Random) -> None:
+    """Freeze some layers: those that any row has in one unit share their fate."""
+    rows = [groups({**parallel, **variant}.get("units", "layer"), layers) for variant in (variants or [{}])]
+    together = [0] + [
+        layer for layer in range(1, layers) if all(any(unit[0] == layer for unit in row) for row in rows)
+    ] + [layers]
+    if chance.random() < 0.3:
+        blocks = [list(range(first, last)) for first, last in pairwise(together)]
+        frozen = [layer for block in blocks if chance.random() < 0.5 for layer in block]
+        model["frozen"] = chance.sample(frozen, len(frozen))
+
+
+def groups(units: Any, layers: int) -> list[list[int]]:
+    """The layers of each unit.
+
+    >>> groups("layer", 2), groups("model", 2)
+    ([[0], [1]], [[0, 1]])
+    """
+    if units == "layer":
+        return [[layer] for layer in range(layers)]
+    return [list(range(layers))] if units == "model" else list(units)
+
+
+def draw_other_ranks(document: Document, chance: Random) -> None:
+    """Other numbers of ranks on which the bits must be the same: the same one, or any where order does not tell."""
+    world, train, parallel = document["world"], document["train"], document["parallel"]
+    ranks, order = world["ranks"], parallel.get("order", "ring")
+    divisors = [n for n in range(1, ranks + 1) if train["micro_batches"] % n == 0]
+    divisors = [n for n in divisors if order != "tree" or n in POWERS_OF_TWO]
+    free = order in ("tree", "exact") and not train.get("clip_norm") and all(
+        train.get("precision", "fp32") == "fp32" or row.get("accumulate_dtype") == row.get("reduce_dtype")
+        for row in effective_rows(document)
+    )
+    if chance.random() < 0.5:
+        some = chance.sample(divisors, chance.randint(1, min(3, len(divisors)))) if free else [ranks]
+        document["check"]["same_bits_on"] = some
+
+
+def effective_rows(document: Document) -> list[Document]:
+    """The keys of [parallel] as each variant has them."""
+    parallel = {"accumulate_dtype": "weights", "reduce_dtype": "weights", **document.get("parallel", {})}
+    return [{**parallel, **variant} for variant in document.get("variant") or [{}]]
+
+
+def data(chance: Random) -> dict[str, Any]:
+    """What a small .npz holds: labels or numbers to learn, with a test split or without."""
+    random = np.random.default_rng(chance.randrange(2**32))
+    samples, shape = chance.choice((1, 2, 5, 17, 40)), chance.choice(((), (1,), (3,), (6,), (9,), (2, 3)))
+    scale = chance.choice((1.0, 1.0, 1.0, 1e-3, 300.0, 1e6, 1e30))
+    dtype = chance.choice(("f4", "f8", "f2" if scale <= 1 else "f4", "i2" if scale == 300.0 else "f4"))
+    labels, outputs = chance.random() < 0.6, chance.choice(((), (1,), (2,), (5,)))
+    classes = min(chance.choice((1, 2, 3, 10)), samples)
+    kind = chance.choice(("i8", "i4", "u1"))
+
+    def made(count: int) -> tuple[Any, Any]:
+        x = (scale * random.standard_normal((count, *shape))).astype(dtype)
+        if labels:
+            return x, random.integers(0, classes, count).astype(kind)
+        return x, random.standard_normal((count, *outputs)).astype(chance.choice(("f4", "f8")))
+
+    x, y = made(samples)
+    if labels:
+        y[0] = classes - 1
+    x_test, y_test = made(4)
+    return {"x": x, "y": y} | ({"x_test": x_test, "y_test": y_test} if chance.random() < 0.5 else {})
+
+
+def flags(chance: Random) -> tuple[str, ...]:
+    """How the run is looked at."""
+    return (
+        "--progress", chance.choice(("auto", "plain", "none", "live")),
+        "--json", chance.choice(("-", "out.json")),
+        *(("--weights", "weights.safetensors") if chance.random() < 0.5 else ()),
+    )
+
+
+# Scenarios of collectives.
+
+
+def collectives(number: int, chance: Random, *, mpi: bool) -> Drawn:
+    """Any scenario of collectives whose calls suit its number of ranks and its lengths."""
+    ranks = chance.choice(UNDER_MPI if mpi else IN_ONE_PROCESS)
+    values = keys(Values, chance)
+    dtype = values.get("dtype", "float32")
+    if chance.random() < 0.4:
+        values["given"] = given(ranks, dtype, chance)
+        lengths = [len(values["given"][0])]
+    else:
+        lengths = [chance.choice((0, 1, 5, 24, 40, 1000)) for _ in range(chance.randint(1, 3))]
+        values["lengths"] = lengths
+    document = keys(CollectiveScenario, chance) | {"kind": "collective", "world": {"ranks": ranks}}
+    if not mpi and chance.random() < 0.3:
+        document["world"]["sends"] = chance.choice(("buffered", "rendezvous"))
+    able, most = list(calls(ranks, lengths)), 3
+    if "given" in values and dtype.startswith("int") and chance.random() < 0.5:
+        document["expect"] = {"results": [[sum(column) for column in zip(*values["given"], strict=True)]] * ranks}
+        able, most = [name for name in able if name.endswith("all_reduce")], 1
+    programs = [
+        keys(Program, chance) | {"calls": chance.choices(able, k=chance.randint(1, most))}
+        for _ in range(chance.randint(1, 3))
+    ]
+    return Drawn(number, {**document, "values": values, "program": programs}, flags=flags(chance)[:4])
+
+
+def given(ranks: int, dtype: str, chance: Random) -> list[list[float]]:
+    """A row of numbers for each rank, whose sums do not leave the dtype."""
+    length = chance.choice((0, 1, 3, 8))
+    if dtype.startswith("int"):
+        return [[chance.randint(-9, 9) for _ in range(length)] for _ in range(ranks)]
+    return [[chance.choice((0, -0.0, 1, 0.1, -3.5, 1e-8, 100)) for _ in range(length)] for _ in range(ranks)]
+
+
+def calls(ranks: int, lengths: Iterable[int]) -> Iterator[str]:
+    """The collectives, algorithms and functions that can work on vectors of these lengths."""
+    even = all(length % ranks == 0 for length in lengths)
+    for name in (*COLLECTIVES, *ALGORITHMS, *OWN_CALLS):
+        algorithm, collective = ALGORITHMS.get(name), name.rpartition(".")[2]
+        serves = algorithm is None or algorithm.serves(ranks)
+        if serves and collective != "barrier" and (even or collective != "all_to_all"):
+            yield name
+
+
+# As a file.
+
+
+def toml(document: Document) -> str:
+    """The document as TOML.
+
+    >>> print(toml({"title": "so", "world": {"ranks": 2}, "variant": [{"prefetch": True}, {}]}), end="")
+    title = "so"
+    [world]
+    ranks = 2
+    [[variant]]
+    prefetch = true
+    [[variant]]
+    """
+    plain = {key: value for key, value in document.items() if not is_section(value)}
+    lines = [f"{key} = {written(value)}" for key, value in plain.items()]
+    for name, section in document.items():
+        if isinstance(section, dict):
+            lines += [f"[{name}]", *toml(section).splitlines()]
+        elif is_section(section):
+            lines += [line for each in section for line in (f"[[{name}]]", *toml(each).splitlines())]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def is_section(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], dict))
+
+
+def written(value: Any) -> str:
+    """
+    >>> written([1, 1e-8, "a\\n", False])
+    '[1, 1e-08, "a\\\\n", false]'
+    """
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(written, value))}]"
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

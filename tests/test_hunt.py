@@ -1,0 +1,228 @@
+"""The random hunt: a slice of it, that it draws every key, and that it catches what is planted."""
+
+import doctest
+import json
+import time
+import tomllib
+from itertools import count, islice
+
+import pytest
+
+from tests.hunt import __main__ as hunt
+from tests.hunt import draw, judge, shrink, under_mpi
+from tests.hunt.draw import Drawn
+from tests.hunt.judge import Fault
+from tests.training import sabotaged
+from zerosim.commands import run as command
+from zerosim.report import table
+from zerosim.scenario import CollectiveScenario, Scenario
+from zerosim.scenario.rules import Choice, Switch, Table, Tables, rules
+from zerosim.stages import STAGES
+
+SEED = 50_040
+SEED_UNDER_MPI = 60_000
+CLAIMED = {
+    "check.same_weights", "check.volumes", "check.messages", "check.test_accuracy", "expect.same_results",
+    "expect.ranks_agree", "expect.same_bytes_sent", "expect.same_messages",
+}
+"""Keys that are claimed of an outcome once it is there."""
+SMALL = Drawn(0, {
+    "world": {"ranks": 2}, "model": {"hidden": [3]},
+    "train": {"steps": 2, "micro_batch": 1, "micro_batches": 2}, "check": {"reference": True},
+}, flags=("--progress", "none", "--json", "out.json", "--weights", "weights.safetensors"))
+COLLECTIVES = Drawn(0, {
+    "kind": "collective", "program": [{"calls": ["ring.all_reduce"]}, {"calls": ["mine.py:round_all_reduce"]}],
+}, flags=("--progress", "none", "--json", "-"))
+
+
+@pytest.mark.parametrize("first", range(SEED, SEED + 25, 5))
+def test_a_slice_of_the_hunt(first, tmp_path):
+    assert [(drawn.number, fault) for drawn, fault in hunt.hunt_locally(first, 5, tmp_path) if fault] == []
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_slice_of_the_hunt_under_mpi(ranks, tmp_path):
+    drawn = (draw.draw(number, mpi=True) for number in count(SEED_UNDER_MPI))
+    fitting = islice((each for each in drawn if each.document["world"]["ranks"] == ranks), 3)
+    batch = [(each, tmp_path / str(each.number)) for each in fitting]
+    found = list(under_mpi.judge_under_mpi(batch, ranks))
+    assert len(found) == 3
+    assert [(each.number, fault) for each, fault in found if fault] == []
+
+
+# What is drawn.
+
+
+def said(document, of, prefix=""):
+    """Each key that a document says, with its value if there is a choice."""
+    for name, value in document.items():
+        rule = rules(of)[name]
+        if isinstance(rule, Table | Tables):
+            for each in value if isinstance(value, list) else [value]:
+                yield from said(each, rule.section, f"{name}.")
+        else:
+            yield f"{prefix}{name}"
+            if isinstance(rule, Choice | Switch):
+                yield f"{prefix}{name} = {value}"
+
+
+def sayable(of, prefix=""):
+    """All keys of a kind of scenario, and all values where there is a choice."""
+    for name, rule in rules(of).items():
+        if isinstance(rule, Table | Tables):
+            yield from sayable(rule.section, f"{name}.")
+            continue
+        yield f"{prefix}{name}"
+        if f"{prefix}{name}" not in CLAIMED:
+            choices = {Choice: getattr(rule, "names", ()), Switch: (True, False)}.get(type(rule), ())
+            yield from (f"{prefix}{name} = {value}" for value in choices)
+
+
+@pytest.mark.parametrize(("kind", "schema"), [("collective", CollectiveScenario), ("training", Scenario)])
+def test_every_key_and_choice_is_drawn(kind, schema):
+    documents = [draw.draw(number, mpi=mpi).document for number in range(500) for mpi in (False, True)]
+    found = {key for each in documents if each.get("kind", "training") == kind for key in said(each, schema)}
+    assert set(sayable(schema)) - found - CLAIMED == set()
+
+
+def test_a_key_of_which_nothing_is_known_is_an_error(monkeypatch):
+    monkeypatch.delitem(draw.VALUES, (draw.Train, "seed"))
+    with pytest.raises(LookupError, match=r"Train.seed is never drawn"):
+        [draw.draw(number) for number in range(20)]
+
+
+def test_scenarios_are_written_as_they_are_drawn_and_drawn_alike_again():
+    for number in range(100):
+        drawn = draw.draw(number)
+        assert tomllib.loads(draw.toml(drawn.document)) == drawn.document == draw.draw(number).document
+
+
+@pytest.mark.parametrize("module", [draw, judge, shrink])
+def test_examples_run(module):
+    assert doctest.testmod(module).failed == 0
+
+
+# What is caught.
+
+
+def planted(fault):
+    def plant(*arguments, **keywords):
+        raise fault
+
+    return plant
+
+
+def test_what_is_sound_is_no_fault(tmp_path):
+    assert judge.judge(SMALL, tmp_path) is judge.judge(COLLECTIVES, tmp_path) is None
+
+
+def test_an_exception_is_caught(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "conclusion", planted(IndexError("index 7 is out of range")))
+    assert judge.judge(SMALL, tmp_path).kind == "exit 3: IndexError: index n is out of range"
+
+
+def test_a_stage_that_forgets_to_publish_is_caught(tmp_path, monkeypatch):
+    def step(replica, batch):
+        replica.publication.publish = lambda *arguments: None
+        return honest(replica, batch)
+
+    honest = STAGES["zero1"].step
+    monkeypatch.setitem(STAGES, "zero1", sabotaged(STAGES, "zero1", step=step))
+    assert judge.judge(SMALL, tmp_path).kind.startswith("failed: bits differ")
+
+
+def changed(name, module, change):
+    """A plant: what `module.name` returns is changed."""
+    honest = getattr(module, name)
+
+    def plant(*arguments, **keywords):
+        found = honest(*arguments, **keywords)
+        change(found)
+        return found
+
+    return plant
+
+
+@pytest.mark.parametrize(("change", "kind"), [
+    (lambda found: found["stages"][0].pop("updates"), "documented stages: ['updates']"),
+    (lambda found: found.update(more=1), "documented : ['more']"),
+    (lambda found: found["stages"][0]["traffic"][0].pop("rank"), "documented traffic: ['rank']"),
+    (lambda found: found["stages"].pop(), "rows"),
+    (lambda found: found["stages"][0]["losses"].pop(), "steps"),
+    (lambda found: found["stages"][2]["traffic"].pop(), "ranks"),
+    (lambda found: found["stages"][1]["traffic"][0].update(sent_bytes=7), "traffic"),
+    (lambda found: found["stages"][3].update(weights_sha256="7" * 64), "weights file"),
+    (lambda found: found.update(passed=False), "exit code"),
+    (lambda found: found["stages"][0].update(volume=7.0), "claims: failed: sends n P (N−n)/N, not n"),
+])
+def test_a_false_document_is_caught(change, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "document", changed("document", command, change))
+    assert judge.judge(SMALL, tmp_path).kind == kind
+
+
+@pytest.mark.parametrize(("shown", "kind"), [("w" * 81, "columns"), ("cut…", "cut"), ("零" * 41, "columns")])
+def test_output_that_is_too_wide_is_caught(shown, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "show_heading", lambda *arguments: print(shown))
+    assert judge.judge(SMALL, tmp_path).kind == kind
+
+
+def test_json_that_is_none_is_caught(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "write_json", lambda path, found: print(json.dumps({"passed": float("nan")})))
+    assert judge.judge(COLLECTIVES, tmp_path).account == "NaN is not JSON"
+
+
+def test_a_run_that_takes_too_long_is_caught(tmp_path, monkeypatch):
+    monkeypatch.setattr(judge, "LIMIT_SECONDS", 0.2)
+    monkeypatch.setattr(command, "run_locally", lambda *arguments, **keywords: time.sleep(10))
+    assert judge.judge(SMALL, tmp_path).kind.endswith("TooLong: still ran after n.n s")
+
+
+def test_a_scenario_that_is_refused_is_caught(tmp_path):
+    wrong = SMALL.saying({"world": {"ranks": 3}})
+    assert "micro_batches must be a multiple of world.ranks" in judge.judge(wrong, tmp_path).account
+
+
+def test_other_bits_under_mpi_are_caught(tmp_path):
+    judge.judge(SMALL, tmp_path)
+    (tmp_path / "mpi.json").write_text((tmp_path / "out.json").read_text())
+    assert under_mpi.compared(SMALL, tmp_path) is None
+    other = json.loads((tmp_path / "out.json").read_text())
+    other["stages"][2]["weights_sha256"] = "7" * 64
+    (tmp_path / "mpi.json").write_text(json.dumps(other))
+    assert under_mpi.compared(SMALL, tmp_path).kind == "under MPI: other stages"
+
+
+def test_a_scenario_that_ends_a_start_leaves_the_others_their_turn(tmp_path, monkeypatch):
+    starts = []
+
+    def start(folders, ranks):
+        starts.append(len(folders))
+        for folder in folders:
+            if folder.name == "1":
+                return 3, "planted 7"
+            judge.one_run(SMALL, folder)
+            (folder / "out.json").rename(folder / "mpi.json")
+        return 0, ""
+
+    monkeypatch.setattr(under_mpi, "start", start)
+    found = list(under_mpi.judge_under_mpi([(SMALL, tmp_path / str(number)) for number in range(3)], 2))
+    assert [fault and fault.kind for _, fault in found] == [None, "under MPI: exit 3: planted n", None]
+    assert starts == [3, 1]
+
+
+# What is shown of it.
+
+
+def test_a_fault_is_shown_small_with_how_to_have_it_again(tmp_path, monkeypatch, capsys):
+    def judged(drawn, folder):
+        return Fault("planted", "steps are 2") if drawn.document.get("train", {}).get("steps") == 2 else None
+
+    monkeypatch.setattr(hunt, "judge", judged)
+    monkeypatch.setattr(hunt, "PLACE", tmp_path)
+    monkeypatch.setattr(hunt, "draw", lambda number: Drawn(number, SMALL.document, flags=SMALL.flags))
+    assert hunt.main(["--seed", "8", "--count", "1", "--mpi", "0"]) == 1
+    said = capsys.readouterr().out
+    assert "FAULT planted\nsteps are 2\n\n[train]\nsteps = 2\n\nflags:" in said
+    assert "again: make fuzz SEED=8 COUNT=1 MPI=0" in said
+    assert (tmp_path / "fault-8" / "scenario.toml").read_text() == "[train]\nsteps = 2\n"
