@@ -32,7 +32,8 @@ from zerosim.report.progress import Live, Plain
 from zerosim.report.table import show_heading, show_outcome
 from zerosim.run import Progress, Silent, Training, run_as_rank, run_locally
 from zerosim.scenario import CollectiveScenario, Scenario, load, load_dataset, resolved
-from zerosim.worlds.mpi import MpiCommunicator, connect, launched
+from zerosim.worlds.launcher import launched
+from zerosim.worlds.mpi import MpiCommunicator, connect
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 
