@@ -33,7 +33,7 @@ from zerosim.comm import Reduction
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, ZerosimError
 from zerosim.worlds.delivery import check_into, check_rank, deliver
 from zerosim.worlds.last_words import exit_code, say
-from zerosim.worlds.launcher import FORWARDING, LAST_WORDS, has_company, launched
+from zerosim.worlds.launcher import FORWARDING, LAST_WORDS, has_company, launched, watched
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -66,7 +66,7 @@ def join(timeout_seconds: float) -> "FirstFailure":
     """What ends all ranks if one fails, after starting MPI where that has not been done."""
     if isinstance(sys.excepthook, FirstFailure):
         return sys.excepthook
-    with ended_by_signals(timeout_seconds):
+    with ended_by_signals(timeout_seconds), watched():
         start_mpi()
         from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
 
