@@ -88,7 +88,7 @@ def test_a_rank_that_the_launcher_cannot_acquaint_with_the_others(hidden, progra
 
 @pytest.mark.mpi
 def test_the_start_of_mpi_has_an_end():
-    waits = "import zerosim; zerosim.connect(timeout_seconds=2)"
+    waits = "from zerosim.worlds import mpi; mpi.STARTING = 2; mpi.connect()"
     sleeps = "import time; time.sleep(60)"
     ended = mpiexec(["-n", "1", sys.executable, "-c", waits, ":", "-n", "1", sys.executable, "-c", sleeps],
                     timeout=SECONDS)

@@ -42,19 +42,22 @@ Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 Result = TypeVar("Result")
 
+STARTING = 60.0  # seconds that ranks have for starting MPI, the first of them waiting for the last
+
+
 def connect(timeout_seconds: float = 60.0) -> "MpiCommunicator":
     """This process as one rank among all that the launcher started, or alone without a launcher.
 
     From here on an exception that nobody catches ends all ranks: the first rank to fail prints one
     line for a `ZerosimError`, its traceback for any other, and its exit code becomes the
     launcher's (3 for those others). At exit `close` is called. Waiting for a message longer than
-    `timeout_seconds` raises `Deadlock`.
+    `timeout_seconds` raises `Deadlock`. A rank that fails before all are connected ends them by a signal.
 
     Raises `LaunchError` without an MPI library, or when the launcher belongs to another one, and
     `CollectiveError` for a `timeout_seconds` that is not positive and finite.
     """
     check_timeout(timeout_seconds)
-    first_failure = join(timeout_seconds)
+    first_failure = join()
     from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
 
     comm = MpiCommunicator(MPI.COMM_WORLD.Dup(), timeout_seconds)
@@ -62,11 +65,11 @@ def connect(timeout_seconds: float = 60.0) -> "MpiCommunicator":
     return comm
 
 
-def join(timeout_seconds: float) -> "FirstFailure":
+def join() -> "FirstFailure":
     """What ends all ranks if one fails, after starting MPI where that has not been done."""
     if isinstance(sys.excepthook, FirstFailure):
         return sys.excepthook
-    with ended_by_signals(timeout_seconds), watched():
+    with ended_by_signals(STARTING), watched():
         start_mpi()
         from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
 
