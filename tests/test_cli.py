@@ -328,20 +328,6 @@ def test_a_training_that_raises_gives_the_cursor_back(small, capsys, monkeypatch
     assert said.index("Traceback") > said.rindex("\x1b[?25h")
 
 
-@pytest.mark.parametrize("given", [
-    ["memory", "--table", "figure1"], ["prove", "ring.all_reduce"], ["show", "--list"], ["memory", "--nosuch"],
-])
-def test_only_rank_0_speaks_for_what_one_process_does(given):
-    spoken = [
-        subprocess.run([sys.executable, "-m", "zerosim", *given], capture_output=True, text=True, check=False,
-                       timeout=60, env=os.environ | {"PMI_SIZE": "2", "PMI_RANK": rank})
-        for rank in "01"
-    ]
-    assert spoken[0].returncode == spoken[1].returncode
-    assert spoken[0].stdout + spoken[0].stderr != ""
-    assert spoken[1].stdout + spoken[1].stderr == ""
-
-
 @pytest.mark.parametrize(("launcher", "stdout", "stderr", "terminal"), [
     ({}, True, False, True), ({}, False, True, False),
     ({"PMI_SIZE": "2"}, True, False, False), ({"PMI_SIZE": "2"}, False, True, True),
@@ -363,13 +349,6 @@ class Screen(io.StringIO):
 
     def isatty(self):
         return self.terminal
-
-
-def test_bench_wants_its_own_number_of_ranks(monkeypatch, capsys):
-    monkeypatch.setenv("PMI_SIZE", "3")
-    monkeypatch.setenv("PMI_RANK", "0")
-    assert main(["bench", "step"]) == 2
-    assert "measures 2 ranks and the launcher started 3" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rounds", ["0", "-1", "1001", "1e3", "many"])

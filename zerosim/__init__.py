@@ -8,6 +8,10 @@
 array([ 6., 10., 14., 18., 22.])
 """
 
+from zerosim.worlds.launcher import guard
+
+guard()
+
 from zerosim.collectives import (
     all_gather,
     all_reduce,

@@ -8,12 +8,16 @@ import argparse
 import contextlib
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 
+from zerosim.comm import Communicator
 from zerosim.commands.output import complain, replace_what_cannot_be_printed
-from zerosim.worlds.last_words import exit_code
-from zerosim.worlds.mpi import is_connected, launched_rank
+from zerosim.errors import UsageError
+from zerosim.worlds.launcher import has_company, launched_rank
+from zerosim.worlds.mpi import connect
+from zerosim.worlds.objects import broadcast_object, gather_objects
 
 COMMANDS = {
     "run": ("zerosim.commands.run", "train by a scenario file and compare every bit"),
@@ -32,11 +36,14 @@ PARALLEL = ("run", "bench")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its exit code.
 
-    Nothing that a command raises leaves here, except where it must end other ranks too.
+    Nothing that a command raises leaves here, except where it must end other ranks too. Those are connected first of
+    all: what fails later on one of them then ends them all.
     """
     replace_what_cannot_be_printed()
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
+        if has_company():
+            agree(connect(), given)
         with contextlib.nullcontext() if launched_rank() == 0 else silence():
             parsed = parse(given)
         if launched_rank() > 0 and parsed.command not in PARALLEL:
@@ -45,9 +52,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except (Exception, KeyboardInterrupt) as error:
-        if is_connected():
+        if has_company():
             raise
-        return complain(error) if launched_rank() == 0 else exit_code(error)
+        return complain(error)
+
+
+def agree(comm: Communicator, given: list[str]) -> None:
+    """Refuse command lines that differ, before any rank acts on its own."""
+    for rank, other in enumerate(gather_objects(comm, given) or []):
+        if other != given:
+            raise UsageError(
+                f"rank 0 was started with {shlex.join(given)!r} and rank {rank} with {shlex.join(other)!r}: "
+                "give all ranks one command line"
+            )
+    broadcast_object(comm, None)
 
 
 def parse(given: Sequence[str]) -> argparse.Namespace:

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -23,10 +23,16 @@ def mpirun(
     >>> mpirun(4, ["-m", "tests.mpi.conform"]).returncode
     0
     """
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    command = [str(mpiexec), "-n", str(ranks), sys.executable, *arguments]
+    return mpiexec(["-n", str(ranks), sys.executable, *arguments], timeout=timeout)
+
+
+def mpiexec(
+    arguments: Sequence[str], *, timeout: float = 60.0, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `mpiexec *arguments` in the project's root, with more in its environment; kill all after `timeout` s."""
+    command = [str(Path(sys.executable).with_name("mpiexec")), *arguments]
     process = subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | OPEN_MPI_AS_ROOT_ON_FEW_CORES, text=True,
+        command, cwd=ROOT, env=os.environ | OPEN_MPI_AS_ROOT_ON_FEW_CORES | (environment or {}), text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,
     )

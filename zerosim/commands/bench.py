@@ -11,7 +11,8 @@ from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import UsageError
 from zerosim.report.bench_table import show_durations, show_overheads, show_timings
-from zerosim.worlds.mpi import connect, launched, own_launcher
+from zerosim.worlds.launcher import launched
+from zerosim.worlds.mpi import connect, own_launcher
 
 SUBJECTS = {
     "step": "a step of each stage on 2 MPI ranks against one process",

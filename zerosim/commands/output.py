@@ -11,7 +11,7 @@ from rich.console import Console
 
 from zerosim.errors import ScenarioError, UsageError, ZerosimError
 from zerosim.worlds.last_words import exit_code, last_words
-from zerosim.worlds.mpi import launched
+from zerosim.worlds.launcher import launched
 
 WIDTH = 100
 """Columns of what goes to a file or a pipe, if nothing else is said."""

@@ -33,7 +33,8 @@ from zerosim.training.experiment import Experiment, prepare
 from zerosim.training.run import Progress, Run, Silent
 from zerosim.verdict.outcome import Outcome
 from zerosim.verdict.run import run_as_rank, run_locally
-from zerosim.worlds.mpi import MpiCommunicator, connect, launched
+from zerosim.worlds.launcher import launched
+from zerosim.worlds.mpi import MpiCommunicator, connect
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 

@@ -1,6 +1,8 @@
 """What is said of an exception that ends the run, and the exit code that belongs to it."""
 
+import sys
 import traceback
+from contextlib import suppress
 
 from zerosim.errors import ZerosimError
 
@@ -35,3 +37,27 @@ def last_words(error: BaseException) -> str:
         case BrokenPipeError():
             return ""
     return "\n" + "".join(traceback.format_exception(error)).rstrip()
+
+
+def last_words_of(rank: int, error: BaseException) -> str:
+    """The same with the rank that says it, as it is printed.
+
+    >>> last_words_of(1, KeyboardInterrupt()), last_words_of(1, ZerosimError("rank 1 waits"))
+    ('zerosim: rank 1: interrupted\\n', 'zerosim: rank 1 waits\\n')
+    """
+    said = last_words(error)
+    if not said:
+        return ""
+    if said.startswith(f"rank {rank} "):
+        return f"zerosim: {said}\n"
+    separator = "" if said.startswith("\n") else " "
+    return f"zerosim: rank {rank}:{separator}{said}\n"
+
+
+def say(error: BaseException, rank: int) -> None:
+    """Print what one of several ranks has to say of `error`, after all that it has printed before, if anybody reads."""
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    with suppress(OSError, ValueError):
+        sys.stderr.write(last_words_of(rank, error))
+        sys.stderr.flush()

@@ -9,12 +9,15 @@ the first to fail speaks, and ends them all.
 import atexit
 import fcntl
 import os
+import signal
 import sys
 import tempfile
+import threading
 import time
 import zlib
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -29,7 +32,8 @@ from zerosim.allocation import Allocator, allocate
 from zerosim.comm import Reduction
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, ZerosimError
 from zerosim.worlds.delivery import check_into, check_rank, deliver
-from zerosim.worlds.last_words import exit_code, last_words
+from zerosim.worlds.last_words import exit_code, say
+from zerosim.worlds.launcher import FORWARDING, LAST_WORDS, has_company, launched, watched
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -38,46 +42,7 @@ Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 Result = TypeVar("Result")
 
-SIZE_VARIABLES = (
-    "OMPI_COMM_WORLD_SIZE",  # Open MPI
-    "PMI_SIZE",              # Hydra (MPICH, Intel MPI, MVAPICH), and srun with --mpi=pmi2
-    "MV2_COMM_WORLD_SIZE",   # MVAPICH's own mpirun_rsh
-    "PALS_SIZE",             # Cray's mpiexec
-)
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "SLURM_PROCID")
-FIRST_RESERVED_SLURM_STEP = 0xFFFF_FFF0  # steps above are batch scripts and interactive shells
-FORWARDING = 0.2  # seconds for the launcher to pass on what was printed; Abort drops the rest
-LAST_WORDS = 2.0  # seconds that the first rank to fail has for ending the others
-
-
-def launched() -> int | None:
-    """The number of ranks the launcher says it started; None without a launcher. Starts no MPI.
-
-    A Slurm allocation (`salloc`, `sbatch`) is not a launcher; a step that `srun` started in it is.
-    """
-    size = first_number(*SIZE_VARIABLES)
-    if size is not None:
-        return size
-    step = first_number("SLURM_STEP_ID")
-    if step is None or step >= FIRST_RESERVED_SLURM_STEP:
-        return None
-    return first_number("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
-
-
-def launched_rank() -> int:
-    """The rank that the launcher gave to this process; 0 without a launcher. Starts no MPI."""
-    return 0 if launched() is None else first_number(*RANK_VARIABLES) or 0
-
-
-def first_number(*variables: str) -> int | None:
-    """The first of these environment variables that is a whole number."""
-    values = (os.environ.get(variable, "") for variable in variables)
-    return next((int(value) for value in values if value.isascii() and value.isdigit()), None)
-
-
-def is_connected() -> bool:
-    """Whether this process is one of several ranks, which all end by the exception that it does not catch."""
-    return isinstance(sys.excepthook, FirstFailure) and sys.excepthook.ranks > 1
+STARTING = 60.0  # seconds that ranks have for starting MPI, the first of them waiting for the last
 
 
 def connect(timeout_seconds: float = 60.0) -> "MpiCommunicator":
@@ -86,21 +51,54 @@ def connect(timeout_seconds: float = 60.0) -> "MpiCommunicator":
     From here on an exception that nobody catches ends all ranks: the first rank to fail prints one
     line for a `ZerosimError`, its traceback for any other, and its exit code becomes the
     launcher's (3 for those others). At exit `close` is called. Waiting for a message longer than
-    `timeout_seconds` raises `Deadlock`.
+    `timeout_seconds` raises `Deadlock`. A rank that fails before all are connected ends them by a signal.
 
     Raises `LaunchError` without an MPI library, or when the launcher belongs to another one, and
     `CollectiveError` for a `timeout_seconds` that is not positive and finite.
     """
     check_timeout(timeout_seconds)
-    start_mpi()
+    first_failure = join()
     from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
 
     comm = MpiCommunicator(MPI.COMM_WORLD.Dup(), timeout_seconds)
-    host = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
-    first_failure = FirstFailure(MPI.COMM_WORLD, host)
-    sys.excepthook = first_failure
     atexit.register(close_or_fail, comm, first_failure)
     return comm
+
+
+def join() -> "FirstFailure":
+    """What ends all ranks if one fails, after starting MPI where that has not been done."""
+    if isinstance(sys.excepthook, FirstFailure):
+        return sys.excepthook
+    with ended_by_signals(STARTING), watched():
+        start_mpi()
+        from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
+
+        first_failure = FirstFailure(MPI.COMM_WORLD)
+        sys.excepthook = first_failure
+    first_failure.share_the_floor()
+    return first_failure
+
+
+@contextmanager
+def ended_by_signals(seconds: float) -> Iterator[None]:
+    """Within, an interrupt and the end of so many seconds end this process by their signals.
+
+    No Python runs while MPI starts, and no message reaches the other ranks; the launcher sees the signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM)}
+    functions = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in functions:
+        signal.signal(number, signal.SIG_DFL)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        for number, function in functions.items():
+            signal.signal(number, function)
 
 
 def start_mpi() -> None:
@@ -121,14 +119,12 @@ def start_mpi() -> None:
         raise foreign_launcher(vendor)
     if not MPI.Is_initialized():
         MPI.Init_thread()
-    if (launched() or 1) > 1 and MPI.COMM_WORLD.size == 1:
+    if has_company() and MPI.COMM_WORLD.size == 1:
         raise foreign_launcher(vendor)
 
 
-def foreign_launcher(vendor: str) -> Exception | SystemExit:
-    """What ends ranks whom the launcher cannot acquaint with each other: only the first says why."""
-    if launched_rank() > 0:
-        return SystemExit(LaunchError.exit_code)
+def foreign_launcher(vendor: str) -> LaunchError:
+    """What ends ranks whom the launcher cannot acquaint with each other."""
     return LaunchError(
         f"the launcher started {launched()} ranks but belongs to another MPI library than mpi4py, "
         f"which runs on {vendor}; launch with {own_launcher()}"
@@ -419,15 +415,24 @@ class FirstFailure:
     the same moment can thus speak once for each host.)
     """
 
-    def __init__(self, world: "MPI.Comm", host: "MPI.Comm") -> None:
-        self.ranks = world.size
+    def __init__(self, world: "MPI.Intracomm") -> None:
         self._world = world
-        created, name = tempfile.mkstemp(prefix="zerosim-") if host.rank == 0 else (None, None)
-        self._floor = os.open(host.bcast(name), os.O_RDWR)
+        self._floor: int | None = None
+
+    def share_the_floor(self) -> None:
+        """Let the ranks of this host have one file to lock; where none can be made, each speaks."""
+        from mpi4py import MPI  # noqa: PLC0415 - whoever has a world has it loaded
+
+        host = self._world.Split_type(MPI.COMM_TYPE_SHARED)
+        created, name = temporary_file() if host.rank == 0 else (None, "")
+        with suppress(OSError):
+            self._floor = os.open(host.bcast(name), os.O_RDWR)
         host.Barrier()
-        if created is not None and name is not None:
-            os.close(created)
-            os.unlink(name)
+        if created is not None:
+            with suppress(OSError):
+                os.close(created)
+                os.unlink(name)
+        host.Free()
 
     def __call__(
         self,
@@ -435,30 +440,33 @@ class FirstFailure:
         error: BaseException,
         trace: TracebackType | None,
     ) -> None:
-        if self._has_the_floor():
-            sys.stdout.flush()
-            sys.stderr.write(self._account(error))
-            sys.stderr.flush()
-            time.sleep(FORWARDING)
-        else:
-            time.sleep(LAST_WORDS)
-        self._world.Abort(exit_code(error))
+        try:
+            if self._has_the_floor():
+                say(error, self._world.rank)
+                time.sleep(FORWARDING)
+            else:
+                time.sleep(LAST_WORDS)
+        finally:
+            self._world.Abort(exit_code(error))
 
     def _has_the_floor(self) -> bool:
+        if self._floor is None:
+            return True
         try:
             fcntl.flock(self._floor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        except OSError:
+            return True
         return True
 
-    def _account(self, error: BaseException) -> str:
-        rank, said = f"rank {self._world.rank}", last_words(error)
-        if not said:
-            return ""
-        if said.startswith(f"{rank} "):
-            return f"zerosim: {said}\n"
-        separator = "" if said.startswith("\n") else " "
-        return f"zerosim: {rank}:{separator}{said}\n"
+
+def temporary_file() -> tuple[int | None, str]:
+    """A new file and its name; None and no name where no folder can be written to."""
+    try:
+        return tempfile.mkstemp(prefix="zerosim-")
+    except OSError:
+        return None, ""
 
 
 def close_or_fail(comm: MpiCommunicator, first_failure: FirstFailure) -> None:

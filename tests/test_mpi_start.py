@@ -1,0 +1,215 @@
+"""A rank that fails before it is connected ends all ranks: they wait for it in MPI's start, where no Python runs."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.mpi.launch import ROOT, mpiexec
+from zerosim.cli import agree, main
+from zerosim.errors import UsageError
+from zerosim.worlds import launcher, mpi
+from zerosim.worlds.local import spawn
+
+SECONDS = 20
+"""No run here takes that long, on however busy a machine; the start of MPI waits three times as long."""
+
+PLANT = """\
+import os, signal, sys, time
+mine = (os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK")) == os.environ.get("PLANTED_RANK")
+class Planted:
+    def find_spec(self, name, *_):
+        if name == os.environ.get("PLANTED_MODULE"):
+            {what}
+if mine:
+    sys.meta_path.insert(0, Planted())
+"""
+RUN = [sys.executable, "-m", "zerosim", "run", str(ROOT / "scenarios" / "ddp.toml"), "--progress", "none"]
+CONNECT = [sys.executable, "-c", "import zerosim; zerosim.connect(); print('connected')"]
+
+
+def planted(folder, what, *, rank, module, program=RUN):
+    """Both ranks of `program`, with a fault in one of them when it imports `module`."""
+    (folder / "sitecustomize.py").write_text(PLANT.format(what=what))
+    path = os.pathsep.join(filter(None, [str(folder), str(ROOT), os.environ.get("PYTHONPATH")]))
+    fault = {"PYTHONPATH": path, "PLANTED_RANK": str(rank), "PLANTED_MODULE": module}
+    return mpiexec(["-n", "2", *program], timeout=SECONDS, environment=fault)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(("rank", "module"), [(0, "numpy"), (1, "numpy"), (1, "mpi4py.MPI"), (1, "rich")])
+def test_an_import_that_fails_on_one_rank(rank, module, tmp_path):
+    ended = planted(tmp_path, "raise ZeroDivisionError('planted')", rank=rank, module=module)
+    assert ended.returncode not in (0, 1, 2)
+    assert ended.stderr.count(f"zerosim: rank {rank}:\n") == 1
+    assert ended.stderr.count("ZeroDivisionError: planted") == 1
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("module", ["site", "numpy", "zerosim.worlds.mpi", "mpi4py.MPI", "zerosim.commands.run"])
+def test_an_interrupt_of_one_rank_on_its_way(module, tmp_path):
+    what = "signal.raise_signal(signal.SIGINT)"
+    if module == "site":  # Python itself, not yet started
+        what += "\nif mine: raise KeyboardInterrupt"
+    ended = planted(tmp_path, what, rank=1, module=module)
+    assert ended.returncode != 0
+    assert "PASSED" not in ended.stdout
+
+
+@pytest.mark.mpi
+def test_an_interrupt_of_a_rank_in_the_start_of_mpi(tmp_path):
+    """Another rank takes its time, so that this one waits where it hears no KeyboardInterrupt."""
+    interrupter = "if os.fork() == 0: time.sleep(1); os.kill(os.getppid(), signal.SIGINT); os._exit(0)"
+    what = f"{interrupter}\nif not mine: time.sleep(60)"
+    assert planted(tmp_path, what, rank=0, module="mpi4py.MPI", program=CONNECT).returncode != 0
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("other", [[*RUN, "--bogus"], [*RUN[:3], "show"]])
+@pytest.mark.parametrize("first", [True, False])
+def test_ranks_with_different_command_lines(other, first):
+    commands = [other, RUN] if first else [RUN, other]
+    ended = mpiexec(["-n", "1", *commands[0], ":", "-n", "1", *commands[1]], timeout=SECONDS)
+    assert ended.returncode == 2
+    assert ended.stderr.count("zerosim: rank 0 was started with '") == 1
+    assert "PASSED" not in ended.stdout
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(("hidden", "program"), [(["OMPI_COMM_WORLD_SIZE=2"], RUN), (["-u", "PMI_FD"], CONNECT)])
+def test_a_rank_that_the_launcher_cannot_acquaint_with_the_others(hidden, program):
+    ended = mpiexec(["-n", "1", *program, ":", "-n", "1", "env", *hidden, *program], timeout=SECONDS)
+    assert ended.returncode != 0
+    assert ended.stderr.count("zerosim: rank 1: the launcher started 2 ranks but belongs to another") == 1
+
+
+@pytest.mark.mpi
+def test_the_start_of_mpi_has_an_end():
+    waits = "from zerosim.worlds import mpi; mpi.STARTING = 2; mpi.connect()"
+    sleeps = "import time; time.sleep(60)"
+    ended = mpiexec(["-n", "1", sys.executable, "-c", waits, ":", "-n", "1", sys.executable, "-c", sleeps],
+                    timeout=SECONDS)
+    assert ended.returncode != 0
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("failing", ["", "comm.rank == 1 and 1 / 0"])
+def test_no_folder_for_temporary_files_is_needed(failing):
+    program = f"""\
+import tempfile
+def nowhere(*_, **__): raise FileNotFoundError("No usable temporary directory found")
+tempfile.mkstemp = nowhere
+import zerosim
+comm = zerosim.connect()
+{failing}
+print("connected")
+"""
+    ended = mpiexec(["-n", "2", sys.executable, "-c", program], timeout=SECONDS)
+    assert ended.returncode == (3 if failing else 0)
+    assert ended.stderr.count("ZeroDivisionError") == bool(failing)
+    assert failing or ended.stdout.count("connected") == 2
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(("given", "code"), [
+    (["memory", "--table", "figure1"], 0), (["prove", "ring.all_reduce"], 0), (["show", "--list"], 0),
+    (["memory", "--nosuch"], 2),
+])
+def test_only_rank_0_speaks_for_what_one_process_does(given, code):
+    command = [sys.executable, "-m", "zerosim", *given]
+    alone = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    ended = mpiexec(["-n", "2", *command], timeout=SECONDS)
+    assert ended.returncode == alone.returncode == code
+    assert ended.stdout == alone.stdout
+    assert ended.stderr.count("error:") == alone.stderr.count("error:") == (code == 2)
+
+
+@pytest.mark.mpi
+def test_bench_wants_its_own_number_of_ranks():
+    ended = mpiexec(["-n", "3", sys.executable, "-m", "zerosim", "bench", "step"], timeout=SECONDS)
+    assert ended.returncode == 2
+    assert ended.stderr.count("measures 2 ranks and the launcher started 3") == 1
+
+
+def test_the_first_other_command_line_is_named():
+    def program(comm):
+        agree(comm, ["run", "a.toml"] if comm.rank < 2 else ["run", "b.toml"])
+
+    with pytest.raises(UsageError, match=r"rank 0 was started with 'run a\.toml' and rank 2 with 'run b\.toml'"):
+        spawn(program, ranks=4)
+
+
+@pytest.fixture
+def last(monkeypatch):
+    """What would have ended this process and its company, in order."""
+    acts = []
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setattr(launcher.os, "kill", lambda process, number: acts.append((process, number)))
+    monkeypatch.setattr(launcher.time, "sleep", acts.append)
+    return acts
+
+
+def test_the_launcher_is_told_the_exit_code_and_then_shown_a_signal(last, monkeypatch):
+    ours, theirs = socket.socketpair()
+    monkeypatch.setenv("PMI_FD", str(ours.fileno()))
+    with ours, theirs:
+        launcher.end(os.getpid(), 130)
+        assert theirs.recv(100) == b"cmd=abort exitcode=130\n"
+    assert last == [launcher.LAST_WORDS, (os.getpid(), signal.SIGKILL)]
+
+
+def test_what_is_no_socket_is_not_written_to(last, monkeypatch, tmp_path):
+    with open(tmp_path / "other", "w") as other:
+        monkeypatch.setenv("PMI_FD", str(other.fileno()))
+        launcher.end(os.getpid(), 3)
+    monkeypatch.setenv("PMI_FD", "987654")
+    launcher.end(os.getpid(), 3)
+    assert (tmp_path / "other").read_text() == ""
+    assert last == [(os.getpid(), signal.SIGKILL)] * 2
+
+
+def test_only_a_rank_with_company_is_guarded(monkeypatch):
+    for size, hook in (("1", sys.excepthook), ("2", launcher.fail_unconnected)):
+        monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+        monkeypatch.setenv("PMI_SIZE", size)
+        launcher.guard()
+        assert sys.excepthook is hook
+
+
+def test_a_failure_with_company_leaves_main_for_the_hook(monkeypatch):
+    def refuse():
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setattr("zerosim.cli.connect", refuse)
+    with pytest.raises(KeyboardInterrupt):
+        main(["show", "--list"])
+
+
+def test_handlers_and_timers_come_back():
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 1000)
+    try:
+        with mpi.ended_by_signals(5):
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+            assert 4 < signal.getitimer(signal.ITIMER_REAL)[0] <= 5
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert 990 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGINT, before)
+
+
+def test_children_that_have_ended_do_not_count():
+    before = launcher.living_children(os.getpid())
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert launcher.living_children(os.getpid()) == before + 1
+    child.stdin.close()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert launcher.living_children(os.getpid()) == before
+    child.wait()
+    assert launcher.state_of(str(child.pid)) == "X"
