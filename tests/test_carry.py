@@ -178,3 +178,33 @@ def test_weights_are_refused(tmp_path, capsys):
 def test_a_path_has_no_null_byte(capsys):
     assert cli.main(["run", "a\0b.toml"]) == 2
     assert "embedded null byte; a scenario is a TOML file" in capsys.readouterr().err
+
+
+def test_shards_of_different_buckets_differ_and_that_is_all_there_is_to_say(tmp_path):
+    file = tmp_path / "shards.toml"
+    file.write_text('''
+kind = "collective"
+world.ranks = 2
+values.lengths = [4, 8]
+program = [{calls = ["reduce_scatter"]}, {calls = ["reduce_scatter"], bucket = "each"}]
+expect.same_results = false
+''')
+    scenario = load(file)
+    outcome = carry_out_locally(scenario, programs_of(scenario))
+    assert outcome.passed
+    assert "differ in" in outcome.findings[0].seen
+    assert "another chunk" not in outcome.findings[0].seen
+
+
+@pytest.mark.parametrize(("keys", "place"), [
+    ("values.lengths = [4]", "5:18"), ("values.given = [[1, 2], [1, 2], [1, 2]]", "5:16"),
+    ("values.lengths = [3, 4]\nprogram = [{calls = ['all_to_all'], bucket = 'each'}]", "5:18"),
+])
+def test_equal_chunks_cannot_be_cut_from_any_vector(tmp_path, keys, place, capsys):
+    file = tmp_path / "uneven.toml"
+    program = "" if "program" in keys else "program = [{calls = ['all_to_all']}]"
+    file.write_text(f"kind = 'collective'\n\nworld.ranks = 3\n{program}\n{keys}\n")
+    assert cli.main(["run", str(file)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{file}:{place}: ")
+    assert "3 ranks do not divide a vector of" in line

@@ -124,7 +124,7 @@ def test_an_exception_is_caught(tmp_path, monkeypatch):
 
 def test_a_stage_that_forgets_to_publish_is_caught(tmp_path, monkeypatch):
     def step(replica, batch):
-        replica.publication.publish = lambda *arguments: None
+        replica.publishing.publish = lambda *arguments: None
         return honest(replica, batch)
 
     honest = STAGES["zero1"].step

@@ -68,11 +68,27 @@ def programs_of(scenario: CollectiveScenario) -> list[Program]:
     return [
         Program(
             each.name or " + ".join(each.calls),
-            tuple(look_up(scenario, call, ("program", p, "calls", c)) for c, call in enumerate(each.calls)),
+            tuple(
+                fitting(look_up(scenario, call, ("program", p, "calls", c)), scenario, each.bucket)
+                for c, call in enumerate(each.calls)
+            ),
             each.bucket,
         )
         for p, each in enumerate(scenario.program)
     ]
+
+
+def fitting(subject: Subject, scenario: CollectiveScenario, bucket: str) -> Subject:
+    """`subject`; raises `ScenarioError` if it needs equal chunks and the ranks do not divide a vector."""
+    values, ranks = scenario.values, scenario.world.ranks
+    tensors = (len(values.given[0]),) if values.given else values.lengths
+    uneven = [length for length in ((sum(tensors),) if bucket == "all" else tensors) if length % ranks]
+    if subject.even and uneven:
+        raise scenario.origin.error(
+            f"{subject.name} exchanges equal chunks, and {ranks} ranks do not divide a vector of {uneven[0]} elements; "
+            "give lengths that world.ranks divides", ("values", "given" if values.given else "lengths"),
+        )
+    return subject
 
 
 def look_up(scenario: CollectiveScenario, call: str, path: tuple[str | int, ...]) -> Subject:
@@ -199,10 +215,10 @@ def differs(mine: Array, theirs: Array) -> Array:
 def moved_chunks(
     scenario: CollectiveScenario, first: ProgramOutcome, other: ProgramOutcome, mine: Array, theirs: Array
 ) -> str:
-    """Why: which of the differing elements lie in another chunk in the one program than in the other."""
-    if first.program.bucket == other.program.bucket or scenario.values.given:
-        return ""
+    """Why, of whole vectors: which differing elements lie in another chunk in the one program than in the other."""
     ranks, lengths = scenario.world.ranks, scenario.values.lengths
+    if first.program.bucket == other.program.bucket or scenario.values.given or len(mine) != sum(lengths):
+        return ""
     moved = chunk_numbers(first.program, lengths, ranks) != chunk_numbers(other.program, lengths, ranks)
     inside = int(np.count_nonzero(differs(mine, theirs) & moved))
     outside = int(np.count_nonzero(differs(mine, theirs) & ~moved))
