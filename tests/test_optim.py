@@ -121,9 +121,8 @@ def test_applying_the_differences_elsewhere_gives_the_same_bytes(optimizer, h, s
     state, other_state = zeros(optimizer, 100, np.float32), zeros(optimizer, 100, np.float32)
     for step, gradient in enumerate(gradients, start=1):
         optimizer.update(here, gradient, state, step, h)
-        out = np.empty(100, np.float32)
-        optimizer.differences(there, gradient, other_state, step, h, out=out)
-        apply(there, out, optimizer.decay(h))
+        for piece, difference in optimizer.differences(there, gradient, other_state, step, h):
+            apply(there[piece], difference.copy(), optimizer.decay(h))
     assert here.tobytes() == there.tobytes()
 
 

@@ -88,30 +88,17 @@ class Optimizer:
         All arrays are flat and equally long, and no two overlap. `state` has one for each of `slots`, all zero before
         the first step, which is step 1. `gradient` is only read, and may have fewer bits.
         """
-        for piece, difference in self._differences(weights, gradient, state, step, hyperparameters):
+        for piece, difference in self.differences(weights, gradient, state, step, hyperparameters):
             apply(weights[piece], difference, self.decay(hyperparameters))
-
-    def differences(
-        self,
-        weights: Array,
-        gradient: Array,
-        state: Mapping[str, Array],
-        step: int,
-        hyperparameters: Hyperparameters,
-        *,
-        out: Array,
-    ) -> None:
-        """As `update`, but leave in `out` what is to be subtracted, and the weights alone: `apply` does the rest."""
-        for piece, difference in self._differences(weights, gradient, state, step, hyperparameters):
-            out[piece] = difference
 
     def decay(self, hyperparameters: Hyperparameters) -> float:
         """What weights are multiplied by before the subtraction."""
         return 1.0 - hyperparameters.learning_rate * hyperparameters.weight_decay if self.decoupled else 1.0
 
-    def _differences(
+    def differences(
         self, weights: Array, gradient: Array, state: Mapping[str, Array], step: int, h: Hyperparameters
     ) -> Iterator[tuple[slice, Array]]:
+        """As `update`, but piece by piece what is to be subtracted, valid until the next; `apply` does the rest."""
         arrays = [weights, *(state[slot] for slot in self.slots)]
         assert {len(array) for array in (*arrays, gradient)} == {len(weights)}
         scratch = np.empty((3, min(len(weights), PIECE)), weights.dtype)

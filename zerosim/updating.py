@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import numpy as np
-
 from zerosim.allocation import Array
 from zerosim.optim import Hyperparameters, Optimizer, apply
 from zerosim.precision import Precision
@@ -102,11 +100,10 @@ class Rule:
         updated = state.get(MASTER, weights)
         for stretch, h in self._stretches(unit, start, len(weights), step, factor):
             slots = {slot: state[slot][stretch] for slot in self.optimizer.slots}
-            exact = np.empty(len(updated[stretch]), updated.dtype)
-            self.optimizer.differences(updated[stretch], gradient[stretch], slots, count, h, out=exact)
-            if updated is not weights:
-                apply(updated[stretch], exact, self.optimizer.decay(h))
-            out[stretch] = exact
+            for piece, exact in self.optimizer.differences(updated[stretch], gradient[stretch], slots, count, h):
+                if updated is not weights:
+                    apply(updated[stretch][piece], exact, self.optimizer.decay(h))
+                out[stretch][piece] = exact
 
     def apply(self, unit: Unit, start: int, weights: Array, differences: Array, *, step: int) -> None:
         """Subtract differences from weights, after the decay that belongs to the step."""
