@@ -14,6 +14,7 @@ from zerosim.collectives import ALGORITHMS, find
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.comm import Communicator
 from zerosim.errors import ZerosimError
+from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Traffic
 from zerosim.scenario import CollectiveScenario
 from zerosim.sharding import bounds
@@ -111,8 +112,8 @@ def carry_out(
     outcomes = []
     for program in programs:
         tensors = tensors_of(scenario, comm.rank)
-        traffic = Traffic(comm)
-        result = perform(traffic, program, tensors)
+        traffic = Traffic()
+        result = perform(Observed(comm, traffic), program, tensors)
         gathered = gather_objects(comm, (result, traffic.sent_bytes, traffic.messages))
         if gathered is not None:
             results, sent_bytes, messages = map(list, zip(*gathered, strict=True))

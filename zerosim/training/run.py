@@ -14,10 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from zerosim.allocation import Allocator, Array
+from zerosim.allocation import Allocator, Array, allocate
 from zerosim.collectives import ring
 from zerosim.comm import Communicator
 from zerosim.instruments.memory import KINDS, Ledger
+from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.resident import resident_bytes
 from zerosim.instruments.traffic import Traffic
 from zerosim.optim import with_one_nan
@@ -118,9 +119,9 @@ def train(
     comm: Communicator, run: Run, config: Config, title: str, history: list[Fingerprint] | None
 ) -> Measurement | None:
     """Train one row and compare each step with `history`; what was measured on rank 0, None on the others."""
-    ledger, traffic = Ledger(), Traffic(comm)
-    second = None if run.second_channel is None else traffic.beside(run.second_channel)
-    mine = replica(config, traffic, ledger, second)
+    ledger, traffic = Ledger(), Traffic()
+    second = None if run.second_channel is None else Observed(run.second_channel, traffic)
+    mine = replica(config, Observed(comm, traffic), ObservedAllocator(allocate, ledger), second)
     if not fits(comm, mine, config):
         return Measurement(config, fits=False) if comm.rank == 0 else None
 
@@ -129,7 +130,7 @@ def train(
     memory = steps.run_all()
     disagreeing = None if checker else disagreement(comm, mine, config.sums_everywhere)
     evidence = first_of(gather_objects(comm, checker.evidence if checker else None))
-    measured = gather_objects(comm, (counts(traffic), memory))
+    measured = gather_objects(comm, (counts(comm.rank, traffic), memory))
     final = collected(comm, run.batches(config), mine, keep_weights=run.keep_weights)
     if measured is None:
         return None
@@ -193,7 +194,7 @@ class Steps:
         if self.checker is not None:
             self.checker.check(0, None)
         if self.run.take_buffers_from is not None:
-            self.run.take_buffers_from(self.ledger)
+            self.run.take_buffers_from(self.replica.allocate)
         self.ledger.begin_peak()
         progress.begin(self.title, self.config.steps)
         for batch in self.run.batches(self.config).of_rank(self.comm.rank):
@@ -237,10 +238,10 @@ def as_it_is(loss: Array) -> Array:
     return loss
 
 
-def counts(traffic: Traffic) -> TrafficCounts:
+def counts(rank: int, traffic: Traffic) -> TrafficCounts:
     """What one rank's ledger says."""
     return TrafficCounts(
-        rank=traffic.rank,
+        rank=rank,
         sent_bytes=traffic.sent_bytes,
         received_bytes=traffic.received_bytes,
         messages=traffic.messages,
