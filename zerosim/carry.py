@@ -5,7 +5,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,8 +18,8 @@ from zerosim.instruments.traffic import Traffic
 from zerosim.scenario import CollectiveScenario
 from zerosim.sharding import bounds
 from zerosim.subject import Subject, named_subject
-from zerosim.worlds.local import spawn
 from zerosim.worlds.objects import gather_objects
+from zerosim.worlds.world import World
 
 
 @dataclass(frozen=True)
@@ -93,16 +92,9 @@ def look_up(scenario: CollectiveScenario, call: str, path: tuple[str | int, ...]
     return found
 
 
-def carry_out_locally(scenario: CollectiveScenario, programs: Sequence[Program]) -> CarriedOut:
-    """In one process, a thread for each rank; with rendezvous sends if the scenario says so."""
-
-    def program(comm: Communicator) -> CarriedOut | None:
-        return carry_out(comm, scenario, programs)
-
-    sends: Any = scenario.world.sends
-    outcome = spawn(program, scenario.world.ranks, sends=sends)[0]
-    assert isinstance(outcome, CarriedOut)
-    return outcome
+def carry_out_on(world: World, scenario: CollectiveScenario, programs: Sequence[Program]) -> CarriedOut | None:
+    """On every rank of `world`; what was found in the process that has rank 0, None in others."""
+    return world.run(lambda comm: carry_out(comm, scenario, programs))[0]
 
 
 def carry_out(

@@ -6,7 +6,7 @@ does goes over the one that counts.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from zerosim.allocation import Allocator, Array, allocate
+from zerosim.allocation import Array, allocate
 from zerosim.collectives import ring
 from zerosim.comm import Communicator
 from zerosim.instruments.memory import KINDS, Ledger
@@ -33,6 +33,7 @@ from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement, MemoryFigures, TrafficCounts
 from zerosim.worlds.first import First
 from zerosim.worlds.objects import gather_objects
+from zerosim.worlds.world import World
 
 
 class Progress(Protocol):
@@ -53,15 +54,14 @@ class Silent:
 
 @dataclass(frozen=True)
 class Run:
-    """What is run, on every rank: the experiment, who is told, and what the rank's world offers it."""
+    """What is run, on every rank: the world, the experiment, who is told, and what the world offers this rank."""
 
+    world: World
     experiment: Experiment
     progress: Progress
     keep_weights: bool = False
     second_channel: Communicator | None = None
     """To the same ranks, for what is prefetched."""
-    take_buffers_from: Callable[[Allocator], None] | None = None
-    """Lets the world take its own buffers from a ledger, if it has any: a new one for each row."""
     idle_bytes: int = 0
     """What the process has in memory before the first row."""
 
@@ -193,8 +193,7 @@ class Steps:
         progress = self.run.progress
         if self.checker is not None:
             self.checker.check(0, None)
-        if self.run.take_buffers_from is not None:
-            self.run.take_buffers_from(self.replica.allocate)
+        self.run.world.take_buffers_from(self.replica.allocate)
         self.ledger.begin_peak()
         progress.begin(self.title, self.config.steps)
         for batch in self.run.batches(self.config).of_rank(self.comm.rank):
@@ -229,7 +228,7 @@ class Steps:
             alive_bytes=ledger.total,
             resident_bytes=resident_bytes() - self.run.idle_bytes,
             curve=[(at - self.began_ns, {str(kind): held for kind, held in now.items()}) for at, now in ledger.curve],
-            copies_messages=self.run.take_buffers_from is not None,
+            copies_messages=self.run.world.copies_messages,
         )
 
 

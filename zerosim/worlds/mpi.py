@@ -22,25 +22,25 @@ from functools import cache
 from math import inf
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import mpi4py
 import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Allocator, allocate
-from zerosim.comm import Reduction
+from zerosim.comm import Communicator, Reduction
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, ZerosimError
 from zerosim.worlds.delivery import check_into, check_rank, deliver
 from zerosim.worlds.last_words import exit_code, say
 from zerosim.worlds.launcher import FORWARDING, LAST_WORDS, has_company, launched, watched
+from zerosim.worlds.world import Result, counted
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
-Result = TypeVar("Result")
 
 STARTING = 60.0  # seconds that ranks have for starting MPI, the first of them waiting for the last
 
@@ -336,6 +336,37 @@ class MpiCommunicator:
         check_rank(source, self.size, "source")
         check_array(into, "into")
         check_into(into)
+
+
+class MpiWorld:
+    """The ranks that the launcher started, of which this process is one: a `World`."""
+
+    kind: ClassVar[str] = "mpi"
+    rank_is_process: ClassVar[bool] = True
+    copies_messages: ClassVar[bool] = True
+
+    def __init__(self, comm: MpiCommunicator) -> None:
+        self.ranks = comm.size
+        self.library = comm.library
+        self._comm = comm
+        self._channels = [comm]
+
+    @property
+    def words(self) -> str:
+        return f"{counted(self.ranks)}, one process each, over {self.library}"
+
+    def run(self, program: Callable[[Communicator], Result]) -> list[Result]:
+        return [program(self._comm)]
+
+    def channel(self) -> MpiCommunicator:
+        """A second channel, as `MpiCommunicator.channel` makes it."""
+        other = self._comm.channel()
+        self._channels.append(other)
+        return other
+
+    def take_buffers_from(self, allocate: Allocator) -> None:
+        for channel in self._channels:
+            channel.take_buffers_from(allocate)
 
 
 def check_timeout(seconds: Any) -> None:
