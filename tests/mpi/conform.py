@@ -27,8 +27,19 @@ def check_waiting_ends(comm):
     comm.timeout_seconds = 20
 
 
+def check_a_second_connection_is_the_first(comm):
+    assert connect() is comm
+    assert comm.timeout_seconds == 20
+    assert connect(30) is comm
+    assert comm.timeout_seconds == 30
+    with pytest.raises(CollectiveError, match="timeout_seconds=0"):
+        connect(0)
+    assert connect(20).timeout_seconds == 20
+
+
 comm = connect(timeout_seconds=20)
-checks = [*CHECKS, check_objects_arrive, check_what_cannot_travel, check_waiting_ends]
+checks = [*CHECKS, check_objects_arrive, check_what_cannot_travel, check_waiting_ends,
+          check_a_second_connection_is_the_first]
 for check in checks:
     check(comm)
 face_of(MpiWorld(connect()))

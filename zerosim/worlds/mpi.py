@@ -45,7 +45,7 @@ Bytes = npt.NDArray[np.uint8]
 STARTING = 60.0  # seconds that ranks have for starting MPI, the first of them waiting for the last
 
 
-def connect(timeout_seconds: float = 60.0) -> "MpiCommunicator":
+def connect(timeout_seconds: float | None = None) -> "MpiCommunicator":
     """This process as one rank among all that the launcher started, or alone without a launcher.
 
     From here on an exception that nobody catches ends all ranks: the first rank to fail prints one
@@ -53,22 +53,33 @@ def connect(timeout_seconds: float = 60.0) -> "MpiCommunicator":
     launcher's (3 for those others). At exit `close` is called. Waiting for a message longer than
     `timeout_seconds` raises `Deadlock`. A rank that fails before all are connected ends them by a signal.
 
+    A process has one connection: a later call returns the first's, closed or not. If it gives a
+    `timeout_seconds`, that holds from then on; if not, it stays as it was, which is at first 60.
+
     Raises `LaunchError` without an MPI library, or when the launcher belongs to another one, and
     `CollectiveError` for a `timeout_seconds` that is not positive and finite.
     """
-    check_timeout(timeout_seconds)
+    if timeout_seconds is not None:
+        check_timeout(timeout_seconds)
+    comm = connection()
+    if timeout_seconds is not None:
+        comm.timeout_seconds = timeout_seconds
+    return comm
+
+
+@cache
+def connection() -> "MpiCommunicator":
+    """What `connect` returns, made by its first call."""
     first_failure = join()
     from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
 
-    comm = MpiCommunicator(MPI.COMM_WORLD.Dup(), timeout_seconds)
+    comm = MpiCommunicator(MPI.COMM_WORLD.Dup())
     atexit.register(close_or_fail, comm, first_failure)
     return comm
 
 
 def join() -> "FirstFailure":
     """What ends all ranks if one fails, after starting MPI where that has not been done."""
-    if isinstance(sys.excepthook, FirstFailure):
-        return sys.excepthook
     with ended_by_signals(STARTING), watched():
         start_mpi()
         from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
