@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from zerosim.allocation import allocate
 from zerosim.comm import Communicator, left, right
 from zerosim.errors import CollectiveError
 
@@ -17,6 +18,34 @@ UNITS = {
     "?": 1, "i1": 1, "u2": 1, "i8": 2**55 + 1, "f2": 1, "f4": 1, "f8": 0.1,
     "c8": 1 + 2j, "c16": 0.1j, ml_dtypes.bfloat16: 1,
 }
+
+
+def face_of(world):
+    """What every `World` must do, in each of its processes."""
+    requests = []
+
+    def counting(shape, dtype, *, kind, owner):
+        requests.append((kind, owner))
+        return allocate(shape, dtype, kind=kind, owner=owner)
+
+    def program(comm):
+        assert comm.size == world.ranks
+        channels = [comm, *filter(None, [world.channel()])]
+        world.take_buffers_from(counting)
+        for number, channel in enumerate(channels):
+            channel.send(tagged(comm.rank) + number, to=right(comm))
+        for number, channel in reversed([*enumerate(channels)]):
+            same(received(channel, source=left(comm)), tagged(left(comm)) + number)
+        return comm.rank, len(channels)
+
+    results = world.run(program)
+    ranks = [rank for rank, _ in results]
+    assert len(ranks) == 1 if world.rank_is_process else ranks == list(range(world.ranks))
+    assert requests == [("buffers", "messages")] * (results[0][1] if world.copies_messages else 0)
+    assert world.words.startswith(f"{world.ranks} rank")
+    assert all(said and "\n" not in said for said in (world.kind, world.library, world.words))
+    with pytest.raises(ZeroDivisionError):
+        world.run(lambda comm: comm.rank // 0)
 
 
 def tagged(rank: int, count: int = 5, dtype="f8") -> np.ndarray:

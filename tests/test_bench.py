@@ -46,8 +46,8 @@ def test_the_ledger_is_there_in_one_step_and_not_in_the_other():
         counted, plain = bench.counted(comm, "zero3"), bench.plain(comm, "zero3")
         for trained in (counted, plain):
             next(bench.steps(trained))
-        counts, ledger = counted[1].comm, counted[1].allocate
-        return counts.sent_bytes, ledger.total, plain[1].comm is comm, plain[1].allocate
+        (traffic,), (ledger,) = counted[1].comm.instruments, counted[1].allocate.instruments
+        return traffic.sent_bytes, ledger.total, plain[1].comm is comm, plain[1].allocate
 
     for sent_bytes, total, bare, allocate in spawn(program, ranks=2):
         assert sent_bytes > 0

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from zerosim import cli
-from zerosim.carry import carry_out_locally, programs_of
+from zerosim.carry import carry_out_on, programs_of
+from zerosim.commands.run import local_world
 from zerosim.errors import Deadlock, ScenarioError
 from zerosim.scenario import CollectiveScenario, load
 from zerosim.scenario.collective import Program
@@ -13,9 +14,12 @@ from zerosim.scenario.collective import Program
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 
 
+def found_by(scenario):
+    return carry_out_on(local_world(scenario), scenario, programs_of(scenario))
+
+
 def carried_out(name, *overrides):
-    scenario = load(SCENARIOS / f"{name}.toml", overrides)
-    return carry_out_locally(scenario, programs_of(scenario))
+    return found_by(load(SCENARIOS / f"{name}.toml", overrides))
 
 
 @pytest.mark.parametrize("name", [
@@ -130,9 +134,9 @@ expect.results = [[{2**53 + 1 + 2**62}, 3], [{2**53 + 1 + 2**62}, 3]]
 calls = ["all_reduce"]
 """)
     scenario = load(path)
-    assert carry_out_locally(scenario, programs_of(scenario)).passed
+    assert found_by(scenario).passed
     wrong = load(path, [f"expect.results=[[{2**53 + 2**62}, 3], [{2**53 + 1 + 2**62}, 3]]"])
-    assert not carry_out_locally(wrong, programs_of(wrong)).passed
+    assert not found_by(wrong).passed
 
 
 def test_something_is_not_the_same_as_nothing(tmp_path):
@@ -145,7 +149,7 @@ calls = ["gather"]
 calls = ["all_gather"]
 """)
     scenario = load(path)
-    (finding,) = carry_out_locally(scenario, programs_of(scenario)).findings
+    (finding,) = found_by(scenario).findings
     assert not finding.holds
     assert finding.seen == "all_gather leaves a vector on rank 1, gather leaves nothing there"
 
@@ -159,7 +163,7 @@ expect.ranks_agree = true
 calls = ["reduce_scatter"]
 """)
     scenario = load(path)
-    (finding,) = carry_out_locally(scenario, programs_of(scenario)).findings
+    (finding,) = found_by(scenario).findings
     assert not finding.holds
     assert finding.seen == "after reduce_scatter rank 1 holds 1 elements and rank 0 2"
 

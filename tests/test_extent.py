@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from zerosim.collectives import ALGORITHMS
 from zerosim.errors import CollectiveError
 from zerosim.extent import Extent
+from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Traffic
 from zerosim.sharding import bounds
 from zerosim.subject import named_subject
@@ -25,8 +26,8 @@ def test_the_whole_family_sends_the_declared_bytes(name, dtype):
         chunk_bytes = [(stop - start) * np.dtype(dtype).itemsize for start, stop in bounds(count, size)]
 
         def program(comm):
-            traffic = Traffic(comm)
-            subject(traffic, Extent(count, dtype), root=comm.size - 1)
+            traffic = Traffic()
+            subject(Observed(comm, traffic), Extent(count, dtype), root=comm.size - 1)
             return traffic.sent_bytes, traffic.messages
 
         assert spawn(program, size) == [

@@ -6,10 +6,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tests.conformance import CHECKS
-from zerosim.errors import ZerosimError
+from tests.conformance import CHECKS, face_of
+from zerosim.errors import Deadlock, ZerosimError
 from zerosim.worlds.delivery import check_into, check_match, check_payload, check_rank, deliver
-from zerosim.worlds.local import spawn
+from zerosim.worlds.local import LocalWorld, spawn
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 7, 8])
@@ -17,6 +17,72 @@ from zerosim.worlds.local import spawn
 def test_local_world_conforms(check, ranks):
     for seed in range(3):
         spawn(check, ranks, seed=seed)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_local_world_has_the_face_of_a_world(ranks):
+    face_of(LocalWorld(ranks, seed=ranks))
+
+
+def test_a_local_worlds_sends_may_wait_for_their_receivers():
+    with pytest.raises(Deadlock):
+        LocalWorld(2, sends="rendezvous").run(lambda comm: comm.send(np.zeros(1), to=1 - comm.rank))
+
+
+class LastRankFirst(LocalWorld):
+    def run(self, program):
+        return super().run(program)[::-1]
+
+
+class OneTooFew(LocalWorld):
+    def run(self, program):
+        return spawn(program, self.ranks - 1)
+
+
+class OneChannelTwice(LocalWorld):
+    def run(self, program):
+        def noted(comm):
+            vars(self)["comm"] = comm
+            return program(comm)
+
+        return super().run(noted)
+
+    def channel(self):
+        return self.comm
+
+
+class KeepsToItsOwnMemory(LocalWorld):
+    copies_messages = True
+
+
+class TakesMemoryForNothing(LocalWorld):
+    def take_buffers_from(self, allocate):
+        allocate(1, np.uint8, kind="buffers", owner="messages")
+
+
+class ClaimsProcesses(LocalWorld):
+    rank_is_process = True
+
+
+class SwallowsWhatIsRaised(LocalWorld):
+    def run(self, program):
+        try:
+            return super().run(program)
+        except ZeroDivisionError:
+            return []
+
+
+class IsNowhere(LocalWorld):
+    words = "in this process"
+
+
+@pytest.mark.parametrize("broken", [
+    LastRankFirst, OneTooFew, OneChannelTwice, KeepsToItsOwnMemory, TakesMemoryForNothing, ClaimsProcesses,
+    SwallowsWhatIsRaised, IsNowhere,
+])
+def test_a_world_with_another_face_is_seen(broken):
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        face_of(broken(3))
 
 
 class Mailbox:

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.training import batches_of, run, sabotaged, scenario
+from zerosim.allocation import allocate
 from zerosim.instruments.memory import KINDS, Ledger
-from zerosim.instruments.traffic import Traffic
+from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.optim import PIECE
 from zerosim.sharding import padded
 from zerosim.stages import STAGES
@@ -54,13 +55,13 @@ def traced(batches):
     of_rank = [list(batches.of_rank(rank)) for rank in range(ranks)]
 
     def first_step(comm):
-        replica = replica_of(config, Traffic(comm), ledger)
+        replica = replica_of(config, Observed(comm), ObservedAllocator(allocate, ledger))
         replica.begin(initial_weights(config))
         stage.step(replica, of_rank[comm.rank][0])
         return replica
 
     def second_step(comm):
-        replicas[comm.rank].comm = Traffic(comm)
+        replicas[comm.rank].comm = comm
         stage.step(replicas[comm.rank], of_rank[comm.rank][1])
 
     with tracing():
@@ -112,7 +113,7 @@ def test_an_array_that_the_ledger_does_not_know_is_seen(monkeypatch):
 
 
 def handed_out(ledger, count=6, kind="buffers", owner="unit"):
-    return ledger(count, np.float32, kind=kind, owner=owner)
+    return ObservedAllocator(allocate, ledger)(count, np.float32, kind=kind, owner=owner)
 
 
 HOLDS = {
@@ -288,7 +289,8 @@ def test_a_gathered_layer_that_is_never_released_fails_the_run_and_is_named(monk
     assert {name for name, _ in outcome.failures} == {"Stage III"}
     memory = outcome.stages[1].memory[0]
     kept = {unit.name: 4 * padded(unit.count, 3) for unit in outcome.model.units}
-    held = replicas[0].allocate.owners("parameters")
+    (ledger,) = replicas[0].allocate.instruments
+    held = ledger.owners("parameters")
     surplus = {name: held[name] - kept[name] // 3 for name in kept}
     assert surplus == {"layers.0": 0, "layers.1": 2 * kept["layers.1"], "layers.2": 0}
     assert memory.resting_bytes["parameters"] - memory.formula_bytes["parameters"] == surplus["layers.1"]

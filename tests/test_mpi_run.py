@@ -6,7 +6,8 @@ import time
 import pytest
 
 from tests.mpi.launch import ROOT, mpirun
-from zerosim.carry import carry_out_locally, programs_of
+from zerosim.carry import carry_out_on, programs_of
+from zerosim.commands.run import local_world
 from zerosim.report.carried_out import carried_out_document
 from zerosim.report.document import document
 from zerosim.scenario import load, load_dataset
@@ -48,7 +49,7 @@ def test_the_mpi_world_computes_what_the_local_world_does(name, tmp_path):
 def test_collectives_find_the_same_in_both_worlds(name, tmp_path):
     path, out = SCENARIOS / name, tmp_path / "out.json"
     scenario = load(path)
-    here = carried_out_document(carry_out_locally(scenario, programs_of(scenario)), {})
+    here = carried_out_document(carry_out_on(local_world(scenario), scenario, programs_of(scenario)), {})
     done = mpirun(scenario.world.ranks, ["-m", "zerosim", "run", str(path), "--json", str(out)])
     assert done.returncode == 0, done.stderr
     there = json.loads(out.read_text())

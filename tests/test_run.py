@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.training import claiming, labelled, run, scenario
-from zerosim.commands.run import run_of
 from zerosim.errors import ScenarioError
 from zerosim.scenario import Check, Parallel
 from zerosim.scenario.dataset import Dataset
@@ -16,7 +15,8 @@ from zerosim.scenario.schema import Variant
 from zerosim.training.build import initial_weights
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.verdict.run import run_locally, run_on
+from zerosim.worlds.local import LocalWorld
 
 
 def agree(outcome):
@@ -161,11 +161,8 @@ def test_other_numbers_of_ranks_are_trained_on_and_compared():
     assert on("ring").failures[0] == ("DDP", "other bits on 1, 2 ranks")
 
 
-class Offering:
-    """A communicator that opens another channel to whoever asks."""
-
-    def take_buffers_from(self, allocate):
-        pass
+class Offering(LocalWorld):
+    """A world that opens another channel to whoever asks."""
 
     def channel(self):
         return "another channel"
@@ -174,8 +171,8 @@ class Offering:
 @pytest.mark.parametrize(("prefetch", "own", "channel"), [
     (False, None, None), (False, True, "another channel"), (True, None, "another channel"), (True, False, None),
 ])
-def test_a_rank_has_a_second_channel_where_any_row_prefetches(prefetch, own, channel):
+def test_a_rank_has_a_second_channel_where_any_row_prefetches(prefetch, own, channel, monkeypatch):
     rows = replace(
         scenario(), parallel=Parallel(prefetch=prefetch), variant=(Variant(prefetch=False), Variant(prefetch=own)))
-    asked = run_of(Offering(), prepare(rows, labelled()), Silent(), keep_weights=False)
-    assert asked.second_channel == channel
+    monkeypatch.setattr("zerosim.verdict.run.measure_and_judge", lambda comm, run: run.second_channel)
+    assert run_on(Offering(1), prepare(rows, labelled()), Silent()) == channel

@@ -1,7 +1,6 @@
 """What a stage keeps between steps, and what it lets go of within one, seen from the arrays themselves."""
 
 import gc
-import weakref
 from collections import Counter
 from dataclasses import replace
 
@@ -9,7 +8,7 @@ import pytest
 
 from tests.training import batches_of, scenario
 from zerosim.allocation import allocate
-from zerosim.instruments.traffic import Traffic
+from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.sharding import chunk_length, padded
 from zerosim.stages import STAGES
 from zerosim.training.build import initial_weights
@@ -25,7 +24,7 @@ def train(name, *, watch, optimizer="adam"):
 
     def program(comm):
         watcher = watch()
-        replica = replica_of(batches.config, Traffic(comm), watcher)
+        replica = replica_of(batches.config, Observed(comm), ObservedAllocator(allocate, watcher))
         replica.begin(initial_weights(batches.config))
         for batch in batches.of_rank(comm.rank):
             STAGES[name].step(replica, batch)
@@ -35,17 +34,17 @@ def train(name, *, watch, optimizer="adam"):
 
 
 class Watcher:
-    """An allocator that counts, for each kind, the elements that are alive now and the most there ever were."""
+    """Counts, for each kind, the elements of 4 bytes that are alive now and the most there ever were."""
 
     def __init__(self):
         self.alive, self.peak = Counter(), Counter()
 
-    def __call__(self, shape, dtype, *, kind, owner):
-        array = allocate(shape, dtype, kind=kind, owner=owner)
-        self.alive[kind] += array.size
+    def taken(self, kind, owner, held_bytes):
+        self.alive[kind] += held_bytes // 4
         self.peak[kind] = max(self.peak[kind], self.alive[kind])
-        weakref.finalize(array, self.alive.subtract, {kind: array.size})
-        return array
+
+    def given_back(self, kind, owner, held_bytes):
+        self.alive[kind] -= held_bytes // 4
 
 
 KEPT = {

@@ -13,7 +13,7 @@ from tests.mpi.launch import mpirun
 from tests.training import batches_of, labelled, sabotaged, scenario
 from zerosim.allocation import allocate
 from zerosim.errors import CollectiveError, Deadlock
-from zerosim.instruments.traffic import Traffic
+from zerosim.instruments.observed import Observed
 from zerosim.scaling import INITIAL_SCALE
 from zerosim.scenario import load, load_dataset
 from zerosim.sharding import chunk_length
@@ -54,7 +54,7 @@ def replicas(name, dataset, **changes):
     batches = batches_of(varied(stages=(name,), **changes), dataset)
 
     def program(comm):
-        replica = replica_of(batches.config, Traffic(comm), allocate)
+        replica = replica_of(batches.config, Observed(comm), allocate)
         replica.begin(initial_weights(batches.config))
         for batch in batches.of_rank(comm.rank):
             STAGES[name].step(replica, batch)

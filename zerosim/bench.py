@@ -22,9 +22,10 @@ from threadpoolctl import threadpool_limits
 
 from zerosim.allocation import allocate
 from zerosim.collectives import ring
-from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.comm import Communicator
 from zerosim.extent import Extent
 from zerosim.instruments.memory import Ledger
+from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.traffic import Traffic
 from zerosim.proof import prove
 from zerosim.scenario import Model, Parallel, Scenario, Train, World
@@ -36,6 +37,7 @@ from zerosim.subject import named_subject
 from zerosim.training.batches import Batches
 from zerosim.training.build import initial_weights, replica
 from zerosim.training.experiment import prepare
+from zerosim.worlds.first import First
 from zerosim.worlds.local import spawn
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
@@ -108,33 +110,15 @@ def middle_and_range(ratios: Sequence[float]) -> dict[str, Any]:
     return {"ratio": statistics.median(ratios), "ratio_range": [min(ratios), max(ratios)]}
 
 
-class OneRank:
-    """The world of a process that trains alone: there is nobody to talk to."""
-
-    rank = 0
-    size = 1
-
-    def exchange(
-        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
-    ) -> None:
-        raise AssertionError("a ring of one rank exchanges nothing")
-
-    def send(self, outgoing: Payload, *, to: int) -> None:
-        raise AssertionError("a ring of one rank sends nothing")
-
-    def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
-        raise AssertionError("a ring of one rank receives nothing")
-
-
 def time_steps(comm: Communicator, rounds: int) -> list[Timing] | None:
     """The timings of every stage on rank 0, None on the other rank."""
     with threadpool_limits(1):
-        alone = steps(plain(OneRank(), "ddp"))
+        alone = steps(plain(First(comm, 1), "ddp")) if comm.rank == 0 else None
         together = {name: steps(plain(comm, name)) for name in STAGES}
         alone_seconds: list[float] = []
         seconds: dict[str, list[float]] = {name: [] for name in STAGES}
         for _ in range(WARM_UP + rounds):
-            if comm.rank == 0:
+            if alone is not None:
                 alone_seconds.append(timed(alone))
             for name, step in together.items():
                 seconds[name].append(slower(comm, step))
@@ -197,15 +181,15 @@ def seconds_of(task: Callable[[], Any]) -> float:
 
 
 def plain(comm: Communicator, stage: str) -> tuple[Batches, Replica]:
-    """A rank that nobody observes: its messages go past the counter."""
+    """A rank that nobody observes."""
     batches = batches_of(comm.size, stage)
-    return batches, replace(replica(batches.config, Traffic(comm), allocate), comm=comm)
+    return batches, replace(replica(batches.config, Observed(comm), allocate), comm=comm)
 
 
 def counted(comm: Communicator, stage: str) -> tuple[Batches, Replica]:
     """A rank as in a run, with both ledgers."""
     batches = batches_of(comm.size, stage)
-    return batches, replica(batches.config, Traffic(comm), Ledger())
+    return batches, replica(batches.config, Observed(comm, Traffic()), ObservedAllocator(allocate, Ledger()))
 
 
 def steps(trained: tuple[Batches, Replica]) -> Iterator[None]:

@@ -5,7 +5,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -14,12 +13,13 @@ from zerosim.collectives import ALGORITHMS, find
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.comm import Communicator
 from zerosim.errors import ZerosimError
+from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Traffic
 from zerosim.scenario import CollectiveScenario
 from zerosim.sharding import bounds
 from zerosim.subject import Subject, named_subject
-from zerosim.worlds.local import spawn
 from zerosim.worlds.objects import gather_objects
+from zerosim.worlds.world import World
 
 
 @dataclass(frozen=True)
@@ -108,16 +108,9 @@ def look_up(scenario: CollectiveScenario, call: str, path: tuple[str | int, ...]
     return found
 
 
-def carry_out_locally(scenario: CollectiveScenario, programs: Sequence[Program]) -> CarriedOut:
-    """In one process, a thread for each rank; with rendezvous sends if the scenario says so."""
-
-    def program(comm: Communicator) -> CarriedOut | None:
-        return carry_out(comm, scenario, programs)
-
-    sends: Any = scenario.world.sends
-    outcome = spawn(program, scenario.world.ranks, sends=sends)[0]
-    assert isinstance(outcome, CarriedOut)
-    return outcome
+def carry_out_on(world: World, scenario: CollectiveScenario, programs: Sequence[Program]) -> CarriedOut | None:
+    """On every rank of `world`; what was found in the process that has rank 0, None in others."""
+    return world.run(lambda comm: carry_out(comm, scenario, programs))[0]
 
 
 def carry_out(
@@ -127,8 +120,8 @@ def carry_out(
     outcomes = []
     for program in programs:
         tensors = tensors_of(scenario, comm.rank)
-        traffic = Traffic(comm)
-        result = perform(traffic, program, tensors)
+        traffic = Traffic()
+        result = perform(Observed(comm, traffic), program, tensors)
         gathered = gather_objects(comm, (result, traffic.sent_bytes, traffic.messages))
         if gathered is not None:
             results, sent_bytes, messages = map(list, zip(*gathered, strict=True))

@@ -14,12 +14,12 @@ from zerosim import orders
 from zerosim.collectives.kinds import Kind
 from zerosim.comm import Communicator
 from zerosim.errors import Deadlock
+from zerosim.instruments.record import Recording, elements, record
 from zerosim.sharding import bounds
 from zerosim.stages.adding import Addition
 from zerosim.subject import Subject
 from zerosim.terms import Symbol, Term, blanks, commuted, leaves, symbols
 from zerosim.worlds.local import Sends, spawn
-from zerosim.worlds.record import Recording, elements, record
 
 SMALL = 16
 """Up to this many ranks a proof also tries vectors that do not divide evenly."""

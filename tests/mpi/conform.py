@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from tests.conformance import CHECKS
+from tests.conformance import CHECKS, face_of
 from tests.test_objects import check_objects_arrive
 from zerosim.comm import left, right
 from zerosim.errors import CollectiveError, Deadlock
-from zerosim.worlds.mpi import connect
+from zerosim.worlds.mpi import MpiWorld, connect
 
 
 def check_what_cannot_travel(comm):
@@ -27,10 +27,22 @@ def check_waiting_ends(comm):
     comm.timeout_seconds = 20
 
 
+def check_a_second_connection_is_the_first(comm):
+    assert connect() is comm
+    assert comm.timeout_seconds == 20
+    assert connect(30) is comm
+    assert comm.timeout_seconds == 30
+    with pytest.raises(CollectiveError, match="timeout_seconds=0"):
+        connect(0)
+    assert connect(20).timeout_seconds == 20
+
+
 comm = connect(timeout_seconds=20)
-checks = [*CHECKS, check_objects_arrive, check_what_cannot_travel, check_waiting_ends]
+checks = [*CHECKS, check_objects_arrive, check_what_cannot_travel, check_waiting_ends,
+          check_a_second_connection_is_the_first]
 for check in checks:
     check(comm)
+face_of(MpiWorld(connect()))
 comm.close()
 if comm.rank == 0:
     print(f"{comm.size} ranks of {comm.library} passed {len(checks)} checks")

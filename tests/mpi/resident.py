@@ -9,13 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from zerosim.commands.run import run_of
 from zerosim.scenario import Check, Model, Parallel, Scenario, Train, World, load_dataset
 from zerosim.stages import STAGES
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
-from zerosim.verdict.run import run_as_rank
-from zerosim.worlds.mpi import connect
+from zerosim.verdict.run import run_on
+from zerosim.worlds.mpi import MpiWorld, connect
 
 words = sys.argv[1:]
 stages = tuple(word for word in words if word in STAGES)
@@ -41,7 +40,7 @@ scenario = Scenario(
     check=Check(reference=False),
 )
 experiment = prepare(scenario, load_dataset(scenario))
-outcome = run_as_rank(comm, run_of(comm, experiment, Silent(), keep_weights=False))
+outcome = run_on(MpiWorld(comm), experiment, Silent())
 if outcome is not None:
     print(json.dumps([
         {"parameters": experiment.rows[0].model.count, "resident": rank.resident_bytes, "ledger": rank.alive_bytes}

@@ -12,7 +12,7 @@ from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import UsageError
 from zerosim.report.bench_table import show_durations, show_overheads, show_timings
 from zerosim.worlds.launcher import launched
-from zerosim.worlds.mpi import connect, own_launcher
+from zerosim.worlds.mpi import MpiWorld, connect, own_launcher
 
 SUBJECTS = {
     "step": "a step of each stage on 2 MPI ranks against one process",
@@ -48,7 +48,8 @@ def main(arguments: argparse.Namespace) -> int:
         raise UsageError(f"bench {arguments.what} measures {RANKS} ranks and the launcher started {launched()}: "
                          f"run it with mpirun -n {RANKS}, or without")
     measure: Measure = {"step": time_steps, "ledger": time_ledgers}[arguments.what]
-    return report(arguments, measure(connect(), arguments.rounds))
+    (measured,) = MpiWorld(connect()).run(lambda comm: measure(comm, arguments.rounds))
+    return report(arguments, measured)
 
 
 def report(arguments: argparse.Namespace, measured: Sequence[Timing | Overhead | Duration] | None) -> int:

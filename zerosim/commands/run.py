@@ -12,8 +12,8 @@ import numpy as np
 from rich.console import Console
 from safetensors.numpy import save
 
-from zerosim.allocation import Allocator, Array
-from zerosim.carry import carry_out, carry_out_locally, programs_of
+from zerosim.allocation import Array
+from zerosim.carry import carry_out_on, programs_of
 from zerosim.comm import Communicator
 from zerosim.commands.output import (
     check_writable,
@@ -29,13 +29,15 @@ from zerosim.report.document import document
 from zerosim.report.progress import Live, Plain
 from zerosim.report.table import show_heading, show_outcome
 from zerosim.scenario import CollectiveScenario, Scenario, load, load_dataset, resolved
-from zerosim.training.experiment import Experiment, prepare
-from zerosim.training.run import Progress, Run, Silent
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Progress, Silent
 from zerosim.verdict.outcome import Outcome
-from zerosim.verdict.run import run_as_rank, run_locally
+from zerosim.verdict.run import run_on
 from zerosim.worlds.launcher import launched
-from zerosim.worlds.mpi import MpiCommunicator, connect
+from zerosim.worlds.local import LocalWorld
+from zerosim.worlds.mpi import MpiCommunicator, MpiWorld, connect
 from zerosim.worlds.objects import broadcast_object, gather_objects
+from zerosim.worlds.world import World
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,13 +59,12 @@ WIDTH = 80
 
 @dataclass(frozen=True)
 class Job:
-    """A scenario made ready: what runs it in each world, and what is said of it before and after."""
+    """A scenario made ready: what runs it in a world, and what is said of it before and after."""
 
     scenario: Scenario | CollectiveScenario
     inputs_sha256: str
     """Of the scenario as resolved and of the data: what all ranks must have read alike."""
-    run_locally: Callable[[], Any]
-    run_as_rank: Callable[[MpiCommunicator], Any]
+    run: Callable[[World], Any]
     setting: str
     show: Callable[[Console, Any], None]
     document: Callable[[Any, dict[str, Any]], dict[str, Any]]
@@ -80,9 +81,17 @@ def run_alone(arguments: argparse.Namespace) -> int:
     check_writable(arguments)
     job = prepared(arguments)
     refuse_limit(job.scenario)
-    world = {"kind": "local", "ranks": job.scenario.world.ranks, "library": "threads"}
+    world = local_world(job.scenario)
     announce(arguments, job, world)
-    return conclude(arguments, job, job.run_locally(), world)
+    return conclude(arguments, job, job.run(world), world)
+
+
+def local_world(scenario: Scenario | CollectiveScenario) -> LocalWorld:
+    """A world in this process as the scenario wants it."""
+    if isinstance(scenario, CollectiveScenario):
+        sends: Any = scenario.world.sends
+        return LocalWorld(scenario.world.ranks, sends=sends)
+    return LocalWorld(scenario.world.ranks)
 
 
 def refuse_limit(scenario: Scenario | CollectiveScenario) -> None:
@@ -111,10 +120,10 @@ def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> 
     if not have_read_the_same(comm, job):
         return LaunchError.exit_code
 
-    world = {"kind": "mpi", "ranks": comm.size, "library": comm.library}
+    world = MpiWorld(comm)
     if comm.rank == 0:
         announce(arguments, job, world)
-    outcome = job.run_as_rank(comm)
+    outcome = job.run(world)
     code = conclude(arguments, job, outcome, world) if outcome is not None else None
     return int(broadcast_object(comm, code))
 
@@ -133,19 +142,14 @@ def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
     shown, keep_weights = progress(arguments), bool(arguments.weights)
     model = "-".join(map(str, [whole.inputs, *scenario.model.hidden, whole.outputs]))
 
-    def locally() -> Outcome:
+    def run(world: World) -> Outcome | None:
         with ended(shown):
-            return run_locally(experiment, shown, keep_weights=keep_weights)
-
-    def as_rank(comm: MpiCommunicator) -> Outcome | None:
-        with ended(shown):
-            return run_as_rank(comm, run_of(comm, experiment, shown, keep_weights=keep_weights))
+            return run_on(world, experiment, shown, keep_weights=keep_weights)
 
     return Job(
         scenario,
         inputs_digest(scenario, *experiment.dataset.arrays),
-        locally,
-        as_rank,
+        run,
         f"{model} MLP, {whole.count:,} parameters, {scenario.train.optimizer}",
         show_outcome,
         document,
@@ -161,18 +165,6 @@ def ended(shown: Progress) -> Iterator[None]:
         shown.end()
 
 
-def run_of(comm: MpiCommunicator, experiment: Experiment, shown: Progress, *, keep_weights: bool) -> Run:
-    """What is run as a rank under MPI, whose own buffers go into each row's ledger too."""
-    prefetches = any(config.row.parallel.prefetch for config in experiment.rows)
-    second = comm.channel() if prefetches else None
-
-    def take_buffers_from(ledger: Allocator) -> None:
-        for channel in filter(None, [comm, second]):
-            channel.take_buffers_from(ledger)
-
-    return Run(experiment, shown, keep_weights, second, take_buffers_from)
-
-
 def collective_job(scenario: CollectiveScenario, arguments: argparse.Namespace) -> Job:
     if arguments.weights:
         raise UsageError("a scenario of collectives has no weights; leave out --weights")
@@ -180,8 +172,7 @@ def collective_job(scenario: CollectiveScenario, arguments: argparse.Namespace) 
     return Job(
         scenario,
         inputs_digest(scenario),
-        lambda: carry_out_locally(scenario, programs),
-        lambda comm: carry_out(comm, scenario, programs),
+        lambda world: carry_out_on(world, scenario, programs),
         described_values(scenario),
         show_carried_out,
         carried_out_document,
@@ -223,23 +214,19 @@ def check_fits(scenario: Scenario | CollectiveScenario, comm: Communicator) -> N
         )
 
 
-def announce(arguments: argparse.Namespace, job: Job, world: dict[str, Any]) -> None:
-    ranks = f"{world['ranks']} ranks" if world["ranks"] != 1 else "1 rank"
-    place = (
-        f"{ranks}, one process each, over {world['library']}"
-        if world["kind"] == "mpi"
-        else f"{ranks} in this process (local world; mpirun -n {world['ranks']} makes them real)"
-    )
-    show_heading(standard_output(arguments, WIDTH), job.scenario.title, job.scenario.caption, f"{place}\n{job.setting}")
+def announce(arguments: argparse.Namespace, job: Job, world: World) -> None:
+    place = f"{world.words}\n{job.setting}"
+    show_heading(standard_output(arguments, WIDTH), job.scenario.title, job.scenario.caption, place)
 
 
-def conclude(arguments: argparse.Namespace, job: Job, outcome: Any, world: dict[str, Any]) -> int:
+def conclude(arguments: argparse.Namespace, job: Job, outcome: Any, world: World) -> int:
     """Show the outcome, write what was asked for, and give the exit code."""
     job.show(standard_output(arguments, WIDTH), outcome)
     if arguments.weights:
         write_weights(arguments.weights, outcome)
     if arguments.json:
-        write_json(arguments.json, job.document(outcome, world))
+        where = {"kind": world.kind, "ranks": world.ranks, "library": world.library}
+        write_json(arguments.json, job.document(outcome, where))
     return 0 if outcome.passed else 1
 
 

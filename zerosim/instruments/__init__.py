@@ -1,1 +1,1 @@
-"""What wraps a communicator or an allocator to watch it."""
+"""What observes a communicator or an allocator, and what measures or limits this process."""

@@ -1,4 +1,4 @@
-"""The memory ledger: an allocator around an allocator, which follows the life of the arrays themselves.
+"""The memory ledger: an instrument that follows the life of the arrays themselves.
 
 An array counts from the moment it is handed out until nobody holds it or a view of it, however it is let go of.
 
@@ -9,24 +9,23 @@ An array counts from the moment it is handed out until nobody holds it or a view
 
 import threading
 import time
-import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 
-import numpy.typing as npt
-
-from zerosim.allocation import Allocator, Array, Kind, allocate
+from zerosim.allocation import Kind
 
 KINDS: tuple[Kind, ...] = ("parameters", "gradients", "optimizer", "activations", "buffers")
 
 
 @dataclass(eq=False)
 class Ledger:
-    """Hands out what `allocate` gives it, and keeps account of it.
+    """Keeps account of what an `ObservedAllocator` hands out.
 
     >>> import numpy as np
+    >>> from zerosim.allocation import allocate
+    >>> from zerosim.instruments.observed import ObservedAllocator
     >>> ledger = Ledger()
-    >>> weights = ledger(10, np.float32, kind="parameters", owner="layers.0")
+    >>> weights = ObservedAllocator(allocate, ledger)(10, np.float32, kind="parameters", owner="layers.0")
     >>> view = weights[:2]
     >>> del weights
     >>> ledger.now["parameters"], ledger.owners("parameters")
@@ -36,39 +35,29 @@ class Ledger:
     (0, 40)
     """
 
-    allocate: Allocator = allocate
     now: Counter[Kind] = field(default_factory=Counter)
     peak: Counter[Kind] = field(default_factory=Counter)
     peak_total: int = 0
     curve: list[tuple[int, dict[Kind, int]]] = field(default_factory=list)
     _total: int = 0
     _records_curve: bool = False
-    _alive: dict[int, tuple[Kind, str, int]] = field(default_factory=dict)
-    _next: int = 0
+    _held: Counter[tuple[Kind, str]] = field(default_factory=Counter)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def __call__(
-        self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str
-    ) -> Array:
-        array = self.allocate(shape, dtype, kind=kind, owner=owner)
+    def taken(self, kind: Kind, owner: str, held_bytes: int) -> None:
         with self._lock:
-            self._next += 1
-            self._alive[self._next] = (kind, owner, array.nbytes)
-            self._change(kind, array.nbytes)
-            weakref.finalize(array, self._let_go, self._next).atexit = False
-        return array
-
-    def _let_go(self, number: int) -> None:
-        with self._lock:
-            kind, _, size = self._alive.pop(number)
-            self._change(kind, -size)
-
-    def _change(self, kind: Kind, size: int) -> None:
-        self.now[kind] += size
-        self._total += size
-        if size > 0:
+            self._change(kind, owner, held_bytes)
             self.peak[kind] = max(self.peak[kind], self.now[kind])
             self.peak_total = max(self.peak_total, self._total)
+
+    def given_back(self, kind: Kind, owner: str, held_bytes: int) -> None:
+        with self._lock:
+            self._change(kind, owner, -held_bytes)
+
+    def _change(self, kind: Kind, owner: str, held_bytes: int) -> None:
+        self.now[kind] += held_bytes
+        self._total += held_bytes
+        self._held[kind, owner] += held_bytes
         if self._records_curve:
             self.curve.append((time.perf_counter_ns(), dict(self.now)))
 
@@ -79,12 +68,9 @@ class Ledger:
 
     def owners(self, kind: Kind) -> dict[str, int]:
         """Bytes of `kind` that are alive, by the unit they belong to."""
-        held: Counter[str] = Counter()
         with self._lock:
-            for each, owner, size in list(self._alive.values()):
-                if each == kind:
-                    held[owner] += size
-        return dict(held)
+            held = dict(self._held)
+        return {owner: held_bytes for (each, owner), held_bytes in held.items() if each == kind and held_bytes}
 
     def begin_peak(self) -> None:
         """Forget the peak: what is alive now is the most so far."""

@@ -1,11 +1,9 @@
-"""Counts what a rank sends and receives, by wrapping its communicator."""
+"""Counts what a rank sends and receives: an instrument for its communicators."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.comm import Payload, Reduction
 
 
 @dataclass
@@ -17,17 +15,6 @@ class Count:
     messages: int = 0
 
 
-@dataclass
-class Totals:
-    """What went through one communicator, or several that are counted together."""
-
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    messages: int = 0
-    by_collective: dict[str, Count] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
 class Current(threading.local):
     """The collectives that this thread is in, innermost last."""
 
@@ -37,88 +24,47 @@ class Current(threading.local):
 
 @dataclass(eq=False)
 class Traffic:
-    """A communicator that counts the messages and bytes that go through it, in all and by collective.
+    """The messages and bytes that went through the communicators it observes, in all and by collective.
 
     >>> import numpy as np
+    >>> from zerosim.instruments.observed import Observed
     >>> from zerosim.worlds.local import spawn
     >>> def program(comm):
-    ...     traffic = Traffic(comm)
-    ...     traffic.send(np.zeros(3, np.float32), to=0)
-    ...     traffic.recv(into=np.empty(3, np.float32), source=0)
+    ...     traffic = Traffic()
+    ...     observed = Observed(comm, traffic)
+    ...     observed.send(np.zeros(3, np.float32), to=0)
+    ...     observed.recv(into=np.empty(3, np.float32), source=0)
     ...     return traffic.sent_bytes, traffic.messages
     >>> spawn(program, ranks=1)
     [(12, 1)]
     """
 
-    comm: Communicator
-    totals: Totals = field(default_factory=Totals)
+    sent_bytes: int = 0
+    messages: int = 0
+    received_bytes: int = 0
+    received_messages: int = 0
+    by_collective: dict[str, Count] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _current: Current = field(default_factory=Current)
 
-    @property
-    def rank(self) -> int:
-        return self.comm.rank
+    def sent(self, outgoing: Payload, to: int) -> None:
+        with self._lock:
+            self.sent_bytes += outgoing.nbytes
+            self.messages += 1
+            for count in self._current.counts:
+                count.sent_bytes += outgoing.nbytes
+                count.messages += 1
 
-    @property
-    def size(self) -> int:
-        return self.comm.size
+    def received(self, into: Payload, source: int, reduce: Reduction | None) -> None:
+        with self._lock:
+            self.received_bytes += into.nbytes
+            self.received_messages += 1
 
-    @property
-    def sent_bytes(self) -> int:
-        return self.totals.sent_bytes
+    def began(self, name: str) -> None:
+        with self._lock:
+            count = self.by_collective.setdefault(name, Count())
+            count.calls += 1
+        self._current.counts.append(count)
 
-    @property
-    def received_bytes(self) -> int:
-        return self.totals.received_bytes
-
-    @property
-    def messages(self) -> int:
-        return self.totals.messages
-
-    @property
-    def by_collective(self) -> dict[str, Count]:
-        return self.totals.by_collective
-
-    def exchange(
-        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
-    ) -> None:
-        self.comm.exchange(outgoing, to=to, into=into, source=source, reduce=reduce)
-        self._count_sent(outgoing)
-        self._count_received(into)
-
-    def send(self, outgoing: Payload, *, to: int) -> None:
-        self.comm.send(outgoing, to=to)
-        self._count_sent(outgoing)
-
-    def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
-        self.comm.recv(into=into, source=source, reduce=reduce)
-        self._count_received(into)
-
-    def beside(self, comm: Communicator) -> "Traffic":
-        """The counts of another channel to the same ranks, which go into the same totals."""
-        return Traffic(comm, self.totals, self._current)
-
-    def counted(self, name: str, collective: Callable[..., Any]) -> Callable[..., Any]:
-        """`collective`, whose messages are also counted under `name`."""
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with self.totals.lock:
-                count = self.totals.by_collective.setdefault(name, Count())
-                count.calls += 1
-            self._current.counts.append(count)
-            try:
-                return collective(*args, **kwargs)
-            finally:
-                self._current.counts.pop()
-
-        return call
-
-    def _count_sent(self, outgoing: Payload) -> None:
-        with self.totals.lock:
-            counters: list[Totals | Count] = [self.totals, *self._current.counts]
-            for counter in counters:
-                counter.sent_bytes += outgoing.nbytes
-                counter.messages += 1
-
-    def _count_received(self, into: Payload) -> None:
-        with self.totals.lock:
-            self.totals.received_bytes += into.nbytes
+    def ended(self, name: str) -> None:
+        self._current.counts.pop()

@@ -15,10 +15,10 @@ from itertools import pairwise
 from typing import Any
 
 from zerosim.collectives.kinds import COLLECTIVES
+from zerosim.instruments.record import Message, Recording
 from zerosim.proof import Place, Proof, check_order, claims, faults, run, told
 from zerosim.subject import Subject
 from zerosim.terms import Blank, Sum, Term, leaves
-from zerosim.worlds.record import Message, Recording
 
 WIDEST = 9
 """Columns of the longest sum that is written out in a cell."""

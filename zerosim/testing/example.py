@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.comm import Communicator, Reduction
+from zerosim.instruments.observed import Observed
+from zerosim.instruments.traffic import Traffic
 from zerosim.sharding import Chunks
 from zerosim.subject import Subject
 from zerosim.worlds.local import Sends
@@ -54,46 +56,9 @@ class Seen:
     given: tuple[Array, Array] | None
 
 
-@dataclass(eq=False)
-class Correspondence:
-    """A communicator that counts what its rank sends and receives."""
-
-    comm: Communicator
-    sent_bytes: int = 0
-    sent: int = 0
-    received: int = 0
-
-    @property
-    def rank(self) -> int:
-        return self.comm.rank
-
-    @property
-    def size(self) -> int:
-        return self.comm.size
-
-    def exchange(
-        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
-    ) -> None:
-        self.comm.exchange(outgoing, to=to, into=into, source=source, reduce=reduce)
-        self._count_sent(outgoing)
-        self.received += 1
-
-    def send(self, outgoing: Payload, *, to: int) -> None:
-        self.comm.send(outgoing, to=to)
-        self._count_sent(outgoing)
-
-    def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
-        self.comm.recv(into=into, source=source, reduce=reduce)
-        self.received += 1
-
-    def _count_sent(self, outgoing: Payload) -> None:
-        self.sent_bytes += outgoing.nbytes
-        self.sent += 1
-
-
 def observe(comm: Communicator, subject: Subject, example: Example) -> Seen:
     """Run `subject` as one rank of `example`, and look at its messages and at its argument."""
-    counted = Correspondence(comm)
+    traffic = Traffic()
     given: list[tuple[Array, Array]] = []
 
     def watched(comm: Communicator, argument: Any, *rest: Any) -> Any:
@@ -104,11 +69,11 @@ def observe(comm: Communicator, subject: Subject, example: Example) -> Seen:
 
     vector = example.vectors[comm.rank].copy()
     reduction = [example.reduce] if subject.takes_reduction else []
-    replace(subject, function=watched)(counted, vector, example.root, *reduction)
+    replace(subject, function=watched)(Observed(comm, traffic), vector, example.root, *reduction)
     left = subject.kind.left(vector, comm.rank, comm.size, example.root)
     return Seen(
         None if left is None else left.copy(),
-        counted.sent_bytes, counted.sent, counted.received,
+        traffic.sent_bytes, traffic.messages, traffic.received_messages,
         given[0] if subject.keeps_argument else None,
     )
 

@@ -6,7 +6,7 @@ from zerosim.allocation import Allocator, Array
 from zerosim.autograd.tape import Tape
 from zerosim.collectives import ring, tree
 from zerosim.comm import Communicator
-from zerosim.instruments.traffic import Traffic
+from zerosim.instruments.observed import Observed
 from zerosim.model import Unit, initial
 from zerosim.reference import Alone, Arithmetic
 from zerosim.stages.adding import widening
@@ -27,16 +27,16 @@ def initial_weights(config: Config) -> Initial:
 
 
 def replica(
-    config: Config, traffic: Traffic, allocate: Allocator, second_channel: Communicator | None = None
+    config: Config, comm: Observed, allocate: Allocator, second_channel: Communicator | None = None
 ) -> Replica:
-    """One rank's tools, whose collectives `traffic` counts, before its states are begun.
+    """One rank's tools, before its states are begun; who observes `comm` is told its collectives' names.
 
     What is prefetched travels in `second_channel`, where there is one.
     """
     addition = config.addition
     accumulate = widening(addition.accumulate, allocate) if config.accumulates_in_float32 else addition.accumulate
     return Replica(
-        comm=traffic,
+        comm=comm,
         units=config.model.units,
         loss_name=config.model.loss,
         tape=Tape(allocate, accumulate, config.model.lowest_trained),
@@ -48,15 +48,15 @@ def replica(
             part_by_part=config.part_by_part,
         ),
         collectives=Collectives(
-            reduce_scatter=traffic.counted("reduce_scatter", addition.reduce_scatter),
-            all_gather=traffic.counted("all_gather", ring.all_gather),
-            gather_norms=traffic.counted("gather_norms", ring.all_gather),
-            broadcast=traffic.counted("broadcast", tree.broadcast),
+            reduce_scatter=comm.named("reduce_scatter", addition.reduce_scatter),
+            all_gather=comm.named("all_gather", ring.all_gather),
+            gather_norms=comm.named("gather_norms", ring.all_gather),
+            broadcast=comm.named("broadcast", tree.broadcast),
         ),
         publishing=PUBLISHING[config.row.parallel.publish if config.stage.publishes else "weights"](),
         gathering=gathering(config, second_channel),
         allocate=allocate,
-        state=TrainingState(Layouts(traffic.rank, traffic.size, config.stage.sharded), config.scaling()),
+        state=TrainingState(Layouts(comm.rank, comm.size, config.stage.sharded), config.scaling()),
     )
 
 

@@ -6,7 +6,7 @@ does goes over the one that counts.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -14,10 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from zerosim.allocation import Allocator, Array
+from zerosim.allocation import Array, allocate
 from zerosim.collectives import ring
 from zerosim.comm import Communicator
 from zerosim.instruments.memory import KINDS, Ledger
+from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.resident import resident_bytes
 from zerosim.instruments.traffic import Traffic
 from zerosim.optim import with_one_nan
@@ -32,6 +33,7 @@ from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement, MemoryFigures, TrafficCounts
 from zerosim.worlds.first import First
 from zerosim.worlds.objects import gather_objects
+from zerosim.worlds.world import World
 
 
 class Progress(Protocol):
@@ -52,15 +54,14 @@ class Silent:
 
 @dataclass(frozen=True)
 class Run:
-    """What is run, on every rank: the experiment, who is told, and what the rank's world offers it."""
+    """What is run, on every rank: the world, the experiment, who is told, and what the world offers this rank."""
 
+    world: World
     experiment: Experiment
     progress: Progress
     keep_weights: bool = False
     second_channel: Communicator | None = None
     """To the same ranks, for what is prefetched."""
-    take_buffers_from: Callable[[Allocator], None] | None = None
-    """Lets the world take its own buffers from a ledger, if it has any: a new one for each row."""
     idle_bytes: int = 0
     """What the process has in memory before the first row."""
 
@@ -118,9 +119,9 @@ def train(
     comm: Communicator, run: Run, config: Config, title: str, history: list[Fingerprint] | None
 ) -> Measurement | None:
     """Train one row and compare each step with `history`; what was measured on rank 0, None on the others."""
-    ledger, traffic = Ledger(), Traffic(comm)
-    second = None if run.second_channel is None else traffic.beside(run.second_channel)
-    mine = replica(config, traffic, ledger, second)
+    ledger, traffic = Ledger(), Traffic()
+    second = None if run.second_channel is None else Observed(run.second_channel, traffic)
+    mine = replica(config, Observed(comm, traffic), ObservedAllocator(allocate, ledger), second)
     if not fits(comm, mine, config):
         return Measurement(config, fits=False) if comm.rank == 0 else None
 
@@ -129,7 +130,7 @@ def train(
     memory = steps.run_all()
     disagreeing = None if checker else disagreement(comm, mine, config.sums_everywhere)
     evidence = first_of(gather_objects(comm, checker.evidence if checker else None))
-    measured = gather_objects(comm, (counts(traffic), memory))
+    measured = gather_objects(comm, (counts(comm.rank, traffic), memory))
     final = collected(comm, run.batches(config), mine, keep_weights=run.keep_weights)
     if measured is None:
         return None
@@ -192,8 +193,7 @@ class Steps:
         progress = self.run.progress
         if self.checker is not None:
             self.checker.check(0, None)
-        if self.run.take_buffers_from is not None:
-            self.run.take_buffers_from(self.ledger)
+        self.run.world.take_buffers_from(self.replica.allocate)
         self.ledger.begin_peak()
         progress.begin(self.title, self.config.steps)
         for batch in self.run.batches(self.config).of_rank(self.comm.rank):
@@ -228,7 +228,7 @@ class Steps:
             alive_bytes=ledger.total,
             resident_bytes=resident_bytes() - self.run.idle_bytes,
             curve=[(at - self.began_ns, {str(kind): held for kind, held in now.items()}) for at, now in ledger.curve],
-            copies_messages=self.run.take_buffers_from is not None,
+            copies_messages=self.run.world.copies_messages,
         )
 
 
@@ -237,10 +237,10 @@ def as_it_is(loss: Array) -> Array:
     return loss
 
 
-def counts(traffic: Traffic) -> TrafficCounts:
+def counts(rank: int, traffic: Traffic) -> TrafficCounts:
     """What one rank's ledger says."""
     return TrafficCounts(
-        rank=traffic.rank,
+        rank=rank,
         sent_bytes=traffic.sent_bytes,
         received_bytes=traffic.received_bytes,
         messages=traffic.messages,

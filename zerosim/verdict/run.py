@@ -8,22 +8,32 @@ from zerosim.training.run import Progress, Run, alike_everywhere, measure
 from zerosim.verdict.diagnosis import Divergence, first_divergence
 from zerosim.verdict.judge import compared_with_each_other, judged, shortage
 from zerosim.verdict.outcome import OtherRanks, Outcome, RowOutcome
-from zerosim.worlds.local import spawn
+from zerosim.worlds.local import LocalWorld
+from zerosim.worlds.world import World
 
 
 def run_locally(experiment: Experiment, progress: Progress, *, keep_weights: bool = False) -> Outcome:
     """Run in one process, a thread for each rank."""
-    run = Run(experiment, progress, keep_weights)
-    with alike_everywhere():
-        outcome = spawn(lambda comm: measure_and_judge(comm, run), experiment.scenario.world.ranks)[0]
-    assert isinstance(outcome, Outcome)
+    world = LocalWorld(experiment.scenario.world.ranks)
+    outcome = run_on(world, experiment, progress, keep_weights=keep_weights)
+    assert outcome is not None
     return outcome
 
 
-def run_as_rank(comm: Communicator, run: Run) -> Outcome | None:
-    """Run as one of the processes of `comm`; the outcome on rank 0, None on the others."""
-    with alike_everywhere(), MemoryLimit(run.experiment.scenario.world.memory_limit_mb * 10**6):
-        return measure_and_judge(comm, run)
+def run_on(
+    world: World, experiment: Experiment, progress: Progress, *, keep_weights: bool = False
+) -> Outcome | None:
+    """Run on every rank of `world`; the outcome in the process that has rank 0, None in others."""
+    limit = experiment.scenario.world.memory_limit_mb * 10**6 if world.rank_is_process else 0
+    prefetches = any(config.row.parallel.prefetch for config in experiment.rows)
+
+    def program(comm: Communicator) -> Outcome | None:
+        second = world.channel() if prefetches else None
+        with MemoryLimit(limit):
+            return measure_and_judge(comm, Run(world, experiment, progress, keep_weights, second))
+
+    with alike_everywhere():
+        return world.run(program)[0]
 
 
 def measure_and_judge(comm: Communicator, run: Run) -> Outcome | None:

@@ -1,33 +1,19 @@
 """The first ranks of a world as a smaller world of their own."""
 
-from dataclasses import dataclass
-
-from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.comm import Communicator
 
 
-@dataclass(frozen=True)
 class First:
-    """Ranks 0 … size − 1 of `comm`, for a program that only they run.
+    """Ranks 0 … size − 1 of `comm`, for a program that only they run: a rank among fewer, whose messages are the same.
 
     >>> from zerosim.worlds.local import spawn
     >>> spawn(lambda comm: First(comm, 2).size if comm.rank < 2 else None, ranks=3)
     [2, 2, None]
     """
 
-    comm: Communicator
-    size: int
-
-    @property
-    def rank(self) -> int:
-        return self.comm.rank
-
-    def exchange(
-        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
-    ) -> None:
-        self.comm.exchange(outgoing, to=to, into=into, source=source, reduce=reduce)
-
-    def send(self, outgoing: Payload, *, to: int) -> None:
-        self.comm.send(outgoing, to=to)
-
-    def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
-        self.comm.recv(into=into, source=source, reduce=reduce)
+    def __init__(self, comm: Communicator, size: int) -> None:
+        self.rank = comm.rank
+        self.size = size
+        self.exchange = comm.exchange
+        self.send = comm.send
+        self.recv = comm.recv

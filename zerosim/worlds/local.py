@@ -11,11 +11,14 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
+from zerosim.allocation import Allocator
 from zerosim.comm import Communicator, Payload, Reduction
 from zerosim.errors import CollectiveError, Deadlock
 from zerosim.worlds.delivery import check_into, check_match, check_payload, check_rank, deliver
+from zerosim.worlds.world import Result, counted
 
 Program = Callable[[Communicator], Any]
 Sends = Literal["buffered", "rendezvous"]
@@ -57,6 +60,36 @@ def spawn(
     if sends not in ("buffered", "rendezvous"):
         raise CollectiveError(f"sends={sends!r}: either 'buffered' or 'rendezvous'")
     return _World(ranks, seed, rendezvous=sends == "rendezvous").run(program, limit_seconds)
+
+
+@dataclass(frozen=True)
+class LocalWorld:
+    """All ranks in this process, as `spawn` runs them: a `World`.
+
+    >>> LocalWorld(3).run(lambda comm: comm.rank)
+    [0, 1, 2]
+    """
+
+    ranks: int
+    seed: int = 0
+    sends: Sends = "buffered"
+    kind: ClassVar[str] = "local"
+    library: ClassVar[str] = "threads"
+    rank_is_process: ClassVar[bool] = False
+    copies_messages: ClassVar[bool] = False
+
+    @property
+    def words(self) -> str:
+        return f"{counted(self.ranks)} in this process (local world; mpirun -n {self.ranks} makes them real)"
+
+    def run(self, program: Callable[[Communicator], Result]) -> list[Result]:
+        return spawn(program, self.ranks, seed=self.seed, sends=self.sends)
+
+    def channel(self) -> None:
+        """None: a rank's other thread would not wait for the rank's turn."""
+
+    def take_buffers_from(self, allocate: Allocator) -> None:
+        """Nothing to do: what is on its way counts as nobody's."""
 
 
 class _Ended(BaseException):

@@ -22,30 +22,30 @@ from functools import cache
 from math import inf
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import mpi4py
 import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Allocator, allocate
-from zerosim.comm import Reduction
+from zerosim.comm import Communicator, Reduction
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, ZerosimError
 from zerosim.worlds.delivery import check_into, check_rank, deliver
 from zerosim.worlds.last_words import exit_code, say
 from zerosim.worlds.launcher import FORWARDING, LAST_WORDS, has_company, launched, watched
+from zerosim.worlds.world import Result, counted
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
-Result = TypeVar("Result")
 
 STARTING = 60.0  # seconds that ranks have for starting MPI, the first of them waiting for the last
 
 
-def connect(timeout_seconds: float = 60.0) -> "MpiCommunicator":
+def connect(timeout_seconds: float | None = None) -> "MpiCommunicator":
     """This process as one rank among all that the launcher started, or alone without a launcher.
 
     From here on an exception that nobody catches ends all ranks: the first rank to fail prints one
@@ -53,22 +53,33 @@ def connect(timeout_seconds: float = 60.0) -> "MpiCommunicator":
     launcher's (3 for those others). At exit `close` is called. Waiting for a message longer than
     `timeout_seconds` raises `Deadlock`. A rank that fails before all are connected ends them by a signal.
 
+    A process has one connection: a later call returns the first's, closed or not. If it gives a
+    `timeout_seconds`, that holds from then on; if not, it stays as it was, which is at first 60.
+
     Raises `LaunchError` without an MPI library, or when the launcher belongs to another one, and
     `CollectiveError` for a `timeout_seconds` that is not positive and finite.
     """
-    check_timeout(timeout_seconds)
+    if timeout_seconds is not None:
+        check_timeout(timeout_seconds)
+    comm = connection()
+    if timeout_seconds is not None:
+        comm.timeout_seconds = timeout_seconds
+    return comm
+
+
+@cache
+def connection() -> "MpiCommunicator":
+    """What `connect` returns, made by its first call."""
     first_failure = join()
     from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
 
-    comm = MpiCommunicator(MPI.COMM_WORLD.Dup(), timeout_seconds)
+    comm = MpiCommunicator(MPI.COMM_WORLD.Dup())
     atexit.register(close_or_fail, comm, first_failure)
     return comm
 
 
 def join() -> "FirstFailure":
     """What ends all ranks if one fails, after starting MPI where that has not been done."""
-    if isinstance(sys.excepthook, FirstFailure):
-        return sys.excepthook
     with ended_by_signals(STARTING), watched():
         start_mpi()
         from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
@@ -336,6 +347,37 @@ class MpiCommunicator:
         check_rank(source, self.size, "source")
         check_array(into, "into")
         check_into(into)
+
+
+class MpiWorld:
+    """The ranks that the launcher started, of which this process is one: a `World`."""
+
+    kind: ClassVar[str] = "mpi"
+    rank_is_process: ClassVar[bool] = True
+    copies_messages: ClassVar[bool] = True
+
+    def __init__(self, comm: MpiCommunicator) -> None:
+        self.ranks = comm.size
+        self.library = comm.library
+        self._comm = comm
+        self._channels = [comm]
+
+    @property
+    def words(self) -> str:
+        return f"{counted(self.ranks)}, one process each, over {self.library}"
+
+    def run(self, program: Callable[[Communicator], Result]) -> list[Result]:
+        return [program(self._comm)]
+
+    def channel(self) -> MpiCommunicator:
+        """A second channel, as `MpiCommunicator.channel` makes it."""
+        other = self._comm.channel()
+        self._channels.append(other)
+        return other
+
+    def take_buffers_from(self, allocate: Allocator) -> None:
+        for channel in self._channels:
+            channel.take_buffers_from(allocate)
 
 
 def check_timeout(seconds: Any) -> None:

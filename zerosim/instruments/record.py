@@ -1,4 +1,4 @@
-"""The record world: the local world with a witness, who writes down every message and what each rank then holds.
+"""The recorder: writes down every message of a local world, and what each rank then holds.
 
     round     when a message arrives, if sending and receiving one message each takes a rank one round
     element   one place of a rank's vector
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.instruments.observed import Observed
 from zerosim.worlds.local import Sends, StillRunning, spawn
 
 
@@ -75,11 +76,12 @@ def record(
     recording.vectors = [[(0, elements(vector))] for vector in vectors]
     posted: Posted = defaultdict(deque)
 
-    def witnessed(comm: Communicator) -> Any:
-        return program(Witness(comm, vectors[comm.rank], recording, posted), vectors[comm.rank])
+    def recorded(comm: Communicator) -> Any:
+        vector = vectors[comm.rank]
+        return program(Observed(comm, Recorder(comm.rank, vector, recording, posted)), vector)
 
     try:
-        recording.results = spawn(witnessed, len(vectors), sends=sends, seed=seed, limit_seconds=limit_seconds)
+        recording.results = spawn(recorded, len(vectors), sends=sends, seed=seed, limit_seconds=limit_seconds)
     except StillRunning:
         raise
     except Exception as error:
@@ -90,45 +92,33 @@ def record(
 Posted = defaultdict[tuple[int, int], deque[tuple[int, tuple[Any, ...]]]]
 
 
-class Witness:
-    """A communicator that writes down what goes through it, and what its rank then holds."""
+class Recorder:
+    """One rank's part of a recording: what it sends, what it receives, and what its vector then holds."""
 
-    def __init__(self, comm: Communicator, vector: Any, recording: Recording, posted: Posted) -> None:
-        self.rank = comm.rank
-        self.size = comm.size
-        self._comm = comm
+    def __init__(self, rank: int, vector: Any, recording: Recording, posted: Posted) -> None:
+        self._rank = rank
         self._vector = vector
         self._recording = recording
         self._posted = posted
         self._round = 0
+        self._next_arrival = 1
 
-    def exchange(
-        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
-    ) -> None:
+    def sending(self, outgoing: Payload, to: int) -> None:
         self._round += 1
-        self._note_departure(outgoing, to)
-        self._comm.exchange(outgoing, to=to, into=into, source=source, reduce=reduce)
-        self._note_arrival(into, source, self._round, reduce)
+        self._next_arrival = self._round
+        self._posted[self._rank, to].append((self._round, elements(outgoing)))
 
-    def send(self, outgoing: Payload, *, to: int) -> None:
-        self._round += 1
-        self._note_departure(outgoing, to)
-        self._comm.send(outgoing, to=to)
+    def sent(self, outgoing: Payload, to: int) -> None:
+        self._next_arrival = self._round + 1
 
-    def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
-        self._comm.recv(into=into, source=source, reduce=reduce)
-        self._note_arrival(into, source, self._round + 1, reduce)
-
-    def _note_departure(self, outgoing: Payload, to: int) -> None:
-        self._posted[self.rank, to].append((self._round, elements(outgoing)))
-
-    def _note_arrival(self, into: Payload, source: int, earliest: int, reduce: Reduction | None) -> None:
-        sent, carried = self._posted[source, self.rank].popleft()
-        self._round = max(earliest, sent)
+    def received(self, into: Payload, source: int, reduce: Reduction | None) -> None:
+        sent, carried = self._posted[source, self._rank].popleft()
+        self._round = max(self._next_arrival, sent)
+        self._next_arrival = self._round + 1
         self._recording.messages.append(
-            Message(self._round, source, self.rank, carried, elements(into), reduce is not None)
+            Message(self._round, source, self._rank, carried, elements(into), reduce is not None)
         )
-        self._recording.vectors[self.rank].append((self._round, elements(self._vector)))
+        self._recording.vectors[self._rank].append((self._round, elements(self._vector)))
 
 
 def elements(payload: Payload) -> tuple[Any, ...]:

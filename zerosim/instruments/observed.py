@@ -1,0 +1,134 @@
+"""One wrapper around a communicator and one around an allocator, for whatever observes.
+
+An instrument is any object with some of these methods. They are looked up once, so that one it does not have costs
+nothing, and called on the thread that sends, receives or lets go. What they raise goes on to whoever sends or receives;
+only of what `given_back` raises does Python make a warning, since an array may end anywhere.
+
+    sending(outgoing, to)               before a message is sent; in an exchange, also before it is received
+    receiving(into, source)             before the wait for a message
+    received(into, source, reduce)      once it is in `into`
+    sent(outgoing, to)                  once the call that sent it has succeeded: an exchange, last of all
+    began(name), ended(name)            around a call of a function that is `named`, however it ends
+    taken(kind, owner, held_bytes)      when an array has been handed out
+    given_back(kind, owner, held_bytes) when nobody holds it, or a view of it, any more
+"""
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from zerosim.allocation import Allocator, Array, Kind
+from zerosim.comm import Communicator, Payload, Reduction
+
+Callback = Callable[..., None]
+
+
+def callbacks(instruments: Sequence[object], name: str) -> tuple[Callback, ...]:
+    """The methods `name` of those instruments that have one, in their order."""
+    return tuple(getattr(instrument, name) for instrument in instruments if hasattr(instrument, name))
+
+
+class Observed:
+    """A communicator that tells its instruments what goes through it.
+
+    Several channels of a rank may tell the same instruments.
+
+    >>> import numpy as np
+    >>> from zerosim.worlds.local import spawn
+    >>> class Post:
+    ...     def sent(self, outgoing, to):
+    ...         print("to", to, outgoing)
+    >>> def program(comm):
+    ...     observed = Observed(comm, Post())
+    ...     observed.exchange(np.ones(2), to=0, into=np.empty(2), source=0)
+    >>> spawn(program, ranks=1)
+    to 0 [1. 1.]
+    [None]
+    """
+
+    def __init__(self, comm: Communicator, *instruments: object) -> None:
+        self.rank = comm.rank
+        self.size = comm.size
+        self.instruments = instruments
+        self._comm = comm
+        self._sending = callbacks(instruments, "sending")
+        self._sent = callbacks(instruments, "sent")
+        self._receiving = callbacks(instruments, "receiving")
+        self._received = callbacks(instruments, "received")
+        self._began = callbacks(instruments, "began")
+        self._ended = callbacks(instruments, "ended")
+
+    def exchange(
+        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
+    ) -> None:
+        for tell in self._sending:
+            tell(outgoing, to)
+        for tell in self._receiving:
+            tell(into, source)
+        self._comm.exchange(outgoing, to=to, into=into, source=source, reduce=reduce)
+        for tell in self._received:
+            tell(into, source, reduce)
+        for tell in self._sent:
+            tell(outgoing, to)
+
+    def send(self, outgoing: Payload, *, to: int) -> None:
+        for tell in self._sending:
+            tell(outgoing, to)
+        self._comm.send(outgoing, to=to)
+        for tell in self._sent:
+            tell(outgoing, to)
+
+    def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
+        for tell in self._receiving:
+            tell(into, source)
+        self._comm.recv(into=into, source=source, reduce=reduce)
+        for tell in self._received:
+            tell(into, source, reduce)
+
+    def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, of whose calls the instruments are told that `name` began and ended."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for tell in self._began:
+                tell(name)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                for tell in self._ended:
+                    tell(name)
+
+        return call if self._began or self._ended else function
+
+
+class ObservedAllocator:
+    """An allocator that tells its instruments of each array, and of its end, however it is let go of.
+
+    >>> import numpy as np
+    >>> from zerosim.allocation import allocate
+    >>> class Account:
+    ...     def given_back(self, kind, owner, held_bytes):
+    ...         print(held_bytes, "bytes of", owner)
+    >>> weights = ObservedAllocator(allocate, Account())(10, np.float32, kind="parameters", owner="layers.0")
+    >>> view = weights[:2]
+    >>> del weights
+    >>> del view
+    40 bytes of layers.0
+    """
+
+    def __init__(self, allocate: Allocator, *instruments: object) -> None:
+        self.instruments = instruments
+        self._allocate = allocate
+        self._taken = callbacks(instruments, "taken")
+        self._given_back = callbacks(instruments, "given_back")
+
+    def __call__(
+        self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str
+    ) -> Array:
+        array = self._allocate(shape, dtype, kind=kind, owner=owner)
+        for tell in self._taken:
+            tell(kind, owner, array.nbytes)
+        for tell in self._given_back:
+            weakref.finalize(array, tell, kind, owner, array.nbytes).atexit = False
+        return array
