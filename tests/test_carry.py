@@ -194,7 +194,7 @@ program = [{calls = ["reduce_scatter"]}, {calls = ["reduce_scatter"], bucket = "
 expect.same_results = false
 ''')
     scenario = load(file)
-    outcome = carry_out_locally(scenario, programs_of(scenario))
+    outcome = found_by(scenario)
     assert outcome.passed
     assert "differ in" in outcome.findings[0].seen
     assert "another chunk" not in outcome.findings[0].seen
