@@ -154,6 +154,24 @@ calls = ["all_gather"]
     assert finding.seen == "all_gather leaves a vector on rank 1, gather leaves nothing there"
 
 
+def test_a_failed_claim_says_that_it_does_not_hold_and_what_was_seen(tmp_path, capsys):
+    path = scenario_of(tmp_path, """
+world.ranks = 2
+values.lengths = [3]
+expect = {same_results = true, ranks_agree = false}
+[[program]]
+calls = ["gather"]
+[[program]]
+calls = ["all_gather"]
+""")
+    assert cli.main(["run", str(path)]) == 1
+    *_, third, verdict = capsys.readouterr().out.splitlines()
+    assert verdict == (
+        "FAILED: 3 of 3 claims do not hold: the programs leave the same bytes; "
+        "after gather the ranks hold different bytes; after all_gather the ranks hold different bytes")
+    assert third == "  all_gather all ranks hold the same bytes"
+
+
 def test_chunks_of_different_lengths_do_not_agree(tmp_path):
     path = scenario_of(tmp_path, """
 world.ranks = 2

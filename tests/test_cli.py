@@ -4,6 +4,7 @@ import argparse
 import io
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -13,9 +14,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, load_file
 
-from zerosim.cli import main
+from zerosim.cli import main, parse
 from zerosim.commands.output import console
+from zerosim.commands.run import advice
 from zerosim.errors import Deadlock, ScenarioError, UsageError
+from zerosim.scenario import load as load_scenario
 
 SMALL = """\
 title = "small"
@@ -47,7 +50,7 @@ def zerosim(*arguments, cwd=None):
 def test_a_run_passes_and_says_so(small):
     done = zerosim("run", small)
     assert done.returncode == 0
-    assert done.stdout.splitlines()[-1].startswith("PASSED: DDP, Stage I, Stage II, Stage III on 2 ranks")
+    assert done.stdout.splitlines()[-1] == "PASSED: 4 rows on 2 ranks: every bit equal to one process"
     assert "in this process" in done.stdout
     assert "step 2/2" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
@@ -161,7 +164,10 @@ def test_argparse_mistakes_exit_with_2(arguments, capsys):
 
 def test_a_failed_check_exits_with_1(small, capsys):
     assert main(["run", str(small), "--set", "check.test_accuracy=0.99", "--progress", "none"]) == 1
-    assert "FAILED: DDP: test accuracy is below 99.00%" in capsys.readouterr().out
+    *_, first, second, third, fourth, verdict = capsys.readouterr().out.splitlines()
+    for line, name in zip([first, second, third, fourth], ["DDP", "Stage I", "Stage II", "Stage III"], strict=True):
+        assert re.fullmatch(rf"{name}: test accuracy is \d+\.\d+%, below 99%", line)
+    assert verdict == "FAILED: 4 checks did not hold, of DDP, Stage I, Stage II and Stage III"
 
 
 def test_no_color_is_honoured(small):
@@ -374,3 +380,55 @@ def test_a_terminal_that_knows_only_ascii_is_enough(small):
 def test_a_memory_limit_needs_processes(small, capsys):
     assert main(["run", str(small), "--set", "world.memory_limit_mb=100"]) == 2
     assert "run it with mpirun -n 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("columns", "width"), [("60", 60), ("120", 120), ("0", 80), ("", 80), (None, 80)])
+def test_a_pipe_is_as_wide_as_columns_says(monkeypatch, columns, width):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    found = console(argparse.Namespace(progress="none"), stderr=False, width=80)
+    assert not found.is_terminal
+    assert found.width == width
+
+
+def test_digits_in_prose_have_no_colour(small, monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert main(["run", str(small), "--set", "caption=4 ranks, 'text', None and 0x10", "--progress", "none"]) == 0
+    out = capsys.readouterr().out
+    assert "4 ranks, 'text', None and 0x10\n" in out
+    assert "\x1b[1;32mPASSED: 4 rows on 2 ranks: every bit equal to one process\x1b[0m" in out
+
+
+def test_verbose_shows_what_the_table_leaves_out(small, capsys):
+    assert main(["run", str(small), "--progress", "none", "-v"]) == 0
+    out = capsys.readouterr().out
+    assert "\nSent by a rank in a step\n" in out
+    assert not re.search(r"\bms\b", out), "the local world measures no time"
+
+
+def test_bench_without_a_launcher_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr("zerosim.commands.bench.launched", lambda: None)
+    monkeypatch.setattr("zerosim.commands.bench.own_launcher", lambda: "no-such-mpiexec")
+    assert main(["bench", "step"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "there is no mpiexec; install an MPI library, e.g. pip install 'zerosim[mpich]'" in line
+
+
+@pytest.mark.parametrize(("ranks", "overrides", "advised"), [
+    (1, [], ["world.ranks=1"]),
+    (3, [], ["world.ranks=3", "train.micro_batches=3"]),
+    (4, [], ["world.ranks=4", "train.micro_batches=4"]),
+    (4, ["train.micro_batches=8"], ["world.ranks=4"]),
+    (3, ["parallel.order=tree"], []),
+    (1, ["check.same_bits_on=[2]"], []),
+])
+def test_advice_is_tried_before_it_is_given(small, ranks, overrides, advised):
+    flags = [flag for override in overrides for flag in ("--set", override)]
+    arguments = parse(["run", str(small), "--progress", "none", *flags])
+    found = advice(load_scenario(small, overrides), ranks, arguments)
+    assert found == " ".join(f"--set {each}" for each in advised)
+    if advised:
+        assert load_scenario(small, [*overrides, *advised]).world.ranks == ranks

@@ -174,7 +174,7 @@ def test_json_that_is_none_is_caught(tmp_path, monkeypatch):
 
 def test_a_run_that_takes_too_long_is_caught(tmp_path, monkeypatch):
     monkeypatch.setattr(judge, "LIMIT_SECONDS", 0.2)
-    monkeypatch.setattr(command, "run_locally", lambda *arguments, **keywords: time.sleep(10))
+    monkeypatch.setattr(command, "run_on", lambda *arguments, **keywords: time.sleep(10))
     assert judge.judge(SMALL, tmp_path).kind.endswith("TooLong: still ran after n.n s")
 
 

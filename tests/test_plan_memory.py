@@ -359,6 +359,17 @@ EXTREMES = [
 
 
 @pytest.mark.parametrize("flags", EXTREMES, ids=" ".join)
+def test_everything_drawn_fits_60_columns_unbroken(capsys, monkeypatch, flags):
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = lines(capsys, *flags)
+    assert max(map(len, narrow)) <= 60
+    monkeypatch.setenv("COLUMNS", "200")
+    wide = " ".join(lines(capsys, *flags)).split()
+    assert "…" not in "".join(narrow)
+    assert {word for line in narrow for word in line.split() if word[0].isdigit()} <= set(wide)
+
+
+@pytest.mark.parametrize("flags", EXTREMES, ids=" ".join)
 def test_everything_drawn_fits_80_columns_unbroken(capsys, monkeypatch, flags):
     monkeypatch.setenv("COLUMNS", "80")
     narrow = lines(capsys, *flags)

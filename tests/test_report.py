@@ -1,31 +1,34 @@
 """What a run shows: within 80 columns, without colour, with the numbers that settle it."""
 
 import io
+import re
 from dataclasses import fields, is_dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from tests.training import run
-from zerosim.report.conclusion import conclusion
+from tests.training import labelled, run, scenario
 from zerosim.report.document import document
 from zerosim.report.table import show_outcome
-from zerosim.scenario import Scenario
+from zerosim.scenario import Check, Scenario
+from zerosim.scenario.dataset import Dataset
 from zerosim.scenario.schema import Variant
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Silent
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.outcome import OtherRanks, RowOutcome, Shortage
+from zerosim.verdict.run import run_locally
 
 NAME = "a variant with long name"
 ROOT = Path(__file__).parents[1]
 
 
-def shown(outcome, width=200):
+def shown(outcome, width=200, **how):
     """The lines that go to a file of so many columns."""
     file = io.StringIO()
-    show_outcome(Console(file=file, width=width), outcome)
+    show_outcome(Console(file=file, width=width, emoji=False), outcome, **how)
     return file.getvalue().splitlines()
 
 
@@ -45,10 +48,13 @@ def named(config, name=NAME):
     return replace(config, row=replace(config.row, name=name))
 
 
-def with_stages(outcome, stages):
-    """The outcome with other figures for its rows."""
-    return replace(outcome, rows=[replace(row, config=stage.config, trained=stage)
-                                  for row, stage in zip(outcome.rows, stages, strict=True)])
+def called(stage, name):
+    return replace(stage, config=named(stage.config, name))
+
+
+def with_stages(outcome, stages, *others):
+    """The outcome with other rows."""
+    return replace(outcome, rows=[*(RowOutcome(stage.config, stage) for stage in stages), *others])
 
 
 def scaled(stage, factor):
@@ -69,100 +75,181 @@ def scaled(stage, factor):
     return replace(stage, config=named(stage.config), memory=memory, traffic=traffic, seconds=7.5, equal=False)
 
 
+def rows(lines, *names):
+    """The cells of the main table, by row."""
+    return {name: line.removeprefix(name).split() for name in names for line in lines if line.startswith(f"{name} ")}
+
+
+FOUR = ("DDP", "Stage I", "Stage II", "Stage III")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
 @pytest.mark.parametrize("factor", [1, 10, 1_000, 100_000, 3_000_000])
-def test_tables_fit_80_columns(four, factor):
-    assert len(NAME) == 24
+def test_no_line_is_wider_than_the_terminal_and_no_cell_is_broken(four, factor, width):
     outcome = with_stages(four, [scaled(stage, factor) for stage in four.stages])
-    tables = shown(outcome)[: 3 + 4 + 2 + 2 * 4]
-    assert [line for line in tables if len(line.rstrip()) > 80] == []
-    assert sum(line.startswith(NAME) for line in tables) == 2 * 4
-    assert not any("…" in line for line in tables)
+    lines = shown(outcome, width, verbose=True, timed=True)
+    assert [line for line in lines if len(line) > width and not re.fullmatch(r"FAILED: .*|  [0-9a-f]{64}", line)] == []
+    wide = {word for line in shown(outcome, 500, verbose=True, timed=True) for word in line.split()}
+    figures = {word for line in lines for word in line.split() if word[-1].isdigit()}
+    assert figures - wide == set()
 
 
-def test_everything_fits_80_columns_when_it_must(four):
-    lines = shown(with_stages(four, [scaled(stage, 1_000) for stage in four.stages]), width=80)
-    assert max(map(len, lines)) <= 80
+@pytest.mark.parametrize(("width", "kept"), [(80, ["4.11", "1.03", "2.05", "7.19"]), (60, ["7.19"])])
+def test_the_table_says_what_each_row_sends_keeps_and_holds(four, width, kept):
+    found = rows(shown(four, width), *FOUR)
+    peaks = [f"{max(rank.peak_bytes['total'] for rank in stage.memory) / 1e3:.1f}" for stage in four.stages]
+    assert found["DDP"][:3] == ["ZeRO-0", "equal", "2"]
+    assert found["Stage II"][:3] == ["ZeRO-2", "equal", "2"]
+    assert found["Stage III"][:3] == ["ZeRO-3", "equal", "›3"]
+    assert [cell.lstrip("›") for cell in found["Stage II"][3:-1]] == kept
+    assert [cells[-1].lstrip("›") for cells in found.values()] == peaks
 
 
-def test_the_tables_have_the_numbers(four):
-    sent, held = four.stages[3].traffic[0].sent_bytes / 4 / 1e3, four.stages[3].memory[0]
-    lines = [line.split() for line in shown(four)]
-    (computed, _), (kept, peak) = [
-        (line, after) for line, after in pairwise(lines) if line[:2] == ["Stage", "III"]]
-    assert computed[2] == "equal"
-    assert computed[-4:-1] == [f"{sent:.1f}", "3", "27"]
-    assert kept[2:] == [f"{held.resting_bytes[kind] / 1e3:.1f}" for kind in held.resting_bytes] + [
-        f"{sum(held.resting_bytes.values()) / 1e3:.1f}"]
-    assert peak[3:] == [f"{count / 1e3:.1f}" for count in held.peak_bytes.values()]
+def test_what_changed_from_the_row_above_is_marked_with_and_without_colour(four, monkeypatch):
+    found = rows(shown(four), *FOUR)
+    marks = {name: [cell.startswith("›") for cell in cells[1:-1]] for name, cells in found.items()}
+    assert marks == {
+        "DDP": [False] * 6,
+        "Stage I": [False, False, False, False, True, True],
+        "Stage II": [False, False, False, True, False, True],
+        "Stage III": [False, True, True, False, False, True],
+    }
+    same = with_stages(four, [four.stages[0], called(four.stages[0], "another")])
+    assert not any("›" in line for line in shown(same))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard", highlight=False)
+    show_outcome(console, four)
+    coloured = console.file.getvalue()
+    assert re.search(r"\x1b\[1;36m +›3\x1b\[0m", coloured)
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured).splitlines() == shown(four, 80)
+
+
+def test_what_rows_share_is_said_once_and_what_not_by_row(four):
+    lines = shown(four)
+    (shared,) = [line for line in lines if line.startswith("In all 4 rows: ")]
+    stage = four.stages[0]
+    assert shared == (
+        f"In all 4 rows: 4 steps, final loss {float(stage.losses[-1][0]):.4g}, test accuracy {stage.test:.2%}, "
+        f"weights SHA-256 {stage.weights_sha256[:12]}…")
+    assert "Messages a step: 18 in DDP, Stage I and Stage II; 27 in Stage III" in lines
+    other = shown(changed(four, 1, weights_sha256="0"))
+    assert f"Weights SHA-256: {stage.weights_sha256[:12]}… in DDP, Stage II and Stage III; 0 in Stage I" in other
+    alike = shown(with_stages(four, four.stages[:2]))
+    assert any(line.startswith("In both rows: ") and "messages a step 18" in line for line in alike)
+
+
+def test_every_figure_behind_verbose(four):
+    plain, verbose = shown(four), shown(four, verbose=True)
+    assert [line for line in plain if line not in verbose] == []
+    assert four.stages[0].weights_sha256 in "".join(verbose)
+    assert four.stages[0].weights_sha256 not in "".join(plain)
+    memory = four.stages[3].memory[0]
+    at = [number for number, line in enumerate(verbose) if line.startswith("Stage III ")]
+    sent, held, peak = verbose[at[1]].split()[2:], verbose[at[2]].split()[2:], verbose[at[2] + 1].split()[3:]
+    assert sent[:3] == [f"{four.stages[3].traffic[0].sent_bytes / 4 / 1e3:.1f}", "3", "27"]
+    assert held == [f"{count / 1e3:.1f}" for count in [*memory.resting_bytes.values(),
+                                                       sum(memory.resting_bytes.values())]]
+    assert peak == [f"{count / 1e3:.1f}" for count in memory.peak_bytes.values()]
+    assert any(line.startswith("Kept are the formula's bytes, ") for line in verbose)
+
+
+def test_the_time_of_a_step_is_shown_only_where_it_was_measured(four):
+    def timed(**how):
+        return any(re.search(r"messages +ms\b", line) for line in shown(four, **how))
+
+    assert timed(verbose=True, timed=True)
+    assert not timed(verbose=True)
+    assert not timed(timed=True)
 
 
 def test_what_is_not_the_formulas_is_marked(four):
     traffic = [replace(rank, formula_messages=17) for rank in four.stages[1].traffic]
     memory = [replace(rank, formula_bytes={**rank.formula_bytes, "gradients": 0}) for rank in four.stages[1].memory]
-    wrong = shown(changed(four, 1, traffic=traffic, memory=memory))
-    assert sum("≠ 2" in line for line in wrong) == 1
+    wrong = shown(changed(four, 1, traffic=traffic, memory=memory), verbose=True)
+    assert [cell[0] == "≠" for cell in rows(wrong[:10], *FOUR)["Stage I"][2:-1]] == [True, False, True, False, True]
     assert sum(line.startswith("  by formula") for line in wrong) == 1
-    assert not any("At rest: the formula's bytes" in line for line in wrong)
+    assert "≠       not what the formula says" in wrong
+    assert not any("Kept are the formula's bytes" in line for line in wrong)
     assert wrong[-1].startswith(
         "FAILED: Stage I: messages are not the formula's: 72 of rank 0, where 17 are due; Stage I: bytes kept are not")
-    right = shown(four)
-    assert not any("≠" in line or "by formula" in line for line in right)
-    assert any(line.startswith("At rest: the formula's bytes, ") for line in right)
+    right = shown(four, verbose=True)
+    assert not any("≠" in line or line.startswith("  by formula") for line in right)
+
+
+def test_failures_that_fit_no_line_stand_one_by_one_above_the_last(four):
+    broken = changed(changed(four, 1, equal=False), 3, equal=False)
+    assert shown(broken, 80)[-1] == "FAILED: Stage I: bits differ; Stage III: bits differ"
+    assert shown(broken, 50)[-3:] == [
+        "Stage I: bits differ", "Stage III: bits differ", "FAILED: 2 checks did not hold, of Stage I and Stage III"]
 
 
 def test_a_name_is_not_taken_for_markup(four):
-    assert sum(line.startswith("[bold]x[/]") for line in shown(changed(four, name="[bold]x[/]"))) == 2
+    lines = shown(changed(four, config=named(four.stages[0].config, "[bold]x[/] :smile:"), equal=False))
+    assert lines[1].startswith("[bold]x[/]") or lines[2].startswith("[bold]x[/]")
+    assert lines[-1] == "FAILED: [bold]x[/] :smile:: bits differ"
 
 
-def test_one_step_and_one_rank_are_singular():
-    assert shown(run(ranks=1, micro_batches=1, steps=1, stages=("ddp",)))[-1] == (
-        "PASSED: DDP on 1 rank, 1 step: every bit equal to one process")
-    assert shown(run(stages=("ddp",), steps=0))[-1].startswith("PASSED: DDP on 3 ranks, 0 steps: ")
+def test_long_names_take_lines_and_long_words_keep_both_ends(four):
+    long = "by reduce_scatter_and_then_all_gather, 2"
+    lines = shown(changed(four, config=named(four.stages[0].config, long)), 80)
+    assert any(line.startswith("reduce_s…gather, ") or "…" in line for line in lines[:8])
+    (first,) = [number for number, line in enumerate(lines) if line.startswith("by ")]
+    assert lines[first].split()[-1] == f"{four.stages[0].memory[0].peak_bytes['total'] / 1e3:.1f}"
+    assert lines[first + 2] == "2"
 
 
-def test_the_conclusion_names_what_differs(four):
-    text = conclusion(four)
-    assert text.startswith(
-        "All 4 rows end with the same weights, bit for bit. "
-        "A rank sends 2, 2, 2 and 3 P (N−1)/N in 18, 18, 18 and 27 messages a step; "
-        "for each parameter it keeps 4.11, 4.11, 4.11 and 1.03 bytes of weights, ")
-    by_kind = [stage.memory[0].peak_bytes for stage in four.stages]
-    weights, gradients = ([f"{peak[kind] / 1e3:.1f}" for peak in by_kind] for kind in ("parameters", "gradients"))
-    assert weights[2] > weights[3]
-    assert text.endswith(
-        f"; at the peak it holds {', '.join(weights[:3])} and {weights[3]} kB of weights, "
-        f"{', '.join(gradients[:3])} and {gradients[3]} kB of gradients.")
+def test_one_rank_and_no_steps_and_one_row():
+    alone = shown(run(ranks=1, micro_batches=1, steps=1, stages=("ddp",)))
+    assert alone[-1] == "PASSED: DDP on 1 rank: every bit equal to one process"
+    assert rows(alone, "DDP")["DDP"][:3] == ["ZeRO-0", "equal", "0"]
+    assert "sent    one rank has nobody to send to" in [line.replace("sent  ", "sent    ", 1) for line in alone]
+    assert any(line.startswith("1 step, final loss") for line in alone)
+    still = shown(run(stages=("ddp", "zero3"), steps=0), verbose=True)
+    assert rows(still, "Stage III")["Stage III"] == ["ZeRO-3", "equal"]
+    assert any(line.startswith("In both rows: 0 steps, test accuracy") for line in still)
+    assert still[-1] == "PASSED: 2 rows on 3 ranks: every bit equal to one process"
 
 
-def test_the_conclusion_leaves_out_what_is_the_same(four):
-    same = replace(four, stages=[four.stages[0], replace(four.stages[0], name="another")])
-    assert conclusion(same) == (
-        "Both rows end with the same weights, bit for bit. A rank sends 2 P (N−1)/N in 18 messages a step.")
+def test_sixteen_rows_and_those_that_do_not_fit(four):
+    short = RowOutcome(four.stages[3].config, None, Shortage(2, 1, ["ddp"]))
+    many = [called(four.stages[0], f"row {number}") for number in range(16)]
+    lines = shown(with_stages(four, many, short), 80)
+    assert len(rows(lines, *(stage.name for stage in many))) == 16
+    assert any(line.startswith("Stage III does not fit: needs 0 MB") for line in lines)
+    nothing = shown(with_stages(four, [], short))
+    assert nothing[-1].startswith("FAILED: Stage III: needs 0 MB")
 
 
-def test_the_conclusion_tells_weights_apart(four):
-    three = replace(four, stages=four.stages[:3])
-    assert conclusion(changed(three, 1, weights_sha256="0")).startswith(
-        "DDP and Stage II end with the same weights, bit for bit; Stage I with other ones. ")
-    assert conclusion(changed(changed(three, 1, weights_sha256="0"), 2, weights_sha256="1")).startswith(
-        "Each row ends with other weights. ")
+def test_regression_has_an_error_in_place_of_an_accuracy():
+    data = labelled()
+    y = data.x[:, :2].copy()
+    lines = shown(run(Dataset(data.x, y, data.x[:8], y[:8], None), stages=("ddp",)))
+    assert any(re.search(r"mean squared test error \d", line) for line in lines)
+    assert not any("accuracy" in line for line in lines)
 
 
-def test_the_conclusion_names_every_group_of_equal_weights(four):
-    two_groups = changed(changed(four, 2, weights_sha256="0"), 3, weights_sha256="0")
-    assert conclusion(two_groups).startswith(
-        "DDP and Stage I end with the same weights, bit for bit; Stage II and Stage III end with the same weights, "
-        "bit for bit. A rank sends ")
+def test_rows_without_names_are_told_apart_wherever_one_is_spoken_of():
+    variants = (Variant(stage="zero3"), Variant(stage="zero3", prefetch=True), Variant(stage="zero3", prefetch=True))
+    names = ["Stage III", "Stage III, prefetch = true", "Stage III, prefetch = true (2)"]
+    base = replace(scenario(steps=1), variant=variants)
+    checks = Check(volumes=(3, 2, 3), messages=(18, 18, 17), same_bits_on=(1,), does_not_fit=("zero3",))
+    outcome = run_locally(prepare(replace(base, check=checks), labelled()), Silent())
+    assert [stage.name for stage in outcome.stages] == names
+    failures = outcome.failures
+    assert [name for name, what in failures if what == "fits after all"] == names
+    assert (names[1], "sends 3 P (N−1)/N, not 2") in failures
+    assert (names[2], "sends 18 messages a step, not 17") in failures
+    assert [name for name, what in outcome.failures if what == "other bits on 1 ranks"] == names
 
 
-def test_the_conclusion_stands_before_the_verdict_of_several_rows(four):
-    assert shown(four, width=2_000)[-2] == conclusion(four)
-    alone = shown(replace(four, stages=four.stages[:1]))
-    assert not any(line.startswith("A rank sends") for line in alone)
+def test_digests_on_other_ranks_are_named_where_rows_differ(four):
+    def elsewhere(stage):
+        return OtherRanks(2, replace(stage, weights_sha256="1" if stage.name == "DDP" else "2"))
 
-
-def test_without_steps_only_weights_are_compared():
-    assert conclusion(run(steps=0)) == "All 4 rows end with the same weights, bit for bit."
+    lines = shown(replace(four, rows=[replace(row, on_other_ranks=(elsewhere(row.trained),)) for row in four.rows]))
+    assert " 2 ranks  1  DDP" in lines
+    assert " 2 ranks  2  Stage I, Stage II and Stage III" in lines
+    assert f" 4 ranks  {four.stages[0].weights_sha256[:12]}…" in lines
 
 
 FOUND = Divergence(

@@ -115,7 +115,7 @@ def test_a_seed_is_a_run_and_another_seed_another_one():
 
 def test_a_wanted_accuracy_that_is_missed_fails_the_run():
     outcome = claiming(run(), Check(test_accuracy=0.999))
-    assert [what for _, what in outcome.failures] == ["test accuracy is 12.50%, below 99.90%"] * 4
+    assert [what for _, what in outcome.failures] == ["test accuracy is 12.5%, below 99.9%"] * 4
     assert not outcome.passed
 
 

@@ -56,7 +56,7 @@ reshard_after_forward = false
 reference = false
 test_accuracy = 0.5
 same_bits_on = [1, 2]
-does_not_fit = ["ddp"]
+does_not_fit = ["zero2"]
 same_weights = false
 volumes = [3, 2.5]
 messages = [4, 3]
@@ -197,7 +197,12 @@ def test_weight_decay_depends_on_the_optimizer_unless_given(loaded, optimizer, w
     ("parallel.order = 'tree'\nworld.ranks = 3\ntrain.micro_batches = 6",
      "1:18: parallel.order tree needs powers of two for world.ranks and train.micro_batches, found 3 and 6"),
     ("check.same_bits_on = [2, 3]", "1:26: check.same_bits_on names 3 ranks, over which 4 micro-batches"),
-    ("check.volumes = [2, 3]", "1:17: check.volumes has 2 numbers for 4 rows; give one for each stage or variant"),
+    ("parallel.stages = ['zero3']\ncheck.does_not_fit = ['zero3', 'ddp']",
+     "2:32: check.does_not_fit names ddp, by which no row trains; rows are zero3"),
+    ("check.messages = [2]\n[[variant]]\nprefetch = true\n[[variant]]\nname = 'a'\n[[variant]]\nname = 'a'",
+     "1:18: check.messages has 1 numbers for 3 rows; give one for each: zero3, prefetch = true; a; a (2)"),
+    ("check.volumes = [2, 3]", "1:17: check.volumes has 2 numbers for 4 rows; give one for each: ddp; zero1; "
+     "zero2; zero3"),
     ("check.messages = [2]\n[[variant]]\n[[variant]]", "1:18: check.messages has 1 numbers for 2 rows"),
     ("parallel.stages = []", "must be an array of length at least 1, each ddp, zero1, zero2 or"),
     ("parallel.stages = 'ddp'", 'found "ddp"; arrays are written in brackets'),

@@ -116,9 +116,41 @@ def test_long_sums_are_abbreviated():
 
 def test_what_is_left_out_is_said():
     text = drawn(scheduled(named_subject("ring.all_reduce"), 20))
-    assert "left out: ranks 12…19, chunks 5…19, rounds 16…37; --json FILE lists them all" in text
+    assert "left out: ranks 16…19, rounds 32…37; --json FILE lists them all" in text
     assert "round 38" in text
-    assert "round 16" not in text
+    assert "round 31" in text
+    assert "round 32" not in text
+
+
+@pytest.mark.parametrize("size", [8, 16])
+@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize("name", ["ring.all_reduce", "halving.reduce_scatter", "bruck.all_gather", "direct.all_to_all"])
+def test_nothing_is_left_out_where_lines_have_only_what_is_new(name, size, width):
+    schedule = scheduled(named_subject(name), size)
+    lines = drawn(schedule, width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert not any("left out" in line for line in lines)
+    news = " ".join(lines)
+    texts = {cell.text for _, cell in schedule.news() if cell.since}
+    assert {text for text in texts if f": ›{text}" not in news} == set()
+    assert news.count("▶ rank") == len(schedule.arrows)
+
+
+def test_neighbours_that_read_the_same_are_one():
+    text = drawn(scheduled(named_subject("tree.scatter"), 16), 80)
+    assert "8 ────chunks 10,11─────▶ rank 10  chunk 10: ›0✓  chunk 11: ›0" in text
+    assert "rank 0   chunk 0:  0✓  chunks 1–15:  0" in text
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_the_table_of_algorithms_fits_narrow_terminals_too(width):
+    console = Console(width=width, record=True)
+    with console.capture() as capture:
+        algorithms_table.show_algorithms(console, 8)
+    lines = capture.get().splitlines()
+    assert max(map(len, lines)) <= width
+    figures = lines[lines.index("ring.all_reduce") + 2]
+    assert re.fullmatch(r"  2 \(N − 1\) +1\.75 n +any +ring +\[\d\]", figures)
 
 
 def test_colour_only_where_there_is_colour(monkeypatch):

@@ -1,6 +1,7 @@
 """`zerosim bench`: figures of speed, as ratios within one run."""
 
 import argparse
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -9,7 +10,7 @@ from zerosim.bench import RANKS, Duration, Overhead, Timing, time_ledgers, time_
 from zerosim.comm import Communicator
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json
-from zerosim.errors import UsageError
+from zerosim.errors import LaunchError, UsageError
 from zerosim.report.bench_table import show_durations, show_overheads, show_timings
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiWorld, connect, own_launcher
@@ -42,14 +43,25 @@ def main(arguments: argparse.Namespace) -> int:
             raise UsageError("bench worlds measures the local world, in one process: run it without mpirun")
         return report(arguments, time_worlds())
     if launched() is None:
-        command = [own_launcher(), "-n", str(RANKS), sys.executable, "-m", "zerosim"]
-        return subprocess.run([*command, *sys.argv[1:]], check=False).returncode
+        return start_ranks(arguments.what)
     if launched() != RANKS:
         raise UsageError(f"bench {arguments.what} measures {RANKS} ranks and the launcher started {launched()}: "
                          f"run it with mpirun -n {RANKS}, or without")
     measure: Measure = {"step": time_steps, "ledger": time_ledgers}[arguments.what]
     (measured,) = MpiWorld(connect()).run(lambda comm: measure(comm, arguments.rounds))
     return report(arguments, measured)
+
+
+def start_ranks(what: str) -> int:
+    """Run this command again as so many ranks; its exit code."""
+    launcher = own_launcher()
+    if shutil.which(launcher) is None:
+        raise LaunchError(
+            f"bench {what} starts {RANKS} MPI processes, and there is no mpiexec; "
+            "install an MPI library, e.g. pip install 'zerosim[mpich]'"
+        )
+    command = [launcher, "-n", str(RANKS), sys.executable, "-m", "zerosim"]
+    return subprocess.run([*command, *sys.argv[1:]], check=False).returncode
 
 
 def report(arguments: argparse.Namespace, measured: Sequence[Timing | Overhead | Duration] | None) -> int:

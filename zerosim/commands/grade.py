@@ -28,7 +28,7 @@ def main(arguments: argparse.Namespace) -> int:
         show(console, grades[-1])
     written = [grade for grade in grades if grade.state != "not yet written"]
     passed = bool(written) and all(grade.state == "holds" for grade in written)
-    console.print(f"[bold]{escape(summary(grades))}[/]", highlight=False)
+    console.print(f"[bold]{escape(summary(grades))}[/]")
     if arguments.json:
         write_json(arguments.json, {
             "schema": "zerosim.grade/1",
@@ -41,11 +41,11 @@ def main(arguments: argparse.Namespace) -> int:
 
 def show(console: Console, grade: Grade) -> None:
     """The verdict on one function; when it does not hold, what does and what does not."""
-    console.print(f"{MARKS.get(grade.state, '[red]✗[/]')} [bold]{grade.function}[/] {grade.state}", highlight=False)
+    console.print(f"{MARKS.get(grade.state, '[red]✗[/]')} [bold]{grade.function}[/] {grade.state}")
     for says in grade.held:
-        console.print(f"    so: {escape(says)}", style="dim", highlight=False, soft_wrap=True)
+        console.print(f"    so: {escape(says)}", style="dim", soft_wrap=not console.is_terminal)
     for line in (grade.complaint or "").splitlines():
-        console.print(f"    {escape(line)}", highlight=False, soft_wrap=True)
+        console.print(f"    {escape(line)}", soft_wrap=not console.is_terminal)
 
 
 def summary(grades: list[Grade]) -> str:

@@ -24,7 +24,15 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class Terminal(Console):
-    """A console that leaves it to the command line what is said, and with which exit code, when its reader has left."""
+    """A console that colours only what it is told to; as wide as COLUMNS says, or else `width` if it is no terminal.
+
+    It leaves it to the command line what is said, and with which exit code, when its reader has left.
+    """
+
+    def __init__(self, *, stderr: bool, force_terminal: bool | None, width: int) -> None:
+        super().__init__(stderr=stderr, force_terminal=force_terminal, highlight=False, emoji=False)
+        if not self.is_terminal and not asked_width():
+            self.width = width
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
@@ -38,8 +46,13 @@ def console(arguments: argparse.Namespace, *, stderr: bool, width: int = WIDTH) 
     forced = True if getattr(arguments, "progress", None) == "live" else None
     if forced is None and not stderr and launched() is not None:
         forced = Console(stderr=True).is_terminal
-    found = Terminal(stderr=stderr, force_terminal=forced)
-    return found if found.is_terminal else Terminal(stderr=stderr, force_terminal=forced, width=width)
+    return Terminal(stderr=stderr, force_terminal=forced, width=width)
+
+
+def asked_width() -> int:
+    """The columns that the environment asks for; 0 where it does not."""
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() else 0
 
 
 def standard_output(arguments: argparse.Namespace, width: int = WIDTH) -> Console:

@@ -61,9 +61,9 @@ def show_sums(console: Console, proof: Proof) -> None:
         groups.setdefault(tuple(map(str, held)), []).append(rank)
     for written, ranks in groups.items():
         who = "rank" if len(ranks) == 1 else "ranks"
-        console.print(f"[bold]{who} {', '.join(map(str, ranks))}[/]", highlight=False)
+        console.print(f"[bold]{who} {', '.join(map(str, ranks))}[/]")
         for chunk, symbol in enumerate(written):
-            console.print(f"  chunk {chunk}  {symbol}", highlight=False, soft_wrap=True)
+            console.print(f"  chunk {chunk}  {symbol}", soft_wrap=not console.is_terminal)
 
 
 def show_verdict(console: Console, proof: Proof) -> None:
@@ -71,11 +71,11 @@ def show_verdict(console: Console, proof: Proof) -> None:
     ranks = f"{proof.size} rank{'s' if proof.size != 1 else ''}"
     if proof.holds:
         words = ", ".join(claims(proof))
-        console.print(f"[green]proved[/] on {ranks}: {words}", highlight=False, soft_wrap=True)
+        console.print(f"[green]proved[/] on {ranks}: {words}", soft_wrap=not console.is_terminal)
         return
-    console.print(f"[red]not proved[/] on {ranks}:", highlight=False)
+    console.print(f"[red]not proved[/] on {ranks}:")
     for fault in proof.faults:
-        console.print(f"  {escape(fault.what)}", highlight=False, soft_wrap=True)
+        console.print(f"  {escape(fault.what)}", soft_wrap=not console.is_terminal)
 
 
 def claims(proof: Proof) -> list[str]:

@@ -4,8 +4,9 @@ import argparse
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,9 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--progress", choices=("auto", "live", "plain", "none"), default="auto",
         help="how to show progress on standard error; auto, the default, is live on a terminal, else plain lines")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true",
+        help="show what the table leaves out too: messages, bytes by kind and at the peak, padding, whole digests")
+
 
 WIDTH = 80
-"""Columns of what a run shows: launchers pipe it to terminals that may have no more."""
+"""Columns of what a run shows where nobody says: launchers pipe it to terminals that may have no more."""
 
 
 
@@ -110,7 +115,7 @@ def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> 
         try:
             check_writable(arguments)
             job = prepared(arguments)
-            check_fits(job.scenario, comm)
+            check_fits(job.scenario, comm, arguments)
         except ZerosimError as error:
             refused = complain(error)
     refused = broadcast_object(comm, refused)
@@ -151,7 +156,7 @@ def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
         inputs_digest(scenario, *experiment.dataset.arrays),
         run,
         f"{model} MLP, {whole.count:,} parameters, {scenario.train.optimizer}",
-        show_outcome,
+        partial(show_outcome, verbose=arguments.verbose, timed=launched() is not None),
         document,
     )
 
@@ -200,18 +205,32 @@ def have_read_the_same(comm: Communicator, job: Job) -> bool:
     return bool(broadcast_object(comm, not others))
 
 
-def check_fits(scenario: Scenario | CollectiveScenario, comm: Communicator) -> None:
+def check_fits(scenario: Scenario | CollectiveScenario, comm: Communicator, arguments: argparse.Namespace) -> None:
     """Refuse a scenario that wants another number of ranks, or what only the local world has."""
     wanted = scenario.world.ranks
     if wanted != comm.size:
+        others = advice(scenario, comm.size, arguments)
         raise LaunchError(
             f"the scenario wants {wanted} ranks and the launcher started {comm.size}: "
-            f"run it with mpirun -n {wanted}, or add --set world.ranks={comm.size}"
+            f"run it with mpirun -n {wanted}{f', or add {others}' if others else ''}"
         )
     if isinstance(scenario, CollectiveScenario) and scenario.world.sends != "buffered":
         raise scenario.origin.error(
             f"world.sends {scenario.world.sends} is for the local world; run it without mpirun", ("world", "sends")
         )
+
+
+def advice(scenario: Scenario | CollectiveScenario, ranks: int, arguments: argparse.Namespace) -> str:
+    """The flags with which the scenario runs on so many ranks, which has been tried; nothing if none were found."""
+    tried = [[f"world.ranks={ranks}"]]
+    if isinstance(scenario, Scenario):
+        nearest = max(1, round(scenario.train.micro_batches / ranks)) * ranks
+        tried.append([*tried[0], f"train.micro_batches={nearest}"])
+    for overrides in tried:
+        with suppress(ZerosimError):
+            prepared(argparse.Namespace(**(vars(arguments) | {"overrides": [*arguments.overrides, *overrides]})))
+            return " ".join(f"--set {each}" for each in overrides)
+    return ""
 
 
 def announce(arguments: argparse.Namespace, job: Job, world: World) -> None:

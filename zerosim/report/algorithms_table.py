@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from zerosim.collectives import ALGORITHMS, Algorithm
+from zerosim.report.grid import show_words
 
 TRIED = range(2, 65)
 """Numbers of ranks at which a formula must give the table's steps."""
@@ -59,29 +60,40 @@ def order_name(row: Algorithm) -> str | None:
 def show_algorithms(console: Console, size: int) -> None:
     """Two lines an algorithm, a block a collective; what is sent is for `size` ranks."""
     sources = list(dict.fromkeys(row.source for row in ALGORITHMS.values()))
-    console.print(columns("", "steps", f"at N = {size}", "ranks", "adds", "source"), style="bold", highlight=False)
+    cells = [
+        ("steps", f"N = {size}", "ranks", "adds", ""),
+        *(figures(row, size, sources.index(row.source) + 1) for row in ALGORITHMS.values()),
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    heading, *lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
+    first = max(map(len, ALGORITHMS))
+    beside = first + 2 + max(map(len, lines)) <= console.width
+    console.print(f"{'':<{first}}  {heading}" if beside else f"  {heading}", style="bold", soft_wrap=True)
+    figures_of = dict(zip(ALGORITHMS, lines, strict=True))
     for _, family in groupby(ALGORITHMS.items(), lambda item: item[1].collective):
         for name, row in family:
-            sent = share(most_sent(row, size)) if row.serves(size) else "–"
-            ranks = "2, 4, 8, …" if row.needs_power_of_two else "any"
-            added = f"{order_name(row) or '–'}{'*' * row.ordered}"
-            line = columns(name, steps_formula(row), sent, ranks, added, f"[{sources.index(row.source) + 1}]")
-            line.stylize("bold", 0, len(name))
-            console.print(line, highlight=False)
-            console.print(Text(f"  {row.title}", style="dim"), highlight=False)
+            below = f"  {figures_of[name]}"
+            figures_beside = f"{'':<{first - len(name)}}{below}" if beside else ""
+            console.print(Text.assemble((name, "bold"), figures_beside), soft_wrap=True)
+            show_words(console, row.title, key="  ", style="dim")
+            if not beside:
+                console.print(Text(below), soft_wrap=True)
         console.print()
-    notes = [
-        f"at N = {size}: bytes sent by the rank that sends the most, n being those of the whole vector",
+    for note in [
+        f"N = {size}: bytes sent by the rank that sends the most on so many ranks, n being those of the whole vector",
         "fold: 2 where N is no power of two",
         "*: in rank order, so that the operation need not commute",
-        *(f"[{number}] {source}" for number, source in enumerate(sources, 1)),
-    ]
-    for note in notes:
-        console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
+    ]:
+        show_words(console, note, style="dim")
+    for number, source in enumerate(sources, 1):
+        show_words(console, source, key=f"[{number}] ", style="dim")
 
 
-def columns(name: str, steps: str, sent: str, ranks: str, added: str, source: str) -> Text:
-    return Text(f"{name:<29}{steps:<19}{sent:>10}   {ranks:<13}{added:<15}{source}")
+def figures(row: Algorithm, size: int, source: int) -> tuple[str, ...]:
+    """The cells of an algorithm's line."""
+    sent = share(most_sent(row, size)) if row.serves(size) else "–"
+    ranks = "2, 4, 8, …" if row.needs_power_of_two else "any"
+    return steps_formula(row), sent, ranks, f"{order_name(row) or '–'}{'*' * row.ordered}", f"[{source}]"
 
 
 def share(of_n: Fraction) -> str:

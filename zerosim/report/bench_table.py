@@ -17,7 +17,6 @@ def show_timings(console: Console, timings: Sequence[Timing]) -> None:
     alone = timings[0].document()["alone_seconds"]
     console.print(
         f"{TRAINED}: one process {1e3 * alone:.1f} ms, divided by {RANKS} = {1e3 * alone / RANKS:.1f} ms",
-        highlight=False,
     )
     table = columns("stage", "ms per step", "ratio", "range of ratios")
     for timing in timings:
@@ -28,7 +27,7 @@ def show_timings(console: Console, timings: Sequence[Timing]) -> None:
 
 def show_overheads(console: Console, overheads: Sequence[Overhead]) -> None:
     """A row a stage: its step as it is in a run, and without the ledgers."""
-    console.print(f"{TRAINED}: a step with its bytes counted, and without", highlight=False)
+    console.print(f"{TRAINED}: a step with its bytes counted, and without")
     table = columns("stage", "ms counted", "ms without", "ratio", "range of ratios")
     for overhead in overheads:
         figures = overhead.document()

@@ -4,12 +4,12 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from zerosim.carry import CarriedOut, spread
 from zerosim.fingerprints import digest
 from zerosim.report.document import plain
+from zerosim.report.figures import plural
+from zerosim.report.grid import Column, show_grid, show_words
 from zerosim.scenario import CollectiveScenario, resolved
 
 SCHEMA = "zerosim.collective/1"
@@ -24,23 +24,36 @@ def described_values(scenario: CollectiveScenario) -> str:
 
 
 def show_carried_out(console: Console, outcome: CarriedOut) -> None:
-    """A row a program, a sentence for each claim, the verdict."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading, side in (("program", "left"), ("messages per rank", "right"), ("bytes sent per rank", "right")):
-        table.add_column(heading, justify=side)  # type: ignore[arg-type]
-    for program in outcome.programs:
-        table.add_row(escape(program.program.name), spread(program.messages), spread(program.sent_bytes))
-    console.print(table)
+    """A row a program, a sentence for each claim and what was seen, the verdict."""
+    names = [program.program.name for program in outcome.programs]
+    show_grid(console, names, [
+        Column("messages\nper rank", [spread(program.messages) for program in outcome.programs]),
+        Column("bytes sent\nper rank", [spread(program.sent_bytes) for program in outcome.programs]),
+    ])
     for finding in outcome.findings:
-        mark = "[green]as claimed[/]" if finding.holds else f"[red]claimed was: {escape(finding.claim)}[/]"
-        console.print(f"{escape(finding.seen)} ({mark})", highlight=False)
+        if finding.holds:
+            show_words(console, f"{finding.seen} (as claimed)", key="✓ ", style="green")
+        else:
+            show_words(console, f"does not hold: {finding.claim}; seen: {finding.seen}", key="✗ ", style="red")
+    alone = not console.is_terminal
+    failed = [finding.claim for finding in outcome.findings if not finding.holds]
     if not outcome.findings:
-        console.print("[bold]nothing was claimed[/]")
-    elif outcome.passed:
-        console.print(f"[bold green]PASSED: {len(outcome.findings)} claim(s) hold[/]")
+        console.print("nothing was claimed", style="bold")
+    elif failed:
+        verb = "does" if len(failed) == 1 else "do"
+        claims = f"{len(failed)} of {plural(len(outcome.findings), 'claim')}"
+        words = f"FAILED: {claims} {verb} not hold: {'; '.join(failed)}"
+        console.print(words, style="bold red", markup=False, soft_wrap=alone)
     else:
-        failed = [finding.claim for finding in outcome.findings if not finding.holds]
-        console.print(f"[bold red]FAILED: {escape('; '.join(failed))}[/]")
+        console.print(f"PASSED: {held(len(outcome.findings))}", style="bold green", soft_wrap=alone)
+
+
+def held(count: int) -> str:
+    """
+    >>> held(1), held(3)
+    ('what was claimed holds', 'all 3 claims hold')
+    """
+    return "what was claimed holds" if count == 1 else f"{'both' if count == 2 else f'all {count}'} claims hold"
 
 
 def carried_out_document(outcome: CarriedOut, world: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,11 @@
 from collections.abc import Iterable, Sequence
 
 from zerosim.report.memory_table import UNITS, Unit
-from zerosim.verdict.outcome import StageOutcome
+from zerosim.sharding import padded
+from zerosim.verdict.outcome import Outcome, RankMemory, StageOutcome
+
+KEPT = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimizer"}
+"""The kinds of what a rank keeps between steps, and what tables call them."""
 
 
 def common_unit(most_bytes: int) -> Unit:
@@ -68,6 +72,55 @@ def messages_per_step(stage: StageOutcome, steps: int) -> str:
     return spread(str(messages) for messages in sorted(rank.messages // max(steps, 1) for rank in stage.traffic))
 
 
-def peak_bytes(stage: StageOutcome, kind: str) -> int:
-    """The most of a kind that was alive at a time, on the rank where it was most."""
-    return max(rank.peak_bytes[kind] for rank in stage.memory)
+def three_digits(value: float) -> str:
+    """
+    >>> three_digits(4.0001), three_digits(0.015625), three_digits(4096.25)
+    ('4', '0.0156', '4096')
+    """
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def grouped(names: Sequence[str], figures: Sequence[str]) -> str:
+    """Each figure once, with the names of the rows that have it.
+
+    >>> grouped(["DDP", "Stage I", "Stage III"], ["18", "18", "27"])
+    '18 in DDP and Stage I; 27 in Stage III'
+    """
+    by_figure: dict[str, list[str]] = {}
+    for name, figure in zip(names, figures, strict=True):
+        by_figure.setdefault(figure, []).append(name)
+    return "; ".join(f"{figure} in {joined(whose)}" for figure, whose in by_figure.items())
+
+
+def short_digest(digest: str) -> str:
+    """
+    >>> short_digest("0123456789abcdef" * 4)
+    '0123456789ab…'
+    """
+    return digest if len(digest) <= 12 else f"{digest[:12]}…"
+
+
+def fullest(stage: StageOutcome) -> RankMemory:
+    """Of the rank with the highest peak."""
+    return max(stage.memory, key=lambda rank: rank.peak_bytes["total"])
+
+
+def gathering_bytes(outcome: Outcome) -> int:
+    """What a rank sends to gather all weights once, padding included: the unit of what it sends in a step."""
+    ranks = outcome.scenario.world.ranks
+    count = sum(padded(unit.count, ranks) for unit in outcome.model.units)
+    return count * element_bytes(outcome) * (ranks - 1) // ranks
+
+
+def element_bytes(outcome: Outcome) -> int:
+    """Of one weight."""
+    return outcome.experiment.rows[0].precision.weights.itemsize
+
+
+def sent_in_units(outcome: Outcome, stage: StageOutcome) -> float:
+    """What a rank sends in a step, the mean over ranks: by formula if that holds, else as counted."""
+    if all(rank.holds for rank in stage.traffic):
+        return stage.volume
+    steps = max(outcome.scenario.train.steps, 1)
+    mean = sum(rank.sent_bytes for rank in stage.traffic) / len(stage.traffic) / steps
+    return mean / max(gathering_bytes(outcome), 1)

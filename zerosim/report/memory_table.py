@@ -5,13 +5,13 @@ from fractions import Fraction
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table as Grid
+from rich.console import Console
+from rich.text import Text
 
 from zerosim.plan.estimate import Estimate, Row
 from zerosim.plan.memory import ModelStates
 from zerosim.plan.published import Table
+from zerosim.report.grid import GAP, Column, show_grid, show_words
 from zerosim.stages import STAGES
 
 
@@ -55,75 +55,81 @@ def show_estimate(console: Console, estimate: Estimate) -> None:
     """A row a stage in bytes, then a bar a stage in shares of DDP."""
     ranks = "1 rank" if estimate.ranks == 1 else f"each of {estimate.ranks:,} ranks"
     unit = next(unit for unit in UNITS if largest(estimate.rows) >= unit.least)
-    show_page(
-        console,
-        f"Model states of {estimate.parameters:,} parameters on {ranks}",
-        [estimate.basis, "", bytes_table(estimate.rows, unit), "", bars(estimate)],
-        [unit.legend, *estimate.notes],
-    )
+    titles = [STAGES[row.stage].title for row in estimate.rows]
+    show_title(console, f"Model states of {estimate.parameters:,} parameters on {ranks}")
+    show_words(console, estimate.basis, most=PAGE_COLUMNS)
+    console.print()
+    show_grid(console, titles, bytes_columns(estimate.rows, unit))
+    console.print()
+    show_grid(console, titles, bar_columns(estimate, min(console.width, PAGE_COLUMNS)))
+    show_notes(console, [unit.legend, *estimate.notes])
 
 
 def show_published(console: Console, table: Table) -> None:
     """A published table, and how its authors rounded it."""
-    show_page(console, table.title, [grid(table.columns, table.rows)], [table.note])
+    first, *others = table.columns
+    show_title(console, table.title)
+    columns = [Column(heading, [row[number] for row in table.rows]) for number, heading in enumerate(others, 1)]
+    show_grid(console, [row[0] for row in table.rows], columns, first)
+    show_notes(console, [table.note])
 
 
-def show_page(
-    console: Console, title: str, body: Sequence[RenderableType], notes: Sequence[str]
-) -> None:
-    """Title, body and notes, in lines that read well on the widest terminal."""
-    page = Group(f"[bold]{title}[/]", "", *body, "", *notes)
-    console.print(Padding(page, 1), width=min(console.width, PAGE_COLUMNS), highlight=False)
+def show_title(console: Console, title: str) -> None:
+    """In bold, with space around it."""
+    console.print()
+    show_words(console, title, style="bold", most=PAGE_COLUMNS)
+    console.print()
 
 
-def bytes_table(rows: Sequence[Row], unit: Unit) -> Grid:
+def show_notes(console: Console, notes: Sequence[str]) -> None:
+    """A paragraph each, in lines that read well on the widest terminal."""
+    console.print()
+    for note in notes:
+        show_words(console, note, most=PAGE_COLUMNS)
+    console.print()
+
+
+def bytes_columns(rows: Sequence[Row], unit: Unit) -> list[Column]:
     """Each kind and the sum in `unit`, the sum in its binary sister, and the formula of the sum."""
 
-    def cells(row: Row) -> list[str]:
-        kinds = [getattr(row.states, kind.name) for kind in KINDS]
-        figures = [held / unit.size for held in (*kinds, row.states.total)]
-        binary = row.states.total / unit.binary_size
-        return [STAGES[row.stage].title, *map(two_decimals, [*figures, binary]), row.formula]
+    def column(name: str, counts: Sequence[Fraction]) -> Column:
+        return Column(f"{name}\n{unit.name}", [two_decimals(count / unit.size) for count in counts])
 
-    kinds = [f"{kind.name}\n{unit.name}" for kind in KINDS]
-    columns = ["", *kinds, f"sum\n{unit.name}", f"sum\n{unit.binary_name}", "sum\nin bytes"]
-    return grid(columns, [cells(row) for row in rows])
+    sums = [row.states.total for row in rows]
+    return [
+        *(column(kind.name, [getattr(row.states, kind.name) for row in rows]) for kind in KINDS),
+        column("sum", sums),
+        Column(f"sum\n{unit.binary_name}", [two_decimals(count / unit.binary_size) for count in sums]),
+        Column("sum\nin bytes", [row.formula for row in rows]),
+    ]
 
 
-def bars(estimate: Estimate) -> Grid:
-    """Each stage's kinds end to end and its share of DDP, and a legend of the kinds."""
+def bar_columns(estimate: Estimate, width: int) -> list[Column]:
+    """Each stage's kinds end to end and its share of DDP, under a legend of the kinds; as wide as there is room."""
     whole = max(estimate.ddp_bytes, largest(estimate.rows))
-
-    def cells(row: Row) -> tuple[str, str, str]:
-        share = row.states.total / estimate.ddp_bytes
-        return STAGES[row.stage].title, bar(row.states, whole), percent(share)
-
-    legend = "   ".join(f"[{kind.colour}]{kind.shade}[/] {kind.name}" for kind in KINDS)
-    return grid(("", legend, "of DDP"), [cells(row) for row in estimate.rows], left=2)
-
-
-def grid(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> Grid:
-    """The first `left` columns flush left, the others flush right."""
-    drawn = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="")
-    for index, column in enumerate(columns):
-        drawn.add_column(column, justify="left" if index < left else "right")
-    for row in rows:
-        drawn.add_row(*row)
-    return drawn
+    shares = [percent(row.states.total / estimate.ddp_bytes) for row in estimate.rows]
+    share = Column("of DDP", shares)
+    legend = "   ".join(f"{kind.shade} {kind.name}" for kind in KINDS)
+    titles = max(len(STAGES[row.stage].title) for row in estimate.rows)
+    room = max(len(legend), min(BAR_COLUMNS, width - titles - 2 * GAP - share.width))
+    bars = [bar(row.states, whole, room) for row in estimate.rows]
+    for drawn in bars:
+        drawn.pad_right(room - len(drawn))
+    return [Column(f"{legend:<{room}}", bars), share]
 
 
-def bar(states: ModelStates, whole: Fraction) -> str:
-    """`whole` bytes fill all columns. Ends are rounded, not lengths: rounding does not add up.
+def bar(states: ModelStates, whole: Fraction, room: int) -> Text:
+    """`whole` bytes fill all of the room. Ends are rounded, not lengths: rounding does not add up.
 
-    >>> bar(ModelStates(Fraction(1), Fraction(1), Fraction(2)), whole=Fraction(56))
-    '[blue]█[/][yellow]▓[/][green]░░[/]'
+    >>> bar(ModelStates(Fraction(1), Fraction(1), Fraction(2)), whole=Fraction(56), room=56).plain
+    '█▓░░'
     """
     held = [getattr(states, kind.name) for kind in KINDS]
-    ends = [round(end * BAR_COLUMNS / whole) for end in accumulate(held, initial=Fraction(0))]
-    return "".join(
-        f"[{kind.colour}]{kind.shade * (stop - start)}[/]"
+    ends = [round(end * room / whole) for end in accumulate(held, initial=Fraction(0))]
+    return Text.assemble(*(
+        (kind.shade * (stop - start), kind.colour)
         for kind, (start, stop) in zip(KINDS, pairwise(ends), strict=True)
-    )
+    ))
 
 
 def largest(rows: Sequence[Row]) -> Fraction:

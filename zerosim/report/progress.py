@@ -21,7 +21,6 @@ class Plain:
         if step in marks:
             self._console.print(
                 f"{self._title:<12} step {step:>{len(str(self._steps))}}/{self._steps}   loss {loss:.4f}",
-                highlight=False,
             )
 
     def end(self) -> None: ...
@@ -37,7 +36,7 @@ class Live:
 
     def begin(self, title: str, steps: int) -> None:
         self._bars = Progress(
-            TextColumn("{task.description:<12}"),
+            TextColumn("{task.description:<12}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("loss {task.fields[loss]}"),

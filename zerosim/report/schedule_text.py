@@ -1,6 +1,7 @@
 """A schedule in the terminal: below every round each rank, what has just reached it, and what it now holds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from rich.console import Console
 from rich.text import Text
@@ -12,20 +13,21 @@ from zerosim.terms import Sum
 COLOURS = ("cyan", "magenta", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_yellow", "bright_blue")
 """Of the chunks, in turn; green and red are kept for the verdict."""
 
-MOST_ROUNDS = 16
-MOST_RANKS = 12
+MOST_ROUNDS = 32
+MOST_RANKS = 16
 
 CHANGED = "›"
 
 
 def show_schedule(console: Console, schedule: Schedule) -> None:
-    """Everything where it fits; else as many chunks, ranks and rounds as do, and what was left out."""
+    """Everything where it fits, in lines of all chunks or else of what is new; and what was left out."""
     drawing = Drawing(schedule, console.width)
     for line in drawing.lines():
-        line.rstrip()
-        console.print(line, soft_wrap=True, highlight=False)
+        for part in line.wrap(console, console.width) if line.cell_len > console.width else [line]:
+            part.rstrip()
+            console.print(part, soft_wrap=True)
     colour = "bold red" if schedule.faults else "bold green"
-    console.print(Text(schedule.verdict, style=colour), soft_wrap=True)
+    console.print(Text(schedule.verdict, style=colour), soft_wrap=not console.is_terminal)
 
 
 class Drawing:
@@ -33,6 +35,7 @@ class Drawing:
 
     def __init__(self, schedule: Schedule, width: int) -> None:
         self.schedule = schedule
+        self.width = width
         self.ranks = range(min(schedule.size, MOST_RANKS))
         self.cargo_width = max((len(schedule.cargo(arrow)) for arrow in schedule.arrows), default=0)
         self.arrow_width = max((len(self.arrow(each)) for each in schedule.arrows), default=0)
@@ -40,29 +43,29 @@ class Drawing:
         names = [schedule.place_name(place) for place in range(schedule.chunks)]
         texts = [cell.text for rank, cell in schedule.news() if rank in self.ranks]
         self.cell_width = max(map(len, [*names, *texts]), default=0) + 3
-        room = width - self.arrow_width - self.rank_width - 3
-        self.chunks = range(min(schedule.chunks, max(1, room // max(1, self.cell_width))))
+        self.room = width - self.arrow_width - self.rank_width - 3
+        self.side_by_side = schedule.chunks * self.cell_width - 1 <= self.room
 
     def lines(self) -> Iterator[Text]:
         schedule = self.schedule
         yield Text.assemble((schedule.title, "bold"), f": {schedule.cost}")
         if schedule.subject.algorithm is not None:
             yield Text(schedule.subject.algorithm.title)
-        if legend := self.legend():
-            yield Text(legend, style="dim")
+        yield from (Text(line, style="dim") for line in packed(self.legend(), self.width))
         last = len(schedule.states) - 1
         left_out = range(MOST_ROUNDS, last)
         for state in range(last + 1):
             if state not in left_out:
                 yield self.heading(state)
-                yield from (self.row(state, rank) for rank in self.ranks)
+                for rank in self.ranks:
+                    yield from [self.row(state, rank)] if self.side_by_side else self.news(state, rank)
             elif state == left_out[0]:
                 yield Text("…")
         if words := self.left_out(left_out):
             ways = "--json FILE lists them all" + ", --svg FILE draws them" * (cell_count(schedule) <= MOST_CELLS)
             yield Text(f"left out: {words}; {ways}", style="yellow")
 
-    def legend(self) -> str:
+    def legend(self) -> list[str]:
         """What the signs mean that occur."""
         cells = [cell for _, cell in self.schedule.news()]
         reductions = {arrow.reduced for arrow in self.schedule.arrows}
@@ -72,29 +75,63 @@ class Drawing:
             "2+3+0 in order of addition": any(isinstance(cell.holds, Sum) for cell in cells),
             "2[1] chunk 1 of rank 2": self.schedule.subject.kind.displacing,
             f"{CHANGED} new": any(cell.since for cell in cells),
+            "only what is new is shown": not self.side_by_side,
             "✓ complete": any(cell.complete for cell in cells),
             "(1) not yet in its place": any(cell.outside for cell in cells),
             "· nothing": any(cell.text == "·" for cell in cells),
         }
-        return "   ".join(words for words, occurs in entries.items() if occurs)
+        return [words for words, occurs in entries.items() if occurs]
 
     def heading(self, state: int) -> Text:
         gap = self.arrow_width + self.rank_width + 3
         line = Text(f"{self.schedule.heading(state):<{gap}}", style="bold")
-        for place in self.chunks:
-            line.append(f" {self.schedule.place_name(place):<{self.cell_width - 1}}", style=colour(place))
+        if self.side_by_side:
+            for place in range(self.schedule.chunks):
+                line.append(f" {self.schedule.place_name(place):<{self.cell_width - 1}}", style=colour(place))
         return line
 
     def row(self, state: int, rank: int) -> Text:
-        """One rank after a round."""
-        arrived = [arrow for arrow in self.schedule.arrows_in(state) if arrow.to == rank]
+        """One rank after a round, with all its chunks."""
+        line = self.arrival(state, rank)
+        for cell in self.schedule.states[state][rank]:
+            line.append_text(self.cell(cell, state))
+        return line
+
+    def news(self, state: int, rank: int) -> Iterator[Text]:
+        """One rank after a round, with those chunks alone that are new; nothing where none is and nothing arrived."""
+        new = [cell for cell in self.schedule.states[state][rank] if cell.since == state]
+        if not new and not self.arrived(state, rank):
+            return
+        line = self.arrival(state, rank)
+        indent = len(line)
+        for names, cell in self.alike(new):
+            entry = Text.assemble(f" {names}: ", self.cell(cell, state))
+            entry.rstrip()
+            if len(line) > indent and len(line) + len(entry) > indent + self.room:
+                yield line
+                line = Text(" " * indent)
+            line.append_text(entry).append(" ")
+        yield line
+
+    def alike(self, cells: Sequence[Cell]) -> Iterator[tuple[str, Cell]]:
+        """Neighbours that read the same, once, with the names of their places."""
+        numbered = enumerate(cells)
+        for _, same in groupby(numbered, lambda item: (item[1].text, item[1].place - item[0])):
+            found = [cell for _, cell in same]
+            first, last = found[0].place, found[-1].place
+            yield self.schedule.place_name(first) if first == last else f"chunks {first}–{last}", found[0]
+
+    def arrived(self, state: int, rank: int) -> list[Arrow]:
+        return [arrow for arrow in self.schedule.arrows_in(state) if arrow.to == rank]
+
+    def arrival(self, state: int, rank: int) -> Text:
+        """What reached a rank in a round, and its name."""
+        arrived = self.arrived(state, rank)
         line = Text(" ")
         if arrived:
             line.append(self.arrow(arrived[0]), style=colour(*arrived[0].chunks))
         line.pad_right(self.arrow_width + 1 - len(line))
         line.append(f" {f'rank {rank}':<{self.rank_width}} ", style="" if arrived else "dim")
-        for place in self.chunks:
-            line.append_text(self.cell(self.schedule.states[state][rank][place], state))
         return line
 
     def arrow(self, arrow: Arrow) -> str:
@@ -112,13 +149,28 @@ class Drawing:
         return text
 
     def left_out(self, rounds: range) -> str:
-        """Which ranks, chunks and rounds there is no room for, in words."""
+        """Which ranks and rounds are left out, in words."""
         ends = {
             "ranks": (len(self.ranks), self.schedule.size - 1),
-            "chunks": (len(self.chunks), self.schedule.chunks - 1),
             "rounds": (rounds.start, rounds.stop - 1),
         }
         return ", ".join(f"{what} {first}…{last}" for what, (first, last) in ends.items() if first <= last)
+
+
+def packed(entries: Sequence[str], width: int) -> Iterator[str]:
+    """Lines of as many entries as fit; none is broken.
+
+    >>> list(packed(["+ adds", "> replaces", "· nothing"], width=20))
+    ['+ adds   > replaces', '· nothing']
+    """
+    line = ""
+    for entry in entries:
+        if line and len(line) + 3 + len(entry) > width:
+            yield line
+            line = ""
+        line += f"   {entry}" if line else entry
+    if line:
+        yield line
 
 
 def colour(*chunks: int) -> str:

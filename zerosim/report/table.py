@@ -1,63 +1,222 @@
-"""The outcome of a run in the terminal: what each row computed, sent and held, what settles it, and the verdict.
+"""The outcome of a run in the terminal: a row a stage, what all rows share, what went wrong, and the verdict.
 
-Everything fits into 80 columns, and reads without colour.
+Everything fits into 80 columns, reads without colour, and explains itself; a narrower terminal gets fewer columns.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
-from zerosim.report.conclusion import conclusion
-from zerosim.report.figures import common_unit, in_unit, joined, messages_per_step, plural, sent_per_step, short, spread
+from zerosim.report.conclusion import show_conclusion
+from zerosim.report.details import show_details
+from zerosim.report.figures import (
+    KEPT,
+    common_unit,
+    element_bytes,
+    fullest,
+    gathering_bytes,
+    grouped,
+    in_unit,
+    joined,
+    messages_per_step,
+    plural,
+    sent_in_units,
+    short_digest,
+    spread,
+    three_digits,
+)
+from zerosim.report.grid import Column, fitting, show_grid, show_words
 from zerosim.report.memory_table import Unit
 from zerosim.scaling import LOWEST_SCALE, skipped_in_vain
+from zerosim.stages import STAGES
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.outcome import Outcome, StageOutcome
 
-HELD = ("parameters", "gradients", "optimizer", "activations", "buffers", "total")
-LONG_NAME = 16
-"""Characters of a row's name that leave room for two spaces between columns."""
+CHANGED, WRONG = "›", "≠"
+COLOURS = {"e": "green", "d": "red", WRONG: "red"}
+"""Of cells, by their first character: equal, differ, wrong."""
+
+GROUP = "kept, bytes a parameter"
 
 
 def show_heading(console: Console, title: str, caption: str, setting: str) -> None:
     """What is about to run, and in which world."""
-    if title:
-        console.print(f"[bold]{escape(title)}[/]")
-    if caption:
-        console.print(escape(caption))
-    console.print(f"[dim]{escape(setting)}[/]")
+    for words, style in ((title, "bold"), (caption, ""), (setting, "dim")):
+        if words:
+            show_words(console, words, style=style)
 
 
-def show_outcome(console: Console, outcome: Outcome) -> None:
-    """What was computed and sent, what was held, what diverged, what that comes to, and the verdict."""
+def show_outcome(console: Console, outcome: Outcome, *, verbose: bool = False, timed: bool = False) -> None:
+    """What each row computed, sent and held, what all share, what went wrong, and the verdict.
+
+    `verbose` adds what the table leaves out, `timed` the time of a step to that: for worlds in which it says something.
+    """
     if outcome.stages:
-        console.print(table(outcome))
-    if outcome.stages and outcome.scenario.train.steps:
-        console.print(memory_table(outcome))
-        show_padding(console, outcome)
+        show_table(console, outcome)
+        show_shared(console, outcome)
+        show_legend(console, outcome)
+        if verbose:
+            show_details(console, outcome, timed=timed)
     for config, shortage in outcome.shortages:
-        console.print(f"{config.name} does not fit: {shortage}", highlight=False)
+        show_words(console, f"{config.name} does not fit: {shortage}")
     show_skipped(console, outcome)
     for stage in outcome.stages:
         if stage.first_divergence is not None:
             show_divergence(console, stage, stage.first_divergence)
     if outcome.on_other_ranks:
         show_other_ranks(console, outcome)
-    if len(outcome.stages) > 1:
-        console.print(conclusion(outcome), markup=False, highlight=False)
-    colour = "bold green" if outcome.passed else "bold red"
-    console.print(verdict(outcome), style=colour, markup=False, highlight=False, soft_wrap=outcome.passed)
+    show_conclusion(console, outcome)
 
 
-def show_padding(console: Console, outcome: Outcome) -> None:
-    """That what rests is the formula's, if it is, and how much of it is padding."""
-    if all(rank.rests for stage in outcome.stages for rank in stage.memory):
-        paddings = sorted(rank.padding_bytes for stage in outcome.stages for rank in stage.memory)
-        words = f"At rest: the formula's bytes, {spread(map(str, paddings))} B of padding included."
-        console.print(words, style="dim", highlight=False)
+def show_table(console: Console, outcome: Outcome) -> None:
+    """The main table; where there is no room for the kinds of states, what is kept of them together."""
+    names = [stage.name for stage in outcome.stages]
+    wide = columns(outcome, [*KEPT, "sum"])
+    fits = fitting(names, wide, console.width) == len(wide)
+    show_grid(console, names, wide if fits else columns(outcome, ["sum"]))
+
+
+def columns(outcome: Outcome, kinds: Sequence[str]) -> list[Column]:
+    """What else each stage is called, its bits and, where there were steps, what it sent, kept and held."""
+    stages = outcome.stages
+    found = [
+        Column("", [STAGES[stage.stage].also.partition(",")[0] for stage in stages]),
+        Column("bits", marked([bits(stage) for stage in stages])),
+    ]
+    if not outcome.scenario.train.steps:
+        return found
+    found.append(Column(sent_heading(outcome), marked([sent(outcome, stage) for stage in stages])))
+    group = GROUP if len(kinds) > 1 else ""
+    for kind in kinds:
+        heading = KEPT.get(kind, kind) if group else "kept, bytes\na parameter"
+        found.append(Column(heading, marked([kept(outcome, stage, kind) for stage in stages]), group))
+    unit = peak_unit(outcome)
+    peaks = [in_unit(fullest(stage).peak_bytes["total"], unit) for stage in stages]
+    return [*found, Column(f"peak\n{unit.name}", marked(peaks))]
+
+
+def marked(cells: Sequence[str]) -> list[Text]:
+    """The cells, with a mark at those that are not as in the row above, and at those that are wrong."""
+    found = [Text(cell, style=COLOURS.get(cell[0], "")) for cell in cells[:1]]
+    for above, cell in pairwise(cells):
+        colour = COLOURS.get(cell[0], "")
+        changed = cell != above and not cell.startswith(WRONG)
+        marked_cell = Text(f"{CHANGED}{cell}", style=f"bold {colour or 'cyan'}")
+        found.append(marked_cell if changed else Text(cell, style=colour))
+    return found
+
+
+def bits(stage: StageOutcome) -> str:
+    """Equal to what they are compared with or not."""
+    return {None: "–", True: "equal", False: "differ"}[stage.equal]
+
+
+def sent_heading(outcome: Outcome) -> str:
+    """With the unit in which figures below it are, unless nothing is sent."""
+    count = gathering_bytes(outcome)
+    if not count:
+        return "sent"
+    unit = common_unit(count)
+    return f"sent\n×{in_unit(count, unit)} {unit.name}"
+
+
+def sent(outcome: Outcome, stage: StageOutcome) -> str:
+    """By a rank in a step, in units of gathering all weights, marked where it is not what the formula says."""
+    holds = all(rank.holds for rank in stage.traffic)
+    return f"{WRONG * (not holds)}{sent_in_units(outcome, stage):.4g}"
+
+
+def kept(outcome: Outcome, stage: StageOutcome, kind: str) -> str:
+    """Bytes of a kind, or of all, for each parameter; marked where they are not what the formula says."""
+    rank = fullest(stage)
+    found, due = rank.resting_bytes, rank.formula_bytes
+    wrong = found[kind] != due[kind] if kind in found else not all(rank.rests for rank in stage.memory)
+    count = found[kind] if kind in found else sum(found.values())
+    return f"{WRONG * wrong}{three_digits(count / outcome.model.count)}"
+
+
+def peak_unit(outcome: Outcome) -> Unit:
+    return common_unit(max(fullest(stage).peak_bytes["total"] for stage in outcome.stages))
+
+
+def show_shared(console: Console, outcome: Outcome) -> None:
+    """Once what is the same in all rows; of the rest which rows have which."""
+    stages, steps, dataset = outcome.stages, outcome.scenario.train.steps, outcome.experiment.dataset
+    facts: dict[str, list[str]] = {}
+    if steps:
+        facts["final loss"] = [f"{float(stage.losses[-1][0]):.4g}" for stage in stages]
+    if dataset.x_test is not None:
+        labels = dataset.classes is not None
+        tests = [stage.test for stage in stages if stage.test is not None]
+        facts["test accuracy" if labels else "mean squared test error"] = [
+            f"{test:.2%}" if labels else f"{test:.4g}" for test in tests]
+    if steps:
+        facts["messages a step"] = [messages_per_step(stage, steps) for stage in stages]
+    facts["weights SHA-256"] = [short_digest(stage.weights_sha256) for stage in stages]
+    same = [f"{what} {found[0]}" for what, found in facts.items() if len(set(found)) == 1]
+    prefix = {1: "", 2: "In both rows: "}.get(len(stages), f"In all {len(stages)} rows: ")
+    show_words(console, f"{prefix}{', '.join([plural(steps, 'step'), *same])}")
+    for what, found in facts.items():
+        if len(set(found)) > 1:
+            show_words(console, sentence(f"{what}: {grouped([stage.name for stage in stages], found)}"))
+
+
+def sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def show_legend(console: Console, outcome: Outcome) -> None:
+    """What the headings and marks mean, for those that are there."""
+    entries = list(legend(outcome))
+    width = max((len(key) for key, _ in entries), default=0)
+    for key, words in entries:
+        show_words(console, words, key=f"{key:<{width}}  ", style="dim")
+
+
+def legend(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    """Each heading or mark, and its meaning."""
+    if words := meaning_of_bits(outcome):
+        yield "bits", words
+    if outcome.scenario.train.steps:
+        yield "sent", meaning_of_sent(outcome)
+        yield "kept", "by a rank between steps: its weights, gradients and optimizer state"
+        yield "peak", "the most that a rank holds at a time, activations and buffers too"
+        cells = [str(cell) for column in columns(outcome, [*KEPT, "sum"]) for cell in column.cells]
+        if any(cell.startswith(CHANGED) for cell in cells):
+            yield CHANGED, "not as in the row above"
+        if any(cell.startswith(WRONG) for cell in cells):
+            yield WRONG, "not what the formula says"
+    for also in dict.fromkeys(STAGES[stage.stage].also for stage in outcome.stages):
+        name, _, others = also.partition(", ")
+        if others:
+            yield name, f"also called {others}"
+
+
+def meaning_of_bits(outcome: Outcome) -> str:
+    """With what the bytes of a row were compared; nothing where there was nothing to compare with."""
+    partners = {stage.compared_with for stage in outcome.stages} - {None}
+    if not partners:
+        return ""
+    what = "one process" if partners == {"one process"} else "the first row that adds in the same order"
+    if not outcome.scenario.train.steps:
+        return f"compared with {what}: initial weights"
+    return f"compared with {what}: every loss and weight of every step, last gradients and optimizer state"
+
+
+def meaning_of_sent(outcome: Outcome) -> str:
+    count = gathering_bytes(outcome)
+    if not count:
+        return "one rank has nobody to send to"
+    unit = common_unit(count)
+    evenly = all(len({rank.sent_bytes for rank in stage.traffic}) == 1 for stage in outcome.stages)
+    whole = in_unit(outcome.model.count * element_bytes(outcome), unit)
+    return (
+        f"by a rank in a step{'' if evenly else ', on average'}; {in_unit(count, unit)} {unit.name} is what gathering "
+        f"all weights once takes: (N−1)/N of {whole} {unit.name} on N = {outcome.scenario.world.ranks} ranks"
+    )
 
 
 def show_skipped(console: Console, outcome: Outcome) -> None:
@@ -66,116 +225,36 @@ def show_skipped(console: Console, outcome: Outcome) -> None:
     lost = [stage for stage in outcome.stages if skipped_in_vain(stage.updates, steps - stage.updates)]
     if lost:
         skipped = [f"{count:,}" for count in sorted(steps - stage.updates for stage in lost)]
-        console.print(
+        show_words(
+            console,
             f"{joined([stage.name for stage in lost])}: gradients overflowed float16 in {spread(skipped)} of "
             f"{plural(steps, 'step')}, which changed nothing but the loss scale: it halves, down to "
             f"{LOWEST_SCALE:.3g}. Scale the data down, take more steps, or set train.precision to bf16.",
-            style="yellow", markup=False, highlight=False,
+            style="yellow",
         )
 
 
 def show_divergence(console: Console, stage: StageOutcome, found: Divergence) -> None:
     """Where bits first differ, and in which orders the two sides add if these differ."""
-    console.print(f"{stage.name}: {divergence(found)}", style="red", markup=False, highlight=False)
+    show_words(console, f"{stage.name}: {divergence(found)}", style="red")
     if stage.order and stage.order["ours"] != stage.order["reference"]:
         for side, order in stage.order.items():
-            console.print(f"    {side + ' adds':<15} {order}", highlight=False)
+            show_words(console, order, key=f"    {side + ' adds':<15} ")
 
 
 def show_other_ranks(console: Console, outcome: Outcome) -> None:
-    """The digest of the weights on every number of ranks, a line for each that all stages share."""
+    """The digest of the weights on every number of ranks; where it is not the same in all rows, whose it is."""
     ranks = outcome.scenario.world.ranks
-    found = [(ranks, stage.weights_sha256) for stage in outcome.stages]
-    found += [(other.ranks, other.weights_sha256) for other in outcome.on_other_ranks]
-    console.print("SHA-256 of the weights", style="bold", highlight=False)
-    for count, digest in sorted(set(found)):
-        console.print(f"{plural(count, 'rank'):>8}  {digest}", highlight=False)
-
-
-def table(outcome: Outcome) -> Table:
-    """A row a stage or variant: equal or not, final loss, test figure, bytes and messages sent, time."""
-    unit = common_unit(max(rank.sent_bytes for stage in outcome.stages for rank in stage.traffic) // steps_of(outcome))
-    tested = outcome.experiment.dataset.x_test is not None
-    test = ["test" if outcome.experiment.dataset.classes is not None else "test\nerror"] * tested
-    table = plain_table(
-        outcome, "What each computes, and what a rank sends in a step",
-        "", "bits", "final\nloss", *test, f"sent\n{unit.name}", "in P\n(N−1)/N", "messages", "ms per\nstep",
-    )
-    for stage in outcome.stages:
-        table.add_row(*row(outcome, stage, unit))
-    return table
-
-
-def plain_table(outcome: Outcome, title: str, corner: str, *headings: str) -> Table:
-    """A table without lines: the rows' names to the left, figures to the right."""
-    gap = 1 if max(len(stage.name) for stage in outcome.stages) > LONG_NAME else 2
-    table = Table(
-        box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold",
-        title=title, title_justify="left", title_style="dim",
-    )
-    table.add_column(corner)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
-
-
-def row(outcome: Outcome, stage: StageOutcome, unit: Unit) -> list[str]:
-    """The cells of `table` for one stage."""
-    steps = outcome.scenario.train.steps
-    test = []
-    if stage.test is not None:
-        labels = outcome.experiment.dataset.classes is not None
-        test.append(f"{stage.test:.2%}" if labels else f"{stage.test:.4g}")
-    return [
-        escape(stage.name),
-        bits(stage),
-        f"{float(stage.losses[-1][0]):.4g}" if steps else "–",
-        *test,
-        spread(in_unit(count, unit) for count in sent_per_step(stage, steps)),
-        volume(stage),
-        messages_per_step(stage, steps),
-        short(1e3 * stage.seconds / steps) if steps else "–",
-    ]
-
-
-def steps_of(outcome: Outcome) -> int:
-    """By which figures of the whole run are divided."""
-    return max(outcome.scenario.train.steps, 1)
-
-
-def bits(stage: StageOutcome) -> str:
-    """Equal to what they are compared with or not."""
-    if stage.equal is None:
-        return "–"
-    return "[green]equal[/]" if stage.equal else "[red]differ[/]"
-
-
-def volume(stage: StageOutcome) -> str:
-    """The formula in units of P (N − 1)/N, and whether the bytes sent are not that."""
-    holds = all(rank.holds for rank in stage.traffic)
-    return f"{stage.volume:.4g}" if holds else f"[red]≠ {stage.volume:.4g}[/]"
-
-
-def memory_table(outcome: Outcome) -> Table:
-    """Two lines a stage or variant: what the rank with the highest peak keeps between steps, and each kind's peak."""
-    most = [max(stage.memory, key=lambda rank: rank.peak_bytes["total"]) for stage in outcome.stages]
-    unit = common_unit(max(memory.peak_bytes["total"] for memory in most))
-    table = plain_table(
-        outcome, "What a rank keeps between steps, and the peak of each kind and of all",
-        unit.name, "weights", "gradients", "optimizer", "activations", "buffers", "total",
-    )
-    for stage, memory in zip(outcome.stages, most, strict=True):
-        table.add_row(escape(stage.name), *held(memory.resting_bytes, unit))
-        if not memory.rests:
-            table.add_row("  by formula", *held(memory.formula_bytes, unit), style="red")
-        table.add_row("  at the peak", *held(memory.peak_bytes, unit), style="dim")
-    return table
-
-
-def held(counts: Mapping[str, int], unit: Unit) -> list[str]:
-    """The figures of each kind, where there is one, and of all together."""
-    known = {"total": sum(counts.values()), **counts}
-    return [in_unit(known[kind], unit) if kind in known else "" for kind in HELD]
+    found: dict[int, dict[str, list[str]]] = {}
+    ours = [(ranks, stage.name, stage.weights_sha256) for stage in outcome.stages]
+    others = [(other.ranks, other.name, other.weights_sha256) for other in outcome.on_other_ranks]
+    for count, name, digest in [*ours, *others]:
+        found.setdefault(count, {}).setdefault(digest, []).append(name)
+    console.print("SHA-256 of the weights", style="bold")
+    for count, by_digest in sorted(found.items()):
+        for digest, names in by_digest.items():
+            whose = f"  {joined(names)}" * (len(by_digest) > 1)
+            show_words(console, f"{short_digest(digest)}{whose}", key=f"{plural(count, 'rank'):>8}  ")
 
 
 def divergence(found: Divergence) -> str:
@@ -197,29 +276,3 @@ def value(number: float, bits: str) -> str:
     ('0.5', '-0.0 (0x80000000)')
     """
     return f"{number!r} (0x{bits})" if number == 0 or math.isnan(number) else f"{number!r}"
-
-
-def verdict(outcome: Outcome) -> str:
-    """The run in one line."""
-    if not outcome.passed:
-        failures = [f"{name}: {what}" for name, what in outcome.failures]
-        return f"FAILED: {'; '.join(failures)}"
-    scenario = outcome.scenario
-    titles = ", ".join(stage.name for stage in outcome.stages)
-    return (
-        f"PASSED: {titles} on {plural(scenario.world.ranks, 'rank')}, {plural(scenario.train.steps, 'step')}: "
-        f"{compared(outcome)}"
-    )
-
-
-def compared(outcome: Outcome) -> str:
-    """With what every bit was compared."""
-    partners = {stage.compared_with for stage in outcome.stages}
-    if partners == {"one process"}:
-        return "every bit equal to one process"
-    first = outcome.stages[0].name if outcome.stages else None
-    if [stage.compared_with for stage in outcome.stages[1:]] == [first] * (len(outcome.stages) - 1) != []:
-        return f"every bit equal to {first}"
-    if partners <= {None}:
-        return "not compared with one process"
-    return "every bit equal where rows add in the same order, not compared with one process"

@@ -1,6 +1,9 @@
 """What a scenario says: every key, its default, and beside each what is allowed."""
 
 import dataclasses
+import itertools
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,11 +119,24 @@ class Variant:
     reshard_after_forward: bool | None = maybe()
     prefetch: bool | None = maybe()
 
+    @property
+    def said(self) -> dict[str, Any]:
+        """The keys of [parallel] that it sets."""
+        keys = [each.name for each in dataclasses.fields(self) if each.name not in ("name", "stage")]
+        return {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
+
     def applied(self, parallel: Parallel) -> Parallel:
         """`parallel` with this variant's stage alone, and its keys."""
-        keys = [each.name for each in dataclasses.fields(self) if each.name not in ("name", "stage")]
-        said = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
-        return dataclasses.replace(parallel, stages=(self.stage,), **said)
+        return dataclasses.replace(parallel, stages=(self.stage,), **self.said)
+
+    def named(self, titles: Mapping[str, str]) -> str:
+        """Its name or, without one, its stage and what it sets.
+
+        >>> Variant(stage="zero3", prefetch=True, units=((0, 1),)).named({"zero3": "Stage III"})
+        'Stage III, units = [[0, 1]], prefetch = true'
+        """
+        said = [f"{key} = {value if isinstance(value, str) else json.dumps(value)}" for key, value in self.said.items()]
+        return self.name or ", ".join([titles.get(self.stage, self.stage), *said])
 
 
 @dataclass(frozen=True)
@@ -208,12 +224,19 @@ class Scenario:
 
 
     def _check_rows(self) -> None:
-        rows = len(self.variant or self.parallel.stages)
+        rows = self.names({})
         for key, given in (("volumes", self.check.volumes), ("messages", self.check.messages)):
-            if len(given) not in (0, rows):
+            if len(given) not in (0, len(rows)):
                 raise self.origin.error(
-                    f"check.{key} has {len(given)} numbers for {rows} rows; give one for each stage or variant",
+                    f"check.{key} has {len(given)} numbers for {len(rows)} rows; give one for each: {'; '.join(rows)}",
                     ("check", key),
+                )
+        stages = [variant.stage for variant in self.variant] or self.parallel.stages
+        for index, stage in enumerate(self.check.does_not_fit):
+            if stage not in stages:
+                raise self.origin.error(
+                    f"check.does_not_fit names {stage}, by which no row trains; rows are {'; '.join(rows)}",
+                    ("check", "does_not_fit", index),
                 )
 
     def _check_parts(self, parallel: Parallel) -> None:
@@ -269,6 +292,19 @@ class Scenario:
         named = [(variant.name, variant.applied(self.parallel)) for variant in self.variant]
         alone = [("", dataclasses.replace(self.parallel, stages=(stage,))) for stage in self.parallel.stages]
         return [self._row(number, name, parallel) for number, (name, parallel) in enumerate(named or alone)]
+
+    def names(self, titles: Mapping[str, str]) -> list[str]:
+        """What each row is called, with `titles` for stages: no two rows alike.
+
+        >>> Scenario(variant=(Variant("a"), Variant("a"), Variant(stage="ddp"))).names({"ddp": "DDP"})
+        ['a', 'a (2)', 'DDP']
+        """
+        found: list[str] = []
+        given = [variant.named(titles) for variant in self.variant]
+        for name in given or [titles.get(stage, stage) for stage in self.parallel.stages]:
+            others = (f"{name} ({number})" for number in itertools.count(2))
+            found.append(next(each for each in itertools.chain([name], others) if each not in found))
+        return found
 
     def _row(self, number: int, name: str, parallel: Parallel) -> Row:
         (stage,) = parallel.stages

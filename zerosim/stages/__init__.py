@@ -46,6 +46,6 @@ STAGES: dict[str, Stage] = {
         Stage("ddp", "DDP", "ZeRO-0", ddp.step, ddp.SHARDED, may_reduce_parts=False),
         Stage("zero1", "Stage I", "ZeRO-1", zero1.step, zero1.SHARDED, may_reduce_parts=False),
         Stage("zero2", "Stage II", "ZeRO-2", zero2.step, zero2.SHARDED, may_reduce_parts=True),
-        Stage("zero3", "Stage III", "ZeRO-3, FULL_SHARD", zero3.step, zero3.SHARDED, may_reduce_parts=True),
+        Stage("zero3", "Stage III", "ZeRO-3, FSDP FULL_SHARD", zero3.step, zero3.SHARDED, may_reduce_parts=True),
     )
 }

@@ -1,8 +1,9 @@
 """A scenario made ready to run: a config for each row, and the data they all take."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zerosim.scenario import Dataset, Scenario
+from zerosim.stages import STAGES
 from zerosim.training.config import Config, configured
 
 
@@ -25,5 +26,9 @@ def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
             "check.test_accuracy needs integer labels and a test split, x_test and y_test, in data.source",
             ("check", "test_accuracy"),
         )
-    rows = tuple(configured(row, dataset.inputs, dataset.outputs, dataset.loss) for row in scenario.rows)
+    names = scenario.names({key: stage.title for key, stage in STAGES.items()})
+    rows = tuple(
+        configured(replace(row, name=name), dataset.inputs, dataset.outputs, dataset.loss)
+        for name, row in zip(names, scenario.rows, strict=True)
+    )
     return Experiment(scenario, dataset, rows)

@@ -248,13 +248,22 @@ def broken_claims(stage: StageOutcome) -> list[str]:
     claims, steps = stage.config.row.claims, stage.config.steps
     found = []
     if claims.test_accuracy and stage.test is not None and stage.test < claims.test_accuracy:
-        found.append(f"test accuracy is {stage.test:.2%}, below {claims.test_accuracy:.2%}")
+        found.append(f"test accuracy is {percent(stage.test)}, below {percent(claims.test_accuracy)}")
     if claims.volume is not None and round(stage.volume, 6) != round(claims.volume, 6):
         found.append(f"sends {stage.volume:.4g} P (N−1)/N, not {claims.volume:.4g}")
     sent = stage.messages_in_a_step(steps)
     if claims.messages is not None and sent != claims.messages:
         found.append(f"sends {float(sent):g} messages a step, not {claims.messages}")
     return found
+
+
+def percent(share: float) -> str:
+    """To six digits, so that what is just below a limit does not read as it.
+
+    >>> percent(0.95), percent(0.9499987)
+    ('95%', '94.9999%')
+    """
+    return f"{100 * share:.6g}%"
 
 
 def other_bits(stage: StageOutcome, others: Sequence[OtherRanks]) -> list[str]:

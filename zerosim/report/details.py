@@ -1,0 +1,109 @@
+"""What `zerosim run --verbose` adds to the table: messages, bytes by kind, padding, formulas and whole digests."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from zerosim.report.figures import (
+    KEPT,
+    common_unit,
+    fullest,
+    in_unit,
+    joined,
+    messages_per_step,
+    sent_per_step,
+    short,
+    spread,
+)
+from zerosim.report.grid import Column, show_grid, show_words
+from zerosim.verdict.outcome import Outcome, RankMemory, StageOutcome
+
+HELD = ("parameters", "gradients", "optimizer", "activations", "buffers", "total")
+PEAK, FORMULA = "  at the peak", "  by formula"
+
+SENT = "P: bytes of all weights. N: ranks. A reduce-scatter and an all-gather of all weights are P (N−1)/N each."
+KEPT_BY = (
+    "By formula a rank keeps 1/N of the optimizer state in Stage I, of the gradients too in Stage II, and of the "
+    "weights too in Stage III; of all else the whole."
+)
+
+
+def show_details(console: Console, outcome: Outcome, *, timed: bool) -> None:
+    """Every figure that the table rounds, adds up or leaves out; of the whole run, in the mean over its steps."""
+    if outcome.scenario.train.steps:
+        console.print("\nSent by a rank in a step", style="bold")
+        show_sent(console, outcome, timed=timed)
+        show_words(console, SENT, style="dim")
+        console.print("\nKept by a rank between steps, and the peak of each kind and of all", style="bold")
+        show_held(console, outcome)
+        show_padding(console, outcome)
+        show_words(console, KEPT_BY, style="dim")
+    console.print("\nSHA-256", style="bold")
+    show_digests(console, outcome.stages)
+    console.print()
+
+
+def show_sent(console: Console, outcome: Outcome, *, timed: bool) -> None:
+    """Bytes and messages, the formula, and each collective's share; where ranks differ, the least and the most."""
+    stages, steps = outcome.stages, outcome.scenario.train.steps
+    unit = common_unit(max(max(sent_per_step(stage, steps)) for stage in stages))
+    sent = [spread(in_unit(count, unit) for count in sent_per_step(stage, steps)) for stage in stages]
+    columns = [
+        Column(f"sent\n{unit.name}", sent),
+        Column("by formula\nP (N−1)/N", [f"{stage.volume:.4g}" for stage in stages]),
+        Column("messages", [messages_per_step(stage, steps) for stage in stages]),
+    ]
+    if timed:
+        columns.append(Column("ms", [short(1e3 * stage.seconds / steps) for stage in stages]))
+    collectives = dict.fromkeys(name for stage in stages for rank in stage.traffic for name in rank.by_collective)
+    for name in collectives:
+        shares = [sorted(rank.by_collective.get(name, {}).get("sent_bytes", 0) // steps for rank in stage.traffic)
+                  for stage in stages]
+        cells = [spread(in_unit(count, unit) for count in share) for share in shares]
+        columns.append(Column(f"{name}\n{unit.name}", cells))
+    show_grid(console, [stage.name for stage in stages], columns)
+
+
+def show_held(console: Console, outcome: Outcome) -> None:
+    """Two lines a row, of the rank with the highest peak; a third with the formula where that does not hold."""
+    unit = common_unit(max(fullest(stage).peak_bytes["total"] for stage in outcome.stages))
+    names, counts = [], []
+    for stage in outcome.stages:
+        for name, found in held(stage.name, fullest(stage)):
+            names.append(name)
+            counts.append({"total": sum(found.values()), **found})
+    columns = []
+    for kind in HELD:
+        cells = [in_unit(found[kind], unit) if kind in found else "" for found in counts]
+        columns.append(Column(f"{KEPT.get(kind, kind)}\n{unit.name}", [
+            Text(cell, style=STYLES.get(name, "")) for name, cell in zip(names, cells, strict=True)
+        ]))
+    show_grid(console, names, columns)
+
+
+STYLES = {PEAK: "dim", FORMULA: "red"}
+
+
+def held(name: str, memory: RankMemory) -> list[tuple[str, dict[str, int]]]:
+    """The lines of a row: their names, and bytes by kind."""
+    wrong = [] if memory.rests else [(FORMULA, memory.formula_bytes)]
+    return [(name, memory.resting_bytes), *wrong, (PEAK, memory.peak_bytes)]
+
+
+def show_padding(console: Console, outcome: Outcome) -> None:
+    """That what is kept is the formula's, if it is, and how much of it is padding."""
+    if all(rank.rests for stage in outcome.stages for rank in stage.memory):
+        paddings = sorted(rank.padding_bytes for stage in outcome.stages for rank in stage.memory)
+        show_words(console, f"Kept are the formula's bytes, {spread(map(str, paddings))} B of padding included.")
+
+
+def show_digests(console: Console, stages: Sequence[StageOutcome]) -> None:
+    """Of weights and optimizer state, in full, and whose they are."""
+    for what in ("weights", "optimizer"):
+        rows: dict[str, list[str]] = {}
+        for stage in stages:
+            rows.setdefault(getattr(stage, f"{what}_sha256"), []).append(stage.name)
+        for digest, names in rows.items():
+            show_words(console, f"{what}{f', {joined(names)}' * (len(rows) > 1)}")
+            console.print(f"  {digest}", soft_wrap=True)

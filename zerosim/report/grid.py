@@ -1,0 +1,129 @@
+"""Words and columns of figures in lines as wide as the console: words wrap, cells are never broken.
+
+Long names take several lines, and columns that do not fit go below.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+GAP = 2
+"""Columns of the terminal between two of a table; a mark before a figure stands in the second."""
+
+LEAST_NAME = 12
+"""Columns that a long name has at least, if there are so many beside one figure."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading of one line or two, and a cell for each row; `group` stands above all columns that share it."""
+
+    heading: str
+    cells: Sequence[str | Text]
+    group: str = ""
+
+    @property
+    def width(self) -> int:
+        return max(cell_len(str(words)) for words in [*self.heading.split("\n"), *self.cells])
+
+
+def show_words(console: Console, words: str, *, key: str = "", style: str = "", most: int = 10_000) -> None:
+    """`words` wrapped between words, in `most` columns or fewer; a `key` before them stands alone in its columns."""
+    first = cell_len(key)
+    room = max(1, min(console.width, most) - first)
+    for number, line in enumerate(Text(words, style=style).wrap(console, room)):
+        line.rstrip()
+        console.print(Text.assemble((key if not number else " " * first, style), line), soft_wrap=True)
+
+
+def show_grid(console: Console, names: Sequence[str], columns: Sequence[Column], corner: str = "") -> None:
+    """A line a row, or more where its name is long; columns beyond the width stand below, beside the names again.
+
+    `corner` is the heading of the names.
+    """
+    while columns:
+        count = max(1, fitting([corner, *names], columns, console.width))
+        for line in grid(console, names, columns[:count], corner):
+            line.rstrip()
+            console.print(line, soft_wrap=True)
+        columns = columns[count:]
+
+
+def fitting(names: Sequence[str], columns: Sequence[Column], width: int) -> int:
+    """How many of the first columns leave room for names.
+
+    >>> fitting(["DDP"], [Column("sent", ["2"]), Column("kept", ["16"])], width=12)
+    1
+    """
+    room = width - min(LEAST_NAME, longest(names))
+    for count, column in enumerate(columns):
+        room -= GAP + column.width
+        if room < 0:
+            return count
+    return len(columns)
+
+
+def longest(names: Sequence[str]) -> int:
+    return max(map(cell_len, names), default=0)
+
+
+def grid(console: Console, names: Sequence[str], columns: Sequence[Column], corner: str) -> Iterator[Text]:
+    """The lines: headings, then each row."""
+    room = max(1, console.width - sum(GAP + column.width for column in columns))
+    first = min(room, longest([corner, *names]))
+    yield from headings(f"{corner:<{first}}", columns)
+    for number, name in enumerate(names):
+        lines = Text(shortened_words(name, first)).wrap(console, first)
+        line = lines[0] if lines else Text()
+        line.rstrip()
+        line.pad_right(first - line.cell_len)
+        for column in columns:
+            line.append_text(right(column.cells[number], GAP + column.width))
+        yield line
+        for rest in lines[1:]:
+            rest.rstrip()
+            yield rest
+
+
+def headings(corner: str, columns: Sequence[Column]) -> Iterator[Text]:
+    """The lines above the rows; a group's heading takes the place of its columns' upper lines."""
+    upper, lower = Text(" " * len(corner), style="bold"), Text(corner, style="bold")
+    for group, members in groupby(columns, lambda column: column.group):
+        grouped = list(members)
+        if group:
+            width = sum(GAP + column.width for column in grouped) - GAP
+            upper.append(" " * GAP + f" {group} ".center(width, "─"))
+        for column in grouped:
+            *above, below = column.heading.split("\n")
+            if not group:
+                upper.append_text(right("".join(above), GAP + column.width))
+            lower.append_text(right(below, GAP + column.width))
+    yield from (line for line in (upper, lower) if line.plain.strip())
+
+
+def right(words: str | Text, width: int) -> Text:
+    """`words` flush right."""
+    cell = words.copy() if isinstance(words, Text) else Text(words)
+    cell.pad_left(width - cell.cell_len)
+    return cell
+
+
+def shortened_words(name: str, width: int) -> str:
+    """`name` with its longest words cut in the middle, so that both ends tell it apart.
+
+    >>> shortened_words("stage by reduce_scatter_then_all_gather", 16)
+    'stage by reduce_s…_gather'
+    """
+
+    end = max(0, (width - 2) // 2)
+
+    def shortened(found: re.Match[str]) -> str:
+        word = found[0]
+        return f"{word[: width - 1 - end]}…{word[len(word) - end :]}"
+
+    return re.sub(rf"\S{{{width + 1},}}", shortened, name)
