@@ -5,10 +5,10 @@ import pytest
 
 from zerosim.autograd.tape import left_to_right
 from zerosim.collectives import ring
-from zerosim.orders import ORDERS
-from zerosim.proof import added
+from zerosim.numerics.orders import ORDERS
+from zerosim.payloads.terms import symbols
+from zerosim.proofs.proof import added
 from zerosim.stages.adding import ADDITIONS, in_order, itself
-from zerosim.terms import symbols
 
 
 def declared(name, ranks, block):

@@ -14,7 +14,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from zerosim.autograd import ACTIVATIONS, LINEAR, LOSSES, Tape, operations
-from zerosim.model import Unit, mlp
+from zerosim.models.mlp import mlp
+from zerosim.models.units import Unit
 
 FUNCTIONS = {
     "relu": lambda z: np.where(z > 0, z, 0),
@@ -124,7 +125,7 @@ def unscaled(outputs, targets, samples, *, empty):
     ("tanh", ACTIVATIONS, "tanh", replace(ACTIVATIONS["tanh"], backward=unsquared)),
     ("gelu", ACTIVATIONS, "gelu", replace(ACTIVATIONS["gelu"], backward=without_inner_derivative)),
     ("tanh", LOSSES, "mean_squared_error", unscaled),
-    ("tanh", vars(sys.modules["zerosim.model"]), "LINEAR",
+    ("tanh", vars(sys.modules["zerosim.models.mlp"]), "LINEAR",
      replace(LINEAR, gradients=last_bias_only)),
 ])
 def test_a_planted_wrong_derivative_is_caught(monkeypatch, activation, table, name, wrong):

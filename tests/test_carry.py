@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from zerosim import cli
-from zerosim.carry import carry_out_on, programs_of
 from zerosim.commands.run import local_world
 from zerosim.errors import Deadlock, ScenarioError
 from zerosim.scenario import CollectiveScenario, load
 from zerosim.scenario.collective import Program
+from zerosim.verdict.collectives import carry_out_on, programs_of
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 

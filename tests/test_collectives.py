@@ -21,9 +21,9 @@ from zerosim.comm import left, right
 from zerosim.errors import CollectiveError, Deadlock
 from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Traffic
+from zerosim.payloads.terms import leaves, symbols
+from zerosim.proofs.subject import Subject
 from zerosim.sharding import bounds, split
-from zerosim.subject import Subject
-from zerosim.terms import leaves, symbols
 from zerosim.worlds.local import spawn
 
 SIZES = range(1, 17)

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zerosim.data import load_dataset, sample_order
 from zerosim.errors import ScenarioError
-from zerosim.scenario import Data, Scenario, load, load_dataset, sample_order
+from zerosim.scenario import Data, Scenario, load
 
 X = np.arange(12.0).reshape(4, 3)
 Y = np.array([0, 2, 1, 0])

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from zerosim.collectives import ALGORITHMS
 from zerosim.errors import CollectiveError
-from zerosim.extent import Extent
 from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Traffic
+from zerosim.payloads.extents import Extent
+from zerosim.proofs.subject import named_subject
 from zerosim.sharding import bounds
-from zerosim.subject import named_subject
 from zerosim.worlds.local import spawn
 
 COLLECTIVES = [name for name, row in ALGORITHMS.items() if row.collective != "barrier"]

@@ -16,7 +16,7 @@ from tests.training import batches_of, run, sabotaged, scenario
 from zerosim.allocation import allocate
 from zerosim.instruments.memory import KINDS, Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
-from zerosim.optim import PIECE
+from zerosim.optim.optimizers import PIECE
 from zerosim.sharding import padded
 from zerosim.stages import STAGES
 from zerosim.training.build import initial_weights

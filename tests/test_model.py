@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from zerosim.autograd import ACTIVATIONS, LINEAR
 from zerosim.errors import ZerosimError
-from zerosim.model import Unit, initial, mlp
+from zerosim.models.mlp import initial, mlp
+from zerosim.models.units import Unit
 
 widths = st.lists(st.integers(1, 6), min_size=2, max_size=5)
 

@@ -6,13 +6,14 @@ import time
 import pytest
 
 from tests.mpi.launch import ROOT, mpirun
-from zerosim.carry import carry_out_on, programs_of
 from zerosim.commands.run import local_world
+from zerosim.data import load_dataset
 from zerosim.report.carried_out import carried_out_document
 from zerosim.report.document import document
-from zerosim.scenario import load, load_dataset
+from zerosim.scenario import load
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
+from zerosim.verdict.collectives import carry_out_on, programs_of
 from zerosim.verdict.run import run_locally
 
 pytestmark = pytest.mark.mpi

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerosim.optim import OPTIMIZERS, PIECE, Hyperparameters, apply
+from zerosim.optim.optimizers import OPTIMIZERS, PIECE, Hyperparameters, apply
 
 optimizers = pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.get)
 hyperparameters = st.builds(

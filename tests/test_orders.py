@@ -2,8 +2,8 @@
 
 import pytest
 
-from zerosim.orders import ORDERS, far_tree, folded_tree, near_tree, rank_order, ring
-from zerosim.terms import Term, leaves, missing_and_doubled
+from zerosim.numerics.orders import ORDERS, far_tree, folded_tree, near_tree, rank_order, ring
+from zerosim.payloads.terms import Term, leaves, missing_and_doubled
 
 POWERS = [1, 2, 4, 8, 16]
 ANY = range(1, 18)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerosim.commands.memory import add_arguments, main
-from zerosim.optim import OPTIMIZERS
+from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.plan import deepspeed
 from zerosim.plan.memory import (
     PRECISIONS,

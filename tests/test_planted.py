@@ -8,7 +8,7 @@ import pytest
 
 from tests.training import labelled, sabotaged, scenario
 from zerosim.instruments.traffic import Count
-from zerosim.optim import OPTIMIZERS
+from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.scenario import Check
 from zerosim.scenario.schema import Variant
 from zerosim.stages import STAGES

@@ -10,8 +10,8 @@ from zerosim import cli
 from zerosim.collectives import ALGORITHMS, ring
 from zerosim.comm import left, right
 from zerosim.errors import UsageError
-from zerosim.proof import prove
-from zerosim.subject import named_subject, subject
+from zerosim.proofs.proof import prove
+from zerosim.proofs.subject import named_subject, subject
 
 PROVABLE = [name for name in ALGORITHMS if not name.endswith("barrier")]
 
@@ -181,7 +181,7 @@ def leaving_all_reduce(comm, x):
 
 @pytest.mark.parametrize("command", ["prove", "show"])
 def test_a_function_that_never_ends_is_told_of(command, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("zerosim.proof.LIMIT_SECONDS", 0.1)
+    monkeypatch.setattr("zerosim.proofs.proof.LIMIT_SECONDS", 0.1)
     (tmp_path / "endless.py").write_text(ENDLESS)
     assert cli.main([command, f"{tmp_path}/endless.py:my_all_reduce"]) == 3
     (line,) = capsys.readouterr().err.splitlines()

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from tests.training import labelled, run, scenario
+from zerosim.data import Dataset
 from zerosim.report.document import document
 from zerosim.report.table import show_outcome
 from zerosim.scenario import Check, Scenario
-from zerosim.scenario.dataset import Dataset
 from zerosim.scenario.schema import Variant
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent

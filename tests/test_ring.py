@@ -8,10 +8,10 @@ from hypothesis.extra import numpy as arrays
 
 from zerosim.collectives import ring
 from zerosim.comm import left, right
-from zerosim.orders import ORDERS
-from zerosim.proof import summed
+from zerosim.numerics.orders import ORDERS
+from zerosim.payloads.terms import Term, missing_and_doubled
+from zerosim.proofs.proof import summed
 from zerosim.sharding import split
-from zerosim.terms import Term, missing_and_doubled
 from zerosim.worlds.local import spawn
 
 SIZES = range(1, 17)

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.training import claiming, labelled, run, scenario
+from zerosim.data import Dataset
 from zerosim.errors import ScenarioError
 from zerosim.scenario import Check, Parallel
-from zerosim.scenario.dataset import Dataset
 from zerosim.scenario.schema import Variant
 from zerosim.training.build import initial_weights
 from zerosim.training.experiment import prepare

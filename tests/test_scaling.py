@@ -12,9 +12,9 @@ from rich.console import Console
 
 from tests.test_variants import varied
 from tests.training import labelled, scenario
+from zerosim.data import Dataset
+from zerosim.optim.scaling import INITIAL_SCALE, LOWEST_SCALE, STEPS_TO_GROW, Scaling
 from zerosim.report.table import show_outcome
-from zerosim.scaling import INITIAL_SCALE, LOWEST_SCALE, STEPS_TO_GROW, Scaling
-from zerosim.scenario import Dataset
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
 from zerosim.verdict.run import run_locally

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.training import claiming
-from zerosim.scenario import Scenario, load, load_dataset
+from zerosim.data import load_dataset
+from zerosim.scenario import Scenario, load
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
 from zerosim.verdict.run import run_locally

@@ -9,13 +9,13 @@ from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 import zerosim as zs
-from zerosim import orders
 from zerosim.collectives import ALGORITHMS, naive, ring
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.comm import left, right
 from zerosim.errors import UsageError
+from zerosim.numerics import orders
+from zerosim.proofs.subject import Subject
 from zerosim.sharding import split
-from zerosim.subject import Subject
 from zerosim.testing import LAWS, Law, LawBroken, check, laws, strategies
 from zerosim.testing.example import Example
 

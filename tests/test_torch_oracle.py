@@ -13,8 +13,8 @@ import pytest
 
 from tests.oracles import answers, cases, ours
 from zerosim.autograd import ACTIVATIONS, LINEAR, LOSSES, Tape, operations, tape
-from zerosim.optim import OPTIMIZERS
-from zerosim.scaling import Scaling
+from zerosim.optim.optimizers import OPTIMIZERS
+from zerosim.optim.scaling import Scaling
 
 PYTORCH = answers.read(Path(os.environ.get("TORCH_ANSWERS", answers.RECORDED)))
 BITS = {"bfloat16 bits", "float16 bits"}
@@ -86,7 +86,7 @@ def last_sample_missing(upstream, x, weight, bias):
 
 @pytest.mark.parametrize("gradients", [no_bias, last_sample_missing])
 def test_a_gradient_without_its_bias_or_a_sample_is_caught(monkeypatch, gradients):
-    monkeypatch.setattr("zerosim.model.LINEAR", replace(LINEAR, gradients=gradients))
+    monkeypatch.setattr("zerosim.models.mlp.LINEAR", replace(LINEAR, gradients=gradients))
     assert different() == networks() | BITS
 
 
@@ -150,13 +150,13 @@ def test_a_wrong_optimizer_is_caught(monkeypatch, name, wrong, decaying):
 
 
 def test_another_epsilon_in_clipping_is_caught(monkeypatch):
-    monkeypatch.setattr("zerosim.scaling.EPSILON", 2e-6)
+    monkeypatch.setattr("zerosim.optim.scaling.EPSILON", 2e-6)
     assert different() == {f"clipped at {norm}" for norm in cases.CLIP_NORMS[:3]}
 
 
 @pytest.mark.parametrize("steps", [1999, 2001])
 def test_another_number_of_steps_before_the_loss_scale_grows_is_caught(monkeypatch, steps):
-    monkeypatch.setattr("zerosim.scaling.STEPS_TO_GROW", steps)
+    monkeypatch.setattr("zerosim.optim.scaling.STEPS_TO_GROW", steps)
     assert different() == {"loss scales"}
 
 

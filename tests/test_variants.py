@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 from tests.mpi.launch import mpirun
 from tests.training import batches_of, labelled, sabotaged, scenario
 from zerosim.allocation import allocate
+from zerosim.data import load_dataset
 from zerosim.errors import CollectiveError, Deadlock
 from zerosim.instruments.observed import Observed
-from zerosim.scaling import INITIAL_SCALE
-from zerosim.scenario import load, load_dataset
+from zerosim.optim.scaling import INITIAL_SCALE
+from zerosim.optim.update import MASTER, Schedule
+from zerosim.scenario import load
 from zerosim.sharding import chunk_length
 from zerosim.stages import STAGES
 from zerosim.training.build import initial_weights, reference
 from zerosim.training.build import replica as replica_of
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent, alike_everywhere
-from zerosim.updating import MASTER, Schedule
 from zerosim.verdict.run import run_locally
 from zerosim.worlds.local import spawn
 

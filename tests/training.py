@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from zerosim.data import Dataset
 from zerosim.scenario import Check, Model, Parallel, Scenario, Train, World
-from zerosim.scenario.dataset import Dataset
 from zerosim.training.batches import Batches
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent

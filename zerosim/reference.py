@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from zerosim.allocation import Array
 from zerosim.autograd.tape import Tape
-from zerosim.model import Model, Unit
-from zerosim.optim import with_one_nan
-from zerosim.orders import Order
-from zerosim.scaling import Scaling, square_sum
+from zerosim.models.units import Model, Unit
+from zerosim.numerics.not_a_number import with_one_nan
+from zerosim.numerics.orders import Order
+from zerosim.optim.scaling import Scaling, square_sum
+from zerosim.optim.update import MASTER, Rule
 from zerosim.sharding import bounds
-from zerosim.updating import MASTER, Rule
 
 MicroBatches = Sequence[tuple[Array, Array]]
 

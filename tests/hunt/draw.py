@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from zerosim.collectives import ALGORITHMS
+from zerosim.proofs.subject import COLLECTIVES
 from zerosim.scenario.collective import CollectiveScenario, CollectiveWorld, Expect, Program, Values
 from zerosim.scenario.rules import Choice, Switch, Table, Tables, rules
 from zerosim.scenario.schema import STAGES, Check, Data, Model, Parallel, Scenario, Train, Variant, World
-from zerosim.subject import COLLECTIVES
 
 Document = dict[str, Any]
 Random = random.Random

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import zerosim as zs
-from zerosim import orders
 from zerosim.collectives import ring
 from zerosim.comm import left, right
 from zerosim.errors import UsageError
+from zerosim.numerics import orders
 from zerosim.testing import LawBroken, laws
 from zerosim.worlds.objects import gather_objects
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from zerosim.scenario import Check, Model, Parallel, Scenario, Train, World, load_dataset
+from zerosim.data import load_dataset
+from zerosim.scenario import Check, Model, Parallel, Scenario, Train, World
 from zerosim.stages import STAGES
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent

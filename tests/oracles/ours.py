@@ -5,9 +5,9 @@ import numpy as np
 from tests.oracles import cases
 from tests.oracles.answers import NUMPY
 from zerosim.autograd import Tape
-from zerosim.model import mlp
-from zerosim.optim import OPTIMIZERS, Hyperparameters
-from zerosim.scaling import INITIAL_SCALE, Scaling, square_sum
+from zerosim.models.mlp import mlp
+from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
+from zerosim.optim.scaling import INITIAL_SCALE, Scaling, square_sum
 
 
 def ask():

@@ -67,7 +67,7 @@ class Tape:
     them gradients may be scaled by `loss_scale`, so that small ones do not vanish; the loss itself never is.
 
     >>> import numpy as np
-    >>> from zerosim.model import mlp
+    >>> from zerosim.models.mlp import mlp
     >>> (unit,), tape = mlp(2, [], 1, "relu", "mean_squared_error").units, Tape()
     >>> weights = np.array([1.0, 2.0, 0.5])         # W = [[1, 2]], b = [0.5]
     >>> outputs = tape.forward(unit, weights, [np.array([[1.0, 1.0]])])

@@ -9,7 +9,7 @@ Laws, for n elements, N = size and floats of up to 4 bytes (float64 has two limb
     bytes sent     2 · 2n (N − 1)/N for the exponents, 8n (N − 1)/N for the limb, by each rank
     addition       none: the bits depend neither on the order nor on how contributions are spread over ranks
 
-Which bits these are, `zerosim.fixed_point` says. Numbers only: there is nothing here for symbols to prove.
+Which bits these are, `zerosim.numerics.fixed_point` says. Numbers only: there is nothing here for symbols to prove.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.collectives import ring
 from zerosim.comm import Communicator
-from zerosim.fixed_point import exponents, quantised, restored
+from zerosim.numerics.fixed_point import exponents, quantised, restored
 from zerosim.sharding import bounds, split
 
 EXPONENT_BYTES, LIMB_BYTES = 2, 8

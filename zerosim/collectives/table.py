@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from zerosim import orders
 from zerosim.collectives import (
     bruck,
     direct,
@@ -24,6 +23,7 @@ from zerosim.collectives import (
 from zerosim.collectives.folding import extra
 from zerosim.collectives.volume import Volume
 from zerosim.errors import CollectiveError
+from zerosim.numerics import orders
 
 MPI_STANDARD = "MPI: A Message-Passing Interface Standard, chapter Collective Communication"
 BRUCK = "Bruck, Ho, Kipnis, Upfal, Weathersby, Efficient algorithms for all-to-all (1997)"

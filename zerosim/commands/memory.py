@@ -9,7 +9,7 @@ from typing import Any
 
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json
-from zerosim.optim import OPTIMIZERS
+from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.plan.estimate import Estimate, by_deepspeed, by_paper
 from zerosim.plan.memory import PRECISIONS, ModelStates, optimizer_bytes, per_parameter
 from zerosim.plan.published import TABLES

@@ -9,8 +9,8 @@ from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.commands.arguments import rank_counts
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import UsageError
-from zerosim.proof import Proof, prove
-from zerosim.subject import Subject, named_subject
+from zerosim.proofs.proof import Proof, prove
+from zerosim.proofs.subject import Subject, named_subject
 
 SHOWN = 8
 """Up to this many ranks the sums are printed."""
@@ -103,7 +103,7 @@ def tried(proof: Proof) -> str:
 
 def document(subject: Subject, proofs: list[Proof]) -> dict[str, object]:
     return {
-        "schema": "zerosim.proof/1",
+        "schema": "zerosim.proofs.proof/1",
         "subject": subject.name,
         "collective": subject.collective,
         "proofs": [

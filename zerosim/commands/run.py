@@ -14,7 +14,6 @@ from rich.console import Console
 from safetensors.numpy import save
 
 from zerosim.allocation import Array
-from zerosim.carry import carry_out_on, programs_of
 from zerosim.comm import Communicator
 from zerosim.commands.output import (
     check_writable,
@@ -24,14 +23,16 @@ from zerosim.commands.output import (
     write_bytes,
     write_json,
 )
+from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError, ZerosimError
 from zerosim.report.carried_out import carried_out_document, described_values, show_carried_out
 from zerosim.report.document import document
 from zerosim.report.progress import Live, Plain
 from zerosim.report.table import show_heading, show_outcome
-from zerosim.scenario import CollectiveScenario, Scenario, load, load_dataset, resolved
+from zerosim.scenario import CollectiveScenario, Scenario, load, resolved
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Progress, Silent
+from zerosim.verdict.collectives import carry_out_on, programs_of
 from zerosim.verdict.outcome import Outcome
 from zerosim.verdict.run import run_on
 from zerosim.worlds.launcher import launched

@@ -7,11 +7,11 @@ from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json, write_text
 from zerosim.errors import CollectiveError, UsageError
+from zerosim.proofs.subject import Subject, named_subject
 from zerosim.report import algorithms_table
 from zerosim.report.schedule import document, scheduled
 from zerosim.report.schedule_svg import picture
 from zerosim.report.schedule_text import show_schedule
-from zerosim.subject import Subject, named_subject
 
 MOST_RANKS = 128
 

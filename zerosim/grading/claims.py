@@ -8,8 +8,8 @@ from zerosim.collectives import ALGORITHMS
 from zerosim.errors import ZerosimError
 from zerosim.grading.claim import Claim, Claims
 from zerosim.grading.stages import Training
-from zerosim.proof import prove, roots, run
-from zerosim.subject import Subject, subject
+from zerosim.proofs.proof import prove, roots, run
+from zerosim.proofs.subject import Subject, subject
 from zerosim.testing import LAWS, Law, LawBroken
 from zerosim.testing.law import Examined, under_examination
 

@@ -15,7 +15,7 @@ from typing import Any
 from zerosim.errors import UsageError, ZerosimError
 from zerosim.grading.claim import Claims
 from zerosim.grading.exercises import Grade
-from zerosim.subject import load_file
+from zerosim.proofs.subject import load_file
 
 
 def grade(function: Callable[..., Any], name: str, claims: Claims, file: str = "") -> Grade:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from zerosim.data import Dataset
 from zerosim.errors import CollectiveError
 from zerosim.report.table import divergence
 from zerosim.scenario import Check, Model, Parallel, Scenario, Train, World
-from zerosim.scenario.dataset import Dataset
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Batch, Replica
 from zerosim.training.experiment import prepare

@@ -67,7 +67,7 @@ def record(
 
     >>> from zerosim.collectives import ring
     >>> from zerosim.sharding import split
-    >>> from zerosim.terms import symbols
+    >>> from zerosim.payloads.terms import symbols
     >>> recording = record(lambda comm, x: ring.all_reduce(comm, split(x, 2)), [symbols(r, 2) for r in range(2)])
     >>> recording.rounds, recording.holds(0, after=1), recording.holds(0, after=2)
     (2, ((g1 + g0), g0), ((g1 + g0), (g0 + g1)))

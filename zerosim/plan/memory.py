@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from zerosim.allocation import Kind
-from zerosim.optim import OPTIMIZERS
+from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.sharding import padded
 from zerosim.stages import STAGES
 

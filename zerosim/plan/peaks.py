@@ -17,7 +17,7 @@ import numpy as np
 from zerosim.allocation import Kind
 from zerosim.collectives import ALGORITHMS
 from zerosim.collectives.exact import EXPONENT_BYTES, LIMB_BYTES
-from zerosim.model import Layer, Model, Unit
+from zerosim.models.units import Layer, Model, Unit
 from zerosim.plan.resting import resting_bytes, unit_bytes
 from zerosim.plan.traffic import NORM_BYTES, summed_bytes
 from zerosim.sharding import chunk_length, padded

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zerosim.model import Unit
+from zerosim.models.units import Unit
 from zerosim.sharding import chunk_length, padded
 from zerosim.training.config import Config
 

@@ -5,12 +5,12 @@ from typing import Any
 
 from rich.console import Console
 
-from zerosim.carry import CarriedOut, spread
-from zerosim.fingerprints import digest
+from zerosim.numerics.digests import digest
 from zerosim.report.document import plain
 from zerosim.report.figures import plural
 from zerosim.report.grid import Column, show_grid, show_words
 from zerosim.scenario import CollectiveScenario, resolved
+from zerosim.verdict.collectives import CarriedOut, spread
 
 SCHEMA = "zerosim.collective/1"
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.instruments.record import Message, Recording
-from zerosim.proof import Place, Proof, check_order, claims, faults, run, told
-from zerosim.subject import Subject
-from zerosim.terms import Blank, Sum, Term, leaves
+from zerosim.payloads.terms import Blank, Sum, Term, leaves
+from zerosim.proofs.proof import Place, Proof, check_order, claims, faults, run, told
+from zerosim.proofs.subject import Subject
 
 WIDEST = 9
 """Columns of the longest sum that is written out in a cell."""
@@ -141,7 +141,7 @@ class Schedule:
 def scheduled(subject: Subject, size: int, root: int = 0) -> Schedule:
     """The schedule of a recorded run of `subject` on `size` ranks, as far as it got.
 
-    >>> from zerosim.subject import named_subject
+    >>> from zerosim.proofs.subject import named_subject
     >>> schedule = scheduled(named_subject("ring.all_reduce"), 3)
     >>> schedule.cost, schedule.arrows[0].chunks, [cell.text for cell in schedule.states[-1][0]]
     ('4 rounds, 12 messages', (1,), ['1+2+0✓', '2+0+1✓', '0+1+2✓'])

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 from zerosim.errors import UsageError
+from zerosim.payloads.terms import Sum
 from zerosim.report.schedule import Arrow, Cell, Schedule
-from zerosim.terms import Sum
 
 MOST_CELLS = 20_000
 
@@ -65,7 +65,7 @@ def picture(schedule: Schedule) -> str:
     Raises `UsageError` when it has too many cells to be looked at.
 
     >>> from zerosim.report.schedule import scheduled
-    >>> from zerosim.subject import named_subject
+    >>> from zerosim.proofs.subject import named_subject
     >>> picture(scheduled(named_subject("tree.broadcast"), 4)).count('class="message"')
     3
     """

@@ -6,9 +6,9 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
+from zerosim.payloads.terms import Sum
 from zerosim.report.schedule import Arrow, Cell, Schedule
 from zerosim.report.schedule_svg import MOST_CELLS, cell_count
-from zerosim.terms import Sum
 
 COLOURS = ("cyan", "magenta", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_yellow", "bright_blue")
 """Of the chunks, in turn; green and red are kept for the verdict."""

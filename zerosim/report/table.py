@@ -10,6 +10,7 @@ from itertools import pairwise
 from rich.console import Console
 from rich.text import Text
 
+from zerosim.optim.scaling import LOWEST_SCALE, skipped_in_vain
 from zerosim.report.conclusion import show_conclusion
 from zerosim.report.details import show_details
 from zerosim.report.figures import (
@@ -30,7 +31,6 @@ from zerosim.report.figures import (
 )
 from zerosim.report.grid import Column, fitting, show_grid, show_words
 from zerosim.report.memory_table import Unit
-from zerosim.scaling import LOWEST_SCALE, skipped_in_vain
 from zerosim.stages import STAGES
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.outcome import Outcome, StageOutcome

@@ -1,7 +1,6 @@
-"""A TOML file -> a frozen dataclass and its samples, or an error with line and column."""
+"""A TOML file -> a frozen dataclass, or an error with line and column."""
 
 from zerosim.scenario.collective import CollectiveScenario
-from zerosim.scenario.dataset import Dataset, load_dataset, sample_order
 from zerosim.scenario.load import load
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.schema import (
@@ -27,7 +26,4 @@ __all__ = [
     "Parallel",
     "Check",
     "Origin",
-    "load_dataset",
-    "Dataset",
-    "sample_order",
 ]

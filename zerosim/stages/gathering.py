@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from zerosim.allocation import Array
 from zerosim.comm import Communicator
-from zerosim.model import Unit
+from zerosim.models.units import Unit
 from zerosim.sharding import split
 from zerosim.stages.replica import Replica
 

@@ -9,7 +9,7 @@ With 16-bit weights the third is another computation by its nature: updates are 
 """
 
 from zerosim.allocation import Array
-from zerosim.model import Unit
+from zerosim.models.units import Unit
 from zerosim.sharding import split
 from zerosim.stages.replica import Publishing, Replica
 

@@ -15,11 +15,11 @@ import numpy.typing as npt
 from zerosim.allocation import Allocator, Array, Kind
 from zerosim.autograd.tape import Tape, Total
 from zerosim.comm import Communicator, Payload
-from zerosim.model import Unit
-from zerosim.scaling import square_sum
+from zerosim.models.units import Unit
+from zerosim.optim.scaling import square_sum
+from zerosim.optim.update import MASTER, Rule
 from zerosim.sharding import Layout, split
 from zerosim.stages.state import TrainingState
-from zerosim.updating import MASTER, Rule
 
 Initial = Callable[[Unit], Array]
 """A unit's float32 weights before the first step, unpadded."""

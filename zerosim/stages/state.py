@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from zerosim.allocation import Array, Kind
-from zerosim.model import Unit
-from zerosim.scaling import Scaling
+from zerosim.models.units import Unit
+from zerosim.optim.scaling import Scaling
 from zerosim.sharding import Layout, full, shard
 
 

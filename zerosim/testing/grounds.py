@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from zerosim.errors import CollectiveError, Deadlock
-from zerosim.subject import Subject
+from zerosim.proofs.subject import Subject
 from zerosim.testing.example import Example, Seen, observe
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi import MpiCommunicator

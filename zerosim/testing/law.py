@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
-from zerosim import orders
 from zerosim.collectives import ALGORITHMS
 from zerosim.errors import UsageError
-from zerosim.subject import Subject, named_subject
-from zerosim.subject import subject as subject_of
-from zerosim.terms import Sum, Term, commuted, leaves
+from zerosim.numerics import orders
+from zerosim.payloads.terms import Sum, Term, commuted, leaves
+from zerosim.proofs.subject import Subject, named_subject
+from zerosim.proofs.subject import subject as subject_of
 from zerosim.testing import strategies
 from zerosim.testing.example import Example, Seen
 from zerosim.testing.grounds import Failed, Ground, Launched, LawBroken, Stranded, local

@@ -21,7 +21,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from zerosim.allocation import Array
 from zerosim.comm import Reduction
 from zerosim.errors import UsageError
-from zerosim.terms import symbols
+from zerosim.payloads.terms import symbols
 from zerosim.testing.example import Example
 
 FLOATS = ("float64", "float32", "float16")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from zerosim.allocation import Array
+from zerosim.data import Dataset, sample_order
 from zerosim.reference import MicroBatches
-from zerosim.scenario.dataset import Dataset, sample_order
 from zerosim.stages.replica import Batch
 from zerosim.training.config import Config
 

@@ -7,7 +7,8 @@ from zerosim.autograd.tape import Tape
 from zerosim.collectives import ring, tree
 from zerosim.comm import Communicator
 from zerosim.instruments.observed import Observed
-from zerosim.model import Unit, initial
+from zerosim.models.mlp import initial
+from zerosim.models.units import Unit
 from zerosim.reference import Alone, Arithmetic
 from zerosim.stages.adding import widening
 from zerosim.stages.gathering import KeptUntilBackward, Prefetched, WhenUsed

@@ -8,8 +8,8 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.autograd.tape import Tape
 from zerosim.comm import Communicator
-from zerosim.fingerprints import little_endian
-from zerosim.model import Unit
+from zerosim.models.units import Unit
+from zerosim.numerics.digests import little_endian
 from zerosim.sharding import Layout, full, split
 from zerosim.stages.replica import Replica
 from zerosim.training.batches import Batches

@@ -19,9 +19,9 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.comm import Communicator
-from zerosim.fingerprints import Digest, digest
-from zerosim.model import Unit
-from zerosim.optim import with_one_nan
+from zerosim.models.units import Unit
+from zerosim.numerics.digests import Digest, digest
+from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.reference import Snapshot
 from zerosim.sharding import padded, split
 from zerosim.stages.replica import Replica

@@ -5,15 +5,16 @@ from functools import cached_property
 
 import numpy as np
 
-from zerosim.model import Model, mlp
-from zerosim.optim import OPTIMIZERS, Hyperparameters
-from zerosim.orders import ORDERS, Order
-from zerosim.precision import PRECISIONS, Precision
-from zerosim.scaling import INITIAL_SCALE, Scaling
+from zerosim.models.mlp import mlp
+from zerosim.models.units import Model
+from zerosim.numerics.orders import ORDERS, Order
+from zerosim.numerics.precisions import PRECISIONS, Precision
+from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
+from zerosim.optim.scaling import INITIAL_SCALE, Scaling
+from zerosim.optim.update import Rule, Schedule
 from zerosim.scenario.row import Row
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.adding import ADDITIONS, Addition
-from zerosim.updating import Rule, Schedule
 
 
 @dataclass(frozen=True, eq=False)

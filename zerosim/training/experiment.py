@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from zerosim.scenario import Dataset, Scenario
+from zerosim.data import Dataset
+from zerosim.scenario import Scenario
 from zerosim.stages import STAGES
 from zerosim.training.config import Config, configured
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from zerosim.allocation import Array
-from zerosim.model import Unit
+from zerosim.models.units import Unit
 from zerosim.training.comparison import Evidence
 from zerosim.training.config import Config
 

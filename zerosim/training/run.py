@@ -21,7 +21,7 @@ from zerosim.instruments.memory import KINDS, Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.resident import resident_bytes
 from zerosim.instruments.traffic import Traffic
-from zerosim.optim import with_one_nan
+from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.sharding import split
 from zerosim.stages.replica import Replica
 from zerosim.training.batches import Batches

@@ -8,11 +8,11 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.comm import Communicator
-from zerosim.model import Unit
-from zerosim.proof import added
+from zerosim.models.units import Unit
+from zerosim.payloads.terms import symbols
+from zerosim.proofs.proof import added
 from zerosim.reference import Snapshot
 from zerosim.sharding import chunk_length, split
-from zerosim.terms import symbols
 from zerosim.training.batches import Batches
 from zerosim.training.build import reference
 from zerosim.training.comparison import WEIGHTS, Evidence, comparable, published, states, with_padding

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from zerosim.allocation import Array
-from zerosim.model import Model, Unit
+from zerosim.models.units import Model, Unit
 from zerosim.scenario import Scenario
 from zerosim.stages import STAGES
 from zerosim.training.config import Config

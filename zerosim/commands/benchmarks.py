@@ -23,17 +23,17 @@ from threadpoolctl import threadpool_limits
 from zerosim.allocation import allocate
 from zerosim.collectives import ring
 from zerosim.comm import Communicator
-from zerosim.extent import Extent
+from zerosim.data import Dataset
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.traffic import Traffic
-from zerosim.proof import prove
+from zerosim.payloads.extents import Extent
+from zerosim.proofs.proof import prove
+from zerosim.proofs.subject import named_subject
 from zerosim.scenario import Model, Parallel, Scenario, Train, World
-from zerosim.scenario.dataset import Dataset
 from zerosim.sharding import split
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
-from zerosim.subject import named_subject
 from zerosim.training.batches import Batches
 from zerosim.training.build import initial_weights, replica
 from zerosim.training.experiment import prepare

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerosim import orders
 from zerosim.collectives.kinds import Kind
 from zerosim.comm import Communicator
 from zerosim.errors import Deadlock
 from zerosim.instruments.record import Recording, elements, record
+from zerosim.numerics import orders
+from zerosim.payloads.terms import Symbol, Term, blanks, commuted, leaves, symbols
+from zerosim.proofs.subject import Subject
 from zerosim.sharding import bounds
 from zerosim.stages.adding import Addition
-from zerosim.subject import Subject
-from zerosim.terms import Symbol, Term, blanks, commuted, leaves, symbols
 from zerosim.worlds.local import Sends, spawn
 
 SMALL = 16
@@ -72,7 +72,7 @@ def prove(subject: Subject, size: int) -> Proof:
     Tried with one element for each rank, up to `SMALL` ranks also with lengths that `size` does not divide; with every
     root (beyond `SMALL`, three of them); with buffered sends and with rendezvous.
 
-    >>> from zerosim.subject import named_subject
+    >>> from zerosim.proofs.subject import named_subject
     >>> proof = prove(named_subject("ring.all_reduce"), 3)
     >>> proof.holds, proof.order, proof.held[2][0]
     (True, 'declared', ((g1 + g2) + g0))

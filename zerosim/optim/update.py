@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from zerosim.allocation import Array
-from zerosim.optim import Hyperparameters, Optimizer, apply
-from zerosim.precision import Precision
+from zerosim.numerics.precisions import Precision
+from zerosim.optim.optimizers import Hyperparameters, Optimizer, apply
 
 MASTER = "master"
 

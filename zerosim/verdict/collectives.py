@@ -15,9 +15,9 @@ from zerosim.comm import Communicator
 from zerosim.errors import ZerosimError
 from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Traffic
+from zerosim.proofs.subject import Subject, named_subject
 from zerosim.scenario import CollectiveScenario
 from zerosim.sharding import bounds
-from zerosim.subject import Subject, named_subject
 from zerosim.worlds.objects import gather_objects
 from zerosim.worlds.world import World
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zerosim.fixed_point import exact_sum
+from zerosim.numerics.fixed_point import exact_sum
 from zerosim.sharding import bounds
 
 AddingOrder = Callable[[Sequence[Any], int], Any]
@@ -51,7 +51,7 @@ def near_tree(contributions: Sequence[Any], chunk: int) -> Any:
 
     Every run of ranks is cut at the largest power of two below its length.
 
-    >>> from zerosim.terms import Term
+    >>> from zerosim.payloads.terms import Term
     >>> near_tree([Term(rank) for rank in range(6)], 0)
     (((g0 + g1) + (g2 + g3)) + (g4 + g5))
     """
@@ -66,7 +66,7 @@ def folded_tree(contributions: Sequence[Any], chunk: int) -> Any:
 
     There are as many such pairs as there are ranks beyond the largest power of two.
 
-    >>> from zerosim.terms import Term
+    >>> from zerosim.payloads.terms import Term
     >>> folded_tree([Term(rank) for rank in range(5)], 0)
     (((g0 + g1) + g2) + (g3 + g4))
     """
@@ -81,7 +81,7 @@ def far_tree(contributions: Sequence[Any], chunk: int) -> Any:
 
     The number of ranks is a power of two.
 
-    >>> from zerosim.terms import Term
+    >>> from zerosim.payloads.terms import Term
     >>> far_tree([Term(rank) for rank in range(4)], 0)
     ((g3 + g1) + (g2 + g0))
     """

@@ -21,27 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from zerosim.allocation import Array
+from zerosim.numerics.not_a_number import with_one_nan
 
 PIECE = 1 << 14
 """Elements that are updated at a time."""
-
-
-with np.errstate(invalid="ignore"):
-    NOT_A_NUMBER = np.float32(np.inf) - np.float32(np.inf)
-"""The NaN that this processor makes of itself. When both operands of an addition are NaNs, which of them comes out
-depends on where in a vector they stand; so every NaN of a gradient or a loss is made this one first, and no others
-arise."""
-
-
-def with_one_nan(values: Array) -> Array:
-    """`values`, in which every NaN has become the one that this processor makes of itself.
-
-    >>> with_one_nan(np.array([1.0, -np.nan], np.float32)).view(np.uint32).tolist() == [
-    ...     0x3F800000, int(NOT_A_NUMBER.view(np.uint32))]
-    True
-    """
-    values[np.isnan(values)] = NOT_A_NUMBER
-    return values
 
 
 @dataclass(frozen=True)

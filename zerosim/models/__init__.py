@@ -1,0 +1,1 @@
+"""What is trained: units of layers, and functions that build them."""

@@ -1,0 +1,1 @@
+"""Orders of addition, fixed point, precisions, digests."""

@@ -1,0 +1,1 @@
+"""What travels besides arrays: symbols, and shapes alone."""

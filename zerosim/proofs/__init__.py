@@ -1,0 +1,1 @@
+"""Symbols: what a collective computes, and in which order."""
