@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from tests.mpi.launch import mpirun
+from zerosim.bench import timings as bench
+from zerosim.bench.timings import Duration, Overhead, Timing, time_ledgers, time_steps, time_worlds
 from zerosim.cli import main
-from zerosim.commands import benchmarks as bench
-from zerosim.commands.benchmarks import Duration, Overhead, Timing, time_ledgers, time_steps, time_worlds
 from zerosim.report.bench_table import show_durations, show_overheads, show_timings
 from zerosim.stages import STAGES
 from zerosim.worlds.local import spawn

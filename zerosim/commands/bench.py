@@ -6,9 +6,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
+from zerosim.bench.timings import RANKS, Duration, Overhead, Timing, time_ledgers, time_steps, time_worlds
 from zerosim.comm import Communicator
 from zerosim.commands.arguments import whole_number
-from zerosim.commands.benchmarks import RANKS, Duration, Overhead, Timing, time_ledgers, time_steps, time_worlds
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import LaunchError, UsageError
 from zerosim.report.bench_table import show_durations, show_overheads, show_timings

@@ -103,7 +103,7 @@ def tried(proof: Proof) -> str:
 
 def document(subject: Subject, proofs: list[Proof]) -> dict[str, object]:
     return {
-        "schema": "zerosim.proofs.proof/1",
+        "schema": "zerosim.proof/1",
         "subject": subject.name,
         "collective": subject.collective,
         "proofs": [

@@ -61,6 +61,7 @@ class Layer:
 class Unit:
     """One or several neighbouring layers whose parameters share a flat buffer.
 
+    >>> from zerosim.models.mlp import mlp
     >>> unit = mlp(2, [], 3, "relu", "cross_entropy").units[0]
     >>> [(p.name, p.shape, p.start, p.count) for p in unit.parameters]
     [('layers.0.weight', (3, 2), 0, 6), ('layers.0.bias', (3,), 6, 3)]
@@ -103,6 +104,7 @@ class Unit:
     def views(self, flat: Array) -> dict[str, Array]:
         """Each parameter as a shaped view into `flat`, which may be padded.
 
+        >>> from zerosim.models.mlp import mlp
         >>> unit = mlp(2, [], 1, "relu", "cross_entropy").units[0]
         >>> unit.views(np.arange(4.0))
         {'layers.0.weight': array([[0., 1.]]), 'layers.0.bias': array([2.])}

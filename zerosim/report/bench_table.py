@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from zerosim.commands.benchmarks import BATCH, RANKS, WIDTHS, Duration, Overhead, Timing
+from zerosim.bench.timings import BATCH, RANKS, WIDTHS, Duration, Overhead, Timing
 from zerosim.stages import STAGES
 
 TRAINED = f"{'-'.join(map(str, WIDTHS))} MLP, AdamW, batch {BATCH}"
