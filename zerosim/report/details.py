@@ -32,16 +32,22 @@ KEPT_BY = (
 def show_details(console: Console, outcome: Outcome, *, timed: bool) -> None:
     """Every figure that the table rounds, adds up or leaves out; of the whole run, in the mean over its steps."""
     if outcome.scenario.train.steps:
-        console.print("\nSent by a rank in a step", style="bold")
+        show_heading(console, "Sent by a rank in a step")
         show_sent(console, outcome, timed=timed)
         show_words(console, SENT, style="dim")
-        console.print("\nKept by a rank between steps, and the peak of each kind and of all", style="bold")
+        show_heading(console, "Kept by a rank between steps, and the peak of each kind and of all")
         show_held(console, outcome)
         show_padding(console, outcome)
         show_words(console, KEPT_BY, style="dim")
-    console.print("\nSHA-256", style="bold")
+    show_heading(console, "SHA-256")
     show_digests(console, outcome.stages)
     console.print()
+
+
+def show_heading(console: Console, words: str) -> None:
+    """In bold, below an empty line."""
+    console.print()
+    show_words(console, words, style="bold")
 
 
 def show_sent(console: Console, outcome: Outcome, *, timed: bool) -> None:
@@ -56,8 +62,7 @@ def show_sent(console: Console, outcome: Outcome, *, timed: bool) -> None:
     ]
     if timed:
         columns.append(Column("ms", [short(1e3 * stage.seconds / steps) for stage in stages]))
-    collectives = dict.fromkeys(name for stage in stages for rank in stage.traffic for name in rank.by_collective)
-    for name in collectives:
+    for name in sorted({name for stage in stages for rank in stage.traffic for name in rank.by_collective}):
         shares = [sorted(rank.by_collective.get(name, {}).get("sent_bytes", 0) // steps for rank in stage.traffic)
                   for stage in stages]
         cells = [spread(in_unit(count, unit) for count in share) for share in shares]

@@ -24,7 +24,7 @@ class Row:
     """One line of a comparison. Rows are told apart by themselves, never by where they stand."""
 
     name: str
-    """As the scenario gives it; empty where it gives none."""
+    """As the scenario gives it, or made of what the row sets; empty: the title of its stage."""
     stage: str
     """A key of the table of stages."""
     ranks: int
