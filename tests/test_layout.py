@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "collectives": GROUND | {"numerics"},
     "autograd": GROUND,
     "models": GROUND | {"autograd"},
-    "optim": GROUND | {"numerics"},
+    "optim": GROUND | {"models", "numerics"},
     "worlds": GROUND,
     "instruments": GROUND | {"worlds"},
     "scenario": GROUND,

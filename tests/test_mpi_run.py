@@ -8,12 +8,12 @@ import pytest
 from tests.mpi.launch import ROOT, mpirun
 from zerosim.commands.run import local_world
 from zerosim.data import load_dataset
-from zerosim.report.carried_out import carried_out_document
+from zerosim.report.collectives import collectives_document
 from zerosim.report.document import document
 from zerosim.scenario import load
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
-from zerosim.verdict.collectives import carry_out_on, programs_of
+from zerosim.verdict.collectives import programs_of, run_collectives_on
 from zerosim.verdict.run import run_locally
 
 pytestmark = pytest.mark.mpi
@@ -50,7 +50,7 @@ def test_the_mpi_world_computes_what_the_local_world_does(name, tmp_path):
 def test_collectives_find_the_same_in_both_worlds(name, tmp_path):
     path, out = SCENARIOS / name, tmp_path / "out.json"
     scenario = load(path)
-    here = carried_out_document(carry_out_on(local_world(scenario), scenario, programs_of(scenario)), {})
+    here = collectives_document(run_collectives_on(local_world(scenario), scenario, programs_of(scenario)), {})
     done = mpirun(scenario.world.ranks, ["-m", "zerosim", "run", str(path), "--json", str(out)])
     assert done.returncode == 0, done.stderr
     there = json.loads(out.read_text())

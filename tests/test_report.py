@@ -18,7 +18,7 @@ from zerosim.scenario.schema import Variant
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
 from zerosim.verdict.diagnosis import Divergence
-from zerosim.verdict.outcome import OtherRanks, RowOutcome, Shortage
+from zerosim.verdict.outcome import DoesNotFit, OtherRanks, RowOutcome
 from zerosim.verdict.run import run_locally
 
 NAME = "a variant with long name"
@@ -211,7 +211,7 @@ def test_one_rank_and_no_steps_and_one_row():
 
 
 def test_sixteen_rows_and_those_that_do_not_fit(four):
-    short = RowOutcome(four.stages[3].config, None, Shortage(2, 1, ["ddp"]))
+    short = RowOutcome(four.stages[3].config, None, DoesNotFit(2, 1, ["ddp"]))
     many = [called(four.stages[0], f"row {number}") for number in range(16)]
     lines = shown(with_stages(four, many, short), 80)
     assert len(rows(lines, *(stage.name for stage in many))) == 16
@@ -316,7 +316,7 @@ def test_every_key_of_the_document_is_documented(four):
     broken = changed(four, first_divergence=FOUND, order={"ours": "a", "reference": "b"})
     config, other = four.rows[0].config, OtherRanks(2, four.stages[0])
     broken = replace(broken, rows=[
-        replace(broken.rows[0], on_other_ranks=(other,)), RowOutcome(config, None, Shortage(2, 1, ["zero3"]))])
+        replace(broken.rows[0], on_other_ranks=(other,)), RowOutcome(config, None, DoesNotFit(2, 1, ["zero3"]))])
     written = document(broken, {})
     stage = written["stages"][0]
     assert {heading: set(keys) for heading, keys in documented(ROOT / "docs" / "outcome.md").items()} == {

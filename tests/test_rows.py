@@ -5,8 +5,16 @@ from dataclasses import replace
 import pytest
 
 from tests.training import labelled, scenario
-from zerosim.scenario import Check
-from zerosim.scenario.schema import Variant
+from zerosim.autograd import ACTIVATIONS
+from zerosim.numerics.orders import ORDERS
+from zerosim.numerics.precisions import PRECISIONS
+from zerosim.optim.optimizers import OPTIMIZERS
+from zerosim.scenario import Check, Model, Parallel, Train
+from zerosim.scenario.rules import rules
+from zerosim.scenario.schema import PUBLICATIONS, STAGE_KEYS, WEIGHT_DECAY, Variant
+from zerosim.stages import STAGES
+from zerosim.stages.adding import ADDITIONS
+from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.replica import Replica
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
@@ -58,8 +66,8 @@ def test_two_rows_of_one_stage_have_a_shortage_each(short):
     rows = (Variant(stage="zero1", name="a"), Variant(stage="zero1", name="b", units="model"), Variant(stage="ddp"))
     outcome = outcome_of(*rows, check=Check())
     assert [name for name, _ in outcome.failures] == ["a", "b"]
-    assert [(config.name, shortage.needed_bytes) for config, shortage in outcome.shortages] == [
-        ("a", outcome.shortages[0][1].needed_bytes), ("b", outcome.shortages[1][1].needed_bytes)]
+    assert [(config.name, shortage.needed_bytes) for config, shortage in outcome.did_not_fit] == [
+        ("a", outcome.did_not_fit[0][1].needed_bytes), ("b", outcome.did_not_fit[1][1].needed_bytes)]
 
 
 def test_what_should_not_fit_and_does_fails():
@@ -93,3 +101,13 @@ def test_units_of_parallel_that_no_row_has_are_no_rows_business():
         variant=(Variant(stage="zero3", units="layer"),),
     )
     assert run_locally(prepare(built, labelled()), Silent()).passed
+
+
+def test_what_a_scenario_may_say_is_what_the_tables_hold():
+    assert set(STAGE_KEYS) == set(STAGES) == {stage.key for stage in STAGES.values()}
+    assert set(PUBLICATIONS) == set(PUBLISHING)
+    parallel, train = rules(Parallel), rules(Train)
+    assert set(parallel["order"].names) == set(ORDERS) == set(ADDITIONS)
+    assert set(train["optimizer"].names) == set(OPTIMIZERS) == set(WEIGHT_DECAY)
+    assert set(train["precision"].names) == set(PRECISIONS)
+    assert set(rules(Model)["activation"].names) == set(ACTIVATIONS)

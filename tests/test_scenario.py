@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import zerosim.scenario.schema
 from zerosim.errors import ScenarioError
 from zerosim.scenario import Model, Scenario, Train, World, load, resolved
-from zerosim.scenario.schema import PUBLICATIONS, STAGES, Variant
+from zerosim.scenario.schema import PUBLICATIONS, STAGE_KEYS, Variant
 
 COMPLETE = """
 title = "ZeRO Stage III on handwritten digits"
@@ -346,7 +346,7 @@ def as_toml(value):
     variant=st.lists(st.builds(
         Variant,
         name=st.text(st.characters(codec="utf-8", exclude_characters="\x7f")),
-        stage=st.sampled_from(STAGES),
+        stage=st.sampled_from(STAGE_KEYS),
         publish=st.none() | st.sampled_from(PUBLICATIONS),
         prefetch=st.none() | st.booleans(),
     ), max_size=2).map(tuple),

@@ -16,7 +16,7 @@ from zerosim.data import load_dataset
 from zerosim.errors import CollectiveError, Deadlock
 from zerosim.instruments.observed import Observed
 from zerosim.optim.scaling import INITIAL_SCALE
-from zerosim.optim.update import MASTER, Schedule
+from zerosim.optim.update import MASTER, LearningRate
 from zerosim.scenario import load
 from zerosim.sharding import chunk_length
 from zerosim.stages import STAGES
@@ -179,9 +179,9 @@ def test_gradients_are_clipped_as_by_pytorch(clip_norm):
 
 
 def test_the_schedules_figures():
-    warm = Schedule(0.4, "constant", warmup_steps=4, steps=8)
+    warm = LearningRate(0.4, "constant", warmup_steps=4, steps=8)
     assert [warm.learning_rate(step) for step in range(1, 9)] == pytest.approx([0.1, 0.2, 0.3] + 5 * [0.4])
-    cosine = Schedule(2.0, "cosine", warmup_steps=1, steps=5)
+    cosine = LearningRate(2.0, "cosine", warmup_steps=1, steps=5)
     assert [cosine.learning_rate(step) for step in range(1, 6)] == pytest.approx(
         [2.0, 1 + math.sqrt(0.5), 1.0, 1 - math.sqrt(0.5), 0.0]
     )

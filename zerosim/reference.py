@@ -17,7 +17,7 @@ from zerosim.models.units import Model, Unit
 from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.numerics.orders import Order
 from zerosim.optim.scaling import Scaling, square_sum
-from zerosim.optim.update import MASTER, Rule
+from zerosim.optim.update import MASTER, UpdateRule
 from zerosim.sharding import bounds
 
 MicroBatches = Sequence[tuple[Array, Array]]
@@ -63,12 +63,12 @@ class Arithmetic:
 
 
 @dataclass(frozen=True)
-class Alone:
+class Reference:
     """One process that trains `model`, and adds in the order that `order` declares for `ranks` ranks."""
 
     model: Model
     initial: Callable[[Unit], Array]
-    rule: Rule
+    rule: UpdateRule
     scaling: Callable[[], Scaling]
     ranks: int
     order: Order

@@ -18,7 +18,7 @@ from zerosim.collectives import ALGORITHMS
 from zerosim.proofs.subject import COLLECTIVES
 from zerosim.scenario.collective import CollectiveScenario, CollectiveWorld, Expect, Program, Values
 from zerosim.scenario.rules import Choice, Switch, Table, Tables, rules
-from zerosim.scenario.schema import STAGES, Check, Data, Model, Parallel, Scenario, Train, Variant, World
+from zerosim.scenario.schema import STAGE_KEYS, Check, Data, Model, Parallel, Scenario, Train, Variant, World
 
 Document = dict[str, Any]
 Random = random.Random
@@ -195,7 +195,7 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
     train.setdefault("steps", 2)
     train["warmup_steps"] = min(train.get("warmup_steps", 0), train["steps"])
     if chance.random() < SAID:
-        parallel["stages"] = chance.sample(STAGES, chance.randint(1, len(STAGES)))
+        parallel["stages"] = chance.sample(STAGE_KEYS, chance.randint(1, len(STAGE_KEYS)))
     variants = draw_variants(chance)
     layers = len(model.get("hidden", (64, 64))) + 1
     for row in (parallel, *variants):
@@ -231,7 +231,7 @@ def draw_variants(chance: Random) -> list[Document]:
     for _ in range(chance.choice((0, 0, 1, 2, 3, 4, 4))):
         row = keys(Variant, chance)
         again = variants and chance.random() < 0.4
-        variants.append({**chance.choice(variants), "stage": chance.choice(STAGES)} if again else row)
+        variants.append({**chance.choice(variants), "stage": chance.choice(STAGE_KEYS)} if again else row)
     return variants
 
 

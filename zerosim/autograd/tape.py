@@ -16,7 +16,7 @@ from zerosim.autograd.operations import LOSSES, Empty, Operation
 FLOAT_BYTES = np.dtype(np.float32).itemsize
 
 
-class Layer(Protocol):
+class TapeLayer(Protocol):
     """What a tape asks of a layer: its place in the model and what it computes, in order."""
 
     @property
@@ -27,7 +27,7 @@ class Layer(Protocol):
     def operations(self) -> Sequence[Operation]: ...
 
 
-class Unit(Hashable, Protocol):
+class TapeUnit(Hashable, Protocol):
     """What a tape asks of a unit: one flat buffer of `count` elements, seen as named parameters."""
 
     @property
@@ -37,7 +37,7 @@ class Unit(Hashable, Protocol):
     @property
     def frozen(self) -> bool: ...
     @property
-    def layers(self) -> Sequence[Layer]: ...
+    def layers(self) -> Sequence[TapeLayer]: ...
     def views(self, flat: Array, /) -> dict[str, Array]: ...
 
 
@@ -83,9 +83,9 @@ class Tape:
         self._allocate = allocate
         self._accumulate = accumulate
         self._lowest = lowest
-        self._kept: dict[Unit, list[list[Array]]] = {}
+        self._kept: dict[TapeUnit, list[list[Array]]] = {}
 
-    def forward(self, unit: Unit, weights: Array, activations: Sequence[Array]) -> list[Array]:
+    def forward(self, unit: TapeUnit, weights: Array, activations: Sequence[Array]) -> list[Array]:
         """The unit's outputs, one array (samples, outputs) for each (samples, inputs) given.
 
         `weights` is the unit's flat buffer, `unit.count` elements and any padding. The outputs belong to the tape:
@@ -121,7 +121,7 @@ class Tape:
         return total, upstreams
 
     def backward(
-        self, unit: Unit, weights: Array, upstreams: list[Array]
+        self, unit: TapeUnit, weights: Array, upstreams: list[Array]
     ) -> tuple[list[Array], Total]:
         """∂L/∂input for each micro-batch, and ∂L/∂weights: flat, as long as `weights`, padding 0.
 
@@ -141,16 +141,16 @@ class Tape:
             del contribution  # before the next one is allocated: at most two are alive
         return inputs, total
 
-    def _contribution(self, unit: Unit, weights: Array) -> Array:
+    def _contribution(self, unit: TapeUnit, weights: Array) -> Array:
         contribution = self._allocate(weights.shape, weights.dtype, kind="gradients", owner=unit.name)
         contribution[unit.count :] = 0.0
         return contribution
 
-    def _keeps(self, unit: Unit) -> bool:
+    def _keeps(self, unit: TapeUnit) -> bool:
         """Whether backward will come down to this unit."""
         return unit.layers[-1].index >= self._lowest
 
-    def _play(self, unit: Unit, weights: Array, x: Array) -> tuple[Array, list[Array]]:
+    def _play(self, unit: TapeUnit, weights: Array, x: Array) -> tuple[Array, list[Array]]:
         """The output of one micro-batch, and what each operation keeps if anything is to be kept."""
         views, kept = unit.views(weights), []
         for layer in unit.layers:
@@ -161,7 +161,7 @@ class Tape:
         return x, kept
 
     def _step_forward(
-        self, unit: Unit, operation: Operation, x: Array, parameters: Sequence[Array]
+        self, unit: TapeUnit, operation: Operation, x: Array, parameters: Sequence[Array]
     ) -> tuple[Array, Array]:
         """One operation's output and what to keep of it, in the precision of x."""
         wide = self._widened(x)
@@ -179,7 +179,7 @@ class Tape:
         return contribution, self._rounded(upstream, output.dtype, "loss")
 
     def _rewind(
-        self, unit: Unit, weights: Array, gradient: Array | None, kept: list[Array], upstream: Array
+        self, unit: TapeUnit, weights: Array, gradient: Array | None, kept: list[Array], upstream: Array
     ) -> Array | None:
         views = unit.views(weights)
         into = {} if gradient is None else unit.views(gradient)
@@ -203,7 +203,7 @@ class Tape:
                 view[...] = values
 
     def _step_backward(
-        self, unit: Unit, operation: Operation, upstream: Array, keep: Array, parameters: Sequence[Array]
+        self, unit: TapeUnit, operation: Operation, upstream: Array, keep: Array, parameters: Sequence[Array]
     ) -> Array:
         """∂L/∂x from ∂L/∂y, in the precision of the latter."""
         wide = operation.backward(
@@ -236,6 +236,6 @@ class Tape:
         return narrow
 
 
-def _of(layer: Layer, operation: Operation, views: Mapping[str, Array]) -> list[Array]:
+def _of(layer: TapeLayer, operation: Operation, views: Mapping[str, Array]) -> list[Array]:
     """The operation's parameters in a layer, or their gradients."""
     return [views[f"{layer.name}.{parameter}"] for parameter in operation.parameters]

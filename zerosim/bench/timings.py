@@ -37,7 +37,7 @@ from zerosim.stages.replica import Replica
 from zerosim.training.batches import Batches
 from zerosim.training.build import initial_weights, replica
 from zerosim.training.experiment import prepare
-from zerosim.worlds.first import First
+from zerosim.worlds.first import FirstRanks
 from zerosim.worlds.local import spawn
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
@@ -113,7 +113,7 @@ def middle_and_range(ratios: Sequence[float]) -> dict[str, Any]:
 def time_steps(comm: Communicator, rounds: int) -> list[Timing] | None:
     """The timings of every stage on rank 0, None on the other rank."""
     with threadpool_limits(1):
-        alone = steps(plain(First(comm, 1), "ddp")) if comm.rank == 0 else None
+        alone = steps(plain(FirstRanks(comm, 1), "ddp")) if comm.rank == 0 else None
         together = {name: steps(plain(comm, name)) for name in STAGES}
         alone_seconds: list[float] = []
         seconds: dict[str, list[float]] = {name: [] for name in STAGES}

@@ -25,14 +25,14 @@ from zerosim.commands.output import (
 )
 from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError, ZerosimError
-from zerosim.report.carried_out import carried_out_document, described_values, show_carried_out
+from zerosim.report.collectives import collectives_document, described_values, show_collectives
 from zerosim.report.document import document
 from zerosim.report.progress import Live, Plain
 from zerosim.report.table import show_heading, show_outcome
 from zerosim.scenario import CollectiveScenario, Scenario, load, resolved
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Progress, Silent
-from zerosim.verdict.collectives import carry_out_on, programs_of
+from zerosim.verdict.collectives import programs_of, run_collectives_on
 from zerosim.verdict.outcome import Outcome
 from zerosim.verdict.run import run_on
 from zerosim.worlds.launcher import launched
@@ -178,10 +178,10 @@ def collective_job(scenario: CollectiveScenario, arguments: argparse.Namespace) 
     return Job(
         scenario,
         inputs_digest(scenario),
-        lambda world: carry_out_on(world, scenario, programs),
+        lambda world: run_collectives_on(world, scenario, programs),
         described_values(scenario),
-        show_carried_out,
-        carried_out_document,
+        show_collectives,
+        collectives_document,
     )
 
 

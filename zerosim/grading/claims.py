@@ -7,7 +7,7 @@ from typing import Any
 from zerosim.collectives import ALGORITHMS
 from zerosim.errors import ZerosimError
 from zerosim.grading.claim import Claim, Claims
-from zerosim.grading.stages import Training
+from zerosim.grading.stages import StageTrial
 from zerosim.proofs.proof import prove, roots, run
 from zerosim.proofs.subject import Subject, subject
 from zerosim.testing import LAWS, Law, LawBroken
@@ -88,7 +88,7 @@ def counted(size: int) -> str:
 
 def stage_claims(stage: str, step: Callable[..., Any]) -> Iterator[Claim]:
     """The bits of one process, and what the formulas say of bytes sent and kept."""
-    training = Training(stage, step)
+    training = StageTrial(stage, step)
     yield Claim("it trains to the bits of one process", training.first_difference)
     yield Claim("every rank sends the bytes of the formula", training.sent_otherwise)
     yield Claim("every rank keeps between steps what the stage says, and no more", training.kept_otherwise)

@@ -51,7 +51,7 @@ SIZES = (Tiny(1, (), 1), Tiny(2, (), 1), Tiny(2, (), 2), Tiny(2, (3,), 2), Tiny(
 
 
 @dataclass
-class Training:
+class StageTrial:
     """A learner's `step` in the place of that of `stage`; what came of it, once it has trained."""
 
     stage: str

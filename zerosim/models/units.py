@@ -106,6 +106,7 @@ class Unit:
 
         >>> from zerosim.models.mlp import mlp
         >>> unit = mlp(2, [], 1, "relu", "cross_entropy").units[0]
+        >>> import numpy as np
         >>> unit.views(np.arange(4.0))
         {'layers.0.weight': array([[0., 1.]]), 'layers.0.bias': array([2.])}
         """

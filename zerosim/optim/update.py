@@ -9,37 +9,17 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from zerosim.allocation import Array
+from zerosim.models.units import Unit
 from zerosim.numerics.precisions import Precision
 from zerosim.optim.optimizers import Hyperparameters, Optimizer, apply
 
 MASTER = "master"
 
 
-class Parameter(Protocol):
-    """A named tensor in a unit."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def count(self) -> int: ...
-
-
-class Unit(Protocol):
-    """What an update asks of a unit: where its parameters lie, and how many elements there are before any padding."""
-
-    @property
-    def count(self) -> int: ...
-    @property
-    def parameters(self) -> tuple[Parameter, ...]: ...
-
-
 @dataclass(frozen=True)
-class Schedule:
+class LearningRate:
     """The learning rate of each step: linear warm-up, then constant or half a cosine down to zero."""
 
     peak: float
@@ -50,7 +30,7 @@ class Schedule:
     def learning_rate(self, step: int) -> float:
         """Of step `step`, the first being 1.
 
-        >>> [Schedule(1.0, "cosine", warmup_steps=2, steps=6).learning_rate(step) for step in (1, 2, 4, 6)]
+        >>> [LearningRate(1.0, "cosine", warmup_steps=2, steps=6).learning_rate(step) for step in (1, 2, 4, 6)]
         [0.5, 1.0, 0.5, 0.0]
         """
         if step <= self.warmup_steps:
@@ -62,12 +42,12 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Rule:
+class UpdateRule:
     """How weights are updated: the optimizer, its settings, and in which precision."""
 
     optimizer: Optimizer
     hyperparameters: Hyperparameters
-    schedule: Schedule
+    schedule: LearningRate
     precision: Precision
     decays_biases: bool = True
 

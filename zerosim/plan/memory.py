@@ -30,7 +30,7 @@ MODEL_STATES: tuple[Kind, ...] = ("parameters", "gradients", "optimizer")
 
 
 @dataclass(frozen=True)
-class Precision:
+class BytesOfAParameter:
     """Bytes of a parameter, of its gradient, and of the optimizer's own fp32 copy of it."""
 
     parameter: int
@@ -39,8 +39,8 @@ class Precision:
 
 
 PRECISIONS = {
-    "mixed": Precision(parameter=2, gradient=2, master=4),
-    "fp32": Precision(parameter=4, gradient=4, master=0),
+    "mixed": BytesOfAParameter(parameter=2, gradient=2, master=4),
+    "fp32": BytesOfAParameter(parameter=4, gradient=4, master=0),
 }
 
 FP32_BYTES = 4

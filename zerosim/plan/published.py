@@ -20,7 +20,7 @@ MIXED_ADAM = per_parameter("mixed", 12)
 
 
 @dataclass(frozen=True)
-class Table:
+class PublishedTable:
     """A table as it was printed: all cells are text, and the first one says what a row is about."""
 
     title: str
@@ -56,7 +56,7 @@ def printed(value: Fraction) -> str:
     return f"{float(value):g}"
 
 
-def table1() -> Table:
+def table1() -> PublishedTable:
     """GB on each rank, Stages I / II / III.
 
     >>> table1().rows[1]
@@ -76,8 +76,8 @@ def table1() -> Table:
         )
         return " / ".join(printed(cut(total / GB)) for total in sums)
 
-    return Table(
-        "ZeRO paper, Table 1: GB of model states on each rank, Stages I / II / III",
+    return PublishedTable(
+        "ZeRO paper, PublishedTable 1: GB of model states on each rank, Stages I / II / III",
         ("ranks", "7.5B", "128B", "1T"),
         tuple(
             (
@@ -92,7 +92,7 @@ def table1() -> Table:
     )
 
 
-def table2() -> Table:
+def table2() -> PublishedTable:
     """The largest model whose states fit into 32 GB on each rank, for degrees of model parallelism.
 
     >>> table2().rows[1]
@@ -107,8 +107,8 @@ def table2() -> Table:
             return f"{printed(billions)}B"
         return f"{printed(truncated(billions / 1000, 1))}T"
 
-    return Table(
-        "ZeRO paper, Table 2: the largest model on ranks of 32 GB, 64 replicas",
+    return PublishedTable(
+        "ZeRO paper, PublishedTable 2: the largest model on ranks of 32 GB, 64 replicas",
         ("model parallelism", "ranks", *(STAGES[stage].title for stage in STAGES)),
         tuple(
             (str(degree), str(ranks * degree), *(cell(stage, degree) for stage in STAGES))
@@ -119,7 +119,7 @@ def table2() -> Table:
     )
 
 
-def playbook_8b() -> Table:
+def playbook_8b() -> PublishedTable:
     """GiB of each kind on each rank, for a model of 8.03 billion parameters on 8 ranks.
 
     >>> playbook_8b().rows[2]
@@ -133,7 +133,7 @@ def playbook_8b() -> Table:
         gibibytes = rounded(getattr(whole, kind) / GIB, 0)
         return printed(gibibytes / (ranks if kind in STAGES[stage].sharded else 1))
 
-    return Table(
+    return PublishedTable(
         "Ultra-scale playbook: GiB of model states per rank, 8.03B on 8 ranks, K = 8",
         ("", *kinds),
         tuple((STAGES[stage].title, *(cell(stage, kind) for kind in kinds)) for stage in STAGES),

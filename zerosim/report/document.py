@@ -25,7 +25,7 @@ def document(outcome: Outcome, world: dict[str, Any]) -> dict[str, Any]:
             "did_not_fit": [
                 {"stage": config.row.stage, "name": config.name, "needed_bytes": each.needed_bytes,
                  "allowed_bytes": each.allowed_bytes, "would_fit": each.would_fit}
-                for config, each in outcome.shortages
+                for config, each in outcome.did_not_fit
             ],
             "on_other_ranks": [
                 {"ranks": other.ranks, "name": other.name, "weights_sha256": other.weights_sha256}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from zerosim.report.memory_table import UNITS, Unit
+from zerosim.report.memory_table import UNITS, ByteUnit
 from zerosim.sharding import padded
 from zerosim.verdict.outcome import Outcome, RankMemory, StageOutcome
 
@@ -10,7 +10,7 @@ KEPT = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimiz
 """The kinds of what a rank keeps between steps, and what tables call them."""
 
 
-def common_unit(most_bytes: int) -> Unit:
+def common_unit(most_bytes: int) -> ByteUnit:
     """The unit in which `most_bytes` still has two digits before the point, for all figures beside it.
 
     >>> common_unit(309_696).name, common_unit(1_200_000).name, common_unit(10_000_000).name
@@ -19,7 +19,7 @@ def common_unit(most_bytes: int) -> Unit:
     return next((unit for unit in UNITS if most_bytes >= 10 * unit.size), UNITS[-1])
 
 
-def in_unit(count: int, unit: Unit) -> str:
+def in_unit(count: int, unit: ByteUnit) -> str:
     """
     >>> in_unit(68_912, common_unit(309_696))
     '68.9'

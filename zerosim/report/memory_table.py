@@ -10,7 +10,7 @@ from rich.text import Text
 
 from zerosim.plan.estimate import Estimate, Row
 from zerosim.plan.memory import ModelStates
-from zerosim.plan.published import Table
+from zerosim.plan.published import PublishedTable
 from zerosim.report.grid import GAP, Column, show_grid, show_words
 from zerosim.stages import STAGES
 
@@ -32,7 +32,7 @@ PAGE_COLUMNS = 80
 BAR_COLUMNS = 56
 
 
-class Unit(NamedTuple):
+class ByteUnit(NamedTuple):
     """A unit and its binary sister, for tables whose largest figure is `least` bytes or more."""
 
     least: int
@@ -44,10 +44,10 @@ class Unit(NamedTuple):
 
 
 UNITS = (
-    Unit(10**14, "TB", 10**12, "TiB", 2**40, "TB = 10^12 bytes, TiB = 2^40 bytes."),
-    Unit(10**9, "GB", 10**9, "GiB", 2**30, "GB = 10^9 bytes, GiB = 2^30 bytes."),
-    Unit(10**6, "MB", 10**6, "MiB", 2**20, "MB = 10^6 bytes, MiB = 2^20 bytes."),
-    Unit(0, "kB", 10**3, "KiB", 2**10, "kB = 10^3 bytes, KiB = 2^10 bytes."),
+    ByteUnit(10**14, "TB", 10**12, "TiB", 2**40, "TB = 10^12 bytes, TiB = 2^40 bytes."),
+    ByteUnit(10**9, "GB", 10**9, "GiB", 2**30, "GB = 10^9 bytes, GiB = 2^30 bytes."),
+    ByteUnit(10**6, "MB", 10**6, "MiB", 2**20, "MB = 10^6 bytes, MiB = 2^20 bytes."),
+    ByteUnit(0, "kB", 10**3, "KiB", 2**10, "kB = 10^3 bytes, KiB = 2^10 bytes."),
 )
 
 
@@ -65,7 +65,7 @@ def show_estimate(console: Console, estimate: Estimate) -> None:
     show_notes(console, [unit.legend, *estimate.notes])
 
 
-def show_published(console: Console, table: Table) -> None:
+def show_published(console: Console, table: PublishedTable) -> None:
     """A published table, and how its authors rounded it."""
     first, *others = table.columns
     show_title(console, table.title)
@@ -89,7 +89,7 @@ def show_notes(console: Console, notes: Sequence[str]) -> None:
     console.print()
 
 
-def bytes_columns(rows: Sequence[Row], unit: Unit) -> list[Column]:
+def bytes_columns(rows: Sequence[Row], unit: ByteUnit) -> list[Column]:
     """Each kind and the sum in `unit`, the sum in its binary sister, and the formula of the sum."""
 
     def column(name: str, counts: Sequence[Fraction]) -> Column:

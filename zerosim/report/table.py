@@ -30,7 +30,7 @@ from zerosim.report.figures import (
     three_digits,
 )
 from zerosim.report.grid import Column, fitting, show_grid, show_words
-from zerosim.report.memory_table import Unit
+from zerosim.report.memory_table import ByteUnit
 from zerosim.stages import STAGES
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.outcome import Outcome, StageOutcome
@@ -60,7 +60,7 @@ def show_outcome(console: Console, outcome: Outcome, *, verbose: bool = False, t
         show_legend(console, outcome)
         if verbose:
             show_details(console, outcome, timed=timed)
-    for config, shortage in outcome.shortages:
+    for config, shortage in outcome.did_not_fit:
         show_words(console, f"{config.name} does not fit: {shortage}")
     show_skipped(console, outcome)
     for stage in outcome.stages:
@@ -138,7 +138,7 @@ def kept(outcome: Outcome, stage: StageOutcome, kind: str) -> str:
     return f"{WRONG * wrong}{three_digits(count / outcome.model.count)}"
 
 
-def peak_unit(outcome: Outcome) -> Unit:
+def peak_unit(outcome: Outcome) -> ByteUnit:
     return common_unit(max(fullest(stage).peak_bytes["total"] for stage in outcome.stages))
 
 

@@ -32,7 +32,7 @@ from zerosim.scenario.rules import (
     word_or_number,
 )
 
-STAGES = ("ddp", "zero1", "zero2", "zero3")
+STAGE_KEYS = ("ddp", "zero1", "zero2", "zero3")
 ACCUMULATIONS = ("boundary", "micro_batch")
 DTYPES = ("weights", "fp32")
 REDUCTIONS = ("reduce_scatter", "all_reduce")
@@ -92,7 +92,7 @@ class Train:
 
 @dataclass(frozen=True)
 class Parallel:
-    stages: tuple[str, ...] = choices(STAGES, STAGES)
+    stages: tuple[str, ...] = choices(STAGE_KEYS, STAGE_KEYS)
     order: str = choice("ring", ("ring", "rank", "tree", "exact"))
     units: str | tuple[tuple[int, ...], ...] = groups()
     accumulation: str = choice("boundary", ACCUMULATIONS)
@@ -109,7 +109,7 @@ class Variant:
     """A row of its own in the comparison: a stage, with some keys of [parallel] set otherwise."""
 
     name: str = text("")
-    stage: str = choice("zero3", STAGES)
+    stage: str = choice("zero3", STAGE_KEYS)
     units: str | tuple[tuple[int, ...], ...] | None = maybe_groups()
     accumulation: str | None = maybe_choice(ACCUMULATIONS)
     accumulate_dtype: str | None = maybe_choice(DTYPES)
@@ -147,7 +147,7 @@ class Check:
     test_accuracy: float = number(0.0, at_least=0, below=1)
     same_bits_on: tuple[int, ...] = integers((), at_least=1)
     """Other numbers of ranks, to train on as well: the weights must come out the same."""
-    does_not_fit: tuple[str, ...] = subset(STAGES)
+    does_not_fit: tuple[str, ...] = subset(STAGE_KEYS)
     """The stages that must fail under the memory limit."""
     same_weights: bool | None = maybe()
     """Whether all rows must end with the same weights, or must not."""

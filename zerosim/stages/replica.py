@@ -17,7 +17,7 @@ from zerosim.autograd.tape import Tape, Total
 from zerosim.comm import Communicator, Payload
 from zerosim.models.units import Unit
 from zerosim.optim.scaling import square_sum
-from zerosim.optim.update import MASTER, Rule
+from zerosim.optim.update import MASTER, UpdateRule
 from zerosim.sharding import Layout, split
 from zerosim.stages.state import TrainingState
 
@@ -90,7 +90,7 @@ class Replica:
     units: Sequence[Unit]
     loss_name: str
     tape: Tape
-    rule: Rule
+    rule: UpdateRule
     reduction: Reduction
     collectives: Collectives
     publishing: Publishing

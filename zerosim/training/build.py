@@ -9,7 +9,7 @@ from zerosim.comm import Communicator
 from zerosim.instruments.observed import Observed
 from zerosim.models.mlp import initial
 from zerosim.models.units import Unit
-from zerosim.reference import Alone, Arithmetic
+from zerosim.reference import Arithmetic, Reference
 from zerosim.stages.adding import widening
 from zerosim.stages.gathering import KeptUntilBackward, Prefetched, WhenUsed
 from zerosim.stages.publishing import PUBLISHING
@@ -68,9 +68,9 @@ def gathering(config: Config, second_channel: Communicator | None) -> Gathering:
     return WhenUsed() if config.row.parallel.reshard_after_forward else KeptUntilBackward()
 
 
-def reference(config: Config) -> Alone:
+def reference(config: Config) -> Reference:
     """The same training in one process."""
-    return Alone(
+    return Reference(
         model=config.model,
         initial=initial_weights(config),
         rule=config.rule,

@@ -11,7 +11,7 @@ from zerosim.numerics.orders import ORDERS, Order
 from zerosim.numerics.precisions import PRECISIONS, Precision
 from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
 from zerosim.optim.scaling import INITIAL_SCALE, Scaling
-from zerosim.optim.update import Rule, Schedule
+from zerosim.optim.update import LearningRate, UpdateRule
 from zerosim.scenario.row import Row
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.adding import ADDITIONS, Addition
@@ -107,13 +107,13 @@ class Config:
         return published and self.precision.mixed
 
     @cached_property
-    def rule(self) -> Rule:
+    def rule(self) -> UpdateRule:
         """One optimizer step, on any stretch of a unit."""
         train = self.row.train
-        return Rule(
+        return UpdateRule(
             OPTIMIZERS[train.optimizer],
             Hyperparameters(train.learning_rate, train.betas, train.epsilon, train.momentum, train.weight_decay),
-            Schedule(train.learning_rate, train.schedule, train.warmup_steps, train.steps),
+            LearningRate(train.learning_rate, train.schedule, train.warmup_steps, train.steps),
             self.precision,
             train.decay_biases,
         )

@@ -31,7 +31,7 @@ from zerosim.training.comparison import Checker, Fingerprint, disagreement, fing
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement, MemoryFigures, TrafficCounts
-from zerosim.worlds.first import First
+from zerosim.worlds.first import FirstRanks
 from zerosim.worlds.objects import gather_objects
 from zerosim.worlds.world import World
 
@@ -93,9 +93,9 @@ def train_on(comm: Communicator, run: Run, config: Config, ranks: int) -> Measur
     """Train one row on the first `ranks` ranks alone, compared with nothing; on rank 0."""
     if comm.rank >= ranks:
         return None
-    second = None if run.second_channel is None else First(run.second_channel, ranks)
+    second = None if run.second_channel is None else FirstRanks(run.second_channel, ranks)
     run = replace(run, keep_weights=False, second_channel=second)
-    return train(First(comm, ranks), run, config.on(ranks), f"{config.name} on {ranks}", None)
+    return train(FirstRanks(comm, ranks), run, config.on(ranks), f"{config.name} on {ranks}", None)
 
 
 def train_alone(comm: Communicator, run: Run, config: Config) -> list[Fingerprint]:

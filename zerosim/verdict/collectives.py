@@ -1,6 +1,6 @@
 """A scenario of collectives in a world: carry out its programs, and see whether what was claimed is so.
 
-`carry_out` is the program of every rank, in the local world and under MPI alike.
+`run_collectives` is the program of every rank, in the local world and under MPI alike.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from zerosim.worlds.world import World
 
 
 @dataclass(frozen=True)
-class Program:
+class PreparedProgram:
     """What each rank carries out, one after the other, on all tensors at once or on each by itself."""
 
     name: str
@@ -35,7 +35,7 @@ class Program:
 class ProgramOutcome:
     """What a program left on every rank (None where that rank gets nothing), and what it sent."""
 
-    program: Program
+    program: PreparedProgram
     results: list[Array | None]
     sent_bytes: list[int]
     messages: list[int]
@@ -51,7 +51,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class CarriedOut:
+class CollectivesOutcome:
     """All that a scenario of collectives found out, on rank 0."""
 
     scenario: CollectiveScenario
@@ -63,10 +63,10 @@ class CarriedOut:
         return all(finding.holds for finding in self.findings)
 
 
-def programs_of(scenario: CollectiveScenario) -> list[Program]:
+def programs_of(scenario: CollectiveScenario) -> list[PreparedProgram]:
     """The scenario's programs, every call looked up; raises `ScenarioError` at a call that is nothing."""
     return [
-        Program(
+        PreparedProgram(
             each.name or " + ".join(each.calls),
             tuple(
                 fitting(look_up(scenario, call, ("program", p, "calls", c)), scenario, each.bucket)
@@ -108,14 +108,16 @@ def look_up(scenario: CollectiveScenario, call: str, path: tuple[str | int, ...]
     return found
 
 
-def carry_out_on(world: World, scenario: CollectiveScenario, programs: Sequence[Program]) -> CarriedOut | None:
+def run_collectives_on(
+    world: World, scenario: CollectiveScenario, programs: Sequence[PreparedProgram]
+) -> CollectivesOutcome | None:
     """On every rank of `world`; what was found in the process that has rank 0, None in others."""
-    return world.run(lambda comm: carry_out(comm, scenario, programs))[0]
+    return world.run(lambda comm: run_collectives(comm, scenario, programs))[0]
 
 
-def carry_out(
-    comm: Communicator, scenario: CollectiveScenario, programs: Sequence[Program]
-) -> CarriedOut | None:
+def run_collectives(
+    comm: Communicator, scenario: CollectiveScenario, programs: Sequence[PreparedProgram]
+) -> CollectivesOutcome | None:
     """As one of the ranks of `comm`; what was found on rank 0, None on the others."""
     outcomes = []
     for program in programs:
@@ -128,7 +130,7 @@ def carry_out(
             outcomes.append(ProgramOutcome(program, results, sent_bytes, messages))
     if comm.rank != 0:
         return None
-    return CarriedOut(scenario, outcomes, list(findings(scenario, outcomes)))
+    return CollectivesOutcome(scenario, outcomes, list(findings(scenario, outcomes)))
 
 
 def tensors_of(scenario: CollectiveScenario, rank: int) -> list[Array]:
@@ -142,7 +144,7 @@ def tensors_of(scenario: CollectiveScenario, rank: int) -> list[Array]:
     return [random.standard_normal(length).astype(values.dtype) for length in values.lengths]
 
 
-def perform(comm: Communicator, program: Program, tensors: Sequence[Array]) -> Array | None:
+def perform(comm: Communicator, program: PreparedProgram, tensors: Sequence[Array]) -> Array | None:
     """All calls of the program; then what this rank has of the last one's result, flat."""
     buckets = [np.concatenate(tensors)] if program.bucket == "all" else [tensor.copy() for tensor in tensors]
     for bucket in buckets:
@@ -221,7 +223,7 @@ def moved_chunks(
     )
 
 
-def chunk_numbers(program: Program, lengths: Sequence[int], ranks: int) -> Array:
+def chunk_numbers(program: PreparedProgram, lengths: Sequence[int], ranks: int) -> Array:
     """The number of the chunk in which each element is added."""
     buckets = [sum(lengths)] if program.bucket == "all" else lengths
     return np.concatenate([

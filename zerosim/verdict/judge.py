@@ -11,7 +11,7 @@ from zerosim.stages import STAGES
 from zerosim.training.config import Config
 from zerosim.training.measurement import Measurement, MemoryFigures, TrafficCounts
 from zerosim.verdict.diagnosis import Divergence, orders_of_addition
-from zerosim.verdict.outcome import RankMemory, RankTraffic, RowOutcome, Shortage, StageOutcome
+from zerosim.verdict.outcome import DoesNotFit, RankMemory, RankTraffic, RowOutcome, StageOutcome
 
 
 def judged(measured: Measurement, divergence: Divergence | None) -> StageOutcome:
@@ -38,10 +38,10 @@ def judged(measured: Measurement, divergence: Divergence | None) -> StageOutcome
     )
 
 
-def shortage(config: Config) -> Shortage:
+def what_it_needs(config: Config) -> DoesNotFit:
     """What a row that did not fit would need, and which stages would do."""
     allowed = config.row.memory_limit_mb * 10**6
-    return Shortage(
+    return DoesNotFit(
         resting_bytes(config).total, allowed, [stage for stage in STAGES if would_fit(config.by(stage), allowed)]
     )
 

@@ -79,7 +79,7 @@ class RankMemory:
 
 
 @dataclass(frozen=True)
-class Shortage:
+class DoesNotFit:
     """A stage's model states did not fit under the limit that the run had set on each rank."""
 
     needed_bytes: int
@@ -162,7 +162,7 @@ class RowOutcome:
 
     config: Config
     trained: StageOutcome | None
-    shortage: Shortage | None = None
+    did_not_fit: DoesNotFit | None = None
     on_other_ranks: tuple[OtherRanks, ...] = ()
 
     @property
@@ -170,7 +170,7 @@ class RowOutcome:
         """Each check of this row that did not hold, in words."""
         claims = self.config.row.claims
         if self.trained is None:
-            return [] if claims.does_not_fit else [str(self.shortage)]
+            return [] if claims.does_not_fit else [str(self.did_not_fit)]
         return [
             *faults(self.trained),
             *(["fits after all"] if claims.does_not_fit else []),
@@ -201,9 +201,9 @@ class Outcome:
         return [row.trained for row in self.rows if row.trained is not None]
 
     @property
-    def shortages(self) -> list[tuple[Config, Shortage]]:
+    def did_not_fit(self) -> list[tuple[Config, DoesNotFit]]:
         """The rows that did not fit, and what they needed."""
-        return [(row.config, row.shortage) for row in self.rows if row.shortage is not None]
+        return [(row.config, row.did_not_fit) for row in self.rows if row.did_not_fit is not None]
 
     @property
     def on_other_ranks(self) -> list[OtherRanks]:

@@ -6,7 +6,7 @@ from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement
 from zerosim.training.run import Progress, Run, alike_everywhere, measure
 from zerosim.verdict.diagnosis import Divergence, first_divergence
-from zerosim.verdict.judge import compared_with_each_other, judged, shortage
+from zerosim.verdict.judge import compared_with_each_other, judged, what_it_needs
 from zerosim.verdict.outcome import OtherRanks, Outcome, RowOutcome
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import World
@@ -53,6 +53,6 @@ def measure_and_judge(comm: Communicator, run: Run) -> Outcome | None:
 def row_outcome(measured: Measurement, divergence: Divergence | None) -> RowOutcome:
     """What a row came to, on all numbers of ranks on which it was trained."""
     if not measured.fits:
-        return RowOutcome(measured.config, None, shortage(measured.config))
+        return RowOutcome(measured.config, None, what_it_needs(measured.config))
     elsewhere = [OtherRanks(ranks, judged(each, None)) for ranks, each in measured.on_other_ranks.items() if each.fits]
     return RowOutcome(measured.config, judged(measured, divergence), None, tuple(elsewhere))

@@ -3,11 +3,11 @@
 from zerosim.comm import Communicator
 
 
-class First:
+class FirstRanks:
     """Ranks 0 … size − 1 of `comm`, for a program that only they run: a rank among fewer, whose messages are the same.
 
     >>> from zerosim.worlds.local import spawn
-    >>> spawn(lambda comm: First(comm, 2).size if comm.rank < 2 else None, ranks=3)
+    >>> spawn(lambda comm: FirstRanks(comm, 2).size if comm.rank < 2 else None, ranks=3)
     [2, 2, None]
     """
 

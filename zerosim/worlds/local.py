@@ -20,7 +20,7 @@ from zerosim.errors import CollectiveError, Deadlock
 from zerosim.worlds.delivery import check_into, check_match, check_payload, check_rank, deliver
 from zerosim.worlds.world import Result, counted
 
-Program = Callable[[Communicator], Any]
+RankProgram = Callable[[Communicator], Any]
 Sends = Literal["buffered", "rendezvous"]
 
 SHOWN_RANKS = 8
@@ -34,7 +34,7 @@ class StillRunning(Deadlock):
 
 
 def spawn(
-    program: Program, ranks: int, *, seed: int = 0, sends: Sends = "buffered", limit_seconds: float | None = None
+    program: RankProgram, ranks: int, *, seed: int = 0, sends: Sends = "buffered", limit_seconds: float | None = None
 ) -> list[Any]:
     """What `program(comm)` returned on each of `ranks` ranks, as a list in rank order.
 
@@ -116,7 +116,7 @@ class _World:
         self.ended = False
         self.done = threading.Event()
 
-    def run(self, program: Program, limit_seconds: float | None) -> list[Any]:
+    def run(self, program: RankProgram, limit_seconds: float | None) -> list[Any]:
         for turn in self.turns:
             turn.acquire()
         for rank in range(self.size):
@@ -144,7 +144,7 @@ class _World:
             if deadline is not None and time.monotonic() > deadline:
                 raise StillRunning(f"rank {self.running} still ran after {limit_seconds:g} s: does its program end?")
 
-    def _live(self, rank: int, program: Program) -> None:
+    def _live(self, rank: int, program: RankProgram) -> None:
         self.turns[rank].acquire()
         try:
             if self.failure is None:

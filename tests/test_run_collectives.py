@@ -9,13 +9,13 @@ from zerosim.commands.run import local_world
 from zerosim.errors import Deadlock, ScenarioError
 from zerosim.scenario import CollectiveScenario, load
 from zerosim.scenario.collective import Program
-from zerosim.verdict.collectives import carry_out_on, programs_of
+from zerosim.verdict.collectives import programs_of, run_collectives_on
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 
 
 def found_by(scenario):
-    return carry_out_on(local_world(scenario), scenario, programs_of(scenario))
+    return run_collectives_on(local_world(scenario), scenario, programs_of(scenario))
 
 
 def carried_out(name, *overrides):

@@ -10,7 +10,7 @@ from zerosim.report.document import plain
 from zerosim.report.figures import plural
 from zerosim.report.grid import Column, show_grid, show_words
 from zerosim.scenario import CollectiveScenario, resolved
-from zerosim.verdict.collectives import CarriedOut, spread
+from zerosim.verdict.collectives import CollectivesOutcome, spread
 
 SCHEMA = "zerosim.collective/1"
 
@@ -23,7 +23,7 @@ def described_values(scenario: CollectiveScenario) -> str:
     return f"{' + '.join(f'{length:,}' for length in lengths)} {kind} {values.dtype} on each rank"
 
 
-def show_carried_out(console: Console, outcome: CarriedOut) -> None:
+def show_collectives(console: Console, outcome: CollectivesOutcome) -> None:
     """A row a program, a sentence for each claim and what was seen, the verdict."""
     names = [program.program.name for program in outcome.programs]
     show_grid(console, names, [
@@ -56,7 +56,7 @@ def held(count: int) -> str:
     return "what was claimed holds" if count == 1 else f"{'both' if count == 2 else f'all {count}'} claims hold"
 
 
-def carried_out_document(outcome: CarriedOut, world: dict[str, Any]) -> dict[str, Any]:
+def collectives_document(outcome: CollectivesOutcome, world: dict[str, Any]) -> dict[str, Any]:
     """The same as data."""
     found: dict[str, Any] = plain(
         {
