@@ -118,7 +118,7 @@ def test_what_is_sound_is_no_fault(tmp_path):
 
 
 def test_an_exception_is_caught(tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "conclusion", planted(IndexError("index 7 is out of range")))
+    monkeypatch.setattr(table, "show_conclusion", planted(IndexError("index 7 is out of range")))
     assert judge.judge(SMALL, tmp_path).kind == "exit 3: IndexError: index n is out of range"
 
 

@@ -130,10 +130,10 @@ def test_what_rows_share_is_said_once_and_what_not_by_row(four):
     stage = four.stages[0]
     assert shared == (
         f"In all 4 rows: 4 steps, final loss {float(stage.losses[-1][0]):.4g}, test accuracy {stage.test:.2%}, "
-        f"weights SHA-256 {stage.weights_sha256[:12]}…")
+        f"weights SHA-256 {stage.weights_sha256[:12]}...")
     assert "Messages a step: 18 in DDP, Stage I and Stage II; 27 in Stage III" in lines
     other = shown(changed(four, 1, weights_sha256="0"))
-    assert f"Weights SHA-256: {stage.weights_sha256[:12]}… in DDP, Stage II and Stage III; 0 in Stage I" in other
+    assert f"Weights SHA-256: {stage.weights_sha256[:12]}... in DDP, Stage II and Stage III; 0 in Stage I" in other
     alike = shown(with_stages(four, four.stages[:2]))
     assert any(line.startswith("In both rows: ") and "messages a step 18" in line for line in alike)
 
@@ -249,7 +249,7 @@ def test_digests_on_other_ranks_are_named_where_rows_differ(four):
     lines = shown(replace(four, rows=[replace(row, on_other_ranks=(elsewhere(row.trained),)) for row in four.rows]))
     assert " 2 ranks  1  DDP" in lines
     assert " 2 ranks  2  Stage I, Stage II and Stage III" in lines
-    assert f" 4 ranks  {four.stages[0].weights_sha256[:12]}…" in lines
+    assert f" 4 ranks  {four.stages[0].weights_sha256[:12]}..." in lines
 
 
 FOUND = Divergence(

@@ -49,21 +49,17 @@ def test_an_answer_that_is_no_number_is_a_disagreement():
 # Planted in the networks: exactly the cases that they concern must disagree.
 
 
-def as_before_it_was_mended(self, unit, weights, x, kept):
+def as_before_it_was_mended(self, unit, operation, x, parameters):
     """The tape of a former day: in 16 bits it took x for what an activation had kept, and passed it on."""
-    views = unit.views(weights)
-    for layer in unit.layers:
-        for operation in layer.operations:
-            wide = self._widened(x)
-            y, keep = operation.forward(wide, *self._of(layer, operation, views), empty=np.empty)
-            kept.append(x if keep is wide else keep.astype(x.dtype))
-            x = kept[-1] if keep is y else y.astype(x.dtype)
-    return x
+    wide = self._widened(x)
+    y, keep = operation.forward(wide, *map(self._widened, parameters), empty=np.empty)
+    kept = x if keep is wide else keep.astype(x.dtype)
+    return kept if keep is y else y.astype(x.dtype), kept
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_activations_that_are_not_applied_in_16_bits_are_caught(monkeypatch, activation):
-    monkeypatch.setattr(Tape, "_play", as_before_it_was_mended)
+    monkeypatch.setattr(Tape, "_step_forward", as_before_it_was_mended)
     concerned = networks(activation=activation, dtypes=("bfloat16", "float16"))
     assert concerned <= different() <= networks(dtypes=("bfloat16", "float16")) - networks(activation="gelu") | BITS
 
@@ -100,17 +96,17 @@ def test_a_loss_or_its_gradient_a_thousandth_too_large_is_caught_in_float32(monk
 
 
 def test_float16_rounded_as_bfloat16_is_caught(monkeypatch):
-    monkeypatch.setattr(tape, "rounded", lambda array, dtype: array.astype(
+    monkeypatch.setattr(Tape, "_rounded", lambda self, array, dtype, owner: array.astype(
         ml_dtypes.bfloat16 if dtype == np.float16 else dtype).astype(dtype))
     assert different() == networks(dtypes=["float16"]) | {"float16 bits"}
 
 
 def test_rounding_towards_zero_is_caught(monkeypatch):
-    def truncated(array, dtype):
+    def truncated(self, array, dtype, owner):
         near = array.astype(dtype)
         return np.where(np.abs(near) > np.abs(array), np.nextafter(near, np.zeros_like(near)), near)
 
-    monkeypatch.setattr(tape, "rounded", truncated)
+    monkeypatch.setattr(Tape, "_rounded", truncated)
     assert different() >= BITS
 
 

@@ -95,9 +95,9 @@ def grouped(names: Sequence[str], figures: Sequence[str]) -> str:
 def short_digest(digest: str) -> str:
     """
     >>> short_digest("0123456789abcdef" * 4)
-    '0123456789ab…'
+    '0123456789ab...'
     """
-    return digest if len(digest) <= 12 else f"{digest[:12]}…"
+    return digest if len(digest) <= 12 else f"{digest[:12]}..."
 
 
 def fullest(stage: StageOutcome) -> RankMemory:

@@ -78,8 +78,10 @@ def with_next(units: Sequence[Unit], *, then: Sequence[Unit] = ()) -> Iterator[t
 
     >>> list(with_next("ab", then="cd")), list(with_next("ab"))
     ([('a', 'b'), ('b', 'c')], [('a', 'b'), ('b', None)])
+    >>> list(with_next("", then="c"))
+    []
     """
-    return zip(units, [*units[1:], next(iter(then), None)], strict=True)
+    return zip(units, [*units[1:], next(iter(then), None)], strict=False)
 
 
 @dataclass(eq=False)
