@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.oracles import answers, cases, ours
-from zerosim.autograd import ACTIVATIONS, LINEAR, LOSSES, Tape, operations, tape
+from zerosim.autograd import ACTIVATIONS, LINEAR, LOSSES, Tape, operations
 from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.optim.scaling import Scaling
 
