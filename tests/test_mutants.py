@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.exchange import exchange
 from tests.mutants.modules import mutated_modules
 from tests.mutants.mutations import mutants, sample
 
@@ -28,16 +29,30 @@ def once(a):
     while a:
         break
     return a
+
+
+LIMIT = 3
+
+
+def limited():
+    return lambda a: min(a, LIMIT)
+
+
+limit = limited()
 '''
 ITS_TESTS = """
 import subprocess
 import sys
 
-from zerosim.tiny import larger
+from zerosim.tiny import larger, limit
 
 
 def test_larger():
     assert larger(1, 2) == larger(2, 1) == 2
+
+
+def test_limit():
+    assert limit(9) == 3
 
 
 def test_in_another_process():
@@ -125,6 +140,16 @@ def test_what_is_caught_what_survives_and_what_changes_nothing(tmp_path):
             caught: tests/test_tiny.py::test_in_another_process
         """,
         """
+            - LIMIT = 3
+            + LIMIT = 4
+            caught: tests/test_tiny.py::test_limit
+        """,
+        """
+            - return lambda a: min(a, LIMIT)
+            + return lambda a: max(a, LIMIT)
+            caught: tests/test_tiny.py::test_limit
+        """,
+        """
             - break
             + continue
             caught: tests/test_tiny.py::test_in_another_process (timeout)
@@ -185,6 +210,25 @@ def test_a_sample_depends_on_the_seed_and_the_lines_alone(tmp_path):
     assert len({mutant.line for mutant in first}) == 10
     there = sample({"moved.py": [replace(mutant, module="here.py") for mutant in moved]}, 10, "0")
     assert {mutant.key for mutant in there} == {mutant.key for mutant in first}
+
+
+def made(factor):
+    def times(number):
+        return number * factor
+
+    return times
+
+
+def test_code_is_exchanged_in_functions_made_before():
+    def plain(number):
+        return number + 1
+
+    twice = made(2)
+    source = Path(__file__).read_text(encoding="utf-8")
+    changed = source.replace("return number * factor", "return number - factor")
+    assert exchange(__file__, changed.replace("return number + 1", "return number + 5"))
+    assert (twice(10), made(3)(10), plain(10)) == (8, 7, 15)
+    assert not exchange(__file__, source.replace("return number * factor", "return number"))
 
 
 def test_every_module_gives_some(tmp_path):

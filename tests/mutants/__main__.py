@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import date
 from fnmatch import fnmatch
+from itertools import accumulate
 from pathlib import Path
 
+from tests.mutants.copying import copied, planted
 from tests.mutants.equivalent import FILE, Key, equivalents, stale
-from tests.mutants.judging import Test, copied, first_failure, planted
+from tests.mutants.judging import IMPORTS, CannotExchangeError, Test, collected, judged_anew
 from tests.mutants.learning import learned
 from tests.mutants.modules import mutated_modules
 from tests.mutants.mutations import Mutant, mutants, sample
@@ -53,40 +55,36 @@ def arguments() -> argparse.Namespace:
 
 
 def judged(
-    tree: Path, chosen: Sequence[Mutant], tests: Sequence[Test], reasons: dict[Key, str],
-    seconds: float, grace: float,
-) -> Iterator[Judged]:  # fmt: skip
+    tree: Path, chosen: Sequence[Mutant], tests: Sequence[Test], reasons: dict[Key, str], seconds: float, grace: float
+) -> Iterator[Judged]:
     """Each mutant with the first test that notices it."""
-    with copied(tree) as copy:
+    at_import = next(test.runs for test in tests if test.name == IMPORTS)
+    quick = sorted((test for test in tests if test.name != IMPORTS), key=lambda test: test.seconds)
+    with copied(tree) as copy, collected(copy) as judge:
         for mutant in chosen:
-            running = relevant(mutant, tests)
+            inside = mutant.begins > 0 and mutant.where not in at_import
+            running = [test for test in quick if mutant.where in test.runs]
+            if not inside:
+                running += elsewhere(mutant, quick)
             asked = affordable(running, seconds)
             with planted(copy, mutant):
-                caught_by = first_failure(copy, asked, grace) if asked else None
+                try:
+                    caught_by = (judge if inside else judged_anew)(copy, mutant, asked, grace)
+                except CannotExchangeError:
+                    caught_by = judged_anew(copy, mutant, asked, grace)
             yield Judged(mutant, caught_by, len(asked), len(running), reasons.get(mutant.key, ""))
 
 
-def relevant(mutant: Mutant, tests: Sequence[Test]) -> list[Test]:
-    """The tests that run the mutant's function, fastest first.
-
-    For a line that is executed on import these are the tests that run any function of the file, then all the others.
-    """
-    quick = sorted(tests, key=lambda test: test.seconds)
-    if mutant.begins:
-        return [test for test in quick if f"{mutant.module}:{mutant.begins}" in test.runs]
-    nearby = [test for test in quick if any(each.startswith(f"{mutant.module}:") for each in test.runs)]
-    return nearby + [test for test in quick if test not in nearby]
+def elsewhere(mutant: Mutant, tests: Sequence[Test]) -> list[Test]:
+    """The tests that do not run the mutant's function: first those that run another one of its file."""
+    others = [test for test in tests if mutant.where not in test.runs]
+    return sorted(others, key=lambda test: not any(each.startswith(f"{mutant.module}:") for each in test.runs))
 
 
 def affordable(tests: Sequence[Test], seconds: float) -> list[Test]:
     """As many of the tests, from the first, as take `seconds` together; the first in any case."""
-    taken, spent = [], 0.0
-    for test in tests:
-        if taken and spent + test.seconds > seconds:
-            break
-        taken.append(test)
-        spent += test.seconds
-    return taken
+    spent = accumulate(test.seconds for test in tests)
+    return [test for place, (test, total) in enumerate(zip(tests, spent, strict=True)) if total <= seconds or not place]
 
 
 def said(result: Judged) -> str:

@@ -30,6 +30,11 @@ class Mutant:
         """What it is known by when lines or files have moved."""
         return PurePosixPath(self.module).name, self.function, self.before, self.after
 
+    @property
+    def where(self) -> str:
+        """The function, as a trace names it."""
+        return f"{self.module}:{self.begins}"
+
     def __str__(self) -> str:
         within = f" {self.function}" if self.function else ""
         return f"{self.module}:{self.line}{within}\n    - {self.before}\n    + {self.after}"
