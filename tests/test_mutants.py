@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.exchange import exchange
+from tests.mutants.exchange import exchange, functions_by_file
 from tests.mutants.modules import mutated_modules
 from tests.mutants.mutations import mutants, sample
 
@@ -226,9 +226,10 @@ def test_code_is_exchanged_in_functions_made_before():
     twice = made(2)
     source = Path(__file__).read_text(encoding="utf-8")
     changed = source.replace("return number * factor", "return number - factor")
-    assert exchange(__file__, changed.replace("return number + 1", "return number + 5"))
+    here = functions_by_file()[__file__]
+    assert exchange(here, __file__, changed.replace("return number + 1", "return number + 5"))
     assert (twice(10), made(3)(10), plain(10)) == (8, 7, 15)
-    assert not exchange(__file__, source.replace("return number * factor", "return number"))
+    assert not exchange(here, __file__, source.replace("return number * factor", "return number"))
 
 
 def test_every_module_gives_some(tmp_path):

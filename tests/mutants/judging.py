@@ -4,6 +4,7 @@ Tests are collected once, and a fork of that process exchanges the code of the m
 that could notice. Where the change takes effect on import, pytest starts anew.
 """
 
+import gc
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from typing import Any, TextIO
 
 import pytest
 
-from tests.mutants.exchange import exchange
+from tests.mutants.exchange import exchange, functions_by_file
 from tests.mutants.forks import Lines, Tell, forked_pytest, kill
 from tests.mutants.mutations import Mutant
 
@@ -79,6 +80,8 @@ class Waiting(Telling):
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
+        self.functions = functions_by_file()
+        gc.freeze()  # forks need not copy what no collection touches
         self.tell("ready")
         for request in self.requests:
             path, names = json.loads(request)
@@ -96,7 +99,7 @@ class Waiting(Telling):
 
     def run(self, path: str, items: Sequence[pytest.Item]) -> None:
         """The tests, on the code that the file has now, to the first failure."""
-        if not exchange(path, Path(path).read_text(encoding="utf-8")):
+        if not exchange(self.functions[path], path, Path(path).read_text(encoding="utf-8")):
             self.tell("impossible")
             return
         for item, following in zip_longest(items, items[1:]):
