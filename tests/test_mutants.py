@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.choosing import Choice, affordable, promising
 from tests.mutants.exchange import exchange, functions_by_file
+from tests.mutants.judging import Known
 from tests.mutants.modules import mutated_modules
-from tests.mutants.mutations import mutants, sample
+from tests.mutants.mutations import Mutant, mutants, sample
 
 ROOT = Path(__file__).parents[1]
 TINY = '''
@@ -230,6 +232,32 @@ def test_code_is_exchanged_in_functions_made_before():
     assert exchange(here, __file__, changed.replace("return number + 1", "return number + 5"))
     assert (twice(10), made(3)(10), plain(10)) == (8, 7, 15)
     assert not exchange(here, __file__, source.replace("return number * factor", "return number"))
+
+
+def test_other_tests_come_before_more_cases_of_the_same():
+    tests = [Known(name, seconds, frozenset()) for name, seconds in
+             (("a[1]", 1), ("a[2]", 1.1), ("a[3]", 1.2), ("b", 2), ("c", 3), ("d", 9))]  # fmt: skip
+    asked = promising(tests)
+    assert [test.name for test in asked] == ["a[1]", "b", "a[2]", "c", "a[3]", "d"]
+    assert affordable(asked, 4.1) == asked[:3]
+    assert affordable(asked, 0.5) == asked[:1]
+    assert affordable([], 1) == []
+
+
+def test_what_takes_effect_on_import_is_shown_to_all_tests():
+    def mutant(begins):
+        return Mutant("m.py", 5, "f" if begins else "", begins, "before", "after", "")
+
+    tests = [
+        Known("imports", 1, frozenset({"m.py:7"})),
+        Known("runs_3", 3, frozenset({"m.py:3"})),
+        Known("runs_7", 2, frozenset({"m.py:7"})),
+        Known("runs_another", 1, frozenset({"n.py:3"})),
+    ]
+    choice = Choice(tests)
+    assert [test.name for test in choice.noticing(mutant(3))] == ["runs_3"]
+    assert [test.name for test in choice.noticing(mutant(7))] == ["runs_7", "runs_3", "runs_another"]
+    assert [test.name for test in choice.noticing(mutant(0))] == ["runs_7", "runs_3", "runs_another"]
 
 
 def test_every_module_gives_some(tmp_path):

@@ -5,7 +5,11 @@
     mutations    all the changes of a file, and a sample of them
     tracing      which functions a process runs
     learning     which tests run which functions, and how long each takes
-    judging      a copy of the tree, one mutant in it, and the first test that fails
+    choosing     which tests are asked about a mutant
+    copying      a copy of the tree, and one mutant in it
+    forks        pytest in a fork, and what it tells
+    exchange     new code for the functions that are there
+    judging      the first test that fails
     equivalent   mutants that change no behaviour, with the reason
     report       what came of it
 

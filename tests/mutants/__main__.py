@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import date
 from fnmatch import fnmatch
-from itertools import accumulate
 from pathlib import Path
 
+from tests.mutants.choosing import Choice, affordable
 from tests.mutants.copying import copied, planted
 from tests.mutants.equivalent import FILE, Key, equivalents, stale
-from tests.mutants.judging import IMPORTS, CannotExchangeError, Test, collected, judged_anew
+from tests.mutants.judging import CannotExchangeError, Known, collected, judged_anew
 from tests.mutants.learning import learned
 from tests.mutants.modules import mutated_modules
 from tests.mutants.mutations import Mutant, mutants, sample
@@ -55,17 +55,14 @@ def arguments() -> argparse.Namespace:
 
 
 def judged(
-    tree: Path, chosen: Sequence[Mutant], tests: Sequence[Test], reasons: dict[Key, str], seconds: float, grace: float
+    tree: Path, chosen: Sequence[Mutant], tests: Sequence[Known], reasons: dict[Key, str], seconds: float, grace: float
 ) -> Iterator[Judged]:
     """Each mutant with the first test that notices it."""
-    at_import = next(test.runs for test in tests if test.name == IMPORTS)
-    quick = sorted((test for test in tests if test.name != IMPORTS), key=lambda test: test.seconds)
+    choice = Choice(tests)
     with copied(tree) as copy, collected(copy) as judge:
         for mutant in chosen:
-            inside = mutant.begins > 0 and mutant.where not in at_import
-            running = [test for test in quick if mutant.where in test.runs]
-            if not inside:
-                running += elsewhere(mutant, quick)
+            inside = choice.takes_effect_later(mutant)
+            running = choice.noticing(mutant)
             asked = affordable(running, seconds)
             with planted(copy, mutant):
                 try:
@@ -73,18 +70,6 @@ def judged(
                 except CannotExchangeError:
                     caught_by = judged_anew(copy, mutant, asked, grace)
             yield Judged(mutant, caught_by, len(asked), len(running), reasons.get(mutant.key, ""))
-
-
-def elsewhere(mutant: Mutant, tests: Sequence[Test]) -> list[Test]:
-    """The tests that do not run the mutant's function: first those that run another one of its file."""
-    others = [test for test in tests if mutant.where not in test.runs]
-    return sorted(others, key=lambda test: not any(each.startswith(f"{mutant.module}:") for each in test.runs))
-
-
-def affordable(tests: Sequence[Test], seconds: float) -> list[Test]:
-    """As many of the tests, from the first, as take `seconds` together; the first in any case."""
-    spent = accumulate(test.seconds for test in tests)
-    return [test for place, (test, total) in enumerate(zip(tests, spent, strict=True)) if total <= seconds or not place]
 
 
 def said(result: Judged) -> str:

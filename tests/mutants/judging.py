@@ -25,7 +25,7 @@ SECONDS_TO_COLLECT = 120.0
 
 
 @dataclass(frozen=True)
-class Test:
+class Known:
     """A test that passes, what it takes, and the functions that it runs, as `file:line`."""
 
     name: str
@@ -109,7 +109,7 @@ class Waiting(Telling):
         self.tell("ended")
 
 
-Judge = Callable[[Path, Mutant, Sequence[Test], float], str | None]
+Judge = Callable[[Path, Mutant, Sequence[Known], float], str | None]
 """The first test that fails in the copy, where the mutant is; or that takes five times its time and `grace` seconds."""
 
 
@@ -127,7 +127,7 @@ def collected(copy: Path) -> Iterator[Judge]:
         if lines.next(SECONDS_TO_COLLECT) != "ready":
             raise RuntimeError("pytest collected no tests")
 
-        def judge(copy: Path, mutant: Mutant, tests: Sequence[Test], grace: float) -> str | None:
+        def judge(copy: Path, mutant: Mutant, tests: Sequence[Known], grace: float) -> str | None:
             print(json.dumps([str(copy / mutant.module), [test.name for test in tests]]), file=requests, flush=True)
             process = int(lines.next(SECONDS_TO_COLLECT) or "")
             try:
@@ -140,7 +140,7 @@ def collected(copy: Path) -> Iterator[Judge]:
         yield judge
 
 
-def judged_anew(copy: Path, mutant: Mutant, tests: Sequence[Test], grace: float) -> str | None:
+def judged_anew(copy: Path, mutant: Mutant, tests: Sequence[Known], grace: float) -> str | None:
     """The judge of any mutant."""
     names = [test.name for test in tests]
     files = list(dict.fromkeys(name.partition("::")[0] for name in names))
@@ -148,7 +148,7 @@ def judged_anew(copy: Path, mutant: Mutant, tests: Sequence[Test], grace: float)
         return first_failure(lines, tests, grace)
 
 
-def first_failure(lines: Lines, tests: Sequence[Test], grace: float) -> str | None:
+def first_failure(lines: Lines, tests: Sequence[Known], grace: float) -> str | None:
     """What `lines` tell of these tests."""
     seconds = {test.name: test.seconds for test in tests}
     current, limit = IMPORTS, SECONDS_TO_COLLECT

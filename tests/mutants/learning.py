@@ -10,7 +10,7 @@ import pytest
 
 from tests.mutants.copying import copied
 from tests.mutants.forks import Tell, forked_pytest
-from tests.mutants.judging import IMPORTS, Test
+from tests.mutants.judging import IMPORTS, Known
 
 SECONDS_FOR_A_TEST = 600.0
 
@@ -54,11 +54,11 @@ class Learner:
         self.passed = self.passed and not report.failed
 
 
-def learned(tree: Path, kept: Path) -> list[Test]:
+def learned(tree: Path, kept: Path) -> list[Known]:
     """Every test of the tree that passes while it is traced; from `kept`, if the tree has not changed since."""
     file = kept / f"{fingerprint(tree)}.json"
     if file.exists():
-        return [Test(name, seconds, frozenset(runs)) for name, seconds, runs in json.loads(file.read_text())]
+        return [Known(name, seconds, frozenset(runs)) for name, seconds, runs in json.loads(file.read_text())]
     with copied(tree) as copy:
         tests = list(traced(copy))
     kept.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def learned(tree: Path, kept: Path) -> list[Test]:
     return tests
 
 
-def traced(copy: Path) -> Iterator[Test]:
+def traced(copy: Path) -> Iterator[Known]:
     traces = copy.parent / "traces"
     traces.mkdir()
     with forked_pytest(copy, ["tests"], lambda tell: Learner(traces, tell), keep_bytecode=True) as lines:
@@ -77,7 +77,7 @@ def traced(copy: Path) -> Iterator[Test]:
             trace = traces / file_name(name)
             runs = frozenset(trace.read_text().split()) if trace.exists() else frozenset()
             if passed:
-                yield Test(name, seconds, runs)
+                yield Known(name, seconds, runs)
             else:
                 print(f"left out, since it fails while it is traced: {name}", flush=True)
     raise RuntimeError("the suite did not come to its end while it was traced")

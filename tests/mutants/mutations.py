@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from tests.mutants.operators import OPERATORS, Source
+from tests.mutants.operators import IMMATERIAL, OPERATORS, Source
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ def nodes(node: ast.AST, function: str, begins: int) -> Iterator[tuple[ast.AST, 
     if isinstance(node, ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
         return
     if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "Literal":
+        return
+    if isinstance(node, ast.keyword) and node.arg in IMMATERIAL:
         return
     yield node, function, begins
     if isinstance(node, ast.Raise):

@@ -61,6 +61,8 @@ STRINGS = {
     "buffers": "activations", "momentum": "variance", "variance": "momentum", "weights": "gradients",
 }  # fmt: skip
 SYMMETRIC = {"min", "max", "minimum", "maximum", "add", "multiply"}
+IMMATERIAL = {"encoding", "strict", "copy", "ensure_ascii"}
+"""Arguments by keyword that no result depends on, or only that of text."""
 
 
 def comparison(node: ast.AST, source: Source) -> Iterator[Edit]:
@@ -151,7 +153,7 @@ def call(node: ast.AST, source: Source) -> Iterator[Edit]:
                 assert between is not None
                 yield Edit(first.lineno, first.col_offset, second.end_col_offset, two + between[3] + one)
     for keyword in node.keywords:
-        if keyword.arg and keyword.lineno == keyword.end_lineno:
+        if keyword.arg and keyword.arg not in IMMATERIAL and keyword.lineno == keyword.end_lineno:
             yield without_argument(source, keyword)
     if callee == "copy" and not node.args and not node.keywords and one_line(node):
         yield replace(node, source.text(node.func.value))
