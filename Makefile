@@ -3,13 +3,14 @@
 # make oracles  ask PyTorch anew, in an environment of its own, what the suite has recorded, and compare
 # make fuzz     random scenarios, 500 in the local world and 60 under MPI; SEED=n COUNT=n MPI=n for some again
 # make lint     ruff and mypy --strict
+# make mutants  change one line at a time and see which test notices: SEED=1 COUNT=800 for others, and more
 # make clean    remove what the others made
 
 PYTHON ?= python3
 BIN := .venv/bin
 PROGRESS := $(shell test -t 2 && echo live || echo auto)
 
-.PHONY: run test oracles fuzz lint clean
+.PHONY: run test oracles fuzz lint mutants clean
 
 run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
@@ -27,6 +28,9 @@ fuzz: .venv/test
 lint: .venv/lint
 	$(BIN)/ruff check
 	$(BIN)/mypy
+
+mutants: .venv/test
+	$(BIN)/python -m tests.mutants --seed $(or $(SEED),0) --count $(or $(COUNT),400) --note docs/design
 
 clean:
 	rm -rf .venv .venv-torch build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -1,0 +1,96 @@
+"""What came of it: the note in `docs/design/`."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from tests.mutants.mutations import Mutant
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A mutant, the test that caught it, how many of the tests that run its function were asked, or why none can."""
+
+    mutant: Mutant
+    caught_by: str | None
+    asked: int
+    running: int
+    reason: str = ""
+
+    @property
+    def what(self) -> str:
+        if self.caught_by:
+            return "caught"
+        return "equivalent" if self.reason else "survivor"
+
+
+WHAT_THIS_IS = """\
+`make mutants` changes one line of the package at a time, in the modules that compute, count, compare and prove, and
+runs the tests that run this line's function, fastest first, until one fails. This page is what it wrote last: {count}
+mutants of {possible}, seed {seed}. Another seed takes others: `make mutants SEED=1 COUNT=800`.
+
+**The tool is our own**, `tests/mutants/`. Of the well-kept ones, `cosmic-ray` starts one command, the same for all
+mutants, without knowing which tests could notice each: minutes for every one that a suite with tests under `mpirun`
+does not catch early. `mutmut` knows, and forks; but it puts all mutants of a function side by side behind a dispatcher.
+That leaves out what is decided outside of functions (tables, constants, fields, defaults) and most that is decorated,
+and adds frames that hold arrays, which a ledger that follows the life of arrays counts. Here the changed file
+lies in a copy of the tree, where processes that tests start read it as well; and which test runs which function, in
+whatever process, is learned from one traced run. A test that takes five times what it took then, and ten seconds more,
+has caught its mutant: a timeout.
+
+Mutants that change no behaviour are named, with the reason, in `tests/mutants/equivalent.toml`, by the line and what
+becomes of it. They are judged like the others; one that is caught is no equivalent, and the tool says so.
+"""
+
+
+def note(results: Sequence[Judged], possible: int, seed: str, day: date) -> str:
+    """The page, in Markdown."""
+    return "\n".join([
+        f"# {day}: mutants", "", WHAT_THIS_IS.format(count=len(results), possible=f"{possible:,}", seed=seed),
+        *by_module(results), "", *by_catcher(results), "", *equivalent(results), "", *survivors(results), "",
+    ])  # fmt: skip
+
+
+def by_module(results: Sequence[Judged]) -> Iterator[str]:
+    yield "| module | mutants | caught | equivalent | survivors |"
+    yield "|---|---:|---:|---:|---:|"
+    for module in dict.fromkeys(each.mutant.module for each in results):
+        yield row(f"`{module}`", [each for each in results if each.mutant.module == module])
+    yield row("all", results)
+
+
+def row(title: str, results: Sequence[Judged]) -> str:
+    counts = Counter(each.what for each in results)
+    cells = [len(results), counts["caught"], counts["equivalent"], counts["survivor"]]
+    return f"| {title} | {' | '.join(map(str, cells))} |"
+
+
+def by_catcher(results: Sequence[Judged]) -> Iterator[str]:
+    """Which files of tests caught how many; which test caught which mutant is what the tool prints."""
+    caught = Counter(each.caught_by.partition("::")[0].split()[-1] for each in results if each.caught_by)
+    yield "Who caught them: " + ", ".join(f"`{file}` {count}" for file, count in caught.most_common()) + "."
+    timeouts = sum(each.caught_by is not None and each.caught_by.endswith("(timeout)") for each in results)
+    yield f"{timeouts} of them by a timeout."
+
+
+def equivalent(results: Sequence[Judged]) -> Iterator[str]:
+    yield "## Equivalent"
+    yield ""
+    for each in results:
+        if each.what == "equivalent":
+            yield f"- {described(each.mutant)}: {each.reason}"
+
+
+def survivors(results: Sequence[Judged]) -> Iterator[str]:
+    yield "## Survivors"
+    yield ""
+    found = [each for each in results if each.what == "survivor"]
+    for each in found:
+        yield f"- {described(each.mutant)} ({each.asked} of {each.running} tests asked)"
+    if not found:
+        yield "None."
+
+
+def described(mutant: Mutant) -> str:
+    return f"`{mutant.module}` {mutant.function or 'the module'}: `{mutant.before}` → `{mutant.after}`"
