@@ -48,7 +48,6 @@ clean:
 	$(BIN)/python -m pip install --quiet --editable '.[mpich,$*]'
 	touch $@
 
-# PyPI's torch for Linux brings CUDA; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu has one without.
 .venv-torch/torch:
 	$(PYTHON) -m venv .venv-torch
 	.venv-torch/bin/python -m pip install --quiet --no-compile torch==2.13.0 numpy ml_dtypes
