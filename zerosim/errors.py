@@ -18,7 +18,7 @@ class ScenarioError(ZerosimError):
 
 
 class LaunchError(ZerosimError):
-    """The launcher, the MPI library and the scenario do not agree on how many ranks there are."""
+    """The launcher, the MPI library, the scenario, and what the ranks have read do not go together."""
 
     exit_code = 2
 

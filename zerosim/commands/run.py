@@ -62,7 +62,6 @@ WIDTH = 80
 """Columns of what a run shows where nobody says: launchers pipe it to terminals that may have no more."""
 
 
-
 @dataclass(frozen=True)
 class Job:
     """A scenario made ready: what runs it in a world, and what is said of it before and after."""
@@ -251,7 +250,7 @@ def conclude(arguments: argparse.Namespace, job: Job, outcome: Any, world: World
 
 
 def write_weights(path: str, outcome: Outcome) -> None:
-    """The last stage's final weights as safetensors, a tensor for each parameter."""
+    """The final weights of the last row that was trained as safetensors, a tensor for each parameter."""
     weights = outcome.stages[-1].weights
     assert weights is not None
     tensors: dict[str, Array] = {}

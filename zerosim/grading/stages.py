@@ -99,10 +99,10 @@ class StageTrial:
         return None
 
     def outcome(self, tiny: Tiny) -> StageOutcome:
-        recipe = prepare(tiny.scenario(self.stage), samples())
+        experiment = prepare(tiny.scenario(self.stage), samples())
         try:
             with in_place_of(self.stage, self.checked):
-                outcome = run_locally(recipe, Silent())
+                outcome = run_locally(experiment, Silent())
         except Exception as error:
             error.add_note(str(tiny))
             raise

@@ -1,7 +1,7 @@
-"""SHA-256 of weights and optimizer state: how ranks compare what they hold with the reference without moving it.
+"""SHA-256 of what ranks hold: how they compare it with the reference, and with each other, without moving it.
 
-What is compared is a chunk of a unit, in C order and little-endian. Equal fingerprints stand
-for equal bytes, so +0 differs from −0 and one NaN from another.
+What is compared is a chunk of a unit, in C order and little-endian. Equal digests stand for equal bytes, so +0 differs
+from −0 and one NaN from another.
 """
 
 import hashlib

@@ -80,7 +80,7 @@ def show_table(console: Console, outcome: Outcome) -> None:
 
 
 def columns(outcome: Outcome, kinds: Sequence[str]) -> list[Column]:
-    """What else each stage is called, its bits and, where there were steps, what it sent, kept and held."""
+    """What else the stage of each row is called, its bits and, where there were steps, what it sent, kept and held."""
     stages = outcome.stages
     found = [
         Column("", [STAGES[stage.stage].also.partition(",")[0] for stage in stages]),

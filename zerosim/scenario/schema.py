@@ -222,7 +222,6 @@ class Scenario:
                 ("parallel", "order"), ("world", "ranks"), ("train", "micro_batches"),
             )
 
-
     def _check_rows(self) -> None:
         rows = self.names({})
         for key, given in (("volumes", self.check.volumes), ("messages", self.check.messages)):

@@ -1,6 +1,6 @@
 """How a stage carries out an order of addition: first over a rank's micro-batches, then over the ranks.
 
-`orders.ORDERS` declares the same orders for the reference; that both add alike is proved on symbols where there is an
+`numerics.orders.ORDERS` declares the same orders for the reference; that both add alike is proved on symbols where there is an
 order, and on numbers where there is none.
 """
 

@@ -1,4 +1,4 @@
-"""After a stage has trained: its model brought to rank 0, unit by unit, to be digested, tested and kept."""
+"""After a row has been trained: its model brought to rank 0, unit by unit, to be digested, tested and kept."""
 
 import hashlib
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from zerosim.training.batches import Batches
 
 @dataclass(frozen=True)
 class Final:
-    """What is left on rank 0 when a stage has trained."""
+    """What is left on rank 0 when a row has been trained."""
 
     weights_sha256: str
     optimizer_sha256: str

@@ -80,7 +80,7 @@ class RankMemory:
 
 @dataclass(frozen=True)
 class DoesNotFit:
-    """A stage's model states did not fit under the limit that the run had set on each rank."""
+    """A row's model states did not fit under the limit that the run had set on each rank."""
 
     needed_bytes: int
     allowed_bytes: int
