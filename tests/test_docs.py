@@ -22,6 +22,40 @@ def test_links_lead_somewhere(page):
     assert [t for t in targets if "://" not in t and not (page.parent / t).exists()] == []
 
 
+NOTATION = [
+    ([word.strip() for word in words.split(",")], re.findall(r"`([^`]+)`", places))
+    for words, places in re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", (ROOT / "docs/notation.md").read_text(), re.M)
+    if words != "word"
+]
+
+
+def texts_at(place):
+    """What is written in a file or a folder of the package, or else of the project."""
+    (path,) = [path for path in (ROOT / "zerosim" / place, ROOT / place) if path.exists()]
+    return " ".join(file.read_text() for file in ([path] if path.is_file() else sorted(path.glob("*.py")))).lower()
+
+
+def missing(words, places):
+    """Those of `words` that nothing at `places` mentions."""
+    written = " ".join(map(texts_at, places))
+    return [word for word in words if not re.search(rf"\b{word.replace(' ', '[ _]?')}", written)]
+
+
+@pytest.mark.parametrize(("words", "places"), NOTATION, ids=lambda value: value[0])
+def test_words_are_where_the_notation_says(words, places):
+    assert missing(words, places) == []
+
+
+def test_a_word_that_is_elsewhere_is_missed():
+    assert missing(["rank", "unit"], ["comm.py"]) == ["unit"]
+
+
+def test_every_folder_is_in_the_notation():
+    named = {place.split("/")[0] for _, places in NOTATION for place in places if "/" in place}
+    folders = {path.parent.name for path in ROOT.glob("zerosim/*/__init__.py")}
+    assert folders - named == {"bench", "commands"}
+
+
 def test_every_scenario_is_listed():
     listed = (ROOT / "scenarios" / "README.md").read_text()
     assert [p.name for p in ROOT.glob("scenarios/*.toml") if p.name not in listed] == []
