@@ -24,7 +24,8 @@ def test_links_lead_somewhere(page):
 
 NOTATION = [
     ([word.strip() for word in words.split(",")], re.findall(r"`([^`]+)`", places))
-    for words, places in re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", (ROOT / "docs/notation.md").read_text(), re.M)
+    for words, places in re.findall(
+        r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", (ROOT / "docs/notation.md").read_text(), re.MULTILINE)
     if words != "word"
 ]
 

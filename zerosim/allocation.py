@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Kind = Literal["parameters", "gradients", "optimizer", "activations", "buffers"]
+"""What an array is for."""
 
 
 class Allocator(Protocol):

@@ -5,16 +5,16 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from zerosim.allocation import Array
 from zerosim.errors import ScenarioError
 from zerosim.scenario.rules import shown
 from zerosim.scenario.schema import Scenario
 
-Array = npt.NDArray[Any]
 Fault = Callable[[str], ScenarioError]
 
 SOURCE = ("data", "source")

@@ -11,10 +11,11 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import get_args
 
 from zerosim.allocation import Kind
 
-KINDS: tuple[Kind, ...] = ("parameters", "gradients", "optimizer", "activations", "buffers")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(eq=False)

@@ -143,6 +143,11 @@ class Model:
         return next((unit.layers[0].index for unit in self.units if not unit.frozen), len(self.layers))
 
     @property
+    def backward_units(self) -> tuple[Unit, ...]:
+        """Those that backward goes through: last first, down to the lowest that is trained."""
+        return tuple(unit for unit in reversed(self.units) if unit.layers[-1].index >= self.lowest_trained)
+
+    @property
     def layers(self) -> tuple[Layer, ...]:
         """Of all units, in model order."""
         return tuple(layer for unit in self.units for layer in unit.layers)

@@ -12,18 +12,15 @@ The peak of parameters and gradients is reached in every run, to the byte; the o
 
 from itertools import pairwise
 
-import numpy as np
-
 from zerosim.allocation import Kind
 from zerosim.collectives import ALGORITHMS
 from zerosim.collectives.exact import EXPONENT_BYTES, LIMB_BYTES
-from zerosim.models.units import Layer, Model, Unit
-from zerosim.plan.resting import resting_bytes, unit_bytes
+from zerosim.models.units import Layer, Unit
+from zerosim.plan.resting import FLOAT_BYTES, resting_bytes, unit_bytes
 from zerosim.plan.traffic import NORM_BYTES, summed_bytes
 from zerosim.sharding import chunk_length, padded
 from zerosim.training.config import Config
 
-FLOAT_BYTES = np.dtype(np.float32).itemsize
 KEEPS_ITS_INPUT = "gelu"
 """The activation that keeps x for backward, beside y, which the next layer keeps; the others keep y."""
 
@@ -35,7 +32,7 @@ def peak_bounds(config: Config, *, copies_messages: bool = False) -> dict[Kind, 
         "gradients": gradients(config),
         "optimizer": resting_bytes(config).optimizer,
         "activations": activations(config),
-        "buffers": widened(config) + pending(config) + (messages(config) if copies_messages else 0),
+        "buffers": widened(config) + pending(config) + (message_copies(config) if copies_messages else 0),
     }
 
 
@@ -51,7 +48,7 @@ def parameters(config: Config) -> int:
     if "parameters" not in config.stage.sharded:
         return rests
     full = {unit: full_bytes(config, unit) for unit in config.model.units}
-    forward, backward = list(full), backward_units(config.model)
+    forward, backward = config.model.units, config.model.backward_units
     if parallel.prefetch:
         uses = forward + backward
         return rests + max([full[uses[0]], *(full[now] + full[next_] for now, next_ in pairwise(uses))])
@@ -66,16 +63,11 @@ def full_bytes(config: Config, unit: Unit) -> int:
     return padded(unit.count, config.ranks) * config.precision.weights.itemsize
 
 
-def backward_units(model: Model) -> list[Unit]:
-    """Last first, down to the lowest that is trained."""
-    return [unit for unit in reversed(model.units) if unit.layers[-1].index >= model.lowest_trained]
-
-
 def gradients(config: Config) -> int:
     """What the units that are done keep, and the one in work beside it."""
     done = resting_bytes(config).gradients if config.part_by_part else 0
     most = 0
-    for unit in backward_units(config.model):
+    for unit in config.model.backward_units:
         if unit.frozen:
             continue
         most = max(most, done + in_work(config, padded(unit.count, config.ranks)))
@@ -124,7 +116,7 @@ def activations(config: Config) -> int:
     The outputs of the model live as long as the step's own name for them. Below what is trained nothing is kept: a
     unit's inputs and outputs are all there is.
     """
-    count, rows = config.at_once, config.row.train.micro_batch
+    count, samples = config.at_once, config.row.train.micro_batch
     size, model = config.precision.weights.itemsize, config.model
     lowest = next((layer for layer in model.layers if layer.index == model.lowest_trained > 0), None)
     kept, most = lowest.inputs if lowest else 0, 0
@@ -136,7 +128,7 @@ def activations(config: Config) -> int:
             passing = max(first.inputs, last.outputs)
         work = max(work_elements(layer) for layer in unit.layers) * work_bytes(config)
         most = max(most, (kept + passing + model.outputs) * count * size + work)
-    return most * rows
+    return most * samples
 
 
 def kept_elements(config: Config, layer: Layer) -> int:
@@ -158,9 +150,9 @@ def widened(config: Config) -> int:
     """What one operation on 16-bit arrays has in 32 bits: what comes in, what it kept, weights or their gradients."""
     if not config.precision.mixed:
         return 0
-    rows = config.row.train.micro_batch
+    samples = config.row.train.micro_batch
     return FLOAT_BYTES * max(
-        max(rows * (layer.inputs + layer.outputs) + layer.count, 2 * rows * layer.outputs)
+        max(samples * (layer.inputs + layer.outputs) + layer.count, 2 * samples * layer.outputs)
         for layer in config.model.layers
     )
 
@@ -172,8 +164,8 @@ def pending(config: Config) -> int:
     return max((full_bytes(config, unit) for unit in config.model.units if not unit.frozen), default=0)
 
 
-def messages(config: Config) -> int:
-    """The most that copies of messages take, in a world that keeps them, one for each length, to use them again.
+def message_copies(config: Config) -> int:
+    """The most bytes that copies of messages take, in a world that keeps them, one for each length, to use them again.
 
     A collective ends on a rank only when all others have begun it, and so have received all of the one before: at most
     the messages of two collectives are on their way, and one is arriving.
@@ -200,14 +192,14 @@ def with_spare(length: int) -> int:
 
 def message_lengths(config: Config) -> tuple[set[int], set[int]]:
     """The lengths in bytes of all messages of a step, of what is prefetched apart from all others."""
-    row, ranks, weights = config.stage, config.ranks, config.precision.weights.itemsize
+    stage, ranks, weights = config.stage, config.ranks, config.precision.weights.itemsize
     trained = {chunk_length(unit.count, ranks) for unit in config.model.units if not unit.frozen}
     everything = {chunk_length(unit.count, ranks) for unit in config.model.units}
     reduced = {EXPONENT_BYTES, LIMB_BYTES} if config.addition.collective is None else {config.wire.itemsize}
-    sizes = reduced | {summed_bytes(config)} | ({weights} if row.publishes else set())
+    sizes = reduced | {summed_bytes(config)} | ({weights} if stage.publishes else set())
 
     norms = NORM_BYTES * sum(not unit.frozen for unit in config.model.units)
     loss_and_norms = {EXPONENT_BYTES, FLOAT_BYTES, LIMB_BYTES, norms}
     step = {length * size for length in trained for size in sizes} | loss_and_norms
-    gathered = {length * weights for length in everything} if row.gathers else set()
+    gathered = {length * weights for length in everything} if stage.gathers else set()
     return (step, gathered) if config.row.parallel.prefetch else (step | gathered, set())

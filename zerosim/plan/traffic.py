@@ -99,12 +99,10 @@ def broadcasts(trained: Iterable[Unit], ranks: int, element_bytes: int, rank: in
     return total
 
 
-def gathered(config: Config) -> list[Unit]:
+def gathered(config: Config) -> tuple[Unit, ...]:
     """The units whose weights Stage III gathers in a part, in forward and backward."""
-    units = list(config.model.units)
-    if not config.row.parallel.reshard_after_forward:
-        return units
-    return units + [unit for unit in units if unit.layers[-1].index >= config.model.lowest_trained]
+    again = config.model.backward_units if config.row.parallel.reshard_after_forward else ()
+    return config.model.units + again
 
 
 def volume(config: Config) -> float:

@@ -1,7 +1,7 @@
 """How a stage carries out an order of addition: first over a rank's micro-batches, then over the ranks.
 
-`numerics.orders.ORDERS` declares the same orders for the reference; that both add alike is proved on symbols where there is an
-order, and on numbers where there is none.
+`numerics.orders.ORDERS` declares the same orders for the reference; that both add alike is proved on symbols where
+there is an order, and on numbers where there is none.
 """
 
 from collections.abc import Callable

@@ -8,6 +8,8 @@ from zerosim.models.units import Unit
 from zerosim.optim.scaling import Scaling
 from zerosim.sharding import Layout, full, shard
 
+GRADIENT, ACCUMULATED = "gradient", "accumulated gradient"
+
 
 @dataclass(frozen=True)
 class Layouts:
@@ -51,6 +53,3 @@ class TrainingState:
         """What is kept of a unit's gradient, by the name that comparisons have for it."""
         found = {GRADIENT: self.gradients, ACCUMULATED: self.accumulated}
         return {name: held[unit] for name, held in found.items() if unit in held}
-
-
-GRADIENT, ACCUMULATED = "gradient", "accumulated gradient"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from zerosim.plan.memory import MODEL_STATES
-from zerosim.plan.peaks import messages, peak_bounds, would_fit
+from zerosim.plan.peaks import message_copies, peak_bounds, would_fit
 from zerosim.plan.resting import resting_bytes, unit_bytes
 from zerosim.plan.traffic import due, most_messages, volume
 from zerosim.stages import STAGES
@@ -94,7 +94,7 @@ def overweight(config: Config, figures: MemoryFigures) -> list[str]:
 def left_over(config: Config, figures: MemoryFigures) -> list[str]:
     """What is alive between steps although nothing needs it there: all but a world's copies of messages."""
     owners = [(kind, *each) for kind in ("activations", "buffers") for each in figures.owners[kind].items()]
-    allowed = {("buffers", "messages"): messages(config)} if figures.copies_messages else {}
+    allowed = {("buffers", "messages"): message_copies(config)} if figures.copies_messages else {}
     return [
         f"{held:,} B of {kind} for {owner} after the step"
         for kind, owner, held in owners if held > allowed.get((kind, owner), 0)

@@ -28,7 +28,7 @@ import mpi4py
 import numpy as np
 import numpy.typing as npt
 
-from zerosim.allocation import Allocator, allocate
+from zerosim.allocation import Allocator, Array, allocate
 from zerosim.comm import Communicator, Reduction
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, ZerosimError
 from zerosim.worlds.delivery import check_into, check_rank, deliver
@@ -39,7 +39,6 @@ from zerosim.worlds.world import Result, counted
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
 STARTING = 60.0  # seconds that ranks have for starting MPI, the first of them waiting for the last
