@@ -10,6 +10,7 @@ from zerosim.grading.claim import Claim, Claims
 from zerosim.grading.stages import StageTrial
 from zerosim.proofs.proof import prove, roots, run
 from zerosim.proofs.subject import Subject, subject
+from zerosim.report.figures import plural
 from zerosim.testing import LAWS, Law, LawBroken
 from zerosim.testing.law import Examined, under_examination
 
@@ -57,9 +58,9 @@ def unproved(examined: Subject) -> str | None:
     for size in RANKS:
         faults = prove(examined, size).faults
         if faults:
-            right = f"right on {counted(size - 1)}, but " if size > 1 else ""
+            right = f"right on {plural(size - 1, 'rank')}, but " if size > 1 else ""
             legend = "\n(g1 is what rank 1 brought, · what nobody wrote)" if "holds" in faults[0].what else ""
-            return f"{right}on {counted(size)}: {faults[0].what}{legend}"
+            return f"{right}on {plural(size, 'rank')}: {faults[0].what}{legend}"
     return None
 
 
@@ -78,12 +79,8 @@ def slow(examined: Subject) -> str | None:
         for root in roots(examined, size):
             rounds, enough = run(examined, size, size, root).rounds, (size - 1).bit_length()
             if rounds > enough:
-                return f"on {counted(size)} from root {root} it takes {rounds} rounds, where {enough} are enough"
+                return f"on {plural(size, 'rank')} from root {root} it takes {rounds} rounds, where {enough} are enough"
     return None
-
-
-def counted(size: int) -> str:
-    return f"{size} rank{'s' * (size > 1)}"
 
 
 def stage_claims(stage: str, step: Callable[..., Any]) -> Iterator[Claim]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from zerosim.data import Dataset
 from zerosim.errors import CollectiveError
+from zerosim.report.figures import plural
 from zerosim.report.table import divergence
 from zerosim.scenario import Check, Model, Parallel, Scenario, Train, World
 from zerosim.stages import STAGES
@@ -31,9 +32,7 @@ class Tiny:
 
     def __str__(self) -> str:
         layers = len(self.hidden) + 1
-        plural = [f"{n} {what}{'s' * (n > 1)}" for n, what in
-                  ((self.ranks, "rank"), (layers, "layer"), (self.steps, "step"))]
-        return f"on {', '.join(plural)}"
+        return f"on {plural(self.ranks, 'rank')}, {plural(layers, 'layer')}, {plural(self.steps, 'step')}"
 
     def scenario(self, stage: str) -> Scenario:
         """Two micro-batches of two samples on every rank, trained by `stage` and by one process."""

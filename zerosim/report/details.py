@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from zerosim.instruments.memory import KINDS
 from zerosim.report.figures import (
     KEPT,
     common_unit,
@@ -19,7 +20,7 @@ from zerosim.report.figures import (
 from zerosim.report.grid import Column, show_grid, show_words
 from zerosim.verdict.outcome import Outcome, RankMemory, StageOutcome
 
-HELD = ("parameters", "gradients", "optimizer", "activations", "buffers", "total")
+HELD = (*KINDS, "total")
 PEAK, FORMULA = "  at the peak", "  by formula"
 
 SENT = "P: bytes of all weights. N: ranks. A reduce-scatter and an all-gather of all weights are P (N−1)/N each."
