@@ -171,14 +171,16 @@ class Operation:
     backward: Callable[..., Array]
     parameters: tuple[str, ...] = ()
     gradients: Callable[..., None] | None = None
+    keeps_x: bool = False
+    """Whether x is what it keeps, which then lives beside y until backward."""
 
 
-LINEAR = Operation(linear, linear_backward, ("weight", "bias"), linear_gradients)
+LINEAR = Operation(linear, linear_backward, ("weight", "bias"), linear_gradients, keeps_x=True)
 
 ACTIVATIONS = {
     "relu": Operation(relu, relu_backward),
     "tanh": Operation(tanh, tanh_backward),
-    "gelu": Operation(gelu, gelu_backward),
+    "gelu": Operation(gelu, gelu_backward, keeps_x=True),
 }
 
 LOSSES: dict[str, Callable[..., tuple[Array, Array]]] = {

@@ -21,9 +21,6 @@ from zerosim.plan.traffic import NORM_BYTES, summed_bytes
 from zerosim.sharding import chunk_length, padded
 from zerosim.training.config import Config
 
-KEEPS_ITS_INPUT = "gelu"
-"""The activation that keeps x for backward, beside y, which the next layer keeps; the others keep y."""
-
 
 def peak_bounds(config: Config, *, copies_messages: bool = False) -> dict[Kind, int]:
     """Bytes of each kind."""
@@ -124,16 +121,16 @@ def activations(config: Config) -> int:
         first, last = unit.layers[0], unit.layers[-1]
         passing = first.inputs + last.outputs
         if last.index >= model.lowest_trained:
-            kept += sum(kept_elements(config, layer) for layer in unit.layers if layer is not model.layers[-1])
+            kept += sum(kept_elements(layer) for layer in unit.layers if layer is not model.layers[-1])
             passing = max(first.inputs, last.outputs)
         work = max(work_elements(layer) for layer in unit.layers) * work_bytes(config)
         most = max(most, (kept + passing + model.outputs) * count * size + work)
     return most * samples
 
 
-def kept_elements(config: Config, layer: Layer) -> int:
+def kept_elements(layer: Layer) -> int:
     """Of one sample, beyond the layer's input: its output and, where the activation keeps it, what goes in there."""
-    return layer.outputs * (2 if config.row.model.activation == KEEPS_ITS_INPUT else 1)
+    return layer.outputs * (1 + sum(operation.keeps_x for operation in layer.operations[1:]))
 
 
 def work_elements(layer: Layer) -> int:
