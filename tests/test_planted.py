@@ -207,6 +207,18 @@ def test_one_more_byte_of_gradients_fails_in_every_order_and_dtype(monkeypatch, 
     fails(outcome_of(stages=(name,), **keys), "of gradients, where")
 
 
+@pytest.mark.parametrize("keys", [
+    {}, {"prefetch": True}, {"reshard_after_forward": False}, {"frozen": (0,)}, {"frozen": (1,), "prefetch": True},
+    {"units": ((0, 1), (2,)), "reshard_after_forward": False}, {"publish": "updates", "precision": "bf16"},
+    {"gradients": "all_reduce", "reduce_dtype": "fp32", "precision": "fp16"},
+], ids=str)
+def test_model_states_reach_their_bound_at_the_peak(keys):
+    for stage in outcome_of(stages=ALL, **keys).stages:
+        for rank in stage.memory:
+            assert {kind: rank.peak_bytes[kind] for kind in rank.resting_bytes} == {
+                kind: rank.bound_bytes[kind] for kind in rank.resting_bytes}
+
+
 @pytest.mark.parametrize("kind", ["buffers", "activations"])
 @pytest.mark.parametrize("rank", [0, 2])
 def test_what_outlives_a_step_fails(monkeypatch, kind, rank):
