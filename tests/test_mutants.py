@@ -255,6 +255,7 @@ def test_what_takes_effect_on_import_is_shown_to_all_tests():
         return Mutant("m.py", 5, "f" if begins else "", begins, "before", "after", "")
 
     tests = [
+        Known("imports", 1, frozenset()),
         Known("imports", 1, frozenset({"m.py:7"})),
         Known("runs_3", 3, frozenset({"m.py:3"})),
         Known("runs_7", 2, frozenset({"m.py:7"})),

@@ -13,7 +13,7 @@ class Choice:
     """What was learned, and which tests have caught mutants of a file so far."""
 
     def __init__(self, tests: Sequence[Known]) -> None:
-        self.at_import = next(test.runs for test in tests if test.name == IMPORTS)
+        self.at_import = frozenset().union(*(test.runs for test in tests if test.name == IMPORTS))
         self.slowness = slowness([test for test in tests if test.name != IMPORTS])
         self.caught: Counter[tuple[str, str]] = Counter()
 
