@@ -193,6 +193,8 @@ def test_what_is_caught_what_survives_and_what_changes_nothing(tmp_path):
         ("a.b = c", {"pass"}),
         ("raise ValueError(1 + 1)", {"pass"}),
         ("assert a < b", set()),
+        ("if TYPE_CHECKING: f(a)", set()),
+        ("open(a, encoding='u1')", {"pass"}),
         ("é = 'é' if a else 'ü'", {"é = 'é' if True else 'ü'", "é = 'é' if False else 'ü'"}),
         ("a: Literal['weights'] = c < d", {"a: Literal['weights'] = c <= d"}),
     ],
