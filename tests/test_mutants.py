@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.choosing import Choice, affordable, promising
+from tests.mutants.choosing import Choice, affordable
 from tests.mutants.exchange import exchange, functions_by_file
 from tests.mutants.judging import Known
 from tests.mutants.modules import mutated_modules
@@ -193,6 +193,8 @@ def test_what_is_caught_what_survives_and_what_changes_nothing(tmp_path):
         ("a.b = c", {"pass"}),
         ("raise ValueError(1 + 1)", {"pass"}),
         ("assert a < b", set()),
+        ("if TYPE_CHECKING: f(a)", set()),
+        ("open(a, encoding='u1')", {"pass"}),
         ("é = 'é' if a else 'ü'", {"é = 'é' if True else 'ü'", "é = 'é' if False else 'ü'"}),
         ("a: Literal['weights'] = c < d", {"a: Literal['weights'] = c <= d"}),
     ],
@@ -234,14 +236,20 @@ def test_code_is_exchanged_in_functions_made_before():
     assert not exchange(here, __file__, source.replace("return number * factor", "return number"))
 
 
-def test_other_tests_come_before_more_cases_of_the_same():
-    tests = [Known(name, seconds, frozenset()) for name, seconds in
-             (("a[1]", 1), ("a[2]", 1.1), ("a[3]", 1.2), ("b", 2), ("c", 3), ("d", 9))]  # fmt: skip
-    asked = promising(tests)
+def test_other_tests_come_before_more_cases_of_the_same_and_what_has_caught_before_them():
+    names = {"a[1]": 1, "a[2]": 1.1, "a[3]": 1.2, "b": 2, "c": 3, "d": 9}
+    tests = [Known(name, seconds, frozenset({"m.py:3"})) for name, seconds in names.items()]
+    choice = Choice([Known("imports", 1, frozenset()), *tests])
+    mutant = Mutant("m.py", 5, "f", 3, "before", "after", "")
+    asked = choice.noticing(mutant)
     assert [test.name for test in asked] == ["a[1]", "b", "a[2]", "c", "a[3]", "d"]
     assert affordable(asked, 4.1) == asked[:3]
     assert affordable(asked, 0.5) == asked[:1]
     assert affordable([], 1) == []
+    for _ in range(9):
+        choice.remember(mutant, "d")
+    choice.remember(replace(mutant, module="n.py"), "c")
+    assert [test.name for test in choice.noticing(mutant)] == ["d", "a[1]", "b", "a[2]", "c", "a[3]"]
 
 
 def test_what_takes_effect_on_import_is_shown_to_all_tests():
@@ -249,6 +257,7 @@ def test_what_takes_effect_on_import_is_shown_to_all_tests():
         return Mutant("m.py", 5, "f" if begins else "", begins, "before", "after", "")
 
     tests = [
+        Known("imports", 1, frozenset()),
         Known("imports", 1, frozenset({"m.py:7"})),
         Known("runs_3", 3, frozenset({"m.py:3"})),
         Known("runs_7", 2, frozenset({"m.py:7"})),

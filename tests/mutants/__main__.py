@@ -69,6 +69,8 @@ def judged(
                     caught_by = (judge if inside else judged_anew)(copy, mutant, asked, grace)
                 except CannotExchangeError:
                     caught_by = judged_anew(copy, mutant, asked, grace)
+            if caught_by:
+                choice.remember(mutant, caught_by)
             yield Judged(mutant, caught_by, len(asked), len(running), reasons.get(mutant.key, ""))
 
 

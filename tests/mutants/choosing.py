@@ -2,45 +2,58 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, compress
+from operator import not_
 
 from tests.mutants.judging import IMPORTS, Known
 from tests.mutants.mutations import Mutant
 
 
 class Choice:
-    """What was learned, ready to choose from."""
+    """What was learned, and which tests have caught mutants of a file so far."""
 
     def __init__(self, tests: Sequence[Known]) -> None:
-        self.at_import = next(test.runs for test in tests if test.name == IMPORTS)
-        self.tests = promising([test for test in tests if test.name != IMPORTS])
+        self.at_import = frozenset().union(*(test.runs for test in tests if test.name == IMPORTS))
+        self.slowness = slowness([test for test in tests if test.name != IMPORTS])
+        self.caught: Counter[tuple[str, str]] = Counter()
 
     def takes_effect_later(self, mutant: Mutant) -> bool:
         """Whether nothing runs the mutant's line before a test does."""
         return mutant.begins > 0 and mutant.where not in self.at_import
 
     def noticing(self, mutant: Mutant) -> list[Known]:
-        """The tests that run the mutant's function.
+        """The tests that run the mutant's function, fastest first; faster counts what has caught more in this file.
 
-        If that has been run on import, so have its effects: then the others follow, first those that run its file.
+        If the function has been run on import, so have its effects: then the others follow, first those that run its
+        file.
         """
-        running = [test for test in self.tests if mutant.where in test.runs]
+        module = mutant.module
+        cost = {test: slow / (1 + self.caught[module, case_of(test.name)]) for test, slow in self.slowness.items()}
+        tests = sorted(cost, key=cost.__getitem__)
+        running = [test for test in tests if mutant.where in test.runs]
         if self.takes_effect_later(mutant):
             return running
-        others = [test for test in self.tests if mutant.where not in test.runs]
-        nearby = [test for test in others if any(each.startswith(f"{mutant.module}:") for each in test.runs)]
-        return running + nearby + [test for test in others if test not in nearby]
+        others = [test for test in tests if mutant.where not in test.runs]
+        nearby = [any(each.startswith(f"{module}:") for each in test.runs) for test in others]
+        return [*running, *compress(others, nearby), *compress(others, map(not_, nearby))]
+
+    def remember(self, mutant: Mutant, caught_by: str) -> None:
+        self.caught[mutant.module, case_of(caught_by)] += 1
 
 
-def promising(tests: Sequence[Known]) -> list[Known]:
-    """Fastest first, but a second case of a test counts as twice as slow, a third one as three times, and so on."""
+def case_of(name: str) -> str:
+    """The test of which this is a case: its name without parameters."""
+    return name.partition("[")[0]
+
+
+def slowness(tests: Sequence[Known]) -> dict[Known, float]:
+    """Seconds, but a second case of a test counts as twice as slow, a third one as three times, and so on."""
     cases: Counter[str] = Counter()
-    slowness = {}
+    found = {}
     for test in sorted(tests, key=lambda test: test.seconds):
-        function = test.name.partition("[")[0]
-        cases[function] += 1
-        slowness[test.name] = test.seconds * cases[function]
-    return sorted(tests, key=lambda test: slowness[test.name])
+        cases[case_of(test.name)] += 1
+        found[test] = test.seconds * cases[case_of(test.name)]
+    return found
 
 
 def affordable(tests: Sequence[Known], seconds: float) -> list[Known]:

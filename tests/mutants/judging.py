@@ -24,7 +24,7 @@ IMPORTS = "imports"
 SECONDS_TO_COLLECT = 120.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Known:
     """A test that passes, what it takes, and the functions that it runs, as `file:line`."""
 

@@ -61,11 +61,7 @@ def mutants(tree: Path, module: str) -> list[Mutant]:
 
 def nodes(node: ast.AST, function: str, begins: int) -> Iterator[tuple[ast.AST, str, int]]:
     """Each node that does something, with the function that does it and the line at which that begins."""
-    if isinstance(node, ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
-        return
-    if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "Literal":
-        return
-    if isinstance(node, ast.keyword) and node.arg in IMMATERIAL:
+    if immaterial(node):
         return
     yield node, function, begins
     if isinstance(node, ast.Raise):
@@ -85,6 +81,18 @@ def nodes(node: ast.AST, function: str, begins: int) -> Iterator[tuple[ast.AST, 
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
                     yield from nodes(child, function, begins)
+
+
+def immaterial(node: ast.AST) -> bool:
+    """Whether nothing that the package promises can depend on it."""
+    match node:
+        case ast.Assert() | ast.JoinedStr() | ast.Import() | ast.ImportFrom():
+            return True
+        case ast.Subscript(value=ast.Name("Literal")) | ast.If(test=ast.Name("TYPE_CHECKING")):
+            return True
+        case ast.keyword():
+            return node.arg in IMMATERIAL
+    return False
 
 
 def is_python(source: str) -> bool:
