@@ -272,3 +272,9 @@ def test_activations_apply_in_every_precision(activation, dtype):
     assert y.tobytes() == due.astype(dtype).tobytes()
     assert not np.array_equal(y, [[-1.0, 1.25]]), "the linear map alone"
     np.testing.assert_allclose(gradient.astype(np.float32), slope, atol=2**-6)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_activation_says_whether_it_keeps_x(name):
+    y, kept = ACTIVATIONS[name].forward(np.ones((2, 3)), empty=np.empty)
+    assert ACTIVATIONS[name].keeps_x == (kept is not y)
