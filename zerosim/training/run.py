@@ -143,7 +143,7 @@ def train(
     final = collected(comm, run.batches(config), mine, keep_weights=run.keep_weights)
     if measured is None:
         return None
-    if history is not None:
+    if history is not None and evidence is None:
         home = brought_home_otherwise((final.weights_sha256, final.optimizer_sha256), history[-1].sha256)
         disagreeing = next((misfit for misfit in misfits if misfit), home)
     return Measurement(
