@@ -61,6 +61,28 @@ def test_progress_can_be_silenced_and_forced(small):
     assert "\x1b" in zerosim("run", small, "--progress", "live").stderr
 
 
+@pytest.mark.parametrize("manner", ["plain", "live"])
+def test_names_of_rows_are_no_markup_in_progress_either(small, manner):
+    small.write_text(small.read_text() + '[[variant]]\nname = "[/bold] [red]x[/red]"\n')
+    done = zerosim("run", small, "--progress", manner)
+    assert done.returncode == 0
+    assert "[/bold] [red]x[/red]" in done.stderr
+
+
+def test_progress_is_as_wide_as_the_table(small, monkeypatch, capsys):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    small.write_text(small.read_text() + f'[[variant]]\nname = "{"a long name " * 9}"\n')
+    assert main(["run", str(small), "--progress", "plain"]) == 0
+    assert 70 < max(map(len, capsys.readouterr().err.splitlines())) <= 80
+
+
+def test_only_the_document_is_written_to_standard_output(small, tmp_path):
+    done = zerosim("run", small, "--weights", "-", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "zerosim: --weights: only --json writes to standard output; name a file\n"
+    assert not (tmp_path / "-").exists()
+
+
 def test_the_json_document(small):
     done = zerosim("run", small, "--json", "-", "--progress", "none")
     document = json.loads(done.stdout)

@@ -60,7 +60,7 @@ def test_collectives_find_the_same_in_both_worlds(name, tmp_path):
 
 
 def test_rendezvous_is_refused_where_it_cannot_be():
-    done = mpirun(4, ["-m", "zerosim", "run", str(SCENARIOS / "unsafe_sends.toml")])
+    done = mpirun(2, ["-m", "zerosim", "run", str(SCENARIOS / "unsafe_sends.toml")])  # it wants 4, and none would do
     assert done.returncode == 2
     assert "unsafe_sends.toml:11:9: world.sends rendezvous is for the local world" in done.stderr
 

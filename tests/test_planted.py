@@ -12,6 +12,8 @@ from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.scenario import Check
 from zerosim.scenario.schema import Variant
 from zerosim.stages import STAGES
+from zerosim.stages.replica import Replica
+from zerosim.training import collect
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
 from zerosim.verdict.run import run_locally
@@ -174,6 +176,88 @@ def test_the_digest_of_the_optimizer_does_not_depend_on_how_layers_are_grouped(o
     outcome = outcome_of(variant=rows, ranks=2, micro_batches=4, order=order, steps=steps)
     assert outcome.passed
     assert len({stage.optimizer_sha256 for stage in outcome.stages}) == 1
+
+
+def test_gradients_that_are_missing_are_noticed_although_their_memory_is_there(monkeypatch):
+    hoard = []
+
+    def drop(replica):
+        hoard.append(replica.state.gradients.pop(replica.units[1]))
+
+    plant(monkeypatch, "zero2", after(drop, rank=1))
+    fails(outcome_of(stages=("zero2",)), "after step 2 rank 1 keeps no gradient of layers.1")
+
+
+def test_a_gradient_whose_layout_says_that_it_has_nothing_is_noticed(monkeypatch):
+    def empty(replica):
+        layouts, unit = replica.state.gradient_layouts, replica.units[1]
+        layouts[unit] = replace(layouts[unit], last=layouts[unit].first)
+
+    plant(monkeypatch, "zero2", after(empty, rank=1))
+    fails(outcome_of(stages=("zero2",)), "after step 2 rank 1 keeps no gradient of layers.1")
+
+
+def test_state_of_what_is_frozen_is_noticed(monkeypatch):
+    def optimize(replica):
+        unit = replica.units[0]
+        replica.state.optimizer[unit] = {"momentum": replica.allocate(
+            replica.state.layouts.shard(unit).length, np.float32, kind="optimizer", owner=unit.name)}
+
+    plant(monkeypatch, "zero1", after(optimize))
+    fails(outcome_of(stages=("zero1",), frozen=(0,)), "after step 2 rank 0 keeps a momentum of layers.0")
+
+
+@pytest.mark.parametrize("rank", [None, 1])
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda state: setattr(state, "updates", 3), "has updates 3, one process has 2"),
+    (lambda state: setattr(state.scaling, "loss_scale", 1.0), "has loss scale 1, one process has 65536"),
+    (lambda state: setattr(state.scaling, "good_steps", 7), "has steps since it changed 7, one process has 2"),
+])
+@pytest.mark.parametrize("name", ["ddp", "zero3"])
+def test_what_is_counted_is_compared(monkeypatch, name, change, words, rank):
+    plant(monkeypatch, name, after(lambda replica: change(replica.state), rank=rank))
+    fails(outcome_of(stages=(name,), precision="fp16", optimizer="sgd"), words)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_row_that_never_updates_fails_without_a_reference_too(monkeypatch, name):
+    honest = Replica.unscale_and_clip
+
+    def skips(replica):
+        honest(replica)
+        replica.factor = None
+        replica.state.updates -= 1
+
+    monkeypatch.setattr(Replica, "unscale_and_clip", skips)
+    fails(outcome_of(stages=(name,), reference=False), "counts 0 updates in 2 steps, of which none may be skipped")
+
+
+# What comes home.
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("zero1", "optimizer state brought to rank 0"), ("zero3", "weights brought to rank 0")])
+def test_what_is_brought_to_rank_0_is_held_to_the_reference(monkeypatch, name, words):
+    honest = collect.whole
+
+    def reversed_shards(comm, unit, buffer, layout):
+        whole = honest(comm, unit, buffer, layout)
+        return whole if layout.last - layout.first == comm.size else whole[::-1]
+
+    monkeypatch.setattr(collect, "whole", reversed_shards)
+    fails(outcome_of(stages=(name, "ddp")), words)
+
+
+def test_a_row_that_does_not_fit_on_other_ranks_fails(monkeypatch):
+    honest = Replica.begin
+
+    def begin(replica, initial):
+        if replica.comm.size == 1:
+            raise MemoryError
+        honest(replica, initial)
+
+    monkeypatch.setattr(Replica, "begin", begin)
+    fails(outcome_of(stages=("zero1",), order="exact", same_bits_on=(1,)), "does not fit on 1 rank")
 
 
 # What it takes.

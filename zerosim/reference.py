@@ -32,6 +32,9 @@ class Snapshot:
     weights: Mapping[Unit, Array]
     optimizer: Mapping[Unit, Mapping[str, Array]]
     gradients: Mapping[Unit, "Gradient"]
+    updates: int
+    """Steps that were not skipped."""
+    scaling: Scaling
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ class Reference:
             for unit in self.trained
         }
         scaling, count = self.scaling(), 0
-        yield Snapshot(0, np.zeros(1, np.float32), weights, optimizer, {})
+        yield Snapshot(0, np.zeros(1, np.float32), weights, optimizer, {}, 0, scaling)
         for step, micro_batches in enumerate(batches, start=1):
             loss, gradients = self.gradients(weights, micro_batches, scaling.loss_scale)
             factor = scaling.factor(self.square_sums(gradients))
@@ -101,7 +104,7 @@ class Reference:
                         unit, weights[unit], gradients[unit].used, optimizer[unit],
                         step=step, count=count, factor=factor,
                     )
-            yield Snapshot(step, with_one_nan(loss), weights, optimizer, gradients)
+            yield Snapshot(step, with_one_nan(loss), weights, optimizer, gradients, count, scaling)
 
     def update(
         self, unit: Unit, weights: Array, gradient: Array, state: Mapping[str, Array],

@@ -67,6 +67,8 @@ def check_writable(arguments: argparse.Namespace) -> None:
         path = getattr(arguments, flag, None)
         if path is None or (flag == "json" and path == "-"):
             continue
+        if path == "-":
+            raise UsageError(f"--{flag}: only --json writes to standard output; name a file")
         real = os.path.realpath(path)
         place = path if os.path.exists(path) else os.path.dirname(real)
         if not os.path.basename(path) or os.path.isdir(path) or not os.access(place, os.W_OK):

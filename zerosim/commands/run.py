@@ -207,16 +207,16 @@ def have_read_the_same(comm: Communicator, job: Job) -> bool:
 
 def check_fits(scenario: Scenario | CollectiveScenario, comm: Communicator, arguments: argparse.Namespace) -> None:
     """Refuse a scenario that wants another number of ranks, or what only the local world has."""
+    if isinstance(scenario, CollectiveScenario) and scenario.world.sends != "buffered":
+        raise scenario.origin.error(
+            f"world.sends {scenario.world.sends} is for the local world; run it without mpirun", ("world", "sends")
+        )
     wanted = scenario.world.ranks
     if wanted != comm.size:
         others = advice(scenario, comm.size, arguments)
         raise LaunchError(
             f"the scenario wants {wanted} ranks and the launcher started {comm.size}: "
             f"run it with mpirun -n {wanted}{f', or add {others}' if others else ''}"
-        )
-    if isinstance(scenario, CollectiveScenario) and scenario.world.sends != "buffered":
-        raise scenario.origin.error(
-            f"world.sends {scenario.world.sends} is for the local world; run it without mpirun", ("world", "sends")
         )
 
 
@@ -263,6 +263,6 @@ def progress(arguments: argparse.Namespace) -> Progress:
     """The manner that was asked for, or the one that suits rank 0's standard error."""
     if arguments.progress == "none":
         return Silent()
-    target = console(arguments, stderr=True)
+    target = console(arguments, stderr=True, width=WIDTH)
     live = arguments.progress == "live" or (arguments.progress == "auto" and target.is_terminal)
     return Live(target) if live else Plain(target)

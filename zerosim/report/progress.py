@@ -21,6 +21,7 @@ class Plain:
         if step in marks:
             self._console.print(
                 f"{self._title:<12} step {step:>{len(str(self._steps))}}/{self._steps}   loss {loss:.4f}",
+                markup=False,
             )
 
     def end(self) -> None: ...

@@ -11,7 +11,8 @@ the optimizer makes every NaN the same one.
 Without a reference, ranks that hold the same chunk are held to each other.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +21,13 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.comm import Communicator
 from zerosim.models.units import Unit
-from zerosim.numerics.digests import Digest, digest
+from zerosim.numerics.digests import Digest, digest, little_endian
 from zerosim.numerics.not_a_number import with_one_nan
+from zerosim.optim.scaling import Scaling
 from zerosim.reference import Snapshot
 from zerosim.sharding import padded, split
 from zerosim.stages.replica import Replica
-from zerosim.stages.state import ACCUMULATED, GRADIENT
+from zerosim.stages.state import ACCUMULATED, GRADIENT, TrainingState
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 WEIGHTS = "weights"
@@ -38,6 +40,10 @@ class Fingerprint:
     step: int
     loss: bytes
     chunks: tuple[dict[str, list[Digest]], ...]
+    counts: dict[str, float]
+    """Of updates, and what the loss scale depends on."""
+    sha256: tuple[str, str] | None
+    """Of all weights and of all optimizer state, after the last step."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,27 @@ def fingerprint(units: Sequence[Unit], snapshot: Snapshot, ranks: int, *, last: 
         }
         for unit in units
     )
-    return Fingerprint(snapshot.step, snapshot.loss.tobytes(), chunks)
+    sha256 = whole_sha256(units, snapshot.weights, snapshot.optimizer) if last else None
+    counted = counts(snapshot.updates, snapshot.scaling)
+    return Fingerprint(snapshot.step, snapshot.loss.tobytes(), chunks, counted, sha256)
+
+
+def whole_sha256(
+    units: Sequence[Unit], weights: Mapping[Unit, Array], optimizer: Mapping[Unit, Mapping[str, Array]]
+) -> tuple[str, str]:
+    """Of all weights, and of all optimizer state: layer by layer, however these are grouped to units."""
+    of_weights, of_optimizer = hashlib.sha256(), hashlib.sha256()
+    for unit in units:
+        of_weights.update(little_endian(weights[unit]))
+        for start, stop in unit.layer_bounds:
+            for slot in optimizer.get(unit, {}).values():
+                of_optimizer.update(little_endian(slot[start:stop]))
+    return of_weights.hexdigest(), of_optimizer.hexdigest()
+
+
+def counts(updates: int, scaling: Scaling) -> dict[str, float]:
+    """What a rank counts of its steps beside its arrays, by name."""
+    return {"updates": updates, "loss scale": scaling.loss_scale, "steps since it changed": scaling.good_steps}
 
 
 def states(snapshot: Snapshot, unit: Unit) -> dict[str, Array]:
@@ -117,20 +143,34 @@ class Checker:
     history: Sequence[Fingerprint]
     sums_everywhere: bool
     evidence: Evidence | None = field(default=None, init=False)
+    misfit: str | None = field(default=None, init=False)
+    """What first was not there, or counted otherwise, in words."""
 
     def check(self, step: int, loss: Array | None) -> None:
         """Compare what this rank holds after `step`; remember the first chunk that differs."""
+        if self.misfit is None:
+            self.misfit = next(self._misfits(step), None)
         if self.evidence is None:
             self.evidence = next(self._differences(step, loss), None)
+
+    def _misfits(self, step: int) -> Iterator[str]:
+        expected, state, rank = self.history[step], self.replica.state, self.replica.comm.rank
+        for name, found in counts(state.updates, state.scaling).items():
+            due = expected.counts[name]
+            if found != due:
+                yield f"after step {step} rank {rank} has {name} {found:g}, one process has {due:g}"
+        for unit, chunks in zip(self.replica.units, expected.chunks, strict=True):
+            held = {WEIGHTS} if expected.sha256 is None else kept_of(state, unit, rank)
+            for what in sorted(held ^ set(chunks)):
+                yield f"after step {step} rank {rank} keeps {'a' if what in held else 'no'} {what} of {unit.name}"
 
     def _differences(self, step: int, loss: Array | None) -> Iterator[Evidence]:
         expected, rank = self.history[step], self.replica.comm.rank
         if loss is not None and loss.tobytes() != expected.loss:
             yield Evidence(step, None, 0, rank, "loss", loss.copy())
-        last = step == len(self.history) - 1
         for number, what, chunk, values in held_chunks(self.replica, self.sums_everywhere):
             due = expected.chunks[number]
-            if (last or what == WEIGHTS) and digest(values) != due[what][chunk]:
+            if what in due and digest(values) != due[what][chunk]:
                 yield Evidence(step, number, chunk, rank, what, values.copy())
 
 
@@ -147,6 +187,24 @@ def held_chunks(replica: Replica, sums_everywhere: bool) -> Iterator[tuple[int, 
             for chunk, values in state.gradient_layouts[unit].chunks(gradient):
                 if sums_everywhere or chunk == replica.comm.rank:
                     yield number, what, chunk, comparable(what, values)
+
+
+def kept_of(state: TrainingState, unit: Unit, rank: int) -> set[str]:
+    """By name, that of a unit of which `rank` has its own chunk."""
+    held = {WEIGHTS, *state.optimizer.get(unit, {})}
+    for what in state.gradients_of(unit):
+        layout = state.gradient_layouts[unit]
+        if layout.first <= rank < layout.last:
+            held.add(what)
+    return held
+
+
+def brought_home_otherwise(found: tuple[str, str], due: tuple[str, str] | None) -> str | None:
+    """Which digest of what rank 0 has collected after the last step is not that of one process, in words."""
+    for what, mine, other in zip(("weights", "optimizer state"), found, due or found, strict=True):
+        if mine != other:
+            return f"{what} brought to rank 0 are not one process's: SHA-256 {mine[:12]}, due is {other[:12]}"
+    return None
 
 
 def disagreement(comm: Communicator, replica: Replica, sums_everywhere: bool) -> str | None:

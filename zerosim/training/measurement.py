@@ -49,7 +49,8 @@ class Measurement:
     evidence: Evidence | None = None
     """The first bytes that were not that process's."""
     disagreement: str | None = None
-    """Without such a comparison: what two ranks hold that should be the same and is not."""
+    """What a rank lacks, has too much of or counts otherwise than one process, or what came home otherwise; without
+    such a comparison, what two ranks hold that should be the same and is not."""
     losses: list[Array] = field(default_factory=list)
     weights_sha256: str = ""
     optimizer_sha256: str = ""

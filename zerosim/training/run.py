@@ -27,7 +27,15 @@ from zerosim.stages.replica import Replica
 from zerosim.training.batches import Batches
 from zerosim.training.build import initial_weights, reference, replica
 from zerosim.training.collect import collected
-from zerosim.training.comparison import Checker, Fingerprint, disagreement, fingerprint, first_of, published
+from zerosim.training.comparison import (
+    Checker,
+    Fingerprint,
+    brought_home_otherwise,
+    disagreement,
+    fingerprint,
+    first_of,
+    published,
+)
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement, MemoryFigures, TrafficCounts
@@ -129,11 +137,15 @@ def train(
     steps = Steps(comm, run, config, title, mine, ledger, checker)
     memory = steps.run_all()
     disagreeing = None if checker else disagreement(comm, mine, config.sums_everywhere)
+    misfits = gather_objects(comm, checker.misfit if checker else None) or []
     evidence = first_of(gather_objects(comm, checker.evidence if checker else None))
     measured = gather_objects(comm, (counts(comm.rank, traffic), memory))
     final = collected(comm, run.batches(config), mine, keep_weights=run.keep_weights)
     if measured is None:
         return None
+    if history is not None and evidence is None:
+        home = brought_home_otherwise((final.weights_sha256, final.optimizer_sha256), history[-1].sha256)
+        disagreeing = next((misfit for misfit in misfits if misfit), home)
     return Measurement(
         config=config,
         compared=checker is not None,

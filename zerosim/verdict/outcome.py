@@ -104,7 +104,8 @@ class StageOutcome:
     compared_with: str | None
     """One process, or the name of the first row that adds in the same order."""
     disagreement: str | None
-    """Without a reference: what two ranks hold that should be the same and is not."""
+    """What a rank lacks or counts otherwise than one process, or what came home otherwise; without a reference, what
+    two ranks hold that should be the same and is not."""
     first_divergence: Divergence | None
     order: dict[str, str] | None
     """Of the chunk that diverged: the order in which the collective adds it, and the declared one."""
@@ -164,6 +165,8 @@ class RowOutcome:
     trained: StageOutcome | None
     did_not_fit: DoesNotFit | None = None
     on_other_ranks: tuple[OtherRanks, ...] = ()
+    does_not_fit_on: tuple[int, ...] = ()
+    """Of the other numbers of ranks, those on which the model states did not fit."""
 
     @property
     def failures(self) -> list[str]:
@@ -176,6 +179,7 @@ class RowOutcome:
             *(["fits after all"] if claims.does_not_fit else []),
             *broken_claims(self.trained),
             *other_bits(self.trained, self.on_other_ranks),
+            *(f"does not fit on {ranks} rank{'s' * (ranks > 1)}" for ranks in self.does_not_fit_on),
         ]
 
 
@@ -232,8 +236,11 @@ class Outcome:
 def faults(stage: StageOutcome) -> list[str]:
     """What is wrong with a row whatever is claimed of it."""
     stepped = stage.config.steps > 0
+    never_skips = not stage.config.scaling().dynamic
     checks: list[tuple[Any, str]] = [
         (stage.equal is False, "bits differ"),
+        (never_skips and stage.updates != stage.config.steps,
+         f"counts {stage.updates} updates in {stage.config.steps} steps, of which none may be skipped"),
         (stage.disagreement, stage.disagreement or ""),
         (not all(rank.holds for rank in stage.traffic), miscounted(stage)),
         (stepped and not all(rank.rests for rank in stage.memory), f"bytes kept are not the formula's{who(stage)}"),

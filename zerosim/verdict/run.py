@@ -55,4 +55,5 @@ def row_outcome(measured: Measurement, divergence: Divergence | None) -> RowOutc
     if not measured.fits:
         return RowOutcome(measured.config, None, what_it_needs(measured.config))
     elsewhere = [OtherRanks(ranks, judged(each, None)) for ranks, each in measured.on_other_ranks.items() if each.fits]
-    return RowOutcome(measured.config, judged(measured, divergence), None, tuple(elsewhere))
+    short = tuple(ranks for ranks, each in measured.on_other_ranks.items() if not each.fits)
+    return RowOutcome(measured.config, judged(measured, divergence), None, tuple(elsewhere), short)
