@@ -119,8 +119,9 @@ def test_frozen_weights_are_compared(monkeypatch, name):
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize(("where", "dtype"), [("gradients", "weights"), ("accumulated", "fp32")])
-def test_gradients_are_compared_after_the_last_step(monkeypatch, name, where, dtype):
-    plant(monkeypatch, name, after(set_gradient(where), rank=2))
+@pytest.mark.parametrize("step", [1, 2])
+def test_gradients_are_compared_after_every_step(monkeypatch, name, where, dtype, step):
+    plant(monkeypatch, name, after(set_gradient(where), rank=2, step=step))
     outcome = outcome_of(stages=(name,), accumulate_dtype=dtype)
     fails(outcome, "bits differ")
     assert outcome.stages[0].first_divergence.state == {
@@ -151,13 +152,22 @@ def test_without_a_reference_the_optimizer_state_of_replicas_is_held_to_each_oth
 def test_without_a_reference_rows_are_compared_in_their_losses_and_their_optimizer_state(monkeypatch):
     plant(monkeypatch, "zero2", after(set_slot("momentum", 7.0)))
     outcome = outcome_of(stages=("zero1", "zero2"), reference=False)
-    assert outcome.failures == [("Stage II", "bits differ")]
+    assert outcome.failures == [("Stage II", "bits differ from Stage I")]
     monkeypatch.undo()
 
     honest = STAGES["zero3"]
     monkeypatch.setitem(STAGES, "zero3", sabotaged(
         STAGES, "zero3", step=lambda replica, batch: honest.step(replica, batch) + np.float32(1)))
-    assert outcome_of(stages=("zero1", "zero3"), reference=False).failures == [("Stage III", "bits differ")]
+    outcome = outcome_of(stages=("zero1", "zero3"), reference=False)
+    assert outcome.failures == [("Stage III", "bits differ from Stage I")]
+
+
+@pytest.mark.parametrize("fault", [set_gradient("gradients"), set_weights(np.nan, unit=1, index=-1)])
+@pytest.mark.parametrize("name", ["zero1", "zero3"])
+def test_without_a_reference_rows_are_compared_in_their_gradients_and_their_padding(monkeypatch, name, fault):
+    plant(monkeypatch, name, after(fault, rank=None))
+    outcome = outcome_of(stages=("zero2", name), reference=False, ranks=5, micro_batches=5)
+    assert {row for row, _ in outcome.failures} == {STAGES[name].title}
 
 
 def test_without_a_reference_rows_that_add_in_another_order_are_not_compared():
@@ -314,6 +324,31 @@ def test_what_outlives_a_step_fails(monkeypatch, kind, rank):
 
     plant(monkeypatch, "zero2", leaks)
     fails(outcome_of(stages=("zero2",)), f"rank {rank} keeps 8 B of {kind} for hoard after the step")
+
+
+@pytest.mark.parametrize("kind", ["buffers", "activations", "gradients"])
+def test_what_outlives_one_step_and_not_the_last_fails(monkeypatch, kind):
+    hoard = []
+
+    def leaks(replica, batch):
+        hoard.clear()
+        yield
+        if batch.step == 1:
+            hoard.append(replica.allocate(4, np.uint8, kind=kind, owner="hoard"))
+
+    plant(monkeypatch, "zero2", leaks)
+    fails(outcome_of(stages=("zero2",)), f"B of {kind} between steps")
+
+
+def test_weights_that_are_gathered_past_the_ledger_fail(monkeypatch):
+    def past(replica, batch):
+        def full(unit, kind, dtype=None):
+            length = replica.state.layouts.full(unit).length
+            return np.empty(length, dtype or replica.rule.precision.weights)
+        replica.full = full
+
+    plant(monkeypatch, "zero3", past)
+    fails(outcome_of(stages=("zero3",)), "less is alive at the peak than must be: rank 0 holds")
 
 
 @pytest.mark.parametrize("rank", [0, 2])

@@ -203,7 +203,7 @@ def meaning_of_bits(outcome: Outcome) -> str:
     what = "one process" if partners == {"one process"} else "the first row that adds in the same order"
     if not outcome.scenario.train.steps:
         return f"compared with {what}: initial weights"
-    return f"compared with {what}: every loss and weight of every step, last gradients and optimizer state"
+    return f"compared with {what}: loss, weights, gradients and optimizer state of every step"
 
 
 def meaning_of_sent(outcome: Outcome) -> str:

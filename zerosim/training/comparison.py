@@ -4,9 +4,9 @@ Rank 0 trains alone once and publishes a fingerprint of every step. Then each ra
 the fingerprints by itself, so that checking moves no weights, and keeps the first thing that differs. Only when
 something did is the reference trained again, up to that step, to name the element.
 
-What is compared: the loss and the weights after every step; after the last one the optimizer state and the gradients
-too. All of them with their padding, which is zero. Of a gradient that is not a number only that it is none counts:
-the optimizer makes every NaN the same one.
+What is compared, after every step: the loss, the weights, the optimizer state and the gradients. All of them with
+their padding, which is zero. Of a gradient that is not a number only that it is none counts: the optimizer makes every
+NaN the same one.
 
 Without a reference, ranks that hold the same chunk are held to each other.
 """
@@ -64,12 +64,11 @@ class Evidence:
 
 
 def fingerprint(units: Sequence[Unit], snapshot: Snapshot, ranks: int, *, last: bool) -> Fingerprint:
-    """The digests of a snapshot, cut into as many chunks as there are ranks; before the last step of weights alone."""
+    """The digests of a snapshot, cut into as many chunks as there are ranks; of the last one also those of it all."""
     chunks = tuple(
         {
             what: [digest(comparable(what, chunk)) for chunk in split(with_padding(flat, ranks), ranks)]
             for what, flat in states(snapshot, unit).items()
-            if last or what == WEIGHTS
         }
         for unit in units
     )
@@ -160,7 +159,7 @@ class Checker:
             if found != due:
                 yield f"after step {step} rank {rank} has {name} {found:g}, one process has {due:g}"
         for unit, chunks in zip(self.replica.units, expected.chunks, strict=True):
-            held = {WEIGHTS} if expected.sha256 is None else kept_of(state, unit, rank)
+            held = kept_of(state, unit, rank)
             for what in sorted(held ^ set(chunks)):
                 yield f"after step {step} rank {rank} keeps {'a' if what in held else 'no'} {what} of {unit.name}"
 
@@ -207,21 +206,34 @@ def brought_home_otherwise(found: tuple[str, str], due: tuple[str, str] | None) 
     return None
 
 
-def disagreement(comm: Communicator, replica: Replica, sums_everywhere: bool) -> str | None:
-    """On rank 0, of which chunk two ranks hold different bytes, in words; None if of none, and on other ranks."""
+@dataclass(frozen=True)
+class Holdings:
+    """What all ranks together hold after the last step: a digest of every chunk's, and of which chunk two differ."""
+
+    sha256: str
+    disagreement: str | None
+
+
+def holdings(comm: Communicator, replica: Replica, sums_everywhere: bool) -> Holdings | None:
+    """On rank 0; stages that compute the same hold the same, however they spread it over the ranks."""
     held = {
         (number, what, chunk): digest(values)
         for number, what, chunk, values in held_chunks(replica, sums_everywhere)
     }
+    gathered = gather_objects(comm, held)
+    if gathered is None:
+        return None
     first: dict[tuple[int, str, int], tuple[int, Digest]] = {}
-    for rank, digests in enumerate(gather_objects(comm, held) or []):
+    differing = []
+    for rank, digests in enumerate(gathered):
         for key, found in digests.items():
             other, expected = first.setdefault(key, (rank, found))
             if found != expected:
                 number, what, chunk = key
                 unit = replica.units[number].name
-                return f"ranks {other} and {rank} hold different {what} in chunk {chunk} of {unit}"
-    return None
+                differing.append(f"ranks {other} and {rank} hold different {what} in chunk {chunk} of {unit}")
+    everything = repr(sorted((key, found) for key, (_, found) in first.items()))
+    return Holdings(hashlib.sha256(everything.encode()).hexdigest(), next(iter(differing), None))
 
 
 def first_of(found: Sequence[Evidence | None] | None) -> Evidence | None:

@@ -25,7 +25,9 @@ class MemoryFigures:
 
     rank: int
     owners: dict[str, dict[str, int]]
-    """Between steps, by kind, and in each by the unit or purpose that they belong to."""
+    """After the last step, by kind, and in each by the unit or purpose that they belong to."""
+    at_rest: dict[str, tuple[int, int]]
+    """Of each kind the least and the most that was alive between two steps."""
     peak_bytes: dict[str, int]
     """By kind, and in total."""
     alive_bytes: int
@@ -51,6 +53,8 @@ class Measurement:
     disagreement: str | None = None
     """What a rank lacks, has too much of or counts otherwise than one process, or what came home otherwise; without
     such a comparison, what two ranks hold that should be the same and is not."""
+    holdings_sha256: str | None = None
+    """Without such a comparison: of all that the ranks hold after the last step."""
     losses: list[Array] = field(default_factory=list)
     weights_sha256: str = ""
     optimizer_sha256: str = ""

@@ -31,9 +31,9 @@ from zerosim.training.comparison import (
     Checker,
     Fingerprint,
     brought_home_otherwise,
-    disagreement,
     fingerprint,
     first_of,
+    holdings,
     published,
 )
 from zerosim.training.config import Config
@@ -136,13 +136,14 @@ def train(
     checker = None if history is None else Checker(mine, history, config.sums_everywhere)
     steps = Steps(comm, run, config, title, mine, ledger, checker)
     memory = steps.run_all()
-    disagreeing = None if checker else disagreement(comm, mine, config.sums_everywhere)
+    held = None if checker else holdings(comm, mine, config.sums_everywhere)
     misfits = gather_objects(comm, checker.misfit if checker else None) or []
     evidence = first_of(gather_objects(comm, checker.evidence if checker else None))
     measured = gather_objects(comm, (counts(comm.rank, traffic), memory))
     final = collected(comm, run.batches(config), mine, keep_weights=run.keep_weights)
     if measured is None:
         return None
+    disagreeing = held.disagreement if held else None
     if history is not None and evidence is None:
         home = brought_home_otherwise((final.weights_sha256, final.optimizer_sha256), history[-1].sha256)
         disagreeing = next((misfit for misfit in misfits if misfit), home)
@@ -151,6 +152,7 @@ def train(
         compared=checker is not None,
         evidence=evidence,
         disagreement=disagreeing,
+        holdings_sha256=held.sha256 if held else None,
         losses=steps.losses,
         weights_sha256=final.weights_sha256,
         optimizer_sha256=final.optimizer_sha256,
@@ -199,6 +201,8 @@ class Steps:
 
     def __post_init__(self) -> None:
         self.losses: list[Array] = []
+        self.at_rest = {str(kind): (self.ledger.now[kind], self.ledger.now[kind]) for kind in KINDS}
+        """Of each kind the least and the most after a step."""
 
     def run_all(self) -> MemoryFigures:
         """Train and check every step; what the ledger says between steps."""
@@ -219,10 +223,18 @@ class Steps:
             self.losses.append(loss)
             if self.checker is not None:
                 self.checker.check(batch.step, loss)
+            self.look_at_rest(batch.step)
             progress.step(batch.step, float(loss[0]))
         self.ledger.end_curve()
         progress.end()
         return self.memory()
+
+    def look_at_rest(self, step: int) -> None:
+        """Note what is alive between this step and the next."""
+        for kind in KINDS:
+            now = self.ledger.now[kind]
+            least, most = (now, now) if step == 1 else self.at_rest[kind]
+            self.at_rest[kind] = min(least, now), max(most, now)
 
     def total(self, partial_loss: Any) -> Array:
         """The loss of the global batch, added in the declared order; not a number, it is the one NaN there is."""
@@ -236,6 +248,7 @@ class Steps:
         return MemoryFigures(
             rank=self.comm.rank,
             owners={kind: ledger.owners(kind) for kind in KINDS},
+            at_rest=dict(self.at_rest),
             peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in KINDS), ("total", ledger.peak_total)]),
             alive_bytes=ledger.total,
             resident_bytes=resident_bytes() - self.run.idle_bytes,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from zerosim.allocation import Kind
 from zerosim.plan.memory import MODEL_STATES
 from zerosim.plan.peaks import message_copies, peak_bounds, would_fit
 from zerosim.plan.resting import resting_bytes, unit_bytes
@@ -22,6 +23,7 @@ def judged(measured: Measurement, divergence: Divergence | None) -> StageOutcome
         equal=divergence is None if measured.compared else None,
         compared_with="one process" if measured.compared else None,
         disagreement=measured.disagreement,
+        holdings_sha256=measured.holdings_sha256,
         first_divergence=divergence,
         order=None if divergence is None else orders_of_addition(config, divergence.chunk),
         losses=measured.losses,
@@ -72,11 +74,30 @@ def judged_memory(config: Config, figures: MemoryFigures) -> RankMemory:
         padding_bytes=resting.padding,
         peak_bytes=figures.peak_bytes,
         bound_bytes={str(kind): most for kind, most in bounds.items()},
+        least_bytes={str(kind): least for kind, least in bounds.items() if reached(config, figures, kind)},
         alive_bytes=figures.alive_bytes,
         resident_bytes=figures.resident_bytes,
-        overweight=[*overweight(config, figures), *left_over(config, figures)],
+        overweight=[*overweight(config, figures), *left_over(config, figures), *unsteady(config, figures)],
         curve=figures.curve,
     )
+
+
+def reached(config: Config, figures: MemoryFigures, kind: Kind) -> bool:
+    """Whether the bound is what must be alive at the peak: not where it is only a bound, or a matter of timing."""
+    ahead = config.row.parallel.prefetch and figures.copies_messages
+    return config.steps > 0 and kind in MODEL_STATES and not ahead
+
+
+def unsteady(config: Config, figures: MemoryFigures) -> list[str]:
+    """Of which kinds after some step more or less was alive than after the last one should be."""
+    resting = resting_bytes(config)
+    due: dict[str, tuple[int, int]] = {kind: (getattr(resting, kind),) * 2 for kind in MODEL_STATES}
+    due |= {"activations": (0, 0), "buffers": (0, message_copies(config) if figures.copies_messages else 0)}
+    return [
+        f"from {least:,} to {most:,} B of {kind} between steps"
+        for kind, (least, most) in figures.at_rest.items()
+        if config.steps > 0 and not due[kind][0] <= least <= most <= due[kind][1]
+    ]
 
 
 def overweight(config: Config, figures: MemoryFigures) -> list[str]:
@@ -104,8 +125,9 @@ def left_over(config: Config, figures: MemoryFigures) -> list[str]:
 def compared_with_each_other(rows: Sequence[RowOutcome]) -> list[RowOutcome]:
     """Without a reference a row is equal when it ends with the bytes of the first that adds in the same order."""
 
-    def ending(outcome: StageOutcome) -> tuple[bytes, str, str]:
-        return b"".join(loss.tobytes() for loss in outcome.losses), outcome.weights_sha256, outcome.optimizer_sha256
+    def ending(outcome: StageOutcome) -> tuple[object, ...]:
+        losses = b"".join(loss.tobytes() for loss in outcome.losses)
+        return losses, outcome.weights_sha256, outcome.optimizer_sha256, outcome.holdings_sha256
 
     firsts: dict[tuple[object, ...], StageOutcome] = {}
     found = []

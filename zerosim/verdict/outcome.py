@@ -60,6 +60,8 @@ class RankMemory:
     peak_bytes: dict[str, int]
     bound_bytes: dict[str, int]
     """The most that there should be, of each kind."""
+    least_bytes: dict[str, int]
+    """The least, of the kinds whose peak is known to the byte."""
     alive_bytes: int
     """Of all kinds, between steps: what is kept, and buffers that wait to be used again."""
     resident_bytes: int
@@ -75,7 +77,20 @@ class RankMemory:
 
     @property
     def peaks(self) -> bool:
-        return all(self.peak_bytes[kind] <= bound for kind, bound in self.bound_bytes.items())
+        return self.mismeasured is None
+
+    @property
+    def mismeasured(self) -> str | None:
+        """The first kind of which too much or too little is alive at the peak, in words."""
+        for kind, bound in self.bound_bytes.items():
+            peak, least = self.peak_bytes[kind], self.least_bytes.get(kind, 0)
+            if peak > bound:
+                return (f"more is alive at the peak than should be: rank {self.rank} holds {peak:,} B of {kind}, "
+                        f"where {bound:,} are enough")
+            if peak < least:
+                return (f"less is alive at the peak than must be: rank {self.rank} holds {peak:,} B of {kind}, "
+                        f"where {least:,} are used")
+        return None
 
 
 @dataclass(frozen=True)
@@ -106,6 +121,8 @@ class StageOutcome:
     disagreement: str | None
     """What a rank lacks or counts otherwise than one process, or what came home otherwise; without a reference, what
     two ranks hold that should be the same and is not."""
+    holdings_sha256: str | None
+    """Without a reference: of all that the ranks hold after the last step."""
     first_divergence: Divergence | None
     order: dict[str, str] | None
     """Of the chunk that diverged: the order in which the collective adds it, and the declared one."""
@@ -238,14 +255,13 @@ def faults(stage: StageOutcome) -> list[str]:
     stepped = stage.config.steps > 0
     never_skips = not stage.config.scaling().dynamic
     checks: list[tuple[Any, str]] = [
-        (stage.equal is False, "bits differ"),
+        (stage.equal is False, differing(stage)),
         (never_skips and stage.updates != stage.config.steps,
          f"counts {stage.updates} updates in {stage.config.steps} steps, of which none may be skipped"),
         (stage.disagreement, stage.disagreement or ""),
         (not all(rank.holds for rank in stage.traffic), miscounted(stage)),
         (stepped and not all(rank.rests for rank in stage.memory), f"bytes kept are not the formula's{who(stage)}"),
-        (stepped and not all(rank.peaks for rank in stage.memory),
-         f"more is alive at the peak than should be: {too_much(stage)}"),
+        (stepped and not all(rank.peaks for rank in stage.memory), mismeasured(stage)),
     ]
     return [what for failed, what in checks if failed]
 
@@ -291,9 +307,11 @@ def miscounted(stage: StageOutcome) -> str:
     return next((rank.fault for rank in stage.traffic if rank.fault), "")
 
 
-def too_much(stage: StageOutcome) -> str:
-    """Of what the first rank had more alive than it should."""
-    return next((
-        f"rank {rank.rank} holds {rank.peak_bytes[kind]:,} B of {kind}, where {bound:,} are enough"
-        for rank in stage.memory for kind, bound in rank.bound_bytes.items() if rank.peak_bytes[kind] > bound
-    ), "")
+def differing(stage: StageOutcome) -> str:
+    """That it computes something else than what it is compared with."""
+    return "bits differ" if stage.compared_with == "one process" else f"bits differ from {stage.compared_with}"
+
+
+def mismeasured(stage: StageOutcome) -> str:
+    """What the first rank had too much or too little of at the peak."""
+    return next((rank.mismeasured for rank in stage.memory if rank.mismeasured), "")
