@@ -620,7 +620,37 @@ def test_commutative_false_needs_no_name_of_an_algorithm():
         same(chunk, chunk_of(expected, rank, 3))
 
 
+@pytest.mark.parametrize("name", REDUCING)
+def test_who_does_not_say_what_to_reduce_by_adds(name):
+    kind = KINDS[ALGORITHMS[name].collective]
+
+    def program(comm):
+        vector = np.full(4, 10.0 ** comm.rank)
+        ALGORITHMS[name].function(comm, split(vector, 4) if kind.parameters == ("chunks",) else vector,
+                                  *[0] * kind.rooted)
+        return kind.left(vector, comm.rank, 4, 0)
+
+    for result in spawn(program, 4):
+        assert result is None or np.concatenate([np.ravel(chunk) for chunk in result]).tolist() == [1111] * len(result)
+
+
 # The table, and what is refused.
+
+
+def test_which_algorithms_add_in_rank_order():
+    assert {name for name, row in ALGORITHMS.items() if not row.ordered and row.order} == {
+        "ring.all_reduce", "ring.reduce_scatter", "halving.reduce_scatter"}
+    assert {name for name, row in ALGORITHMS.items() if row.ordered} == {
+        f"{name}.{collective}" for collective, names in {
+            "all_reduce": ("rabenseifner", "doubling", "direct", "naive"),
+            "reduce_scatter": ("rabenseifner", "direct", "naive"),
+            "reduce": ("tree", "naive"),
+        }.items() for name in names}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_rank_alone_takes_no_step(name):
+    assert ALGORITHMS[name].steps(1) == 0
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

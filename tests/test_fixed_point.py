@@ -71,3 +71,30 @@ def test_any_spread_over_ranks_gives_the_same_bytes(count, dtype, seed):
         each = 12 // ranks
         found = spawn(lambda comm: exact.all_reduce(comm, list(parts[comm.rank * each:][:each])).tobytes(), ranks)
         assert found == [due] * ranks
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize(("left", "right", "due"), [
+    (-np.inf, 1.0, -np.inf), (np.inf, 1.0, np.inf), (np.inf, -np.inf, np.nan), (np.nan, 1.0, np.nan),
+])
+def test_numbers_beside_what_is_no_number_change_nothing(dtype, left, right, due):
+    for x in ([left, right], [right, left]):
+        np.testing.assert_array_equal(exact_sum([np.array([each], dtype) for each in x]), [due])
+
+
+GRID = 2.0**-59
+"""Of three contributions of which the largest is 1."""
+
+
+@pytest.mark.parametrize(("dtype", "grid"), [("f4", GRID), ("f8", GRID * 2.0**-60)])
+@pytest.mark.parametrize(("steps", "rounded"), [(0.25, 0), (0.5, 0), (0.75, 1), (1.5, 2), (2.5, 2)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_contributions_round_to_the_nearest_step_of_the_grid_half_to_even(dtype, grid, steps, rounded, sign):
+    x = np.array([[1.0], [-1.0], [sign * steps * grid]], dtype)
+    assert exact_sum(list(x)) == [sign * rounded * grid]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_small_sum_keeps_the_finer_limb(sign):
+    x = sign * GRID * (1 + 2.0**-50)
+    assert exact_sum([np.array([1.0]), np.array([-1.0]), np.array([x])]) == [x]

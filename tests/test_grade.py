@@ -118,6 +118,22 @@ def test_a_mistake_in_a_collective_is_told(name, mistake, said):
     assert said in found.complaint
 
 
+@pytest.mark.parametrize("size", [1, 2, 8])
+def test_what_a_function_raises_on_any_number_of_ranks_is_raised_before_the_first_claim(size):
+    def raises(comm, chunks):
+        if comm.size == size:
+            raise ZeroDivisionError
+        ring.all_gather(comm, chunks)
+
+    with pytest.raises(ZeroDivisionError):
+        next(CLAIMS["all_gather"](raises))
+
+
+def test_the_first_claim_says_on_how_many_ranks():
+    assert next(CLAIMS["all_gather"](ring.all_gather)).says == (
+        "everything arrives where it belongs, once, on 1 to 8 ranks")
+
+
 # Stages that go wrong: ours, with some verbs altered.
 
 
@@ -270,9 +286,10 @@ def test_what_never_ends_is_ended(tmp_path):
     )
 
 
-def test_what_ends_its_process_is_told(tmp_path):
-    file = written(tmp_path, "import os\ndef all_gather(comm, chunks): os._exit(7)\n")
-    assert grade_apart(file, "all_gather").complaint == "its process ended with code 7"
+@pytest.mark.parametrize(("words", "told"), [("", ""), (r"first\nlast\n", " last")])
+def test_what_ends_its_process_is_told_and_what_it_said_last(tmp_path, words, told):
+    file = written(tmp_path, f"import os\ndef all_gather(comm, chunks): os.write(2, b'{words}') + os._exit(7)\n")
+    assert grade_apart(file, "all_gather").complaint == f"its process ended with code 7{told}"
 
 
 @pytest.mark.parametrize(

@@ -79,3 +79,15 @@ def test_a_kind_that_says_something_else_is_found_wrong(name, what, said, monkey
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_a_kind_as_it_is_is_not(name):
     assert not found_wrong(name)
+
+
+def test_who_agrees():
+    agreeing = {name for name, kind in KINDS.items() if kind.agreeing}
+    assert agreeing == {"all_reduce", "all_gather", "broadcast", "barrier"}
+
+
+@pytest.mark.parametrize("sources", [
+    lambda rank, chunk, size, root: [(0, rank * chunk)], lambda rank, chunk, size, root: [(rank % size, chunk)],
+], ids=["in the last chunk", "by the number of ranks"])
+def test_who_is_left_with_something_else_anywhere_does_not_agree(sources):
+    assert not replace(KINDS["all_gather"], sources=sources).agreeing

@@ -1,6 +1,7 @@
 """Proofs of ours hold; broken collectives are named, each with what is wrong and where."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ from zerosim import cli
 from zerosim.collectives import ALGORITHMS, ring
 from zerosim.comm import left, right
 from zerosim.errors import UsageError
-from zerosim.proofs.proof import prove
+from zerosim.numerics import orders
+from zerosim.payloads.terms import commuted, symbols
+from zerosim.proofs.proof import SMALL, known_order, prove, roots
 from zerosim.proofs.subject import named_subject, subject
 
 PROVABLE = [name for name in ALGORITHMS if not name.endswith("barrier")]
@@ -119,15 +122,80 @@ def test_a_users_order_is_recognised():
     def my_all_reduce(comm, chunks, reduce=np.add):
         ring.all_reduce(comm, chunks, reduce)
 
-    assert prove(subject(my_all_reduce), 4).order == "ring"
+    assert [prove(subject(my_all_reduce), size).order for size in (1, 4)] == ["ring", "ring"]
 
 
 def test_an_order_other_than_the_declared_one_is_a_fault():
-    from dataclasses import replace
-
     honest = named_subject("ring.reduce_scatter")
     liar = replace(honest, algorithm=replace(honest.algorithm, order=ALGORITHMS["direct.all_reduce"].order))
     assert "declared is ((g0 + g1) + g2)" in prove(liar, 3).faults[0].what
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_a_declared_order_is_meant_to_the_letter_and_a_users_up_to_commutation(size):
+    def my_all_reduce(comm, chunks, reduce=np.add):
+        ring.all_reduce(comm, chunks, lambda arrived, mine: reduce(mine, arrived))
+
+    row = replace(ALGORITHMS["ring.all_reduce"], function=my_all_reduce)
+    unnamed = subject(my_all_reduce)
+    assert prove(unnamed, size).order == "ring"
+    (fault,) = prove(replace(unnamed, algorithm=row), size).faults
+    assert fault.what.startswith("rank 0, chunk 0: added as (g0 + ")
+    assert fault.what.endswith("+ g0)")
+
+
+@pytest.mark.parametrize(("in_each_chunk", "name"), [
+    ([orders.ring] * 4, "ring"), ([orders.rank_order] * 4, "rank order"), ([orders.near_tree] * 4, "near tree"),
+    ([orders.ring] + [orders.far_tree] * 3, None), ([orders.far_tree] * 3 + [orders.near_tree], None),
+])
+def test_an_order_has_a_name_only_if_every_chunk_is_added_so(in_each_chunk, name):
+    dues = list(zip(*(symbols(rank, 4) for rank in range(4)), strict=True))
+    held = {due: commuted(order(due, due[0].element)) for due, order in zip(dues, in_each_chunk, strict=True)}
+    assert known_order(held, {chunk: chunk for chunk in range(4)}) == name
+
+
+def test_an_order_that_depends_on_the_chunk_is_that_of_the_chunk_an_element_lies_in():
+    """Results span chunks of several elements, of which every one is held to the order of its own."""
+    proof = prove(named_subject("ring.all_reduce"), 3)
+    assert (proof.holds, proof.lengths) == (True, [3, 0, 1, 7])
+    off_by_one = replace(ALGORITHMS["ring.all_reduce"], order=lambda due, chunk: orders.ring(due, (chunk + 1) % 3))
+    (fault,) = prove(replace(proof.subject, algorithm=off_by_one), 3).faults
+    assert fault.what == "rank 0, chunk 0: added as ((g1 + g2) + g0), declared is ((g2 + g0) + g1)"
+
+
+@pytest.mark.parametrize(("size", "lengths"), [
+    (SMALL - 1, [SMALL - 1, 0, 1, 2 * SMALL - 1]), (SMALL, [SMALL, 0, 1, 2 * SMALL + 1]), (SMALL + 1, [SMALL + 1]),
+])
+def test_up_to_small_sizes_lengths_do_not_divide(size, lengths):
+    assert prove(named_subject("bruck.all_gather"), size).lengths == lengths
+
+
+@pytest.mark.parametrize(("name", "size", "due"), [
+    ("tree.broadcast", SMALL, [*range(SMALL)]), ("tree.broadcast", SMALL + 1, [0, 1, SMALL]),
+    ("tree.gather", 2, [0, 1]), ("ring.all_gather", 3, [0]), ("ring.all_gather", SMALL + 1, [0]),
+])
+def test_the_roots_that_are_tried(name, size, due):
+    assert list(roots(named_subject(name), size)) == due
+
+
+def first_chunk_of_rank_1(comm, chunks, root):
+    if comm.rank == root:
+        for rank in range(comm.size):
+            if rank != root:
+                comm.recv(into=chunks[rank], source=rank)
+    else:
+        comm.send(chunks[0 if comm.rank == 1 else comm.rank], to=root)
+
+
+@pytest.mark.parametrize(("function", "collective", "said"), [
+    (first_chunk_of_rank_1, "gather", [(0, 1, 1)]),
+    (swapped_neighbour, "all_gather", [(0, 3, 1), (1, 1, 2), (2, 1, 3), (3, 3, 0)]),
+])
+def test_a_fault_names_the_sender_of_its_own_rank_and_round(function, collective, said):
+    faults = prove(subject(function, collective), 4).faults
+    assert [(fault.rank, fault.round) for fault in faults] == [(rank, round_) for rank, round_, _ in said]
+    for fault, (_, round_, sender) in zip(faults, said, strict=True):
+        assert fault.what.endswith(f", since round {round_}, with a message from rank {sender}")
 
 
 def test_the_command_prints_sums_and_what_was_proved(capsys):

@@ -12,6 +12,7 @@ from rich.console import Console
 from tests.training import labelled, run, scenario
 from zerosim.data import Dataset
 from zerosim.report.document import document
+from zerosim.report.figures import short
 from zerosim.report.table import show_outcome
 from zerosim.scenario import Check, Scenario
 from zerosim.scenario.schema import Variant
@@ -328,3 +329,8 @@ def test_every_key_of_the_document_is_documented(four):
         "Each of `did_not_fit`": set(written["did_not_fit"][0]),
         "Each of `on_other_ranks`": set(written["on_other_ranks"][0]),
     }
+
+
+@pytest.mark.parametrize(("value", "said"), [(999.9, "999.9"), (1000.0, "1000"), (1000.6, "1001"), (0.04, "0.0")])
+def test_a_thousand_needs_no_place_after_the_point(value, said):
+    assert short(value) == said

@@ -230,3 +230,19 @@ def test_equal_chunks_cannot_be_cut_from_any_vector(tmp_path, keys, place, capsy
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"{file}:{place}: ")
     assert "3 ranks do not divide a vector of" in line
+
+
+@pytest.mark.parametrize(("programs", "seen"), [
+    ('{calls = ["reduce_scatter"]}, {calls = ["all_reduce"]}',
+     "reduce_scatter and all_reduce leave vectors of 3 and 6 elements on rank 0"),
+    ('{calls = ["all_reduce"]}, {calls = ["reduce_scatter"]}',
+     "all_reduce and reduce_scatter leave vectors of 6 and 3 elements on rank 0"),
+    ('{calls = ["all_reduce"]}, {calls = ["all_gather"]}',
+     "all_reduce and all_gather differ in 6 of 6 elements (100.0%) on rank 0"),
+])
+def test_what_programs_of_the_same_bucket_leave_is_told_in_a_sentence(tmp_path, programs, seen):
+    scenario = load(scenario_of(
+        tmp_path, f"world.ranks = 2\nvalues.lengths = [2, 4]\nprogram = [{programs}]\nexpect.same_results = true"))
+    (finding,) = found_by(scenario).findings
+    assert not finding.holds
+    assert finding.seen == seen

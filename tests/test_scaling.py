@@ -46,6 +46,28 @@ def test_from_the_lowest_the_scale_grows_again():
     assert scaling.loss_scale == 2 * LOWEST_SCALE
 
 
+def test_the_scale_doubles_after_every_so_many_steps_in_a_row_without_overflow():
+    scaling = dynamic()
+    scales = [(scaling.factor([1.0]), scaling.loss_scale)[1] for _ in range(3 * STEPS_TO_GROW)]
+    assert scales == [INITIAL_SCALE * 2 ** (step // STEPS_TO_GROW) for step in range(1, 3 * STEPS_TO_GROW + 1)]
+    for _ in range(2):
+        for _ in range(STEPS_TO_GROW - 1):
+            scaling.factor([1.0])
+        scaling.factor([math.inf])
+    assert scaling.loss_scale == INITIAL_SCALE * 2
+
+
+@pytest.mark.parametrize(("scaling", "needed"), [
+    (Scaling(), False), (Scaling(loss_scale=4.0), False), (Scaling(dynamic=True), True), (Scaling(clip_norm=0.5), True),
+])
+def test_only_who_clips_or_skips_needs_a_norm_and_only_a_dynamic_scale_grows(scaling, needed):
+    assert scaling.needs_norm == needed
+    before = scaling.loss_scale
+    for _ in range(STEPS_TO_GROW):
+        scaling.factor([1.0])
+    assert scaling.loss_scale == before * (2 if scaling.dynamic else 1)
+
+
 SUMS = st.sampled_from([0.0, 1.0, math.inf, math.nan, 1e308])
 
 

@@ -185,6 +185,8 @@ def test_weight_decay_depends_on_the_optimizer_unless_given(loaded, optimizer, w
     ("train.loss_scale = -1", "1:20: train.loss_scale must be a finite number of at least 1e-38"),
     ("train.loss_scale = 1e-320", "1:20: train.loss_scale must be a finite number of at least 1e-38"),
     ("train.loss_scale = 1e308", "below 1e+38, found 1e+308"),
+    ("train.loss_scale = 'static'", '1:20: train.loss_scale must be dynamic or a finite number of at least 1e-38 and '
+                                    'below 1e+38, found "static"'),
     ("train.betas = [0.9,\n 1.0]", "2:2: train.betas[1] must be a finite number of at least 0 and "
                                    "below 1, found 1.0"),
     ("train.betas = [0.9]", "1:15: train.betas must be an array of length 2, each a finite"),

@@ -1,0 +1,123 @@
+"""What a process has in memory, and the limit on it: as the operating system sees them."""
+
+import io
+import os
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from zerosim.instruments import limit
+from zerosim.instruments import resident as module
+from zerosim.instruments.limit import MemoryLimit, data_bytes
+from zerosim.instruments.resident import resident_bytes
+
+MEGABYTES = 10**6
+HELD = 50 * MEGABYTES
+
+
+def limits():
+    return resource.getrlimit(resource.RLIMIT_DATA)
+
+
+@pytest.mark.parametrize("error", [None, ZeroDivisionError])
+def test_a_limit_holds_within_and_ends_with_its_block(error):
+    before, allowed = limits(), 1000 * MEGABYTES
+    try:
+        with MemoryLimit(allowed):
+            within, taken = limits(), data_bytes()
+            if error:
+                raise error
+    except ZeroDivisionError:
+        pass
+    assert within == (pytest.approx(taken + allowed, abs=5 * MEGABYTES), before[1])
+    assert limits() == before
+
+
+def test_a_limit_of_0_is_none():
+    before = limits()
+    with MemoryLimit(0):
+        assert limits() == before
+    assert limits() == before
+
+
+STARVED = """
+import numpy as np
+from zerosim.instruments.limit import MemoryLimit
+with MemoryLimit(100_000_000):
+    np.empty(50_000_000, np.uint8)
+    try:
+        np.empty(150_000_000, np.uint8)
+    except MemoryError:
+        print("did not fit")
+np.empty(150_000_000, np.uint8)
+print("fits again")
+"""
+
+
+def test_what_exceeds_a_limit_is_a_memory_error():
+    done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.splitlines(), done.stderr) == (["did not fit", "fits again"], "")
+
+
+def test_memory_that_is_held_untouched_counts_as_data_and_not_as_resident():
+    data, resident = data_bytes(), resident_bytes()
+    held = np.empty(HELD, np.uint8)
+    assert data_bytes() - data == pytest.approx(HELD, abs=5 * MEGABYTES)
+    assert resident_bytes() - resident == pytest.approx(0, abs=10 * MEGABYTES)
+    assert len(held) == HELD
+
+
+def test_memory_is_resident_from_its_first_touch_until_nobody_holds_it():
+    before = resident_bytes()
+    held = np.ones(HELD, np.uint8)
+    assert resident_bytes() - before == pytest.approx(HELD, abs=10 * MEGABYTES)
+    del held
+    assert resident_bytes() - before == pytest.approx(0, abs=10 * MEGABYTES)
+
+
+def file_of(text):
+    return lambda *_, **__: io.StringIO(text)
+
+
+def test_the_files_of_the_operating_system_are_read_as_its_manual_says(monkeypatch):
+    monkeypatch.setattr(limit, "open", file_of("VmPeak:\t   7 kB\nVmData:\t  12 kB\nVmStk:\t 5 kB\n"), raising=False)
+    monkeypatch.setattr(module, "open", file_of("90 30 20 1 0 10 0\n"), raising=False)
+    assert (data_bytes(), resident_bytes()) == (12 * 1024, 30 * os.sysconf("SC_PAGE_SIZE"))
+
+
+def test_where_it_cannot_be_told_nothing_is_resident(monkeypatch):
+    def fails(*_, **__):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(module, "open", fails, raising=False)
+    assert resident_bytes() == 0
+
+
+class Library:
+    """A C library that writes down how it is called."""
+
+    def __init__(self, called):
+        self.mallopt = lambda *arguments: called.append(("mallopt", *arguments))
+        self.malloc_trim = lambda *arguments: called.append(("malloc_trim", *arguments))
+
+
+def test_threads_share_the_first_arena_and_all_that_is_free_is_given_back(monkeypatch):
+    """glibc's malloc.h has M_ARENA_MAX as −8; without a name the library is the process's own."""
+    called, loaded = [], []
+    monkeypatch.setattr(module.ctypes, "CDLL", lambda name: loaded.append(name) or Library(called))
+    assert resident_bytes() > 0
+    assert called == [("mallopt", -8, 1), ("malloc_trim", 0)]
+    assert loaded == [None]
+
+
+def not_there():
+    raise OSError
+
+
+@pytest.mark.parametrize("library", [object, not_there])
+def test_a_library_that_cannot_be_asked_is_not(monkeypatch, library):
+    monkeypatch.setattr(module.ctypes, "CDLL", lambda name: library())
+    assert resident_bytes() > 0
