@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.test_scenario import COMPLETE
 from zerosim.errors import ScenarioError
 from zerosim.scenario import load
-from zerosim.scenario.bounds import MOST_BYTES, MOST_DEPTH, MOST_PARTS, check_bounds
+from zerosim.scenario.bounds import MOST_BYTES, MOST_DEPTH, MOST_PARTS, check_bounds, check_size
 from zerosim.scenario.positions import positions
 
 MANY = 100_000
@@ -84,6 +84,22 @@ def test_overrides_are_bounded_likewise(complaint, overrides, expected):
 ])
 def test_what_is_within_the_bounds_passes(text):
     check_bounds(text, "a.toml")
+
+
+@pytest.mark.parametrize("text", [
+    ".".join("a" * (MOST_PARTS + 1)), "a = " + "[" * (MOST_DEPTH + 1), "a = " + "[{" * (MOST_DEPTH // 2) + "[",
+    "]" * 3 + "[" * (MOST_DEPTH + 1), "[]" * 9 + "{" * (MOST_DEPTH + 1), "a = '.'\n" + "b." * MOST_PARTS + "b",
+])
+def test_one_more_than_the_bounds_allow_is_refused(text):
+    with pytest.raises(ScenarioError, match=f"found 9 (levels|parts), at most {MOST_DEPTH} are allowed"):
+        check_bounds(text, "a.toml")
+
+
+def test_the_size_may_reach_its_bound_and_no_byte_more():
+    assert (MOST_BYTES, MOST_PARTS, MOST_DEPTH) == (250_000, 8, 8)
+    check_size(MOST_BYTES, "a.toml")
+    with pytest.raises(ScenarioError, match=r"found 250,001 bytes; a scenario has at most 250,000"):
+        check_size(MOST_BYTES + 1, "a.toml")
 
 
 @pytest.mark.parametrize("text", [

@@ -1,7 +1,7 @@
 import ast
 import json
 import pickle
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import zerosim.scenario.schema
 from zerosim.errors import ScenarioError
-from zerosim.scenario import Model, Scenario, Train, World, load, resolved
+from zerosim.scenario import Model, Parallel, Scenario, Train, World, load, resolved
 from zerosim.scenario.schema import PUBLICATIONS, STAGE_KEYS, Variant
 
 COMPLETE = """
@@ -300,6 +300,90 @@ def test_overrides_replace_in_order(loaded):
 def test_errors_in_overrides_point_into_their_text(complaint, override, expected):
     text = "title = 'a'\ntrain.steps = 1\nparallel.stages = ['ddp']"
     assert complaint(text, override).startswith(f"--set:{expected}")
+
+
+NOT_NEGATIVE = ("learning_rate", "epsilon", "momentum", "weight_decay", "clip_norm")
+OF_VARIANTS = {
+    "stage": "ddp, zero1, zero2 or zero3", "accumulation": "boundary or micro_batch",
+    "accumulate_dtype": "weights or fp32", "reduce_dtype": "weights or fp32",
+    "gradients": "reduce_scatter or all_reduce", "publish": "weights, updates or broadcasts",
+    "units": "layer, model or an array of arrays of layer numbers such as [[0, 1], [2]]",
+    "reshard_after_forward": "true or false", "prefetch": "true or false", "name": "a string in quotes",
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("train.micro_batch = 10_000_001", "train.micro_batch must be an integer of at least 1 and at most 10000000, "),
+    ("train.micro_batches = 1_000_001", "train.micro_batches must be an integer of at least 1 and at most 1000000,"),
+    ("train.micro_batch = 0", "found 0"), ("train.micro_batches = 0", "found 0"),
+    ("world.ranks = 4097", "at most 4096, found 4097"), ("world.memory_limit_mb = -1", "at least 0, found -1"),
+    *((f"train.{key} = {value}", f"train.{key} must be a finite number of at least 0, found {value}")
+      for key in NOT_NEGATIVE for value in (-1, -1e-9)),
+    ("train.betas = [-0.1, 0]", "train.betas[0] must be a finite number of at least 0 and below 1, found -0.1"),
+    ("train.loss_scale = 'dynamical'", "must be dynamic or a finite number of at least 1e-38 and below 1e+38, fo"),
+    ("train.loss_scale = true", "found true"), ("train.loss_scale = 1e38", "found 1e+38"),
+    ("train.warmup_steps = 21", "train.warmup_steps must be at most train.steps = 20, found 21"),
+    ("train.precision = 'fp8'", "train.precision must be fp32, fp16 or bf16, found"),
+    ("train.schedule = 'linear'", "train.schedule must be constant or cosine, found"),
+    ("model.activation = 'elu'", 'model.activation must be relu, tanh or gelu, found "elu"; did you mean "relu"?'),
+    ("kind = 'other'", "kind must be training or collective"),
+    ("model.tied = [0]", "model.tied is not supported"), ("model.frozen = [-1]", "at least 0, found -1"),
+    ("model.frozen = [0, 3]", "1:20: model.frozen names layer 3; there are layers 0 to 2"),
+    *((f"parallel.units = [[{units}]]", "1:18: parallel.units must name layers 0 to 2, each once and in order, found "
+       + f"[{units}]".replace("], [", ", "))
+      for units in ("0], [2], [1", "0], [1", "0, 0], [1, 2", "1, 2", "0, 1, 2, 3")),
+    ("parallel.units = []", "such as [[0, 1], [2]], found an array of length 0"),
+    ("parallel.units = [[]]", "parallel.units[0] must be an array of length at least 1"),
+    ("parallel.units = 'layers'", "parallel.units must be layer, model or an array"),
+    *((f"parallel.accumulation = 'micro_batch'\nparallel.order = '{order}'",
+       f"parallel.accumulation micro_batch adds ranks before micro-batches, which order {order} cannot")
+      for order in ("exact", "tree")),
+    ("parallel.order = 'exact'\n[[variant]]\n[[variant]]\naccumulation = 'micro_batch'", "which order exact cannot"),
+    ("parallel.prefetch = true\nparallel.reshard_after_forward = false", "parallel.prefetch gathers weights ahead"),
+    ("parallel.prefetch = true\n[[variant]]\nreshard_after_forward = false", "parallel.prefetch gathers weights ahead"),
+    ("[[variant]]\nunits = [[0], [2]]", "parallel.units must name layers 0 to 2"),
+    *((f"[[variant]]\n[[variant]]\n{key} = 7", f"variant[1].{key} must be {allowed}, found 7")
+      for key, allowed in OF_VARIANTS.items()),
+    *((f"[[variant]]\n{key} = 'x'", f"variant[0].{key} must be {allowed}, found \"x\"")
+      for key, allowed in OF_VARIANTS.items() if key != "name"),
+    ("[[variant]]\norder = 'ring'", "unknown key 'order' in [variant[0]]"),
+    ("check.same_bits_on = [0]", "check.same_bits_on[0] must be an integer of at least 1, found 0"),
+    ("check.same_bits_on = [2, 8]\ntrain.micro_batches = 8", "check.same_bits_on names 8 ranks, world.ranks has 4"),
+    ("check.test_accuracy = 1", "check.test_accuracy must be a finite number of at least 0 and below 1, found 1"),
+    ("check.messages = [-1]", "at least 0, found -1"), ("check.volumes = [nan]", "must be a finite number, found nan"),
+    ("check.does_not_fit = ['ddp', 'ddp']", 'check.does_not_fit names "ddp" twice'),
+])
+def test_what_is_not_allowed_is_refused_with_what_is(complaint, text, expected):
+    assert expected in complaint(text)
+
+
+@pytest.mark.parametrize(("text", "section", "key", "value"), [
+    ("train.micro_batch = 10_000_000", "train", "micro_batch", 10**7),
+    ("train.micro_batches = 1_000_000", "train", "micro_batches", 10**6),
+    ("world.ranks = 4096\ntrain.micro_batches = 4096", "world", "ranks", 4096),
+    *((f"train.{key} = 0", "train", key, 0.0) for key in NOT_NEGATIVE),
+    ("train.betas = [0, 0.999]", "train", "betas", (0.0, 0.999)),
+    ("train.loss_scale = 'dynamic'", "train", "loss_scale", "dynamic"),
+    ("train.loss_scale = 1e-38", "train", "loss_scale", 1e-38),
+    ("train.warmup_steps = 20", "train", "warmup_steps", 20),
+    ("model.frozen = [2, 0]", "model", "frozen", (2, 0)), ("model.hidden = []", "model", "hidden", ()),
+    ("parallel.units = [[0, 1], [2]]", "parallel", "units", ((0, 1), (2,))),
+    ("parallel.accumulation = 'micro_batch'\nparallel.order = 'rank'", "parallel", "order", "rank"),
+    ("parallel.order = 'tree'\ncheck.same_bits_on = [1, 4]", "check", "same_bits_on", (1, 4)),
+    ("check.messages = [0, 0, 0, 0]", "check", "messages", (0, 0, 0, 0)),
+    ("check.test_accuracy = 0", "check", "test_accuracy", 0.0),
+])
+def test_what_is_just_allowed_is_read(loaded, text, section, key, value):
+    assert getattr(getattr(loaded(text), section), key) == value
+
+
+@pytest.mark.parametrize("frozen", [(0,), (1,), (0, 2)])
+def test_a_unit_is_frozen_as_a_whole(frozen):
+    parted = Scenario(model=Model(frozen=frozen), parallel=Parallel(units=((0, 1), (2,))))
+    with pytest.raises(ScenarioError, match=r"the unit of layers \[0, 1\] is frozen in part"):
+        _ = parted.rows
+    whole = replace(parted, model=Model(frozen=(0, 1)))
+    assert {row.layers for row in whole.rows} == {((0, 1), (2,))}
 
 
 @pytest.mark.parametrize(("text", "overrides", "expected"), [

@@ -1,0 +1,280 @@
+"""What the plans say of one small model, worked out by hand: layers of 6-5-4-3, so 35, 24 and 15 parameters.
+
+On 3 ranks these are padded to 36, 24 and 15, in chunks of 12, 8 and 5: 75 elements in all, 25 on each rank.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from zerosim.plan import peaks
+from zerosim.plan.peaks import message_copies, message_lengths, most_in_a_collective, peak_bounds, with_spare, would_fit
+from zerosim.plan.resting import Resting, resting_bytes
+from zerosim.plan.traffic import Due, due, most_messages, volume
+from zerosim.scenario import Check, Model, Parallel, Scenario, Train, World
+from zerosim.training.config import configured
+
+BASE = Scenario(
+    world=World(3), model=Model(hidden=(5, 4), activation="relu"),
+    train=Train(steps=4, micro_batch=2, micro_batches=6), parallel=Parallel(), check=Check(),
+)
+ALL = ("ddp", "zero1", "zero2", "zero3")
+FP16 = {"precision": "fp16"}
+PARTS = {"accumulation": "micro_batch"}
+WIDE_WIRE, WIDE_SUMS = {"reduce_dtype": "fp32"}, {"accumulate_dtype": "fp32"}
+FROZEN = {"frozen": (0, 1, 2)}
+
+
+def config(stage, *keys, inputs=6, outputs=3):
+    """The row that trains by `stage`, with these keys, each of the section that has it."""
+    said, built = {"stages": (stage,)}, {}
+    for each in keys:
+        said |= each
+    for section in ("world", "model", "train", "parallel"):
+        before = getattr(BASE, section)
+        built[section] = replace(before, **{key: said.pop(key) for key in [*said] if hasattr(before, key)})
+    assert not said
+    (row,) = replace(BASE, **built).rows
+    return configured(row, inputs, outputs, "cross_entropy")
+
+
+@pytest.mark.parametrize(("stage", "keys", "expected"), [
+    ("ddp", [], (300, 300, 600, 16)),                            # 1 element of padding: 4 + 4 + 8
+    ("zero1", [], (300, 300, 200, 11)),                          # 4 + 4 + 8/3
+    ("zero2", [], (300, 100, 200, 8)),
+    ("zero3", [], (100, 100, 200, 5)),
+    ("ddp", [FP16], (150, 150, 900, 16)),
+    ("zero3", [FP16], (50, 50, 300, 5)),
+    ("zero3", [FP16, WIDE_SUMS], (50, 150, 300, 7)),
+    ("zero2", [{"precision": "bf16"}, WIDE_SUMS], (150, 150, 300, 8)),
+    ("zero1", [WIDE_SUMS], (300, 600, 200, 15)),
+    ("ddp", [{"frozen": (0,)}], (300, 156, 312, 4)),
+    ("zero3", [{"optimizer": "sgd"}], (100, 100, 0, 3)),
+    ("zero3", [FROZEN], (100, 0, 0, 1)),
+    ("zero2", [{"ranks": 1}], (296, 296, 592, 0)),
+])
+def test_what_rests(stage, keys, expected):
+    found = resting_bytes(config(stage, *keys))
+    assert found == Resting(*expected)
+    assert found.total == sum(expected[:3])
+
+
+@pytest.mark.parametrize(("stage", "keys", "expected"), [
+    ("ddp", [], 300), ("zero1", [], 300), ("zero2", [], 300),
+    ("zero3", [], 100 + 36 * 4),
+    ("zero3", [FP16], 50 + 36 * 2),
+    ("zero3", [{"prefetch": True}], 100 + (36 + 24) * 4),
+    ("zero3", [{"prefetch": True, "units": "model"}], 100 + 2 * 75 * 4),                    # forward's, and backward's
+    ("zero3", [{"prefetch": True, "units": "model"}, FROZEN], 100 + 75 * 4),
+    ("zero3", [{"prefetch": True, "hidden": (1, 9)}], (3 + 6 + 10) * 4 + 2 * 30 * 4),
+    ("zero3", [{"reshard_after_forward": False}], 100 + 75 * 4),
+    ("zero3", [{"reshard_after_forward": False, "frozen": (0,)}], 100 + (24 + 15) * 4),     # kept until backward
+    ("zero3", [{"reshard_after_forward": False, "frozen": (0, 1)}], 100 + 36 * 4),          # in passing
+    ("zero3", [{"reshard_after_forward": False}, FROZEN], 100 + 36 * 4),
+])
+def test_the_peak_of_parameters(stage, keys, expected):
+    assert peaks.parameters(config(stage, *keys)) == expected
+
+
+FOUR_EACH = {"micro_batches": 12}
+ONE_EACH = {"micro_batches": 3}
+
+
+@pytest.mark.parametrize(("stage", "keys", "expected"), [
+    ("ddp", [], 39 * 4 + 8 * 36), ("zero1", [], 39 * 4 + 8 * 36),                           # two contributions
+    ("zero2", [], 13 * 4 + 8 * 36), ("zero3", [], 13 * 4 + 8 * 36),
+    ("ddp", [FOUR_EACH], 39 * 4 + 8 * 36),
+    ("ddp", [ONE_EACH], 39 * 4 + 4 * 36),
+    ("zero2", [ONE_EACH], 13 * 4 + 4 * 36 + 4 * 12),                                        # sum and shard
+    ("ddp", [FOUR_EACH, {"order": "rank"}], 39 * 4 + 8 * 36),
+    ("ddp", [FOUR_EACH, {"order": "exact"}], 39 * 4 + 16 * 36),
+    ("ddp", [{"ranks": 4, "micro_batches": 16, "order": "tree"}], 40 * 4 + 12 * 36),
+    ("zero3", [{"ranks": 4, "micro_batches": 8, "order": "tree"}], 10 * 4 + 8 * 36),
+    ("zero2", [PARTS], 100 + 4 * 36 + 4 * 12), ("zero3", [PARTS], 100 + 4 * 36 + 4 * 12),
+    ("zero1", [PARTS], 39 * 4 + 8 * 36),                                                    # cannot
+    ("ddp", [FP16], 39 * 2 + 4 * 36),
+    ("ddp", [FP16, WIDE_WIRE], 39 * 2 + 6 * 36),
+    ("zero2", [FP16, WIDE_WIRE], 13 * 2 + 6 * 36),
+    ("ddp", [FP16, WIDE_SUMS], 39 * 6 + 10 * 36),                                           # 4 + 4 + 2
+    ("zero2", [FP16, WIDE_SUMS, WIDE_WIRE, PARTS], 150 + 4 * 36 + 10 * 12),
+    ("ddp", [FP16, WIDE_SUMS, WIDE_WIRE, ONE_EACH], 39 * 6 + 10 * 36),
+    ("ddp", [FP16, {"order": "exact"}], 39 * 2 + 4 * 36),
+    ("ddp", [FP16, {"order": "exact"}, FOUR_EACH], 39 * 2 + 8 * 36),
+    ("ddp", [FP16, {"order": "exact"}, WIDE_WIRE, ONE_EACH], 39 * 2 + 2 * 36),              # integers travel
+    ("ddp", [FP16, {"order": "exact"}, WIDE_SUMS, ONE_EACH], 39 * 6 + 10 * 36),
+    ("ddp", [{"frozen": (1,)}], 15 * 4 + 8 * 36),
+    ("ddp", [{"frozen": (0,)}], 15 * 4 + 8 * 24),
+    ("zero2", [FROZEN], 0),
+])
+def test_the_peak_of_gradients(stage, keys, expected):
+    assert peaks.gradients(config(stage, *keys)) == expected
+
+
+@pytest.mark.parametrize(("order", "counts"), [
+    ("ring", [1, 2, 2, 2, 2]), ("rank", [1, 2, 2, 2, 2]), ("tree", [1, 2, 2, 3, 4]), ("exact", [1, 2, 3, 4, 8]),
+])
+def test_contributions_alive_at_a_time(order, counts):
+    assert [peaks.contributions(order, count) for count in (1, 2, 3, 4, 8)] == counts
+
+
+@pytest.mark.parametrize(("keys", "expected"), [
+    ([], 2 * ((5 + 4 + 5 + 3) * 2 * 4 + 13 * 4)),                               # in layer 1
+    ([{"activation": "tanh"}], 2 * ((5 + 4 + 5 + 3) * 2 * 4 + 13 * 4)),
+    ([{"activation": "gelu"}], 2 * ((10 + 8 + 5 + 3) * 2 * 4 + 13 * 4)),
+    ([FP16], 2 * ((5 + 6 + 3) * 2 * 2 + 16 * 6)),                               # in layer 0
+    ([{"micro_batch": 5}], 5 * ((5 + 4 + 5 + 3) * 2 * 4 + 13 * 4)),
+    ([FOUR_EACH], 2 * ((5 + 4 + 5 + 3) * 4 * 4 + 13 * 4)),
+    ([FOUR_EACH, PARTS], 2 * ((5 + 4 + 5 + 3) * 4 + 13 * 4)),
+    ([{"frozen": (0,)}], 2 * ((5 + 6 + 5 + 3) * 2 * 4 + 16 * 4)),               # what layer 1 takes, layer 0's x and y
+    ([{"frozen": (0, 1)}], 2 * ((4 + 6 + 5 + 3) * 2 * 4 + 16 * 4)),
+    ([{"frozen": (1,)}], 2 * ((5 + 4 + 5 + 3) * 2 * 4 + 13 * 4)),
+    ([FROZEN], 2 * ((6 + 5 + 3) * 2 * 4 + 16 * 4)),
+    ([{"units": "model"}], 2 * ((5 + 4 + 6 + 3) * 2 * 4 + 16 * 4)),
+    ([{"units": ((0, 1), (2,)), "frozen": (0, 1)}], 2 * ((4 + 6 + 4 + 3) * 2 * 4 + 16 * 4)),
+])
+def test_the_bound_of_activations(keys, expected):
+    assert peaks.activations(config("zero2", *keys)) == expected
+
+
+def test_what_a_layer_keeps_and_works_with():
+    for activation, kept in (("relu", [5, 4, 3]), ("tanh", [5, 4, 3]), ("gelu", [10, 8, 3])):
+        layers = config("ddp", {"activation": activation}).model.layers
+        assert [peaks.kept_elements(layer) for layer in layers] == kept
+        assert [peaks.work_elements(layer) for layer in layers] == [6 + 10, 5 + 8, 4 + 6]
+    found = [peaks.work_bytes(config("ddp", {"precision": precision})) for precision in ("fp32", "fp16", "bf16")]
+    assert found == [4, 6, 6]
+
+
+def test_what_16_bit_operations_widen():
+    assert peaks.widened(config("zero2")) == 0
+    assert peaks.widened(config("zero2", FP16)) == 4 * (2 * 11 + 35)            # x, y and the gradient of layer 0
+    narrow = config("zero2", FP16, {"hidden": (5,), "micro_batch": 3}, inputs=1, outputs=1)
+    assert peaks.widened(narrow) == 4 * 2 * 3 * 5                               # ∂L/∂y and y of layer 0
+
+
+@pytest.mark.parametrize(("stage", "keys", "expected"), [
+    ("zero1", [{"publish": "updates"}], 36 * 4), ("zero2", [{"publish": "updates"}, FP16], 36 * 2),
+    ("zero1", [{"publish": "updates", "frozen": (0,)}], 24 * 4), ("zero1", [{"publish": "updates"}, FROZEN], 0),
+    ("ddp", [{"publish": "updates"}], 0), ("zero3", [{"publish": "updates"}], 0),
+    ("zero1", [{"publish": "broadcasts"}], 0), ("zero1", [], 0),
+])
+def test_updates_on_their_way(stage, keys, expected):
+    assert peaks.pending(config(stage, *keys)) == expected
+
+
+ALWAYS = {2, 4, 8, 24}
+"""Exponents, losses, integers, and the norms of three units."""
+
+
+@pytest.mark.parametrize(("stage", "keys", "step", "apart"), [
+    ("ddp", [], {48, 32, 20}, set()),
+    ("zero1", [FP16], {24, 16, 10}, set()),
+    ("zero1", [FP16, WIDE_WIRE], {48, 32, 20, 24, 16, 10}, set()),              # sums, and published weights
+    ("ddp", [FP16, WIDE_WIRE], {48, 32, 20}, set()),
+    ("ddp", [FP16, {"order": "exact"}], {24, 16, 10, 96, 64, 40}, set()),
+    ("zero3", [FP16, {"order": "exact"}, WIDE_SUMS], {24, 16, 10, 48, 32, 20, 96, 64, 40}, set()),
+    ("zero3", [{"frozen": (0,)}], {48, 32, 20, 16}, set()),
+    ("zero3", [FP16, WIDE_WIRE, {"prefetch": True}], {48, 32, 20}, {24, 16, 10}),
+    ("zero3", [FP16, {"prefetch": True, "frozen": (0,)}], {16, 10}, {24, 16, 10}),
+    ("zero1", [{"prefetch": True}], {48, 32, 20}, set()),
+    ("zero3", [{"units": "model"}], {100, 8}, set()),
+])
+def test_lengths_of_messages(stage, keys, step, apart):
+    found = config(stage, *keys)
+    norms = 8 * sum(not unit.frozen for unit in found.model.units)
+    assert message_lengths(found) == (step | (ALWAYS - {24}) | {norms}, apart)
+
+
+def test_copies_of_messages():
+    assert [with_spare(length) for length in (0, 1, 3, 4, 8, 20, 100)] == [1, 2, 4, 6, 11, 26, 126]
+    spare = 61 + 41 + 26 + 3 + 6 + 11 + 31                                      # 48, 32, 20, 2, 4, 8 and 24
+    assert message_copies(config("ddp")) == spare * (2 * 2 + 1)
+    assert message_copies(config("zero3", {"prefetch": True})) == (spare + 61 + 41 + 26) * 5
+    assert message_copies(config("zero3", {"ranks": 1})) == 0
+    assert message_copies(config("zero1", {"ranks": 2})) > 0
+    for stage in ("zero1", "zero2"):
+        assert message_copies(config(stage, {"publish": "broadcasts"})) == spare * (2 * 3 + 1)
+    for stage in ("ddp", "zero3"):
+        assert most_in_a_collective(config(stage, {"publish": "broadcasts"})) == 2
+    for copies in (False, True):
+        buffers = peak_bounds(config("zero1", FP16, {"publish": "updates"}), copies_messages=copies)["buffers"]
+        assert buffers == 228 + 72 + copies * message_copies(config("zero1", FP16, {"publish": "updates"}))
+
+
+@pytest.mark.parametrize(("stage", "keys", "states"), [
+    ("ddp", [], 300 + 444 + 600), ("zero1", [], 300 + 444 + 200), ("zero2", [], 300 + 340 + 200),
+    ("zero3", [], 244 + 340 + 200), ("zero3", [FP16], 122 + 170 + 300),
+])
+def test_what_fits_to_the_byte(stage, keys, states):
+    found = config(stage, *keys)
+    assert would_fit(found, states)
+    assert not would_fit(found, states - 1)
+
+
+def walk(calls, sent, messages=2):
+    return Due(calls, sent, sent, calls * messages)
+
+
+CLIP = {"clip_norm": 1.0}
+BROADCASTS = {"publish": "broadcasts"}
+
+
+@pytest.mark.parametrize(("stage", "keys", "expected"), [
+    ("ddp", [], {"reduce_scatter": walk(12, 800), "all_gather": walk(12, 800)}),        # 4 steps of 25 · 2 · 4 bytes
+    ("zero1", [], {"reduce_scatter": walk(12, 800), "all_gather": walk(9, 600)}),       # 3 were not skipped
+    ("zero2", [PARTS], {"reduce_scatter": walk(24, 1600), "all_gather": walk(9, 600)}),
+    ("zero2", [{"publish": "updates"}], {"reduce_scatter": walk(12, 800), "all_gather": walk(9, 600)}),
+    ("zero3", [], {"reduce_scatter": walk(12, 800), "all_gather": walk(24, 1600)}),
+    ("zero3", [PARTS], {"reduce_scatter": walk(24, 1600), "all_gather": walk(48, 3200)}),
+    ("zero3", [{"reshard_after_forward": False}], {"reduce_scatter": walk(12, 800), "all_gather": walk(12, 800)}),
+    ("zero3", [{"frozen": (0,)}], {"reduce_scatter": walk(8, 416), "all_gather": walk(20, 4 * (200 + 104))}),
+    ("zero3", [FROZEN], {"all_gather": walk(12, 800)}),
+    ("zero1", [FROZEN, BROADCASTS], {}),
+    ("zero1", [{"gradients": "all_reduce"}], {"reduce_scatter": walk(12, 800), "all_gather": walk(21, 1400)}),
+    ("zero3", [{"gradients": "all_reduce"}], {"reduce_scatter": walk(12, 800), "all_gather": walk(24, 1600)}),
+    ("ddp", [{"order": "rank"}], {"reduce_scatter": walk(12, 800), "all_gather": walk(12, 800)}),
+    ("ddp", [{"order": "exact"}], {"reduce_scatter": walk(12, 4 * 25 * 2 * 12, 6), "all_gather": walk(12, 800)}),
+    ("ddp", [CLIP], {"reduce_scatter": walk(12, 800), "all_gather": walk(12, 800)}),
+    ("zero2", [CLIP], {
+        "reduce_scatter": walk(12, 800), "all_gather": walk(9, 600), "gather_norms": walk(4, 4 * 2 * 3 * 8)}),
+    ("zero2", [FP16, {"frozen": (1,)}], {
+        "reduce_scatter": walk(8, 4 * 17 * 4), "all_gather": walk(6, 3 * 17 * 4),
+        "gather_norms": walk(4, 4 * 2 * 2 * 8)}),
+    ("zero2", [FP16, WIDE_WIRE, {"gradients": "all_reduce", "loss_scale": 8.0}], {
+        "reduce_scatter": walk(12, 800), "all_gather": walk(21, 800 + 300)}),
+    ("ddp", [FP16, {"order": "exact"}], {
+        "reduce_scatter": walk(12, 4 * 25 * 2 * 12, 6), "all_gather": walk(12, 400)}),
+    ("ddp", [FP16, {"order": "exact"}, WIDE_SUMS], {
+        "reduce_scatter": walk(12, 4 * 25 * 2 * 12, 6), "all_gather": walk(12, 800)}),
+    ("zero2", [{"ranks": 1}], {"reduce_scatter": walk(12, 0, 0), "all_gather": walk(9, 0, 0)}),
+    ("zero3", [{"steps": 0}], {}),
+])
+def test_traffic_that_is_due(stage, keys, expected):
+    found = config(stage, *keys)
+    for rank in range(found.ranks):
+        assert due(found, rank, min(3, found.steps)) == expected
+
+
+def test_broadcasts_that_are_due():
+    """To 3 ranks from 0: 0 → 2, 0 → 1; from 1: 1 → 2, 1 → 0; from 2: 2 → 0, 0 → 1."""
+    found = config("zero1", BROADCASTS)
+    calls, chunks = 3 * 3 * 3, 3 * 25 * 4
+    for rank, sent in enumerate((3, 2, 1)):
+        assert due(found, rank, 3) == {
+            "reduce_scatter": walk(12, 800), "broadcast": Due(calls, sent * chunks, 2 * chunks, sent * 9)}
+
+
+@pytest.mark.parametrize(("stage", "keys", "volumes", "messages"), [
+    ("ddp", [], 2, 12), ("zero1", [], 2, 12), ("zero2", [], 2, 12), ("zero3", [], 3, 18),
+    ("zero1", [BROADCASTS], 2, 6 + 9), ("zero2", [PARTS], 3, 18), ("zero3", [PARTS], 6, 36),
+    ("zero3", [{"reshard_after_forward": False}], 2, 12),
+    ("ddp", [{"order": "exact"}], 4, 24), ("zero2", [CLIP], 2 + 48 / 200, 14),
+    ("zero3", [{"frozen": (0,)}], (75 + 39 + 39) / 75, 14),
+    ("zero3", [FP16, WIDE_WIRE, {"loss_scale": 1.0}], 4, 18),
+    ("zero3", [{"ranks": 1}], 0, 0), ("zero3", [{"steps": 0}], 0, 0), ("zero3", [{"ranks": 1}, CLIP], 0, 0),
+    ("zero3", [{"steps": 1}], 3, 18),
+])
+def test_volume_and_messages_of_a_step(stage, keys, volumes, messages):
+    found = config(stage, *keys)
+    assert volume(found) == pytest.approx(volumes, rel=1e-12)
+    assert most_messages(found) == messages

@@ -1,0 +1,390 @@
+"""What measuring and judging rest on, one piece at a time: figures by hand, without a run wherever none is needed."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.test_formulas import config
+from tests.training import labelled, scenario
+from zerosim.numerics.orders import ORDERS
+from zerosim.numerics.precisions import PRECISIONS
+from zerosim.optim.optimizers import OPTIMIZERS
+from zerosim.scenario import Check
+from zerosim.scenario.row import Claims
+from zerosim.stages import STAGES
+from zerosim.stages.adding import ADDITIONS
+from zerosim.stages.gathering import KeptUntilBackward, Prefetched, WhenUsed
+from zerosim.stages.publishing import PUBLISHING
+from zerosim.stages.replica import Replica
+from zerosim.training import build, comparison
+from zerosim.training.build import gathering, reference
+from zerosim.training.comparison import Evidence, first_of
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Run, Silent, measure
+from zerosim.verdict.diagnosis import element, hexadecimal, locate, orders_of_addition, ulps_apart
+from zerosim.verdict.judge import judged_memory, what_it_needs
+from zerosim.verdict.outcome import RankMemory, RankTraffic, faults
+from zerosim.verdict.run import run_locally
+from zerosim.worlds.local import LocalWorld, spawn
+
+KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
+
+
+# Tables.
+
+
+def test_what_is_true_of_each_stage():
+    assert {
+        key: (stage.sharded, stage.gathers, stage.publishes, stage.shares_updates, stage.may_reduce_parts)
+        for key, stage in STAGES.items()
+    } == {
+        "ddp": ((), False, False, False, False),
+        "zero1": (("optimizer",), False, True, True, False),
+        "zero2": (("optimizer", "gradients"), False, True, True, True),
+        "zero3": (("optimizer", "gradients", "parameters"), True, False, True, True),
+    }
+
+
+def test_what_is_true_of_each_precision():
+    assert {
+        name: (each.name, each.weights, each.scales_loss, each.mixed) for name, each in PRECISIONS.items()
+    } == {
+        "fp32": ("fp32", np.dtype(np.float32), False, False),
+        "fp16": ("fp16", np.dtype(np.float16), True, True),
+        "bf16": ("bf16", np.dtype(ml_dtypes.bfloat16), False, True),
+    }
+
+
+def test_a_row_of_which_nothing_is_said_has_no_claims_but_the_reference():
+    assert Claims() == Claims(
+        volume=None, messages=None, does_not_fit=False, test_accuracy=0.0, reference=True)
+    said = replace(scenario(stages=("ddp", "zero3")), check=Check(
+        volumes=(2, 3), messages=(4, 5), does_not_fit=("zero3",), test_accuracy=0.5, reference=False))
+    assert [row.claims for row in said.rows] == [Claims(2, 4, False, 0.5, False), Claims(3, 5, True, 0.5, False)]
+
+
+# A rank's figures.
+
+
+def memory(**changes):
+    figures = dict.fromkeys(KINDS, 10)
+    return RankMemory(**{
+        "rank": 1, "resting_bytes": {"parameters": 4}, "formula_bytes": {"parameters": 4}, "padding_bytes": 0,
+        "peak_bytes": figures, "bound_bytes": figures, "alive_bytes": 0, "resident_bytes": 0, "overweight": [],
+        "curve": [], **changes,
+    })
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_may_reach_its_bound_and_no_byte_more(kind):
+    assert memory().peaks
+    assert memory(peak_bytes=dict.fromkeys(KINDS, 9)).peaks
+    above = memory(peak_bytes=dict.fromkeys(KINDS, 10) | {kind: 11})
+    assert not above.peaks
+    below = memory()
+    stage = SimpleNamespace(
+        equal=True, disagreement=None, traffic=[], memory=[below, above], config=SimpleNamespace(steps=1))
+    assert faults(stage) == [
+        f"more is alive at the peak than should be: rank 1 holds 11 B of {kind}, where 10 are enough"]
+    stage.config.steps = 0
+    assert faults(stage) == []
+
+
+@pytest.mark.parametrize(("changes", "rests"), [
+    ({}, True), ({"resting_bytes": {"parameters": 5}}, False), ({"resting_bytes": {"parameters": 3}}, False),
+    ({"overweight": ["1 B"]}, False),
+])
+def test_what_rests_is_the_formulas_and_nothing_beside_it(changes, rests):
+    assert memory(**changes).rests is rests
+
+
+FIGURES = {"sent_bytes": 8, "received_bytes": 6, "messages": 2}
+
+
+@pytest.mark.parametrize(("changes", "what"), [
+    ({}, None),
+    ({"sent_bytes": 9}, "bytes sent are not the formula's: 9 of rank 1, where 8 are due"),
+    ({"received_bytes": 5}, "bytes received are not the formula's: 5 of rank 1, where 6 are due"),
+    ({"messages": 1}, "messages are not the formula's: 1 of rank 1, where 2 are due"),
+    ({"by_collective": {"a": {"calls": 2}}}, "calls of a are not the formula's: 2 of rank 1, where 1 are due"),
+    ({"by_collective": {}}, "calls of a are not the formula's: 0 of rank 1, where 1 are due"),
+    ({"by_collective": {"a": {"calls": 1}, "b": {"calls": 1}}},
+     "calls of b are not the formula's: 1 of rank 1, where 0 are due"),
+])
+def test_every_count_is_held_to_the_formula(changes, what):
+    due = {f"formula_{name.removeprefix('sent_')}": count for name, count in FIGURES.items()}
+    seen = RankTraffic(**{
+        "rank": 1, **FIGURES, **due, "by_collective": {"a": {"calls": 1}}, "formula_by_collective": {"a": {"calls": 1}},
+        **changes,
+    })
+    assert (seen.fault, seen.holds) == (what, what is None)
+
+
+def left(owners):
+    figures = SimpleNamespace(
+        rank=0, owners={kind: owners.get(kind, {}) for kind in KINDS}, peak_bytes={}, alive_bytes=0, resident_bytes=0,
+        curve=[], copies_messages=owners.get("copies", False),
+    )
+    return judged_memory(config("ddp"), figures).overweight
+
+
+def test_a_byte_too_much_is_named_with_its_unit():
+    assert left({"parameters": {"layers.0": 144, "layers.1": 96}}) == []
+    assert left({"parameters": {"layers.0": 145}}) == ["145 B of layers.0's parameters, where 144 are due"]
+    assert left({"activations": {"loss": 1}}) == ["1 B of activations for loss after the step"]
+    copies = (61 + 41 + 26 + 3 + 6 + 11 + 31) * 5                                # as in the plans
+    assert left({"buffers": {"messages": copies}, "copies": True}) == []
+    assert left({"buffers": {"messages": copies + 1}, "copies": True}) != []
+    assert left({"buffers": {"messages": 1}}) == ["1 B of buffers for messages after the step"]
+
+
+def test_what_a_row_that_did_not_fit_needs():
+    """Of 1,752, 62,751 and 753 elements, padded: 65,256, of which gradients are at most 753 and twice 62,751 in DDP."""
+    found = what_it_needs(config("ddp", {"memory_limit_mb": 1, "hidden": (250, 250)}))
+    assert (found.needed_bytes, found.allowed_bytes) == (65_256 * 16, 10**6)
+    assert found.would_fit == ["zero1", "zero2"]                                # Stage III: 87,008 + 251,004 + …
+    assert what_it_needs(config("zero3", {"memory_limit_mb": 1})).would_fit == list(STAGES)
+    assert what_it_needs(config("zero3", {"hidden": (250, 250)})).would_fit == []
+
+
+# Where bytes first differ.
+
+
+def evidence(step=1, unit=0, chunk=0, rank=0, what="weights", values=None):
+    return Evidence(step, unit, chunk, rank, what, values)
+
+
+def test_the_earliest_step_counts_first_then_the_loss_then_units_chunks_and_ranks():
+    in_order = [
+        evidence(step=1, unit=2, chunk=2, rank=2), evidence(step=2, unit=None, rank=3),
+        evidence(step=2, unit=0, chunk=3),
+        evidence(step=2, unit=1, chunk=0, rank=3), evidence(step=2, unit=1, chunk=1, rank=0),
+        evidence(step=2, unit=1, chunk=1, rank=1),
+    ]
+    for start in range(len(in_order)):
+        assert first_of([None, *reversed(in_order[start:])]) is in_order[start]
+    assert first_of([None, None]) is None
+    assert first_of(None) is None
+
+
+F16, F32 = np.float16, np.float32
+
+
+@pytest.mark.parametrize(("ours", "expected", "ulps"), [
+    (F32(1), F32(1), 0), (F32(-1e-45), F32(1e-45), 2), (F32(1e-45), F32(-0.0), 1), (F32(-1e-45), F32(0), 1),
+    (F32(-1), F32(1), 2 * 0x3F800000), (F16(-1), F16(1), 2 * 0x3C00), (F16(65504), F16("inf"), 1),
+    (F32("nan"), F32(1), None), (F32(1), F32("nan"), None),
+    (ml_dtypes.bfloat16(1), ml_dtypes.bfloat16(-1), 2 * 0x3F80),
+])
+def test_ulps_are_counted_across_zero_in_every_precision(ours, expected, ulps):
+    assert ulps_apart(ours, expected) == ulps_apart(expected, ours) == ulps
+
+
+def test_bits_in_hexadecimal():
+    shown = [hexadecimal(each) for each in (F32(1), F32(0), F16(-2), F16(6e-8), ml_dtypes.bfloat16(1))]
+    assert shown == ["0x3f800000", "0x00000000", "0xc000", "0x0001", "0x3f80"]
+
+
+def test_an_element_and_the_padding_behind_it():
+    unit = config("ddp", {"units": "model"}).model.units[0]
+    assert [element(unit, at) for at in (0, 13, 29, 30, 34, 35, 73, 74, 75)] == [
+        (0, "weight", (0, 0)), (0, "weight", (2, 1)), (0, "weight", (4, 5)), (0, "bias", (0,)), (0, "bias", (4,)),
+        (1, "weight", (0, 0)), (2, "bias", (2,)), (2, "padding", (0,)), (2, "padding", (1,)),
+    ]
+
+
+def test_a_difference_is_located_in_its_chunk():
+    units = config("ddp").model.units
+    weights = {unit: np.arange(unit.count, dtype=F32) for unit in units}
+    snapshot = SimpleNamespace(loss=np.ones(1, F32), weights=weights, optimizer={}, gradients={})
+    values = np.arange(8, 16, dtype=F32)
+    values[[2, 5]] = [11, np.nan]
+    found = locate(units, evidence(step=3, unit=1, chunk=1, rank=2, values=values), snapshot, 3)
+    assert (found.layer, found.parameter, found.index, found.ours, found.reference) == (1, "weight", (2, 0), 11, 10)
+    assert (found.step, found.rank, found.chunk, found.differing_elements, found.state) == (3, 2, 1, 2, None)
+    assert (found.ours_bits, found.reference_bits, found.ulps) == ("0x41300000", "0x41200000", 1 << 20)
+    loss = locate(units, evidence(unit=None, what="loss", values=np.full(1, 2, F32)), snapshot, 3)
+    assert (loss.layer, loss.parameter, loss.index, loss.reference, loss.state) == (None, "loss", (), 1, None)
+
+
+def test_orders_of_addition_in_words_and_in_symbols():
+    words = ORDERS["exact"].words
+    assert orders_of_addition(config("ddp", {"order": "exact"}), 0) == {"ours": words, "reference": words}
+    found = orders_of_addition(config("zero2", {"order": "rank"}), 1)
+    assert found["ours"] == found["reference"] == "(((g0 + g1) + (g2 + g3)) + (g4 + g5))"
+    by_parts = orders_of_addition(config("zero2", {"order": "ring", "accumulation": "micro_batch"}), 0)
+    assert by_parts["ours"] == by_parts["reference"] == "((g1 + g2) + g0)"
+
+
+# What a row is made of.
+
+
+@pytest.mark.parametrize(("stage", "keys", "expected"), [
+    ("zero2", {}, (np.float32, False, 2, False, 2, 1, False, False)),
+    ("ddp", {"gradients": "all_reduce"}, (np.float32, False, 2, False, 2, 1, True, False)),
+    ("zero2", {"precision": "fp16", "publish": "updates"}, (np.float16, False, 2, False, 2, 1, False, True)),
+    ("zero3", {"precision": "fp16", "publish": "updates"}, (np.float16, False, 2, False, 2, 1, False, False)),
+    ("zero2", {"publish": "updates", "gradients": "all_reduce"}, (np.float32, False, 2, False, 2, 1, True, False)),
+    ("zero3", {"gradients": "all_reduce"}, (np.float32, False, 2, False, 2, 1, False, False)),
+    ("zero2", {"precision": "bf16", "reduce_dtype": "fp32"}, (np.float32, False, 2, False, 2, 1, False, False)),
+    ("zero2", {"precision": "fp16", "accumulate_dtype": "fp32"}, (np.float16, True, 2, False, 2, 1, False, False)),
+    ("zero2", {"accumulation": "micro_batch"}, (np.float32, False, 2, True, 1, 2, False, False)),
+    ("zero1", {"accumulation": "micro_batch"}, (np.float32, False, 2, False, 2, 1, False, False)),
+    ("zero2", {"accumulation": "micro_batch", "micro_batches": 3}, (np.float32, False, 1, False, 1, 1, False, False)),
+])
+def test_what_follows_from_the_keys_of_a_row(stage, keys, expected):
+    built = config(stage, keys)
+    assert (
+        built.wire, built.accumulates_in_float32, built.block, built.part_by_part, built.at_once, built.passes,
+        built.sums_everywhere, built.publishes_updates,
+    ) == expected
+    arithmetic = reference(built).arithmetic
+    wide = keys.get("accumulate_dtype") == "fp32"
+    assert np.dtype(arithmetic.accumulate) == (np.float32 if wide else built.precision.weights)
+    assert (arithmetic.wire, arithmetic.accumulates_in_float32, arithmetic.part_by_part) == expected[:2] + expected[3:4]
+    assert arithmetic.publishes_updates == expected[-1]
+
+
+@pytest.mark.parametrize(("keys", "expected"), [
+    ({}, (1.0, False, 0.0)), ({"precision": "bf16"}, (1.0, False, 0.0)), ({"precision": "fp16"}, (65536.0, True, 0.0)),
+    ({"precision": "fp16", "loss_scale": 8.0, "clip_norm": 2.0}, (8.0, False, 2.0)),
+    ({"loss_scale": 4.0}, (4.0, False, 0.0)),
+])
+def test_the_scaling_of_a_row(keys, expected):
+    found = config("ddp", keys).scaling()
+    assert (found.loss_scale, found.dynamic, found.clip_norm) == expected
+
+
+@pytest.mark.parametrize("keys", [
+    {"units": "model"}, {"accumulate_dtype": "fp32"}, {"reduce_dtype": "fp32"}, {"accumulation": "micro_batch"},
+    {"publish": "updates"},
+])
+def test_rows_share_a_reference_only_where_they_compute_alike(keys):
+    narrow = {"precision": "fp16"}
+    assert config("zero2", narrow).arithmetic == config("zero1", narrow).arithmetic
+    assert config("zero2", narrow, keys).arithmetic != config("zero2", narrow).arithmetic
+    assert config("zero3", narrow, {"prefetch": True}).arithmetic == config("ddp", narrow).arithmetic
+
+
+def test_how_weights_are_gathered_and_published():
+    assert isinstance(gathering(config("zero3"), None), WhenUsed)
+    assert isinstance(gathering(config("zero3", {"reshard_after_forward": False}), None), KeptUntilBackward)
+    assert isinstance(gathering(config("zero3", {"prefetch": True}), None), Prefetched)
+    assert {*PUBLISHING} == {"weights", "updates", "broadcasts"}
+    assert {*ADDITIONS} == {*ORDERS}
+
+
+def test_groups_of_layers_reach_the_model():
+    found = config("ddp", {"units": ((0, 1), (2,)), "frozen": (2,)}).model
+    assert [(unit.name, unit.frozen, unit.count) for unit in found.units] == [
+        ("layers.0-1", False, 59), ("layers.2", True, 15)]
+
+
+# Fingerprints, and what measuring brings.
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_only_the_last_fingerprint_is_of_everything(monkeypatch, steps):
+    seen = []
+    honest = comparison.Checker.__init__
+
+    def checker(self, replica, history, *rest):
+        seen.append(history)
+        honest(self, replica, history, *rest)
+
+    monkeypatch.setattr(comparison.Checker, "__init__", checker)
+    base = scenario(steps=steps, stages=("ddp",), optimizer="momentum")
+    built = replace(base, train=replace(base.train, precision="fp16"), parallel=replace(
+        base.parallel, accumulate_dtype="fp32"))
+    assert run_locally(prepare(built, labelled()), Silent()).failures == []
+    sums = {"gradient", "accumulated gradient"} if steps else set()
+    (slot,) = OPTIMIZERS["momentum"].slots
+    for history in seen:
+        assert [found.step for found in history] == list(range(steps + 1))
+        assert [[set(each) for each in found.chunks] for found in history] == [
+            *([{"weights"}] * 3 for _ in range(steps)), [{"weights", "master", slot} | sums] * 3]
+        assert all(len(digests) == 3 for found in history for each in found.chunks for digests in each.values())
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_the_optimizer_state_is_compared_even_without_steps(monkeypatch, steps):
+    honest = Replica.begin
+
+    def begins(replica, initial):
+        honest(replica, initial)
+        for state in replica.state.optimizer[replica.units[1]].values():
+            state[0] = 1
+
+    monkeypatch.setattr(Replica, "begin", begins)
+    (stage,) = run_locally(prepare(scenario(steps=steps, stages=("zero2",)), labelled()), Silent()).stages
+    assert stage.equal is False
+    assert (stage.first_divergence.step, stage.first_divergence.layer) == (steps, 1)
+
+
+def test_the_second_channel_reaches_what_is_prefetched_on_all_numbers_of_ranks(monkeypatch):
+    seen = []
+
+    def replica(config, comm, allocate, second):
+        seen.append(second)
+        return build.replica(config, comm, allocate, None)
+
+    monkeypatch.setattr("zerosim.training.run.replica", replica)
+    built = replace(scenario(ranks=1, stages=("zero3",), steps=1), check=Check(same_bits_on=(1,)))
+    experiment = prepare(replace(built, parallel=replace(built.parallel, prefetch=True)), labelled())
+    for second in (None, "comm"):
+        spawn(lambda comm, second=second: list(measure(comm, Run(
+            LocalWorld(1), experiment, Silent(), second_channel=comm if second else None))), 1)
+    assert [type(each).__name__ for each in seen] == ["NoneType"] * 2 + ["Observed"] * 2
+    channel = object()
+    assert gathering(config("zero3", {"prefetch": True}), channel)._comm is channel
+
+
+def test_measurements_are_rank_0s_alone_and_the_curve_is_the_last_steps():
+    experiment = prepare(scenario(ranks=2, stages=("ddp",), steps=2), labelled())
+    world = LocalWorld(2)
+    (first,), (second,) = spawn(lambda comm: list(measure(comm, Run(world, experiment, Silent()))), 2)
+    assert second is None
+    assert first.compared
+    assert first.evidence is None
+    assert [len(first.losses), len(first.traffic), len(first.memory), first.updates] == [2, 2, 2, 2]
+    for rank, figures in enumerate(first.memory):
+        assert figures.rank == rank
+        assert figures.curve[0][0] == 0
+        times = [at for at, _ in figures.curve]
+        assert times == sorted(times)
+        assert figures.curve[-1][1].get("activations", 0) == 0
+        assert max(now.get("activations", 0) for _, now in figures.curve) == figures.peak_bytes["activations"]
+        assert sum(figures.curve[-1][1].values()) == figures.alive_bytes
+
+
+KEYED = {
+    "betas": ({"betas": (0.5, 0.7)}, "adam"), "epsilon": ({"epsilon": 0.1}, "adam"),
+    "momentum": ({"momentum": 0.5}, "momentum"), "weight_decay": ({"weight_decay": 0.3}, "adam"),
+    "decoupled": ({"weight_decay": 0.3}, "adamw"), "biases": ({"decay_biases": False}, "adamw"),
+    "loss_scale": ({"loss_scale": 2.0**-20}, "sgd"), "warmup": ({"warmup_steps": 2}, "sgd"),
+    "schedule": ({"schedule": "cosine"}, "sgd"), "clip_norm": ({"clip_norm": 0.05}, "sgd"),
+    "learning_rate": ({"learning_rate": 0.2}, "sgd"), "seed": ({"seed": 1}, "sgd"),
+}
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_a_key_of_train_changes_the_weights_and_the_reference_alike(name):
+    keys, optimizer = KEYED[name]
+    precision = "fp16" if name == "loss_scale" else "fp32"
+
+    def weights(**said):
+        base = scenario(ranks=2, stages=("ddp", "zero3"), steps=3, micro_batches=4, optimizer=optimizer)
+        plain = {"precision": precision, "learning_rate": 0.1, "loss_scale": 1.0}
+        built = replace(base, train=replace(base.train, **(plain | said)))
+        outcome = run_locally(prepare(built, labelled()), Silent())
+        assert outcome.failures == []
+        first, second = outcome.stages
+        assert first.weights_sha256 == second.weights_sha256
+        return first.weights_sha256
+
+    assert weights() == weights()
+    assert weights(**keys) != weights()
