@@ -12,6 +12,7 @@ from tests.training import labelled, scenario
 from zerosim.numerics.orders import ORDERS
 from zerosim.numerics.precisions import PRECISIONS
 from zerosim.optim.optimizers import OPTIMIZERS
+from zerosim.plan.resting import resting_bytes
 from zerosim.scenario import Check
 from zerosim.scenario.row import Claims
 from zerosim.stages import STAGES
@@ -74,7 +75,7 @@ def memory(**changes):
     return RankMemory(**{
         "rank": 1, "resting_bytes": {"parameters": 4}, "formula_bytes": {"parameters": 4}, "padding_bytes": 0,
         "peak_bytes": figures, "bound_bytes": figures, "alive_bytes": 0, "resident_bytes": 0, "overweight": [],
-        "curve": [], **changes,
+        "least_bytes": {"gradients": 9}, "curve": [], **changes,
     })
 
 
@@ -86,11 +87,18 @@ def test_every_kind_may_reach_its_bound_and_no_byte_more(kind):
     assert not above.peaks
     below = memory()
     stage = SimpleNamespace(
-        equal=True, disagreement=None, traffic=[], memory=[below, above], config=SimpleNamespace(steps=1))
+        equal=True, compared_with="one process", disagreement=None, traffic=[], memory=[below, above], updates=0,
+        config=SimpleNamespace(steps=1, scaling=lambda: SimpleNamespace(dynamic=True)))
     assert faults(stage) == [
         f"more is alive at the peak than should be: rank 1 holds 11 B of {kind}, where 10 are enough"]
     stage.config.steps = 0
     assert faults(stage) == []
+
+
+def test_of_a_kind_that_is_known_to_the_byte_too_little_fails():
+    below = memory(peak_bytes=dict.fromkeys(KINDS, 9) | {"gradients": 8})
+    assert below.mismeasured == (
+        "less is alive at the peak than must be: rank 1 holds 8 B of gradients, where 9 are used")
 
 
 @pytest.mark.parametrize(("changes", "rests"), [
@@ -126,9 +134,17 @@ def test_every_count_is_held_to_the_formula(changes, what):
 def left(owners):
     figures = SimpleNamespace(
         rank=0, owners={kind: owners.get(kind, {}) for kind in KINDS}, peak_bytes={}, alive_bytes=0, resident_bytes=0,
-        curve=[], copies_messages=owners.get("copies", False),
+        curve=[], copies_messages=owners.get("copies", False), at_rest=owners.get("at rest", {}),
     )
     return judged_memory(config("ddp"), figures).overweight
+
+
+def test_a_kind_that_is_not_the_same_after_every_step_is_named():
+    resting = resting_bytes(config("ddp"))
+    assert left({"at rest": {"gradients": (resting.gradients,) * 2, "activations": (0, 0), "buffers": (0, 0)}}) == []
+    for kind, (least, most) in {"gradients": (resting.gradients - 1, resting.gradients), "activations": (0, 1),
+                                "optimizer": (resting.optimizer, resting.optimizer + 1), "buffers": (0, 1)}.items():
+        assert left({"at rest": {kind: (least, most)}}) == [f"from {least:,} to {most:,} B of {kind} between steps"]
 
 
 def test_a_byte_too_much_is_named_with_its_unit():
@@ -287,7 +303,7 @@ def test_groups_of_layers_reach_the_model():
 
 
 @pytest.mark.parametrize("steps", [0, 2])
-def test_only_the_last_fingerprint_is_of_everything(monkeypatch, steps):
+def test_every_fingerprint_is_of_everything(monkeypatch, steps):
     seen = []
     honest = comparison.Checker.__init__
 
@@ -300,12 +316,12 @@ def test_only_the_last_fingerprint_is_of_everything(monkeypatch, steps):
     built = replace(base, train=replace(base.train, precision="fp16"), parallel=replace(
         base.parallel, accumulate_dtype="fp32"))
     assert run_locally(prepare(built, labelled()), Silent()).failures == []
-    sums = {"gradient", "accumulated gradient"} if steps else set()
+    sums = {"gradient", "accumulated gradient"}
     (slot,) = OPTIMIZERS["momentum"].slots
     for history in seen:
         assert [found.step for found in history] == list(range(steps + 1))
         assert [[set(each) for each in found.chunks] for found in history] == [
-            *([{"weights"}] * 3 for _ in range(steps)), [{"weights", "master", slot} | sums] * 3]
+            [{"weights", "master", slot}] * 3, *([{"weights", "master", slot} | sums] * 3 for _ in range(steps))]
         assert all(len(digests) == 3 for found in history for each in found.chunks for digests in each.values())
     assert len(seen) == 3
 
@@ -322,7 +338,7 @@ def test_the_optimizer_state_is_compared_even_without_steps(monkeypatch, steps):
     monkeypatch.setattr(Replica, "begin", begins)
     (stage,) = run_locally(prepare(scenario(steps=steps, stages=("zero2",)), labelled()), Silent()).stages
     assert stage.equal is False
-    assert (stage.first_divergence.step, stage.first_divergence.layer) == (steps, 1)
+    assert (stage.first_divergence.step, stage.first_divergence.layer) == (0, 1)
 
 
 def test_the_second_channel_reaches_what_is_prefetched_on_all_numbers_of_ranks(monkeypatch):
