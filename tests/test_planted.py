@@ -1,5 +1,8 @@
 """Faults planted in what a rank holds, sends and takes: each must fail the run, and only the row that has it."""
 
+import queue
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
 
@@ -7,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests.training import labelled, sabotaged, scenario
-from zerosim.instruments.traffic import Count
+from zerosim.instruments.observed import Observed
+from zerosim.instruments.traffic import Count, Traffic
 from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.scenario import Check
 from zerosim.scenario.schema import Variant
@@ -16,7 +20,7 @@ from zerosim.stages.replica import Replica
 from zerosim.training import collect
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.verdict.run import run_locally, run_on
 
 ALL = ("ddp", "zero1", "zero2", "zero3")
 MEGABYTES = 10**6
@@ -414,6 +418,56 @@ def test_every_count_is_judged(monkeypatch, attribute, change):
 
     plant(monkeypatch, "zero1", miscounts)
     fails(outcome_of(stages=("zero1",)), "of rank 1, where")
+
+
+class Post:
+    """A channel of queues, on which several threads of a rank may wait at a time, as under MPI."""
+
+    def __init__(self, rank, letters):
+        self.rank, self.size, self.letters = rank, len(letters), letters
+
+    def send(self, outgoing, *, to):
+        self.letters[self.rank][to].put(outgoing.copy())
+
+    def recv(self, *, into, source, reduce=None):
+        arrived = self.letters[source][self.rank].get(timeout=30)
+        into[...] = arrived if reduce is None else reduce(arrived, into)
+
+    def exchange(self, outgoing, *, to, into, source, reduce=None):
+        self.send(outgoing, to=to)
+        self.recv(into=into, source=source, reduce=reduce)
+
+
+class TwoChannels:
+    """A world of threads that has a second channel."""
+
+    kind, library, words, rank_is_process, copies_messages = "threads", "queues", "threads", False, False
+
+    def __init__(self, ranks):
+        self.ranks, self.mine, self.told = ranks, threading.local(), Traffic()
+        self.first, self.second = ([[queue.Queue() for _ in range(ranks)] for _ in range(ranks)] for _ in range(2))
+
+    def run(self, program):
+        def started(rank):
+            self.mine.rank = rank
+            return program(Post(rank, self.first))
+
+        with ThreadPoolExecutor(self.ranks) as threads:
+            return list(threads.map(started, range(self.ranks)))
+
+    def channel(self):
+        return Observed(Post(self.mine.rank, self.second), self.told)
+
+    def take_buffers_from(self, allocate):
+        """Queues have memory of their own."""
+
+
+def test_what_goes_through_a_second_channel_is_counted_with_the_rest():
+    base = scenario(steps=2, ranks=2, micro_batches=4)
+    world = TwoChannels(2)
+    base = replace(base, parallel=replace(base.parallel, stages=("zero3",), prefetch=True))
+    assert run_on(world, prepare(base, labelled()), Silent()).failures == []
+    assert world.told.messages > 0
 
 
 # Training that diverges.
