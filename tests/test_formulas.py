@@ -173,6 +173,7 @@ ALWAYS = {2, 4, 8, 24}
     ("zero1", [FP16], {24, 16, 10}, set()),
     ("zero1", [FP16, WIDE_WIRE], {48, 32, 20, 24, 16, 10}, set()),              # sums, and published weights
     ("ddp", [FP16, WIDE_WIRE], {48, 32, 20}, set()),
+    ("ddp", [{"order": "exact"}], {24, 16, 10, 96, 64, 40, 48, 32, 20}, set()),  # exponents, integers, sums
     ("ddp", [FP16, {"order": "exact"}], {24, 16, 10, 96, 64, 40}, set()),
     ("zero3", [FP16, {"order": "exact"}, WIDE_SUMS], {24, 16, 10, 48, 32, 20, 96, 64, 40}, set()),
     ("zero3", [{"frozen": (0,)}], {48, 32, 20, 16}, set()),
