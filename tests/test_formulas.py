@@ -95,6 +95,7 @@ ONE_EACH = {"micro_batches": 3}
     ("ddp", [FP16], 39 * 2 + 4 * 36),
     ("ddp", [FP16, WIDE_WIRE], 39 * 2 + 6 * 36),
     ("zero2", [FP16, WIDE_WIRE], 13 * 2 + 6 * 36),
+    ("zero2", [FP16, WIDE_WIRE, {"ranks": 4, "micro_batches": 4}], 10 * 2 + 6 * 36),        # a sum, and it for the wire
     ("ddp", [FP16, WIDE_SUMS], 39 * 6 + 10 * 36),                                           # 4 + 4 + 2
     ("zero2", [FP16, WIDE_SUMS, WIDE_WIRE, PARTS], 150 + 4 * 36 + 10 * 12),
     ("ddp", [FP16, WIDE_SUMS, WIDE_WIRE, ONE_EACH], 39 * 6 + 10 * 36),
@@ -122,6 +123,7 @@ def test_contributions_alive_at_a_time(order, counts):
     ([{"activation": "tanh"}], 2 * ((5 + 4 + 5 + 3) * 2 * 4 + 13 * 4)),
     ([{"activation": "gelu"}], 2 * ((10 + 8 + 5 + 3) * 2 * 4 + 13 * 4)),
     ([FP16], 2 * ((5 + 6 + 3) * 2 * 2 + 16 * 6)),                               # in layer 0
+    ([{"hidden": (2, 9)}], 2 * ((2 + 9 + 9 + 3) * 2 * 4 + 20 * 4)),              # ∂L/∂y, wider than x
     ([{"micro_batch": 5}], 5 * ((5 + 4 + 5 + 3) * 2 * 4 + 13 * 4)),
     ([FOUR_EACH], 2 * ((5 + 4 + 5 + 3) * 4 * 4 + 13 * 4)),
     ([FOUR_EACH, PARTS], 2 * ((5 + 4 + 5 + 3) * 4 + 13 * 4)),
@@ -171,6 +173,7 @@ ALWAYS = {2, 4, 8, 24}
     ("zero1", [FP16], {24, 16, 10}, set()),
     ("zero1", [FP16, WIDE_WIRE], {48, 32, 20, 24, 16, 10}, set()),              # sums, and published weights
     ("ddp", [FP16, WIDE_WIRE], {48, 32, 20}, set()),
+    ("ddp", [{"order": "exact"}], {24, 16, 10, 96, 64, 40, 48, 32, 20}, set()),  # exponents, integers, sums
     ("ddp", [FP16, {"order": "exact"}], {24, 16, 10, 96, 64, 40}, set()),
     ("zero3", [FP16, {"order": "exact"}, WIDE_SUMS], {24, 16, 10, 48, 32, 20, 96, 64, 40}, set()),
     ("zero3", [{"frozen": (0,)}], {48, 32, 20, 16}, set()),

@@ -82,9 +82,8 @@ def in_work(config: Config, elements: int) -> int:
     order, exact = config.row.parallel.order, config.addition.collective is None
 
     adding = contributions(order, count) * total + (narrow if total != narrow else 0)
-    sums = count * total if exact else total
     on_the_wire = total if exact else wire
-    sending = sums + (on_the_wire if on_the_wire != total else 0)
+    sending = total + (on_the_wire if on_the_wire != total else 0)
     copies = FLOAT_BYTES * in_float32 + (narrow if on_the_wire != narrow else 0)
     if "gradients" in config.stage.sharded:
         keeping = on_the_wire * elements + (on_the_wire + copies) * elements // config.ranks
