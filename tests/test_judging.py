@@ -265,7 +265,9 @@ def test_what_follows_from_the_keys_of_a_row(stage, keys, expected):
 
 
 @pytest.mark.parametrize(("keys", "expected"), [
-    ({}, (1.0, False, 0.0)), ({"precision": "bf16"}, (1.0, False, 0.0)), ({"precision": "fp16"}, (65536.0, True, 0.0)),
+    ({"clip_norm": 3.0}, (1.0, False, 3.0)),
+    ({"precision": "fp16", "clip_norm": 3.0}, (65536.0, True, 3.0)),
+    ({"precision": "bf16"}, (1.0, False, 0.0)), ({"precision": "fp16"}, (65536.0, True, 0.0)),
     ({"precision": "fp16", "loss_scale": 8.0, "clip_norm": 2.0}, (8.0, False, 2.0)),
     ({"loss_scale": 4.0}, (4.0, False, 0.0)),
 ])
