@@ -57,7 +57,7 @@ def due(config: Config, rank: int, updates: int) -> dict[str, Due]:
     elif stage.publishes:
         found["all_gather"] += walks(trained, ranks, weights).times(updates)
     if stage.gathers:
-        found["all_gather"] += walks(gathered(config), ranks, weights).times(passes)
+        found["all_gather"] = walks(gathered(config), ranks, weights).times(passes)
     if config.scaling().needs_norm and stage.shares_updates:
         norms = (ranks - 1) * len(trained) * NORM_BYTES
         found["gather_norms"] = Due(1, norms, norms, ranks - 1).times(steps)
