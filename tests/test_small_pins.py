@@ -1,9 +1,13 @@
 """Small facts on which larger ones rest, each by itself: defaults, what is left in padding, the one NaN."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.training import labelled, scenario
 from zerosim.errors import ZerosimError
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed
@@ -14,6 +18,10 @@ from zerosim.numerics.precisions import PRECISIONS
 from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
 from zerosim.optim.scaling import skipped_in_vain
 from zerosim.optim.update import MASTER, LearningRate, UpdateRule
+from zerosim.stages.gathering import Prefetched
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Silent
+from zerosim.verdict.run import run_locally
 from zerosim.worlds.local import spawn
 
 
@@ -92,3 +100,29 @@ def test_nothing_is_to_be_subtracted_from_padding():
     sgd("fp32").differences(
         UNIT, 0, np.ones(4, np.float32), np.ones(4, np.float32), {}, step=1, count=1, factor=1.0, out=out)
     assert out.tolist() == [0.25, 0.25, 0.25, 0.0]
+
+
+def test_what_is_prefetched_travels_in_the_second_channel():
+    channels = []
+    shard = np.ones(3, np.float32)
+    replica = SimpleNamespace(
+        comm=SimpleNamespace(rank=0, size=1), full=lambda unit, kind: np.empty(3, np.float32), own=lambda full: full,
+        state=SimpleNamespace(weights={UNIT: shard}),
+        collectives=SimpleNamespace(all_gather=lambda comm, chunks: channels.append(comm)),
+    )
+    second = SimpleNamespace(rank=0, size=1)
+    for comm, due in ((second, [second] * 2), (None, [replica.comm] * 2)):
+        channels.clear()
+        ahead = Prefetched(comm)
+        ahead.prefetch(replica, None)
+        assert ahead.gather(replica, UNIT).tolist() == [1, 1, 1]
+        ahead.prefetch(replica, UNIT)
+        assert ahead.gather(replica, UNIT).tolist() == [1, 1, 1]
+        assert all(found is wanted for found, wanted in zip(channels, due, strict=True))
+
+
+def test_updates_on_their_way_are_buffers_of_one_unit():
+    base = scenario(steps=1, stages=("zero1",))
+    built = replace(base, parallel=replace(base.parallel, publish="updates"))
+    (stage,) = run_locally(prepare(built, labelled()), Silent()).stages
+    assert {rank.peak_bytes["buffers"] for rank in stage.memory} == {4 * 36}     # 6 · 5 + 5, padded for 3 ranks
