@@ -126,3 +126,10 @@ def test_updates_on_their_way_are_buffers_of_one_unit():
     built = replace(base, parallel=replace(base.parallel, publish="updates"))
     (stage,) = run_locally(prepare(built, labelled()), Silent()).stages
     assert {rank.peak_bytes["buffers"] for rank in stage.memory} == {4 * 36}     # 6 · 5 + 5, padded for 3 ranks
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_weights_are_kept_only_if_somebody_asks(keep):
+    experiment = prepare(scenario(steps=1, stages=("zero3",)), labelled())
+    (stage,) = run_locally(experiment, Silent(), keep_weights=keep).stages
+    assert (stage.weights is not None) is keep
