@@ -16,7 +16,7 @@ from zerosim.stages import STAGES
 from zerosim.stages.replica import Batch, Replica
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
-from zerosim.verdict.outcome import StageOutcome
+from zerosim.verdict.outcome import TrainedRow
 from zerosim.verdict.run import run_locally
 
 Step = Callable[[Replica, Batch], Any]
@@ -55,7 +55,7 @@ class StageTrial:
 
     stage: str
     step: Step
-    outcomes: list[tuple[Tiny, StageOutcome]] = field(default_factory=list)
+    outcomes: list[tuple[Tiny, TrainedRow]] = field(default_factory=list)
 
     def first_difference(self) -> str | None:
         """Where training first differs from training alone; up to there, the outcomes are noted."""
@@ -97,7 +97,7 @@ class StageTrial:
                         )
         return None
 
-    def outcome(self, tiny: Tiny) -> StageOutcome:
+    def outcome(self, tiny: Tiny) -> TrainedRow:
         experiment = prepare(tiny.scenario(self.stage), samples())
         try:
             with in_place_of(self.stage, self.checked):

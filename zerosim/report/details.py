@@ -18,7 +18,7 @@ from zerosim.report.figures import (
     spread,
 )
 from zerosim.report.grid import Column, show_grid, show_words
-from zerosim.verdict.outcome import Outcome, RankMemory, StageOutcome
+from zerosim.verdict.outcome import Outcome, RankMemory, TrainedRow
 
 HELD = (*KINDS, "total")
 PEAK, FORMULA = "  at the peak", "  by formula"
@@ -104,7 +104,7 @@ def show_padding(console: Console, outcome: Outcome) -> None:
         show_words(console, f"Kept are the formula's bytes, {spread(map(str, paddings))} B of padding included.")
 
 
-def show_digests(console: Console, stages: Sequence[StageOutcome]) -> None:
+def show_digests(console: Console, stages: Sequence[TrainedRow]) -> None:
     """Of weights and optimizer state, in full, and whose they are."""
     for what in ("weights", "optimizer"):
         rows: dict[str, list[str]] = {}

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from zerosim.scenario import resolved
-from zerosim.verdict.outcome import Outcome, RankMemory, StageOutcome
+from zerosim.verdict.outcome import Outcome, RankMemory, TrainedRow
 
 SCHEMA = "zerosim.run/1"
 
@@ -36,7 +36,7 @@ def document(outcome: Outcome, world: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def stage_document(stage: StageOutcome) -> dict[str, Any]:
+def stage_document(stage: TrainedRow) -> dict[str, Any]:
     divergence = stage.first_divergence
     return {
         "stage": stage.stage,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from zerosim.report.memory_table import UNITS, ByteUnit
 from zerosim.sharding import padded
-from zerosim.verdict.outcome import Outcome, RankMemory, StageOutcome
+from zerosim.verdict.outcome import Outcome, RankMemory, TrainedRow
 
 KEPT = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimizer"}
 """The kinds of what a rank keeps between steps, and what tables call them."""
@@ -62,12 +62,12 @@ def spread(figures: Iterable[str]) -> str:
     return first if first == last else f"{first}–{last}"
 
 
-def sent_per_step(stage: StageOutcome, steps: int) -> list[int]:
+def sent_per_step(stage: TrainedRow, steps: int) -> list[int]:
     """The bytes that each rank sends in a step, ascending."""
     return sorted(rank.sent_bytes // max(steps, 1) for rank in stage.traffic)
 
 
-def messages_per_step(stage: StageOutcome, steps: int) -> str:
+def messages_per_step(stage: TrainedRow, steps: int) -> str:
     """How many messages a rank sends in a step; where ranks differ, the fewest and the most."""
     return spread(str(messages) for messages in sorted(rank.messages // max(steps, 1) for rank in stage.traffic))
 
@@ -100,7 +100,7 @@ def short_digest(digest: str) -> str:
     return digest if len(digest) <= 12 else f"{digest[:12]}..."
 
 
-def fullest(stage: StageOutcome) -> RankMemory:
+def fullest(stage: TrainedRow) -> RankMemory:
     """Of the rank with the highest peak."""
     return max(stage.memory, key=lambda rank: rank.peak_bytes["total"])
 
@@ -117,7 +117,7 @@ def element_bytes(outcome: Outcome) -> int:
     return outcome.experiment.rows[0].precision.weights.itemsize
 
 
-def sent_in_units(outcome: Outcome, stage: StageOutcome) -> float:
+def sent_in_units(outcome: Outcome, stage: TrainedRow) -> float:
     """What a rank sends in a step, the mean over ranks: by formula if that holds, else as counted."""
     if all(rank.holds for rank in stage.traffic):
         return stage.volume

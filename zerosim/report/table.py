@@ -33,7 +33,7 @@ from zerosim.report.grid import Column, fitting, show_grid, show_words
 from zerosim.report.memory_table import ByteUnit
 from zerosim.stages import STAGES
 from zerosim.verdict.diagnosis import Divergence
-from zerosim.verdict.outcome import Outcome, StageOutcome
+from zerosim.verdict.outcome import Outcome, TrainedRow
 
 CHANGED, WRONG = "›", "≠"
 COLOURS = {"e": "green", "d": "red", WRONG: "red"}
@@ -109,7 +109,7 @@ def marked(cells: Sequence[str]) -> list[Text]:
     return found
 
 
-def bits(stage: StageOutcome) -> str:
+def bits(stage: TrainedRow) -> str:
     """Equal to what they are compared with or not."""
     return {None: "–", True: "equal", False: "differ"}[stage.equal]
 
@@ -123,13 +123,13 @@ def sent_heading(outcome: Outcome) -> str:
     return f"sent\n×{in_unit(count, unit)} {unit.name}"
 
 
-def sent(outcome: Outcome, stage: StageOutcome) -> str:
+def sent(outcome: Outcome, stage: TrainedRow) -> str:
     """By a rank in a step, in units of gathering all weights, marked where it is not what the formula says."""
     holds = all(rank.holds for rank in stage.traffic)
     return f"{WRONG * (not holds)}{sent_in_units(outcome, stage):.4g}"
 
 
-def kept(outcome: Outcome, stage: StageOutcome, kind: str) -> str:
+def kept(outcome: Outcome, stage: TrainedRow, kind: str) -> str:
     """Bytes of a kind, or of all, for each parameter; marked where they are not what the formula says."""
     rank = fullest(stage)
     found, due = rank.resting_bytes, rank.formula_bytes
@@ -234,7 +234,7 @@ def show_skipped(console: Console, outcome: Outcome) -> None:
         )
 
 
-def show_divergence(console: Console, stage: StageOutcome, found: Divergence) -> None:
+def show_divergence(console: Console, stage: TrainedRow, found: Divergence) -> None:
     """Where bits first differ, and in which orders the two sides add if these differ."""
     show_words(console, f"{stage.name}: {divergence(found)}", style="red")
     if stage.order and stage.order["ours"] != stage.order["reference"]:

@@ -12,13 +12,13 @@ from zerosim.stages import STAGES
 from zerosim.training.config import Config
 from zerosim.training.measurement import Measurement, MemoryFigures, TrafficCounts
 from zerosim.verdict.diagnosis import Divergence, orders_of_addition
-from zerosim.verdict.outcome import DoesNotFit, RankMemory, RankTraffic, RowOutcome, StageOutcome
+from zerosim.verdict.outcome import DoesNotFit, RankMemory, RankTraffic, RowOutcome, TrainedRow
 
 
-def judged(measured: Measurement, divergence: Divergence | None) -> StageOutcome:
+def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
     """A row that was trained; `divergence` is where its first evidence lies."""
     config = measured.config
-    return StageOutcome(
+    return TrainedRow(
         config=config,
         equal=divergence is None if measured.compared else None,
         compared_with="one process" if measured.compared else None,
@@ -125,11 +125,11 @@ def left_over(config: Config, figures: MemoryFigures) -> list[str]:
 def compared_with_each_other(rows: Sequence[RowOutcome]) -> list[RowOutcome]:
     """Without a reference a row is equal when it ends with the bytes of the first that adds in the same order."""
 
-    def ending(outcome: StageOutcome) -> tuple[object, ...]:
+    def ending(outcome: TrainedRow) -> tuple[object, ...]:
         losses = b"".join(loss.tobytes() for loss in outcome.losses)
         return losses, outcome.weights_sha256, outcome.optimizer_sha256, outcome.holdings_sha256
 
-    firsts: dict[tuple[object, ...], StageOutcome] = {}
+    firsts: dict[tuple[object, ...], TrainedRow] = {}
     found = []
     for row in rows:
         if row.trained is not None and firsts.setdefault(row.config.arithmetic, row.trained) is not row.trained:

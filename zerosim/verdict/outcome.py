@@ -110,7 +110,7 @@ class DoesNotFit:
 
 
 @dataclass(frozen=True)
-class StageOutcome:
+class TrainedRow:
     """What one row computed, and whether it is what one process computes."""
 
     config: Config
@@ -163,7 +163,7 @@ class OtherRanks:
     """What a row came to on another number of ranks."""
 
     ranks: int
-    outcome: StageOutcome
+    outcome: TrainedRow
 
     @property
     def name(self) -> str:
@@ -179,7 +179,7 @@ class RowOutcome:
     """A row, and what it came to: what it computed, or that it did not fit."""
 
     config: Config
-    trained: StageOutcome | None
+    trained: TrainedRow | None
     did_not_fit: DoesNotFit | None = None
     on_other_ranks: tuple[OtherRanks, ...] = ()
     does_not_fit_on: tuple[int, ...] = ()
@@ -217,7 +217,7 @@ class Outcome:
         return self.experiment.rows[0].model
 
     @property
-    def stages(self) -> list[StageOutcome]:
+    def stages(self) -> list[TrainedRow]:
         """The rows that were trained."""
         return [row.trained for row in self.rows if row.trained is not None]
 
@@ -250,7 +250,7 @@ class Outcome:
         return not self.failures
 
 
-def faults(stage: StageOutcome) -> list[str]:
+def faults(stage: TrainedRow) -> list[str]:
     """What is wrong with a row whatever is claimed of it."""
     stepped = stage.config.steps > 0
     never_skips = not stage.config.scaling().dynamic
@@ -266,7 +266,7 @@ def faults(stage: StageOutcome) -> list[str]:
     return [what for failed, what in checks if failed]
 
 
-def broken_claims(stage: StageOutcome) -> list[str]:
+def broken_claims(stage: TrainedRow) -> list[str]:
     """What a scenario says of this row and is not so."""
     claims, steps = stage.config.row.claims, stage.config.steps
     found = []
@@ -289,29 +289,29 @@ def percent(share: float) -> str:
     return f"{100 * share:.6g}%"
 
 
-def other_bits(stage: StageOutcome, others: Sequence[OtherRanks]) -> list[str]:
+def other_bits(stage: TrainedRow, others: Sequence[OtherRanks]) -> list[str]:
     """What is wrong with the row on other numbers of ranks."""
     differing = [str(other.ranks) for other in others if other.weights_sha256 != stage.weights_sha256]
     found = [f"other bits on {', '.join(differing)} ranks"] if differing else []
     return found + [f"on {other.ranks} ranks: {what}" for other in others for what in faults(other.outcome)]
 
 
-def who(stage: StageOutcome) -> str:
+def who(stage: TrainedRow) -> str:
     """Whose memory it is that the first rank with too much of it keeps."""
     rank = next((rank for rank in stage.memory if rank.overweight), None)
     return f": rank {rank.rank} keeps {', '.join(rank.overweight)}" if rank else ""
 
 
-def miscounted(stage: StageOutcome) -> str:
+def miscounted(stage: TrainedRow) -> str:
     """What the first rank sent or received otherwise."""
     return next((rank.fault for rank in stage.traffic if rank.fault), "")
 
 
-def differing(stage: StageOutcome) -> str:
+def differing(stage: TrainedRow) -> str:
     """That it computes something else than what it is compared with."""
     return "bits differ" if stage.compared_with == "one process" else f"bits differ from {stage.compared_with}"
 
 
-def mismeasured(stage: StageOutcome) -> str:
+def mismeasured(stage: TrainedRow) -> str:
     """What the first rank had too much or too little of at the peak."""
     return next((rank.mismeasured for rank in stage.memory if rank.mismeasured), "")
