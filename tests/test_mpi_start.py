@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -120,7 +121,8 @@ print("connected")
 ])
 def test_only_rank_0_speaks_for_what_one_process_does(given, code):
     command = [sys.executable, "-m", "zerosim", *given]
-    alone = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    known = dict(os.environ)  # without the COLUMNS of the terminal that readline, which pytest loads, tells C alone
+    alone = subprocess.run(command, cwd=ROOT, env=known, capture_output=True, text=True, check=False, timeout=60)
     ended = mpiexec(["-n", "2", *command], timeout=SECONDS)
     assert ended.returncode == alone.returncode == code
     assert ended.stdout == alone.stdout
@@ -148,7 +150,7 @@ def last(monkeypatch):
     acts = []
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setattr(launcher.os, "kill", lambda process, number: acts.append((process, number)))
-    monkeypatch.setattr(launcher.time, "sleep", acts.append)
+    monkeypatch.setattr(launcher, "time", SimpleNamespace(sleep=acts.append))
     return acts
 
 
