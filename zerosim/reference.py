@@ -7,6 +7,7 @@ no world, and its loops are meant to be believed by reading them.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +74,7 @@ class Reference:
     initial: Callable[[Unit], Array]
     rule: UpdateRule
     scaling: Callable[[], Scaling]
+    draw: Callable[[int, Array, int, int, int], None]
     ranks: int
     order: Order
     arithmetic: Arithmetic
@@ -87,15 +89,15 @@ class Reference:
         weights = {unit: values.astype(self.rule.precision.weights) for unit, values in initial.items()}
         optimizer = {
             unit: {
-                slot: initial[unit].copy() if slot == MASTER else np.zeros(unit.count, np.float32)
+                slot: initial[unit].copy() if slot == MASTER else np.zeros(unit.count, self.rule.precision.state)
                 for slot in self.rule.slots
             }
             for unit in self.trained
         }
         scaling, count = self.scaling(), 0
-        yield Snapshot(0, np.zeros(1, np.float32), weights, optimizer, {}, 0, scaling)
+        yield Snapshot(0, np.zeros(1, self.rule.precision.state), weights, optimizer, {}, 0, scaling)
         for step, micro_batches in enumerate(batches, start=1):
-            loss, gradients = self.gradients(weights, micro_batches, scaling.loss_scale)
+            loss, gradients = self.gradients(weights, micro_batches, step, scaling.loss_scale)
             factor = scaling.factor(self.square_sums(gradients))
             if factor is not None:
                 count += 1
@@ -119,14 +121,16 @@ class Reference:
         self.rule.apply(unit, 0, weights, updates, step=step)
 
     def gradients(
-        self, weights: Mapping[Unit, Array], micro_batches: MicroBatches, loss_scale: float
+        self, weights: Mapping[Unit, Array], micro_batches: MicroBatches, step: int, loss_scale: float
     ) -> tuple[Array, dict[Unit, Gradient]]:
         """The loss and every unit's gradient of one global batch, summed over all micro-batches."""
         samples = sum(len(inputs) for inputs, _ in micro_batches)
         losses: list[Array] = []
         contributions: dict[Unit, list[Array]] = {unit: [] for unit in self.trained}
-        for inputs, targets in micro_batches:
-            loss, found = self.backpropagate(weights, inputs, targets, samples, loss_scale)
+        for number, (inputs, targets) in enumerate(micro_batches):
+            tape = Tape(lowest=self.model.lowest_trained, draw=partial(self.draw, step))
+            tape.loss_scale, tape.first_micro_batch = loss_scale, number
+            loss, found = self.backpropagate(tape, weights, inputs, targets, samples)
             losses.append(loss)
             for unit in self.trained:
                 contributions[unit].append(found[unit])
@@ -135,17 +139,15 @@ class Reference:
         }
 
     def backpropagate(
-        self, weights: Mapping[Unit, Array], inputs: Array, targets: Array, samples: int, loss_scale: float
+        self, tape: Tape, weights: Mapping[Unit, Array], inputs: Array, targets: Array, samples: int
     ) -> tuple[Array, dict[Unit, Array]]:
         """One micro-batch, forward and backward; its loss is scaled by 1 / samples."""
-        tape, activations, gradients = Tape(lowest=self.model.lowest_trained), [inputs], {}
-        tape.loss_scale = loss_scale
-        for unit in self.model.units:
+        activations, gradients = [inputs], {}
+        for unit in self.model.forward_units:
             activations = tape.forward(unit, weights[unit], activations)
         loss, upstreams = tape.loss(self.model.loss, activations, [targets], samples)
-        for unit in reversed(self.model.units):
-            if unit.layers[-1].index >= self.model.lowest_trained:
-                upstreams, gradients[unit] = tape.backward(unit, weights[unit], upstreams)
+        for unit in self.model.backward_units:
+            upstreams, gradients[unit] = tape.backward(unit, weights[unit], upstreams)
         return loss, gradients
 
     def gradient(self, contributions: Sequence[Array]) -> Gradient:

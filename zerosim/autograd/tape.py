@@ -1,34 +1,35 @@
 """A tape: runs units forward and, last unit first, backward, micro-batch by micro-batch.
 
-Between forward and backward it keeps activations and nothing else. Weights are handed in twice,
-once for each direction, so whoever drops them in between has really freed them.
+Between forward and backward it keeps what backward needs and nothing else. Weights are handed in twice, once for each
+direction, so whoever drops them in between has really freed them. What a unit keeps may be its input alone; then
+everything else is computed again before backward.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
-
 from zerosim.allocation import Allocator, Array, allocate
-from zerosim.autograd.operations import LOSSES, Empty, Operation
+from zerosim.autograd.graph import Instruction, Plan
+from zerosim.autograd.operation import Shape
+from zerosim.autograd.operations.dropout import Draws
+from zerosim.autograd.operations.losses import LOSSES
+from zerosim.autograd.player import Contribution, Kept, Player, Precise
 
-FLOAT_BYTES = np.dtype(np.float32).itemsize
 
-
-class TapeLayer(Protocol):
-    """What a tape asks of a layer: its place in the model and what it computes, in order."""
+class TapeVisit(Protocol):
+    """What a tape asks of a unit's turn: neighbouring layers that are run one after the other."""
 
     @property
-    def index(self) -> int: ...
+    def first_layer(self) -> int: ...
     @property
-    def name(self) -> str: ...
-    @property
-    def operations(self) -> Sequence[Operation]: ...
+    def last_layer(self) -> int: ...
+    def plan(self, shape: Shape, /, *, of_parameters: bool, of_input: bool) -> Plan: ...
 
 
 class TapeUnit(Hashable, Protocol):
-    """What a tape asks of a unit: one flat buffer of `count` elements, seen as named parameters."""
+    """What a tape asks of a unit: one flat buffer of `count` elements, seen as named parameters, and its turns."""
 
     @property
     def name(self) -> str: ...
@@ -37,7 +38,7 @@ class TapeUnit(Hashable, Protocol):
     @property
     def frozen(self) -> bool: ...
     @property
-    def layers(self) -> Sequence[TapeLayer]: ...
+    def visits(self) -> Sequence[TapeVisit]: ...
     def views(self, flat: Array, /) -> dict[str, Array]: ...
 
 
@@ -46,6 +47,9 @@ Total = Any
 
 Accumulate = Callable[[Total, Array], Total]
 """`accumulate(total, contribution)` gives the new total; the first total is None."""
+
+Draw = Callable[[Array, int, int, int], None]
+"""`draw(array, micro_batch, layer, operation)` fills an array (samples, …) with random numbers."""
 
 
 def left_to_right(total: Array | None, contribution: Array) -> Array:
@@ -61,10 +65,13 @@ class Tape:
 
     `allocate` gives every array as large as an activation or a gradient; `accumulate` folds the contributions of
     micro-batches, first to last, to the loss and to each unit's gradient. Layers below `lowest` need no gradient, and
-    neither does what is frozen.
+    neither does what is frozen. `draw` is where dropout's numbers come from; without one nothing is dropped. Of the
+    units in `recomputed` only the input is kept.
 
     Numbers of 16 bits are for keeping and sending: every operation widens them, computes in float32 and rounds. With
     them gradients may be scaled by `loss_scale`, so that small ones do not vanish; the loss itself never is.
+
+    A gradient that has several terms adds them in the order of backward: what was used last comes first.
 
     >>> import numpy as np
     >>> from zerosim.models.mlp import mlp
@@ -77,28 +84,47 @@ class Tape:
     """
 
     def __init__(
-        self, allocate: Allocator = allocate, accumulate: Accumulate = left_to_right, lowest: int = 0
+        self, allocate: Allocator = allocate, accumulate: Accumulate = left_to_right, lowest: int = 0,
+        draw: Draw | None = None, recomputed: Collection[TapeUnit] = (),
     ) -> None:
         self.loss_scale = 1.0
+        self.first_micro_batch = 0
+        """The number of the first of those that are given, in the batch of all ranks."""
+        self.operations = Counter[str]()
+        """Floating-point operations of matrix products so far: in forward, backward and recomputation."""
         self._allocate = allocate
         self._accumulate = accumulate
         self._lowest = lowest
-        self._kept: dict[TapeUnit, list[list[Array]]] = {}
+        self._draw = draw
+        self._recomputed = recomputed
+        self._turns = Counter[TapeUnit]()
+        self._kept: defaultdict[TapeUnit, list[list[Kept]]] = defaultdict(list)
+        self._inputs: defaultdict[TapeUnit, list[tuple[TapeVisit, Sequence[Array]]]] = defaultdict(list)
+        self._contributions: dict[TapeUnit, list[Contribution]] = {}
 
     def forward(self, unit: TapeUnit, weights: Array, activations: Sequence[Array]) -> list[Array]:
-        """The unit's outputs, one array (samples, outputs) for each (samples, inputs) given.
+        """The unit's outputs, one array for each that is given, samples first.
 
-        `weights` is the unit's flat buffer, `unit.count` elements and any padding. The outputs belong to the tape:
-        backward may overwrite them.
+        `weights` is the unit's flat buffer, `unit.count` elements and any padding. A unit that has several turns takes
+        them one after the other. The outputs belong to the tape: backward may overwrite them.
         """
-        outputs, kept = [], []
-        for x in activations:
-            y, keep = self._play(unit, weights, x)
-            outputs.append(y)
-            kept.append(keep)
-        if self._keeps(unit):
-            self._kept[unit] = kept
+        visit = unit.visits[self._turns[unit] % len(unit.visits)]
+        self._turns[unit] += 1
+        again = unit in self._recomputed
+        outputs, kept = self._run(unit, visit, weights, activations, keeps=not again, what="forward")
+        if visit.last_layer >= self._lowest:
+            if again:
+                self._inputs[unit].append((visit, activations))
+            else:
+                self._kept[unit].append(kept)
         return outputs
+
+    def recompute(self, unit: TapeUnit, weights: Array) -> None:
+        """Before backward: run the unit's last turn forward again, if its input is all that was kept."""
+        if unit in self._recomputed:
+            visit, activations = self._inputs[unit].pop()
+            _, kept = self._run(unit, visit, weights, activations, keeps=True, what="recomputation")
+            self._kept[unit].append(kept)
 
     def loss(
         self,
@@ -125,117 +151,72 @@ class Tape:
     ) -> tuple[list[Array], Total]:
         """∂L/∂input for each micro-batch, and ∂L/∂weights: flat, as long as `weights`, padding 0.
 
-        Units come in reverse order of forward. `upstreams` holds ∂L/∂output and is emptied on the way, its arrays
-        overwritten; afterwards the tape holds nothing of the unit. Below the lowest layer to be trained nobody
-        differentiates, so for its unit the list is empty; a frozen unit has the gradient None.
+        Turns come in reverse order of forward. `upstreams` holds ∂L/∂output and is emptied on the way, its arrays
+        overwritten; afterwards the tape holds nothing of the turn. Below the lowest layer to be trained nobody
+        differentiates, so for its unit the list is empty. A frozen unit has the gradient None, and so has a unit of
+        which an earlier turn is still to come.
         """
+        turn = self._kept[unit].pop()
+        ends = not self._kept[unit] and not self._inputs[unit]
+        begun = self._contributions.pop(unit, [])
+        unfinished: list[Contribution] = []
         inputs: list[Array] = []
         total: Total = None
-        for kept in self._kept.pop(unit):
-            contribution = None if unit.frozen else self._contribution(unit, weights)
-            upstream = self._rewind(unit, weights, contribution, kept, upstreams.pop(0))
-            if upstream is not None:
-                inputs.append(upstream)
-            if contribution is not None:
-                total = self._accumulate(total, contribution)
+        for number in range(len(turn)):
+            kept, contribution = turn.pop(0), None
+            if not unit.frozen:
+                contribution = begun.pop(0) if begun else self._contribution(unit, weights)
+            inputs += self._player(unit, kept.plan, weights, number).backward(kept, upstreams.pop(0), contribution)
+            self.operations["backward"] += kept.plan.backward_operations
+            if contribution is None:
+                continue
+            if ends:
+                total = self._accumulate(total, contribution.finished())
+            else:
+                unfinished.append(contribution)
             del contribution  # before the next one is allocated: at most two are alive
+        if unfinished:
+            self._contributions[unit] = unfinished
         return inputs, total
 
-    def _contribution(self, unit: TapeUnit, weights: Array) -> Array:
-        contribution = self._allocate(weights.shape, weights.dtype, kind="gradients", owner=unit.name)
-        contribution[unit.count :] = 0.0
-        return contribution
+    def _run(
+        self, unit: TapeUnit, visit: TapeVisit, weights: Array, activations: Sequence[Array], *, keeps: bool, what: str
+    ) -> tuple[list[Array], list[Kept]]:
+        """The outputs of a unit's turn and what is kept of each micro-batch."""
+        keeps = keeps and visit.last_layer >= self._lowest
+        outputs, kept = [], []
+        for number, x in enumerate(activations):
+            plan = visit.plan(
+                x.shape,
+                of_parameters=keeps and not unit.frozen,
+                of_input=keeps and visit.first_layer > self._lowest,
+            )
+            y, keep = self._player(unit, plan, weights, number).forward(x)
+            self.operations[what] += plan.forward_operations
+            outputs.append(y)
+            kept.append(keep)
+        return outputs, kept
 
-    def _keeps(self, unit: TapeUnit) -> bool:
-        """Whether backward will come down to this unit."""
-        return unit.layers[-1].index >= self._lowest
+    def _player(self, unit: TapeUnit, plan: Plan, weights: Array, number: int) -> Player:
+        precise = Precise(self._allocate, unit.name)
+        return Player(plan, unit.views(weights), precise, partial(self._draws, number))
 
-    def _play(self, unit: TapeUnit, weights: Array, x: Array) -> tuple[Array, list[Array]]:
-        """The output of one micro-batch, and what each operation keeps if anything is to be kept."""
-        views, kept = unit.views(weights), []
-        for layer in unit.layers:
-            for operation in layer.operations:
-                x, keep = self._step_forward(unit, operation, x, _of(layer, operation, views))
-                if self._keeps(unit):
-                    kept.append(keep)
-        return x, kept
+    def _draws(self, number: int, instruction: Instruction) -> Draws | None:
+        """What fills an array with the random numbers of one operation on one micro-batch."""
+        if self._draw is None:
+            return None
+        draw, micro_batch = self._draw, self.first_micro_batch + number
+        return lambda array: draw(array, micro_batch, instruction.layer, instruction.number)
 
-    def _step_forward(
-        self, unit: TapeUnit, operation: Operation, x: Array, parameters: Sequence[Array]
-    ) -> tuple[Array, Array]:
-        """One operation's output and what to keep of it, in the precision of x."""
-        wide = self._widened(x)
-        y, keep = operation.forward(wide, *map(self._widened, parameters), empty=self._empty(unit.name))
-        output = self._rounded(y, x.dtype, unit.name)
-        if keep is y:  # asked first: an activation writes y over the widened x, which is then no copy of x
-            return output, output
-        return output, x if keep is wide else self._rounded(keep, x.dtype, unit.name)
+    def _contribution(self, unit: TapeUnit, weights: Array) -> Contribution:
+        flat = self._allocate(weights.shape, weights.dtype, kind="gradients", owner=unit.name)
+        flat[unit.count :] = 0.0
+        return Contribution(flat, unit.views(flat))
 
     def _judge(self, name: str, output: Array, target: Array, samples: int) -> tuple[Array, Array]:
         """A micro-batch's loss in at least 32 bits, and ∂L/∂output, scaled, in the precision of the output."""
-        contribution, upstream = LOSSES[name](self._widened(output), target, samples, empty=self._empty("loss"))
+        precise = Precise(self._allocate, "loss")
+        contribution, upstream = LOSSES[name](precise.widened(output), target, samples, empty=precise.empty)
         if self.loss_scale != 1.0:
             upstream *= self.loss_scale
-        return contribution, self._rounded(upstream, output.dtype, "loss")
-
-    def _rewind(
-        self, unit: TapeUnit, weights: Array, gradient: Array | None, kept: list[Array], upstream: Array
-    ) -> Array | None:
-        views = unit.views(weights)
-        into = {} if gradient is None else unit.views(gradient)
-        for layer in reversed(unit.layers):
-            for operation in reversed(layer.operations):
-                keep = kept.pop()
-                if operation.gradients and into:
-                    self._differentiate(operation, upstream, keep, _of(layer, operation, into))
-                if layer.index == self._lowest and not kept:
-                    return None  # below lies the data, or what is frozen, which nobody differentiates
-                upstream = self._step_backward(unit, operation, upstream, keep, _of(layer, operation, views))
-        return upstream
-
-    def _differentiate(self, operation: Operation, upstream: Array, keep: Array, into: Sequence[Array]) -> None:
-        """Write ∂L/∂p into each of `into`, rounded to its precision."""
-        assert operation.gradients is not None
-        found = [self._wide_like(view) for view in into]
-        operation.gradients(self._widened(upstream), self._widened(keep), *found)
-        for view, values in zip(into, found, strict=True):
-            if values is not view:
-                view[...] = values
-
-    def _step_backward(
-        self, unit: TapeUnit, operation: Operation, upstream: Array, keep: Array, parameters: Sequence[Array]
-    ) -> Array:
-        """∂L/∂x from ∂L/∂y, in the precision of the latter."""
-        wide = operation.backward(
-            self._widened(upstream), self._widened(keep), *map(self._widened, parameters), empty=self._empty(unit.name)
-        )
-        return self._rounded(wide, upstream.dtype, unit.name)
-
-    def _empty(self, owner: str) -> Empty:
-        return partial(self._allocate, kind="activations", owner=owner)
-
-    def _widened(self, array: Array) -> Array:
-        """`array` in at least 32 bits: itself, or a copy."""
-        wide = self._wide_like(array)
-        if wide is not array:
-            wide[...] = array
-        return wide
-
-    def _wide_like(self, array: Array) -> Array:
-        """`array` itself if it has 32 bits or more, else room for as many elements of 32 bits."""
-        if array.dtype.itemsize >= FLOAT_BYTES:
-            return array
-        return self._allocate(array.shape, np.float32, kind="buffers", owner="widened")
-
-    def _rounded(self, array: Array, dtype: np.dtype[Any], owner: str) -> Array:
-        """`array` as `dtype`: itself, or a rounded copy."""
-        if array.dtype == dtype:
-            return array
-        narrow = self._allocate(array.shape, dtype, kind="activations", owner=owner)
-        narrow[...] = array
-        return narrow
-
-
-def _of(layer: TapeLayer, operation: Operation, views: Mapping[str, Array]) -> list[Array]:
-    """The operation's parameters in a layer, or their gradients."""
-    return [views[f"{layer.name}.{parameter}"] for parameter in operation.parameters]
+        return contribution, precise.rounded(upstream, output.dtype)

@@ -19,12 +19,11 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.collectives import ring
 from zerosim.comm import Communicator
-from zerosim.numerics.fixed_point import exponents, quantised, restored
+from zerosim.numerics.fixed_point import exponents, limbs, quantised, restored
 from zerosim.sharding import bounds, split
 
 EXPONENT_BYTES, LIMB_BYTES = 2, 8
-SENT_BYTES = 2 * EXPONENT_BYTES + LIMB_BYTES
-"""For each element of up to 4 bytes, times (N − 1)/N: its exponent there and back, and its limb."""
+"""For each element: its exponent travels there and back, and its limbs, of which `limbs` says how many."""
 
 
 def reduce_scatter(comm: Communicator, contributions: Sequence[Array]) -> Array:

@@ -145,7 +145,6 @@ def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
     experiment = prepare(scenario, load_dataset(scenario))
     whole = experiment.rows[0].model
     shown, keep_weights = progress(arguments), bool(arguments.weights)
-    model = "-".join(map(str, [whole.inputs, *scenario.model.hidden, whole.outputs]))
 
     def run(world: World) -> Outcome | None:
         with ended(shown):
@@ -155,7 +154,7 @@ def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
         scenario,
         inputs_digest(scenario, *experiment.dataset.arrays),
         run,
-        f"{model} MLP, {whole.count:,} parameters, {scenario.train.optimizer}",
+        f"{whole.words}, {whole.count:,} parameters, {scenario.train.optimizer}",
         partial(show_outcome, verbose=arguments.verbose, timed=launched() is not None),
         document,
     )

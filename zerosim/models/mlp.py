@@ -1,20 +1,34 @@
-"""A multi-layer perceptron, and its weights before the first step."""
+"""A multi-layer perceptron: linear maps with an activation between them."""
 
 import math
 from collections.abc import Collection, Sequence
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
-import numpy as np
-
-from zerosim.allocation import Array
-from zerosim.autograd import ACTIVATIONS, LINEAR, LOSSES
+from zerosim.autograd.graph import Variable, Weights
+from zerosim.autograd.operation import Operation
+from zerosim.autograd.operations.elementwise import ACTIVATIONS
+from zerosim.autograd.operations.linear import linear
+from zerosim.autograd.operations.losses import LOSSES
 from zerosim.errors import ZerosimError
-from zerosim.models.units import Layer, Model, Unit
+from zerosim.models.parameters import Parameter, uniform
+from zerosim.models.units import Layer, Model, Task, grouped
+
+
+def hidden(w: Weights, x: Variable, *, activation: Operation) -> Variable:
+    """y = f(x Wᵀ + b)."""
+    return activation(linear(x, w["weight"], w["bias"]))
+
+
+def last(w: Weights, x: Variable) -> Variable:
+    """y = x Wᵀ + b."""
+    return linear(x, w["weight"], w["bias"])
 
 
 def mlp(
     inputs: int,
-    hidden: Sequence[int],
+    hidden_widths: Sequence[int],
     outputs: int,
     activation: str,
     loss: str,
@@ -22,10 +36,11 @@ def mlp(
     groups: Sequence[Sequence[int]] | None = None,
     frozen: Collection[int] = (),
 ) -> Model:
-    """A multi-layer perceptron of `len(hidden) + 1` layers, each a unit of its own unless `groups` says otherwise.
+    """A multi-layer perceptron of `len(hidden_widths) + 1` layers, each a unit of its own unless `groups` says otherwise.
 
-    `activation` is a key of `ACTIVATIONS`, `loss` one of `LOSSES`. `groups` lists the layers of each unit, all of them
-    in order; the layers in `frozen` keep their weights. Raises `ZerosimError` when a unit would be frozen in part.
+    `activation` is a key of `ACTIVATIONS`, `loss` one of `LOSSES`. `groups` lists the layers of each unit; the layers
+    in `frozen` keep their weights. Weights and biases begin as PyTorch's Linear does: uniform from −1/√inputs to
+    1/√inputs. Raises `ZerosimError` when a unit would be frozen in part.
 
     >>> model = mlp(784, [1024, 1024, 1024], 10, "gelu", "cross_entropy")
     >>> [unit.name for unit in model.units], model.count
@@ -33,55 +48,32 @@ def mlp(
     >>> [unit.name for unit in mlp(4, [4, 4], 2, "relu", "cross_entropy", groups=[[0, 1], [2]]).units]
     ['layers.0-1', 'layers.2']
     """
-    _check_known("activation", activation, ACTIVATIONS)
-    _check_known("loss", loss, LOSSES)
-    widths = [inputs, *hidden, outputs]
+    check_known("activation", activation, ACTIVATIONS)
+    check_known("loss", loss, LOSSES)
+    widths = [inputs, *hidden_widths, outputs]
     if min(widths) < 1:
         raise ZerosimError(f"layer widths are {widths}; give every layer a width of at least 1")
+    texts = [partial(hidden, activation=ACTIVATIONS[activation])] * len(hidden_widths) + [last]
     layers = [
-        Layer(
-            index, i, o,
-            (LINEAR, ACTIVATIONS[activation]) if index < len(hidden) else (LINEAR,),
-            frozen=index in frozen,
-        )
-        for index, (i, o) in enumerate(pairwise(widths))
+        Layer(f"layers.{number}", f"layers.{number}.", parameters(i, o), text)
+        for number, ((i, o), text) in enumerate(zip(pairwise(widths), texts, strict=True))
     ]
-    units = [[layer.index] for layer in layers] if groups is None else groups
-    _check_groups(units, layers)
-    return Model(tuple(Unit(tuple(layers[index] for index in unit)) for unit in units), loss)
+    return Model(grouped(layers, groups, frozen), loss, f"{'-'.join(map(str, widths))} MLP")
 
 
-def _check_groups(units: Sequence[Sequence[int]], layers: Sequence[Layer]) -> None:
-    flat = [index for unit in units for index in unit]
-    if flat != list(range(len(layers))) or not all(units):
-        raise ZerosimError(f"units {list(units)} must name the layers 0 to {len(layers) - 1}, each once and in order")
-    for unit in units:
-        if len({layers[index].frozen for index in unit}) > 1:
-            raise ZerosimError(f"the unit of layers {list(unit)} is frozen in part; freeze all of it or none")
+def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
+    """As wide as its data at both ends; `settings` are a scenario's."""
+    return mlp(
+        task.inputs, settings.hidden, task.outputs, settings.activation, task.loss, groups=groups, frozen=frozen
+    )
 
 
-def _check_known(what: str, name: str, known: Collection[str]) -> None:
+def parameters(inputs: int, outputs: int) -> tuple[Parameter, Parameter]:
+    """Of one layer."""
+    bound = uniform(1.0 / math.sqrt(inputs))
+    return Parameter("weight", (outputs, inputs), bound), Parameter("bias", (outputs,), bound, decays=False)
+
+
+def check_known(what: str, name: str, known: Collection[str]) -> None:
     if name not in known:
         raise ZerosimError(f"{what} {name!r} is not known; use one of {', '.join(known)}")
-
-
-def initial(unit: Unit, seed: int) -> Array:
-    """The unit's first weights: float32, flat, `unit.count` elements.
-
-    PyTorch's default for Linear, for weight and bias alike: uniform from −1/√inputs to 1/√inputs.
-    Each layer has a random stream of its own, so any rank can draw any layer, in any grouping.
-
-    >>> first = initial(mlp(4, [], 8, "relu", "cross_entropy").units[0], seed=0)
-    >>> first.dtype, len(first), bool(abs(first).max() <= 0.5)
-    (dtype('float32'), 40, True)
-    """
-    flat = np.empty(unit.count, np.float32)
-    start = 0
-    for layer in unit.layers:
-        drawn = flat[start : start + layer.count]
-        bound = 1.0 / math.sqrt(layer.inputs)
-        np.random.default_rng([seed, layer.index]).random(out=drawn, dtype=np.float32)
-        drawn *= 2.0 * bound
-        drawn -= bound
-        start += layer.count
-    return flat

@@ -1,105 +1,162 @@
-"""What a model is to those who train it: units of layers, each unit one flat buffer of parameters.
+"""What a model is to those who train it: layers, each a function one can read, and units of them.
 
-    layer      a linear map and, except in the last layer, an activation
-    unit       the layers that are gathered, reduced and updated together; its parameters lie in
-               one flat buffer in model order, which may be padded behind `count`
+    layer      parameters, and how its output is computed of them and of its input
+    unit       the layers that are gathered, reduced and updated together; its parameters lie in one flat buffer in
+               model order, which may be padded behind `count`
+    visit      a run of neighbouring layers of one unit; where layers that are not neighbours share a unit, as tied
+               embeddings do, forward comes to it more than once
 """
 
-import math
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import groupby
+
+import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.autograd import Operation
-
-
-@dataclass(frozen=True, eq=False)
-class Parameter:
-    """A named tensor: `count` elements from `start` on in its unit's flat buffer."""
-
-    name: str
-    shape: tuple[int, ...]
-    start: int
-
-    @property
-    def count(self) -> int:
-        """Elements."""
-        return math.prod(self.shape)
+from zerosim.autograd.graph import Compute, Graph, Plan, Variable
+from zerosim.autograd.operation import Shape
+from zerosim.errors import ZerosimError
+from zerosim.models.parameters import Parameter
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """`operations`, in order, make (samples, outputs) of (samples, inputs)."""
+    """`compute(weights, x)` is the layer's text; `weights` has its parameters, and those it borrows, by name."""
 
-    index: int
-    inputs: int
-    outputs: int
-    operations: tuple[Operation, ...]
-    frozen: bool = False
-
-    @property
-    def name(self) -> str:
-        """As in PyTorch's names of parameters: `layers.0`."""
-        return f"layers.{self.index}"
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each parameter, in model order, as PyTorch's Linear has them."""
-        return {
-            f"{self.name}.weight": (self.outputs, self.inputs),
-            f"{self.name}.bias": (self.outputs,),
-        }
+    name: str
+    prefix: str
+    """What stands before the names of its parameters, as others know them: `layers.0.`."""
+    parameters: tuple[Parameter, ...]
+    compute: Compute
+    borrows: tuple[str, ...] = ()
+    """Full names of parameters that belong to another layer of the same unit."""
 
     @property
     def count(self) -> int:
-        """Elements in all parameters."""
-        return sum(math.prod(shape) for shape in self.shapes.values())
+        """Elements in its own parameters."""
+        return sum(parameter.count for parameter in self.parameters)
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where a parameter lies: from `start` on in its unit's flat buffer."""
+
+    parameter: Parameter
+    layer: int
+    prefix: str
+    start: int
+
+    @property
+    def name(self) -> str:
+        """In full, as others know it."""
+        return self.prefix + self.parameter.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.parameter.shape
+
+    @property
+    def stop(self) -> int:
+        """Behind its last element."""
+        return self.start + self.parameter.count
+
+
+@dataclass(frozen=True, eq=False)
+class Visit:
+    """Neighbouring layers of one unit, run one after the other; `numbers` are theirs in the model."""
+
+    layers: tuple[Layer, ...]
+    numbers: tuple[int, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    """Of all parameters of the unit."""
+    _plans: dict[tuple[Shape, bool, bool], Plan] = field(default_factory=dict)
+    _graphs: dict[Shape, Graph] = field(default_factory=dict)
+
+    @property
+    def first_layer(self) -> int:
+        return self.numbers[0]
+
+    @property
+    def last_layer(self) -> int:
+        return self.numbers[-1]
+
+    def plan(self, shape: Shape, /, *, of_parameters: bool, of_input: bool) -> Plan:
+        """How it is run on an input of this shape, where these gradients are wanted."""
+        key = shape, of_parameters, of_input
+        if key not in self._plans:
+            self._plans[key] = Plan(self.graph(shape), of_parameters, of_input)
+        return self._plans[key]
+
+    def graph(self, shape: Shape) -> Graph:
+        """What its layers' texts compute of an input of this shape."""
+        if shape not in self._graphs:
+            graph = Graph(shape)
+            for number, layer in zip(self.numbers, self.layers, strict=True):
+                graph.layer = number
+                graph.output = layer.compute(self._weights(graph, layer), graph.output)
+            self._graphs[shape] = graph
+        return self._graphs[shape]
+
+    def _weights(self, graph: Graph, layer: Layer) -> dict[str, Variable]:
+        own = {each.name: layer.prefix + each.name for each in layer.parameters}
+        names = own | {name: name for name in layer.borrows}
+        return {name: graph.parameter(full, self.shapes[full]) for name, full in names.items()}
 
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """One or several neighbouring layers whose parameters share a flat buffer.
+    """One or several layers whose parameters share a flat buffer; `numbers` are theirs in the model.
 
     >>> from zerosim.models.mlp import mlp
     >>> unit = mlp(2, [], 3, "relu", "cross_entropy").units[0]
-    >>> [(p.name, p.shape, p.start, p.count) for p in unit.parameters]
-    [('layers.0.weight', (3, 2), 0, 6), ('layers.0.bias', (3,), 6, 3)]
+    >>> [(place.name, place.shape, place.start, place.stop) for place in unit.places]
+    [('layers.0.weight', (3, 2), 0, 6), ('layers.0.bias', (3,), 6, 9)]
     """
 
     layers: tuple[Layer, ...]
-
-    @property
-    def frozen(self) -> bool:
-        """Whether its weights stay as they are: it then has no gradient and no optimizer state."""
-        return self.layers[0].frozen
+    numbers: tuple[int, ...]
+    frozen: bool = False
+    """Whether its weights stay as they are: it then has no gradient and no optimizer state."""
 
     @cached_property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """In model order, without gaps."""
-        parameters: list[Parameter] = []
-        start = 0
-        for layer in self.layers:
-            for name, shape in layer.shapes.items():
-                parameters.append(Parameter(name, shape, start))
-                start += parameters[-1].count
-        return tuple(parameters)
+    def places(self) -> tuple[Place, ...]:
+        """Of all parameters, in model order, without gaps."""
+        places: list[Place] = []
+        for number, layer in zip(self.numbers, self.layers, strict=True):
+            for parameter in layer.parameters:
+                start = places[-1].stop if places else 0
+                places.append(Place(parameter, number, layer.prefix, start))
+        return tuple(places)
 
     @cached_property
     def count(self) -> int:
         """Elements, without padding."""
         return sum(layer.count for layer in self.layers)
 
-    @property
-    def layer_bounds(self) -> list[tuple[int, int]]:
-        """The first element of each layer and the one after its last."""
-        return list(pairwise(accumulate((layer.count for layer in self.layers), initial=0)))
+    @cached_property
+    def visits(self) -> tuple[Visit, ...]:
+        """Its turns in forward, first to last."""
+        shapes = {place.name: place.shape for place in self.places}
+        runs = groupby(enumerate(self.numbers), key=lambda each: each[1] - each[0])
+        found = []
+        for _, run in runs:
+            indices = [index for index, _ in run]
+            layers, numbers = (tuple(each[index] for index in indices) for each in (self.layers, self.numbers))
+            found.append(Visit(layers, numbers, shapes))
+        return tuple(found)
+
+    def bounds(self, number: int) -> tuple[int, int]:
+        """The first element of layer `number` of the model and the one after its last."""
+        before = [layer.count for other, layer in zip(self.numbers, self.layers, strict=True) if other < number]
+        return sum(before), sum(before) + self.layers[self.numbers.index(number)].count
 
     @cached_property
     def name(self) -> str:
-        """`layers.0`, or `layers.0-1` for several layers."""
-        first, last = self.layers[0], self.layers[-1]
-        return first.name if first is last else f"{first.name}-{last.index}"
+        """`layers.0`, or `layers.0-1` for neighbours, or `embedding+head`."""
+        names = [[layer.name for layer in visit.layers] for visit in self.visits]
+        return "+".join(each[0] if len(each) == 1 else f"{each[0]}-{each[-1].split('.')[-1]}" for each in names)
 
     def views(self, flat: Array) -> dict[str, Array]:
         """Each parameter as a shaped view into `flat`, which may be padded.
@@ -110,27 +167,47 @@ class Unit:
         >>> unit.views(np.arange(4.0))
         {'layers.0.weight': array([[0., 1.]]), 'layers.0.bias': array([2.])}
         """
-        return {
-            p.name: flat[p.start : p.start + p.count].reshape(p.shape) for p in self.parameters
-        }
+        return {each.name: flat[each.start : each.stop].reshape(each.shape) for each in self.places}
+
+    def initial(self, seed: int) -> Array:
+        """Its first weights: float32, flat, `count` elements.
+
+        Each layer has a random stream of its own, so any rank can draw any layer, in any grouping.
+
+        >>> from zerosim.models.mlp import mlp
+        >>> first = mlp(4, [], 8, "relu", "cross_entropy").units[0].initial(seed=0)
+        >>> first.dtype, len(first), bool(abs(first).max() <= 0.5)
+        (dtype('float32'), 40, True)
+        """
+        flat = np.empty(self.count, np.float32)
+        for number, layer in zip(self.numbers, self.layers, strict=True):
+            random = np.random.default_rng([seed, number])
+            start, _ = self.bounds(number)
+            for parameter in layer.parameters:
+                parameter.initial(random, flat[start : start + parameter.count])
+                start += parameter.count
+        return flat
+
+
+@dataclass(frozen=True)
+class Task:
+    """What data ask of a model."""
+
+    inputs: int
+    """Numbers of each sample, or tokens of each sequence."""
+    outputs: int
+    """For each sample, or for each token: classes, the vocabulary, or numbers."""
+    loss: str
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Units in order, and the name of the loss that judges the last one's outputs."""
+    """Units in order of their first layers, and the name of the loss that judges the last layer's outputs."""
 
     units: tuple[Unit, ...]
     loss: str
-
-    @property
-    def inputs(self) -> int:
-        """Features of each sample."""
-        return self.units[0].layers[0].inputs
-
-    @property
-    def outputs(self) -> int:
-        """Outputs for each sample."""
-        return self.units[-1].layers[-1].outputs
+    words: str
+    """What it is, in a few: 64-64-10 MLP."""
 
     @property
     def count(self) -> int:
@@ -140,19 +217,52 @@ class Model:
     @property
     def lowest_trained(self) -> int:
         """The first layer that is not frozen: nothing below it needs a gradient."""
-        return next((unit.layers[0].index for unit in self.units if not unit.frozen), len(self.layers))
+        trained = [unit.numbers[0] for unit in self.units if not unit.frozen]
+        return min(trained, default=len(self.layers))
 
-    @property
+    @cached_property
+    def visits(self) -> tuple[tuple[Unit, Visit], ...]:
+        """Every unit's turns, in the order in which forward takes them."""
+        turns = [(unit, visit) for unit in self.units for visit in unit.visits]
+        return tuple(sorted(turns, key=lambda turn: turn[1].first_layer))
+
+    @cached_property
+    def forward_units(self) -> tuple[Unit, ...]:
+        """The unit of each turn: one that has several comes as often."""
+        return tuple(unit for unit, _ in self.visits)
+
+    @cached_property
     def backward_units(self) -> tuple[Unit, ...]:
         """Those that backward goes through: last first, down to the lowest that is trained."""
-        return tuple(unit for unit in reversed(self.units) if unit.layers[-1].index >= self.lowest_trained)
+        lowest = self.lowest_trained
+        return tuple(unit for unit, visit in reversed(self.visits) if visit.last_layer >= lowest)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
         """Of all units, in model order."""
-        return tuple(layer for unit in self.units for layer in unit.layers)
+        return tuple(layer for _, visit in self.visits for layer in visit.layers)
 
     @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """Of all units, in model order."""
-        return tuple(parameter for unit in self.units for parameter in unit.parameters)
+    def places(self) -> tuple[Place, ...]:
+        """Of all parameters, in model order."""
+        return tuple(sorted((place for unit in self.units for place in unit.places), key=lambda each: each.layer))
+
+
+def grouped(
+    layers: Sequence[Layer], groups: Sequence[Sequence[int]] | None, frozen: Collection[int]
+) -> tuple[Unit, ...]:
+    """Units of these layers: each by itself, or as `groups` says; those in `frozen` keep their weights.
+
+    Raises `ZerosimError` when a group does not name layers, or a unit would be frozen in part.
+    """
+    numbers = [[number] for number in range(len(layers))] if groups is None else [sorted(each) for each in groups]
+    if sorted(number for each in numbers for number in each) != list(range(len(layers))) or not all(numbers):
+        raise ZerosimError(f"units {list(numbers)} must name the layers 0 to {len(layers) - 1}, each once")
+    return tuple(_units(layers, sorted(numbers), frozen))
+
+
+def _units(layers: Sequence[Layer], groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Iterator[Unit]:
+    for numbers in groups:
+        if len({number in frozen for number in numbers}) > 1:
+            raise ZerosimError(f"the unit of layers {list(numbers)} is frozen in part; freeze all of it or none")
+        yield Unit(tuple(layers[number] for number in numbers), tuple(numbers), numbers[0] in frozen)

@@ -53,7 +53,7 @@ class UpdateRule:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The names of the state: float32 vectors as long as the weights."""
+        """The names of the state: vectors as long as the weights."""
         return (MASTER, *self.optimizer.slots) if self.precision.mixed else self.optimizer.slots
 
     def update(
@@ -93,16 +93,15 @@ class UpdateRule:
     def _stretches(
         self, unit: Unit, start: int, length: int, step: int, factor: float
     ) -> Iterator[tuple[slice, Hyperparameters]]:
-        """The parts of a stretch that share hyperparameters, without padding: all of it, unless biases do not decay."""
+        """The parts of a stretch that share hyperparameters, without padding: all of it, unless some parameters do not decay."""
         h = replace(
             self.hyperparameters, learning_rate=self.schedule.learning_rate(step), gradient_factor=factor
         )
         if self.decays_biases or not h.weight_decay:
             yield slice(0, max(min(length, unit.count - start), 0)), h
             return
-        for parameter in unit.parameters:
-            first = max(parameter.start - start, 0)
-            last = min(parameter.start + parameter.count - start, length)
+        for place in unit.places:
+            first = max(place.start - start, 0)
+            last = min(place.stop - start, length)
             if first < last:
-                bias = parameter.name.endswith(".bias")
-                yield slice(first, last), replace(h, weight_decay=0.0) if bias else h
+                yield slice(first, last), h if place.parameter.decays else replace(h, weight_decay=0.0)

@@ -1,5 +1,7 @@
-"""Shape and dtype without values: what travels when only the schedule matters, at any size, for nothing."""
+"""Shape and dtype without values: what travels, and is computed with, when only sizes matter; at any size, for nothing."""
 
+from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -7,49 +9,153 @@ import numpy.typing as npt
 
 from zerosim.errors import CollectiveError
 
+Shape = tuple[int, ...]
 
-class Extent:
-    """A flat vector of `size` elements of `dtype`, none of which exists.
 
-    It can be sliced, copied, received into and reduced like an array; a reduction only makes sure that both sides
-    have the same length.
+class Extent(np.lib.mixins.NDArrayOperatorsMixin):
+    """An array of `shape` and `dtype` whose elements do not exist.
+
+    It can be sliced, seen in other shapes, copied, received into, reduced and computed with like an array: results have
+    the shapes that NumPy gives them. A view keeps what it is a view of in `base`.
 
     >>> vector = Extent(10, np.float32)
     >>> vector[3:8], vector.nbytes
     (Extent(5, float32), 40)
     >>> np.add(vector, vector, out=vector)
     Extent(10, float32)
+    >>> np.matmul(Extent((4, 8, 2), np.float32), Extent((2, 3), np.float32)).sum(axis=-1)
+    Extent((4, 8), float32)
     """
 
-    __slots__ = ("dtype", "shape", "size")
+    __slots__ = ("__weakref__", "base", "dtype", "shape")
 
-    def __init__(self, size: int, dtype: npt.DTypeLike) -> None:
-        self.size = size
-        self.shape = (size,)
+    def __init__(self, shape: int | Shape, dtype: npt.DTypeLike, base: "Extent | None" = None) -> None:
+        self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
         self.dtype = np.dtype(dtype)
+        self.base = base
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
 
     @property
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
 
+    @property
+    def T(self) -> "Extent":  # noqa: N802 - NumPy's name
+        return self.transpose()
+
     def __len__(self) -> int:
-        return self.size
+        return self.shape[0]
 
-    def __getitem__(self, index: slice) -> "Extent":
-        start, stop, _ = index.indices(self.size)
-        return Extent(stop - start if stop > start else 0, self.dtype)
+    def __iter__(self) -> Iterator["Extent"]:
+        return (self[index] for index in range(len(self)))
 
-    def __setitem__(self, index: Any, other: "Extent") -> None:
+    def __getitem__(self, index: Any) -> "Extent":
+        if self.ndim == 1 and isinstance(index, slice):
+            start, stop, _ = index.indices(self.shape[0])
+            return self._view((max(stop - start, 0),))
+        return self._view(np.broadcast_to(np.empty((), np.bool_), self.shape)[index].shape)
+
+    def __setitem__(self, index: Any, other: Any) -> None:
         """Nothing to write: lengths are compared where a message arrives."""
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **_: Any) -> "Extent":
-        if method != "__call__" or len({each.size for each in inputs}) != 1:
-            raise CollectiveError(f"np.{ufunc.__name__} of extents {inputs}: their lengths must be equal")
-        return self
+    def __float__(self) -> float:
+        return 0.0
+
+    def _view(self, shape: Shape) -> "Extent":
+        return Extent(shape, self.dtype, self if self.base is None else self.base)
+
+    def reshape(self, *shape: Any) -> "Extent":
+        wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+        known = prod(each for each in wanted if each != -1)
+        return self._view(tuple(self.size // known if each == -1 else each for each in wanted))
+
+    def ravel(self) -> "Extent":
+        return self.reshape(-1)
+
+    def transpose(self, *axes: Any) -> "Extent":
+        order = axes[0] if len(axes) == 1 else axes or range(self.ndim)[::-1]
+        return self._view(tuple(self.shape[axis] for axis in order))
+
+    def astype(self, dtype: npt.DTypeLike, copy: bool = True) -> "Extent":
+        return self if self.dtype == np.dtype(dtype) and not copy else Extent(self.shape, dtype)
+
+    def sum(self, **keywords: Any) -> "Extent":
+        return reduced(self, **keywords)
+
+    max = mean = sum
 
     def copy(self) -> "Extent":
         """Itself: there is nothing that could change."""
         return self
 
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **_: Any) -> "Extent | None":
+        if method == "at":
+            return None
+        shape = (multiplied if ufunc is np.matmul else broadcast)(*inputs)
+        target = out[0] if out else Extent(shape or (), dtype_of(inputs, ufunc))
+        if method != "__call__" or shape is None or target.shape != shape:
+            raise CollectiveError(f"np.{ufunc.__name__} of extents {inputs}: their lengths must be equal")
+        return target
+
+    def __array_function__(self, function: Callable[..., Any], _: Any, inputs: Any, keywords: Any) -> Any:
+        found = FUNCTIONS.get(function.__name__)
+        if found is None:
+            raise CollectiveError(f"np.{function.__name__} is not for extents")
+        return found(*inputs, **keywords)
+
     def __repr__(self) -> str:
-        return f"Extent({self.size}, {self.dtype})"
+        return f"Extent({self.shape[0] if self.ndim == 1 else self.shape}, {self.dtype})"
+
+
+def broadcast(*inputs: Any) -> Shape | None:
+    """The shape of what is computed number by number; None where shapes do not agree."""
+    shapes = [np.shape(each) if not isinstance(each, Extent) else each.shape for each in inputs]
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        return None
+
+
+def multiplied(left: Any, right: Any) -> Shape | None:
+    """The shape of a matrix product; None where shapes do not agree."""
+    if left.shape[-1] != right.shape[-2]:
+        return None
+    return (*np.broadcast_shapes(left.shape[:-2], right.shape[:-2]), left.shape[-2], right.shape[-1])
+
+
+def dtype_of(inputs: Any, ufunc: np.ufunc) -> np.dtype[Any]:
+    """Comparisons make truths; everything else has the dtype of the first extent."""
+    if ufunc in (np.isnan, np.greater, np.greater_equal, np.less, np.less_equal, np.equal, np.not_equal):
+        return np.dtype(np.bool_)
+    dtype: np.dtype[Any] = next(each.dtype for each in inputs if isinstance(each, Extent))
+    return dtype
+
+
+def reduced(x: Extent, axis: int | None = None, keepdims: bool = False, out: Extent | None = None) -> Extent:
+    """What a reduction along `axis`, or of everything, leaves."""
+    axes = range(x.ndim) if axis is None else [axis % x.ndim]
+    lengths = [1 if axis_ in axes else length for axis_, length in enumerate(x.shape)]
+    kept = [length for axis_, length in enumerate(lengths) if keepdims or axis_ not in axes]
+    return out if out is not None else Extent(tuple(kept), x.dtype)
+
+
+def taken(x: Extent, indices: Any, axis: int = 0, out: Extent | None = None, mode: str = "raise") -> Extent:
+    """What `np.take` along the first axis leaves."""
+    return out if out is not None else Extent((*np.shape(indices), *x.shape[1:]), x.dtype)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "sum": reduced, "max": reduced, "amax": reduced, "mean": reduced, "take": taken,
+    "copyto": lambda target, source: None, "shape": lambda x: x.shape, "dot": lambda x, y: Extent((), x.dtype),
+    "concatenate": lambda parts: Extent(sum(map(len, parts)), parts[0].dtype),
+}
+"""What of NumPy, beside the ufuncs, extents go through."""

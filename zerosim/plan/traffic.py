@@ -6,18 +6,17 @@ order-free sum takes three of them: exponents there and back, then integers. The
 multiples of P: 2 for DDP and Stages I and II, 3 for Stage III.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from zerosim.collectives import ALGORITHMS
+from zerosim.collectives import ALGORITHMS, exact
 from zerosim.models.units import Unit
 from zerosim.sharding import chunk_length, padded
 from zerosim.training.config import Config
 
 NORM_BYTES = np.dtype(np.float64).itemsize
-EXACT_MESSAGES = 3
 
 
 @dataclass(frozen=True)
@@ -75,18 +74,15 @@ def walks(units: Iterable[Unit], ranks: int, element_bytes: int, messages: int =
 
 def reductions(config: Config, trained: Iterable[Unit]) -> Due:
     """A reduce-scatter of each unit's gradient."""
-    ranks, integers = config.ranks, config.addition.sent_bytes
-    if integers is None:
-        return walks(trained, ranks, config.wire.itemsize)
-    return walks(trained, ranks, integers, EXACT_MESSAGES)
+    if config.addition.collective is not None:
+        return walks(trained, config.ranks, config.wire.itemsize)
+    integers = exact.limbs(config.summed)
+    return walks(trained, config.ranks, 2 * exact.EXPONENT_BYTES + integers * exact.LIMB_BYTES, 2 + integers)
 
 
 def summed_bytes(config: Config) -> int:
     """Of each element of a sum of gradients: what the wire has, unless integers were added."""
-    if config.addition.sent_bytes is None:
-        return config.wire.itemsize
-    wide = config.accumulates_in_float32
-    return np.dtype(np.float32).itemsize if wide else config.precision.weights.itemsize
+    return (config.wire if config.addition.collective is not None else config.summed).itemsize
 
 
 def broadcasts(trained: Iterable[Unit], ranks: int, element_bytes: int, rank: int) -> Due:
@@ -101,8 +97,23 @@ def broadcasts(trained: Iterable[Unit], ranks: int, element_bytes: int, rank: in
 
 def gathered(config: Config) -> tuple[Unit, ...]:
     """The units whose weights Stage III gathers in a part, in forward and backward."""
-    again = config.model.backward_units if config.row.parallel.reshard_after_forward else ()
-    return config.model.units + again
+    if config.row.parallel.reshard_after_forward:
+        return config.model.forward_units + config.model.backward_units
+    return tuple(gathered_once(config))
+
+
+def gathered_once(config: Config) -> Iterator[Unit]:
+    """The units whose weights are gathered where they then stay until backward has used them once."""
+    kept: set[Unit] = set()
+    for unit in config.model.forward_units:
+        if unit not in kept:
+            yield unit
+        if unit in config.model.backward_units:
+            kept.add(unit)
+    for unit in config.model.backward_units:
+        if unit not in kept:
+            yield unit
+        kept.discard(unit)
 
 
 def volume(config: Config) -> float:

@@ -179,6 +179,23 @@ class Either(Rule):
 
 
 @dataclass(frozen=True)
+class SwitchOr(Rule):
+    """True, false, or what another rule reads."""
+
+    other: Rule
+
+    def __str__(self) -> str:
+        return f"true, false or {self.other}"
+
+    def read(self, value: object, path: KeyPath, origin: Origin) -> Any:
+        if isinstance(value, bool):
+            return value
+        if not isinstance(value, list):
+            raise self.refuse(value, path, origin)
+        return self.other.read(value, path, origin)
+
+
+@dataclass(frozen=True)
 class Groups(Rule):
     """How layers are grouped into units."""
 
@@ -347,6 +364,15 @@ def sections(of: type[Any]) -> Any:
 
 def word_or_number(default: str, *, at_least: float, below: float) -> Any:
     return field(default=default, metadata={"rule": Either(default, Number(at_least, below))})
+
+
+def switch_or_integers(default: bool) -> Any:
+    return field(default=default, metadata={"rule": SwitchOr(Array(Integer(0), distinct=True))})
+
+
+def maybe_switch_or_integers() -> Any:
+    """The same, or nothing said."""
+    return field(default=None, metadata={"rule": SwitchOr(Array(Integer(0), distinct=True))})
 
 
 def groups() -> Any:

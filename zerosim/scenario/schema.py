@@ -19,6 +19,7 @@ from zerosim.scenario.rules import (
     maybe,
     maybe_choice,
     maybe_groups,
+    maybe_switch_or_integers,
     number,
     numbers,
     pair,
@@ -28,6 +29,7 @@ from zerosim.scenario.rules import (
     shortened,
     subset,
     switch,
+    switch_or_integers,
     text,
     word_or_number,
 )
@@ -55,12 +57,39 @@ class Data:
 
 @dataclass(frozen=True)
 class Model:
+    kind: str = choice("mlp", ("mlp", "transformer"))
     hidden: tuple[int, ...] = integers((64, 64), at_least=1)
+    """Widths of an mlp's layers but the last; the keys from `architecture` to `dropout` are a transformer's."""
     activation: str = choice("relu", ("relu", "tanh", "gelu"))
+    architecture: str = choice("gpt2", ("gpt2", "llama"))
+    layers: int = integer(2, at_least=1, at_most=10_000)
+    """Blocks; layer 0 is the embedding, layer `layers` + 1 the head."""
+    width: int = integer(64, at_least=1)
+    heads: int = integer(4, at_least=1)
+    key_value_heads: int = integer(0, at_least=0)
+    """0: as many as `heads`."""
+    inner: int = integer(0, at_least=0)
+    """Width within a block's perceptron; 0: 4 · width, or for llama 8/3 · width."""
+    vocabulary: int = integer(0, at_least=0)
+    """0: as many tokens as the data have."""
+    sequence: int = integer(0, at_least=0)
+    """Tokens of each sample; 0: 64 of a text, 15 of a task (8 digits)."""
+    tied_embeddings: bool = switch(False)
+    dropout: float = number(0.0, at_least=0, below=1)
     frozen: tuple[int, ...] = integers((), at_least=0)
     """Numbers of layers whose weights stay as they are."""
-    tied: tuple[int, ...] = integers((), at_least=0)
-    """Refused: there is one place for every parameter in a unit's flat buffer."""
+
+    @property
+    def layer_count(self) -> int:
+        return len(self.hidden) + 1 if self.kind == "mlp" else self.layers + 2
+
+    @property
+    def layer_units(self) -> tuple[tuple[int, ...], ...]:
+        """A unit for each layer; tied embeddings share one."""
+        last = self.layer_count - 1
+        if self.kind == "transformer" and self.tied_embeddings:
+            return ((0, last), *((layer,) for layer in range(1, last)))
+        return tuple((layer,) for layer in range(self.layer_count))
 
 
 @dataclass(frozen=True)
@@ -80,7 +109,7 @@ class Train:
     schedule: str = choice("constant", ("constant", "cosine"))
     warmup_steps: int = integer(0, at_least=0)
     clip_norm: float = number(0.0, at_least=0)
-    precision: str = choice("fp32", ("fp32", "fp16", "bf16"))
+    precision: str = choice("fp32", ("fp64", "fp32", "fp16", "bf16"))
     loss_scale: float | str = word_or_number("dynamic", at_least=1e-38, below=1e38)
     """Beyond these, it or what undoes it is 0 or infinite in float32."""
     seed: int = integer(0, at_least=0)
@@ -102,6 +131,8 @@ class Parallel:
     publish: str = choice("weights", PUBLICATIONS)
     reshard_after_forward: bool = switch(True)
     prefetch: bool = switch(False)
+    recompute: bool | tuple[int, ...] = switch_or_integers(False)
+    """Whether units keep their input alone and are run again before backward; or the layers whose units do."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +149,7 @@ class Variant:
     publish: str | None = maybe_choice(PUBLICATIONS)
     reshard_after_forward: bool | None = maybe()
     prefetch: bool | None = maybe()
+    recompute: bool | tuple[int, ...] | None = maybe_switch_or_integers()
 
     @property
     def said(self) -> dict[str, Any]:
@@ -250,6 +282,13 @@ class Scenario:
                 "parallel.prefetch gathers weights ahead of each use, reshard_after_forward = false only once; "
                 "choose one of them", ("parallel", "prefetch"), ("parallel", "reshard_after_forward"),
             )
+        if self.train.precision == "fp64":
+            for key in ("accumulate_dtype", "reduce_dtype"):
+                if getattr(parallel, key) == "fp32":
+                    raise self.origin.error(
+                        f"parallel.{key} fp32 has fewer bits than the gradients of train.precision fp64; "
+                        "leave it at weights", ("parallel", key), ("train", "precision"),
+                    )
         if self.train.warmup_steps > self.train.steps:
             raise self.origin.error(
                 f"train.warmup_steps must be at most train.steps = {self.train.steps}, found {self.train.warmup_steps}",
@@ -257,27 +296,36 @@ class Scenario:
             )
 
     def _check_layers(self, parallel: Parallel) -> None:
-        layers = len(self.model.hidden) + 1
-        if self.model.tied:
-            raise self.origin.error(
-                "model.tied is not supported: a tied weight would have two places, in two units; leave it out",
-                ("model", "tied"),
-            )
+        layers = self.model.layer_count
         for index, layer in enumerate(self.model.frozen):
             if layer >= layers:
                 raise self.origin.error(
                     f"model.frozen names layer {layer}; there are layers 0 to {layers - 1}", ("model", "frozen", index)
                 )
+        if isinstance(parallel.recompute, tuple):
+            for index, layer in enumerate(parallel.recompute):
+                if layer >= layers:
+                    raise self.origin.error(
+                        f"parallel.recompute names layer {layer}; there are layers 0 to {layers - 1}",
+                        ("parallel", "recompute", index), ("parallel", "recompute"),
+                    )
         if isinstance(parallel.units, tuple):
             self._check_units(parallel.units, layers)
 
     def _check_units(self, units: tuple[tuple[int, ...], ...], layers: int) -> None:
         named = [layer for unit in units for layer in unit]
-        if named != list(range(layers)):
+        tied = self.model.kind == "transformer" and self.model.tied_embeddings
+        expected = sorted(named) if tied else named
+        if expected != list(range(layers)):
             raise self.origin.error(
-                f"parallel.units must name layers 0 to {layers - 1}, each once and in order, "
+                f"parallel.units must name layers 0 to {layers - 1}, each once{'' if tied else ' and in order'}, "
                 f"found {shortened(str(named))}",
                 ("parallel", "units"),
+            )
+        if tied and not any({0, layers - 1} <= set(unit) for unit in units):
+            raise self.origin.error(
+                f"model.tied_embeddings: layers 0 and {layers - 1} share their weights, so parallel.units must name "
+                "them in one unit; or untie them", ("parallel", "units"), ("model", "tied_embeddings"),
             )
 
     @property
@@ -321,11 +369,11 @@ class Scenario:
 
     def _layers(self, parallel: Parallel) -> tuple[tuple[int, ...], ...]:
         """The layers of each unit; raises `ScenarioError` where a unit would be frozen in part."""
-        layers = tuple(range(len(self.model.hidden) + 1))
+        layers = tuple(range(self.model.layer_count))
         found: tuple[tuple[int, ...], ...]
         match parallel.units:
             case "layer":
-                found = tuple((layer,) for layer in layers)
+                found = self.model.layer_units
             case "model":
                 found = (layers,)
             case units:

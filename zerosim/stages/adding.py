@@ -27,13 +27,12 @@ class Addition:
     """`accumulate` folds a rank's micro-batches to a total; `reduce_scatter` adds the totals of all ranks.
 
     The latter also takes how to round a buffer for the wire, and returns a full buffer in which this rank's chunk is
-    the sum. `collective` is None where integers are added, in no order; `sent_bytes` is then what an element costs.
+    the sum. `collective` is None where integers are added, in no order.
     """
 
     accumulate: Accumulate
     reduce_scatter: Callable[[Communicator, Total, Rounding], Array]
     collective: ReduceScatter | None
-    sent_bytes: int | None = None
 
 
 def in_order(accumulate: Accumulate, collective: ReduceScatter, whole: Callable[[Total], Array]) -> Addition:
@@ -99,5 +98,5 @@ ADDITIONS: dict[str, Addition] = {
     "ring": in_order(left_to_right, ring.reduce_scatter, itself),
     "rank": in_order(left_to_right, direct.reduce_scatter, itself),
     "tree": in_order(by_pairs, rabenseifner.reduce_scatter, root_of_tree),
-    "exact": Addition(kept_apart, exact_reduce_scatter, None, sent_bytes=exact.SENT_BYTES),
+    "exact": Addition(kept_apart, exact_reduce_scatter, None),
 }

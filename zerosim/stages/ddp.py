@@ -21,11 +21,12 @@ def step(replica: Replica, batch: Batch) -> Total:
     replica.zero_grad(batch)
 
     activations = batch.inputs                                            # 1
-    for unit in replica.units:
+    for unit in replica.forward_units:
         activations = tape.forward(unit, weights[unit], activations)
     loss, upstream = tape.loss(replica.loss_name, activations, batch.targets, batch.samples)
 
     for unit in replica.backward_units:
+        tape.recompute(unit, weights[unit])
         upstream, gradient = tape.backward(unit, weights[unit], upstream)
         gradient = replica.reduce_scatter(gradient)                       # 2
         gradient = replica.all_gather(gradient)                           # 3

@@ -6,7 +6,6 @@ which. A frozen unit has weights and nothing else: the verbs for gradients and u
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy.typing as npt
 from zerosim.allocation import Allocator, Array, Kind
 from zerosim.autograd.tape import Tape, Total
 from zerosim.comm import Communicator, Payload
-from zerosim.models.units import Unit
+from zerosim.models.units import Model, Unit
 from zerosim.optim.scaling import square_sum
 from zerosim.optim.update import MASTER, UpdateRule
 from zerosim.sharding import Layout, split
@@ -33,6 +32,8 @@ class Batch:
     inputs: list[Array]
     targets: list[Array]
     samples: int
+    first: int
+    """The number of the first of these micro-batches in the batch of all ranks."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,7 @@ class Replica:
     """One rank's tools, and its training state."""
 
     comm: Communicator
-    units: Sequence[Unit]
-    loss_name: str
+    model: Model
     tape: Tape
     rule: UpdateRule
     reduction: Reduction
@@ -102,11 +102,24 @@ class Replica:
     factor: float | None = None
     """What this step's gradients are multiplied by; None if the step is skipped."""
 
-    @cached_property
+    @property
+    def units(self) -> Sequence[Unit]:
+        """All that there are, each once."""
+        return self.model.units
+
+    @property
+    def forward_units(self) -> Sequence[Unit]:
+        """In the order in which forward takes them: one that has several turns comes as often."""
+        return self.model.forward_units
+
+    @property
     def backward_units(self) -> Sequence[Unit]:
-        """The units that backward goes through: last first, down to the lowest that is trained."""
-        trained = [index for index, unit in enumerate(self.units) if not unit.frozen]
-        return list(reversed(self.units[trained[0] :])) if trained else []
+        """Those that backward goes through: last first, down to the lowest that is trained."""
+        return self.model.backward_units
+
+    @property
+    def loss_name(self) -> str:
+        return self.model.loss
 
     def begin(self, initial: Initial) -> None:
         """Before the first step: the states that the stage keeps, as it shards them."""
@@ -126,7 +139,7 @@ class Replica:
         layout = self.state.layouts.of(unit, "optimizer")
         self.state.optimizer[unit] = {}
         for slot in self.rule.slots:
-            state = self.allocate(layout.length, np.float32, kind="optimizer", owner=unit.name)
+            state = self.allocate(layout.length, self.rule.precision.state, kind="optimizer", owner=unit.name)
             state[:] = 0
             if slot == MASTER:
                 mine = values[layout.start :][: layout.length]
@@ -155,13 +168,16 @@ class Replica:
         self.state.gradient_layouts.clear()
         self.state.step = batch.step
         self.tape.loss_scale = self.state.scaling.loss_scale
+        self.tape.first_micro_batch = batch.first
 
-    def parts(self, batch: Batch) -> list[Batch]:
+    def parts(self, batch: Batch) -> Iterator[Batch]:
         """What goes forward and backward at a time: all of this rank's micro-batches, or each by itself."""
         if not self.reduction.part_by_part:
-            return [batch]
-        pairs = zip(batch.inputs, batch.targets, strict=True)
-        return [Batch(batch.step, [x], [y], batch.samples) for x, y in pairs]
+            yield batch
+            return
+        for number, (x, y) in enumerate(zip(batch.inputs, batch.targets, strict=True), start=batch.first):
+            self.tape.first_micro_batch = number
+            yield Batch(batch.step, [x], [y], batch.samples, number)
 
     def gather(self, unit: Unit) -> Array:
         """The full weights of a unit, for as long as the caller holds them."""

@@ -22,11 +22,12 @@ def step(replica: Replica, batch: Batch) -> Total:
 
     for part in replica.parts(batch):
         activations = part.inputs                                         # 1
-        for unit in replica.units:
+        for unit in replica.forward_units:
             activations = tape.forward(unit, weights[unit], activations)
         loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
 
         for unit in replica.backward_units:
+            tape.recompute(unit, weights[unit])
             upstream, gradient = tape.backward(unit, weights[unit], upstream)
             gradient = replica.reduce(gradient)                           # 2
             replica.keep_shard(unit, gradient)

@@ -26,7 +26,7 @@ def step(replica: Replica, batch: Batch) -> Total:
 
     for part in replica.parts(batch):
         activations = part.inputs
-        for unit, upcoming in with_next(replica.units, then=replica.backward_units):  # 1
+        for unit, upcoming in with_next(replica.forward_units, then=replica.backward_units):  # 1
             weights = replica.gather(unit)
             replica.prefetch(upcoming)
             activations = tape.forward(unit, weights, activations)
@@ -37,6 +37,7 @@ def step(replica: Replica, batch: Batch) -> Total:
         for unit, upcoming in with_next(replica.backward_units):          # 2
             weights = replica.gather(unit)
             replica.prefetch(upcoming)
+            tape.recompute(unit, weights)
             upstream, gradient = tape.backward(unit, weights, upstream)
             del weights
             gradient = replica.reduce_scatter(gradient)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from zerosim.allocation import Array
 from zerosim.data import Dataset, sample_order
@@ -25,7 +26,7 @@ class Batches:
         order = sample_order(len(self.dataset.x), step - 1, self.config.samples, train.seed)
         chosen = order.reshape(train.micro_batches, train.micro_batch)
         x, y, dtype = self.dataset.x, self.dataset.y, self.config.precision.weights
-        return [(x[samples].astype(dtype, copy=False), y[samples]) for samples in chosen[block]]
+        return [(typed(x[samples], dtype), y[samples]) for samples in chosen[block]]
 
     def all_ranks(self) -> Iterator[MicroBatches]:
         """All micro-batches of every step."""
@@ -37,18 +38,23 @@ class Batches:
         block = slice(rank * self.config.block, (rank + 1) * self.config.block)
         for step in range(1, self.config.steps + 1):
             mine = self.micro_batches(step, block)
-            yield Batch(step, [x for x, _ in mine], [y for _, y in mine], self.config.samples)
+            yield Batch(step, [x for x, _ in mine], [y for _, y in mine], self.config.samples, block.start)
 
     def test_inputs(self) -> list[Array]:
         """All of the test split as one batch, or nothing."""
         x = self.dataset.x_test
-        return [] if x is None else [x.astype(self.config.precision.weights, copy=False)]
+        return [] if x is None else [typed(x, self.config.precision.weights)]
 
     def test(self, outputs: Array) -> float:
         """How good `outputs` are for the test split: accuracy for labels, else the mean squared error."""
         expected = self.dataset.y_test
         assert expected is not None
-        outputs = outputs.astype(np.float32)
+        outputs = outputs.astype(self.config.precision.state)
         if self.dataset.classes is None:
             return float(np.mean(np.square(outputs - expected)))
         return float(np.mean(outputs.argmax(axis=1) == expected))
+
+
+def typed(x: Array, dtype: npt.DTypeLike) -> Array:
+    """Numbers as `dtype`; tokens, which are integers, as they are."""
+    return x if x.dtype.kind == "i" else x.astype(dtype, copy=False)

@@ -1,5 +1,7 @@
 """A row's tools: the replica of one rank, and the one process that everything is compared with."""
 
+from functools import partial
+
 import numpy as np
 
 from zerosim.allocation import Allocator, Array
@@ -7,8 +9,8 @@ from zerosim.autograd.tape import Tape
 from zerosim.collectives import ring, tree
 from zerosim.comm import Communicator
 from zerosim.instruments.observed import Observed
-from zerosim.models.mlp import initial
 from zerosim.models.units import Unit
+from zerosim.numerics import draws
 from zerosim.reference import Arithmetic, Reference
 from zerosim.stages.adding import widening
 from zerosim.stages.gathering import KeptUntilBackward, Prefetched, WhenUsed
@@ -22,7 +24,7 @@ def initial_weights(config: Config) -> Initial:
     """Of a unit before the first step: float32, the same on every rank, drawn from the seed."""
 
     def drawn(unit: Unit) -> Array:
-        return initial(unit, config.row.train.seed)
+        return unit.initial(config.row.train.seed)
 
     return drawn
 
@@ -36,11 +38,15 @@ def replica(
     """
     addition = config.addition
     accumulate = widening(addition.accumulate, allocate) if config.accumulates_in_float32 else addition.accumulate
+    state = TrainingState(Layouts(comm.rank, comm.size, config.stage.sharded), config.scaling())
+
+    def draw(out: Array, micro_batch: int, layer: int, operation: int) -> None:
+        draws.uniform(config.row.train.seed, state.step, out, micro_batch, layer, operation)
+
     return Replica(
         comm=comm,
-        units=config.model.units,
-        loss_name=config.model.loss,
-        tape=Tape(allocate, accumulate, config.model.lowest_trained),
+        model=config.model,
+        tape=Tape(allocate, accumulate, config.model.lowest_trained, draw, config.recomputed),
         rule=config.rule,
         reduction=Reduction(
             wire=config.wire,
@@ -57,7 +63,7 @@ def replica(
         publishing=PUBLISHING[config.row.parallel.publish if config.stage.publishes else "weights"](),
         gathering=gathering(config, second_channel),
         allocate=allocate,
-        state=TrainingState(Layouts(comm.rank, comm.size, config.stage.sharded), config.scaling()),
+        state=state,
     )
 
 
@@ -75,6 +81,7 @@ def reference(config: Config) -> Reference:
         initial=initial_weights(config),
         rule=config.rule,
         scaling=config.scaling,
+        draw=partial(draws.uniform, config.row.train.seed),
         ranks=config.ranks,
         order=config.order,
         arithmetic=Arithmetic(

@@ -32,15 +32,15 @@ def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_we
     kept: dict[Unit, Array] = {}
     outputs = batches.test_inputs() if comm.rank == 0 else []
     tape = Tape(lowest=len(config.model.layers))
-    for unit in config.model.units:
+    for unit, visit in config.model.visits:
         weights = whole(comm, unit, state.weights[unit], state.layouts.of(unit, "parameters"))
-        weights_digest.update(little_endian(weights))
         outputs = tape.forward(unit, weights, outputs)
         if keep_weights:
             kept[unit] = weights.copy()
         layout = state.layouts.of(unit, "optimizer")
         slots = [whole(comm, unit, buffer, layout) for buffer in state.optimizer.get(unit, {}).values()]
-        for start, stop in unit.layer_bounds:
+        for start, stop in map(unit.bounds, visit.numbers):
+            weights_digest.update(little_endian(weights[start:stop]))
             for slot in slots:
                 optimizer_digest.update(little_endian(slot[start:stop]))
     return Final(

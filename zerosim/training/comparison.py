@@ -82,11 +82,12 @@ def whole_sha256(
 ) -> tuple[str, str]:
     """Of all weights, and of all optimizer state: layer by layer, however these are grouped to units."""
     of_weights, of_optimizer = hashlib.sha256(), hashlib.sha256()
-    for unit in units:
-        of_weights.update(little_endian(weights[unit]))
-        for start, stop in unit.layer_bounds:
-            for slot in optimizer.get(unit, {}).values():
-                of_optimizer.update(little_endian(slot[start:stop]))
+    layers = sorted(((number, unit) for unit in units for number in unit.numbers), key=lambda each: each[0])
+    for number, unit in layers:
+        start, stop = unit.bounds(number)
+        of_weights.update(little_endian(weights[unit][start:stop]))
+        for slot in optimizer.get(unit, {}).values():
+            of_optimizer.update(little_endian(slot[start:stop]))
     return of_weights.hexdigest(), of_optimizer.hexdigest()
 
 

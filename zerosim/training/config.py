@@ -5,8 +5,8 @@ from functools import cached_property
 
 import numpy as np
 
-from zerosim.models.mlp import mlp
-from zerosim.models.units import Model
+from zerosim.models import build
+from zerosim.models.units import Model, Task, Unit
 from zerosim.numerics.orders import ORDERS, Order
 from zerosim.numerics.precisions import PRECISIONS, Precision
 from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
@@ -65,6 +65,18 @@ class Config:
     def wire(self) -> np.dtype[np.generic]:
         """The dtype in which gradients travel and are added."""
         return np.dtype(np.float32) if self.row.parallel.reduce_dtype == "fp32" else self.precision.weights
+
+    @property
+    def summed(self) -> np.dtype[np.generic]:
+        """The dtype in which a rank adds up its micro-batches."""
+        return np.dtype(np.float32) if self.accumulates_in_float32 else self.precision.weights
+
+    @property
+    def recomputed(self) -> frozenset[Unit]:
+        """The units that keep their input alone, and are run again before backward."""
+        chosen = self.row.parallel.recompute
+        numbers = range(len(self.model.layers)) if chosen is True else chosen or ()
+        return frozenset(unit for unit in self.model.units if set(unit.numbers) & set(numbers))
 
     @property
     def accumulates_in_float32(self) -> bool:
@@ -144,9 +156,6 @@ class Config:
         return replace(self, row=replace(self.row, stage=stage))
 
 
-def configured(row: Row, inputs: int, outputs: int, loss: str) -> Config:
-    """A row with a model as wide as its data."""
-    model = mlp(
-        inputs, row.model.hidden, outputs, row.model.activation, loss, groups=row.layers, frozen=row.model.frozen
-    )
-    return Config(row, model)
+def configured(row: Row, task: Task) -> Config:
+    """A row with a model for its data."""
+    return Config(row, build(row.model, task, row.layers))

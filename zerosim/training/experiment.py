@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from zerosim.data import Dataset
+from zerosim.models.units import Task
 from zerosim.scenario import Scenario
 from zerosim.stages import STAGES
 from zerosim.training.config import Config, configured
@@ -28,8 +29,9 @@ def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
             ("check", "test_accuracy"),
         )
     names = scenario.names({key: stage.title for key, stage in STAGES.items()})
+    task = Task(dataset.inputs, dataset.outputs, dataset.loss)
     rows = tuple(
-        configured(replace(row, name=name), dataset.inputs, dataset.outputs, dataset.loss)
+        configured(replace(row, name=name), task)
         for name, row in zip(names, scenario.rows, strict=True)
     )
     return Experiment(scenario, dataset, rows)

@@ -118,7 +118,7 @@ def train_alone(comm: Communicator, run: Run, config: Config) -> list[Fingerprin
     for found in published(comm, fingerprints if comm.rank == 0 else None):
         history.append(found)
         if found.step:
-            run.progress.step(found.step, float(np.frombuffer(found.loss, np.float32)[0]))
+            run.progress.step(found.step, float(np.frombuffer(found.loss, config.precision.state)[0]))
     run.progress.end()
     return history
 
@@ -258,7 +258,7 @@ class Steps:
 
 
 def as_it_is(loss: Array) -> Array:
-    """Losses are float32 in every precision, and so they travel."""
+    """Losses have 32 bits or more in every precision, and so they travel."""
     return loss
 
 

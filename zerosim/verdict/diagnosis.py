@@ -101,12 +101,11 @@ def locate(units: Sequence[Unit], evidence: Evidence, snapshot: Snapshot, ranks:
 
 def element(unit: Unit, offset: int) -> tuple[int, str, tuple[int, ...]]:
     """Layer number, parameter name and index of an element of a unit's flat buffer; behind its end lies padding."""
-    for parameter in unit.parameters:
-        if parameter.start <= offset < parameter.start + parameter.count:
-            _, layer, name = parameter.name.split(".")
-            index = np.unravel_index(offset - parameter.start, parameter.shape)
-            return int(layer), name, tuple(int(i) for i in index)
-    return unit.layers[-1].index, "padding", (offset - unit.count,)
+    for place in unit.places:
+        if place.start <= offset < place.stop:
+            index = np.unravel_index(offset - place.start, place.shape)
+            return place.layer, place.parameter.name, tuple(int(i) for i in index)
+    return unit.numbers[-1], "padding", (offset - unit.count,)
 
 
 def bit_pattern(values: Array) -> Array:

@@ -1,0 +1,240 @@
+"""What a model's text computes, found by running it on variables: the operations in order, and who needs what of whom.
+
+A graph knows every value's shape and last use before any number exists. So it can be said beforehand what backward
+needs, which is kept, and when everything else is let go of.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from zerosim.autograd.operation import Operation, Shape
+from zerosim.autograd.operations.elementwise import add, multiply
+
+Weights = Mapping[str, "Variable"]
+"""A layer's parameters, by the names that its text has for them."""
+
+Compute = Callable[[Weights, "Variable"], "Variable"]
+"""A layer's text: its output as a function of weights and input."""
+
+
+@dataclass(frozen=True, eq=False)
+class Variable:
+    """A value of a graph: the input, a parameter, or what an operation makes."""
+
+    graph: "Graph"
+    slot: int
+    shape: Shape
+
+    def __add__(self, other: "Variable") -> "Variable":
+        return add(self, other)
+
+    def __mul__(self, other: "Variable") -> "Variable":
+        return multiply(self, other)
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """One operation in a graph: the slots of its inputs, by name, and of what it makes."""
+
+    operation: Operation
+    inputs: Mapping[str, int]
+    output: int
+    settings: Mapping[str, Any]
+    layer: int
+    number: int
+    """Among the operations of its layer."""
+
+
+@dataclass(eq=False)
+class Graph:
+    """The operations that make the output of an input of `shape`, and the parameters they read.
+
+    >>> from zerosim.autograd.operations.elementwise import relu
+    >>> graph = Graph((4, 3))
+    >>> graph.output = relu(graph.input) + graph.input
+    >>> [each.operation.name for each in graph.instructions], graph.output.shape
+    (['relu', 'add'], (4, 3))
+    """
+
+    input_shape: Shape
+    instructions: list[Instruction] = field(default_factory=list)
+    parameters: dict[str, Variable] = field(default_factory=dict)
+    values: list[Variable] = field(default_factory=list)
+    layer: int = 0
+    """The one whose text is being read."""
+
+    def __post_init__(self) -> None:
+        self.input = self._value(self.input_shape)
+        self.output = self.input
+
+    def _value(self, shape: Shape) -> Variable:
+        self.values.append(Variable(self, len(self.values), shape))
+        return self.values[-1]
+
+    def parameter(self, name: str, shape: Shape) -> Variable:
+        """The variable of a parameter, the same one each time."""
+        if name not in self.parameters:
+            self.parameters[name] = self._value(shape)
+        return self.parameters[name]
+
+    def apply(self, operation: Operation, inputs: Sequence[Variable], settings: Mapping[str, Any]) -> Variable:
+        """What `operation` makes of `inputs`."""
+        output = self._value(operation.shape(*(each.shape for each in inputs), **settings))
+        slots = {name: each.slot for name, each in zip(operation.inputs, inputs, strict=False)}
+        number = sum(each.layer == self.layer for each in self.instructions)
+        self.instructions.append(Instruction(operation, slots, output.slot, settings, self.layer, number))
+        return output
+
+    def shape(self, slot: int) -> Shape:
+        return self.values[slot].shape
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How a graph is run where gradients are wanted of its parameters, its input, both, or neither."""
+
+    graph: Graph
+    of_parameters: bool
+    of_input: bool
+
+    @cached_property
+    def differentiated(self) -> frozenset[int]:
+        """The slots that have a gradient."""
+        found = {each.slot for each in self.graph.parameters.values()} if self.of_parameters else set()
+        if self.of_input:
+            found.add(self.graph.input.slot)
+        for instruction in self.graph.instructions:
+            operation = instruction.operation
+            if any(slot in found for name, slot in instruction.inputs.items()
+                   if name in operation.needs or name in operation.passed):
+                found.add(instruction.output)
+        return frozenset(found)
+
+    def wanted(self, instruction: Instruction) -> tuple[str, ...]:
+        """The inputs of which the instruction's backward is to give the gradient."""
+        operation = instruction.operation
+        has_one = [name for name in instruction.inputs if name in operation.needs or name in operation.passed]
+        return tuple(name for name in has_one if instruction.inputs[name] in self.differentiated)
+
+    def needed(self, instruction: Instruction) -> dict[str, int]:
+        """The slots that backward reads, by name."""
+        names = {name for wanted in self.wanted(instruction) for name in instruction.operation.needs.get(wanted, ())}
+        places = {**instruction.inputs, "y": instruction.output}
+        return {name: slot for name, slot in places.items() if name in names}
+
+    @cached_property
+    def steps(self) -> tuple["Step", ...]:
+        """The instructions, and all that is known of each beforehand."""
+        return tuple(self._step(number, each) for number, each in enumerate(self.graph.instructions))
+
+    def _step(self, number: int, instruction: Instruction) -> "Step":
+        needed = self.needed(instruction)
+        return Step(
+            instruction=instruction,
+            shape=self.graph.shape(instruction.output),
+            wanted=self.wanted(instruction),
+            needed=needed,
+            spoiled=frozenset(
+                name for name in instruction.operation.spoils if name in needed and not self._last_reader(needed[name], number)
+            ),
+            done=tuple(slot for slot in self._mortal if self._last_use[slot] == number and slot not in self.kept),
+            done_backward=tuple(slot for slot in self.kept if self._first_reader[slot] == number),
+            in_place=self._in_place(number, instruction),
+        )
+
+    @cached_property
+    def kept(self) -> frozenset[int]:
+        """The slots that stay from forward until backward; no parameters, which are handed in again."""
+        needed = {slot for each in self.graph.instructions for slot in self.needed(each).values()}
+        return frozenset(needed - self._parameters)
+
+    @cached_property
+    def _parameters(self) -> frozenset[int]:
+        return frozenset(each.slot for each in self.graph.parameters.values())
+
+    @cached_property
+    def _first_reader(self) -> dict[int, int]:
+        """Of each kept slot the first instruction whose backward reads it, which comes last."""
+        readers: dict[int, int] = {}
+        for number, each in enumerate(self.graph.instructions):
+            for slot in self.needed(each).values():
+                readers.setdefault(slot, number)
+        return readers
+
+    def _last_reader(self, slot: int, number: int) -> bool:
+        """Whether nobody reads the slot, or another view of its memory, after this instruction's backward."""
+        family = [each for each in self.kept if self._memory[each] == self._memory[slot]]
+        mine = self._memory[slot] not in (self._memory[self.graph.input.slot], self._memory[self.graph.output.slot])
+        return mine and all(self._first_reader[each] == number for each in family)
+
+    @cached_property
+    def _last_use(self) -> dict[int, int]:
+        """Of each slot the last instruction that reads it in forward."""
+        return {slot: number for number, each in enumerate(self.graph.instructions) for slot in each.inputs.values()}
+
+    @cached_property
+    def _mortal(self) -> tuple[int, ...]:
+        """The slots that end within forward, unless they are kept: neither a parameter nor the output."""
+        return tuple(slot for slot in self._last_use if slot not in self._parameters and slot != self.graph.output.slot)
+
+    @cached_property
+    def _memory(self) -> dict[int, int]:
+        """For each slot the one whose memory it lies in: another one, if it is a view."""
+        found = {each.slot: each.slot for each in self.graph.values}
+        for each in self.graph.instructions:
+            if each.operation.views:
+                found[each.output] = found[next(iter(each.inputs.values()))]
+        return found
+
+    def _in_place(self, number: int, instruction: Instruction) -> bool:
+        """Whether y may be written over the operation's input, as nobody else will read that memory."""
+        if instruction.operation.over is None:
+            return False
+        slot = instruction.inputs[instruction.operation.over]
+        memory = self._memory[slot]
+        family = [each for each, lies_in in self._memory.items() if lies_in == memory]
+        foreign = memory in self._parameters or memory == self._memory[self.graph.input.slot]
+        lives_on = any(each in self.kept or self._last_use.get(each, number) > number for each in family)
+        twice = list(instruction.inputs.values()).count(slot) > 1
+        same_shape = self.graph.shape(slot) == self.graph.shape(instruction.output)
+        return same_shape and not (foreign or lives_on or twice or self._memory[self.graph.output.slot] == memory)
+
+    @cached_property
+    def forward_operations(self) -> int:
+        """Floating-point operations of all matrix products in forward."""
+        return sum(self._operations(each) for each in self.graph.instructions)
+
+    @cached_property
+    def backward_operations(self) -> int:
+        """Of all matrix products in backward."""
+        return round(sum(
+            self._operations(each) * each.operation.backward_products.get(name, 0.0)
+            for each in self.graph.instructions for name in self.wanted(each)
+        ))
+
+    def _operations(self, instruction: Instruction) -> int:
+        if instruction.operation.multiplications is None:
+            return 0
+        shapes = [self.graph.shape(slot) for slot in instruction.inputs.values()]
+        products = instruction.operation.multiplications(self.graph.shape(instruction.output), *shapes, **instruction.settings)
+        return 2 * products
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """An instruction as a plan runs it."""
+
+    instruction: Instruction
+    shape: Shape
+    wanted: tuple[str, ...]
+    needed: Mapping[str, int]
+    spoiled: frozenset[str]
+    """What backward would write over although somebody still reads it: it gets copies."""
+    done: tuple[int, ...]
+    """The slots that nobody needs after it in forward, nor in backward."""
+    done_backward: tuple[int, ...]
+    """The kept slots that nobody needs after its backward."""
+    in_place: bool
+

@@ -1,0 +1,216 @@
+"""Attention, from tokens to the tokens before them, and what goes with it.
+
+    B, T     samples and tokens of each             H, K    heads of queries, and of keys and values; H is a multiple of K
+    q, k, v  queries, keys and values: (B, T, H·s), (B, T, K·s), (B, T, K·s), for heads of s numbers
+"""
+
+import math
+from functools import cache
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.autograd.operation import Empty, Operation, Shape
+from zerosim.autograd.operations.shapes import elements, refuse, same_shape
+
+
+def softmax_forward(x: Array, *, out: Array, empty: Empty) -> None:
+    """y = exp x / Σ exp x, of each row, the last dimension; the largest of a row is subtracted first."""
+    np.subtract(x, np.max(x, axis=-1, keepdims=True), out=out)
+    np.exp(out, out=out)
+    out /= np.sum(out, axis=-1, keepdims=True)
+
+
+def softmax_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, y: Array) -> None:
+    """∂L/∂x = y · (upstream − Σ upstream · y), the sum over a row."""
+    work = np.multiply(upstream, y, out=empty(y.shape, y.dtype))
+    total = np.sum(work, axis=-1, keepdims=True)
+    np.subtract(upstream, total, out=into["x"])
+    into["x"] *= y
+
+
+def causal_attention_forward(
+    q: Array, k: Array, v: Array, *, out: Array, empty: Empty, heads: int, key_value_heads: int
+) -> Array:
+    """y = softmax(q kᵀ / √s + mask) v, of each head, where the mask hides later tokens; returns the softmax.
+
+    y is (B, T, H·s), the softmax (B, H, T, T). Each of the K heads of keys and values serves H/K heads of queries.
+    Vaswani et al., "Attention is all you need" (2017), section 3.2; Ainslie et al., "GQA" (2023), section 2.
+    """
+    chances = empty((len(q), heads, q.shape[1], q.shape[1]), q.dtype)
+    attend(q, k, v, out, chances, heads, key_value_heads)
+    return chances
+
+
+def causal_attention_backward(
+    upstream: Array, into: dict[str, Array], *, empty: Empty, saved: Array, q: Array, k: Array, v: Array,
+    heads: int, key_value_heads: int,
+) -> None:
+    """∂L/∂v = pᵀ upstream;  ∂L/∂q = ∂s k / √s and ∂L/∂k = ∂sᵀ q / √s, where ∂s is what softmax's backward makes of
+    upstream vᵀ. The heads of queries that share a key add up, first to last.
+    """
+    attend_backward(
+        upstream, q, k, v, saved, *(into.get(name) for name in "qkv"), empty, heads, key_value_heads
+    )
+
+
+def causal_self_attention_forward(qkv: Array, *, out: Array, empty: Empty, heads: int) -> Array:
+    """`causal_attention` of queries, keys and values that lie beside each other: (B, T, 3·H·s), as GPT-2 has them."""
+    chances = empty((len(qkv), heads, qkv.shape[1], qkv.shape[1]), qkv.dtype)
+    attend(*thirds(qkv), out, chances, heads, heads)
+    return chances
+
+
+def causal_self_attention_backward(
+    upstream: Array, into: dict[str, Array], *, empty: Empty, saved: Array, qkv: Array, heads: int
+) -> None:
+    """As of `causal_attention`, each gradient in its third."""
+    attend_backward(upstream, *thirds(qkv), saved, *thirds(into["qkv"]), empty, heads, heads)
+
+
+def attend(q: Array, k: Array, v: Array, out: Array, chances: Array, heads: int, key_value_heads: int) -> None:
+    """One sample at a time, so that its scores stay in a core's cache."""
+    tokens, size = q.shape[1], q.shape[2] // heads
+    later, scale = hidden(tokens, q.dtype.name), 1.0 / math.sqrt(size)
+    for sample in range(len(q)):
+        queries, keys, values, y = (
+            by_head(each[sample], count) for each, count in
+            ((q, heads), (k, key_value_heads), (v, key_value_heads), (out, heads))
+        )
+        p = grouped(chances[sample], key_value_heads)
+        np.matmul(grouped(queries, key_value_heads), keys[:, np.newaxis].transpose(0, 1, 3, 2), out=p)
+        p *= scale
+        p += later
+        p -= np.max(p, axis=-1, keepdims=True)
+        np.exp(p, out=p)
+        p /= np.sum(p, axis=-1, keepdims=True)
+        np.matmul(p, values[:, np.newaxis], out=grouped(y, key_value_heads))
+
+
+def attend_backward(
+    upstream: Array, q: Array, k: Array, v: Array, chances: Array,
+    q_gradient: Array | None, k_gradient: Array | None, v_gradient: Array | None,
+    empty: Empty, heads: int, key_value_heads: int,
+) -> None:
+    size, groups = q.shape[2] // heads, heads // key_value_heads
+    scale = 1.0 / math.sqrt(size)
+    room = empty(chances.shape[1:], q.dtype)
+    s, work = grouped(room, key_value_heads), grouped(empty(room.shape, q.dtype), key_value_heads)
+    for sample in range(len(q)):
+        queries, keys, values, g = (
+            by_head(each[sample], count) for each, count in
+            ((q, heads), (k, key_value_heads), (v, key_value_heads), (upstream, heads))
+        )
+        queries, g = grouped(queries, key_value_heads), grouped(g, key_value_heads)
+        p = grouped(chances[sample], key_value_heads)
+        if v_gradient is not None:
+            add_groups(p.transpose(0, 1, 3, 2), g, by_head(v_gradient[sample], key_value_heads), groups)
+        np.matmul(g, values[:, np.newaxis].transpose(0, 1, 3, 2), out=s)
+        np.multiply(s, p, out=work)
+        s -= np.sum(work, axis=-1, keepdims=True)
+        s *= p
+        s *= scale
+        if q_gradient is not None:
+            mine = grouped(by_head(q_gradient[sample], heads), key_value_heads)
+            np.matmul(s, keys[:, np.newaxis], out=mine)
+        if k_gradient is not None:
+            add_groups(s.transpose(0, 1, 3, 2), queries, by_head(k_gradient[sample], key_value_heads), groups)
+
+
+def add_groups(left: Array, right: Array, out: Array, groups: int) -> None:
+    """The products of all heads of queries that share a key, added first to last: (K, H/K, …) into (K, …)."""
+    np.matmul(left[:, 0], right[:, 0], out=out)
+    for group in range(1, groups):
+        out += np.matmul(left[:, group], right[:, group])
+
+
+def by_head(array: Array, heads: int) -> Array:
+    """(T, heads·s) seen as (heads, T, s)."""
+    return array.reshape(array.shape[0], heads, array.shape[1] // heads).transpose(1, 0, 2)
+
+
+def grouped(by_heads: Array, key_value_heads: int) -> Array:
+    """(H, …) seen as (K, H/K, …)."""
+    return by_heads.reshape(key_value_heads, by_heads.shape[0] // key_value_heads, *by_heads.shape[1:])
+
+
+def thirds(qkv: Array) -> tuple[Array, Array, Array]:
+    """Queries, keys and values: views."""
+    width = qkv.shape[-1] // 3
+    return qkv[..., :width], qkv[..., width : 2 * width], qkv[..., 2 * width :]
+
+
+@cache
+def hidden(tokens: int, dtype: str) -> Array:
+    """(T, T): −∞ where a token would see a later one, otherwise 0."""
+    return np.triu(np.full((tokens, tokens), -np.inf, dtype), 1)
+
+
+def attention_shape(q: Shape, k: Shape, v: Shape, *, heads: int, key_value_heads: int) -> Shape:
+    size, left = divmod(q[-1], heads)
+    if left or heads % key_value_heads or k != v or k[:-1] != q[:-1] or k[-1] != key_value_heads * size:
+        wants = f"q (B, T, {heads}·s), k and v (B, T, {key_value_heads}·s), heads a multiple of key-value heads"
+        raise refuse("causal_attention", wants, q, k, v)
+    return q
+
+
+def self_attention_shape(qkv: Shape, *, heads: int) -> Shape:
+    if qkv[-1] % (3 * heads):
+        raise refuse("causal_self_attention", f"(B, T, 3·{heads}·s)", qkv)
+    return (*qkv[:-1], qkv[-1] // 3)
+
+
+def products(y: Shape, *_: Shape, **__: int) -> int:
+    """Multiplications of q kᵀ and of p v: each number of y once for each token, in either."""
+    return 2 * elements(y) * y[1]
+
+
+def rotary_forward(x: Array, *, out: Array, empty: Empty, size: int, base: float) -> None:
+    """Each head's numbers i and i + s/2 of token t turned by the angle t · base^(−2i/s); x is (B, T, heads·s).
+
+    Su et al., "RoFormer" (2021), section 3.4.2, with halves beside each other as in Llama.
+    """
+    turn(x, out, empty, size, base, 1.0)
+
+
+def rotary_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, size: int, base: float) -> None:
+    """∂L/∂x: upstream turned back."""
+    turn(upstream, into["x"], empty, size, base, -1.0)
+
+
+def turn(x: Array, out: Array, empty: Empty, size: int, base: float, direction: float) -> None:
+    samples, tokens, width = x.shape
+    shape, half = (samples, tokens, width // size, size), size // 2
+    cosine, sine = angles(tokens, size, base, x.dtype.name)
+    pairs, turned, work = x.reshape(shape), out.reshape(shape), empty(shape, x.dtype)
+    np.multiply(pairs, cosine, out=turned)
+    np.multiply(pairs, sine * direction, out=work)
+    turned[..., :half] -= work[..., half:]
+    turned[..., half:] += work[..., :half]
+
+
+@cache
+def angles(tokens: int, size: int, base: float, dtype: str) -> tuple[Array, Array]:
+    """cos and sin of each token's angles, (T, 1, s), the s/2 angles twice."""
+    frequency = base ** (-np.arange(0, size, 2) / size)
+    angle = np.tile(np.outer(np.arange(tokens), frequency), 2)[:, np.newaxis]
+    return np.cos(angle).astype(dtype), np.sin(angle).astype(dtype)
+
+
+def rotary_shape(x: Shape, *, size: int, base: float) -> Shape:
+    if size % 2 or x[-1] % size:
+        raise refuse("rotary", f"(B, T, heads·{size}) with an even number for each head", x)
+    return x
+
+
+softmax = Operation(softmax_forward, softmax_backward, same_shape, {"x": ("y",)}, over="x")
+causal_attention = Operation(
+    causal_attention_forward, causal_attention_backward, attention_shape,
+    {"q": ("q", "k", "v"), "k": ("q", "k", "v"), "v": ("q", "k", "v")},
+    multiplications=products, backward_products={"q": 0.75, "k": 0.75, "v": 0.5},
+)
+causal_self_attention = Operation(
+    causal_self_attention_forward, causal_self_attention_backward, self_attention_shape, {"qkv": ("qkv",)},
+    multiplications=products, backward_products={"qkv": 2.0},
+)
+rotary = Operation(rotary_forward, rotary_backward, rotary_shape, {"x": ()})

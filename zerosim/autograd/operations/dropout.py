@@ -1,0 +1,46 @@
+"""Dropout, whose mask depends on the sample and not on the rank that has it."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.autograd.operation import Empty, Operation, Shape
+from zerosim.errors import ZerosimError
+
+Draws = Callable[[Array], None]
+"""Fills an array (samples, …) with uniform numbers from 0 to 1, the same ones each time."""
+
+
+def dropout_forward(x: Array, *, out: Array, empty: Empty, probability: float, draws: Draws | None) -> None:
+    """y = x / (1 − p) where a uniform number is at least p, otherwise 0; y = x where nothing is to be random.
+
+    Srivastava et al., "Dropout" (2014), section 10, scaled while training.
+    """
+    mask(x, out, empty, probability, draws)
+
+
+def dropout_backward(
+    upstream: Array, into: dict[str, Array], *, empty: Empty, probability: float, draws: Draws | None
+) -> None:
+    """∂L/∂x = upstream / (1 − p) where forward let x pass, otherwise 0: the mask is not kept, but drawn again."""
+    mask(upstream, into["x"], empty, probability, draws)
+
+
+def mask(x: Array, out: Array, empty: Empty, probability: float, draws: Draws | None) -> None:
+    if draws is None:
+        np.copyto(out, x)
+        return
+    drawn = empty(x.shape, np.float32)
+    draws(drawn)
+    np.multiply(x, 1.0 / (1.0 - probability), out=out)
+    np.multiply(out, drawn >= probability, out=out)
+
+
+def dropout_shape(x: Shape, *, probability: float) -> Shape:
+    if not 0.0 <= probability < 1.0:
+        raise ZerosimError(f"dropout wants a probability from 0 to below 1, found {probability}")
+    return x
+
+
+dropout = Operation(dropout_forward, dropout_backward, dropout_shape, {"x": ()}, over="x", over_upstream="x", draws=True)

@@ -1,0 +1,142 @@
+"""Operations on each number by itself."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.autograd.operation import Empty, Operation, Shape
+from zerosim.autograd.operations.shapes import refuse, same_shape
+
+
+def add_forward(x: Array, other: Array, *, out: Array, empty: Empty) -> None:
+    """y = x + other, both of one shape."""
+    np.add(x, other, out=out)
+
+
+def two_alike(x: Shape, other: Shape) -> Shape:
+    if x != other:
+        raise refuse("an operation on two arrays, number by number,", "one shape", x, other)
+    return x
+
+
+def itself(upstream: Array, x: Shape, **_: Any) -> Array:
+    """∂L/∂x = upstream."""
+    return upstream
+
+
+def multiply_forward(x: Array, other: Array, *, out: Array, empty: Empty) -> None:
+    """y = x · other, both of one shape."""
+    np.multiply(x, other, out=out)
+
+
+def multiply_backward(
+    upstream: Array, into: dict[str, Array], *, empty: Empty, x: Array | None = None, other: Array | None = None
+) -> None:
+    """∂L/∂x = upstream · other;  ∂L/∂other = upstream · x."""
+    if "x" in into:
+        np.multiply(upstream, other, out=into["x"])
+    if "other" in into:
+        np.multiply(upstream, x, out=into["other"])
+
+
+def relu_forward(x: Array, *, out: Array, empty: Empty) -> None:
+    """y = max(x, 0)."""
+    np.maximum(x, 0.0, out=out)
+
+
+def relu_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, y: Array) -> None:
+    """∂L/∂x = upstream · (1 where y > 0, otherwise 0)."""
+    np.multiply(upstream, y > 0.0, out=into["x"])
+
+
+def tanh_forward(x: Array, *, out: Array, empty: Empty) -> None:
+    """y = tanh x."""
+    np.tanh(x, out=out)
+
+
+def tanh_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, y: Array) -> None:
+    """∂L/∂x = upstream (1 − y²)."""
+    slope = np.square(y, out=empty(y.shape, y.dtype))
+    np.subtract(1.0, slope, out=slope)
+    np.multiply(upstream, slope, out=into["x"])
+
+
+ROOT = math.sqrt(2.0 / math.pi)
+CUBIC = 0.044715
+
+
+def gelu_forward(x: Array, *, out: Array, empty: Empty) -> None:
+    """y = ½ x (1 + tanh u) with u = √(2/π) (x + 0.044715 x³).
+
+    The tanh form of Hendrycks and Gimpel, "Gaussian error linear units" (2016), section 2.
+    """
+    gelu_tanh(x, out)
+    out += 1.0
+    out *= x
+    out *= 0.5
+
+
+def gelu_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, x: Array) -> None:
+    """∂L/∂x = upstream ½ (1 + t + x (1 − t²) u′), t = tanh u, u′ = √(2/π) (1 + 3 · 0.044715 x²)."""
+    t = gelu_tanh(x, empty(x.shape, x.dtype))
+    slope = np.square(t, out=empty(x.shape, x.dtype))
+    np.subtract(1.0, slope, out=slope)
+    slope *= x  # before u′, so that far from 0, where 1 − t² is 0, no product overflows
+    x *= x
+    x *= 3.0 * CUBIC * ROOT
+    x += ROOT
+    slope *= x
+    slope += t
+    slope += 1.0
+    slope *= 0.5
+    np.multiply(upstream, slope, out=into["x"])
+
+
+def gelu_tanh(x: Array, out: Array) -> Array:
+    u = np.square(x, out=out)
+    u *= CUBIC
+    u += 1.0
+    u *= x
+    u *= ROOT
+    return np.tanh(u, out=u)
+
+
+def silu_forward(x: Array, *, out: Array, empty: Empty) -> None:
+    """y = x σ(x), σ(x) = ½ (1 + tanh ½ x).
+
+    Elfwing, Uchibe and Doya, "Sigmoid-weighted linear units" (2018), section 2.
+    """
+    sigmoid(x, out)
+    out *= x
+
+
+def silu_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, x: Array) -> None:
+    """∂L/∂x = upstream σ (1 + x (1 − σ))."""
+    sigma = sigmoid(x, empty(x.shape, x.dtype))
+    slope = np.subtract(1.0, sigma, out=empty(x.shape, x.dtype))
+    slope *= x
+    slope += 1.0
+    slope *= sigma
+    np.multiply(upstream, slope, out=into["x"])
+
+
+def sigmoid(x: Array, out: Array) -> Array:
+    np.multiply(x, 0.5, out=out)
+    np.tanh(out, out=out)
+    out += 1.0
+    out *= 0.5
+    return out
+
+
+add = Operation(add_forward, None, two_alike, {}, over="other", passed={"x": itself, "other": itself})
+multiply = Operation(
+    multiply_forward, multiply_backward, two_alike, {"x": ("other",), "other": ("x",)}, over_upstream="other"
+)
+relu = Operation(relu_forward, relu_backward, same_shape, {"x": ("y",)}, over="x", over_upstream="x")
+tanh = Operation(tanh_forward, tanh_backward, same_shape, {"x": ("y",)}, over="x", over_upstream="x")
+gelu = Operation(gelu_forward, gelu_backward, same_shape, {"x": ("x",)}, over_upstream="x", spoils=("x",))
+silu = Operation(silu_forward, silu_backward, same_shape, {"x": ("x",)}, over_upstream="x")
+
+ACTIVATIONS = {"relu": relu, "tanh": tanh, "gelu": gelu}

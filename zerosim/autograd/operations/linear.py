@@ -1,0 +1,86 @@
+"""Matrix products with weights."""
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.autograd.operation import Empty, Operation, Shape
+from zerosim.autograd.operations.shapes import elements, refuse, rows
+
+
+def linear_forward(x: Array, weight: Array, bias: Array | None = None, *, out: Array, empty: Empty) -> None:
+    """y = x Wᵀ + b, for W of shape (outputs, inputs) as in PyTorch's Linear; x is (…, inputs), y (…, outputs).
+
+    >>> y = np.empty((1, 1))
+    >>> linear_forward(np.ones((1, 2)), np.array([[1.0, 2.0]]), np.array([0.5]), out=y, empty=np.empty)
+    >>> y
+    array([[3.5]])
+    """
+    np.matmul(rows(x), weight.T, out=rows(out))
+    if bias is not None:
+        out += bias
+
+
+def linear_backward(
+    upstream: Array, into: dict[str, Array], *, empty: Empty, x: Array | None = None, weight: Array | None = None
+) -> None:
+    """∂L/∂W = upstreamᵀ x;  ∂L/∂b = Σ upstream, first row to last;  ∂L/∂x = upstream W."""
+    if "weight" in into:
+        np.matmul(rows(upstream).T, rows(x), out=into["weight"])
+    if "bias" in into:
+        np.sum(rows(upstream), axis=0, out=into["bias"])
+    if "x" in into:
+        np.matmul(rows(upstream), weight, out=rows(into["x"]))
+
+
+def linear_shape(x: Shape, weight: Shape, bias: Shape | None = None) -> Shape:
+    if x[-1] != weight[1] or bias not in (None, weight[:1]):
+        raise refuse("linear", "x (…, inputs), weight (outputs, inputs), bias (outputs,)", x, weight, bias)
+    return (*x[:-1], weight[0])
+
+
+def affine_forward(x: Array, weight: Array, bias: Array, *, out: Array, empty: Empty) -> None:
+    """y = x W + b, for W of shape (inputs, outputs) as GPT-2's Conv1D stores it; x is (…, inputs), y (…, outputs).
+
+    >>> y = np.empty((1, 1))
+    >>> affine_forward(np.ones((1, 2)), np.array([[1.0], [2.0]]), np.array([0.5]), out=y, empty=np.empty)
+    >>> y
+    array([[3.5]])
+    """
+    np.matmul(rows(x), weight, out=rows(out))
+    out += bias
+
+
+def affine_backward(
+    upstream: Array, into: dict[str, Array], *, empty: Empty, x: Array | None = None, weight: Array | None = None
+) -> None:
+    """∂L/∂W = xᵀ upstream;  ∂L/∂b = Σ upstream, first row to last;  ∂L/∂x = upstream Wᵀ."""
+    if "weight" in into:
+        assert x is not None
+        np.matmul(rows(x).T, rows(upstream), out=into["weight"])
+    if "bias" in into:
+        np.sum(rows(upstream), axis=0, out=into["bias"])
+    if "x" in into:
+        assert weight is not None
+        np.matmul(rows(upstream), weight.T, out=rows(into["x"]))
+
+
+def affine_shape(x: Shape, weight: Shape, bias: Shape) -> Shape:
+    if x[-1] != weight[0] or bias != weight[1:]:
+        raise refuse("affine", "x (…, inputs), weight (inputs, outputs), bias (outputs,)", x, weight, bias)
+    return (*x[:-1], weight[1])
+
+
+def products(y: Shape, x: Shape, *_: Shape) -> int:
+    """Multiplications of a matrix product: each number of y is a sum over the inputs."""
+    return elements(y) * x[-1]
+
+
+NEEDS = {"x": ("weight",), "weight": ("x",), "bias": ()}
+ONCE = {"x": 1.0, "weight": 1.0}
+
+linear = Operation(
+    linear_forward, linear_backward, linear_shape, NEEDS, multiplications=products, backward_products=ONCE
+)
+affine = Operation(
+    affine_forward, affine_backward, affine_shape, NEEDS, multiplications=products, backward_products=ONCE
+)

@@ -1,0 +1,237 @@
+"""One micro-batch through one turn of a unit: every operation of its graph, forward and backward."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import Allocator, Array
+from zerosim.autograd.graph import Instruction, Plan, Step
+from zerosim.autograd.operation import Shape
+from zerosim.autograd.operations.dropout import Draws
+
+FLOAT_BYTES = np.dtype(np.float32).itemsize
+
+
+@dataclass(eq=False)
+class Kept:
+    """What backward needs of one micro-batch: values by slot, and what operations saved, by their output's slot."""
+
+    plan: Plan
+    values: dict[int, Array] = field(default_factory=dict)
+    saved: dict[int, Array] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Contribution:
+    """A micro-batch's gradient of a unit, and the names of the parameters that have theirs already."""
+
+    flat: Array
+    views: Mapping[str, Array]
+    written: set[str] = field(default_factory=set)
+
+    def finished(self) -> Array:
+        """The flat gradient, 0 for parameters that nothing has used."""
+        for name in self.views.keys() - self.written:
+            self.views[name][...] = 0.0
+        return self.flat
+
+
+@dataclass(frozen=True, eq=False)
+class Precise:
+    """Where a unit's arrays come from, and how those of 16 bits are widened to be computed with, and rounded."""
+
+    allocate: Allocator
+    owner: str
+
+    def empty(self, shape: Shape, dtype: Any) -> Array:
+        return self.allocate(shape, dtype, kind="activations", owner=self.owner)
+
+    def widened(self, array: Array) -> Array:
+        """`array` in at least 32 bits, if it holds numbers that are computed with: itself, or a copy."""
+        wide = self.wide_like(array)
+        if wide is not array:
+            wide[...] = array
+        return wide
+
+    def wide_like(self, array: Array) -> Array:
+        """`array` itself if it has 32 bits or more, else room for as many elements of 32 bits."""
+        if array.dtype.itemsize >= FLOAT_BYTES:
+            return array
+        return self.allocate(array.shape, np.float32, kind="buffers", owner="widened")
+
+    def rounded(self, array: Array, dtype: np.dtype[Any]) -> Array:
+        """`array` as `dtype`: itself, or a rounded copy."""
+        if array.dtype == dtype:
+            return array
+        narrow = self.empty(array.shape, dtype)
+        narrow[...] = array
+        return narrow
+
+
+@dataclass(eq=False)
+class Player:
+    """Runs a plan with a unit's parameters, by name; `draws` gives an operation its random numbers, if any."""
+
+    plan: Plan
+    parameters: Mapping[str, Array]
+    precise: Precise
+    draws: Callable[[Instruction], Draws | None]
+
+    def __post_init__(self) -> None:
+        graph = self.plan.graph
+        self._names = {variable.slot: name for name, variable in graph.parameters.items()}
+
+    def forward(self, x: Array) -> tuple[Array, Kept]:
+        """The output, and what backward will need."""
+        graph, kept = self.plan.graph, Kept(self.plan)
+        values = {graph.input.slot: x} | {slot: self.parameters[name] for slot, name in self._names.items()}
+        dtype = next(iter(self.parameters.values())).dtype if self.parameters else x.dtype
+        for step in self.plan.steps:
+            output = step.instruction.output
+            values[output], saved = self._forward(step, values, dtype)
+            if saved is not None and step.wanted:
+                kept.saved[output] = saved
+            for slot in step.done:
+                del values[slot]
+        kept.values = {slot: values[slot] for slot in self.plan.kept}
+        return values[graph.output.slot], kept
+
+    def _forward(self, step: Step, values: dict[int, Array], dtype: np.dtype[Any]) -> tuple[Array, Array | None]:
+        """One operation's output and what it saves, in the precision `dtype` of the activations."""
+        operation, settings = step.instruction.operation, self._settings(step)
+        inputs = [values[slot] for slot in step.instruction.inputs.values()]
+        if operation.views:
+            return operation.forward(*inputs, out=None, empty=self.precise.empty, **settings), None
+        if operation.moves:
+            out = self.precise.empty(step.shape, dtype)
+            operation.forward(*inputs, out=out, empty=self.precise.empty, **settings)
+            return out, None
+        wide = [self.precise.widened(each) for each in inputs]
+        over = wide[operation.inputs.index(operation.over)] if operation.over else None
+        if over is not None and (step.in_place or (over is not inputs[operation.inputs.index(operation.over)])) and over.shape == step.shape:
+            out = over
+        else:
+            out = self.precise.empty(step.shape, wide[0].dtype)
+        saved = operation.forward(*wide, out=out, empty=self.precise.empty, **settings)
+        return self.precise.rounded(out, dtype), None if saved is None else self.precise.rounded(saved, dtype)
+
+    def backward(self, kept: Kept, upstream: Array, contribution: Contribution | None) -> list[Array]:
+        """∂L/∂input, if it is wanted, in a list; the gradients of parameters are left in `contribution`."""
+        graph = self.plan.graph
+        gradients = {graph.output.slot: upstream}
+        del upstream
+        for step in reversed(self.plan.steps):
+            upstream = gradients.pop(step.instruction.output, None)
+            if upstream is not None and step.wanted:
+                self._backward(step, upstream, gradients, kept, contribution)
+            kept.saved.pop(step.instruction.output, None)
+            for slot in step.done_backward:
+                del kept.values[slot]
+            del upstream
+        return [gradients[graph.input.slot]] if self.plan.of_input else []
+
+    def _backward(
+        self, step: Step, upstream: Array, gradients: dict[int, Array], kept: Kept, contribution: Contribution | None
+    ) -> None:
+        operation, slots = step.instruction.operation, step.instruction.inputs
+        for name in step.wanted:
+            if name in operation.passed:
+                shape = self.plan.graph.shape(slots[name])
+                seen = operation.passed[name](upstream, shape, **step.instruction.settings)
+                self._add(slots[name], seen, gradients)
+        if operation.backward is None or all(name in operation.passed for name in step.wanted):
+            return
+        named = {name: self._read(step, name, slot, kept) for name, slot in step.needed.items()}
+        if step.instruction.output in kept.saved:
+            named["saved"] = self.precise.widened(kept.saved[step.instruction.output])
+        wide = self.precise.widened(upstream)
+        into: dict[str, Array] = {}
+        for name in step.wanted:
+            if name not in operation.passed:
+                into[name] = self._room(step, name, upstream, wide, gradients, contribution)
+        operation.backward(wide, into, empty=self.precise.empty, **named, **self._settings(step))
+        for name, found in into.items():
+            slot = slots[name]
+            if slot in self._names:
+                self._write(self._names[slot], found, contribution)
+            else:
+                self._add(slot, self.precise.rounded(found, upstream.dtype), gradients)
+
+    def _read(self, step: Step, name: str, slot: int, kept: Kept) -> Array:
+        """What backward reads under this name, widened; a copy where it would write over what others still read."""
+        array = self.parameters[self._names[slot]] if slot in self._names else kept.values[slot]
+        if array.dtype.kind == "i":
+            return array
+        wide = self.precise.widened(array)
+        if name in step.spoiled and wide is array:
+            wide = self.precise.empty(array.shape, array.dtype)
+            wide[...] = array
+        return wide
+
+    def _room(
+        self, step: Step, name: str, upstream: Array, wide: Array, gradients: dict[int, Array],
+        contribution: Contribution | None,
+    ) -> Array:
+        """Where the gradient of an input is written."""
+        operation, slot = step.instruction.operation, step.instruction.inputs[name]
+        if slot in self._names:
+            assert contribution is not None
+            view = contribution.views[self._names[slot]]
+            if self._names[slot] not in contribution.written:
+                return self.precise.wide_like(view)
+            return self.precise.allocate(view.shape, wide.dtype, kind="buffers", owner=self.precise.owner)
+        alone = wide is not upstream or not any(same_memory(upstream, other) for other in gradients.values())
+        shape = self.plan.graph.shape(slot)
+        if operation.over_upstream == name and alone and shape == wide.shape:
+            return wide
+        return self.precise.empty(shape, wide.dtype)
+
+    def _write(self, name: str, found: Array, contribution: Contribution | None) -> None:
+        """The first gradient of a parameter, rounded into its view, or a further one, added to it."""
+        assert contribution is not None
+        view = contribution.views[name]
+        if name in contribution.written:
+            view += self.precise.rounded(found, view.dtype)
+        elif found is not view:
+            view[...] = found
+        contribution.written.add(name)
+
+    def _add(self, slot: int, found: Array, gradients: dict[int, Array]) -> None:
+        """One more term of a value's gradient, added where nobody else reads."""
+        if slot not in gradients:
+            gradients[slot] = found
+            return
+        so_far = gradients.pop(slot)
+        others = list(gradients.values())
+        out = next(
+            (each for each in (found, so_far) if not any(same_memory(each, other) for other in others)
+             and not same_memory(found, so_far)),
+            None,
+        )
+        if out is None:
+            out = self.precise.empty(so_far.shape, so_far.dtype)
+        gradients[slot] = np.add(so_far, found, out=out)
+
+    def _settings(self, step: Step) -> dict[str, Any]:
+        settings = dict(step.instruction.settings)
+        if step.instruction.operation.draws:
+            settings["draws"] = self.draws(step.instruction)
+        return settings
+
+
+def same_memory(one: Array, other: Array) -> bool:
+    """Whether two arrays are views of one block of memory.
+
+    >>> block = np.zeros(4)
+    >>> same_memory(block[:2], block[2:].reshape(1, 2)), same_memory(block, block.copy())
+    (True, False)
+    """
+    return owner(one) is owner(other)
+
+
+def owner(array: Array) -> Array:
+    while array.base is not None:
+        array = array.base
+    return array

@@ -1,0 +1,210 @@
+"""Transformers that predict the next token: GPT-2's shape and Llama's, made of the same parts.
+
+    tokens -> embedding -> block -> … -> block -> head -> a score for each token of the vocabulary
+
+Sources: Radford et al., "Language models are unsupervised multitask learners" (2019), section 2.3; Touvron et al.,
+"LLaMA: open and efficient foundation language models" (2023), section 2.2. Parameters are named as Hugging Face's
+classes name them, so that others can open the weights.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from zerosim.autograd.graph import Variable, Weights
+from zerosim.autograd.operations.attention import causal_attention, causal_self_attention, rotary
+from zerosim.autograd.operations.dropout import dropout
+from zerosim.autograd.operations.elementwise import gelu, silu
+from zerosim.autograd.operations.embedding import embedding, positions
+from zerosim.autograd.operations.linear import affine, linear
+from zerosim.autograd.operations.normalization import layer_norm, rms_norm
+from zerosim.errors import ZerosimError
+from zerosim.models.parameters import Parameter, constant, normal
+from zerosim.models.units import Layer, Model, Task, grouped
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a transformer is. `inner` is the width within a block's perceptron."""
+
+    family: str
+    layers: int
+    width: int
+    heads: int
+    key_value_heads: int
+    inner: int
+    vocabulary: int
+    sequence: int
+    tied_embeddings: bool
+    dropout: float = 0.0
+
+    @property
+    def head_size(self) -> int:
+        return self.width // self.heads
+
+
+def gpt2_embedding(w: Weights, tokens: Variable, s: Shape) -> Variable:
+    return dropped(positions(embedding(tokens, w["wte.weight"]), w["wpe.weight"]), s)
+
+
+def gpt2_block(w: Weights, x: Variable, s: Shape) -> Variable:
+    h = layer_norm(x, w["ln_1.weight"], w["ln_1.bias"])
+    h = affine(h, w["attn.c_attn.weight"], w["attn.c_attn.bias"])
+    h = causal_self_attention(h, heads=s.heads)
+    x = x + dropped(affine(h, w["attn.c_proj.weight"], w["attn.c_proj.bias"]), s)
+
+    h = layer_norm(x, w["ln_2.weight"], w["ln_2.bias"])
+    h = gelu(affine(h, w["mlp.c_fc.weight"], w["mlp.c_fc.bias"]))
+    return x + dropped(affine(h, w["mlp.c_proj.weight"], w["mlp.c_proj.bias"]), s)
+
+
+def gpt2_head(w: Weights, x: Variable, s: Shape) -> Variable:
+    x = layer_norm(x, w["ln_f.weight"], w["ln_f.bias"])
+    return linear(x, w["wte.weight" if s.tied_embeddings else "lm_head.weight"])
+
+
+def llama_embedding(w: Weights, tokens: Variable, s: Shape) -> Variable:
+    return dropped(embedding(tokens, w["model.embed_tokens.weight"]), s)
+
+
+def llama_block(w: Weights, x: Variable, s: Shape) -> Variable:
+    h = rms_norm(x, w["input_layernorm.weight"])
+    q, k, v = (linear(h, w[f"self_attn.{each}_proj.weight"]) for each in "qkv")
+    q, k = (rotary(each, size=s.head_size, base=10000.0) for each in (q, k))
+    h = causal_attention(q, k, v, heads=s.heads, key_value_heads=s.key_value_heads)
+    x = x + dropped(linear(h, w["self_attn.o_proj.weight"]), s)
+
+    h = rms_norm(x, w["post_attention_layernorm.weight"])
+    h = silu(linear(h, w["mlp.gate_proj.weight"])) * linear(h, w["mlp.up_proj.weight"])
+    return x + dropped(linear(h, w["mlp.down_proj.weight"]), s)
+
+
+def llama_head(w: Weights, x: Variable, s: Shape) -> Variable:
+    x = rms_norm(x, w["model.norm.weight"])
+    return linear(x, w["model.embed_tokens.weight" if s.tied_embeddings else "lm_head.weight"])
+
+
+def dropped(x: Variable, s: Shape) -> Variable:
+    """GPT-2's dropout, where there is to be any."""
+    return dropout(x, probability=s.dropout) if s.dropout else x
+
+
+def transformer(
+    s: Shape, loss: str = "cross_entropy", *,
+    groups: Sequence[Sequence[int]] | None = None, frozen: Collection[int] = (),
+) -> Model:
+    """A transformer of `s.layers` blocks; its layers are the embedding (0), the blocks, and the head, each a unit.
+
+    With tied embeddings the head reads the embedding's weights, so the two share a unit. Raises `ZerosimError` where
+    sizes do not go together, or where groups part what is tied.
+
+    >>> gpt2 = Shape("gpt2", 12, 768, 12, 12, 3072, 50257, 1024, tied_embeddings=True)
+    >>> transformer(gpt2).count, [unit.name for unit in transformer(gpt2).units][:2]
+    (124439808, ['embedding+head', 'h.0'])
+    >>> transformer(Shape("llama", 32, 4096, 32, 32, 11008, 32000, 2048, tied_embeddings=False)).count
+    6738415616
+    """
+    check(s)
+    parts = PARTS[s.family]
+    last = s.layers + 1
+    if groups is None and s.tied_embeddings:
+        groups = [[0, last], *([number] for number in range(1, last))]
+    if s.tied_embeddings and not any({0, last} <= set(group) for group in groups or ()):
+        raise ZerosimError(f"tied embeddings are in one unit: name layers 0 and {last} together, or untie them")
+    layers = parts(s)
+    units = grouped(layers, groups, frozen)
+    words = f"{TITLES[s.family]} of {s.layers} blocks, width {s.width}, {s.heads} heads"
+    return Model(units, loss, words)
+
+
+def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
+    """With as many tokens as its data have, if nothing else is said; `settings` are a scenario's."""
+    width = settings.width
+    s = Shape(
+        family=settings.architecture,
+        layers=settings.layers,
+        width=width,
+        heads=settings.heads,
+        key_value_heads=settings.key_value_heads or settings.heads,
+        inner=settings.inner or (4 * width if settings.architecture == "gpt2" else -(-8 * width // 3)),
+        vocabulary=settings.vocabulary or task.outputs,
+        sequence=settings.sequence or task.inputs,
+        tied_embeddings=settings.tied_embeddings,
+        dropout=settings.dropout,
+    )
+    return transformer(s, task.loss, groups=groups, frozen=frozen)
+
+
+def check(s: Shape) -> None:
+    if s.width % s.heads or s.heads % s.key_value_heads:
+        raise ZerosimError(
+            f"{s.heads} heads of {s.key_value_heads} keys and values must divide a width of {s.width}, and each other"
+        )
+    if s.family == "llama" and s.head_size % 2:
+        raise ZerosimError(f"rotary positions turn pairs of numbers: a head has {s.head_size}; make it an even number")
+    if s.family == "gpt2" and s.key_value_heads != s.heads:
+        raise ZerosimError("a GPT-2 has as many heads of keys and values as of queries")
+
+
+def gpt2(s: Shape) -> list[Layer]:
+    """GPT-2's layers; its matrices are stored inputs × outputs."""
+    d, begins, ends = s.width, normal(0.02), normal(0.02 / math.sqrt(2 * s.layers))
+
+    def matrix(name: str, inputs: int, outputs: int, residual: bool = False) -> list[Parameter]:
+        return [
+            Parameter(f"{name}.weight", (inputs, outputs), ends if residual else begins),
+            Parameter(f"{name}.bias", (outputs,), constant(0.0), decays=False),
+        ]
+
+    def norm(name: str) -> list[Parameter]:
+        shift = Parameter(f"{name}.bias", (d,), constant(0.0), decays=False)
+        return [Parameter(f"{name}.weight", (d,), constant(1.0), decays=False), shift]
+
+    block = (
+        *norm("ln_1"), *matrix("attn.c_attn", d, 3 * d), *matrix("attn.c_proj", d, d, residual=True),
+        *norm("ln_2"), *matrix("mlp.c_fc", d, s.inner), *matrix("mlp.c_proj", s.inner, d, residual=True),
+    )
+    tables = (
+        Parameter("wte.weight", (s.vocabulary, d), begins), Parameter("wpe.weight", (s.sequence, d), normal(0.01)),
+    )
+    own = () if s.tied_embeddings else (Parameter("lm_head.weight", (s.vocabulary, d), begins),)
+    return [
+        Layer("embedding", "", tables, partial(gpt2_embedding, s=s)),
+        *(Layer(f"h.{n}", f"h.{n}.", block, partial(gpt2_block, s=s)) for n in range(s.layers)),
+        Layer("head", "", (*norm("ln_f"), *own), partial(gpt2_head, s=s), borrows(s, "wte.weight")),
+    ]
+
+
+def llama(s: Shape) -> list[Layer]:
+    """Llama's layers; its matrices are stored outputs × inputs, without biases."""
+    d, keys, begins, ones = s.width, s.key_value_heads * s.head_size, normal(0.02), constant(1.0)
+    sizes = {
+        "self_attn.q_proj": (d, d), "self_attn.k_proj": (keys, d), "self_attn.v_proj": (keys, d),
+        "self_attn.o_proj": (d, d), "mlp.gate_proj": (s.inner, d), "mlp.up_proj": (s.inner, d),
+        "mlp.down_proj": (d, s.inner),
+    }
+    block = (
+        *(Parameter(f"{name}.weight", size, begins) for name, size in sizes.items()),
+        Parameter("input_layernorm.weight", (d,), ones, decays=False),
+        Parameter("post_attention_layernorm.weight", (d,), ones, decays=False),
+    )
+    table = Parameter("model.embed_tokens.weight", (s.vocabulary, d), begins)
+    own = () if s.tied_embeddings else (Parameter("lm_head.weight", (s.vocabulary, d), begins),)
+    norm = Parameter("model.norm.weight", (d,), ones, decays=False)
+    return [
+        Layer("embedding", "", (table,), partial(llama_embedding, s=s)),
+        *(
+            Layer(f"layers.{n}", f"model.layers.{n}.", block, partial(llama_block, s=s)) for n in range(s.layers)
+        ),
+        Layer("head", "", (norm, *own), partial(llama_head, s=s), borrows(s, "model.embed_tokens.weight")),
+    ]
+
+
+def borrows(s: Shape, table: str) -> tuple[str, ...]:
+    return (table,) if s.tied_embeddings else ()
+
+
+PARTS = {"gpt2": gpt2, "llama": llama}
+TITLES = {"gpt2": "GPT-2-shaped transformer", "llama": "Llama-shaped transformer"}
