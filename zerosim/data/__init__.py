@@ -1,5 +1,8 @@
-"""Samples: the digits that ship with zerosim, or a user's own arrays, and the order in which they are taken."""
+"""What is trained on: rows of features or sequences of tokens, shipped, generated or a user's own, and their order."""
 
-from zerosim.data.dataset import Dataset, load_dataset, sample_order
+from zerosim.data.dataset import Dataset, sample_order
+from zerosim.data.load import load_dataset
+from zerosim.data.scores import bigram_loss, exact_share
+from zerosim.data.sequences import sequences
 
-__all__ = ["Dataset", "load_dataset", "sample_order"]
+__all__ = ["Dataset", "load_dataset", "sequences", "sample_order", "bigram_loss", "exact_share"]

@@ -1,32 +1,41 @@
-"""The samples a scenario trains on, as arrays ready to use, and in which order steps take them."""
+"""What is trained on, as arrays ready to use, and in which order steps take it."""
 
-import importlib.resources
-import zipfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Array
 from zerosim.errors import ScenarioError
-from zerosim.scenario.rules import shown
-from zerosim.scenario.schema import Scenario
 
 Fault = Callable[[str], ScenarioError]
+"""Makes the error for a message; it blames the key of the scenario that named the data."""
 
-SOURCE = ("data", "source")
+OTHER = "\N{REPLACEMENT CHARACTER}"
+"""Stands for a token that has no character of its own."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Samples in rows, C-contiguous; the test split is there as a whole or not at all.
 
-        x, x_test   float32 (samples, inputs)
-        y, y_test   int64 (samples,), labels below `classes`;
-                    for regression float32 (samples, outputs), and `classes` is None
+    `kind` says which of three it is:
+
+        "labels"    x, x_test float32 (samples, inputs); y, y_test int64 (samples,), below `classes`
+        "values"    x, x_test as above; y, y_test float32 (samples, outputs); `classes` is None
+        "tokens"    x, y, x_test, y_test integers (samples, sequence): tokens below `classes`, the vocabulary.
+                    y[i, t] is the token due after x[i, : t + 1], or -1 where none counts; as many count in
+                    every sample. x and y are stored in few bytes and `batch` hands out int64; x_test and
+                    y_test are int64.
+
+    `alphabet` has the character of each token that occurs.
+
+    >>> tokens = np.array([[0, 1], [1, 1]], np.uint8)
+    >>> pairs = Dataset(tokens, tokens, None, None, classes=3, alphabet="ab")
+    >>> pairs.kind, pairs.decode(pairs.x[0]), pairs.batch(np.array([1]))[0].dtype
+    ('tokens', 'ab', dtype('int64'))
     """
 
     x: Array
@@ -34,6 +43,13 @@ class Dataset:
     x_test: Array | None
     y_test: Array | None
     classes: int | None
+    alphabet: str = ""
+
+    @property
+    def kind(self) -> Literal["labels", "values", "tokens"]:
+        if self.x.dtype.kind in "iu":
+            return "tokens"
+        return "values" if self.classes is None else "labels"
 
     @property
     def arrays(self) -> list[Array]:
@@ -42,6 +58,7 @@ class Dataset:
 
     @property
     def inputs(self) -> int:
+        """Features of a sample; of tokens, the sequence."""
         return int(self.x.shape[1])
 
     @property
@@ -52,144 +69,18 @@ class Dataset:
     def loss(self) -> Literal["cross_entropy", "mean_squared_error"]:
         return "cross_entropy" if self.classes else "mean_squared_error"
 
+    def batch(self, samples: npt.NDArray[np.int64]) -> tuple[Array, Array]:
+        """x and y of these samples of the training split, copied; tokens and labels are int64, all else float32."""
+        x, y = self.x[samples], self.y[samples]
+        return (x.astype(np.int64), y.astype(np.int64)) if self.kind == "tokens" else (x, y)
 
-def load_dataset(scenario: Scenario) -> Dataset:
-    """What `data.source` names: "digits", or an .npz with x, y and perhaps x_test, y_test.
+    def decode(self, tokens: Array) -> str:
+        """The characters of `tokens`, as they are: line feeds and control characters too.
 
-    Samples of any shape are flattened. Integer y are labels, and the largest says how many classes
-    there are; float y of shape (samples,) or (samples, outputs) are for regression. Raises
-    `ScenarioError`, which blames `data.source` and names the array and the first index at fault.
-
-    >>> digits = load_dataset(Scenario())
-    >>> digits.x.shape, digits.outputs, digits.loss
-    ((1438, 64), 10, 'cross_entropy')
-    """
-    source = scenario.data.source
-
-    def fault(message: str) -> ScenarioError:
-        return scenario.origin.error(f"data.source {shown(source)}: {message}", SOURCE)
-
-    if source == "digits":
-        with (importlib.resources.files("zerosim.data") / "digits.npz").open("rb") as stream:
-            return dataset(scaled(read_arrays(stream, fault)), fault)
-    if "\0" in source:
-        raise fault("a path has no NUL byte in it")
-    try:
-        with open(scenario.origin.folder(SOURCE) / source, "rb") as stream:
-            return dataset(read_arrays(stream, fault), fault)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise fault(f'{reason}; it must be "digits" or the path of an .npz file') from None
-
-
-def scaled(digits: dict[str, Array]) -> dict[str, Array]:
-    """The digits with their pixels, 0 to 16, brought to 0 to 1; in float32 this is exact."""
-    return digits | {name: digits[name] / np.float32(16) for name in ("x", "x_test")}
-
-
-def read_arrays(stream: IO[bytes], fault: Fault) -> dict[str, Array]:
-    """Those of x, y, x_test and y_test that an .npz has."""
-    if not zipfile.is_zipfile(stream):
-        raise fault("this is not an .npz file; np.savez(path, x=x, y=y) writes one")
-    stream.seek(0)
-    try:
-        with np.load(stream, allow_pickle=False) as npz:
-            return {name: npz[name] for name in required(npz.files, fault)}
-    except BROKEN as error:
-        raise fault(f"this .npz cannot be read: {' '.join(str(error).split())}") from None
-
-
-BROKEN = (ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
-
-
-def required(names: list[str], fault: Fault) -> list[str]:
-    for name in ("x", "y"):
-        if name not in names:
-            raise fault(f"there is no array {name}, found {', '.join(names) or 'none'}")
-    test = [name for name in ("x_test", "y_test") if name in names]
-    if len(test) == 1:
-        raise fault(f"x_test and y_test come together, found {test[0]} alone")
-    return ["x", "y", *test]
-
-
-def dataset(arrays: dict[str, Array], fault: Fault) -> Dataset:
-    for name, array in arrays.items():
-        check_samples(name, array, fault)
-    for split in ("", "_test")[: len(arrays) // 2]:
-        samples, answers = len(arrays[f"x{split}"]), len(arrays[f"y{split}"])
-        if samples != answers:
-            raise fault(f"x{split} has {samples} samples, y{split} has {answers}; they must agree")
-
-    x, y = rows("x", arrays["x"], fault), arrays["y"]
-    classes = None if y.dtype.kind == "f" else count_classes(y, fault)
-    y = targets("y", y, classes, fault)
-    if "x_test" not in arrays:
-        return Dataset(x, y, None, None, classes)
-
-    x_test = rows("x_test", arrays["x_test"], fault)
-    y_test = targets("y_test", arrays["y_test"], classes, fault)
-    for name, found, trained in (("x_test", x_test, x), ("y_test", y_test, y)):
-        if found.shape[1:] != trained.shape[1:]:
-            wanted, width = trained[0].size, found[0].size
-            raise fault(f"{name} must have {wanted} values per sample, as in training, not {width}")
-    return Dataset(x, y, x_test, y_test, classes)
-
-
-def check_samples(name: str, array: Array, fault: Fault) -> None:
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-        found = getattr(array, "dtype", "no array")
-        raise fault(f"{name} must hold real numbers, found {found}")
-    if array.ndim == 0 or array.size == 0:
-        raise fault(f"{name} must hold at least one sample, found shape {array.shape}")
-
-
-def rows(name: str, array: Array, fault: Fault) -> Array:
-    """`array` as float32 (samples, values), all finite."""
-    with np.errstate(over="ignore"):
-        rounded = np.ascontiguousarray(array, np.float32)
-    if not np.isfinite(rounded).all():
-        index = first(~np.isfinite(rounded))
-        found = array[index]
-        reason = "is too large for float32" if np.isfinite(found) else "is not finite"
-        raise fault(f"{at(name, index)} is {found}, which {reason}")
-    return rounded.reshape(len(rounded), -1)
-
-
-def count_classes(y: Array, fault: Fault) -> int:
-    """One more than the largest label, which no label as large as the number of samples can be."""
-    check_labels("y", y, len(y), "samples", fault)
-    return int(y.max()) + 1
-
-
-def targets(name: str, y: Array, classes: int | None, fault: Fault) -> Array:
-    if classes is None:
-        if y.dtype.kind != "f" or y.ndim > 2:
-            raise fault(f"{name} must be floats of shape (samples, outputs), found {described(y)}")
-        return rows(name, y, fault)
-    check_labels(name, y, classes, "classes", fault)
-    return y.astype(np.int64)
-
-
-def check_labels(name: str, y: Array, below: int, of: str, fault: Fault) -> None:
-    if y.dtype.kind == "f" or y.ndim > 1:
-        raise fault(f"{name} must be integers of shape (samples,), found {described(y)}")
-    wrong = (y < 0) | (y >= below)
-    if wrong.any():
-        index = first(wrong)
-        allowed = f"with {below} {of} labels go from 0 to {below - 1}"
-        raise fault(f"{at(name, index)} is {y[index]}; {allowed}")
-
-
-def first(wrong: Array) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.unravel_index(wrong.argmax(), wrong.shape))
-
-
-def at(name: str, index: tuple[int, ...]) -> str:
-    return f"{name}[{', '.join(map(str, index))}]"
-
-
-def described(array: Array) -> str:
-    return f"{array.dtype} of shape {array.shape}"
+        A token that has none, since it stands for all rare characters or occurs nowhere, is U+FFFD, the replacement
+        character.
+        """
+        return "".join(self.alphabet[token] if token < len(self.alphabet) else OTHER for token in tokens.ravel())
 
 
 def sample_order(samples: int, step: int, count: int, seed: int) -> npt.NDArray[np.int64]:

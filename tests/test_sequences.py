@@ -1,0 +1,426 @@
+import configparser
+import fnmatch
+import hashlib
+import itertools
+import math
+import os
+import re
+import socket
+from collections import Counter
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zerosim.data import Dataset, bigram_loss, exact_share, load_dataset, scores, sequences, tasks, text
+from zerosim.data.tasks import TASKS, distinct_digits
+from zerosim.data.text import LARGEST_FILE, shakespeare, tokenised, windows_of
+from zerosim.errors import ScenarioError
+from zerosim.scenario import Data, Scenario
+
+ROOT = Path(__file__).parent.parent
+TEXTS = st.text(st.sampled_from("ab\n €\U0001f600\ufffd") | st.characters(codec="utf-8"), min_size=11, max_size=400)
+
+
+def fault(message):
+    return Scenario().origin.error(f"data.source: {message}", ("data", "source"))
+
+
+def of(source, sequence=15, vocabulary=None, folder=Path()):
+    return sequences(source, sequence, vocabulary, fault, folder)
+
+
+def complaint(*args, **kwargs):
+    with pytest.raises(ScenarioError) as caught:
+        of(*args, **kwargs)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix("<scenario>:1:1: data.source: ")
+
+
+# What holds of every data set of tokens
+
+
+def common_faults(dataset):
+    """What is wrong with a data set of tokens, whatever it is made of."""
+    found = []
+    if dataset.kind != "tokens" or dataset.loss != "cross_entropy" or dataset.outputs != dataset.classes:
+        found.append("kind")
+    for x, y in ((dataset.x, dataset.y), (dataset.x_test, dataset.y_test)):
+        if not len(x) or x.shape != y.shape or x.shape[1] != dataset.inputs:
+            found.append("shapes")
+        if x.min() < 0 or x.max() >= dataset.classes or y.astype(int).min() < -1 or y.max() >= dataset.classes:
+            found.append("range")
+        if len(set((y != -1).sum(axis=1).tolist())) != 1 or not (y != -1).any():
+            found.append("counted")
+    if dataset.x_test.dtype != np.int64 or dataset.y_test.dtype != np.int64:
+        found.append("dtypes")
+    return found
+
+
+@pytest.mark.parametrize("source", ["text", *TASKS])
+@pytest.mark.parametrize(("sequence", "vocabulary"), [(1, None), (2, 3), (15, 10), (16, 11), (33, 2), (64, 100)])
+def test_every_source_gives_tokens(source, sequence, vocabulary):
+    dataset = of(source, sequence, vocabulary)
+    assert common_faults(dataset) == []
+    assert dataset.inputs == sequence
+    assert dataset.classes == (vocabulary or len(dataset.alphabet))
+
+
+def test_batches_are_int64_whatever_is_stored():
+    for source in ("text", "sort"):
+        dataset = of(source)
+        assert (dataset.x.itemsize, dataset.y.itemsize) == (1, 1)
+        x, y = dataset.batch(np.array([3, 0, 3]))
+        assert (x.dtype, y.dtype, x.shape, y.shape) == (np.int64, np.int64, (3, 15), (3, 15))
+        assert np.array_equal(x, dataset.x[[3, 0, 3]])
+        assert np.array_equal(y, dataset.y[[3, 0, 3]])
+
+
+def test_features_are_no_tokens():
+    digits = load_dataset(Scenario())
+    x, y = digits.batch(np.array([5, 2]))
+    assert (digits.kind, x.dtype, y.dtype) == ("labels", np.float32, np.int64)
+    assert np.array_equal(x, digits.x[[5, 2]])
+    assert np.array_equal(y, digits.y[[5, 2]])
+    assert Dataset(digits.x, digits.x, None, None, None).kind == "values"
+
+
+# Texts
+
+
+def text_faults(dataset, whole, sequence):
+    """Where the windows of `dataset` are not those of `whole`; none, if every character has its own token."""
+    found = []
+    cut = len(whole) * 9 // 10
+    train, test = whole[:cut], whole[cut:]
+    used = (len(train) - 1) // sequence * sequence
+    if dataset.decode(dataset.x) != train[:used]:
+        found.append("x")
+    if dataset.decode(dataset.y) != train[1 : used + 1]:
+        found.append("y")
+    starts = range(0, len(test) - sequence, sequence)
+    windows = [(test[start : start + sequence], test[start + 1 : start + 1 + sequence]) for start in starts]
+    rows = zip(dataset.x_test, dataset.y_test, strict=True)
+    if [(dataset.decode(x), dataset.decode(y)) for x, y in rows] != windows:
+        found.append("test")
+    return found
+
+
+@given(TEXTS, st.data())
+def test_windows_tile_the_text(whole, data):
+    sequence = data.draw(st.integers(1, (len(whole) - 1) // 10))
+    dataset = windows_of(whole, sequence, None, fault)
+    assert text_faults(dataset, whole, sequence) == []
+    assert common_faults(dataset) == []
+    assert dataset.alphabet == "".join(sorted(set(whole)))
+    assert np.shares_memory(dataset.x, dataset.y) == (len(dataset.x) > 1 or sequence > 1)
+
+
+def planted(dataset, **changed):
+    arrays = {name: getattr(dataset, name).copy() for name in ("x", "y", "x_test", "y_test")} | changed
+    return Dataset(**arrays, classes=dataset.classes, alphabet=dataset.alphabet)
+
+
+def test_wrong_windows_are_seen():
+    whole = "".join(chr(100 + i) for i in range(90))
+    good = windows_of(whole, 4, None, fault)
+    assert text_faults(planted(good), whole, 4) == []
+    assert text_faults(planted(good, x=good.y, y=good.x), whole, 4) == ["x", "y"]
+    assert text_faults(planted(good, y=good.x), whole, 4) == ["y"]
+    assert text_faults(planted(good, x=good.x[:-1]), whole, 4) == ["x"]
+    assert text_faults(planted(good, x_test=good.x[:2]), whole, 4) == ["test"]
+    ragged = good.y.astype(int)
+    ragged[1, 2] = -1
+    assert common_faults(planted(good, y=ragged)) == ["counted"]
+    assert common_faults(planted(good, y=ragged - 1)) == ["range"]
+    assert common_faults(planted(good, x=good.x[:, 1:])) == ["shapes", "shapes"]
+    assert common_faults(planted(good, y_test=good.y_test.astype("u1"))) == ["dtypes"]
+    assert "kind" in common_faults(planted(good, x=good.x.astype("f4")))
+
+
+@given(TEXTS, st.integers(2, 12))
+def test_a_small_vocabulary_keeps_what_is_frequent(whole, vocabulary):
+    tokens, alphabet = tokenised(whole, vocabulary)
+    ranked = sorted(Counter(whole).items(), key=lambda item: (-item[1], item[0]))
+    kept = ranked if len(ranked) <= vocabulary else ranked[: vocabulary - 1]
+    names = sorted(character for character, _ in kept)
+    assert tokens.tolist() == [names.index(each) if each in names else vocabulary - 1 for each in whole]
+    assert alphabet == "".join(names) + "\ufffd" * (len(kept) < len(ranked))
+
+
+@given(TEXTS, st.integers(1, 9))
+def test_blocks_change_no_token(whole, block):
+    expected, alphabet = tokenised(whole, 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "BLOCK", block)
+        found, same = tokenised(whole, 5)
+    assert np.array_equal(found, expected)
+    assert same == alphabet
+
+
+@pytest.mark.parametrize(("characters", "dtype"), [(1, "u1"), (256, "u1"), (257, "u2"), (70_000, "u4")])
+def test_tokens_take_as_few_bytes_as_they_can(characters, dtype):
+    whole = "".join(map(chr, itertools.chain(range(0xD800), range(0xE000, 0x20000))))[:characters]
+    tokens, alphabet = tokenised(whole)
+    assert tokens.dtype == dtype
+    assert tokens.tolist() == list(range(characters))
+    assert alphabet == whole
+
+
+@pytest.mark.parametrize(("sequence", "windows"), [(1, 16384), (64, 256), (1000, 16), (20_000, 1)])
+def test_test_windows_are_few_and_spread_evenly(sequence, windows):
+    whole = "".join(map(chr, range(0x100, 0x1100))) * 60
+    dataset = windows_of(whole, sequence, None, fault)
+    held_out = whole[len(whole) * 9 // 10 :]
+    count = (len(held_out) - 1) // sequence
+    chosen = [index * count // windows for index in range(windows)]
+    assert dataset.x_test.shape == (windows, sequence)
+    expected = [held_out[index * sequence : (index + 1) * sequence] for index in chosen]
+    assert [dataset.decode(x) for x in dataset.x_test] == expected
+
+
+def test_shakespeare():
+    whole = shakespeare()
+    assert (len(whole), len(set(whole)), whole.isascii(), whole.count("\n")) == (1_115_394, 65, True, 40_000)
+    attribution = (files("zerosim.data") / "README.md").read_text()
+    assert hashlib.sha256(whole.encode()).hexdigest() in attribution
+    assert text_faults(of("text", 500), whole, 500) == ["test"]  # which has 32 windows of the 223
+
+
+def test_decoding_never_fails():
+    dataset = of("text", 64, 70)
+    assert dataset.decode(np.array([0, 1, 65, 69])) == "\n \ufffd\ufffd"
+    assert of("text", 64, 3).decode(np.array([[0, 1], [2, 2]])) == " e\ufffd\ufffd"
+    assert of("sort", 15, 12).decode(np.array([1, 0, 9, 11])) == "109\ufffd"
+
+
+def test_all_that_is_shipped_is_installed():
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    patterns = [each.strip() for each in settings["options.package_data"]["zerosim.data"].split(",")]
+    shipped = [path.name for path in (ROOT / "zerosim/data").iterdir() if path.is_file() and path.suffix != ".py"]
+    assert "shakespeare.txt.xz" in shipped
+    assert [name for name in shipped if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns)] == []
+
+
+# A user's file
+
+
+def test_a_users_text(tmp_path):
+    whole = "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich.\r\n" * 5
+    (tmp_path / "own").write_bytes(whole.encode())
+    dataset = of("own", 30, folder=tmp_path)
+    assert text_faults(dataset, whole, 30) == []
+    assert text_faults(of(str(tmp_path / "own"), 30), whole, 30) == []
+    (tmp_path / "sort").write_bytes(whole.encode())
+    assert of("./sort", 30, folder=tmp_path).decode(dataset.x) == dataset.decode(dataset.x)
+
+
+def test_the_shortest_text(tmp_path):
+    for length, fits in ((71, True), (70, False)):
+        (tmp_path / "a").write_text("a" * length)
+        if fits:
+            assert of("a", 7, folder=tmp_path).x_test.shape == (1, 7)
+        else:
+            assert complaint("a", 7, folder=tmp_path) == (
+                "70 characters are too few for model.sequence = 7: the last tenth, which tests, must hold a window and "
+                "the character after it; give 71, or set model.sequence lower")
+
+
+def too_large(path):
+    with path.open("wb") as stream:
+        stream.truncate(LARGEST_FILE + 1)
+
+
+def a_socket(path):
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+
+
+ALLOWED = '; it must be "text", "sort", "reverse" or the path of a text file'
+
+
+@pytest.mark.parametrize(("make", "expected"), [
+    (lambda path: None, "no such file or directory" + ALLOWED),
+    (lambda path: path.mkdir(), "is a directory" + ALLOWED),
+    (os.mkfifo, "this is no regular file" + ALLOWED),
+    (a_socket, "no such device or address" + ALLOWED),
+    (lambda path: path.symlink_to("/dev/zero"), "this is no regular file" + ALLOWED),
+    (lambda path: path.symlink_to(path), "too many levels of symbolic links" + ALLOWED),
+    (lambda path: path.write_bytes(b""), "0 characters are too few for model.sequence = 15"),
+    (lambda path: path.write_bytes("ä".encode() * 150), "150 characters are too few"),
+    (lambda path: path.write_bytes(b"a" * 2000 + b"\xe4" + b"b" * 200),
+     "this is no UTF-8 text, byte 2,000 is 0xe4; save it as UTF-8"),
+    (lambda path: path.write_bytes(b"a" * 2000 + b"\xc3"), "this is no UTF-8 text, byte 2,000 is 0xc3"),
+    (lambda path: path.write_bytes("a".encode("utf-16") * 300), "this is no UTF-8 text, byte 0 is 0xff"),
+    (too_large, "this file has 67,108,865 bytes; a text may have 67,108,864, so give a part of it"),
+])
+def test_files_that_are_no_text(tmp_path, monkeypatch, make, expected):
+    monkeypatch.chdir(tmp_path)
+    make(Path("a"))
+    assert complaint("a").startswith(expected)
+
+
+def test_a_pipe_is_no_npz_and_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.npz")
+    with pytest.raises(ScenarioError, match=r'this is no regular file; it must be "digits" or the path of an \.npz'):
+        load_dataset(Scenario(data=Data(str(tmp_path / "a.npz"))))
+
+
+def test_names_that_are_no_text():
+    for source in ("digits", "mine.npz"):
+        assert complaint(source) == "these are rows of features, where tokens are wanted" + ALLOWED
+    assert complaint("a\0b") == "a path has no NUL byte in it"
+    assert complaint("a" * 300).startswith("file name too long")
+    assert complaint("sort", 2049) == "sequences may be 2,048 long, found model.sequence = 2,049; set it lower"
+
+
+# Tasks
+
+
+def task_faults(dataset, name):
+    """What is wrong with the samples of a task, told by plain Python."""
+    sequence = dataset.inputs
+    n = (sequence + 1) // 2
+    answer = {"sort": sorted, "reverse": lambda digits: digits[::-1]}[name]
+    found, seen = set(), set()
+    for x, y in ((dataset.x, dataset.y), (dataset.x_test, dataset.y_test)):
+        for given_, due in zip(x.tolist(), y.tolist(), strict=True):
+            digits, pad = given_[:n], sequence - (2 * n - 1)
+            if due != [-1] * (n - 1) + answer(digits) + [-1] * pad:
+                found.add("target")
+            if given_[n:] != answer(digits)[:-1] + [0] * pad:
+                found.add("input")
+            if tuple(digits) in seen:
+                found.add("twice")
+            seen.add(tuple(digits))
+    return found
+
+
+@settings(max_examples=20)
+@given(st.sampled_from(sorted(TASKS)), st.integers(1, 24), st.none() | st.integers(2, 13))
+def test_tasks_have_the_right_answers(name, sequence, vocabulary):
+    dataset = of(name, sequence, vocabulary)
+    base, n = min(vocabulary or 10, 10), (sequence + 1) // 2
+    assert task_faults(dataset, name) == set()
+    assert common_faults(dataset) == []
+    assert set(dataset.x.ravel().tolist()) <= set(range(base))
+    assert (dataset.y != -1).sum(axis=1).tolist() == [n] * len(dataset.y)
+    samples = min(base**n, 21_000)
+    assert len(dataset.x_test) == max(1, min(1000, samples // 10))
+    assert len(dataset.x) + len(dataset.x_test) == samples
+
+
+def test_wrong_answers_are_seen():
+    good = of("sort", 7)
+    assert task_faults(of("reverse", 7), "sort") == {"target", "input"}
+    assert task_faults(planted(good, x_test=good.x[5:6], y_test=good.y[5:6]), "sort") == {"twice"}
+    for name, column, kind in (("x", 5, "input"), ("y", 2, "target"), ("y", 6, "target")):
+        array = getattr(good, name).copy()
+        array[8, column] += 1
+        assert kind in task_faults(planted(good, **{name: array}), "sort")
+
+
+@pytest.mark.parametrize("base", range(2, 11))
+def test_there_are_digits_enough(base):
+    """Where all that there are begin to be too many is where it is hardest to draw as many that differ."""
+    n = int(math.log(tasks.DRAWN, base))
+    for each in (n, n + 1):
+        digits = distinct_digits(base, each)
+        assert len(digits) == min(base**each, 21_000) == len({row.tobytes() for row in digits})
+        assert (digits.min(), digits.max()) == (0, base - 1)
+
+
+def test_the_longest_task(monkeypatch):
+    for name, count in (("TRAIN", 30), ("TEST", 10), ("DRAWN", 80)):
+        monkeypatch.setattr(tasks, name, count)
+    dataset = of("reverse", 2048)
+    assert (len(dataset.x), len(dataset.x_test)) == (36, 4)
+    assert np.array_equal(dataset.x[:, :1024], dataset.y[:, 1023:2047][:, ::-1])
+    assert not dataset.x[:, -1].any()
+
+
+def test_digits_are_drawn_evenly():
+    digits = distinct_digits(10, 8)
+    counts = np.array([np.bincount(column, minlength=10) for column in digits.T])
+    assert digits.shape == (21_000, 8)
+    assert np.abs(counts - 2100).max() < 6 * math.sqrt(2100 * 0.9)
+    assert len(set(np.bincount(digits.ravel()).tolist())) > 1
+
+
+@pytest.mark.parametrize(("base", "n", "digest"), [
+    (10, 8, "6f2ac6b50b55b860"),
+    (10, 3, "05562232dc3d7341"),
+    (7, 6, "b6c51cbe85fcf651"),
+])
+def test_digits_are_the_same_everywhere(base, n, digest):
+    digits = distinct_digits(base, n)
+    assert hashlib.sha256(np.ascontiguousarray(digits).tobytes()).hexdigest().startswith(digest)
+
+
+# What a language model is held against
+
+
+def bigram_by_hand(dataset):
+    pairs, before = Counter(), Counter()
+    for x, y in zip(dataset.x.tolist(), dataset.y.tolist(), strict=True):
+        for a, b in zip(x, y, strict=True):
+            if b != -1:
+                pairs[a, b] += 1
+                before[a] += 1
+    losses = [
+        -math.log((pairs[a, b] + 1) / (before[a] + len(dataset.alphabet)))
+        for x, y in zip(dataset.x_test.tolist(), dataset.y_test.tolist(), strict=True)
+        for a, b in zip(x, y, strict=True) if b != -1
+    ]
+    return sum(losses) / len(losses)
+
+
+@given(TEXTS, st.integers(1, 3), st.none() | st.integers(2, 30), st.sampled_from([1, 5, 2**20]))
+def test_the_bigram_of_a_text(whole, sequence, vocabulary, block):
+    dataset = windows_of(whole * 3, sequence, vocabulary, fault)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scores, "BLOCK", block)
+        assert bigram_loss(dataset) == pytest.approx(bigram_by_hand(dataset), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_the_bigram_of_a_task(name):
+    dataset = of(name, 6)
+    assert bigram_loss(dataset) == pytest.approx(bigram_by_hand(dataset), rel=1e-12)
+
+
+def test_the_bigram_of_shakespeare():
+    dataset = of("text", 64)
+    attribution = " ".join((files("zerosim.data") / "README.md").read_text().split())
+    (said,) = re.findall(r"reaches (\S+) nats per character", attribution)
+    assert f"{bigram_loss(dataset):.3f}" == said
+    assert f"{len(dataset.x):,} windows train and {len(dataset.x_test)} test" in attribution
+    assert bigram_loss(of("text", 64, 1000)) == bigram_loss(dataset)  # unused tokens take no probability
+    swapped = planted(dataset, x=dataset.y, y=dataset.x)
+    assert bigram_loss(swapped) > bigram_loss(dataset) + 0.1
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.randoms(use_true_random=False))
+def test_exact_share(samples, sequence, random):
+    y = np.array([[random.choice([-1, 0, 1]) for _ in range(sequence)] for _ in range(samples)])
+    predicted = np.array([[random.choice([0, 1]) for _ in range(sequence)] for _ in range(samples)])
+    right = [
+        all(b in (-1, a) for a, b in zip(found, due, strict=True))
+        for found, due in zip(predicted.tolist(), y.tolist(), strict=True)
+    ]
+    assert exact_share(predicted, y) == pytest.approx(sum(right) / samples)
+    assert exact_share(y, y) == 1
+
+
+def test_one_wrong_token_makes_a_sequence_wrong():
+    y = of("sort").y_test
+    predicted = np.where(y == -1, 7, y)
+    assert exact_share(predicted, y) == 1
+    predicted[3, 9] += 1
+    assert exact_share(predicted, y) == 0.999
+    predicted[3, 12] += 1
+    assert exact_share(predicted, y) == 0.999

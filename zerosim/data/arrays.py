@@ -1,0 +1,135 @@
+"""Samples in rows of features: the digits that ship with zerosim, or a user's .npz."""
+
+import importlib.resources
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.data.dataset import Dataset, Fault
+from zerosim.data.files import regular_file
+
+
+def rows_of_features(source: str, fault: Fault, folder: Path) -> Dataset:
+    """The digits, or what the .npz of that path in `folder` has; samples of any shape are flattened.
+
+    Raises `fault`'s error, which names the array and the first index at fault.
+    """
+    if source == "digits":
+        with (importlib.resources.files("zerosim.data") / "digits.npz").open("rb") as stream:
+            return dataset(scaled(read_arrays(stream, fault)), fault)
+    with regular_file(folder, source, '"digits" or the path of an .npz file', fault) as stream:
+        return dataset(read_arrays(stream, fault), fault)
+
+
+def scaled(digits: dict[str, Array]) -> dict[str, Array]:
+    """The digits with their pixels, 0 to 16, brought to 0 to 1; in float32 this is exact."""
+    return digits | {name: digits[name] / np.float32(16) for name in ("x", "x_test")}
+
+
+def read_arrays(stream: IO[bytes], fault: Fault) -> dict[str, Array]:
+    """Those of x, y, x_test and y_test that an .npz has."""
+    if not zipfile.is_zipfile(stream):
+        raise fault("this is not an .npz file; np.savez(path, x=x, y=y) writes one")
+    stream.seek(0)
+    try:
+        with np.load(stream, allow_pickle=False) as npz:
+            return {name: npz[name] for name in required(npz.files, fault)}
+    except BROKEN as error:
+        raise fault(f"this .npz cannot be read: {' '.join(str(error).split())}") from None
+
+
+BROKEN = (ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
+
+
+def required(names: list[str], fault: Fault) -> list[str]:
+    for name in ("x", "y"):
+        if name not in names:
+            raise fault(f"there is no array {name}, found {', '.join(names) or 'none'}")
+    test = [name for name in ("x_test", "y_test") if name in names]
+    if len(test) == 1:
+        raise fault(f"x_test and y_test come together, found {test[0]} alone")
+    return ["x", "y", *test]
+
+
+def dataset(arrays: dict[str, Array], fault: Fault) -> Dataset:
+    for name, array in arrays.items():
+        check_samples(name, array, fault)
+    for split in ("", "_test")[: len(arrays) // 2]:
+        samples, answers = len(arrays[f"x{split}"]), len(arrays[f"y{split}"])
+        if samples != answers:
+            raise fault(f"x{split} has {samples} samples, y{split} has {answers}; they must agree")
+
+    x, y = rows("x", arrays["x"], fault), arrays["y"]
+    classes = None if y.dtype.kind == "f" else count_classes(y, fault)
+    y = targets("y", y, classes, fault)
+    if "x_test" not in arrays:
+        return Dataset(x, y, None, None, classes)
+
+    x_test = rows("x_test", arrays["x_test"], fault)
+    y_test = targets("y_test", arrays["y_test"], classes, fault)
+    for name, found, trained in (("x_test", x_test, x), ("y_test", y_test, y)):
+        if found.shape[1:] != trained.shape[1:]:
+            wanted, width = trained[0].size, found[0].size
+            raise fault(f"{name} must have {wanted} values per sample, as in training, not {width}")
+    return Dataset(x, y, x_test, y_test, classes)
+
+
+def check_samples(name: str, array: Array, fault: Fault) -> None:
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        found = getattr(array, "dtype", "no array")
+        raise fault(f"{name} must hold real numbers, found {found}")
+    if array.ndim == 0 or array.size == 0:
+        raise fault(f"{name} must hold at least one sample, found shape {array.shape}")
+
+
+def rows(name: str, array: Array, fault: Fault) -> Array:
+    """`array` as float32 (samples, values), all finite."""
+    with np.errstate(over="ignore"):
+        rounded = np.ascontiguousarray(array, np.float32)
+    if not np.isfinite(rounded).all():
+        index = first(~np.isfinite(rounded))
+        found = array[index]
+        reason = "is too large for float32" if np.isfinite(found) else "is not finite"
+        raise fault(f"{at(name, index)} is {found}, which {reason}")
+    return rounded.reshape(len(rounded), -1)
+
+
+def count_classes(y: Array, fault: Fault) -> int:
+    """One more than the largest label, which no label as large as the number of samples can be."""
+    check_labels("y", y, len(y), "samples", fault)
+    return int(y.max()) + 1
+
+
+def targets(name: str, y: Array, classes: int | None, fault: Fault) -> Array:
+    if classes is None:
+        if y.dtype.kind != "f" or y.ndim > 2:
+            raise fault(f"{name} must be floats of shape (samples, outputs), found {described(y)}")
+        return rows(name, y, fault)
+    check_labels(name, y, classes, "classes", fault)
+    return y.astype(np.int64)
+
+
+def check_labels(name: str, y: Array, below: int, of: str, fault: Fault) -> None:
+    if y.dtype.kind == "f" or y.ndim > 1:
+        raise fault(f"{name} must be integers of shape (samples,), found {described(y)}")
+    wrong = (y < 0) | (y >= below)
+    if wrong.any():
+        index = first(wrong)
+        allowed = f"with {below} {of} labels go from 0 to {below - 1}"
+        raise fault(f"{at(name, index)} is {y[index]}; {allowed}")
+
+
+def first(wrong: Array) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(wrong.argmax(), wrong.shape))
+
+
+def at(name: str, index: tuple[int, ...]) -> str:
+    return f"{name}[{', '.join(map(str, index))}]"
+
+
+def described(array: Array) -> str:
+    return f"{array.dtype} of shape {array.shape}"

@@ -1,0 +1,110 @@
+"""A text as tokens, one for each character, and windows of it."""
+
+import importlib.resources
+import lzma
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from zerosim.allocation import Array
+from zerosim.data.dataset import OTHER, Dataset, Fault
+from zerosim.data.files import regular_file
+
+LARGEST_FILE = 64 * 2**20
+TEST_TOKENS = 2**14
+CODE_POINTS = 0x110000
+BLOCK = 2**20
+
+
+def shakespeare() -> str:
+    """The text that ships with zerosim: 1,115,394 characters, 65 different ones.
+
+    >>> shakespeare()[:29]
+    'First Citizen:\\nBefore we proc'
+    """
+    packed = (importlib.resources.files("zerosim.data") / "shakespeare.txt.xz").read_bytes()
+    return lzma.decompress(packed).decode()
+
+
+def read_text(folder: Path, source: str, allowed: str, fault: Fault) -> str:
+    """The characters of a user's UTF-8 file, as they are, of at most 64 MiB."""
+    with regular_file(folder, source, allowed, fault) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > LARGEST_FILE:
+            raise fault(f"this file has {size:,} bytes; a text may have {LARGEST_FILE:,}, so give a part of it")
+        content = stream.read(LARGEST_FILE)
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        found = f"byte {error.start:,} is 0x{content[error.start]:02x}"
+        raise fault(f"this is no UTF-8 text, {found}; save it as UTF-8") from None
+
+
+def windows_of(text: str, sequence: int, vocabulary: int | None, fault: Fault) -> Dataset:
+    """Windows of `sequence` characters that do not overlap; y has the character after each.
+
+    The first 90% of the text train, the last 10% test, and no window reaches into both. What is left over at the
+    end of either part is not used. Of the test part as many windows are taken as hold 16,384 tokens (one at least),
+    spread evenly over it, so that testing is cheap. Raises `fault`'s error if either part is shorter than a window
+    and the character after it.
+
+    >>> counting = windows_of("0123456789" * 4, 3, None, ValueError)
+    >>> counting.decode(counting.x[1]), counting.decode(counting.y[1]), counting.x.shape, counting.x_test.shape
+    ('345', '456', (11, 3), (1, 3))
+    """
+    least = 10 * sequence + 1
+    if len(text) < least:
+        raise fault(
+            f"{len(text):,} characters are too few for model.sequence = {sequence:,}: the last tenth, which tests, "
+            f"must hold a window and the character after it; give {least:,}, or set model.sequence lower"
+        )
+    tokens, alphabet = tokenised(text, vocabulary)
+    cut = len(tokens) * 9 // 10
+    x, y = windows(tokens[:cut], sequence)
+    x_test, y_test = (part[spread(len(part), sequence)].astype(np.int64) for part in windows(tokens[cut:], sequence))
+    return Dataset(x, y, x_test, y_test, vocabulary or len(alphabet), alphabet)
+
+
+def windows(tokens: Array, sequence: int) -> tuple[Array, Array]:
+    """Views of `tokens`: as many whole windows as there are, and the same one token later."""
+    used = (len(tokens) - 1) // sequence * sequence
+    return tokens[:used].reshape(-1, sequence), tokens[1 : used + 1].reshape(-1, sequence)
+
+
+def spread(count: int, sequence: int) -> npt.NDArray[np.int64]:
+    chosen = min(count, max(1, TEST_TOKENS // sequence))
+    return np.arange(chosen) * count // chosen
+
+
+def tokenised(text: str, vocabulary: int | None = None) -> tuple[Array, str]:
+    """The text in tokens, in the smallest unsigned dtype that holds them, and the character of each token.
+
+    Tokens number the different characters by code point. If `vocabulary` is smaller than there are characters, the
+    most frequent ones (of equally frequent ones those with lower code points) have a token, and all others share the
+    last one.
+
+    >>> tokens, alphabet = tokenised("abracadabra!", 3)
+    >>> tokens.tolist(), alphabet
+    ([0, 1, 2, 0, 2, 0, 2, 0, 1, 2, 0, 2], 'ab\ufffd')
+    """
+    counts = np.zeros(CODE_POINTS, np.int64)
+    for points in code_points(text):
+        counts += np.bincount(points, minlength=CODE_POINTS)
+    kept, rest = np.flatnonzero(counts), ""
+    if vocabulary is not None and vocabulary < len(kept):
+        by_frequency = np.argsort(-counts[kept], kind="stable")
+        kept, rest = np.sort(kept[by_frequency[: vocabulary - 1]]), OTHER
+    alphabet = "".join(map(chr, kept)) + rest
+    last = len(alphabet) - 1
+    token_of = np.full(CODE_POINTS, last, np.min_scalar_type(last))
+    token_of[kept] = np.arange(len(kept))
+    return np.concatenate([token_of[points] for points in code_points(text)]), alphabet
+
+
+def code_points(text: str) -> Iterator[npt.NDArray[np.uint32]]:
+    """The code points of `text`, a block at a time: a large text takes four bytes each only in part."""
+    for start in range(0, len(text), BLOCK):
+        yield np.frombuffer(text[start : start + BLOCK].encode("utf-32-le"), "<u4")
