@@ -137,7 +137,8 @@ class Plan:
             wanted=self.wanted(instruction),
             needed=needed,
             spoiled=frozenset(
-                name for name in instruction.operation.spoils if name in needed and not self._last_reader(needed[name], number)
+                name for name in instruction.operation.spoils
+                if name in needed and not self._last_reader(needed[name], number)
             ),
             done=tuple(slot for slot in self._mortal if self._last_use[slot] == number and slot not in self.kept),
             done_backward=tuple(slot for slot in self.kept if self._first_reader[slot] == number),
@@ -218,8 +219,8 @@ class Plan:
         if instruction.operation.multiplications is None:
             return 0
         shapes = [self.graph.shape(slot) for slot in instruction.inputs.values()]
-        products = instruction.operation.multiplications(self.graph.shape(instruction.output), *shapes, **instruction.settings)
-        return 2 * products
+        made = self.graph.shape(instruction.output)
+        return 2 * instruction.operation.multiplications(made, *shapes, **instruction.settings)
 
 
 @dataclass(frozen=True, eq=False)

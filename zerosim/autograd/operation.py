@@ -18,11 +18,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy.typing as npt
 
 from zerosim.allocation import Array
+
+if TYPE_CHECKING:
+    from zerosim.autograd.graph import Variable
 
 Shape = tuple[int, ...]
 
@@ -80,17 +83,8 @@ class Operation:
     @cached_property
     def inputs(self) -> tuple[str, ...]:
         """The names of the arrays that forward takes."""
-        positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return tuple(each.name for each in inspect.signature(self.forward).parameters.values() if each.kind is positional)
+        found = inspect.signature(self.forward).parameters.values()
+        return tuple(each.name for each in found if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
     def __call__(self, *inputs: "Variable", **settings: Any) -> "Variable":
         return inputs[0].graph.apply(self, inputs, settings)
-
-
-class Variable(Protocol):
-    """A value in a model's text that stands for an array: it has a shape, and no numbers."""
-
-    @property
-    def shape(self) -> Shape: ...
-    @property
-    def graph(self) -> Any: ...

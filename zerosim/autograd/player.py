@@ -1,6 +1,6 @@
 """One micro-batch through one turn of a unit: every operation of its graph, forward and backward."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,19 +103,26 @@ class Player:
         operation, settings = step.instruction.operation, self._settings(step)
         inputs = [values[slot] for slot in step.instruction.inputs.values()]
         if operation.views:
-            return operation.forward(*inputs, out=None, empty=self.precise.empty, **settings), None
+            view = operation.forward(*inputs, out=None, empty=self.precise.empty, **settings)
+            assert view is not None
+            return view, None
         if operation.moves:
             out = self.precise.empty(step.shape, dtype)
             operation.forward(*inputs, out=out, empty=self.precise.empty, **settings)
             return out, None
         wide = [self.precise.widened(each) for each in inputs]
-        over = wide[operation.inputs.index(operation.over)] if operation.over else None
-        if over is not None and (step.in_place or (over is not inputs[operation.inputs.index(operation.over)])) and over.shape == step.shape:
-            out = over
-        else:
-            out = self.precise.empty(step.shape, wide[0].dtype)
+        out = self._output(step, inputs, wide)
         saved = operation.forward(*wide, out=out, empty=self.precise.empty, **settings)
         return self.precise.rounded(out, dtype), None if saved is None else self.precise.rounded(saved, dtype)
+
+    def _output(self, step: Step, inputs: Sequence[Array], wide: Sequence[Array]) -> Array:
+        """Where an operation writes: over an input, if that may be, or was widened, so that it is a copy."""
+        over = step.instruction.operation.over
+        if over is not None:
+            index = step.instruction.operation.inputs.index(over)
+            if wide[index].shape == step.shape and (step.in_place or wide[index] is not inputs[index]):
+                return wide[index]
+        return self.precise.empty(step.shape, wide[0].dtype)
 
     def backward(self, kept: Kept, upstream: Array, contribution: Contribution | None) -> list[Array]:
         """∂L/∂input, if it is wanted, in a list; the gradients of parameters are left in `contribution`."""
@@ -123,13 +130,12 @@ class Player:
         gradients = {graph.output.slot: upstream}
         del upstream
         for step in reversed(self.plan.steps):
-            upstream = gradients.pop(step.instruction.output, None)
-            if upstream is not None and step.wanted:
-                self._backward(step, upstream, gradients, kept, contribution)
-            kept.saved.pop(step.instruction.output, None)
+            output = step.instruction.output
+            if output in gradients:
+                self._backward(step, gradients.pop(output), gradients, kept, contribution)
+            kept.saved.pop(output, None)
             for slot in step.done_backward:
                 del kept.values[slot]
-            del upstream
         return [gradients[graph.input.slot]] if self.plan.of_input else []
 
     def _backward(

@@ -15,6 +15,7 @@ Which bits these are, `zerosim.numerics.fixed_point` says. Numbers only: there i
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from zerosim.allocation import Array
 from zerosim.collectives import ring
@@ -23,7 +24,20 @@ from zerosim.numerics.fixed_point import exponents, limbs, quantised, restored
 from zerosim.sharding import bounds, split
 
 EXPONENT_BYTES, LIMB_BYTES = 2, 8
-"""For each element: its exponent travels there and back, and its limbs, of which `limbs` says how many."""
+
+
+def sent_bytes(dtype: npt.DTypeLike) -> int:
+    """For each element, times (N − 1)/N: its exponent, there and back, and its limbs.
+
+    >>> sent_bytes(np.float32), sent_bytes(np.float64)
+    (12, 20)
+    """
+    return 2 * EXPONENT_BYTES + limbs(dtype) * LIMB_BYTES
+
+
+def messages(dtype: npt.DTypeLike) -> int:
+    """In place of each message that a vector of floats takes."""
+    return 2 + limbs(dtype)
 
 
 def reduce_scatter(comm: Communicator, contributions: Sequence[Array]) -> Array:

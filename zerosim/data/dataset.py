@@ -13,6 +13,9 @@ from zerosim.errors import ScenarioError
 Fault = Callable[[str], ScenarioError]
 """Makes the error for a message; it blames the key of the scenario that named the data."""
 
+UNCOUNTED = -1
+"""The target of a place that is not judged."""
+
 OTHER = "\N{REPLACEMENT CHARACTER}"
 """Stands for a token that has no character of its own."""
 
@@ -64,6 +67,16 @@ class Dataset:
     @property
     def outputs(self) -> int:
         return self.classes or int(self.y.shape[1])
+
+    @property
+    def measure(self) -> Literal["accuracy", "exact sequences", "loss", "mean squared error"]:
+        """What says how good a model is on the test split: of sequences with an answer the share without a mistake."""
+        match self.kind:
+            case "labels":
+                return "accuracy"
+            case "values":
+                return "mean squared error"
+        return "exact sequences" if (self.y[:1] == UNCOUNTED).any() else "loss"
 
     @property
     def loss(self) -> Literal["cross_entropy", "mean_squared_error"]:

@@ -38,7 +38,7 @@ class Tiny:
         """Two micro-batches of two samples on every rank, trained by `stage` and by one process."""
         return Scenario(
             world=World(self.ranks),
-            model=Model(self.hidden, "tanh"),
+            model=Model(hidden=self.hidden, activation="tanh"),
             train=Train(steps=self.steps, micro_batch=2, micro_batches=2 * self.ranks, learning_rate=0.01),
             parallel=Parallel((stage,)),
             check=Check(reference=True),

@@ -36,7 +36,7 @@ def mlp(
     groups: Sequence[Sequence[int]] | None = None,
     frozen: Collection[int] = (),
 ) -> Model:
-    """A multi-layer perceptron of `len(hidden_widths) + 1` layers, each a unit of its own unless `groups` says otherwise.
+    """A multi-layer perceptron of `len(hidden_widths) + 1` layers, each a unit of its own unless `groups` says so.
 
     `activation` is a key of `ACTIVATIONS`, `loss` one of `LOSSES`. `groups` lists the layers of each unit; the layers
     in `frozen` keep their weights. Weights and biases begin as PyTorch's Linear does: uniform from −1/√inputs to
@@ -58,7 +58,7 @@ def mlp(
         Layer(f"layers.{number}", f"layers.{number}.", parameters(i, o), text)
         for number, ((i, o), text) in enumerate(zip(pairwise(widths), texts, strict=True))
     ]
-    return Model(grouped(layers, groups, frozen), loss, f"{'-'.join(map(str, widths))} MLP")
+    return Model(grouped(layers, groups, frozen), Task(inputs, outputs, loss), f"{'-'.join(map(str, widths))} MLP")
 
 
 def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:

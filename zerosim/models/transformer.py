@@ -92,8 +92,7 @@ def dropped(x: Variable, s: Shape) -> Variable:
 
 
 def transformer(
-    s: Shape, loss: str = "cross_entropy", *,
-    groups: Sequence[Sequence[int]] | None = None, frozen: Collection[int] = (),
+    s: Shape, *, groups: Sequence[Sequence[int]] | None = None, frozen: Collection[int] = (),
 ) -> Model:
     """A transformer of `s.layers` blocks; its layers are the embedding (0), the blocks, and the head, each a unit.
 
@@ -106,7 +105,9 @@ def transformer(
     >>> transformer(Shape("llama", 32, 4096, 32, 32, 11008, 32000, 2048, tied_embeddings=False)).count
     6738415616
     """
-    check(s)
+    wrong = problem(s)
+    if wrong is not None:
+        raise ZerosimError(wrong[1])
     parts = PARTS[s.family]
     last = s.layers + 1
     if groups is None and s.tied_embeddings:
@@ -116,36 +117,42 @@ def transformer(
     layers = parts(s)
     units = grouped(layers, groups, frozen)
     words = f"{TITLES[s.family]} of {s.layers} blocks, width {s.width}, {s.heads} heads"
-    return Model(units, loss, words)
+    return Model(units, Task(s.sequence, s.vocabulary, "cross_entropy", tokens=True), words)
 
 
 def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
     """With as many tokens as its data have, if nothing else is said; `settings` are a scenario's."""
+    return transformer(shape_of(settings, task.inputs, task.outputs), groups=groups, frozen=frozen)
+
+
+def shape_of(settings: Any, sequence: int, vocabulary: int) -> Shape:
+    """What a scenario's [model] says, for data with such sequences of such tokens."""
     width = settings.width
-    s = Shape(
+    return Shape(
         family=settings.architecture,
         layers=settings.layers,
         width=width,
         heads=settings.heads,
         key_value_heads=settings.key_value_heads or settings.heads,
         inner=settings.inner or (4 * width if settings.architecture == "gpt2" else -(-8 * width // 3)),
-        vocabulary=settings.vocabulary or task.outputs,
-        sequence=settings.sequence or task.inputs,
+        vocabulary=settings.vocabulary or vocabulary,
+        sequence=settings.sequence or sequence,
         tied_embeddings=settings.tied_embeddings,
         dropout=settings.dropout,
     )
-    return transformer(s, task.loss, groups=groups, frozen=frozen)
 
 
-def check(s: Shape) -> None:
-    if s.width % s.heads or s.heads % s.key_value_heads:
-        raise ZerosimError(
-            f"{s.heads} heads of {s.key_value_heads} keys and values must divide a width of {s.width}, and each other"
-        )
+def problem(s: Shape) -> tuple[str, str] | None:
+    """Which size does not go with the others, and why; None if all do."""
+    if s.width % s.heads:
+        return "heads", f"{s.heads} heads must divide a width of {s.width}"
+    if s.heads % s.key_value_heads:
+        return "key_value_heads", f"{s.key_value_heads} heads of keys and values must divide {s.heads} heads"
     if s.family == "llama" and s.head_size % 2:
-        raise ZerosimError(f"rotary positions turn pairs of numbers: a head has {s.head_size}; make it an even number")
+        return "heads", f"rotary positions turn pairs of numbers, and a head has {s.head_size}; give it an even number"
     if s.family == "gpt2" and s.key_value_heads != s.heads:
-        raise ZerosimError("a GPT-2 has as many heads of keys and values as of queries")
+        return "key_value_heads", f'a GPT-2 has {s.heads}, as many as heads; leave it out, or set architecture to "llama"'
+    return None
 
 
 def gpt2(s: Shape) -> list[Layer]:

@@ -143,8 +143,8 @@ class Unit:
         found = []
         for _, run in runs:
             indices = [index for index, _ in run]
-            layers, numbers = (tuple(each[index] for index in indices) for each in (self.layers, self.numbers))
-            found.append(Visit(layers, numbers, shapes))
+            layers = tuple(self.layers[index] for index in indices)
+            found.append(Visit(layers, tuple(self.numbers[index] for index in indices), shapes))
         return tuple(found)
 
     def bounds(self, number: int) -> tuple[int, int]:
@@ -198,16 +198,23 @@ class Task:
     outputs: int
     """For each sample, or for each token: classes, the vocabulary, or numbers."""
     loss: str
+    tokens: bool = False
+    """Whether samples are sequences of tokens."""
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Units in order of their first layers, and the name of the loss that judges the last layer's outputs."""
+    """Units in order of their first layers, and what they are for."""
 
     units: tuple[Unit, ...]
-    loss: str
+    task: Task
     words: str
     """What it is, in a few: 64-64-10 MLP."""
+
+    @property
+    def loss(self) -> str:
+        """The name of the loss that judges the last layer's outputs."""
+        return self.task.loss
 
     @property
     def count(self) -> int:

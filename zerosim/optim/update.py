@@ -93,7 +93,7 @@ class UpdateRule:
     def _stretches(
         self, unit: Unit, start: int, length: int, step: int, factor: float
     ) -> Iterator[tuple[slice, Hyperparameters]]:
-        """The parts of a stretch that share hyperparameters, without padding: all of it, unless some parameters do not decay."""
+        """The parts of a stretch that share hyperparameters, without padding: all of it, unless some do not decay."""
         h = replace(
             self.hyperparameters, learning_rate=self.schedule.learning_rate(step), gradient_factor=factor
         )

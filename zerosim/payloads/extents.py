@@ -1,4 +1,4 @@
-"""Shape and dtype without values: what travels, and is computed with, when only sizes matter; at any size, for nothing."""
+"""Shape and dtype without values: what travels and is computed with when only sizes matter, at any size."""
 
 from collections.abc import Callable, Iterator
 from math import prod

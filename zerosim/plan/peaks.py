@@ -4,18 +4,20 @@
                   backward will use again where they are kept until then
     gradients     what rests of the units that are done, and one unit's contributions on their way to a sum
     optimizer     what rests
-    activations   what backward needs of the layers up to the one it is in, ∂L/∂y of that one, and one operation's work
+    activations   what backward needs of the units up to the one it is in, ∂L/∂y of that one, and one operation's work
     buffers       what 16-bit operations widen, updates on their way, and, where a world copies them, messages
 
-The peak of parameters and gradients is reached in every run, to the byte; the others are bounds.
+All of them are reached in every run, to the byte, but for buffers where messages are copied.
 """
 
+from collections import Counter
 from itertools import pairwise
 
 from zerosim.allocation import Kind
 from zerosim.collectives import ALGORITHMS
 from zerosim.collectives.exact import EXPONENT_BYTES, LIMB_BYTES
-from zerosim.models.units import Layer, Unit
+from zerosim.models.units import Unit
+from zerosim.plan.activations import pass_peaks
 from zerosim.plan.resting import FLOAT_BYTES, resting_bytes, unit_bytes
 from zerosim.plan.traffic import NORM_BYTES, summed_bytes
 from zerosim.sharding import chunk_length, padded
@@ -24,12 +26,13 @@ from zerosim.training.config import Config
 
 def peak_bounds(config: Config, *, copies_messages: bool = False) -> dict[Kind, int]:
     """Bytes of each kind."""
+    within = pass_peaks(config)
     return {
         "parameters": parameters(config),
         "gradients": gradients(config),
         "optimizer": resting_bytes(config).optimizer,
-        "activations": activations(config),
-        "buffers": widened(config) + pending(config) + (message_copies(config) if copies_messages else 0),
+        "activations": within["activations"],
+        "buffers": max(within["buffers"], pending(config)) + (message_copies(config) if copies_messages else 0),
     }
 
 
@@ -45,14 +48,14 @@ def parameters(config: Config) -> int:
     if "parameters" not in config.stage.sharded:
         return rests
     full = {unit: full_bytes(config, unit) for unit in config.model.units}
-    forward, backward = config.model.units, config.model.backward_units
+    forward, backward = config.model.forward_units, config.model.backward_units
     if parallel.prefetch:
         uses = forward + backward
         return rests + max([full[uses[0]], *(full[now] + full[next_] for now, next_ in pairwise(uses))])
     if parallel.reshard_after_forward:
         return rests + max(full.values())
     passing = [full[unit] for unit in forward if unit not in backward]
-    return rests + max([sum(full[unit] for unit in backward), *passing])
+    return rests + max([sum(full[unit] for unit in set(backward)), *passing])
 
 
 def full_bytes(config: Config, unit: Unit) -> int:
@@ -61,23 +64,55 @@ def full_bytes(config: Config, unit: Unit) -> int:
 
 
 def gradients(config: Config) -> int:
-    """What the units that are done keep, and the one in work beside it."""
+    """What the units that are done keep, and the one in work beside it; of a unit with turns to come, all it has."""
     done = resting_bytes(config).gradients if config.part_by_part else 0
-    most = 0
+    most, unfinished = 0, Counter[Unit]()
     for unit in config.model.backward_units:
         if unit.frozen:
             continue
-        most = max(most, done + in_work(config, padded(unit.count, config.ranks)))
+        unfinished[unit] += 1
+        waiting = sum(held_back(config, each) for each in unfinished if each is not unit and unfinished[each])
+        if unfinished[unit] < len(unit.visits):
+            most = max(most, done + waiting + held_back(config, unit))
+            continue
+        elements = padded(unit.count, config.ranks)
+        work = in_work(config, elements)
+        if len(unit.visits) > 1:
+            work = max(work, adding_up(config) * elements)
+        most, unfinished[unit] = max(most, done + waiting + work), 0
         if not config.part_by_part:
             done += unit_bytes(config, unit)["gradients"][0]
     return most
 
 
+def held_back(config: Config, unit: Unit) -> int:
+    """A unit's gradients of all micro-batches, between its turns."""
+    return config.at_once * full_bytes(config, unit)
+
+
+def adding_up(config: Config) -> int:
+    """The most bytes for each element while the contributions of all micro-batches, which are there, are added."""
+    narrow, count = config.precision.weights.itemsize, config.at_once
+    if not config.accumulates_in_float32 or config.summed == config.precision.weights:
+        return count * narrow
+    order, wide = config.row.parallel.order, config.summed.itemsize
+    return max((count - done) * narrow + (sums(order, done) + 1) * wide for done in range(count))
+
+
+def sums(order: str, done: int) -> int:
+    """How many sums there are after so many contributions."""
+    match order:
+        case "exact":
+            return done
+        case "tree":
+            return done.bit_count()
+    return min(done, 1)
+
+
 def in_work(config: Config, elements: int) -> int:
     """The most that is alive of one unit's gradient: while micro-batches add up, for the wire, or while it is kept."""
     narrow, wire = config.precision.weights.itemsize, config.wire.itemsize
-    in_float32 = config.accumulates_in_float32
-    total = FLOAT_BYTES if in_float32 else narrow
+    in_float32, total = config.accumulates_in_float32, config.summed.itemsize
     count = config.at_once
     order, exact = config.row.parallel.order, config.addition.collective is None
 
@@ -104,53 +139,6 @@ def contributions(order: str, count: int) -> int:
         case "tree":
             return count.bit_length()
     return min(count, 2)
-
-
-def activations(config: Config) -> int:
-    """While a unit goes backward: all that is kept up to it, ∂L/∂y or ∂L/∂x, one operation's work, and the outputs.
-
-    The outputs of the model live as long as the step's own name for them. Below what is trained nothing is kept: a
-    unit's inputs and outputs are all there is.
-    """
-    count, samples = config.at_once, config.row.train.micro_batch
-    size, model = config.precision.weights.itemsize, config.model
-    lowest = next((layer for layer in model.layers if layer.index == model.lowest_trained > 0), None)
-    kept, most = lowest.inputs if lowest else 0, 0
-    for unit in model.units:
-        first, last = unit.layers[0], unit.layers[-1]
-        passing = first.inputs + last.outputs
-        if last.index >= model.lowest_trained:
-            kept += sum(kept_elements(layer) for layer in unit.layers if layer is not model.layers[-1])
-            passing = max(first.inputs, last.outputs)
-        work = max(work_elements(layer) for layer in unit.layers) * work_bytes(config)
-        most = max(most, (kept + passing + model.outputs) * count * size + work)
-    return most * samples
-
-
-def kept_elements(layer: Layer) -> int:
-    """Of one sample, beyond the layer's input: its output and, where the activation keeps it, what goes in there."""
-    return layer.outputs * (1 + sum(operation.keeps_x for operation in layer.operations[1:]))
-
-
-def work_elements(layer: Layer) -> int:
-    """Of one sample: what one operation makes and lets go of, or hands on."""
-    return layer.inputs + 2 * layer.outputs
-
-
-def work_bytes(config: Config) -> int:
-    """Of each of these: with 16 bits there is a wide array and a rounded one."""
-    return FLOAT_BYTES + (config.precision.weights.itemsize if config.precision.mixed else 0)
-
-
-def widened(config: Config) -> int:
-    """What one operation on 16-bit arrays has in 32 bits: what comes in, what it kept, weights or their gradients."""
-    if not config.precision.mixed:
-        return 0
-    samples = config.row.train.micro_batch
-    return FLOAT_BYTES * max(
-        max(samples * (layer.inputs + layer.outputs) + layer.count, 2 * samples * layer.outputs)
-        for layer in config.model.layers
-    )
 
 
 def pending(config: Config) -> int:
@@ -195,7 +183,7 @@ def message_lengths(config: Config) -> tuple[set[int], set[int]]:
     sizes = reduced | {summed_bytes(config)} | ({weights} if stage.publishes else set())
 
     norms = NORM_BYTES * sum(not unit.frozen for unit in config.model.units)
-    loss_and_norms = {EXPONENT_BYTES, FLOAT_BYTES, LIMB_BYTES, norms}
+    loss_and_norms = {EXPONENT_BYTES, config.precision.state.itemsize, LIMB_BYTES, norms}
     step = {length * size for length in trained for size in sizes} | loss_and_norms
     gathered = {length * weights for length in everything} if stage.gathers else set()
     return (step, gathered) if config.row.parallel.prefetch else (step | gathered, set())

@@ -47,7 +47,8 @@ def unit_bytes(config: Config, unit: Unit) -> dict[str, tuple[int, float]]:
     per_element = {"parameters": weights}
     if not unit.frozen:
         wide = FLOAT_BYTES if config.accumulates_in_float32 else 0
-        per_element |= {"gradients": weights + wide, "optimizer": config.precision.state.itemsize * len(config.rule.slots)}
+        state = config.precision.state.itemsize * len(config.rule.slots)
+        per_element |= {"gradients": weights + wide, "optimizer": state}
     found = {}
     for kind, size in per_element.items():
         kept, exact = lengths(unit.count, ranks, sharded=kind in sharded)

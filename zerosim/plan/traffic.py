@@ -76,8 +76,7 @@ def reductions(config: Config, trained: Iterable[Unit]) -> Due:
     """A reduce-scatter of each unit's gradient."""
     if config.addition.collective is not None:
         return walks(trained, config.ranks, config.wire.itemsize)
-    integers = exact.limbs(config.summed)
-    return walks(trained, config.ranks, 2 * exact.EXPONENT_BYTES + integers * exact.LIMB_BYTES, 2 + integers)
+    return walks(trained, config.ranks, exact.sent_bytes(config.summed), exact.messages(config.summed))
 
 
 def summed_bytes(config: Config) -> int:

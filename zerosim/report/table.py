@@ -142,6 +142,15 @@ def peak_unit(outcome: Outcome) -> ByteUnit:
     return common_unit(max(fullest(stage).peak_bytes["total"] for stage in outcome.stages))
 
 
+TESTS = {
+    "accuracy": "test accuracy",
+    "exact sequences": "test sequences without a mistake",
+    "loss": "test loss",
+    "mean squared error": "mean squared test error",
+}
+"""What the terminal calls each measure of a test split."""
+
+
 def show_shared(console: Console, outcome: Outcome) -> None:
     """Once what is the same in all rows; of the rest which rows have which."""
     stages, steps, dataset = outcome.stages, outcome.scenario.train.steps, outcome.experiment.dataset
@@ -149,10 +158,9 @@ def show_shared(console: Console, outcome: Outcome) -> None:
     if steps:
         facts["final loss"] = [f"{float(stage.losses[-1][0]):.4g}" for stage in stages]
     if dataset.x_test is not None:
-        labels = dataset.classes is not None
         tests = [stage.test for stage in stages if stage.test is not None]
-        facts["test accuracy" if labels else "mean squared test error"] = [
-            f"{test:.2%}" if labels else f"{test:.4g}" for test in tests]
+        shares = dataset.measure in ("accuracy", "exact sequences")
+        facts[TESTS[dataset.measure]] = [f"{test:.2%}" if shares else f"{test:.4g}" for test in tests]
     if steps:
         facts["messages a step"] = [messages_per_step(stage, steps) for stage in stages]
     facts["weights SHA-256"] = [short_digest(stage.weights_sha256) for stage in stages]

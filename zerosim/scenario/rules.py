@@ -375,6 +375,10 @@ def maybe_switch_or_integers() -> Any:
     return field(default=None, metadata={"rule": SwitchOr(Array(Integer(0), distinct=True))})
 
 
+def number_or_word(default: float, word: str, *, at_least: float) -> Any:
+    return field(default=default, metadata={"rule": Either(word, Number(at_least))})
+
+
 def groups() -> Any:
     return field(default="layer", metadata={"rule": Groups()})
 

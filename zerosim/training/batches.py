@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Array
-from zerosim.data import Dataset, sample_order
+from zerosim.autograd.operations.losses import cross_entropy
+from zerosim.data import Dataset, exact_share, sample_order
 from zerosim.reference import MicroBatches
 from zerosim.stages.replica import Batch
 from zerosim.training.config import Config
@@ -25,8 +26,8 @@ class Batches:
         train = self.config.row.train
         order = sample_order(len(self.dataset.x), step - 1, self.config.samples, train.seed)
         chosen = order.reshape(train.micro_batches, train.micro_batch)
-        x, y, dtype = self.dataset.x, self.dataset.y, self.config.precision.weights
-        return [(typed(x[samples], dtype), y[samples]) for samples in chosen[block]]
+        found = map(self.dataset.batch, chosen[block])
+        return [(typed(x, self.config.precision.weights), y) for x, y in found]
 
     def all_ranks(self) -> Iterator[MicroBatches]:
         """All micro-batches of every step."""
@@ -46,13 +47,23 @@ class Batches:
         return [] if x is None else [typed(x, self.config.precision.weights)]
 
     def test(self, outputs: Array) -> float:
-        """How good `outputs` are for the test split: accuracy for labels, else the mean squared error."""
+        """How good `outputs` are for the test split.
+
+        Accuracy for labels, the share of sequences without a mistake for a task, the mean loss for a text, in nats for
+        each token, and else the mean squared error.
+        """
         expected = self.dataset.y_test
         assert expected is not None
         outputs = outputs.astype(self.config.precision.state)
-        if self.dataset.classes is None:
-            return float(np.mean(np.square(outputs - expected)))
-        return float(np.mean(outputs.argmax(axis=1) == expected))
+        match self.dataset.measure:
+            case "exact sequences":
+                return exact_share(outputs.argmax(axis=-1), expected)
+            case "loss":
+                loss, _ = cross_entropy(outputs, expected, len(outputs), empty=np.empty)
+                return float(loss[0])
+            case "accuracy":
+                return float(np.mean(outputs.argmax(axis=1) == expected))
+        return float(np.mean(np.square(outputs - expected)))
 
 
 def typed(x: Array, dtype: npt.DTypeLike) -> Array:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from zerosim.data import Dataset
+from zerosim.models import transformer
 from zerosim.models.units import Task
 from zerosim.scenario import Scenario
 from zerosim.stages import STAGES
@@ -23,15 +24,38 @@ def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
 
     Raises `ScenarioError` when a test accuracy is wanted of data that cannot give one, or a unit is frozen in part.
     """
-    if scenario.check.test_accuracy and (dataset.x_test is None or dataset.classes is None):
-        raise scenario.origin.error(
-            "check.test_accuracy needs integer labels and a test split, x_test and y_test, in data.source",
-            ("check", "test_accuracy"),
-        )
+    check_claims(scenario, dataset)
+    check_model(scenario, dataset)
     names = scenario.names({key: stage.title for key, stage in STAGES.items()})
-    task = Task(dataset.inputs, dataset.outputs, dataset.loss)
+    task = Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")
     rows = tuple(
         configured(replace(row, name=name), task)
         for name, row in zip(names, scenario.rows, strict=True)
     )
     return Experiment(scenario, dataset, rows)
+
+
+def check_claims(scenario: Scenario, dataset: Dataset) -> None:
+    """Refuse claims of a test split that there is not, or that is measured otherwise."""
+    measure = None if dataset.x_test is None else dataset.measure
+    if scenario.check.test_accuracy and measure not in ("accuracy", "exact sequences"):
+        raise scenario.origin.error(
+            "check.test_accuracy needs integer labels and a test split, x_test and y_test, in data.source",
+            ("check", "test_accuracy"),
+        )
+    if scenario.check.test_loss and measure != "loss":
+        raise scenario.origin.error(
+            "check.test_loss is for a text, whose next token a transformer predicts; leave it out, or set data.source "
+            "to \"text\"", ("check", "test_loss"),
+        )
+
+
+def check_model(scenario: Scenario, dataset: Dataset) -> None:
+    """Refuse a model whose sizes do not go together, or that has fewer tokens than its data."""
+    model = scenario.model
+    if model.kind != "transformer":
+        return
+    problem = transformer.problem(transformer.shape_of(model, dataset.inputs, dataset.outputs))
+    if problem is not None:
+        key, words = problem
+        raise scenario.origin.error(f"model.{key}: {words}", ("model", key), ("model", "width"))

@@ -84,8 +84,9 @@ def judged_memory(config: Config, figures: MemoryFigures) -> RankMemory:
 
 def reached(config: Config, figures: MemoryFigures, kind: Kind) -> bool:
     """Whether the bound is what must be alive at the peak: not where it is only a bound, or a matter of timing."""
-    ahead = config.row.parallel.prefetch and figures.copies_messages
-    return config.steps > 0 and kind in MODEL_STATES and not ahead
+    ahead = config.row.parallel.prefetch and figures.copies_messages and kind in MODEL_STATES
+    copies = kind == "buffers" and figures.copies_messages
+    return config.steps > 0 and not ahead and not copies
 
 
 def unsteady(config: Config, figures: MemoryFigures) -> list[str]:

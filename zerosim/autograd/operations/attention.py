@@ -1,6 +1,7 @@
 """Attention, from tokens to the tokens before them, and what goes with it.
 
-    B, T     samples and tokens of each             H, K    heads of queries, and of keys and values; H is a multiple of K
+    B, T     samples and tokens of each
+    H, K     heads of queries, and of keys and values; H is a multiple of K
     q, k, v  queries, keys and values: (B, T, H·s), (B, T, K·s), (B, T, K·s), for heads of s numbers
 """
 
@@ -50,7 +51,7 @@ def causal_attention_backward(
     upstream vᵀ. The heads of queries that share a key add up, first to last.
     """
     attend_backward(
-        upstream, q, k, v, saved, *(into.get(name) for name in "qkv"), empty, heads, key_value_heads
+        upstream, q, k, v, saved, into.get("q"), into.get("k"), into.get("v"), empty, heads, key_value_heads
     )
 
 

@@ -43,4 +43,6 @@ def dropout_shape(x: Shape, *, probability: float) -> Shape:
     return x
 
 
-dropout = Operation(dropout_forward, dropout_backward, dropout_shape, {"x": ()}, over="x", over_upstream="x", draws=True)
+dropout = Operation(
+    dropout_forward, dropout_backward, dropout_shape, {"x": ()}, over="x", over_upstream="x", draws=True
+)

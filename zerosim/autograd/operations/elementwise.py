@@ -36,8 +36,10 @@ def multiply_backward(
 ) -> None:
     """∂L/∂x = upstream · other;  ∂L/∂other = upstream · x."""
     if "x" in into:
+        assert other is not None
         np.multiply(upstream, other, out=into["x"])
     if "other" in into:
+        assert x is not None
         np.multiply(upstream, x, out=into["other"])
 
 

@@ -29,6 +29,7 @@ def linear_backward(
     if "bias" in into:
         np.sum(rows(upstream), axis=0, out=into["bias"])
     if "x" in into:
+        assert weight is not None
         np.matmul(rows(upstream), weight, out=rows(into["x"]))
 
 

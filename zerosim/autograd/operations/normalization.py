@@ -59,7 +59,7 @@ def standardized(x: Array, out: Array, empty: Empty) -> Array:
 
 def scaled(x: Array, out: Array, empty: Empty) -> Array:
     """x / √(mean x² + ε) into `out`; the reciprocal of that root, of each row."""
-    scale = np.mean(np.square(x, out=empty(x.shape, x.dtype)), axis=-1, keepdims=True)
+    scale: Array = np.mean(np.square(x, out=empty(x.shape, x.dtype)), axis=-1, keepdims=True)
     scale += EPSILON
     np.sqrt(scale, out=scale)
     np.divide(1.0, scale, out=scale)
@@ -78,6 +78,7 @@ def normalized_gradients(
         np.sum(rows(work), axis=0, out=into["weight"])
     if "x" not in into:
         return
+    assert weight is not None
     g = np.multiply(upstream, weight, out=into["x"])
     np.multiply(g, x_hat, out=work)
     x_hat *= np.mean(work, axis=-1, keepdims=True)

@@ -1,0 +1,76 @@
+"""What one pass forward and backward has alive beside model states: a tape's own steps, on shapes alone.
+
+All stages have the same: the micro-batches that go together, and of each what backward needs. Nothing is computed and
+no memory is taken, so this can be asked of any model; operations count their own work as they would with numbers.
+"""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zerosim.allocation import Allocator, Kind
+from zerosim.autograd.tape import Tape, Total
+from zerosim.instruments.memory import Ledger
+from zerosim.instruments.observed import ObservedAllocator
+from zerosim.payloads.extents import Extent
+from zerosim.training.config import Config
+
+
+@cache
+def pass_peaks(config: Config) -> dict[Kind, int]:
+    """The most bytes of activations, and of what operations have as buffers, that are alive within a pass.
+
+    >>> from zerosim.models.units import Task
+    >>> from zerosim.scenario.schema import Scenario
+    >>> from zerosim.training.config import configured
+    >>> row, *_ = Scenario().rows                                # 64-64-64-10, 16 samples at a time
+    >>> pass_peaks(configured(row, Task(64, 10, "cross_entropy")))["activations"]
+    13952
+    """
+    ledger = Ledger()
+    run_pass(config, ObservedAllocator(extent, ledger))
+    return {"activations": ledger.peak["activations"], "buffers": ledger.peak["buffers"]}
+
+
+def run_pass(config: Config, allocate: Allocator) -> Tape:
+    """Forward, the loss, and backward of as many micro-batches as go together; the tape that has run them."""
+    model = config.model
+    weights: dict[Any, Any] = {unit: Extent(unit.count, config.precision.weights) for unit in model.units}
+    tape = Tape(allocate, not_added, model.lowest_trained, nothing_drawn, config.recomputed)
+    inputs, targets = batch(config)
+    activations = [inputs] * config.at_once
+    for unit in model.forward_units:
+        activations = tape.forward(unit, weights[unit], activations)
+    _, upstreams = tape.loss(model.loss, activations, [targets] * config.at_once, config.samples)
+    for unit in model.backward_units:
+        tape.recompute(unit, weights[unit])
+        upstreams, _ = tape.backward(unit, weights[unit], upstreams)
+    return tape
+
+
+def batch(config: Config) -> tuple[Any, Any]:
+    """A micro-batch's inputs and targets: tokens and labels are small enough to be there."""
+    samples, task = config.row.train.micro_batch, config.model.task
+    shape = (samples, task.inputs)
+    if task.tokens:
+        return np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    targets: Any = np.zeros(samples, np.int64)
+    if task.loss == "mean_squared_error":
+        targets = Extent((samples, task.outputs), np.float32)
+    return Extent(shape, config.precision.weights), targets
+
+
+def extent(shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str) -> Any:
+    """As `allocate`, without memory."""
+    return Extent(shape, dtype)
+
+
+def not_added(total: Total, contribution: Any) -> Total:
+    """The contribution: what is added to it is a gradient."""
+    return contribution
+
+
+def nothing_drawn(*_: Any) -> None:
+    """Numbers that do not exist are not random either."""
