@@ -151,7 +151,7 @@ def problem(s: Shape) -> tuple[str, str] | None:
     if s.family == "llama" and s.head_size % 2:
         return "heads", f"rotary positions turn pairs of numbers, and a head has {s.head_size}; give it an even number"
     if s.family == "gpt2" and s.key_value_heads != s.heads:
-        return "key_value_heads", f'a GPT-2 has {s.heads}, as many as heads; leave it out, or set architecture to "llama"'
+        return "key_value_heads", 'a GPT-2 has as many as heads; leave it out, or set architecture to "llama"'
     return None
 
 

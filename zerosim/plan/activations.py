@@ -50,6 +50,12 @@ def run_pass(config: Config, allocate: Allocator) -> Tape:
     return tape
 
 
+def operations(config: Config) -> dict[str, int]:
+    """Floating-point operations of matrix products on a rank in all steps: forward, backward and recomputation."""
+    in_a_pass = run_pass(config, extent).operations
+    return {what: in_a_pass[what] * config.passes * config.steps for what in ("forward", "backward", "recomputation")}
+
+
 def batch(config: Config) -> tuple[Any, Any]:
     """A micro-batch's inputs and targets: tokens and labels are small enough to be there."""
     samples, task = config.row.train.micro_batch, config.model.task

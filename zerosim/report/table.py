@@ -3,6 +3,7 @@
 Everything fits into 80 columns, reads without colour, and explains itself; a narrower terminal gets fewer columns.
 """
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -142,6 +143,12 @@ def peak_unit(outcome: Outcome) -> ByteUnit:
     return common_unit(max(fullest(stage).peak_bytes["total"] for stage in outcome.stages))
 
 
+def recomputed(stage: TrainedRow) -> float:
+    """Matrix products with what is computed again, over those of forward and backward."""
+    found = {what: sum(each[what] for each in stage.operations) for what in stage.formula_operations}
+    return sum(found.values()) / max(found["forward"] + found["backward"], 1)
+
+
 TESTS = {
     "accuracy": "test accuracy",
     "exact sequences": "test sequences without a mistake",
@@ -161,6 +168,10 @@ def show_shared(console: Console, outcome: Outcome) -> None:
         tests = [stage.test for stage in stages if stage.test is not None]
         shares = dataset.measure in ("accuracy", "exact sequences")
         facts[TESTS[dataset.measure]] = [f"{test:.2%}" if shares else f"{test:.4g}" for test in tests]
+    if all(stage.sample for stage in stages):
+        facts["says"] = [json.dumps(stage.sample, ensure_ascii=False) for stage in stages]
+    if any(sum(each["recomputation"] for each in stage.operations) for stage in stages):
+        facts["floating-point operations"] = [f"×{recomputed(stage):.3g}" for stage in stages]
     if steps:
         facts["messages a step"] = [messages_per_step(stage, steps) for stage in stages]
     facts["weights SHA-256"] = [short_digest(stage.weights_sha256) for stage in stages]

@@ -15,8 +15,8 @@ class Claims:
     messages: int | None = None
     does_not_fit: bool = False
     test_accuracy: float = 0.0
-    test_loss: float | str = 0.0
-    """What it must be below, or "bigram"; 0 where nothing is said."""
+    test_loss: float = 0.0
+    """What it must be below; 0 where nothing is said."""
     reference: bool = True
     """That it computes what one process does, which is then trained."""
 

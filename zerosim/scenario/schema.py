@@ -180,7 +180,7 @@ class Check:
     test_accuracy: float = number(0.0, at_least=0, below=1)
     """Of a task's sequences, the share without a mistake."""
     test_loss: float | str = number_or_word(0.0, "bigram", at_least=0)
-    """What a text's test loss must be below, in nats a token; or what a bigram model reaches. 0: no claim."""
+    """What a text's test loss must be below, in nats a token, or whose, which the data then say. 0: no claim."""
     same_bits_on: tuple[int, ...] = integers((), at_least=1)
     """Other numbers of ranks, to train on as well: the weights must come out the same."""
     does_not_fit: tuple[str, ...] = subset(STAGE_KEYS)
@@ -364,7 +364,7 @@ class Scenario:
             messages=self.check.messages[number] if self.check.messages else None,
             does_not_fit=stage in self.check.does_not_fit,
             test_accuracy=self.check.test_accuracy,
-            test_loss=self.check.test_loss,
+            test_loss=self.check.test_loss if isinstance(self.check.test_loss, float) else 0.0,
             reference=self.check.reference,
         )
         return Row(

@@ -1,4 +1,4 @@
-"""After a row has been trained: its model brought to rank 0, unit by unit, to be digested, tested and kept."""
+"""After a row has been trained: its model brought to rank 0, unit by unit, to be digested, tested, heard and kept."""
 
 import hashlib
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from zerosim.numerics.digests import little_endian
 from zerosim.sharding import Layout, full, split
 from zerosim.stages.replica import Replica
 from zerosim.training.batches import Batches
+from zerosim.training.sampling import continued
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Final:
     weights_sha256: str
     optimizer_sha256: str
     test: float | None
+    sample: str | None
     weights: dict[Unit, Array] | None
 
 
@@ -31,11 +33,12 @@ def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_we
     weights_digest, optimizer_digest = hashlib.sha256(), hashlib.sha256()
     kept: dict[Unit, Array] = {}
     outputs = batches.test_inputs() if comm.rank == 0 else []
+    speaks = bool(outputs) and batches.dataset.kind == "tokens" and config.steps > 0
     tape = Tape(lowest=len(config.model.layers))
     for unit, visit in config.model.visits:
         weights = whole(comm, unit, state.weights[unit], state.layouts.of(unit, "parameters"))
         outputs = tape.forward(unit, weights, outputs)
-        if keep_weights:
+        if keep_weights or speaks:
             kept[unit] = weights.copy()
         layout = state.layouts.of(unit, "optimizer")
         slots = [whole(comm, unit, buffer, layout) for buffer in state.optimizer.get(unit, {}).values()]
@@ -47,6 +50,7 @@ def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_we
         weights_digest.hexdigest(),
         optimizer_digest.hexdigest(),
         batches.test(outputs[0]) if outputs else None,
+        continued(config.model, kept, batches.dataset, config.row.train.seed) if speaks else None,
         kept if keep_weights else None,
     )
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from zerosim.data import Dataset
+from zerosim.data import Dataset, bigram_loss
 from zerosim.models import transformer
 from zerosim.models.units import Task
 from zerosim.scenario import Scenario
@@ -28,8 +28,10 @@ def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
     check_model(scenario, dataset)
     names = scenario.names({key: stage.title for key, stage in STAGES.items()})
     task = Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")
+    claimed = scenario.check.test_loss
+    bar = bigram_loss(dataset) if isinstance(claimed, str) else claimed
     rows = tuple(
-        configured(replace(row, name=name), task)
+        configured(replace(row, name=name, claims=replace(row.claims, test_loss=bar)), task)
         for name, row in zip(names, scenario.rows, strict=True)
     )
     return Experiment(scenario, dataset, rows)

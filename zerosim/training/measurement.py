@@ -59,7 +59,11 @@ class Measurement:
     weights_sha256: str = ""
     optimizer_sha256: str = ""
     test: float | None = None
-    """Accuracy on the test split, or its mean squared error; None without a test split."""
+    """How good it is on the test split, as the data set measures it; None without a test split."""
+    sample: str | None = None
+    """A line of what a language model says."""
+    operations: list[dict[str, int]] = field(default_factory=list)
+    """On each rank, in all steps: floating-point operations of matrix products, in forward, backward, recomputation."""
     traffic: list[TrafficCounts] = field(default_factory=list)
     memory: list[MemoryFigures] = field(default_factory=list)
     updates: int = 0

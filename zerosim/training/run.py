@@ -139,7 +139,7 @@ def train(
     held = None if checker else holdings(comm, mine, config.sums_everywhere)
     misfits = gather_objects(comm, checker.misfit if checker else None) or []
     evidence = first_of(gather_objects(comm, checker.evidence if checker else None))
-    measured = gather_objects(comm, (counts(comm.rank, traffic), memory))
+    measured = gather_objects(comm, (counts(comm.rank, traffic), memory, operations(mine)))
     final = collected(comm, run.batches(config), mine, keep_weights=run.keep_weights)
     if measured is None:
         return None
@@ -157,8 +157,10 @@ def train(
         weights_sha256=final.weights_sha256,
         optimizer_sha256=final.optimizer_sha256,
         test=final.test,
-        traffic=[traffic for traffic, _ in measured],
-        memory=[memory for _, memory in measured],
+        sample=final.sample,
+        operations=[found for *_, found in measured],
+        traffic=[traffic for traffic, *_ in measured],
+        memory=[memory for _, memory, _ in measured],
         updates=mine.state.updates,
         seconds=steps.seconds,
         weights=final.weights,
@@ -255,6 +257,11 @@ class Steps:
             curve=[(at - self.began_ns, {str(kind): held for kind, held in now.items()}) for at, now in ledger.curve],
             copies_messages=self.run.world.copies_messages,
         )
+
+
+def operations(mine: Replica) -> dict[str, int]:
+    """What this rank's tape has counted."""
+    return {what: mine.tape.operations[what] for what in ("forward", "backward", "recomputation")}
 
 
 def as_it_is(loss: Array) -> Array:

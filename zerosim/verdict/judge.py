@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from zerosim.allocation import Kind
+from zerosim.plan.activations import operations
 from zerosim.plan.memory import MODEL_STATES
 from zerosim.plan.peaks import message_copies, peak_bounds, would_fit
 from zerosim.plan.resting import resting_bytes, unit_bytes
@@ -30,6 +31,9 @@ def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
         weights_sha256=measured.weights_sha256,
         optimizer_sha256=measured.optimizer_sha256,
         test=measured.test,
+        sample=measured.sample,
+        operations=measured.operations,
+        formula_operations=operations(config),
         traffic=[judged_traffic(config, counts, measured.updates) for counts in measured.traffic],
         memory=[judged_memory(config, figures) for figures in measured.memory],
         volume=volume(config),

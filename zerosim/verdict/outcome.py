@@ -130,7 +130,13 @@ class TrainedRow:
     weights_sha256: str
     optimizer_sha256: str
     test: float | None
-    """Accuracy on the test split, or its mean squared error; None without a test split."""
+    """How good it is on the test split, as the data set measures it; None without a test split."""
+    sample: str | None
+    """A line of what a language model says."""
+    operations: list[dict[str, int]]
+    """On each rank, in all steps: floating-point operations of matrix products, in forward, backward, recomputation."""
+    formula_operations: dict[str, int]
+    """What each of these must be."""
     traffic: list[RankTraffic]
     memory: list[RankMemory]
     volume: float
@@ -260,6 +266,7 @@ def faults(stage: TrainedRow) -> list[str]:
          f"counts {stage.updates} updates in {stage.config.steps} steps, of which none may be skipped"),
         (stage.disagreement, stage.disagreement or ""),
         (not all(rank.holds for rank in stage.traffic), miscounted(stage)),
+        (any(each != stage.formula_operations for each in stage.operations), miscalculated(stage)),
         (stepped and not all(rank.rests for rank in stage.memory), f"bytes kept are not the formula's{who(stage)}"),
         (stepped and not all(rank.peaks for rank in stage.memory), mismeasured(stage)),
     ]
@@ -272,6 +279,8 @@ def broken_claims(stage: TrainedRow) -> list[str]:
     found = []
     if claims.test_accuracy and stage.test is not None and stage.test < claims.test_accuracy:
         found.append(f"test accuracy is {percent(stage.test)}, below {percent(claims.test_accuracy)}")
+    if claims.test_loss and stage.test is not None and not stage.test < claims.test_loss:
+        found.append(f"test loss is {stage.test:.6g}, not below {claims.test_loss:.6g}")
     if claims.volume is not None and round(stage.volume, 6) != round(claims.volume, 6):
         found.append(f"sends {stage.volume:.4g} P (N−1)/N, not {claims.volume:.4g}")
     sent = stage.messages_in_a_step(steps)
@@ -305,6 +314,15 @@ def who(stage: TrainedRow) -> str:
 def miscounted(stage: TrainedRow) -> str:
     """What the first rank sent or received otherwise."""
     return next((rank.fault for rank in stage.traffic if rank.fault), "")
+
+
+def miscalculated(stage: TrainedRow) -> str:
+    """Which rank first multiplied more or less than the model's operations are."""
+    due = stage.formula_operations
+    rank, found = next((pair for pair in enumerate(stage.operations) if pair[1] != due), (0, due))
+    what = next((each for each in due if found.get(each, 0) != due[each]), "forward")
+    return (f"floating-point operations of {what} are not the model's: {found.get(what, 0):,} of rank {rank}, where "
+            f"{due[what]:,} are due")
 
 
 def differing(stage: TrainedRow) -> str:
