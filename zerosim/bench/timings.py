@@ -1,6 +1,7 @@
 """Benchmarks: ratios within one run, because absolute times say more about the machine than about the program.
 
-`step` and `ledger`: 2 ranks train a 784-1024-1024-1024-10 MLP with AdamW at a global batch of 256, in rounds.
+`step` and `ledger`: 2 ranks train with AdamW, in rounds: a 784-1024-1024-1024-10 MLP at a global batch of 256, or a
+transformer in GPT-2's shape, of 4 blocks, width 256 and 8 heads, on 16 sequences of 128 tokens.
 
     step      a round times one process that takes the whole batch alone (rank 0, while the other waits), then one step
               of each stage by both ranks; the ratio is a stage's time against half of what the one process needed:
@@ -42,8 +43,6 @@ from zerosim.worlds.local import spawn
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 RANKS = 2
-BATCH = 256
-WIDTHS = (784, 1024, 1024, 1024, 10)
 WARM_UP = 2
 CHUNK = 1 << 20
 
@@ -110,11 +109,38 @@ def middle_and_range(ratios: Sequence[float]) -> dict[str, Any]:
     return {"ratio": statistics.median(ratios), "ratio_range": [min(ratios), max(ratios)]}
 
 
-def time_steps(comm: Communicator, rounds: int) -> list[Timing] | None:
+@dataclass(frozen=True)
+class Workload:
+    """What is trained: a model, the samples in the batch of all ranks, and how many numbers or tokens each has."""
+
+    model: Model
+    batch: int
+    inputs: int
+    outputs: int
+
+    def dataset(self) -> Dataset:
+        """Random pixels and classes, or random tokens."""
+        random = np.random.default_rng(0)
+        if self.model.kind == "transformer":
+            tokens = random.integers(0, self.outputs, (self.batch, self.inputs + 1))
+            return Dataset(tokens[:, :-1], tokens[:, 1:], None, None, self.outputs)
+        x = random.random((self.batch, self.inputs), np.float32)
+        return Dataset(x, random.integers(0, self.outputs, self.batch), None, None, self.outputs)
+
+
+WORKLOADS = {
+    "mlp": Workload(Model(hidden=(1024, 1024, 1024)), batch=256, inputs=784, outputs=10),
+    "transformer": Workload(
+        Model(kind="transformer", layers=4, width=256, heads=8), batch=16, inputs=128, outputs=65
+    ),
+}
+
+
+def time_steps(comm: Communicator, rounds: int, workload: Workload) -> list[Timing] | None:
     """The timings of every stage on rank 0, None on the other rank."""
     with threadpool_limits(1):
-        alone = steps(plain(FirstRanks(comm, 1), "ddp")) if comm.rank == 0 else None
-        together = {name: steps(plain(comm, name)) for name in STAGES}
+        alone = steps(plain(FirstRanks(comm, 1), "ddp", workload)) if comm.rank == 0 else None
+        together = {name: steps(plain(comm, name, workload)) for name in STAGES}
         alone_seconds: list[float] = []
         seconds: dict[str, list[float]] = {name: [] for name in STAGES}
         for _ in range(WARM_UP + rounds):
@@ -129,12 +155,12 @@ def time_steps(comm: Communicator, rounds: int) -> list[Timing] | None:
     ]
 
 
-def time_ledgers(comm: Communicator, rounds: int) -> list[Overhead] | None:
+def time_ledgers(comm: Communicator, rounds: int, workload: Workload) -> list[Overhead] | None:
     """What counting costs every stage, on rank 0; None on the other rank. Who goes first changes with the round."""
     found = []
     with threadpool_limits(1):
         for name in STAGES:
-            pair = [(steps(make(comm, name)), list[float]()) for make in (counted, plain)]
+            pair = [(steps(make(comm, name, workload)), list[float]()) for make in (counted, plain)]
             for number in range(WARM_UP + rounds):
                 for step, seconds in pair[:: 1 if number % 2 else -1]:
                     seconds.append(slower(comm, step))
@@ -180,15 +206,15 @@ def seconds_of(task: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def plain(comm: Communicator, stage: str) -> tuple[Batches, Replica]:
+def plain(comm: Communicator, stage: str, workload: Workload) -> tuple[Batches, Replica]:
     """A rank that nobody observes."""
-    batches = batches_of(comm.size, stage)
+    batches = batches_of(comm.size, stage, workload)
     return batches, replace(replica(batches.config, Observed(comm), allocate), comm=comm)
 
 
-def counted(comm: Communicator, stage: str) -> tuple[Batches, Replica]:
+def counted(comm: Communicator, stage: str, workload: Workload) -> tuple[Batches, Replica]:
     """A rank as in a run, with both ledgers."""
-    batches = batches_of(comm.size, stage)
+    batches = batches_of(comm.size, stage, workload)
     return batches, replica(batches.config, Observed(comm, Traffic()), ObservedAllocator(allocate, Ledger()))
 
 
@@ -202,16 +228,13 @@ def steps(trained: tuple[Batches, Replica]) -> Iterator[None]:
         yield
 
 
-def batches_of(ranks: int, stage: str) -> Batches:
-    """The whole batch in as many micro-batches as there are ranks; of random pixels."""
-    random = np.random.default_rng(0)
-    x = random.random((BATCH, WIDTHS[0]), np.float32)
-    y = random.integers(0, WIDTHS[-1], BATCH)
+def batches_of(ranks: int, stage: str, workload: Workload) -> Batches:
+    """The whole batch in as many micro-batches as there are ranks."""
     scenario = Scenario(
         world=World(ranks),
-        model=Model(hidden=WIDTHS[1:-1]),
-        train=Train(steps=1, micro_batch=BATCH // ranks, micro_batches=ranks, optimizer="adamw"),
+        model=workload.model,
+        train=Train(steps=1, micro_batch=workload.batch // ranks, micro_batches=ranks, optimizer="adamw"),
         parallel=Parallel(stages=(stage,)),
     )
-    experiment = prepare(scenario, Dataset(x, y, None, None, WIDTHS[-1]))
+    experiment = prepare(scenario, workload.dataset())
     return Batches(experiment.rows[0], experiment.dataset)

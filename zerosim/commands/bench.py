@@ -6,7 +6,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
-from zerosim.bench.timings import RANKS, Duration, Overhead, Timing, time_ledgers, time_steps, time_worlds
+from zerosim.bench.timings import (
+    RANKS,
+    WORKLOADS,
+    Duration,
+    Overhead,
+    Timing,
+    Workload,
+    time_ledgers,
+    time_steps,
+    time_worlds,
+)
 from zerosim.comm import Communicator
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json
@@ -21,7 +31,7 @@ SUBJECTS = {
     "worlds": "what the local world needs for many ranks, a large proof, many examples",
 }
 
-Measure = Callable[[Communicator, int], Sequence[Timing | Overhead] | None]
+Measure = Callable[[Communicator, int, Workload], Sequence[Timing | Overhead] | None]
 SHOW: dict[str, Callable[..., None]] = {"step": show_timings, "ledger": show_overheads, "worlds": show_durations}
 
 
@@ -32,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rounds", type=whole_number(1, 1000), default=15, metavar="N",
         help="measured rounds, after 2 to warm up; default 15")
+    parser.add_argument("--model", choices=WORKLOADS, default="mlp", help="what is trained; default mlp")
     parser.add_argument("--json", metavar="FILE", help="write the figures; - is standard output")
 
 
@@ -48,7 +59,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise UsageError(f"bench {arguments.what} measures {RANKS} ranks and the launcher started {launched()}: "
                          f"run it with mpirun -n {RANKS}, or without")
     measure: Measure = {"step": time_steps, "ledger": time_ledgers}[arguments.what]
-    (measured,) = MpiWorld(connect()).run(lambda comm: measure(comm, arguments.rounds))
+    (measured,) = MpiWorld(connect()).run(lambda comm: measure(comm, arguments.rounds, WORKLOADS[arguments.model]))
     return report(arguments, measured)
 
 
@@ -67,7 +78,8 @@ def start_ranks(what: str) -> int:
 def report(arguments: argparse.Namespace, measured: Sequence[Timing | Overhead | Duration] | None) -> int:
     """Show and write what rank 0 has measured."""
     if measured is not None:
-        SHOW[arguments.what](standard_output(arguments), measured)
+        heading = [WORKLOADS[arguments.model]] if arguments.what != "worlds" else []
+        SHOW[arguments.what](standard_output(arguments), measured, *heading)
         if arguments.json:
             rows = "tasks" if arguments.what == "worlds" else "stages"
             write_json(arguments.json, {"schema": "zerosim.bench/1", rows: [each.document() for each in measured]})

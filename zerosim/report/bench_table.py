@@ -6,17 +6,25 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from zerosim.bench.timings import BATCH, RANKS, WIDTHS, Duration, Overhead, Timing
+from zerosim.bench.timings import RANKS, Duration, Overhead, Timing, Workload
 from zerosim.stages import STAGES
 
-TRAINED = f"{'-'.join(map(str, WIDTHS))} MLP, AdamW, batch {BATCH}"
+
+def trained(workload: Workload) -> str:
+    """What is trained, in words."""
+    model = workload.model
+    if model.kind == "transformer":
+        return (f"{model.layers}-block transformer, width {model.width}, AdamW, {workload.batch} sequences of "
+                f"{workload.inputs} tokens")
+    widths = (workload.inputs, *model.hidden, workload.outputs)
+    return f"{'-'.join(map(str, widths))} MLP, AdamW, batch {workload.batch}"
 
 
-def show_timings(console: Console, timings: Sequence[Timing]) -> None:
+def show_timings(console: Console, timings: Sequence[Timing], workload: Workload) -> None:
     """A row a stage: its step, and its ratio to half of what one process needs."""
     alone = timings[0].document()["alone_seconds"]
     console.print(
-        f"{TRAINED}: one process {1e3 * alone:.1f} ms, divided by {RANKS} = {1e3 * alone / RANKS:.1f} ms",
+        f"{trained(workload)}: one process {1e3 * alone:.1f} ms, divided by {RANKS} = {1e3 * alone / RANKS:.1f} ms",
     )
     table = columns("stage", "ms per step", "ratio", "range of ratios")
     for timing in timings:
@@ -25,9 +33,9 @@ def show_timings(console: Console, timings: Sequence[Timing]) -> None:
     console.print(table)
 
 
-def show_overheads(console: Console, overheads: Sequence[Overhead]) -> None:
+def show_overheads(console: Console, overheads: Sequence[Overhead], workload: Workload) -> None:
     """A row a stage: its step as it is in a run, and without the ledgers."""
-    console.print(f"{TRAINED}: a step with its bytes counted, and without")
+    console.print(f"{trained(workload)}: a step with its bytes counted, and without")
     table = columns("stage", "ms counted", "ms without", "ratio", "range of ratios")
     for overhead in overheads:
         figures = overhead.document()
