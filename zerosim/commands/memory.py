@@ -9,11 +9,17 @@ from typing import Any
 
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json
+from zerosim.errors import ScenarioError
+from zerosim.models.transformer import problem, shape_of
 from zerosim.optim.optimizers import OPTIMIZERS
+from zerosim.plan.blocks import transformer
 from zerosim.plan.estimate import Estimate, by_deepspeed, by_paper
 from zerosim.plan.memory import PRECISIONS, ModelStates, optimizer_bytes, per_parameter
 from zerosim.plan.published import TABLES
-from zerosim.report.memory_table import show_estimate, show_published
+from zerosim.report.memory_table import show_activations, show_estimate, show_published
+from zerosim.scenario.origin import Origin
+from zerosim.scenario.rules import section_values
+from zerosim.scenario.schema import Model
 
 SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 MOST_PARAMETERS = 10**15
@@ -32,10 +38,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--parameters", type=parameter_count, metavar="COUNT",
         help="parameters of the model: 7500000000, 7.5e9, 7.5B or 350M")
     asked.add_argument(
+        "--model", type=transformer_shape, metavar="SHAPE",
+        help="a transformer's keys of [model]: layers=32,width=4096,heads=32,vocabulary=32000,sequence=4096,...; with "
+        "activations")
+    asked.add_argument(
         "--table", choices=["figure1", *TABLES],
         help="a published table, from the formulas: of the ZeRO paper, or 8b of the playbook")
     parser.add_argument(
         "--ranks", type=whole_number(1, MOST_RANKS), metavar="N", help="data-parallel ranks")
+    parser.add_argument(
+        "--micro-batch", type=whole_number(1, 10**6), default=1, metavar="B",
+        help="sequences of --model that go forward together; default %(default)s")
     parser.add_argument(
         "--precision", choices=PRECISIONS, default="mixed",
         help="mixed: 2 bytes a weight, 2 a gradient, fp32 master weights; default %(default)s")
@@ -63,6 +76,9 @@ def main(args: argparse.Namespace) -> int:
     refuse_contradictions(args)
     check_writable(args)
     console = standard_output(args)
+    activations = None
+    if args.model is not None:
+        args.parameters, activations = transformer(args.model, args.micro_batch)
     if args.table in TABLES:
         table = TABLES[args.table]()
         show_published(console, table)
@@ -71,6 +87,9 @@ def main(args: argparse.Namespace) -> int:
         estimate = estimated(args)
         show_estimate(console, estimate)
         figures = document(estimate)
+        if activations is not None:
+            show_activations(console, activations)
+            figures["activations"] = asdict(activations)
     if args.json is not None:
         write_json(args.json, {"schema": "zerosim.memory/1", **figures})
     return 0
@@ -83,14 +102,17 @@ def refuse_contradictions(args: argparse.Namespace) -> None:
                f"--table {args.table} is as it was published; give --parameters instead of it")
         return
     if args.ranks is None:
-        args.memory_parser.error("--parameters needs --ranks, the number of data-parallel ranks")
+        given = "--parameters" if args.model is None else "--model"
+        args.memory_parser.error(f"{given} needs --ranks, the number of data-parallel ranks")
+    if args.model is None:
+        refuse(args, ("micro_batch",), "only a --model has activations")
     if args.estimator == "deepspeed":
         refuse(args, MIXED_ADAM, "--estimator deepspeed is for mixed precision and adam alone")
     else:
         refuse(args, ("largest_layer",), "only --estimator deepspeed counts it")
     if args.precision == "fp32":
         refuse(args, ("fp32_accumulation",), "with --precision fp32 gradients are in fp32 already")
-    if args.largest_layer is not None and args.largest_layer > args.parameters:
+    if args.largest_layer is not None and args.parameters is not None and args.largest_layer > args.parameters:
         args.memory_parser.error(
             f"--largest-layer is {args.largest_layer} of {args.parameters} parameters; "
             "give at most --parameters")
@@ -148,6 +170,40 @@ def document(estimate: Estimate) -> dict[str, Any]:
 def number(exact: Fraction) -> int | float:
     """An int where `exact` is whole."""
     return exact.numerator if exact.denominator == 1 else float(exact)
+
+
+def transformer_shape(text: str) -> Model:
+    """A transformer as `--model` gives it, with the keys and the bounds of a scenario's [model].
+
+    >>> transformer_shape("layers=12,width=768,heads=12,vocabulary=50257,sequence=1024").layers
+    12
+    """
+    try:
+        values = dict(key_and_value(pair) for pair in text.split(","))
+        read = section_values(Model, {"vocabulary": 0, "sequence": 0, **values}, ("model",), Origin("--model"))
+    except ScenarioError as error:
+        _, _, said = str(error).partition(f"{error.line}:{error.column}: ")
+        raise argparse.ArgumentTypeError(said) from None
+    model = Model(**{**read, "kind": "transformer"})
+    wrong = problem(shape_of(model, model.sequence, model.vocabulary))
+    if min(model.vocabulary, model.sequence) == 0:
+        raise argparse.ArgumentTypeError("give it a vocabulary and a sequence, as there are no data to ask")
+    if wrong is not None:
+        raise argparse.ArgumentTypeError(f"{wrong[0]}: {wrong[1]}")
+    return model
+
+
+def key_and_value(pair: str) -> tuple[str, object]:
+    """
+    >>> key_and_value("width=768"), key_and_value("architecture=llama")
+    (('width', 768), ('architecture', 'llama'))
+    """
+    key, equals, value = (each.strip() for each in pair.partition("="))
+    if not equals:
+        raise argparse.ArgumentTypeError(f"found {pair!r}; give key=value pairs, with commas between them")
+    if value in ("true", "false"):
+        return key, value == "true"
+    return key, int(value) if re.fullmatch(r"\d{1,18}", value, re.A) else value
 
 
 def parameter_count(text: str) -> int:

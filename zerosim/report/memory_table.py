@@ -8,6 +8,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
+from zerosim.plan.blocks import BlockActivations
 from zerosim.plan.estimate import Estimate, Row
 from zerosim.plan.memory import ModelStates
 from zerosim.plan.published import PublishedTable
@@ -63,6 +64,25 @@ def show_estimate(console: Console, estimate: Estimate) -> None:
     console.print()
     show_grid(console, titles, bar_columns(estimate, min(console.width, PAGE_COLUMNS)))
     show_notes(console, [unit.legend, *estimate.notes])
+
+
+def show_activations(console: Console, found: BlockActivations) -> None:
+    """What a transformer's micro-batch keeps, and has at the peak."""
+    unit = next(unit for unit in UNITS if found.peak_bytes >= unit.least)
+    show_title(console, "Activations of a micro-batch on a rank, in 16 bits")
+    figures = {
+        "a block keeps": found.block_bytes,
+        "Korthikanti et al.": found.korthikanti_bytes,
+        "peak of a pass": found.peak_bytes,
+        "peak, recomputed": found.recomputed_peak_bytes,
+    }
+    show_grid(console, list(figures), [Column(unit.name, [two_decimals(Fraction(each, unit.size))
+                                                          for each in figures.values()])])
+    show_notes(console, [
+        "A block of GPT-2's shape keeps s b h (32 + 2 a s / h) bytes; Korthikanti et al. (2022) count "
+        "s b h (34 + 5 a s / h), with masks of dropout, which are drawn again here, and dropout within attention, "
+        "which is not here. Recomputed: every unit keeps its input alone.",
+    ])
 
 
 def show_published(console: Console, table: PublishedTable) -> None:
