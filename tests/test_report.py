@@ -254,8 +254,8 @@ def test_digests_on_other_ranks_are_named_where_rows_differ(four):
 
 
 FOUND = Divergence(
-    step=2, layer=1, parameter="weight", index=(0, 2), ours=0.5, reference=0.25, ours_bits="3f000000",
-    reference_bits="3e800000", ulps=8388608, rank=1, state=None, differing_elements=3, chunk=0,
+    step=2, layer=1, parameter="weight", name="layers.1.weight", index=(0, 2), ours=0.5, reference=0.25,
+    ours_bits="3f000000", reference_bits="3e800000", ulps=8388608, rank=1, state=None, differing_elements=3, chunk=0,
 )
 
 

@@ -278,9 +278,8 @@ def show_other_ranks(console: Console, outcome: Outcome) -> None:
 
 def divergence(found: Divergence) -> str:
     """One line: where the first difference is, both values, and how far apart they are."""
-    where = found.parameter if found.layer is None else f"layers.{found.layer}.{found.parameter}"
     index = f"[{', '.join(map(str, found.index))}]" if found.index else ""
-    what = f"{found.state} of {where}" if found.state else where
+    what = f"{found.state} of {found.name}" if found.state else found.name
     apart = "not comparable in ULPs" if found.ulps is None else f"{found.ulps} ULP apart"
     return (
         f"after step {found.step}, rank {found.rank} holds {what}{index} = {value(found.ours, found.ours_bits)}, "

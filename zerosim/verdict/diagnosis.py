@@ -26,6 +26,8 @@ class Divergence:
     step: int
     layer: int | None
     parameter: str
+    """As its layer has it, `weight`; in full it is `name`."""
+    name: str
     index: tuple[int, ...]
     ours: float
     reference: float
@@ -82,10 +84,12 @@ def locate(units: Sequence[Unit], evidence: Evidence, snapshot: Snapshot, ranks:
         if evidence.unit is None
         else element(units[evidence.unit], start + first)
     )
+    name = parameter if evidence.unit is None or layer is None else full_name(units[evidence.unit], layer, parameter)
     return Divergence(
         step=evidence.step,
         layer=layer,
         parameter=parameter,
+        name=name,
         index=index,
         ours=float(ours[first]),
         reference=float(expected[first]),
@@ -106,6 +110,11 @@ def element(unit: Unit, offset: int) -> tuple[int, str, tuple[int, ...]]:
             index = np.unravel_index(offset - place.start, place.shape)
             return place.layer, place.parameter.name, tuple(int(i) for i in index)
     return unit.numbers[-1], "padding", (offset - unit.count,)
+
+
+def full_name(unit: Unit, layer: int, parameter: str) -> str:
+    """What others call a layer's parameter, or the padding behind its last one."""
+    return unit.layers[unit.numbers.index(layer)].prefix + parameter
 
 
 def bit_pattern(values: Array) -> Array:
