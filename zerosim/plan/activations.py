@@ -27,7 +27,7 @@ def pass_peaks(config: Config) -> dict[Kind, int]:
     >>> from zerosim.training.config import configured
     >>> row, *_ = Scenario().rows                                # 64-64-64-10, 16 samples at a time
     >>> pass_peaks(configured(row, Task(64, 10, "cross_entropy")))["activations"]
-    13952
+    13568
     """
     ledger = Ledger()
     run_pass(config, ObservedAllocator(extent, ledger))
