@@ -51,20 +51,23 @@ def test_what_is_true_of_each_stage():
 
 def test_what_is_true_of_each_precision():
     assert {
-        name: (each.name, each.weights, each.scales_loss, each.mixed) for name, each in PRECISIONS.items()
+        name: (each.name, each.weights, each.state, each.scales_loss, each.mixed) for name, each in PRECISIONS.items()
     } == {
-        "fp32": ("fp32", np.dtype(np.float32), False, False),
-        "fp16": ("fp16", np.dtype(np.float16), True, True),
-        "bf16": ("bf16", np.dtype(ml_dtypes.bfloat16), False, True),
+        "fp64": ("fp64", np.dtype(np.float64), np.dtype(np.float64), False, False),
+        "fp32": ("fp32", np.dtype(np.float32), np.dtype(np.float32), False, False),
+        "fp16": ("fp16", np.dtype(np.float16), np.dtype(np.float32), True, True),
+        "bf16": ("bf16", np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), False, True),
     }
 
 
 def test_a_row_of_which_nothing_is_said_has_no_claims_but_the_reference():
     assert Claims() == Claims(
-        volume=None, messages=None, does_not_fit=False, test_accuracy=0.0, reference=True)
+        volume=None, messages=None, does_not_fit=False, test_accuracy=0.0, test_loss=0.0, reference=True)
     said = replace(scenario(stages=("ddp", "zero3")), check=Check(
-        volumes=(2, 3), messages=(4, 5), does_not_fit=("zero3",), test_accuracy=0.5, reference=False))
-    assert [row.claims for row in said.rows] == [Claims(2, 4, False, 0.5, False), Claims(3, 5, True, 0.5, False)]
+        volumes=(2, 3), messages=(4, 5), does_not_fit=("zero3",), test_accuracy=0.5, test_loss="bigram",
+        reference=False))
+    assert [row.claims for row in said.rows] == [
+        Claims(2, 4, False, 0.5, "bigram", False), Claims(3, 5, True, 0.5, "bigram", False)]
 
 
 # A rank's figures.

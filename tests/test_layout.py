@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "testing": GROUND | {"collectives", "instruments", "numerics", "payloads", "proofs", "worlds"},
     "training": GROUND | {"autograd", "collectives", "data", "instruments", "models", "numerics", "optim", "reference",
                           "scenario", "stages", "worlds"},
-    "plan": GROUND | {"collectives", "models", "optim", "stages", "training"},
+    "plan": GROUND | {"autograd", "collectives", "instruments", "models", "optim", "payloads", "stages", "training"},
     "verdict": GROUND | {"collectives", "instruments", "models", "payloads", "plan", "proofs", "reference", "scenario",
                          "stages", "training", "worlds"},
     "bench": GROUND | {"collectives", "data", "instruments", "payloads", "proofs", "scenario", "stages", "testing",

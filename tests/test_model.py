@@ -5,43 +5,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerosim.autograd import ACTIVATIONS, LINEAR
 from zerosim.errors import ZerosimError
-from zerosim.models.mlp import initial, mlp
-from zerosim.models.units import Unit
+from zerosim.models.mlp import mlp
 
 widths = st.lists(st.integers(1, 6), min_size=2, max_size=5)
 
 
-def of(widths, activation="relu"):
-    return mlp(widths[0], widths[1:-1], widths[-1], activation, "cross_entropy")
+def of(widths, activation="relu", groups=None):
+    return mlp(widths[0], widths[1:-1], widths[-1], activation, "cross_entropy", groups=groups)
 
 
-def grouped(model):
-    return Unit(tuple(layer for unit in model.units for layer in unit.layers))
+def grouped(widths):
+    """All layers in one unit."""
+    (unit,) = of(widths, groups=[list(range(len(widths) - 1))]).units
+    return unit
+
+
+def operations(unit):
+    return [each.operation.name for visit in unit.visits for each in visit.graph((1, 3)).instructions]
 
 
 def test_a_model_is_named_and_shaped_like_pytorchs_linear_layers():
     model = of([3, 5, 2], "tanh")
-    assert [(p.name, p.shape) for p in model.parameters] == [
+    assert [(place.name, place.shape) for place in model.places] == [
         ("layers.0.weight", (5, 3)), ("layers.0.bias", (5,)),
         ("layers.1.weight", (2, 5)), ("layers.1.bias", (2,)),
     ]
-    assert (model.inputs, model.outputs, model.count) == (3, 2, 32)
-    assert [unit.layers[0].operations for unit in model.units] == [
-        (LINEAR, ACTIVATIONS["tanh"]), (LINEAR,)
-    ]
-    assert [unit.name for unit in (*model.units, grouped(model))] == [
-        "layers.0", "layers.1", "layers.0-1"
-    ]
+    assert (model.task.inputs, model.task.outputs, model.count, model.words) == (3, 2, 32, "3-5-2 MLP")
+    assert operations(grouped([3, 5, 2])) == ["linear", "relu", "linear"]
+    assert operations(model.units[0]) == ["linear", "tanh"]
+    assert [unit.name for unit in (*model.units, grouped([3, 5, 2]))] == ["layers.0", "layers.1", "layers.0-1"]
 
 
 @given(widths, st.integers(0, 5))
 def test_views_tile_the_flat_buffer_in_model_order_and_leave_the_padding(widths, padding):
-    unit = grouped(of(widths))
+    unit = grouped(widths)
     flat = np.arange(unit.count + padding)
     views = unit.views(flat)
-    assert [view.shape for view in views.values()] == [p.shape for p in unit.parameters]
+    assert [view.shape for view in views.values()] == [p.shape for p in unit.places]
     assert np.concatenate([v.ravel() for v in views.values()]).tolist() == list(range(unit.count))
     for view in views.values():
         view[...] = -1
@@ -51,19 +52,19 @@ def test_views_tile_the_flat_buffer_in_model_order_and_leave_the_padding(widths,
 @given(widths, st.integers(0, 2**31))
 def test_initial_weights_do_not_depend_on_grouping(widths, seed):
     model = of(widths)
-    apart = [initial(unit, seed) for unit in model.units]
-    assert initial(grouped(model), seed).tobytes() == np.concatenate(apart).tobytes()
-    for unit, flat in zip(model.units, apart, strict=True):
+    apart = [unit.initial(seed) for unit in model.units]
+    assert grouped(widths).initial(seed).tobytes() == np.concatenate(apart).tobytes()
+    for unit, inputs, flat in zip(model.units, widths[:-1], apart, strict=True):
         assert (flat.dtype, len(flat)) == (np.float32, unit.count)
-        assert np.abs(flat).max() <= np.float32(1 / np.sqrt(unit.layers[0].inputs))
+        assert np.abs(flat).max() <= np.float32(1 / np.sqrt(inputs))
 
 
 def test_initial_weights_are_uniform_and_every_layer_and_seed_draws_its_own():
-    first, second = (initial(unit, 0) for unit in of([100, 100, 100]).units)
+    first, second = (unit.initial(0) for unit in of([100, 100, 100]).units)
     bound = 0.1
     assert first.mean() == pytest.approx(0, abs=bound / 50)
     assert first.std() == pytest.approx(bound / np.sqrt(3), rel=0.02)
-    others = [second, initial(of([100, 100, 100]).units[0], 1)]
+    others = [second, of([100, 100, 100]).units[0].initial(1)]
     assert all(abs(np.corrcoef(first, other)[0, 1]) < 0.05 for other in others)
 
 

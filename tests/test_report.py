@@ -310,7 +310,7 @@ def test_the_readme_has_every_key_of_a_scenario():
         for name, section in sections.items() if is_dataclass(section) and name != "origin"
         for key in fields(section)
     }
-    assert documented(ROOT / "README.md")["Use it"] == {"title", "caption", *keys} - {"model.tied"}
+    assert documented(ROOT / "README.md")["Use it"] == {"title", "caption", *keys}
 
 
 def test_every_key_of_the_document_is_documented(four):

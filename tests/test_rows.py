@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from tests.training import labelled, scenario
-from zerosim.autograd import ACTIVATIONS
+from zerosim.autograd.operations.elementwise import ACTIVATIONS
+from zerosim.models import MODELS
+from zerosim.models.transformer import PARTS
 from zerosim.numerics.orders import ORDERS
 from zerosim.numerics.precisions import PRECISIONS
 from zerosim.optim.optimizers import OPTIMIZERS
@@ -110,4 +112,7 @@ def test_what_a_scenario_may_say_is_what_the_tables_hold():
     assert set(parallel["order"].names) == set(ORDERS) == set(ADDITIONS)
     assert set(train["optimizer"].names) == set(OPTIMIZERS) == set(WEIGHT_DECAY)
     assert set(train["precision"].names) == set(PRECISIONS)
-    assert set(rules(Model)["activation"].names) == set(ACTIVATIONS)
+    model = rules(Model)
+    assert set(model["activation"].names) == set(ACTIVATIONS)
+    assert set(model["kind"].names) == set(MODELS)
+    assert set(model["architecture"].names) == set(PARTS)

@@ -22,9 +22,20 @@ memory_limit_mb = 600
 [data]
 source = "digits"
 [model]
+kind = "transformer"
 hidden = []
 activation = "gelu"
-frozen = [0]
+architecture = "llama"
+layers = 1
+width = 12
+heads = 3
+key_value_heads = 1
+inner = 5
+vocabulary = 30
+sequence = 7
+tied_embeddings = true
+dropout = 0.5
+frozen = [1]
 [train]
 steps = 5
 micro_batch = 8
@@ -45,7 +56,8 @@ loss_scale = 8
 [parallel]
 stages = ["zero3", "ddp"]
 order = "rank"
-units = [[0]]
+units = [[0, 2], [1]]
+recompute = [1]
 accumulation = "micro_batch"
 accumulate_dtype = "fp32"
 reduce_dtype = "fp32"
@@ -55,6 +67,7 @@ reshard_after_forward = false
 [check]
 reference = false
 test_accuracy = 0.5
+test_loss = "bigram"
 same_bits_on = [1, 2]
 does_not_fit = ["zero2"]
 same_weights = false
@@ -74,6 +87,7 @@ gradients = "reduce_scatter"
 publish = "broadcasts"
 reshard_after_forward = true
 prefetch = true
+recompute = false
 """
 
 
@@ -106,7 +120,7 @@ def test_an_empty_file_is_all_defaults(loaded):
 def test_every_key_can_be_set_and_is_reported(loaded):
     scenario = loaded(COMPLETE)
     default = Scenario()
-    changed = {"source", "tied", "prefetch"}
+    changed = {"source", "prefetch"}
     for section in fields(Scenario):
         if is_dataclass(getattr(default, section.name)) and section.name != "origin":
             for key in fields(getattr(default, section.name)):
@@ -124,7 +138,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
         {"name": "first", "stage": "zero2", "units": "model", "accumulation": "boundary",
          "accumulate_dtype": "weights", "reduce_dtype": "weights"},
         {"name": "second", "stage": "zero1", "gradients": "reduce_scatter", "publish": "broadcasts",
-         "reshard_after_forward": True, "prefetch": True},
+         "reshard_after_forward": True, "prefetch": True, "recompute": False},
     ]
     assert {key for variant in said for key in variant} == {key.name for key in fields(Variant)}
 
@@ -134,7 +148,11 @@ def test_the_defaults_of_the_design():
         "kind": "training", "title": "", "caption": "",
         "world": {"ranks": 4, "memory_limit_mb": 0},
         "data": {"source": "digits"},
-        "model": {"hidden": [64, 64], "activation": "relu", "frozen": [], "tied": []},
+        "model": {
+            "kind": "mlp", "hidden": [64, 64], "activation": "relu", "architecture": "gpt2", "layers": 2, "width": 64,
+            "heads": 4, "key_value_heads": 0, "inner": 0, "vocabulary": 0, "sequence": 0, "tied_embeddings": False,
+            "dropout": 0.0, "frozen": [],
+        },
         "train": {
             "steps": 20, "micro_batch": 16, "micro_batches": 4, "optimizer": "adam",
             "learning_rate": 1e-3, "betas": [0.9, 0.999], "epsilon": 1e-8, "momentum": 0.9,
@@ -145,11 +163,11 @@ def test_the_defaults_of_the_design():
             "stages": ["ddp", "zero1", "zero2", "zero3"], "order": "ring", "units": "layer",
             "accumulation": "boundary", "accumulate_dtype": "weights", "reduce_dtype": "weights",
             "gradients": "reduce_scatter", "publish": "weights", "reshard_after_forward": True,
-            "prefetch": False,
+            "prefetch": False, "recompute": False,
         },
         "variant": [],
         "check": {
-            "reference": True, "test_accuracy": 0.0, "same_bits_on": [], "does_not_fit": [],
+            "reference": True, "test_accuracy": 0.0, "test_loss": 0.0, "same_bits_on": [], "does_not_fit": [],
             "same_weights": None, "volumes": [], "messages": [],
         },
     }
@@ -158,7 +176,7 @@ def test_the_defaults_of_the_design():
 def test_a_pickled_scenario_is_the_same_and_can_still_blame(loaded):
     scenario = pickle.loads(pickle.dumps(loaded(COMPLETE)))
     assert scenario == loaded(COMPLETE)
-    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:14:9: no"
+    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:25:9: no"
 
 
 @pytest.mark.parametrize(("optimizer", "weight_decay"), [
@@ -302,6 +320,7 @@ def test_errors_in_overrides_point_into_their_text(complaint, override, expected
     assert complaint(text, override).startswith(f"--set:{expected}")
 
 
+TIED = "model.kind = 'transformer'\nmodel.tied_embeddings = true\n"
 NOT_NEGATIVE = ("learning_rate", "epsilon", "momentum", "weight_decay", "clip_norm")
 OF_VARIANTS = {
     "stage": "ddp, zero1, zero2 or zero3", "accumulation": "boundary or micro_batch",
@@ -309,6 +328,7 @@ OF_VARIANTS = {
     "gradients": "reduce_scatter or all_reduce", "publish": "weights, updates or broadcasts",
     "units": "layer, model or an array of arrays of layer numbers such as [[0, 1], [2]]",
     "reshard_after_forward": "true or false", "prefetch": "true or false", "name": "a string in quotes",
+    "recompute": "true, false or an array, each an integer of at least 0",
 }
 
 
@@ -323,11 +343,29 @@ OF_VARIANTS = {
     ("train.loss_scale = 'dynamical'", "must be dynamic or a finite number of at least 1e-38 and below 1e+38, fo"),
     ("train.loss_scale = true", "found true"), ("train.loss_scale = 1e38", "found 1e+38"),
     ("train.warmup_steps = 21", "train.warmup_steps must be at most train.steps = 20, found 21"),
-    ("train.precision = 'fp8'", "train.precision must be fp32, fp16 or bf16, found"),
+    ("train.precision = 'fp8'", "train.precision must be fp64, fp32, fp16 or bf16, found"),
     ("train.schedule = 'linear'", "train.schedule must be constant or cosine, found"),
     ("model.activation = 'elu'", 'model.activation must be relu, tanh or gelu, found "elu"; did you mean "relu"?'),
     ("kind = 'other'", "kind must be training or collective"),
-    ("model.tied = [0]", "model.tied is not supported"), ("model.frozen = [-1]", "at least 0, found -1"),
+    ("model.kind = 'gpt'", "model.kind must be mlp or transformer, found"),
+    ("model.architecture = 'gpt3'", 'model.architecture must be gpt2 or llama, found "gpt3"; did you mean "gpt2"?'),
+    ("model.dropout = 1", "model.dropout must be a finite number of at least 0 and below 1, found 1"),
+    *((f"model.{key} = 0", f"model.{key} must be an integer of at least 1") for key in ("layers", "width", "heads")),
+    *((f"model.{key} = -1", f"model.{key} must be an integer of at least 0")
+      for key in ("key_value_heads", "inner", "vocabulary", "sequence")),
+    ("model.layers = 10_001", "at most 10000, found 10001"),
+    ("model.kind = 'transformer'\nmodel.frozen = [4]", "2:17: model.frozen names layer 4; there are layers 0 to 3"),
+    ("model.kind = 'transformer'\nparallel.units = [[0, 1, 2]]", "parallel.units must name layers 0 to 3, each once and "),
+    (TIED + "parallel.units = [[0, 1], [2, 3]]", "layers 0 and 3 share their weights, so parallel.units must name them in "
+     "one unit; or untie them"),
+    (TIED + "parallel.units = [[0, 3], [1]]", "parallel.units must name layers 0 to 3, each once, found [0, 3, 1]"),
+    ("parallel.recompute = [3]", "1:23: parallel.recompute names layer 3; there are layers 0 to 2"),
+    ("parallel.recompute = 'all'", "parallel.recompute must be true, false or an array, each an integer of at least 0, found"),
+    ("[[variant]]\nrecompute = [0, 7]", "parallel.recompute names layer 7; there are layers 0 to 2"),
+    *((f"train.precision = 'fp64'\nparallel.{key} = 'fp32'", f"parallel.{key} fp32 has fewer bits than the gradients of ")
+      for key in ("accumulate_dtype", "reduce_dtype")),
+    ("check.test_loss = 'trigram'", 'check.test_loss must be'), ("check.test_loss = -1", "check.test_loss must be"),
+    ("model.frozen = [-1]", "at least 0, found -1"),
     ("model.frozen = [0, 3]", "1:20: model.frozen names layer 3; there are layers 0 to 2"),
     *((f"parallel.units = [[{units}]]", "1:18: parallel.units must name layers 0 to 2, each once and in order, found "
        + f"[{units}]".replace("], [", ", "))
@@ -372,6 +410,12 @@ def test_what_is_not_allowed_is_refused_with_what_is(complaint, text, expected):
     ("parallel.order = 'tree'\ncheck.same_bits_on = [1, 4]", "check", "same_bits_on", (1, 4)),
     ("check.messages = [0, 0, 0, 0]", "check", "messages", (0, 0, 0, 0)),
     ("check.test_accuracy = 0", "check", "test_accuracy", 0.0),
+    ("check.test_loss = 'bigram'", "check", "test_loss", "bigram"), ("check.test_loss = 2", "check", "test_loss", 2.0),
+    ("parallel.recompute = [2, 0]", "parallel", "recompute", (2, 0)),
+    ("parallel.recompute = true", "parallel", "recompute", True),
+    ("model.dropout = 0.99", "model", "dropout", 0.99), ("model.layers = 10_000", "model", "layers", 10_000),
+    (TIED + "parallel.units = [[0, 3], [2, 1]]", "parallel", "units", ((0, 3), (2, 1))),
+    (TIED, "model", "layer_units", ((0, 3), (1,), (2,))),
 ])
 def test_what_is_just_allowed_is_read(loaded, text, section, key, value):
     assert getattr(getattr(loaded(text), section), key) == value

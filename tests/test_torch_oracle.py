@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 
 from tests.oracles import answers, cases, ours
-from zerosim.autograd import ACTIVATIONS, LINEAR, LOSSES, Tape, operations
+from zerosim.autograd.operations.elementwise import ACTIVATIONS
+from zerosim.autograd.operations.linear import linear, linear_backward
+from zerosim.autograd.operations.losses import LOSSES
+from zerosim.autograd.player import Player, Precise
 from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.optim.scaling import Scaling
 
@@ -49,40 +52,45 @@ def test_an_answer_that_is_no_number_is_a_disagreement():
 # Planted in the networks: exactly the cases that they concern must disagree.
 
 
-def as_before_it_was_mended(self, unit, operation, x, parameters):
-    """The tape of a former day: in 16 bits it took x for what an activation had kept, and passed it on."""
-    wide = self._widened(x)
-    y, keep = operation.forward(wide, *map(self._widened, parameters), empty=np.empty)
-    kept = x if keep is wide else keep.astype(x.dtype)
-    return kept if keep is y else y.astype(x.dtype), kept
-
-
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_activations_that_are_not_applied_in_16_bits_are_caught(monkeypatch, activation):
-    monkeypatch.setattr(Tape, "_step_forward", as_before_it_was_mended)
+    """As on a tape of a former day, which passed on what an activation had been given."""
+    honest = Player._forward
+
+    def not_applied(self, step, values, dtype):
+        if dtype.itemsize == 2 and step.instruction.operation is ACTIVATIONS[activation]:
+            return values[step.instruction.inputs["x"]], None
+        return honest(self, step, values, dtype)
+
+    monkeypatch.setattr(Player, "_forward", not_applied)
     concerned = networks(activation=activation, dtypes=("bfloat16", "float16"))
-    assert concerned <= different() <= networks(dtypes=("bfloat16", "float16")) - networks(activation="gelu") | BITS
+    assert different() == concerned | BITS
+
+
+def passed_on(upstream, into, *, empty, **named):
+    into["x"][...] = upstream
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_a_dropped_derivative_of_an_activation_is_caught(monkeypatch, activation):
-    dropped = replace(ACTIVATIONS[activation], backward=lambda upstream, kept, *, empty: upstream)
-    monkeypatch.setitem(ACTIVATIONS, activation, dropped)
+    monkeypatch.setitem(ACTIVATIONS, activation, replace(ACTIVATIONS[activation], backward=passed_on))
     assert different() == networks(activation=activation) | BITS
 
 
-def no_bias(upstream, x, weight, bias):
-    operations.linear_gradients(upstream, x, weight, bias)
-    bias[:] = 0.0
+def no_bias(upstream, into, **given):
+    linear_backward(upstream, into, **given)
+    into["bias"][:] = 0.0
 
 
-def last_sample_missing(upstream, x, weight, bias):
-    operations.linear_gradients(upstream[:-1], x[:-1], weight, bias)
+def last_sample_missing(upstream, into, *, empty, x, **given):
+    linear_backward(upstream, {name: each for name, each in into.items() if name == "x"}, empty=empty, **given)
+    of_parameters = {name: each for name, each in into.items() if name != "x"}
+    linear_backward(upstream[:-1], of_parameters, empty=empty, x=x[:-1])
 
 
-@pytest.mark.parametrize("gradients", [no_bias, last_sample_missing])
-def test_a_gradient_without_its_bias_or_a_sample_is_caught(monkeypatch, gradients):
-    monkeypatch.setattr("zerosim.models.mlp.LINEAR", replace(LINEAR, gradients=gradients))
+@pytest.mark.parametrize("backward", [no_bias, last_sample_missing])
+def test_a_gradient_without_its_bias_or_a_sample_is_caught(monkeypatch, backward):
+    monkeypatch.setattr("zerosim.models.mlp.linear", replace(linear, backward=backward))
     assert different() == networks() | BITS
 
 
@@ -95,18 +103,32 @@ def test_a_loss_or_its_gradient_a_thousandth_too_large_is_caught_in_float32(monk
         assert networks(loss=loss, dtypes=["float32"]) <= different() <= networks(loss=loss) | BITS
 
 
+def rounding(how):
+    """A plant: values and upstreams that are rounded are rounded by `how(array, dtype)`."""
+
+    class Rounding(Precise):
+        def rounded(self, array, dtype):
+            return array if array.dtype == dtype else how(array, dtype)
+
+    return Rounding
+
+
+def as_bfloat16(array, dtype):
+    return array.astype(ml_dtypes.bfloat16 if dtype == np.float16 else dtype).astype(dtype)
+
+
+def towards_zero(array, dtype):
+    near = array.astype(dtype)
+    return np.where(np.abs(near) > np.abs(array), np.nextafter(near, np.zeros_like(near)), near)
+
+
 def test_float16_rounded_as_bfloat16_is_caught(monkeypatch):
-    monkeypatch.setattr(Tape, "_rounded", lambda self, array, dtype, owner: array.astype(
-        ml_dtypes.bfloat16 if dtype == np.float16 else dtype).astype(dtype))
+    monkeypatch.setattr("zerosim.autograd.tape.Precise", rounding(as_bfloat16))
     assert different() == networks(dtypes=["float16"]) | {"float16 bits"}
 
 
 def test_rounding_towards_zero_is_caught(monkeypatch):
-    def truncated(self, array, dtype, owner):
-        near = array.astype(dtype)
-        return np.where(np.abs(near) > np.abs(array), np.nextafter(near, np.zeros_like(near)), near)
-
-    monkeypatch.setattr(Tape, "_rounded", truncated)
+    monkeypatch.setattr("zerosim.autograd.tape.Precise", rounding(towards_zero))
     assert different() >= BITS
 
 

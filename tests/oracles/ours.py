@@ -4,7 +4,7 @@ import numpy as np
 
 from tests.oracles import cases
 from tests.oracles.answers import NUMPY
-from zerosim.autograd import Tape
+from zerosim.autograd.tape import Tape
 from zerosim.models.mlp import mlp
 from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
 from zerosim.optim.scaling import INITIAL_SCALE, Scaling, square_sum

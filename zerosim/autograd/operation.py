@@ -78,7 +78,7 @@ class Operation:
 
     @property
     def name(self) -> str:
-        return self.forward.__name__
+        return self.forward.__name__.removesuffix("_forward")
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
