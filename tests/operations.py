@@ -1,0 +1,231 @@
+"""Every operation's formula written out, inputs for it, and what it must not be given: `KITS`, by module and name.
+
+Formulas are of float64 arrays and share no code with the package. Numbers stand apart from each other and from 0, so
+that finite differences meet no kink and no row of equal numbers.
+"""
+
+import importlib
+import math
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import zerosim.autograd.operations as package
+from zerosim.autograd.operation import Operation
+
+
+@dataclass(frozen=True)
+class Case:
+    """Shapes of the inputs, and settings; the numbers come of `seed`."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+    def arrays(self, dtype="f8"):
+        """The inputs by name; tokens are integers below the length of `weight`."""
+        rng = np.random.default_rng(self.seed)
+        return {
+            name: rng.integers(self.shapes["weight"][0], size=shape) if name == "tokens" else spaced(rng, shape, dtype)
+            for name, shape in self.shapes.items()
+        }
+
+    def like(self, shape, dtype="f8"):
+        """Other numbers of the case: an upstream."""
+        return spaced(np.random.default_rng([self.seed, 1]), shape, dtype)
+
+
+def spaced(rng, shape, dtype="f8"):
+    """Numbers from 0.2 to 2 with either sign, no two alike."""
+    count = math.prod(shape)
+    values = rng.permutation(np.linspace(0.2, 2.0, count)) * rng.choice([-1.0, 1.0], count)
+    return values.reshape(shape).astype(dtype)
+
+
+def uniform_draws(array):
+    """The random numbers of all dropout here."""
+    array[...] = np.random.default_rng(7).random(array.shape, np.float32)
+
+
+@dataclass(frozen=True)
+class Kit:
+    """`plain` is the formula; `wrong` lists shapes and settings that are refused."""
+
+    cases: st.SearchStrategy[Case]
+    plain: Callable[..., np.ndarray]
+    wrong: tuple[tuple[tuple[tuple[int, ...], ...], dict[str, Any]], ...] = ()
+
+
+few = st.integers(1, 4)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def cases(build, *strategies):
+    """Of what `build` makes of drawn sizes: shapes, or shapes and settings."""
+    def made(seed, *drawn):
+        found = build(*drawn)
+        return Case(*found, seed=seed) if isinstance(found, tuple) else Case(found, seed=seed)
+
+    return st.builds(made, seeds, *strategies)
+
+
+def number_by_number(formula):
+    return Kit(cases(lambda *shape: {"x": shape}, few, few, few), formula)
+
+
+def attention(q, k, v, heads, key_value_heads):
+    """Head by head and token by token, over the tokens up to this one."""
+    size, y = q.shape[-1] // heads, np.zeros(q.shape)
+    for sample in range(len(q)):
+        for head in range(heads):
+            own = slice(head * size, (head + 1) * size)
+            shared = head // (heads // key_value_heads)
+            theirs = slice(shared * size, (shared + 1) * size)
+            for token in range(q.shape[1]):
+                scores = k[sample, : token + 1, theirs] @ q[sample, token, own] / math.sqrt(size)
+                chances = np.exp(scores) / np.exp(scores).sum()
+                y[sample, token, own] = chances @ v[sample, : token + 1, theirs]
+    return y
+
+
+def turned(x, size, base):
+    """Pairs of numbers as complex ones, times e^(i t θ)."""
+    heads = x.reshape(*x.shape[:2], -1, size)
+    pairs = heads[..., : size // 2] + 1j * heads[..., size // 2 :]
+    angles = np.arange(x.shape[1])[:, np.newaxis] / base ** (2 * np.arange(size // 2) / size)
+    pairs = pairs * np.exp(1j * angles)[:, np.newaxis]
+    return np.concatenate([pairs.real, pairs.imag], axis=-1).reshape(x.shape)
+
+
+def masked(x, probability, draws):
+    if draws is None:
+        return x
+    drawn = np.empty(x.shape, np.float32)
+    draws(drawn)
+    return np.where(drawn >= probability, x / (1 - probability), 0.0)
+
+
+def layer_norm(x, weight, bias):
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5) * weight + bias
+
+
+KITS = {
+    "elementwise.add": Kit(
+        cases(lambda *shape: {"x": shape, "other": shape}, few, few), lambda x, other: x + other,
+        ((((2, 3), (3,)), {}), (((2,), (3,)), {})),
+    ),
+    "elementwise.multiply": Kit(
+        cases(lambda *shape: {"x": shape, "other": shape}, few, few), lambda x, other: x * other,
+        ((((2, 3), (2, 1)), {}),),
+    ),
+    "elementwise.relu": number_by_number(lambda x: np.where(x > 0, x, 0)),
+    "elementwise.tanh": number_by_number(np.tanh),
+    "elementwise.gelu": number_by_number(
+        lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    ),
+    "elementwise.silu": number_by_number(lambda x: x / (1 + np.exp(-x))),
+    "attention.softmax": Kit(
+        cases(lambda *shape: {"x": shape}, few, few, few), lambda x: np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True),
+        ((((),), {}),),
+    ),
+    "attention.causal_attention": Kit(
+        cases(
+            lambda b, t, k, group, size: (
+                {"q": (b, t, k * group * size), "k": (b, t, k * size), "v": (b, t, k * size)},
+                {"heads": k * group, "key_value_heads": k},
+            ), few, few, st.integers(1, 3), st.integers(1, 3), few,
+        ), attention,
+        (
+            (((2, 3, 5), (2, 3, 5), (2, 3, 5)), {"heads": 2, "key_value_heads": 2}),
+            (((2, 3, 6), (2, 3, 4), (2, 3, 4)), {"heads": 3, "key_value_heads": 2}),
+            (((2, 3, 4), (2, 3, 4), (2, 3, 2)), {"heads": 2, "key_value_heads": 2}),
+            (((2, 3, 4), (2, 5, 4), (2, 5, 4)), {"heads": 2, "key_value_heads": 2}),
+            (((3, 4), (3, 4), (3, 4)), {"heads": 2, "key_value_heads": 2}),
+        ),
+    ),
+    "attention.causal_self_attention": Kit(
+        cases(
+            lambda b, t, heads, size: ({"qkv": (b, t, 3 * heads * size)}, {"heads": heads}), few, few, few, few
+        ), lambda qkv, heads: attention(*np.split(qkv, 3, axis=-1), heads, heads),
+        ((((2, 3, 8),), {"heads": 1}), (((2, 3, 9),), {"heads": 2}), (((3, 6),), {"heads": 2})),
+    ),
+    "attention.rotary": Kit(
+        cases(
+            lambda b, t, heads, half: ({"x": (b, t, heads * 2 * half)}, {"size": 2 * half, "base": 100.0}),
+            few, few, few, few,
+        ), turned,
+        (
+            (((2, 3, 6),), {"size": 3, "base": 10.0}), (((2, 3, 6),), {"size": 4, "base": 10.0}),
+            (((3, 6),), {"size": 2, "base": 10.0}),
+        ),
+    ),
+    "embedding.embedding": Kit(
+        cases(lambda b, t, v, n: {"tokens": (b, t), "weight": (v, n)}, few, few, few, few),
+        lambda tokens, weight: weight[tokens],
+        ((((2,), (3, 4)), {}), (((2, 2), (3,)), {})),
+    ),
+    "embedding.positions": Kit(
+        cases(lambda b, t, more, n: {"x": (b, t, n), "weight": (t + more, n)}, few, few, st.integers(0, 2), few),
+        lambda x, weight: x + weight[: x.shape[1]],
+        ((((2, 5, 4), (3, 4)), {}), (((2, 3, 5), (3, 4)), {}), (((3, 4), (3, 4)), {})),
+    ),
+    "dropout.dropout": Kit(
+        cases(
+            lambda b, n, probability, draws: ({"x": (b, n)}, {"probability": probability, "draws": draws}),
+            few, few, st.sampled_from([0.0, 0.25, 0.9]), st.sampled_from([uniform_draws, None]),
+        ), masked, ((((2, 3),), {"probability": 1.0}), (((2, 3),), {"probability": -0.5})),
+    ),
+    "linear.linear": Kit(
+        cases(
+            lambda before, i, o, bias: {"x": (*before, i), "weight": (o, i)} | ({"bias": (o,)} if bias else {}),
+            st.lists(few, min_size=1, max_size=2), few, few, st.booleans(),
+        ), lambda x, weight, bias=0.0: x @ weight.T + bias,
+        ((((2, 3), (3, 4)), {}), (((2, 3), (4, 3), (3,)), {}), (((2, 3), (3,)), {})),
+    ),
+    "linear.affine": Kit(
+        cases(
+            lambda before, i, o: {"x": (*before, i), "weight": (i, o), "bias": (o,)},
+            st.lists(few, min_size=1, max_size=2), few, few,
+        ), lambda x, weight, bias: x @ weight + bias,
+        ((((2, 3), (4, 3), (3,)), {}), (((2, 3), (3, 4), (3,)), {}), (((2, 3), (3,), (3,)), {})),
+    ),
+    "normalization.layer_norm": Kit(
+        cases(lambda b, t, n: {"x": (b, t, n), "weight": (n,), "bias": (n,)}, few, few, few), layer_norm,
+        ((((2, 3), (2,), (2,)), {}), (((2, 3), (3,), (2,)), {})),
+    ),
+    "normalization.rms_norm": Kit(
+        cases(lambda b, t, n: {"x": (b, t, n), "weight": (n,)}, few, few, few),
+        lambda x, weight: x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-5) * weight,
+        ((((2, 3), (2,)), {}), (((), ()), {})),
+    ),
+    "shapes.reshape": Kit(
+        cases(lambda a, b, c: ({"x": (a, b, c)}, {"shape": (a * b, c)}), few, few, few),
+        lambda x, shape: x.reshape(shape), ((((2, 3),), {"shape": (5,)}),),
+    ),
+    "shapes.transpose": Kit(
+        cases(
+            lambda a, b, c, axes: ({"x": (a, b, c)}, {"axes": tuple(axes)}), few, few, few, st.permutations(range(3))
+        ), lambda x, axes: x.transpose(axes),
+        ((((2, 3),), {"axes": (0,)}), (((2, 3),), {"axes": (0, 0)})),
+    ),
+}
+
+
+def in_the_package():
+    """Every operation that a module of the package defines, by module and name."""
+    found = {}
+    for info in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"{package.__name__}.{info.name}")
+        found |= {
+            f"{info.name}.{name}": value for name, value in vars(module).items()
+            if isinstance(value, Operation) and value.forward.__module__ == module.__name__
+        }
+    return found
+
+
+OPERATIONS = in_the_package()

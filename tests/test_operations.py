@@ -1,0 +1,430 @@
+"""Operations against their formulas and finite differences, the laws they declare, and what is known of each.
+
+Every checker is shown operations with planted faults, which it must not let pass.
+"""
+
+import math
+from dataclasses import replace
+from itertools import chain, combinations
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import find, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
+
+from tests.operations import KITS, OPERATIONS, Case, Kit, few, seeds, spaced, uniform_draws
+from zerosim.allocation import Array
+from zerosim.autograd.graph import Graph, Plan
+from zerosim.autograd.operation import Operation
+from zerosim.autograd.operations import attention, elementwise, normalization
+from zerosim.autograd.operations.losses import LOSSES, UNCOUNTED, cross_entropy
+from zerosim.autograd.player import Contribution, Player, Precise
+from zerosim.errors import ZerosimError
+
+every_operation = pytest.mark.parametrize("name", KITS)
+dtypes = st.sampled_from(["f4", "f8"])
+
+
+def test_every_operation_has_a_kit_and_an_example():
+    assert sorted(OPERATIONS) == sorted(KITS)
+    assert [name for name, each in OPERATIONS.items() if ">>>" not in each.forward.__doc__] == []
+
+
+def nan(shape, dtype):
+    return np.full(shape, np.nan, dtype)
+
+
+def run_forward(operation, case, arrays, out):
+    return operation.forward(*arrays, out=out, empty=nan, **case.settings)
+
+
+def result_shape(operation, case):
+    return operation.shape(*case.shapes.values(), **plain_settings(case))
+
+
+def plain_settings(case):
+    """Those that stand in a model's text."""
+    return {name: value for name, value in case.settings.items() if name != "draws"}
+
+
+def bits(arrays):
+    return {name: (array.dtype, array.shape, array.tobytes()) for name, array in arrays.items()}
+
+
+# What an operation declares.
+
+
+def check_forward(operation, plain, case, dtype):
+    """It writes the formula's answer into `out`, all of it, and nothing else; over its input it has the same bits."""
+    arrays = case.arrays(dtype)
+    before, shape = bits(arrays), result_shape(operation, case)
+    if operation.views:
+        y = run_forward(operation, case, arrays.values(), None)
+        assert np.shares_memory(y, arrays["x"]), "no view"
+    else:
+        y = nan(shape, dtype)
+        run_forward(operation, case, arrays.values(), y)
+    assert bits(arrays) == before, "forward wrote on an input"
+    assert y.shape == shape
+    exact = {name: array if array.dtype.kind == "i" else array.astype("f8") for name, array in arrays.items()}
+    near = 1e-12 if dtype == "f8" else 2e-5
+    np.testing.assert_allclose(y, plain(**exact, **case.settings), rtol=near, atol=near)
+    if operation.over is not None and case.shapes[operation.over] == shape:
+        run_forward(operation, case, arrays.values(), arrays[operation.over])
+        assert arrays[operation.over].tobytes() == y.tobytes(), f"not to be written over {operation.over}"
+
+
+def backward(operation, case, dtype, wanted, *, over_upstream=False, poisoned=None, poison=np.nan):
+    """The gradients that `wanted` names, of an operation that is given nothing undeclared; what it wrote is checked."""
+    arrays = case.arrays(dtype)
+    y = nan(result_shape(operation, case), dtype)
+    saved = run_forward(operation, case, arrays.values(), y)
+    named = {name for each in wanted for name in operation.needs[each]}
+    read = {name: array.copy() for name, array in {**arrays, "y": y}.items() if name in named}
+    if poisoned is not None:
+        read[poisoned][...] = poison
+    if saved is not None:
+        read["saved"] = saved
+    before, upstream = bits(read), case.like(y.shape, dtype)
+    into = {name: nan(case.shapes[name], dtype) for name in wanted}
+    untouched = upstream.tobytes()
+    if over_upstream:
+        into[operation.over_upstream] = upstream
+    operation.backward(upstream, into, empty=nan, **read, **case.settings)
+    after = bits(read)
+    assert {name for name in read if after[name] != before[name]} <= set(operation.spoils), "undeclared spoils"
+    assert over_upstream or upstream.tobytes() == untouched, "backward wrote on upstream"
+    return into
+
+
+def subsets(names):
+    return chain.from_iterable(combinations(names, count) for count in range(1, len(names) + 1))
+
+
+def differentiable(operation, case):
+    return [name for name in operation.needs if name in case.shapes]
+
+
+def check_backward(operation, case, dtype):
+    """Each gradient is whole, of the same bits whichever others are wanted, and over upstream where that is declared."""
+    names = differentiable(operation, case)
+    alone = {name: backward(operation, case, dtype, [name])[name].tobytes() for name in names}
+    for wanted in subsets(names):
+        found = backward(operation, case, dtype, wanted)
+        assert all(np.isfinite(array).all() and array.dtype == dtype for array in found.values())
+        assert {name: array.tobytes() for name, array in found.items()} == {name: alone[name] for name in wanted}
+        name = operation.over_upstream
+        if name in wanted and case.shapes[name] == result_shape(operation, case):
+            found = backward(operation, case, dtype, wanted, over_upstream=True)
+            assert {name: array.tobytes() for name, array in found.items()} == {name: alone[name] for name in wanted}
+    for name, seen in operation.passed.items():
+        upstream = case.like(result_shape(operation, case), dtype)
+        view = seen(upstream, case.shapes[name], **plain_settings(case))
+        assert np.shares_memory(view, upstream) and view.shape == case.shapes[name], "no view of upstream"
+
+
+def check_needs(operation, kit):
+    """What is kept for backward is read: other numbers in its place make another gradient."""
+    def changes(case, wanted, needed):
+        if wanted not in case.shapes:
+            return False
+        right = backward(operation, case, "f8", [wanted])[wanted]
+        poisons = (0, case.shapes["weight"][0] - 1) if needed == "tokens" else (np.nan, 1.0)
+        others = (
+            backward(operation, case, "f8", [wanted], poisoned=needed, poison=poison)[wanted] for poison in poisons
+        )
+        return any(other.tobytes() != right.tobytes() for other in others)
+
+    for wanted, needs in operation.needs.items():
+        for needed in needs:
+            find(kit.cases, lambda case, wanted=wanted, needed=needed: changes(case, wanted, needed))
+
+
+def check_products(operation, case):
+    """The multiplications of all matrix products that forward makes, and backward for all gradients, are declared."""
+    made = []
+
+    def counted(left, right, out=None, matmul=np.matmul):
+        product = matmul(left, right, out=out)
+        made.append(product.size * left.shape[-1])
+        return product
+
+    declared, y = 0, result_shape(operation, case)
+    if operation.multiplications is not None:
+        declared = operation.multiplications(y, *case.shapes.values(), **plain_settings(case))
+    with mock.patch.object(np, "matmul", counted):
+        arrays = case.arrays()
+        run_forward(operation, case, arrays.values(), None if operation.views else nan(y, "f8"))
+        assert sum(made) == declared
+        wanted = differentiable(operation, case)
+        if wanted:
+            made.clear()
+            backward(operation, case, "f8", wanted)
+            forward, products = declared, sum(operation.backward_products.get(name, 0.0) for name in wanted)
+            assert sum(made) == forward + forward * products
+
+
+@every_operation
+def test_forward_is_the_formula_and_writes_nothing_else(name):
+    given(KITS[name].cases, dtypes)(settings(max_examples=40)(
+        lambda case, dtype: check_forward(OPERATIONS[name], KITS[name].plain, case, dtype)
+    ))()
+
+
+@every_operation
+def test_backward_reads_and_writes_what_is_declared(name):
+    given(KITS[name].cases, dtypes)(settings(max_examples=40)(
+        lambda case, dtype: check_backward(OPERATIONS[name], case, dtype)
+    ))()
+
+
+@every_operation
+def test_what_backward_needs_is_needed(name):
+    check_needs(OPERATIONS[name], KITS[name])
+
+
+@every_operation
+def test_multiplications_are_counted(name):
+    given(KITS[name].cases)(settings(max_examples=20)(lambda case: check_products(OPERATIONS[name], case)))()
+
+
+# Gradients by differences, through a graph.
+
+
+def double_forward(x, *, out, empty):
+    np.multiply(x, 2.0, out=out)
+
+
+def double_backward(upstream, into, *, empty):
+    np.multiply(upstream, 2.0, out=into["x"])
+
+
+double = Operation(double_forward, double_backward, lambda x: x, {"x": ()}, over="x", over_upstream="x")
+"""What makes of a parameter a value within a graph."""
+
+
+def on_nan(shape, dtype, *, kind, owner):
+    return nan(shape, dtype)
+
+
+def play(graph, x, parameters, upstream, *, of_input=True):
+    """The output, and the gradients of the parameters and of the input, by name."""
+    player = Player(Plan(graph, True, of_input), parameters, Precise(on_nan, "unit"), lambda _: uniform_draws)
+    y, kept = player.forward(x)
+    y = y.copy()
+    views = {name: nan(array.shape, array.dtype) for name, array in parameters.items()}
+    contribution = Contribution(np.empty(0), views)
+    of_x = player.backward(kept, upstream.copy(), contribution)
+    contribution.finished()
+    return y, views | ({"input": of_x[0]} if of_input else {})
+
+
+def check_gradients(operation, plain, case, places, at_input):
+    """The gradients of inputs, each a parameter, a value or the graph's input, are differences of the formula."""
+    arrays = case.arrays()
+    if "tokens" in arrays:
+        at_input = "tokens"
+    graph = Graph(case.shapes[at_input])
+    variables = [
+        graph.input if name == at_input
+        else double(graph.parameter(name, shape)) if place
+        else graph.parameter(name, shape)
+        for place, (name, shape) in zip(places, case.shapes.items(), strict=False)
+    ]
+    graph.output = operation(*variables, **plain_settings(case))
+    factors = {name: 2.0 if place else 1.0 for place, name in zip(places, arrays, strict=False)}
+    factors[at_input] = 1
+    parameters = {name: array / factors[name] for name, array in arrays.items() if name != at_input}
+    of_input = at_input != "tokens"
+    upstream = case.like(graph.output.shape)
+    y, found = play(graph, arrays[at_input], parameters, upstream, of_input=of_input)
+    known = case.settings | ({"draws": uniform_draws} if "draws" in case.settings else {})
+    np.testing.assert_allclose(y, plain(**arrays, **known), rtol=1e-12, atol=1e-12)
+    if of_input:
+        found[at_input] = found.pop("input")
+    for name, gradient in found.items():
+        rng = np.random.default_rng(case.seed)
+        for _ in range(3):
+            direction = rng.uniform(-1, 1, gradient.shape)
+
+            def along(t, name=name, direction=direction):
+                moved = arrays | {name: arrays[name] + t * direction}
+                return np.sum(upstream * plain(**moved, **known))
+
+            close(np.sum(gradient * direction), slope(along) * factors[name], np.abs(gradient).sum())
+
+
+def slope(function, h=2e-4):
+    """f′(0) by differences of the fourth order."""
+    return (8 * (function(h) - function(-h)) - function(2 * h) + function(-2 * h)) / (12 * h)
+
+
+def close(found, expected, size):
+    assert abs(found - expected) <= 1e-7 * (1 + size), f"{found} is not {expected}"
+
+
+placings = st.lists(st.booleans(), min_size=3, max_size=3)
+
+
+@every_operation
+def test_gradients_are_differences_of_the_formula(name):
+    def check(case, places, data):
+        at_input = data.draw(st.sampled_from(sorted(case.shapes)))
+        check_gradients(OPERATIONS[name], KITS[name].plain, case, places, at_input)
+
+    given(KITS[name].cases, placings, st.data())(settings(max_examples=40)(check))()
+
+
+# Shapes that do not go together.
+
+
+@every_operation
+def test_what_does_not_go_together_is_named(name):
+    for shapes, given_settings in KITS[name].wrong:
+        with pytest.raises(ZerosimError) as raised:
+            OPERATIONS[name].shape(*shapes, **given_settings)
+        assert "\n" not in str(raised.value)
+        assert "wants" in str(raised.value) and "found" in str(raised.value)
+
+
+@st.composite
+def edited(draw, kit):
+    """A case in which one shape or one number of the settings is another."""
+    case = draw(kit.cases)
+    shapes, given_settings = dict(case.shapes), dict(case.settings)
+    numbers = [key for key, value in given_settings.items() if isinstance(value, int)]
+    if numbers and draw(st.booleans()):
+        given_settings[draw(st.sampled_from(numbers))] = draw(st.integers(1, 6))
+    else:
+        name = draw(st.sampled_from(sorted(shapes)))
+        axis = draw(st.integers(0, len(shapes[name])))
+        before, after = shapes[name][:axis], shapes[name][axis + 1:]
+        shapes[name] = draw(st.sampled_from([(*before, *after), (*before, 5, *after), (*before, 1, *shapes[name][axis:])]))
+    return replace(case, shapes=shapes, settings=given_settings)
+
+
+@every_operation
+def test_whatever_shapes_are_not_refused_can_be_computed(name):
+    def check(case):
+        try:
+            shape = result_shape(OPERATIONS[name], case)
+        except ZerosimError:
+            return
+        y = run_forward(OPERATIONS[name], case, case.arrays().values(), made := nan(shape, "f8"))
+        y = y if OPERATIONS[name].views else made
+        assert y.shape == shape and np.isfinite(y).all()
+
+    given(edited(KITS[name]))(settings(max_examples=100)(check))()
+
+
+# Planted faults.
+
+
+def check_everything(name, operation, examples=25):
+    kit = KITS[name]
+
+    @settings(max_examples=examples, database=None)
+    @given(kit.cases, dtypes, placings, st.data())
+    def check(case, dtype, places, data):
+        check_forward(operation, kit.plain, case, dtype)
+        if operation.backward is not None or operation.passed:
+            check_backward(operation, case, dtype)
+            at_input = data.draw(st.sampled_from(sorted(case.shapes)))
+            check_gradients(operation, kit.plain, case, places, at_input)
+        check_products(operation, case)
+
+    check()
+    check_needs(operation, kit)
+
+
+def write_on_input(x, *, out, empty):
+    x *= 0.5
+    np.multiply(x, 2.0, out=out)
+    np.tanh(out, out=out)
+
+
+def wrong_slope(upstream, into, *, empty, y):
+    np.multiply(upstream, 1.0 - y, out=into["x"])
+
+
+def only_one(upstream, into, *, empty, x=None, other=None):
+    for name in into:
+        np.multiply(upstream, 1.0 if other is None else other, out=into[name])
+
+
+def last_row_of_bias(upstream, into, **named):
+    OPERATIONS["linear.linear"].backward(upstream, into, **named)
+    if "bias" in into:
+        into["bias"][...] = upstream.reshape(-1, upstream.shape[-1])[-1]
+
+
+def without_the_mean(upstream, into, *, empty, x=None, weight=None):
+    right = OPERATIONS["normalization.layer_norm"].backward
+    right(upstream, into, empty=empty, **{k: v for k, v in (("x", x), ("weight", weight)) if v is not None})
+    if "x" in into:
+        into["x"] += 0.25
+
+
+def copied(x, *, out, empty, axes):
+    return x.transpose(axes).copy()
+
+
+def repeated_tokens_once(upstream, into, *, empty, tokens):
+    into["weight"][...] = 0.0
+    into["weight"][tokens] += upstream
+
+
+def another_mask(upstream, into, *, empty, probability, draws):
+    def others(array):
+        draws(array)
+        np.subtract(1.0, array, out=array)
+
+    OPERATIONS["dropout.dropout"].backward(
+        upstream, into, empty=empty, probability=probability, draws=draws and others)
+
+
+def leaves_the_rest(upstream, into, *, empty):
+    np.sum(upstream, axis=0, out=into["weight"][: upstream.shape[1]])
+
+
+def twice(y, *shapes, **named):
+    return 2 * OPERATIONS["linear.linear"].multiplications(y, *shapes, **named)
+
+
+FAULTS = [
+    ("elementwise.tanh", {"forward": write_on_input}), ("elementwise.tanh", {"backward": wrong_slope}),
+    ("elementwise.tanh", {"needs": {"x": ("x",)}}), ("elementwise.tanh", {"needs": {"x": ("x", "y")}}),
+    ("elementwise.multiply", {"backward": only_one}), ("elementwise.multiply", {"over_upstream": "x"}),
+    ("elementwise.gelu", {"spoils": ()}), ("elementwise.gelu", {"over": "x"}), ("elementwise.gelu", {"needs": {"x": ()}}),
+    ("elementwise.silu", {"over": "x"}), ("elementwise.add", {"passed": {"x": elementwise.itself}}),
+    ("linear.linear", {"backward": last_row_of_bias}), ("linear.linear", {"multiplications": twice}),
+    ("linear.linear", {"backward_products": {"x": 1.0, "weight": 2.0}}),
+    ("normalization.layer_norm", {"backward": without_the_mean}), ("normalization.layer_norm", {"over": "x"}),
+    ("normalization.layer_norm", {"needs": {"x": ("x", "weight"), "weight": ("x",), "bias": ("x",)}}),
+    ("shapes.transpose", {"forward": copied}), ("embedding.embedding", {"backward": repeated_tokens_once}),
+    ("embedding.positions", {"backward": leaves_the_rest}), ("dropout.dropout", {"backward": another_mask}),
+    ("attention.causal_attention", {"multiplications": None}),
+]
+
+
+@pytest.mark.parametrize(("name", "fault"), FAULTS, ids=lambda each: each if isinstance(each, str) else next(iter(each)))
+def test_a_planted_fault_is_caught(name, fault):
+    caught = (AssertionError, TypeError, KeyError, ValueError, NoSuchExample, ExceptionGroup)
+    with pytest.raises(caught):
+        check_everything(name, replace(OPERATIONS[name], **fault))
+
+
+@pytest.mark.parametrize(("name", "module", "attribute", "value"), [
+    ("attention.causal_attention", attention, "hidden", lambda tokens, dtype: np.triu(np.full((tokens, tokens), -np.inf, dtype), 2)),
+    ("attention.causal_self_attention", attention, "hidden", lambda tokens, dtype: np.zeros((tokens, tokens), dtype)),
+    ("normalization.layer_norm", normalization, "EPSILON", 1e-4),
+    ("normalization.rms_norm", normalization, "EPSILON", 0.0),
+    ("elementwise.gelu", elementwise, "CUBIC", 0.0447),
+])
+def test_a_planted_wrong_constant_is_caught(monkeypatch, name, module, attribute, value):
+    check_everything(name, OPERATIONS[name], examples=5)
+    monkeypatch.setattr(module, attribute, value)
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        check_everything(name, OPERATIONS[name])
