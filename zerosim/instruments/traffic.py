@@ -43,6 +43,8 @@ class Traffic:
     messages: int = 0
     received_bytes: int = 0
     received_messages: int = 0
+    largest_bytes: int = 0
+    """Of the messages that were sent."""
     by_collective: dict[str, Count] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _current: Current = field(default_factory=Current)
@@ -51,6 +53,7 @@ class Traffic:
         with self._lock:
             self.sent_bytes += outgoing.nbytes
             self.messages += 1
+            self.largest_bytes = max(self.largest_bytes, outgoing.nbytes)
             for count in self._current.counts:
                 count.sent_bytes += outgoing.nbytes
                 count.messages += 1

@@ -5,12 +5,14 @@
     gradients     what rests of the units that are done, and one unit's contributions on their way to a sum
     optimizer     what rests
     activations   what backward needs of the units up to the one it is in, ∂L/∂y of that one, and one operation's work
-    buffers       what 16-bit operations widen, updates on their way, and, where a world copies them, messages
+    buffers       what 16-bit operations widen, updates on their way, what an order-free sum has in a bucket, and, where
+                  a world copies them, messages
 
 All of them are reached in every run, to the byte, but for buffers where messages are copied.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from itertools import pairwise
 
 from zerosim.allocation import Kind
@@ -27,12 +29,13 @@ from zerosim.training.config import Config
 def peak_bounds(config: Config, *, copies_messages: bool = False) -> dict[Kind, int]:
     """Bytes of each kind."""
     within = pass_peaks(config)
+    buffers = max(within["buffers"], pending(config), in_buckets(config))
     return {
         "parameters": parameters(config),
         "gradients": gradients(config),
         "optimizer": resting_bytes(config).optimizer,
         "activations": within["activations"],
-        "buffers": max(within["buffers"], pending(config)) + (message_copies(config) if copies_messages else 0),
+        "buffers": buffers + (message_copies(config) if copies_messages else 0),
     }
 
 
@@ -148,6 +151,19 @@ def pending(config: Config) -> int:
     return max((full_bytes(config, unit) for unit in config.model.units if not unit.frozen), default=0)
 
 
+def in_buckets(config: Config) -> int:
+    """A bucket of all contributions, copied for a sum that wants vectors in one piece, where a unit needs several."""
+    if config.addition.collective is not None:
+        return 0
+    row = config.ranks * LIMB_BYTES
+    walked = [
+        config.buckets.pieces(chunk_length(unit.count, config.ranks), row)
+        for unit in config.model.units if not unit.frozen
+    ]
+    longest = max((pieces[0].stop for pieces in walked if len(pieces) > 1), default=0)
+    return config.at_once * config.ranks * longest * config.summed.itemsize
+
+
 def message_copies(config: Config) -> int:
     """The most bytes that copies of messages take, in a world that keeps them, one for each length, to use them again.
 
@@ -162,11 +178,14 @@ def message_copies(config: Config) -> int:
 
 
 def most_in_a_collective(config: Config) -> int:
-    """Messages that a rank sends in one; N broadcasts, one from each rank, count as one."""
-    ranks, tree = config.ranks, ALGORITHMS["tree.broadcast"]
+    """Messages that a rank sends in one; the broadcasts of all buckets from each of the N ranks count as one."""
+    ranks, tree, weights = config.ranks, ALGORITHMS["tree.broadcast"], config.precision.weights.itemsize
     if not config.stage.publishes or config.row.parallel.publish != "broadcasts":
         return ranks - 1
-    return max(sum(tree.messages(rank, ranks, root) for root in range(ranks)) for rank in range(ranks))
+    buckets = max(
+        (len(config.buckets.pieces(chunk_length(unit.count, ranks), weights)) for unit in config.model.units
+         if not unit.frozen), default=1)
+    return buckets * max(sum(tree.messages(rank, ranks, root) for root in range(ranks)) for rank in range(ranks))
 
 
 def with_spare(length: int) -> int:
@@ -179,11 +198,19 @@ def message_lengths(config: Config) -> tuple[set[int], set[int]]:
     stage, ranks, weights = config.stage, config.ranks, config.precision.weights.itemsize
     trained = {chunk_length(unit.count, ranks) for unit in config.model.units if not unit.frozen}
     everything = {chunk_length(unit.count, ranks) for unit in config.model.units}
-    reduced = {EXPONENT_BYTES, LIMB_BYTES} if config.addition.collective is None else {config.wire.itemsize}
-    sizes = reduced | {summed_bytes(config)} | ({weights} if stage.publishes else set())
+    norms = sum(not unit.frozen for unit in config.model.units)
 
-    norms = NORM_BYTES * sum(not unit.frozen for unit in config.model.units)
-    loss_and_norms = {EXPONENT_BYTES, config.precision.state.itemsize, LIMB_BYTES, norms}
-    step = {length * size for length in trained for size in sizes} | loss_and_norms
-    gathered = {length * weights for length in everything} if stage.gathers else set()
+    def walked(lengths: Iterable[int], *element_bytes: int, abreast: int = ranks) -> set[int]:
+        """Of messages in which every element has one of these sizes; buckets are cut by the last, the largest."""
+        pieces = [p for length in lengths for p in config.buckets.pieces(length, abreast * element_bytes[-1])]
+        return {(piece.stop - piece.start) * size for piece in pieces for size in element_bytes}
+
+    exact = config.addition.collective is None
+    step = walked(trained, EXPONENT_BYTES, LIMB_BYTES) if exact else walked(trained, config.wire.itemsize)
+    step |= walked(trained, summed_bytes(config))
+    if stage.publishes:
+        by_one = config.row.parallel.publish == "broadcasts"
+        step |= walked(trained, weights, abreast=1 if by_one else ranks)
+    step |= {EXPONENT_BYTES, config.precision.state.itemsize, LIMB_BYTES} | walked([norms], NORM_BYTES)
+    gathered = walked(everything, weights) if stage.gathers else set()
     return (step, gathered) if config.row.parallel.prefetch else (step | gathered, set())

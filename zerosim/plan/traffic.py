@@ -2,12 +2,13 @@
 
 Derived from which collectives a step needs and what each sends over N ranks; nothing here looks at a run. All but the
 broadcast send N − 1 messages of a chunk and receive as many: n (N − 1)/N bytes of a vector of n bytes each way. An
-order-free sum takes three of them: exponents there and back, then integers. The ZeRO paper, section 7, has the
+order-free sum takes three of them: exponents there and back, then integers. In buckets each of these becomes several,
+of the same bytes in all. The ZeRO paper, section 7, has the
 multiples of P: 2 for DDP and Stages I and II, 3 for Stage III.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,62 +22,74 @@ NORM_BYTES = np.dtype(np.float64).itemsize
 
 @dataclass(frozen=True)
 class Due:
-    """What one rank's calls of a collective come to; `messages` are those sent."""
+    """What one rank's calls of a collective come to; `messages` are those sent, `largest` the bytes of one of them."""
 
     calls: int = 0
     sent_bytes: int = 0
     received_bytes: int = 0
     messages: int = 0
+    largest: int = field(default=0, compare=False)
 
     def __add__(self, other: "Due") -> "Due":
         return Due(
             self.calls + other.calls, self.sent_bytes + other.sent_bytes,
             self.received_bytes + other.received_bytes, self.messages + other.messages,
+            max(self.largest, other.largest),
         )
 
     def times(self, count: int) -> "Due":
         """So many times as much."""
         return Due(
-            count * self.calls, count * self.sent_bytes, count * self.received_bytes, count * self.messages
+            count * self.calls, count * self.sent_bytes, count * self.received_bytes, count * self.messages,
+            min(count, 1) * self.largest,
         )
 
 
 def due(config: Config, rank: int, updates: int) -> dict[str, Due]:
     """Of each collective that `rank` calls, in all steps, of which `updates` were not skipped."""
     stage, publish = config.stage, config.row.parallel.publish
-    steps, ranks, weights = config.steps, config.ranks, config.precision.weights.itemsize
+    steps, weights = config.steps, config.precision.weights.itemsize
     passes = steps * config.passes
     trained = [unit for unit in config.model.units if not unit.frozen]
 
     found = {"reduce_scatter": reductions(config, trained).times(passes), "all_gather": Due()}
     if config.sums_everywhere:
-        found["all_gather"] += walks(trained, ranks, summed_bytes(config)).times(passes)
+        found["all_gather"] += walks(config, trained, summed_bytes(config)).times(passes)
     if stage.publishes and publish == "broadcasts":
-        found["broadcast"] = broadcasts(trained, ranks, weights, rank).times(updates)
+        found["broadcast"] = broadcasts(config, trained, weights, rank).times(updates)
     elif stage.publishes:
-        found["all_gather"] += walks(trained, ranks, weights).times(updates)
+        found["all_gather"] += walks(config, trained, weights).times(updates)
     if stage.gathers:
-        found["all_gather"] = walks(gathered(config), ranks, weights).times(passes)
+        found["all_gather"] = walks(config, gathered(config), weights).times(passes)
     if config.scaling().needs_norm and stage.shares_updates:
-        norms = (ranks - 1) * len(trained) * NORM_BYTES
-        found["gather_norms"] = Due(1, norms, norms, ranks - 1).times(steps)
+        found["gather_norms"] = walk(config, len(trained), NORM_BYTES).times(steps)
     return {name: each for name, each in found.items() if each.calls}
 
 
-def walks(units: Iterable[Unit], ranks: int, element_bytes: int, messages: int = 1) -> Due:
-    """A collective through each of `units`, padded, each rank sending N − 1 of its chunks, in `messages` each."""
-    total = Due()
-    for unit in units:
-        sent = chunk_length(unit.count, ranks) * (ranks - 1) * element_bytes
-        total += Due(1, sent, sent, messages * (ranks - 1))
-    return total
+def walk(config: Config, length: int, element_bytes: int, widest: int = 0, messages: int = 1) -> Due:
+    """A collective through chunks of `length`, each rank sending all but one of them, an element in `messages`.
+
+    It goes bucket by bucket; `widest` has the bytes of an element's largest message, if there are several.
+    """
+    others, widest = config.ranks - 1, widest or element_bytes
+    pieces = config.buckets.pieces(length, config.ranks * widest)
+    sent = length * others * element_bytes
+    longest = (pieces[0].stop - pieces[0].start) * widest
+    return Due(len(pieces), sent, sent, len(pieces) * messages * others, longest * min(others, 1))
+
+
+def walks(config: Config, units: Iterable[Unit], element_bytes: int, widest: int = 0, messages: int = 1) -> Due:
+    """A walk through each of `units`, padded."""
+    lengths = [chunk_length(unit.count, config.ranks) for unit in units]
+    return sum((walk(config, length, element_bytes, widest, messages) for length in lengths), Due())
 
 
 def reductions(config: Config, trained: Iterable[Unit]) -> Due:
     """A reduce-scatter of each unit's gradient."""
     if config.addition.collective is not None:
-        return walks(trained, config.ranks, config.wire.itemsize)
-    return walks(trained, config.ranks, exact.sent_bytes(config.summed), exact.messages(config.summed))
+        return walks(config, trained, config.wire.itemsize)
+    summed = config.summed
+    return walks(config, trained, exact.sent_bytes(summed), exact.LIMB_BYTES, exact.messages(summed))
 
 
 def summed_bytes(config: Config) -> int:
@@ -84,13 +97,16 @@ def summed_bytes(config: Config) -> int:
     return (config.wire if config.addition.collective is not None else config.summed).itemsize
 
 
-def broadcasts(trained: Iterable[Unit], ranks: int, element_bytes: int, rank: int) -> Due:
-    """A broadcast of every chunk of each unit from its owner."""
-    copies = sum(ALGORITHMS["tree.broadcast"].messages(rank, ranks, root) for root in range(ranks))
+def broadcasts(config: Config, trained: Iterable[Unit], element_bytes: int, rank: int) -> Due:
+    """A broadcast of every chunk of each unit from its owner, bucket by bucket."""
+    ranks, tree = config.ranks, ALGORITHMS["tree.broadcast"]
+    copies = sum(tree.messages(rank, ranks, root) for root in range(ranks))
     total = Due()
     for unit in trained:
-        chunk = chunk_length(unit.count, ranks) * element_bytes
-        total += Due(ranks, copies * chunk, (ranks - 1) * chunk, copies)
+        length = chunk_length(unit.count, ranks)
+        pieces, chunk = config.buckets.pieces(length, element_bytes), length * element_bytes
+        longest = (pieces[0].stop - pieces[0].start) * element_bytes * min(copies, 1)
+        total += Due(len(pieces) * ranks, copies * chunk, (ranks - 1) * chunk, len(pieces) * copies, longest)
     return total
 
 

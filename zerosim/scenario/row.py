@@ -13,6 +13,8 @@ class Claims:
 
     volume: float | None = None
     messages: int | None = None
+    largest_message: int | None = None
+    """In bytes."""
     does_not_fit: bool = False
     test_accuracy: float = 0.0
     test_loss: float = 0.0

@@ -40,6 +40,9 @@ ACCUMULATIONS = ("boundary", "micro_batch")
 DTYPES = ("weights", "fp32")
 REDUCTIONS = ("reduce_scatter", "all_reduce")
 PUBLICATIONS = ("weights", "updates", "broadcasts")
+MEGABYTE = 10**6
+WIDEST_BYTES = 8
+"""Of what travels for one element: an integer of an order-free sum, a number of float64, or a norm."""
 WEIGHT_DECAY = {"sgd": 0.0, "momentum": 0.0, "adam": 0.0, "adamw": 0.01}
 BY_OPTIMIZER: Any = None
 
@@ -134,6 +137,12 @@ class Parallel:
     prefetch: bool = switch(False)
     recompute: bool | tuple[int, ...] = switch_or_integers(False)
     """Whether units keep their input alone and are run again before backward; or the layers whose units do."""
+    bucket_mb: float = number(0.0, at_least=0)
+    """The most that a collective works on at a time; 0: a unit as a whole."""
+
+    @property
+    def bucket_bytes(self) -> int:
+        return round(self.bucket_mb * MEGABYTE)
 
 
 @dataclass(frozen=True)
@@ -151,6 +160,7 @@ class Variant:
     reshard_after_forward: bool | None = maybe()
     prefetch: bool | None = maybe()
     recompute: bool | tuple[int, ...] | None = maybe_switch_or_integers()
+    bucket_mb: float | None = number(None, at_least=0)
 
     @property
     def said(self) -> dict[str, Any]:
@@ -191,6 +201,8 @@ class Check:
     """What each row must send in a step, in units of P (N − 1)/N."""
     messages: tuple[int, ...] = integers((), at_least=0)
     """How many messages each row must send in a step: those of the rank that sends the most."""
+    largest_messages: tuple[int, ...] = integers((), at_least=0)
+    """How many bytes the largest message of each row must have."""
 
 
 @dataclass(frozen=True)
@@ -222,6 +234,7 @@ class Scenario:
         for parallel in (self.parallel, *(variant.applied(self.parallel) for variant in self.variant)):
             self._check_parts(parallel)
             self._check_layers(parallel)
+            self._check_buckets(parallel)
         self._check_rows()
 
     def _check_blocks(self) -> None:
@@ -260,7 +273,10 @@ class Scenario:
 
     def _check_rows(self) -> None:
         rows = self.names({})
-        for key, given in (("volumes", self.check.volumes), ("messages", self.check.messages)):
+        for key, given in (
+            ("volumes", self.check.volumes), ("messages", self.check.messages),
+            ("largest_messages", self.check.largest_messages),
+        ):
             if len(given) not in (0, len(rows)):
                 raise self.origin.error(
                     f"check.{key} has {len(given)} numbers for {len(rows)} rows; give one for each: {'; '.join(rows)}",
@@ -297,6 +313,15 @@ class Scenario:
             raise self.origin.error(
                 f"train.warmup_steps must be at most train.steps = {self.train.steps}, found {self.train.warmup_steps}",
                 ("train", "warmup_steps"), ("train", "steps"),
+            )
+
+    def _check_buckets(self, parallel: Parallel) -> None:
+        least = self.world.ranks * WIDEST_BYTES
+        if parallel.bucket_mb and parallel.bucket_bytes < least:
+            raise self.origin.error(
+                f"parallel.bucket_mb must be 0, or hold an element for each of {self.world.ranks} ranks, "
+                f"{least} bytes = {least / MEGABYTE:g}, found {parallel.bucket_mb:g}",
+                ("parallel", "bucket_mb"), ("world", "ranks"),
             )
 
     def _check_layers(self, parallel: Parallel) -> None:
@@ -362,6 +387,7 @@ class Scenario:
         claims = Claims(
             volume=self.check.volumes[number] if self.check.volumes else None,
             messages=self.check.messages[number] if self.check.messages else None,
+            largest_message=self.check.largest_messages[number] if self.check.largest_messages else None,
             does_not_fit=stage in self.check.does_not_fit,
             test_accuracy=self.check.test_accuracy,
             test_loss=self.check.test_loss if isinstance(self.check.test_loss, float) else 0.0,

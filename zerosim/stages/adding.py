@@ -21,18 +21,26 @@ ReduceScatter = Callable[..., None]
 
 Rounding = Callable[[Array], Array]
 
+AddRanks = Callable[[Communicator, Total, Rounding], Array]
+"""`add_ranks(comm, total, rounding)` adds all ranks' totals: in the full buffer returned, a rank's chunk is the sum."""
+
 
 @dataclass(frozen=True)
 class Addition:
     """`accumulate` folds a rank's micro-batches to a total; `reduce_scatter` adds the totals of all ranks.
 
     The latter also takes how to round a buffer for the wire, and returns a full buffer in which this rank's chunk is
-    the sum. `collective` is None where integers are added, in no order.
+    the sum. `whole` takes that buffer out of a total. `collective` is None where integers are added, in no order.
     """
 
     accumulate: Accumulate
-    reduce_scatter: Callable[[Communicator, Total, Rounding], Array]
+    reduce_scatter: AddRanks
+    whole: Callable[[Total], Array]
     collective: ReduceScatter | None
+
+    def by(self, collective: ReduceScatter) -> "Addition":
+        """The same addition, its collective in another guise."""
+        return in_order(self.accumulate, collective, self.whole)
 
 
 def in_order(accumulate: Accumulate, collective: ReduceScatter, whole: Callable[[Total], Array]) -> Addition:
@@ -43,7 +51,7 @@ def in_order(accumulate: Accumulate, collective: ReduceScatter, whole: Callable[
         collective(comm, split(full, comm.size))
         return full
 
-    return Addition(accumulate, reduce_scatter, collective)
+    return Addition(accumulate, reduce_scatter, whole, collective)
 
 
 def itself(total: Total) -> Array:
@@ -87,9 +95,14 @@ def widening(accumulate: Accumulate, allocate: Allocator) -> Accumulate:
     return accumulate_widened
 
 
+def first(total: Total) -> Array:
+    contribution: Array = total[0]
+    return contribution
+
+
 def exact_reduce_scatter(comm: Communicator, total: Total, rounding: Rounding) -> Array:
     chunk = exact.reduce_scatter(comm, total)
-    full: Array = total[0]
+    full = first(total)
     split(full, comm.size)[comm.rank][:] = chunk
     return full
 
@@ -98,5 +111,5 @@ ADDITIONS: dict[str, Addition] = {
     "ring": in_order(left_to_right, ring.reduce_scatter, itself),
     "rank": in_order(left_to_right, direct.reduce_scatter, itself),
     "tree": in_order(by_pairs, rabenseifner.reduce_scatter, root_of_tree),
-    "exact": Addition(kept_apart, exact_reduce_scatter, None),
+    "exact": Addition(kept_apart, exact_reduce_scatter, first, None),
 }

@@ -12,7 +12,7 @@ from zerosim.instruments.observed import Observed
 from zerosim.models.units import Unit
 from zerosim.numerics import draws
 from zerosim.reference import Arithmetic, Reference
-from zerosim.stages.adding import widening
+from zerosim.stages.adding import AddRanks, widening
 from zerosim.stages.gathering import KeptUntilBackward, Prefetched, WhenUsed
 from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.replica import Collectives, Gathering, Initial, Reduction, Replica
@@ -43,6 +43,7 @@ def replica(
     def draw(out: Array, micro_batch: int, layer: int, operation: int) -> None:
         draws.uniform(config.row.train.seed, state.step, out, micro_batch, layer, operation)
 
+    buckets = config.buckets
     return Replica(
         comm=comm,
         model=config.model,
@@ -55,16 +56,24 @@ def replica(
             part_by_part=config.part_by_part,
         ),
         collectives=Collectives(
-            reduce_scatter=comm.named("reduce_scatter", addition.reduce_scatter),
-            all_gather=comm.named("all_gather", ring.all_gather),
-            gather_norms=comm.named("gather_norms", ring.all_gather),
-            broadcast=comm.named("broadcast", tree.broadcast),
+            reduce_scatter=reduce_scatter(config, comm, allocate),
+            all_gather=buckets.chunked(comm.named("all_gather", ring.all_gather)),
+            gather_norms=buckets.chunked(comm.named("gather_norms", ring.all_gather)),
+            broadcast=buckets.broadcast(comm.named("broadcast", tree.broadcast)),
         ),
         publishing=PUBLISHING[config.row.parallel.publish if config.stage.publishes else "weights"](),
         gathering=gathering(config, second_channel),
         allocate=allocate,
         state=state,
     )
+
+
+def reduce_scatter(config: Config, comm: Observed, allocate: Allocator) -> AddRanks:
+    """How gradients are added over the ranks, bucket by bucket if the scenario asks for that."""
+    addition, name = config.addition, "reduce_scatter"
+    if addition.collective is None:
+        return config.buckets.order_free(comm.named(name, addition.reduce_scatter), allocate)
+    return addition.by(config.buckets.chunked(comm.named(name, addition.collective))).reduce_scatter
 
 
 def gathering(config: Config, second_channel: Communicator | None) -> Gathering:

@@ -15,6 +15,7 @@ from zerosim.optim.update import LearningRate, UpdateRule
 from zerosim.scenario.row import Row
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.adding import ADDITIONS, Addition
+from zerosim.training.buckets import Buckets
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +61,11 @@ class Config:
     def addition(self) -> Addition:
         """The order of addition, as the stages carry it out."""
         return ADDITIONS[self.row.parallel.order]
+
+    @property
+    def buckets(self) -> Buckets:
+        """What collectives on gradients, weights and norms work on at a time."""
+        return Buckets(self.row.parallel.bucket_bytes)
 
     @property
     def wire(self) -> np.dtype[np.generic]:

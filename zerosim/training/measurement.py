@@ -17,6 +17,8 @@ class TrafficCounts:
     received_bytes: int
     messages: int
     by_collective: dict[str, dict[str, int]]
+    largest_message_bytes: int = 0
+    """Of those sent."""
 
 
 @dataclass(frozen=True)

@@ -277,4 +277,5 @@ def counts(rank: int, traffic: Traffic) -> TrafficCounts:
         received_bytes=traffic.received_bytes,
         messages=traffic.messages,
         by_collective={each: dict(vars(count)) for each, count in traffic.by_collective.items()},
+        largest_message_bytes=traffic.largest_bytes,
     )

@@ -64,6 +64,7 @@ def judged_traffic(config: Config, counts: TrafficCounts, updates: int) -> RankT
             name: {"calls": each.calls, "sent_bytes": each.sent_bytes, "messages": each.messages}
             for name, each in formula.items()
         },
+        formula_largest_message_bytes=max((each.largest for each in formula.values()), default=0),
     )
 
 

@@ -27,6 +27,9 @@ class RankTraffic:
     formula_received_bytes: int
     formula_messages: int
     formula_by_collective: dict[str, dict[str, int]]
+    largest_message_bytes: int = 0
+    """Of the messages sent."""
+    formula_largest_message_bytes: int = 0
 
     @property
     def fault(self) -> str | None:
@@ -35,6 +38,7 @@ class RankTraffic:
             ("bytes sent", self.sent_bytes, self.formula_bytes),
             ("bytes received", self.received_bytes, self.formula_received_bytes),
             ("messages", self.messages, self.formula_messages),
+            ("bytes in the largest message", self.largest_message_bytes, self.formula_largest_message_bytes),
         ]
         for name in sorted({*self.by_collective, *self.formula_by_collective}):
             seen, due = self.by_collective.get(name, {}), self.formula_by_collective.get(name, {})
@@ -286,6 +290,9 @@ def broken_claims(stage: TrainedRow) -> list[str]:
     sent = stage.messages_in_a_step(steps)
     if claims.messages is not None and sent != claims.messages:
         found.append(f"sends {float(sent):g} messages a step, not {claims.messages}")
+    largest = max((rank.largest_message_bytes for rank in stage.traffic), default=0)
+    if claims.largest_message is not None and largest != claims.largest_message:
+        found.append(f"sends {largest:,} bytes in its largest message, not {claims.largest_message:,}")
     return found
 
 

@@ -1,0 +1,87 @@
+"""Collectives that work on at most so many bytes at a time, without moving the boundary of any chunk.
+
+    bucket    what one call works on: a piece of every chunk, at the same place in each
+
+In which order an element is added depends on its chunk alone, so the bits stay; and each element travels as often as
+before, so the bytes do too. Calls and messages are more, and none is larger than the bucket.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from zerosim.allocation import Allocator, Array
+from zerosim.collectives.exact import LIMB_BYTES
+from zerosim.comm import Communicator, Payload
+from zerosim.sharding import split
+from zerosim.stages.adding import AddRanks, ReduceScatter, Rounding
+
+Broadcast = Callable[[Communicator, Payload, int], None]
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Of at most `most_bytes`, of all chunks together; 0 is no limit."""
+
+    most_bytes: int
+
+    def pieces(self, length: int, bytes_abreast: int) -> list[slice]:
+        """How chunks of `length` elements are walked; those at one place take `bytes_abreast` in all chunks together.
+
+        >>> Buckets(100).pieces(5, bytes_abreast=48), Buckets(0).pieces(5, bytes_abreast=48)
+        ([slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)], [slice(0, 5, None)])
+        """
+        most = max(self.most_bytes // bytes_abreast, 1)
+        if not self.most_bytes or length <= most:
+            return [slice(0, length)]
+        return [slice(start, min(start + most, length)) for start in range(0, length, most)]
+
+    def chunked(self, collective: ReduceScatter) -> ReduceScatter:
+        """`collective(comm, chunks)`, bucket by bucket; all chunks are equally long."""
+
+        def call(comm: Communicator, chunks: Sequence[Payload]) -> None:
+            for piece in self.pieces(len(chunks[0]), len(chunks) * chunks[0].dtype.itemsize):
+                collective(comm, [chunk[piece] for chunk in chunks])
+
+        return call if self.most_bytes else collective
+
+    def broadcast(self, whole: Broadcast) -> Broadcast:
+        """`whole(comm, vector, root)`, bucket by bucket."""
+
+        def call(comm: Communicator, vector: Payload, root: int) -> None:
+            for piece in self.pieces(len(vector), vector.dtype.itemsize):
+                whole(comm, vector[piece], root)
+
+        return call if self.most_bytes else whole
+
+    def order_free(self, add: AddRanks, allocate: Allocator) -> AddRanks:
+        """`add(comm, contributions, rounding)`, which needs vectors in one piece: copies, a bucket at a time."""
+
+        def call(comm: Communicator, contributions: Sequence[Array], rounding: Rounding) -> Array:
+            full = contributions[0]
+            own = split(full, comm.size)[comm.rank]
+            for piece, copies in self._copied(comm, contributions, allocate):
+                own[piece] = split(add(comm, copies, rounding), comm.size)[comm.rank]
+                copies.clear()
+            return full
+
+        def call_or_pass(comm: Communicator, contributions: Sequence[Array], rounding: Rounding) -> Array:
+            length = len(split(contributions[0], comm.size)[0])
+            one = len(self.pieces(length, comm.size * LIMB_BYTES)) == 1
+            return (add if one else call)(comm, contributions, rounding)
+
+        return call_or_pass
+
+    def _copied(
+        self, comm: Communicator, contributions: Sequence[Array], allocate: Allocator
+    ) -> Iterator[tuple[slice, list[Array]]]:
+        """Each piece, and of every contribution this piece of all chunks, side by side."""
+        length = len(split(contributions[0], comm.size)[0])
+        for piece in self.pieces(length, comm.size * LIMB_BYTES):
+            yield piece, [copied(x.reshape(comm.size, -1)[:, piece], allocate) for x in contributions]
+
+
+def copied(pieces: Array, allocate: Allocator) -> Array:
+    """Pieces (chunks, elements) side by side in one vector."""
+    copy = allocate(pieces.size, pieces.dtype, kind="buffers", owner="bucket")
+    copy.reshape(pieces.shape)[:] = pieces
+    return copy
