@@ -15,6 +15,8 @@ class Claims:
     messages: int | None = None
     largest_message: int | None = None
     """In bytes."""
+    activations: int | None = None
+    """Bytes at the peak."""
     does_not_fit: bool = False
     test_accuracy: float = 0.0
     test_loss: float = 0.0

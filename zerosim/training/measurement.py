@@ -40,6 +40,8 @@ class MemoryFigures:
     """Nanoseconds since the last step began, and bytes by kind, at each change."""
     copies_messages: bool
     """Whether the world's copies of messages are among the buffers."""
+    offloaded_bytes: int = 0
+    """The most there were in the file for what is offloaded."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ does goes over the one that counts.
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -135,7 +135,8 @@ def train(
 
     checker = None if history is None else Checker(mine, history, config.sums_everywhere)
     steps = Steps(comm, run, config, title, mine, ledger, checker)
-    memory = steps.run_all()
+    with closing(mine.tape.shelf):
+        memory = steps.run_all()
     held = None if checker else holdings(comm, mine, config.sums_everywhere)
     misfits = gather_objects(comm, checker.misfit if checker else None) or []
     evidence = first_of(gather_objects(comm, checker.evidence if checker else None))
@@ -251,6 +252,7 @@ class Steps:
             rank=self.comm.rank,
             owners={kind: ledger.owners(kind) for kind in KINDS},
             at_rest=dict(self.at_rest),
+            offloaded_bytes=self.replica.tape.shelf.most_bytes,
             peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in KINDS), ("total", ledger.peak_total)]),
             alive_bytes=ledger.total,
             resident_bytes=resident_bytes() - self.run.idle_bytes,
