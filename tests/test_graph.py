@@ -1,7 +1,7 @@
-"""Graphs of any operations in any order: the bits of a player that copies everything, and the slopes of formulas.
+"""Graphs of operations in any order: the bits of a player that copies everything, and the slopes of formulas.
 
-A player writes over what it may, and gradients of several terms share memory in many ways: a value added to itself, read
-by three, passed on unchanged, a parameter read twice by one operation, an output that is the input.
+A player writes over what it may, and gradients of several terms share memory in many ways: a value added to itself,
+read by three, passed on unchanged, a parameter read twice by one operation, an output that is the input.
 """
 
 from dataclasses import replace
@@ -78,7 +78,7 @@ def numbers(seed, dtype):
 
 
 def naive(graph, x, parameters, upstream):
-    """As `play`, but nothing is ever written over and all is kept; 16 bits are widened and rounded at each operation."""
+    """As `play`, but nothing is ever written over, and all is kept; each operation widens 16 bits and rounds."""
     names = {variable.slot: name for name, variable in graph.parameters.items()}
     values = {graph.input.slot: x} | {slot: parameters[name] for slot, name in names.items()}
     saved = {}
@@ -193,7 +193,7 @@ CASES = {
     "a residual around a view": ([("reshape", (0, 0, 0)), ("add", (1, 0, 0))], 0),
     "read by three": ([("relu", (0,) * 3), ("gelu", (0,) * 3), ("tanh", (1,) * 3), ("attention", (0, 1, 2))], 0),
     "an output that is read further": ([("tanh", (0, 0, 0)), ("gelu", (0, 0, 0))], 1),
-    "a parameter read twice": ([("linear", (0,) * 3), ("affine", (0,) * 3), ("layer norm, one parameter", (0,) * 3)], 0),
+    "a parameter read twice": ([(line, (0, 0, 0)) for line in ("linear", "affine", "layer norm, one parameter")], 0),
     "a parameter read twice by one operation": ([("square a parameter", (0, 0, 0)), ("add", (0, 1, 0))], 0),
     "a table times itself": ([("square a table", (0, 0, 0))], 0),
     "a parameter added twice": ([("add a parameter", (0,) * 3), ("add a parameter", (0,) * 3)], 0),
@@ -248,7 +248,8 @@ right_room = Player._room
 
 
 @pytest.mark.parametrize(("owner", "attribute", "wrong"), [
-    (Player, "_add", always_in_place), (Player, "_add", last_term_alone), (Player, "_add", into_what_is_passed_on), (Player, "_write", first_gradient_alone),
+    (Player, "_add", always_in_place), (Player, "_add", last_term_alone), (Player, "_add", into_what_is_passed_on),
+    (Player, "_write", first_gradient_alone),
     (Plan, "_in_place", in_place_whoever_reads), (Plan, "_last_reader", lambda self, slot, number: True),
     (Player, "_room", room_over_upstream),
 ])
@@ -261,7 +262,10 @@ def test_a_player_that_writes_over_what_others_read_is_caught(monkeypatch, owner
 
 
 def test_a_wrong_derivative_within_a_graph_is_caught(monkeypatch):
-    wrong = replace(OPERATIONS["elementwise.tanh"], backward=lambda upstream, into, *, empty, y: np.copyto(into["x"], y))
+    def takes_y(upstream, into, *, empty, y):
+        np.copyto(into["x"], y)
+
+    wrong = replace(OPERATIONS["elementwise.tanh"], backward=takes_y)
     monkeypatch.setitem(LINES, "tanh", (1, lambda w, x: wrong(x)))
     with pytest.raises(AssertionError):
         check_slopes([("tanh", (0, 0, 0)), ("add", (1, 0, 0))], 0, seed=1)

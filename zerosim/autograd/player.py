@@ -169,9 +169,8 @@ class Player:
                 into[name] = self._room(step, name, upstream, wide, into, gradients, contribution)
         operation.backward(wide, into, empty=self.precise.empty, **named, **self._settings(step))
         for name, found in into.items():
-            if slots[name] not in self._names:
-                found = self.precise.rounded(found, upstream.dtype)
-            self._give(slots[name], found, gradients, contribution, shared=False)
+            narrow = found if slots[name] in self._names else self.precise.rounded(found, upstream.dtype)
+            self._give(slots[name], narrow, gradients, contribution, shared=False)
 
     def _give(
         self, slot: int, found: Array, gradients: dict[int, Array], contribution: Contribution | None, *, shared: bool
