@@ -42,21 +42,21 @@ def pass_peaks(config: Config) -> PassPeaks:
     13568
     """
     ledger = Ledger()
-    tape = run_pass(config, ObservedAllocator(extent, ledger))
+    tape = run_passes(config, ObservedAllocator(extent, ledger), min(config.passes, 2))
     return PassPeaks(ledger.peak["activations"], ledger.peak["buffers"], tape.shelf.most_bytes)
 
 
-def run_pass(config: Config, allocate: Allocator) -> Tape:
+def run_passes(config: Config, allocate: Allocator, count: int) -> Tape:
     """Forward, the loss, and backward of as many micro-batches as go together; the tape that has run them.
 
-    Where there are several such passes it runs two: the second finds what the step still has of the first.
+    Of several such passes the second finds what the step still has of the first, and so does each one after it.
     """
     model = config.model
     weights: dict[Any, Any] = {unit: Extent(unit.count, config.precision.weights) for unit in model.units}
     shelf = Offloaded(Nowhere(), allocate) if config.row.parallel.offload_activations else None
     tape = Tape(allocate, not_added, model.lowest_trained, nothing_drawn, config.recomputed, shelf)
     inputs, targets = batch(config)
-    for _ in range(min(config.passes, 2)):
+    for _ in range(count):
         activations = [inputs] * config.at_once
         for unit in model.forward_units:
             activations = tape.forward(unit, weights[unit], activations)
@@ -69,7 +69,7 @@ def run_pass(config: Config, allocate: Allocator) -> Tape:
 
 def operations(config: Config) -> dict[str, int]:
     """Floating-point operations of matrix products on a rank in all steps: forward, backward and recomputation."""
-    in_a_pass = run_pass(config, extent).operations
+    in_a_pass = run_passes(config, extent, 1).operations
     return {what: in_a_pass[what] * config.passes * config.steps for what in ("forward", "backward", "recomputation")}
 
 
