@@ -5,7 +5,6 @@ no memory is taken, so this can be asked of any model; operations count their ow
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -21,42 +20,39 @@ from zerosim.payloads.extents import Extent
 from zerosim.training.config import Config
 
 
-@dataclass(frozen=True)
-class PassPeaks:
-    """The most bytes of activations, of what operations have as buffers, and of what is offloaded."""
-
-    activations: int
-    buffers: int
-    offloaded: int
-
-
 @cache
-def pass_peaks(config: Config) -> PassPeaks:
-    """The most bytes of each that there are within a pass.
+def pass_peaks(config: Config) -> dict[Kind, int]:
+    """The most bytes of activations, and of what operations have as buffers, that are alive within a pass.
 
     >>> from zerosim.models.units import Task
     >>> from zerosim.scenario.schema import Scenario
     >>> from zerosim.training.config import configured
     >>> row, *_ = Scenario().rows                                # 64-64-64-10, 16 samples at a time
-    >>> pass_peaks(configured(row, Task(64, 10, "cross_entropy"))).activations
+    >>> pass_peaks(configured(row, Task(64, 10, "cross_entropy")))["activations"]
     13568
     """
     ledger = Ledger()
-    tape = run_pass(config, ObservedAllocator(extent, ledger))
-    return PassPeaks(ledger.peak["activations"], ledger.peak["buffers"], tape.shelf.most_bytes)
+    run_pass(config, ObservedAllocator(extent, ledger), min(config.passes, 2))
+    return {"activations": ledger.peak["activations"], "buffers": ledger.peak["buffers"]}
 
 
-def run_pass(config: Config, allocate: Allocator) -> Tape:
+@cache
+def offloaded_bytes(config: Config) -> int:
+    """The most bytes that are offloaded at a time."""
+    return run_pass(config, extent).shelf.most_bytes
+
+
+def run_pass(config: Config, allocate: Allocator, passes: int = 1) -> Tape:
     """Forward, the loss, and backward of as many micro-batches as go together; the tape that has run them.
 
-    Where there are several such passes it runs two: the second finds what the step still has of the first.
+    A second pass finds what the step still has of the first.
     """
     model = config.model
     weights: dict[Any, Any] = {unit: Extent(unit.count, config.precision.weights) for unit in model.units}
     shelf = Offloaded(Nowhere(), allocate) if config.row.parallel.offload_activations else None
     tape = Tape(allocate, not_added, model.lowest_trained, nothing_drawn, config.recomputed, shelf)
     inputs, targets = batch(config)
-    for _ in range(min(config.passes, 2)):
+    for _ in range(passes):
         activations = [inputs] * config.at_once
         for unit in model.forward_units:
             activations = tape.forward(unit, weights[unit], activations)
