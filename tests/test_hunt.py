@@ -23,6 +23,7 @@ SEED = 50_040
 SEED_UNDER_MPI = 60_000
 CLAIMED = {
     "check.same_weights", "check.volumes", "check.messages", "check.test_accuracy", "check.test_loss",
+    "check.largest_messages", "check.activations",
     "expect.same_results",
     "expect.ranks_agree", "expect.same_bytes_sent", "expect.same_messages",
 }

@@ -147,9 +147,12 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Parallel, "stages"): unsaid,
     (Parallel, "units"): unsaid,
     (Parallel, "recompute"): unsaid,
+    (Parallel, "offload_folder"): one_of("", "", "."),
+    (Parallel, "bucket_mb"): one_of(0, 0.0, 6.4e-5, 1e-4, 5e-4, 1.0),
     (Variant, "name"): one_of(*NAMES),
     (Variant, "units"): unsaid,
     (Variant, "recompute"): unsaid,
+    (Variant, "bucket_mb"): one_of(0, 6.4e-5, 1e-4, 3e-4),
     (Check, "test_accuracy"): unsaid,
     (Check, "test_loss"): unsaid,
     (Check, "same_bits_on"): unsaid,
@@ -157,6 +160,8 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Check, "same_weights"): unsaid,
     (Check, "volumes"): unsaid,
     (Check, "messages"): unsaid,
+    (Check, "largest_messages"): unsaid,
+    (Check, "activations"): unsaid,
     (CollectiveScenario, "title"): one_of(*WORDS),
     (CollectiveScenario, "caption"): one_of(*WORDS),
     (CollectiveWorld, "ranks"): unsaid,
@@ -325,6 +330,8 @@ def agree(row: Document, parallel: Document, train: Document) -> None:
     if parallel.get("order", "ring") in ("tree", "exact"):
         row.pop("accumulation", None)
     whole = {**parallel, **row}
+    if whole.get("offload_activations") and not whole.get("recompute"):
+        row["offload_activations"] = False
     if whole.get("prefetch") and not whole.get("reshard_after_forward", True):
         row["reshard_after_forward"] = True
 
