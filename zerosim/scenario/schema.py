@@ -46,6 +46,8 @@ WIDEST_BYTES = 8
 """Of what travels for one element: an integer of an order-free sum, a number of float64, or a norm."""
 WEIGHT_DECAY = {"sgd": 0.0, "momentum": 0.0, "adam": 0.0, "adamw": 0.01}
 BY_OPTIMIZER: Any = None
+ROW_BY_ROW = ("volumes", "messages", "largest_messages", "activations", "beyond_peak", "beyond_peak_laid_out")
+"""The keys of [check] that give a number for each row."""
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,17 @@ class Check:
     """How many bytes the largest message of each row must have."""
     activations: tuple[int, ...] = integers((), at_least=0)
     """How many bytes of activations a rank of each row must hold at the peak: the rank that holds the most."""
+    fragmentation: bool = switch(False)
+    """Whether to find out what allocators with a fixed address space would need for the last step."""
+    beyond_peak: tuple[int, ...] = integers((), at_least=0)
+    """How many bytes beyond the peak each row must need by first fit."""
+    beyond_peak_laid_out: tuple[int, ...] = integers((), at_least=0)
+    """And with what is long-lived laid out in one block beforehand."""
+
+    def of_row(self, number: int) -> dict[str, Any]:
+        """The claims that have one value for each row, as those of row `number`."""
+        names = {"volumes": "volume", "largest_messages": "largest_message"}
+        return {names.get(key, key): getattr(self, key)[number] for key in ROW_BY_ROW if getattr(self, key)}
 
 
 @dataclass(frozen=True)
@@ -282,10 +295,7 @@ class Scenario:
 
     def _check_rows(self) -> None:
         rows = self.names({})
-        for key, given in (
-            ("volumes", self.check.volumes), ("messages", self.check.messages),
-            ("largest_messages", self.check.largest_messages), ("activations", self.check.activations),
-        ):
+        for key, given in ((key, getattr(self.check, key)) for key in ROW_BY_ROW):
             if len(given) not in (0, len(rows)):
                 raise self.origin.error(
                     f"check.{key} has {len(given)} numbers for {len(rows)} rows; give one for each: {'; '.join(rows)}",
@@ -407,10 +417,8 @@ class Scenario:
             folder = self.origin.folder(OFFLOAD_FOLDER) / parallel.offload_folder
             parallel = dataclasses.replace(parallel, offload_folder=str(folder))
         claims = Claims(
-            volume=self.check.volumes[number] if self.check.volumes else None,
-            messages=self.check.messages[number] if self.check.messages else None,
-            activations=self.check.activations[number] if self.check.activations else None,
-            largest_message=self.check.largest_messages[number] if self.check.largest_messages else None,
+            **self.check.of_row(number),
+            fragmentation=bool(self.check.fragmentation or self.check.beyond_peak or self.check.beyond_peak_laid_out),
             does_not_fit=stage in self.check.does_not_fit,
             test_accuracy=self.check.test_accuracy,
             test_loss=self.check.test_loss if isinstance(self.check.test_loss, float) else 0.0,

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from zerosim.allocation import Kind
 from zerosim.plan.activations import operations, pass_peaks
+from zerosim.plan.addresses import fragmentation
 from zerosim.plan.memory import MODEL_STATES
 from zerosim.plan.peaks import message_copies, peak_bounds, would_fit
 from zerosim.plan.resting import resting_bytes, unit_bytes
@@ -41,6 +42,7 @@ def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
         updates=measured.updates,
         seconds=measured.seconds,
         weights=measured.weights,
+        fragmentation=fragmentation(measured.takings) if measured.takings else None,
     )
 
 

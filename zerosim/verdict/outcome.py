@@ -7,6 +7,7 @@ from typing import Any
 
 from zerosim.allocation import Array
 from zerosim.models.units import Model, Unit
+from zerosim.plan.addresses import LAID_OUT, Fragmentation
 from zerosim.scenario import Scenario
 from zerosim.stages import STAGES
 from zerosim.training.config import Config
@@ -157,6 +158,8 @@ class TrainedRow:
     """Steps that were not skipped because a gradient overflowed."""
     seconds: float
     weights: dict[Unit, Array] | None
+    fragmentation: Fragmentation | None = None
+    """Of rank 0's memory in the last step, if it was written down."""
 
     @property
     def name(self) -> str:
@@ -296,6 +299,10 @@ def broken_claims(stage: TrainedRow) -> list[str]:
     sent = stage.messages_in_a_step(steps)
     if claims.messages is not None and sent != claims.messages:
         found.append(f"sends {float(sent):g} messages a step, not {claims.messages}")
+    beyond = stage.fragmentation.beyond_peak_bytes if stage.fragmentation else {}
+    for claimed, name in ((claims.beyond_peak, "first_fit"), (claims.beyond_peak_laid_out, "first_fit" + LAID_OUT)):
+        if claimed is not None and beyond.get(name) != claimed:
+            found.append(f"needs {beyond.get(name, 0):,} bytes beyond the peak by {name}, not {claimed:,}")
     most = max((rank.peak_bytes["activations"] for rank in stage.memory), default=0)
     if claims.activations is not None and most != claims.activations:
         found.append(f"holds {most:,} bytes of activations at the peak, not {claims.activations:,}")
