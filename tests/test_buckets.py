@@ -15,8 +15,8 @@ from zerosim.training.buckets import Buckets
 from zerosim.training.experiment import prepare
 from zerosim.worlds.local import spawn
 
-TINY = 0.000064
-"""64 bytes: two elements of 8 bytes of each chunk on 4 ranks."""
+TINY = 0.00004
+"""40 bytes: three elements of 4 bytes of each chunk on 3 ranks, or one of 8 bytes."""
 
 
 @given(st.integers(0, 50), st.integers(1, 64), st.integers(0, 400))
@@ -66,74 +66,54 @@ def test_the_bits_and_bytes_stay_and_messages_multiply(keys):
         for before, after in zip(one.traffic, other.traffic, strict=True):
             assert before.sent_bytes == after.sent_bytes
             assert before.messages < after.messages or len(one.traffic) == 1
-            assert after.largest_message_bytes <= 64
+            assert after.largest_message_bytes <= 40
             assert before.largest_message_bytes > after.largest_message_bytes or len(one.traffic) == 1
 
 
 def test_messages_of_a_step_by_hand():
-    """Chunks of 12, 8 and 5 elements of 4 bytes on 3 ranks; 64 bytes have 5 elements of each: 3 + 2 + 1 pieces."""
+    """Chunks of 12, 8 and 5 elements of 4 bytes on 3 ranks; 40 bytes have 3 elements of each: 4 + 3 + 2 pieces."""
     ddp, *_, third = outcome_of(bucket_mb=TINY).stages
     for rank in ddp.traffic:
-        assert (rank.messages, rank.largest_message_bytes) == (2 * 2 * 6 * 2, 20)
-        assert rank.by_collective["all_gather"]["calls"] == 2 * 6
-    assert {rank.messages for rank in third.traffic} == {2 * 3 * 6 * 2}
+        assert (rank.messages, rank.largest_message_bytes) == (2 * 2 * 9 * 2, 12)
+        assert rank.by_collective["all_gather"]["calls"] == 2 * 9
+    assert {rank.messages for rank in third.traffic} == {2 * 3 * 9 * 2}
 
 
 def test_an_order_free_sum_has_copies_of_a_bucket_and_no_more():
-    """64 bytes are two integers of 8 bytes of each of 3 chunks; two contributions of float32."""
+    """40 bytes are one integer of 8 bytes of each of 3 chunks; two contributions of float32."""
     for stage in outcome_of(order="exact", bucket_mb=TINY).stages:
-        assert {rank.peak_bytes["buffers"] for rank in stage.memory} == {2 * 2 * 3 * 4}
+        assert {rank.peak_bytes["buffers"] for rank in stage.memory} == {2 * 1 * 3 * 4}
     for stage in outcome_of(order="exact").stages:
         assert {rank.peak_bytes["buffers"] for rank in stage.memory} == {0}
-
-
-def moved(self, collective):
-    """Buckets of neighbouring elements, each cut into chunks of its own: what others call buckets."""
-    def call(comm, chunks):
-        flat = chunks.flat if hasattr(chunks, "flat") else np.concatenate(list(chunks))
-        for piece in self.pieces(len(flat), flat.itemsize * comm.size):
-            collective(comm, split(flat[piece], comm.size))
-            if collective.__name__ == "reduce_scatter":
-                ring.all_gather(comm, split(flat[piece], comm.size))
-    return call
 
 
 def unbounded(self, collective):
     return collective
 
 
-def overlapping(self, length, bytes_abreast):
-    most = max(self.most_bytes // bytes_abreast, 1)
-    return [slice(start, min(start + most + 1, length)) for start in range(0, length, most)]
+@pytest.mark.parametrize("name", ["chunked", "broadcast"])
+def test_a_bucket_without_a_bound_is_seen(monkeypatch, name):
+    monkeypatch.setattr(Buckets, name, unbounded)
+    fails(outcome_of(stages=("zero1",), publish="broadcasts", bucket_mb=TINY), "are not the formula's")
 
 
-@pytest.mark.parametrize(("name", "fault", "words"), [
-    ("chunked", unbounded, "are not the formula's"), ("broadcast", unbounded, "are not the formula's"),
-])
-def test_a_bucket_without_a_bound_is_seen(monkeypatch, name, fault, words):
-    monkeypatch.setattr(Buckets, name, fault)
-    fails(outcome_of(stages=("zero1",), publish="broadcasts", bucket_mb=TINY), words)
+def next_to_each_other(comm, chunks):
+    """Buckets as others have them: neighbouring elements, each bucket cut into chunks of its own."""
+    for piece in Buckets(40).pieces(len(chunks.flat), 4):
+        ring.all_reduce(comm, split(chunks.flat[piece], comm.size))
 
 
-def test_a_bucket_that_moves_a_boundary_is_seen(monkeypatch):
-    """Same sums, added in the order of other chunks."""
-    monkeypatch.setattr(build.ring, "all_gather", ring.all_gather)
-    monkeypatch.setattr(Buckets, "chunked", moved)
-    fails(outcome_of(stages=("ddp",), bucket_mb=TINY), "bits differ")
+def some_twice(comm, chunks):
+    for piece in (slice(0, 3), slice(2, None)):
+        ring.reduce_scatter(comm, [chunk[piece] for chunk in chunks])
 
 
-def test_elements_in_two_buckets_are_seen(monkeypatch):
-    honest = Buckets.pieces
+@pytest.mark.parametrize("collective", [next_to_each_other, some_twice])
+def test_a_bucket_that_moves_a_boundary_is_seen(monkeypatch, collective):
+    """The same sums, in the order of other chunks; or elements that two buckets have."""
     monkeypatch.setattr(build, "reduce_scatter", lambda config, comm, allocate: comm.named(
-        "reduce_scatter", config.addition.by(twice(honest)).reduce_scatter))
+        "reduce_scatter", config.addition.by(collective).reduce_scatter))
     fails(outcome_of(stages=("ddp",), bucket_mb=TINY), "bits differ")
-
-
-def twice(pieces):
-    def call(comm, chunks):
-        for piece in overlapping(Buckets(64), len(chunks[0]), 4 * comm.size):
-            ring.reduce_scatter(comm, [chunk[piece] for chunk in chunks])
-    return call
 
 
 @pytest.mark.parametrize("name", ["parallel", "variant"])
