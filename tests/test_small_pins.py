@@ -108,7 +108,7 @@ def test_what_is_prefetched_travels_in_the_second_channel():
     replica = SimpleNamespace(
         comm=SimpleNamespace(rank=0, size=1), full=lambda unit, kind: np.empty(3, np.float32), own=lambda full: full,
         state=SimpleNamespace(weights={UNIT: shard}),
-        collectives=SimpleNamespace(all_gather=lambda comm, chunks: channels.append(comm)),
+        collectives=SimpleNamespace(all_gather=lambda owner, comm, chunks: channels.append(comm)),
     )
     second = SimpleNamespace(rank=0, size=1)
     for comm, due in ((second, [second] * 2), (None, [replica.comm] * 2)):

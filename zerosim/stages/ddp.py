@@ -27,8 +27,8 @@ def step(replica: Replica, batch: Batch) -> Total:
 
     for unit in replica.backward_units:
         upstream, gradient = tape.backward(unit, weights[unit], upstream)
-        gradient = replica.reduce_scatter(gradient)                       # 2
-        gradient = replica.all_gather(gradient)                           # 3
+        gradient = replica.reduce_scatter(unit, gradient)                 # 2
+        gradient = replica.all_gather(unit, gradient)                     # 3
         replica.keep(unit, gradient)
         del gradient
 

@@ -14,7 +14,7 @@ def gathered(replica: Replica, unit: Unit, comm: Communicator) -> Array:
     """All-gather a unit's weights into a fresh full buffer."""
     full = replica.full(unit, "parameters")
     replica.own(full)[:] = replica.state.weights[unit]
-    replica.collectives.all_gather(comm, split(full, comm.size))
+    replica.collectives.all_gather(unit.name, comm, split(full, comm.size))
     return full
 
 

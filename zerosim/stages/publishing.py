@@ -21,7 +21,7 @@ class Weights:
         replica.optimizer_step(unit, weights)
 
     def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
-        replica.all_gather(full)
+        replica.all_gather(unit, full)
 
 
 class Broadcasts:
@@ -32,7 +32,7 @@ class Broadcasts:
 
     def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
         for root, chunk in enumerate(split(full, replica.comm.size)):
-            replica.collectives.broadcast(replica.comm, chunk, root)
+            replica.collectives.broadcast(unit.name, replica.comm, chunk, root)
 
 
 class Updates:
@@ -47,7 +47,7 @@ class Updates:
         self._pending[unit] = pending
 
     def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
-        updates = replica.all_gather(self._pending.pop(unit))
+        updates = replica.all_gather(unit, self._pending.pop(unit))
         assert updates is not None
         replica.rule.apply(unit, 0, full, updates, step=replica.state.step)
 

@@ -37,12 +37,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Collectives:
-    """What a replica calls over its communicator: for gradients, for weights, for norms."""
+    """What a replica calls over its communicator: for gradients, for weights, for norms; first of all says what for."""
 
-    reduce_scatter: Callable[[Communicator, Total, Callable[[Array], Array]], Array]
-    all_gather: Callable[[Communicator, Sequence[Payload]], None]
-    gather_norms: Callable[[Communicator, Sequence[Payload]], None]
-    broadcast: Callable[[Communicator, Payload, int], None]
+    reduce_scatter: Callable[[str, Communicator, Total, Callable[[Array], Array]], Array]
+    all_gather: Callable[[str, Communicator, Sequence[Payload]], None]
+    gather_norms: Callable[[str, Communicator, Sequence[Payload]], None]
+    broadcast: Callable[[str, Communicator, Payload, int], None]
 
 
 @dataclass(frozen=True)
@@ -175,21 +175,21 @@ class Replica:
         """After forward: let go of full weights, unless the scenario keeps them until backward."""
         self.gathering.reshard(self, unit, full)
 
-    def reduce_scatter(self, gradient: Total) -> Array | None:
+    def reduce_scatter(self, unit: Unit, gradient: Total) -> Array | None:
         """Add the ranks' gradients of a unit: in the full buffer returned, this rank's chunk is the sum."""
         if gradient is None:
             return None
-        return self.collectives.reduce_scatter(self.comm, gradient, self._rounded_for_the_wire)
+        return self.collectives.reduce_scatter(unit.name, self.comm, gradient, self._rounded_for_the_wire)
 
-    def reduce(self, gradient: Total) -> Array | None:
+    def reduce(self, unit: Unit, gradient: Total) -> Array | None:
         """Reduce-scatter or, where the scenario says so, all-reduce: then all of the full buffer is the sum."""
-        full = self.reduce_scatter(gradient)
-        return self.all_gather(full) if self.reduction.to_all else full
+        full = self.reduce_scatter(unit, gradient)
+        return self.all_gather(unit, full) if self.reduction.to_all else full
 
-    def all_gather(self, full: Array | None) -> Array | None:
-        """Fill a full buffer from the chunk that each rank owns of it."""
+    def all_gather(self, unit: Unit, full: Array | None) -> Array | None:
+        """Fill a full buffer of a unit from the chunk that each rank owns of it."""
         if full is not None:
-            self.collectives.all_gather(self.comm, split(full, self.comm.size))
+            self.collectives.all_gather(unit.name, self.comm, split(full, self.comm.size))
         return full
 
     def keep(self, unit: Unit, full: Array | None) -> None:
@@ -295,5 +295,5 @@ class Replica:
         mine = self._chunk_sums(self.comm.rank)
         everyone = np.empty((self.comm.size, len(mine)))
         everyone[self.comm.rank] = mine
-        self.collectives.gather_norms(self.comm, list(everyone))
+        self.collectives.gather_norms("norms", self.comm, list(everyone))
         return (float(everyone[chunk, unit]) for unit in range(len(mine)) for chunk in range(self.comm.size))

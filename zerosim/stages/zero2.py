@@ -28,7 +28,7 @@ def step(replica: Replica, batch: Batch) -> Total:
 
         for unit in replica.backward_units:
             upstream, gradient = tape.backward(unit, weights[unit], upstream)
-            gradient = replica.reduce(gradient)                           # 2
+            gradient = replica.reduce(unit, gradient)                     # 2
             replica.keep_shard(unit, gradient)
             del gradient
 

@@ -39,7 +39,7 @@ def step(replica: Replica, batch: Batch) -> Total:
             replica.prefetch(upcoming)
             upstream, gradient = tape.backward(unit, weights, upstream)
             del weights
-            gradient = replica.reduce_scatter(gradient)
+            gradient = replica.reduce_scatter(unit, gradient)
             replica.keep_shard(unit, gradient)
             del gradient
 

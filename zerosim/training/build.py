@@ -6,7 +6,7 @@ from zerosim.allocation import Allocator, Array
 from zerosim.autograd.tape import Tape
 from zerosim.collectives import ring, tree
 from zerosim.comm import Communicator
-from zerosim.instruments.observed import Observed
+from zerosim.instruments.observed import Observed, telling
 from zerosim.models.mlp import initial
 from zerosim.models.units import Unit
 from zerosim.reference import Arithmetic, Reference
@@ -30,7 +30,7 @@ def initial_weights(config: Config) -> Initial:
 def replica(
     config: Config, comm: Observed, allocate: Allocator, second_channel: Communicator | None = None
 ) -> Replica:
-    """One rank's tools, before its states are begun; who observes `comm` is told its collectives' names.
+    """One rank's tools, before its states are begun; who observes `comm` is told of its collectives and computations.
 
     What is prefetched travels in `second_channel`, where there is one.
     """
@@ -40,8 +40,11 @@ def replica(
         comm=comm,
         units=config.model.units,
         loss_name=config.model.loss,
-        tape=Tape(allocate, accumulate, config.model.lowest_trained),
-        rule=config.rule,
+        tape=telling(
+            Tape(allocate, accumulate, config.model.lowest_trained), comm.instruments,
+            forward="forward", loss="loss", backward="backward", recompute="recompute",
+        ),
+        rule=telling(config.rule, comm.instruments, update="update", differences="update", apply="update"),
         reduction=Reduction(
             wire=config.wire,
             accumulates_in_float32=config.accumulates_in_float32,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from zerosim.allocation import Array
+from zerosim.instruments.trace import Trace
 from zerosim.models.units import Unit
 from zerosim.training.comparison import Evidence
 from zerosim.training.config import Config
@@ -62,6 +63,8 @@ class Measurement:
     """Accuracy on the test split, or its mean squared error; None without a test split."""
     traffic: list[TrafficCounts] = field(default_factory=list)
     memory: list[MemoryFigures] = field(default_factory=list)
+    trace: Trace | None = None
+    """Of the steps of which one was wanted."""
     updates: int = 0
     """Steps that were not skipped because a gradient overflowed."""
     seconds: float = 0.0

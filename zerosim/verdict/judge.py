@@ -32,6 +32,7 @@ def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
         test=measured.test,
         traffic=[judged_traffic(config, counts, measured.updates) for counts in measured.traffic],
         memory=[judged_memory(config, figures) for figures in measured.memory],
+        trace=measured.trace,
         volume=volume(config),
         most_messages=most_messages(config),
         updates=measured.updates,
