@@ -23,6 +23,7 @@ from zerosim.commands.output import (
     standard_output,
     write_bytes,
     write_json,
+    write_text,
 )
 from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError, ZerosimError
@@ -30,6 +31,7 @@ from zerosim.report.collectives import collectives_document, described_values, s
 from zerosim.report.document import document
 from zerosim.report.progress import Live, Plain
 from zerosim.report.table import show_heading, show_outcome
+from zerosim.report.trace_events import trace_events
 from zerosim.scenario import CollectiveScenario, Scenario, load, resolved
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Progress, Silent
@@ -260,6 +262,9 @@ def conclude(arguments: argparse.Namespace, job: Job, outcome: Any, world: World
     job.show(standard_output(arguments, WIDTH), outcome)
     if arguments.weights:
         write_weights(arguments.weights, outcome)
+    if arguments.trace:
+        traces = [(stage.name, stage.trace) for stage in outcome.stages if stage.trace]
+        write_text(arguments.trace, json.dumps(trace_events(traces)))
     if arguments.json:
         where = {"kind": world.kind, "ranks": world.ranks, "library": world.library}
         write_json(arguments.json, job.document(outcome, where))

@@ -6,7 +6,7 @@ only of what `given_back` raises does Python make a warning, since an array may 
 
     sending(outgoing, to)               before a message is sent; in an exchange, also before it is received
     receiving(into, source)             before the wait for a message
-    came(into, source, at_ns)           once it is in `into`: when the last wait for a message ended, by the world's clock
+    came(into, source, at_ns)           once it is in `into`: when the last wait for one ended, by the world's clock
     received(into, source, reduce)      the same, next
     sent(outgoing, to)                  once the call that sent it has succeeded: an exchange, last of all
     began(name, owner)                  before a call of a collective that is `named`
@@ -98,9 +98,9 @@ class Observed:
             tell(into, source, reduce)
 
     def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, called with what it is for and then its own arguments: instruments are told when it begins and ends.
+        """`function`, of whose calls the instruments are told that `name` began and ended.
 
-        What it is for is the name of a unit, or other words for the owner of what travels.
+        It is called with what it is for, the name of a unit or other words, and then its own arguments.
         """
         return told(name, function, self._began, self._ended)
 
@@ -153,8 +153,8 @@ class Telling:
 def telling(thing: Thing, instruments: Sequence[object], **names: str) -> Thing:
     """`thing`, of whose methods `names` instruments are told, each by the name that is given for it.
 
-    What a call is for is its first argument, if that has a name. Methods that `thing` does not have are passed over, and
-    without an instrument that wants to know it is `thing` itself.
+    What a call is for is its first argument, if that has a name. Methods that `thing` does not have are passed over,
+    and without an instrument that wants to know it is `thing` itself.
 
     >>> class Tape:
     ...     def forward(self, unit):

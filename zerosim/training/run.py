@@ -238,10 +238,10 @@ class Steps:
     def run_one(self, batch: Batch) -> Any:
         """Train one step: this rank's part of the loss. Its time is added, and what is traced is noted."""
         tracer = self.tracer if batch.step in self.run.traced else None
-        if tracer or batch.step == self.config.steps:
-            self.began_ns = self.ledger.begin_curve()
         if tracer:
             tracer.begin()
+        if tracer or batch.step == self.config.steps:
+            self.began_ns = self.ledger.begin_curve()
         started = time.perf_counter()
         partial_loss = self.config.stage.step(self.replica, batch)
         self.seconds += time.perf_counter() - started

@@ -11,8 +11,8 @@ from zerosim.verdict.outcome import OtherRanks, Outcome, RowOutcome
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import World
 
-
 NOTHING = range(0)
+
 
 
 def run_locally(
