@@ -102,6 +102,7 @@ class Parallel:
     publish: str = choice("weights", PUBLICATIONS)
     reshard_after_forward: bool = switch(True)
     prefetch: bool = switch(False)
+    overlap: bool = switch(False)
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ class Variant:
     publish: str | None = maybe_choice(PUBLICATIONS)
     reshard_after_forward: bool | None = maybe()
     prefetch: bool | None = maybe()
+    overlap: bool | None = maybe()
 
     @property
     def said(self) -> dict[str, Any]:

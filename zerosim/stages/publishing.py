@@ -8,6 +8,8 @@ With 16-bit weights the third is another computation by its nature: updates are 
 16-bit weights, while the others round the float32 master copy anew.
 """
 
+import numpy as np
+
 from zerosim.allocation import Array
 from zerosim.models.units import Unit
 from zerosim.sharding import split
@@ -48,7 +50,7 @@ class Updates:
 
     def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
         updates = replica.all_gather(unit, self._pending.pop(unit))
-        assert updates is not None
+        assert isinstance(updates, np.ndarray)
         replica.rule.apply(unit, 0, full, updates, step=replica.state.step)
 
 

@@ -7,10 +7,12 @@ from zerosim.autograd.tape import Tape
 from zerosim.collectives import ring, tree
 from zerosim.comm import Communicator
 from zerosim.instruments.observed import Observed, telling
+from zerosim.instruments.trace import WAIT
 from zerosim.models.mlp import initial
 from zerosim.models.units import Unit
 from zerosim.reference import Arithmetic, Reference
 from zerosim.stages.adding import widening
+from zerosim.stages.beside import Beside
 from zerosim.stages.gathering import KeptUntilBackward, Prefetched, WhenUsed
 from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.replica import Collectives, Gathering, Initial, Reduction, Replica
@@ -32,8 +34,9 @@ def replica(
 ) -> Replica:
     """One rank's tools, before its states are begun; who observes `comm` is told of its collectives and computations.
 
-    What is prefetched travels in `second_channel`, where there is one.
+    What is prefetched, or reduced beside the step, travels in `second_channel`, where there is one.
     """
+    beside = telling(Beside(comm, second_channel), comm.instruments, wait=WAIT)
     addition = config.addition
     accumulate = widening(addition.accumulate, allocate) if config.accumulates_in_float32 else addition.accumulate
     return Replica(
@@ -58,16 +61,17 @@ def replica(
             broadcast=comm.named("broadcast", tree.broadcast),
         ),
         publishing=PUBLISHING[config.row.parallel.publish if config.stage.publishes else "weights"](),
-        gathering=gathering(config, second_channel),
+        gathering=gathering(config, beside),
+        overlap=beside if config.row.parallel.overlap else None,
         allocate=allocate,
         state=TrainingState(Layouts(comm.rank, comm.size, config.stage.sharded), config.scaling()),
     )
 
 
-def gathering(config: Config, second_channel: Communicator | None) -> Gathering:
+def gathering(config: Config, beside: Beside) -> Gathering:
     """How Stage III gathers weights."""
     if config.row.parallel.prefetch:
-        return Prefetched(second_channel)
+        return Prefetched(beside)
     return WhenUsed() if config.row.parallel.reshard_after_forward else KeptUntilBackward()
 
 

@@ -33,10 +33,10 @@ def run_on(
     The steps in `traced`, the first being 1, are traced.
     """
     limit = experiment.scenario.world.memory_limit_mb * 10**6 if world.rank_is_process else 0
-    prefetches = any(config.row.parallel.prefetch for config in experiment.rows)
+    beside = any(config.row.parallel.prefetch or config.row.parallel.overlap for config in experiment.rows)
 
     def program(comm: Communicator) -> Outcome | None:
-        second = world.channel() if prefetches else None
+        second = world.channel() if beside else None
         with MemoryLimit(limit):
             return measure_and_judge(comm, Run(world, experiment, progress, keep_weights, second, traced))
 
