@@ -2,14 +2,18 @@
 
     parameters    what rests and, where weights are gathered: the unit in use, two of them with prefetch, all that
                   backward will use again where they are kept until then
-    gradients     what rests of the units that are done, and one unit's contributions on their way to a sum
+    gradients     what rests of the units that are done, and one unit's contributions on their way to a sum; with
+                  overlap beside it all of the unit before, which is being reduced
     optimizer     what rests
     activations   what backward needs of the layers up to the one it is in, ∂L/∂y of that one, and one operation's work
     buffers       what 16-bit operations widen, updates on their way, and, where a world copies them, messages
 
-The peak of parameters and gradients is reached in every run, to the byte; the others are bounds.
+The peak of parameters and gradients is reached in every run, to the byte, but for copies that another thread makes and
+lets go of; the others are bounds.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from zerosim.allocation import Kind
@@ -61,20 +65,51 @@ def full_bytes(config: Config, unit: Unit) -> int:
 
 
 def gradients(config: Config) -> int:
-    """What the units that are done keep, and the one in work beside it."""
-    done = resting_bytes(config).gradients if config.part_by_part else 0
+    """What the units that are done keep, and the one in work beside it; with overlap, the one before that too."""
+    works = [InWork() if unit.frozen else in_work(config, unit) for unit in config.model.backward_units]
+    done = 0
+    if config.part_by_part:
+        works, done = [replace(work, kept=0) for work in works], resting_bytes(config).gradients
+    return overlapping(works, done) if config.row.parallel.overlap else one_after_the_other(works, done)
+
+
+@dataclass(frozen=True)
+class InWork:
+    """Bytes of one unit's gradient that are alive at a time."""
+
+    adding: int = 0
+    """While micro-batches add up."""
+    added: int = 0
+    """When they have."""
+    sending: int = 0
+    """While it is reduced."""
+    keeping: int = 0
+    """While what is kept is made of the result."""
+    kept: int = 0
+
+
+def one_after_the_other(works: Iterable[InWork], done: int) -> int:
+    """The most that is alive where each unit's gradient is kept before the next one's is computed."""
     most = 0
-    for unit in config.model.backward_units:
-        if unit.frozen:
-            continue
-        most = max(most, done + in_work(config, padded(unit.count, config.ranks)))
-        if not config.part_by_part:
-            done += unit_bytes(config, unit)["gradients"][0]
+    for work in works:
+        most = max(most, done + max(work.adding, work.sending, work.keeping))
+        done += work.kept
     return most
 
 
-def in_work(config: Config, elements: int) -> int:
-    """The most that is alive of one unit's gradient: while micro-batches add up, for the wire, or while it is kept."""
+def overlapping(works: Iterable[InWork], done: int) -> int:
+    """The most where it is reduced while the next one is computed, and kept then."""
+    most = 0
+    for before, now in pairwise([InWork(), *works, InWork()]):
+        most = max(most, done + before.sending + now.adding, done + before.keeping + now.added)
+        done += before.kept
+        most = max(most, done + now.sending)
+    return most
+
+
+def in_work(config: Config, unit: Unit) -> InWork:
+    """Of one unit, padding included."""
+    elements = padded(unit.count, config.ranks)
     narrow, wire = config.precision.weights.itemsize, config.wire.itemsize
     in_float32 = config.accumulates_in_float32
     total = FLOAT_BYTES if in_float32 else narrow
@@ -82,14 +117,23 @@ def in_work(config: Config, elements: int) -> int:
     order, exact = config.row.parallel.order, config.addition.collective is None
 
     adding = contributions(order, count) * total + (narrow if total != narrow else 0)
+    added = (count if exact else 1) * total
     on_the_wire = total if exact else wire
-    sending = total + (on_the_wire if on_the_wire != total else 0)
+    sending = added + (on_the_wire if on_the_wire != total else 0)
     copies = FLOAT_BYTES * in_float32 + (narrow if on_the_wire != narrow else 0)
     if "gradients" in config.stage.sharded:
         keeping = on_the_wire * elements + (on_the_wire + copies) * elements // config.ranks
     else:
         keeping = (on_the_wire + copies) * elements
-    return max(adding * elements, sending * elements, keeping)
+    kept, _ = unit_bytes(config, unit)["gradients"]
+    return InWork(adding * elements, added * elements, sending * elements, keeping, kept)
+
+
+def gradients_are_exact(config: Config) -> bool:
+    """Whether the peak of gradients is known to the byte: not where what is reduced beside the step makes copies."""
+    total = FLOAT_BYTES if config.accumulates_in_float32 else config.precision.weights.itemsize
+    in_place = config.addition.collective is not None and config.wire.itemsize == total
+    return in_place or not config.row.parallel.overlap
 
 
 def contributions(order: str, count: int) -> int:
@@ -187,15 +231,20 @@ def with_spare(length: int) -> int:
 
 
 def message_lengths(config: Config) -> tuple[set[int], set[int]]:
-    """The lengths in bytes of all messages of a step, of what is prefetched apart from all others."""
+    """The lengths in bytes of all messages of a step: those that the step sends itself, and those sent beside it."""
     stage, ranks, weights = config.stage, config.ranks, config.precision.weights.itemsize
+    parallel = config.row.parallel
     trained = {chunk_length(unit.count, ranks) for unit in config.model.units if not unit.frozen}
     everything = {chunk_length(unit.count, ranks) for unit in config.model.units}
-    reduced = {EXPONENT_BYTES, LIMB_BYTES} if config.addition.collective is None else {config.wire.itemsize}
-    sizes = reduced | {summed_bytes(config)} | ({weights} if stage.publishes else set())
+    added = {EXPONENT_BYTES, LIMB_BYTES} if config.addition.collective is None else {config.wire.itemsize}
+    sizes = added | {summed_bytes(config)}
 
     norms = NORM_BYTES * sum(not unit.frozen for unit in config.model.units)
     loss_and_norms = {EXPONENT_BYTES, FLOAT_BYTES, LIMB_BYTES, norms}
-    step = {length * size for length in trained for size in sizes} | loss_and_norms
+    published = {length * weights for length in trained} if stage.publishes else set()
+    reduced = {length * size for length in trained for size in sizes}
     gathered = {length * weights for length in everything} if stage.gathers else set()
-    return (step, gathered) if config.row.parallel.prefetch else (step | gathered, set())
+    own, beside = loss_and_norms | published, set[int]()
+    for lengths, aside in ((reduced, parallel.overlap), (gathered, parallel.prefetch)):
+        own, beside = (own, beside | lengths) if aside else (own | lengths, beside)
+    return own, beside

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from zerosim.allocation import Kind
 from zerosim.plan.memory import MODEL_STATES
-from zerosim.plan.peaks import message_copies, peak_bounds, would_fit
+from zerosim.plan.peaks import gradients_are_exact, message_copies, peak_bounds, would_fit
 from zerosim.plan.resting import resting_bytes, unit_bytes
 from zerosim.plan.traffic import due, most_messages, volume
 from zerosim.stages import STAGES
@@ -85,8 +85,12 @@ def judged_memory(config: Config, figures: MemoryFigures) -> RankMemory:
 
 def reached(config: Config, figures: MemoryFigures, kind: Kind) -> bool:
     """Whether the bound is what must be alive at the peak: not where it is only a bound, or a matter of timing."""
-    ahead = config.row.parallel.prefetch and figures.copies_messages
-    return config.steps > 0 and kind in MODEL_STATES and not ahead
+    exact = {
+        "parameters": not (config.row.parallel.prefetch and figures.copies_messages),
+        "gradients": gradients_are_exact(config),
+        "optimizer": True,
+    }
+    return config.steps > 0 and exact.get(kind, False)
 
 
 def unsteady(config: Config, figures: MemoryFigures) -> list[str]:
