@@ -52,6 +52,7 @@ reduce_dtype = "fp32"
 gradients = "all_reduce"
 publish = "updates"
 reshard_after_forward = false
+overlap = true
 [check]
 reference = false
 test_accuracy = 0.5
@@ -74,6 +75,7 @@ gradients = "reduce_scatter"
 publish = "broadcasts"
 reshard_after_forward = true
 prefetch = true
+overlap = false
 """
 
 
@@ -124,7 +126,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
         {"name": "first", "stage": "zero2", "units": "model", "accumulation": "boundary",
          "accumulate_dtype": "weights", "reduce_dtype": "weights"},
         {"name": "second", "stage": "zero1", "gradients": "reduce_scatter", "publish": "broadcasts",
-         "reshard_after_forward": True, "prefetch": True},
+         "reshard_after_forward": True, "prefetch": True, "overlap": False},
     ]
     assert {key for variant in said for key in variant} == {key.name for key in fields(Variant)}
 
@@ -145,7 +147,7 @@ def test_the_defaults_of_the_design():
             "stages": ["ddp", "zero1", "zero2", "zero3"], "order": "ring", "units": "layer",
             "accumulation": "boundary", "accumulate_dtype": "weights", "reduce_dtype": "weights",
             "gradients": "reduce_scatter", "publish": "weights", "reshard_after_forward": True,
-            "prefetch": False,
+            "prefetch": False, "overlap": False,
         },
         "variant": [],
         "check": {
@@ -308,7 +310,8 @@ OF_VARIANTS = {
     "accumulate_dtype": "weights or fp32", "reduce_dtype": "weights or fp32",
     "gradients": "reduce_scatter or all_reduce", "publish": "weights, updates or broadcasts",
     "units": "layer, model or an array of arrays of layer numbers such as [[0, 1], [2]]",
-    "reshard_after_forward": "true or false", "prefetch": "true or false", "name": "a string in quotes",
+    "reshard_after_forward": "true or false", "prefetch": "true or false", "overlap": "true or false",
+    "name": "a string in quotes",
 }
 
 

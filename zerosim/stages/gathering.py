@@ -12,7 +12,12 @@ from zerosim.stages.replica import Replica
 
 def gathered(replica: Replica, unit: Unit, comm: Communicator) -> Array:
     """All-gather a unit's weights into a fresh full buffer."""
-    full = replica.full(unit, "parameters")
+    return filled(replica, unit, [replica.full(unit, "parameters")], comm)
+
+
+def filled(replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
+    """The one buffer in `room`, with all of a unit's weights; the list is emptied, so that nothing else holds it."""
+    full = room.pop()
     replica.own(full)[:] = replica.state.weights[unit]
     replica.collectives.all_gather(unit.name, comm, split(full, comm.size))
     return full
@@ -49,7 +54,7 @@ class KeptUntilBackward:
 
 
 class Prefetched:
-    """While the caller computes with the unit before, so that two units are full at a time."""
+    """While the caller computes with the unit before; there is room for two full units from then on."""
 
     def __init__(self, beside: Beside) -> None:
         self._beside = beside
@@ -62,7 +67,8 @@ class Prefetched:
 
     def prefetch(self, replica: Replica, unit: Unit | None) -> None:
         if unit is not None:
-            self._coming[unit] = self._beside.begin(partial(gathered, replica, unit))
+            self._coming[unit] = self._beside.begin(
+                partial(filled, replica, unit, [replica.full(unit, "parameters")]))
 
     def reshard(self, replica: Replica, unit: Unit, full: Array) -> None:
         """Nothing keeps them from being released."""

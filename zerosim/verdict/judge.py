@@ -75,7 +75,7 @@ def judged_memory(config: Config, figures: MemoryFigures) -> RankMemory:
         padding_bytes=resting.padding,
         peak_bytes=figures.peak_bytes,
         bound_bytes={str(kind): most for kind, most in bounds.items()},
-        least_bytes={str(kind): least for kind, least in bounds.items() if reached(config, figures, kind)},
+        least_bytes={str(kind): least for kind, least in bounds.items() if reached(config, kind)},
         alive_bytes=figures.alive_bytes,
         resident_bytes=figures.resident_bytes,
         overweight=[*overweight(config, figures), *left_over(config, figures), *unsteady(config, figures)],
@@ -83,14 +83,9 @@ def judged_memory(config: Config, figures: MemoryFigures) -> RankMemory:
     )
 
 
-def reached(config: Config, figures: MemoryFigures, kind: Kind) -> bool:
+def reached(config: Config, kind: Kind) -> bool:
     """Whether the bound is what must be alive at the peak: not where it is only a bound, or a matter of timing."""
-    exact = {
-        "parameters": not (config.row.parallel.prefetch and figures.copies_messages),
-        "gradients": gradients_are_exact(config),
-        "optimizer": True,
-    }
-    return config.steps > 0 and exact.get(kind, False)
+    return config.steps > 0 and kind in MODEL_STATES and (kind != "gradients" or gradients_are_exact(config))
 
 
 def unsteady(config: Config, figures: MemoryFigures) -> list[str]:
