@@ -4,9 +4,11 @@ import argparse
 import json
 import time
 from dataclasses import replace
+from io import StringIO
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from tests.mpi.launch import ROOT, mpirun
 from tests.tracing import event_faults, span_faults, trace_of, traffic_faults
@@ -29,6 +31,7 @@ from zerosim.instruments.trace import (
     together,
 )
 from zerosim.report.document import document
+from zerosim.report.times import show_times
 from zerosim.report.trace_events import trace_events
 from zerosim.scenario.schema import Variant
 from zerosim.training.experiment import prepare
@@ -104,8 +107,8 @@ def test_only_the_steps_asked_for_are_noted():
 
 
 def test_no_trace_is_in_the_document_unless_one_was_asked_for(outcome):
-    assert [set(row) - {"trace"} == set(row) for row in document(traced(range(0)), {})["stages"]] == [True] * len(ROWS)
-    assert all("trace" in row for row in document(outcome, {})["stages"])
+    assert [row["trace"] for row in document(traced(range(0)), {})["stages"]] == [None] * len(ROWS)
+    assert all(row["trace"]["steps"] for row in document(outcome, {})["stages"])
 
 
 def test_memory_is_told_beside_the_spans(outcome):
@@ -295,6 +298,24 @@ def test_a_fault_in_trace_events_is_seen(events, kind, fields, words):
     assert any(words in fault for fault in event_faults(spoilt(events, kind, **fields)))
 
 
+# The terminal.
+
+
+def test_the_time_of_a_traced_step_is_shown(outcome):
+    by_hand = step((COMPUTATION, 1, 0, 4 * 10**6), (COLLECTIVES, 2, 10**6, 9 * 10**6), end=10**7)
+    rows = [replace(row, trained=replace(row.trained, trace=Trace([Clock(0, "")], [by_hand]))) for row in outcome.rows]
+    for timed in (True, False):
+        console = Console(file=StringIO(), width=80)
+        show_times(console, replace(outcome, rows=rows[:2]), timed=timed)
+        lines = console.file.getvalue().splitlines()
+        assert [line.split()[-6:] for line in lines if line.startswith("Stage I, publish = ")] == [
+            ["10.0", "4.0", "0.0", "6.0", "8.0", "38%"]]
+        assert ("ranks take turns" in " ".join(lines)) is not timed
+    console = Console(file=StringIO(), width=80)
+    show_times(console, traced(range(0)), timed=True)
+    assert console.file.getvalue() == ""
+
+
 # The command line.
 
 
@@ -344,6 +365,8 @@ def test_a_mistake_is_one_line(arguments, words, capsys, monkeypatch, tmp_path):
 BESIDE = """
 [world]
 ranks = 2
+[data]
+source = "{samples}"
 [model]
 hidden = [1024, 1024, 1024]
 [train]
@@ -377,8 +400,11 @@ def beside_computation(trace, what):
 
 @pytest.mark.mpi
 def test_what_is_asked_to_go_on_beside_computation_does_and_nothing_else(tmp_path):
+    """On 784-1024-1024-1024-10, where it takes long enough to be seen."""
     path, out, events = tmp_path / "beside.toml", tmp_path / "out.json", tmp_path / "trace.json"
-    path.write_text(BESIDE)
+    random = np.random.default_rng(0)
+    np.savez(tmp_path / "samples.npz", x=random.random((64, 784), np.float32), y=np.arange(64) % 10)
+    path.write_text(BESIDE.format(samples=tmp_path / "samples.npz"))
     done = mpirun(2, ["-m", "zerosim", "run", str(path), "--trace", str(events), "--trace-steps", "1..4",
                       "--json", str(out), "--progress", "none"])
     assert done.returncode == 0, done.stderr

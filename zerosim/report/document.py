@@ -59,7 +59,7 @@ def stage_document(stage: TrainedRow) -> dict[str, Any]:
         "memory": [memory_document(rank) for rank in stage.memory],
         "updates": stage.updates,
         "seconds": {"train": stage.seconds},
-        **({"trace": trace_document(stage.trace)} if stage.trace else {}),
+        "trace": stage.trace and trace_document(stage.trace),
     }
 
 
