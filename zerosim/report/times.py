@@ -12,7 +12,8 @@ from zerosim.verdict.outcome import Outcome
 FIGURES = {"step": "ns", "computing": "computation_ns", "waiting": "waiting_ns", "idle": "idle_ns"}
 LEGEND = (
     "The mean over ranks, of the steps that were traced. Waiting: the step communicates and does nothing else, or "
-    "waits for what is communicated beside it. Hidden: of the time in collectives, how much the rank computed meanwhile."
+    "waits for what is communicated beside it. Hidden: of the time in collectives, how much the rank computed "
+    "meanwhile."
 )
 TURNS = "In this process ranks take turns, so that others compute while one waits; mpirun makes them real."
 
