@@ -135,6 +135,7 @@ class Parallel:
     publish: str = choice("weights", PUBLICATIONS)
     reshard_after_forward: bool = switch(True)
     prefetch: bool = switch(False)
+    overlap: bool = switch(False)
     recompute: bool | tuple[int, ...] = switch_or_integers(False)
     """Whether units keep their input alone and are run again before backward; or the layers whose units do."""
     bucket_mb: float = number(0.0, at_least=0)
@@ -159,6 +160,7 @@ class Variant:
     publish: str | None = maybe_choice(PUBLICATIONS)
     reshard_after_forward: bool | None = maybe()
     prefetch: bool | None = maybe()
+    overlap: bool | None = maybe()
     recompute: bool | tuple[int, ...] | None = maybe_switch_or_integers()
     bucket_mb: float | None = number(None, at_least=0)
 
