@@ -8,6 +8,8 @@ from io import StringIO
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.mpi.launch import ROOT, mpirun
@@ -28,7 +30,9 @@ from zerosim.instruments.trace import (
     Span,
     Trace,
     Tracer,
+    intersection,
     together,
+    union,
 )
 from zerosim.report.document import document
 from zerosim.report.times import show_times
@@ -176,6 +180,20 @@ def test_what_is_hidden_waited_for_and_idle_by_hand():
     other = step((COLLECTIVES, 1, 0, 40))
     assert Trace([Clock(0, "")], [found, other]).hidden == 10 / 80
     assert Trace([Clock(0, "")], [step((COMPUTATION, 1, 0, 3))]).hidden is None
+
+
+stretches = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=8).map(
+    lambda pairs: [(begin, begin + length) for begin, length in pairs])
+
+
+@given(stretches, stretches)
+def test_what_is_in_both_of_two_unions_by_counting_moments(one, other):
+    def moments(spans):
+        return {moment for begin, end in spans for moment in range(begin, end)}
+
+    both = intersection(union(one), union(other))
+    assert moments(both) == moments(one) & moments(other)
+    assert sum(end - begin for begin, end in both) == len(moments(both))
 
 
 # Planted faults: the checker of spans must see each.

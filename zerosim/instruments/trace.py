@@ -177,8 +177,16 @@ def intersection(one: Sequence[Stretch], other: Sequence[Stretch]) -> list[Stret
     >>> intersection([(0, 3), (5, 9)], [(2, 6), (8, 10)])
     [(2, 3), (5, 6), (8, 9)]
     """
-    both = [(max(a, c), min(b, d)) for a, b in one for c, d in other]
-    return [(begin, end) for begin, end in both if begin < end]
+    found, rest = [], list(reversed(other))
+    for begin, end in one:
+        while rest and rest[-1][0] < end:
+            both = max(begin, rest[-1][0]), min(end, rest[-1][1])
+            if both[0] < both[1]:
+                found.append(both)
+            if rest[-1][1] > end:
+                break
+            rest.pop()
+    return found
 
 
 def length(stretches: Iterable[Stretch]) -> int:
