@@ -22,6 +22,9 @@ test: .venv/test
 oracles: .venv/test .venv-torch/torch .venv-perfetto/perfetto
 	.venv-torch/bin/python -m tests.oracles.torch_gradients build/torch_answers.npz
 	TORCH_ANSWERS=build/torch_answers.npz $(BIN)/python -m pytest tests/test_torch_oracle.py
+	$(BIN)/python -m tests.oracles.our_functions build/weights
+	.venv-torch/bin/python -m tests.oracles.torch_functions build/torch_functions.npz build/weights
+	TORCH_FUNCTIONS=build/torch_functions.npz $(BIN)/python -m pytest tests/test_torch_functions.py
 	PERFETTO=.venv-perfetto $(BIN)/python -m pytest tests/test_perfetto_oracle.py
 
 fuzz: .venv/test

@@ -32,14 +32,14 @@ from zerosim.training.config import Config
 def peak_bounds(config: Config, *, copies_messages: bool = False) -> dict[Kind, int]:
     """Bytes of each kind."""
     within = pass_peaks(config)
-    buffers = max(within["buffers"], pending(config), in_buckets(config))
+    buffers = max(within.buffers, pending(config), in_buckets(config))
     if config.row.parallel.overlap and copies_messages:
-        buffers = max(within["buffers"] + in_buckets(config), pending(config))
+        buffers = max(within.buffers + in_buckets(config), pending(config))
     return {
         "parameters": parameters(config),
         "gradients": gradients(config),
         "optimizer": resting_bytes(config).optimizer,
-        "activations": within["activations"],
+        "activations": within.activations,
         "buffers": buffers + (message_copies(config) if copies_messages else 0),
     }
 

@@ -22,6 +22,7 @@ from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.replica import Collectives, Gathering, Initial, Reduction, Replica
 from zerosim.stages.state import Layouts, TrainingState
 from zerosim.training.config import Config
+from zerosim.training.offload import shelf
 
 
 def initial_weights(config: Config) -> Initial:
@@ -53,8 +54,8 @@ def replica(
         comm=comm,
         model=config.model,
         tape=telling(
-            Tape(allocate, accumulate, config.model.lowest_trained, draw, config.recomputed), comm.instruments,
-            forward="forward", loss="loss", backward="backward",
+            Tape(allocate, accumulate, config.model.lowest_trained, draw, config.recomputed, shelf(config, allocate)),
+            comm.instruments, forward="forward", loss="loss", backward="backward",
             recompute=lambda unit: "recompute" if unit in config.recomputed else "",
         ),
         rule=telling(config.rule, comm.instruments, update="update", differences="update", apply="update"),
