@@ -1,0 +1,146 @@
+"""A run read from its JSON document: its rows, and of each what pictures and tables are made of."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from zerosim.errors import UsageError
+from zerosim.report.document import SCHEMA
+
+KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
+LANES = ("computation", "communication out", "communication in", "out, second channel", "in, second channel")
+"""Of each rank, from above; the last two only where something goes on beside the step."""
+STEP_LANES = {"computation": 0, "waiting": 0, "collectives": 1, "communication out": 1, "communication in": 2}
+NO_UNIT = "–"
+"""The unit of what is of none."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the comparison; `of` names its run where the page shows two."""
+
+    found: dict[str, Any]
+    ranks: int
+    steps: int
+    of: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.of}: {self.found['name']}" if self.of else str(self.found["name"])
+
+    @cached_property
+    def traced(self) -> list[dict[str, Any]]:
+        """The last step that was traced, of each rank; none without a trace."""
+        steps: list[dict[str, Any]] = (self.found.get("trace") or {"steps": []})["steps"]
+        last = max((step["step"] for step in steps), default=0)
+        return [step for step in steps if step["step"] == last]
+
+    @property
+    def hidden(self) -> float | None:
+        """How much of the communication went on while its rank computed, from 0 to 1."""
+        found: float | None = (self.found.get("trace") or {"hidden": None})["hidden"]
+        return found
+
+    @cached_property
+    def spans(self) -> list[dict[str, Any]]:
+        """Of the step that was traced, rank by rank and lane by lane, each in its order, from the step's beginning."""
+        first = min((step["begin_ns"] for step in self.traced), default=0)
+        found = [
+            span | {"lane": lane(span), "kind": span["lane"], "unit": span["unit"] or NO_UNIT,
+                    "begin_ns": span["begin_ns"] - first, "end_ns": span["end_ns"] - first}
+            for step in self.traced for span in step["spans"]
+        ]
+        return sorted(found, key=lambda span: (span["rank"], span["lane"], span["begin_ns"], -span["end_ns"]))
+
+    @cached_property
+    def links(self) -> list[tuple[int, int]]:
+        """Each message as the numbers of its two spans, where it left and where it came in.
+
+        Messages between two ranks arrive in order in each channel, so the k-th that left is the k-th that came.
+        """
+        ends: dict[tuple[int, int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        for number, span in enumerate(self.spans):
+            if span["kind"] == "communication out":
+                ends[span["rank"], span["peer"], span["channel"]][0].append(number)
+            elif span["kind"] == "communication in":
+                ends[span["peer"], span["rank"], span["channel"]][1].append(number)
+        return [pair for left, came in ends.values() for pair in zip(left, came, strict=False)]
+
+    @property
+    def curve(self) -> list[dict[str, int]]:
+        """What the fullest rank held, at each change since the step began: of the traced step, or else of the last."""
+        first = min((step["begin_ns"] for step in self.traced), default=0)
+        for step in self.traced:
+            if step["rank"] == self.fullest["rank"] and step["memory"]:
+                return [at | {"ns": max(at["ns"] - first, 0)} for at in step["memory"]]
+        found: list[dict[str, int]] = self.fullest["curve"]
+        return found
+
+    @property
+    def fullest(self) -> dict[str, Any]:
+        """The memory of the rank with the highest peak."""
+        found: dict[str, Any] = max(self.found["memory"], key=lambda rank: rank["peak_bytes"]["total"])
+        return found
+
+    @property
+    def end_ns(self) -> int:
+        """When the last span ends, or memory last changes."""
+        ends = [span["end_ns"] for span in self.spans]
+        return max([*ends, *(at["ns"] for at in self.curve)], default=0)
+
+    @property
+    def losses(self) -> list[float | None]:
+        """None for those that are no finite numbers."""
+        return [loss if isinstance(loss, int | float) else None for loss in self.found["losses"]]
+
+
+def lane(span: dict[str, Any]) -> int:
+    """The number of the lane that a span is drawn in."""
+    return STEP_LANES[span["lane"]] + 2 * (span["channel"] > 1)
+
+
+@dataclass(frozen=True)
+class Run:
+    """An outcome as `zerosim run --json` writes it; `label` tells it from another on the same page."""
+
+    document: dict[str, Any]
+    label: str = ""
+
+    @property
+    def title(self) -> str:
+        return str(self.document["title"])
+
+    @property
+    def scenario(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.document["scenario"]
+        return found
+
+    @property
+    def ranks(self) -> int:
+        return int(self.document["world"]["ranks"])
+
+    @property
+    def steps(self) -> int:
+        return int(self.scenario["train"]["steps"])
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        return [Row(found, self.ranks, self.steps, self.label) for found in self.document["stages"]]
+
+    @property
+    def diverging(self) -> list[Row]:
+        return [row for row in self.rows if row.found["first_divergence"]]
+
+
+def runs_of(documents: Sequence[Any], names: Sequence[str]) -> list[Run]:
+    """The documents read; two of them are called A and B. `UsageError` for what is no outcome of a training."""
+    for document, name in zip(documents, names, strict=True):
+        schema = document.get("schema") if isinstance(document, dict) else None
+        if schema != SCHEMA:
+            found = f"its schema is {schema!r}" if schema else "it names no schema"
+            raise UsageError(f"{name} is no outcome of a training: {found}, not {SCHEMA!r}; "
+                             "write one with zerosim run SCENARIO --json FILE")
+    labels = ["A", "B"] if len(documents) > 1 else [""]
+    return [Run(document, label) for document, label in zip(documents, labels, strict=True)]

@@ -1,0 +1,38 @@
+"""Vega-Lite specifications made into SVG and PNG, and the script that draws them; the only import of vl-convert.
+
+vl-convert brings the scripts with it, and runs them without a browser and without a network.
+"""
+
+from typing import Any
+
+from zerosim.errors import UsageError
+from zerosim.report.page.textures import with_textures
+
+Spec = dict[str, Any]
+"""A specification as Vega-Lite reads it: https://vega.github.io/vega-lite/docs/."""
+
+
+def converter() -> Any:
+    """The module vl_convert; `UsageError` with the command that installs it where it is missing."""
+    try:
+        import vl_convert  # noqa: PLC0415
+    except ImportError as error:
+        raise UsageError("pictures need vl-convert, which is not here: pip install 'zerosim[report]'") from error
+    return vl_convert
+
+
+def script() -> str:
+    """The scripts of Vega-Lite and Vega, which set `window.vegaEmbed` and no other name."""
+    bundle: str = converter().javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return f"(() => {{{bundle}}})();"
+
+
+def svg(spec: Spec) -> str:
+    """The picture of a Vega-Lite specification that has its data in it."""
+    return with_textures(converter().vegalite_to_svg(spec))
+
+
+def png(spec: Spec, scale: float = 2.0) -> bytes:
+    """The same in pixels, `scale` to a unit of length of the specification."""
+    found: bytes = converter().svg_to_png(svg(spec), scale=scale)
+    return found
