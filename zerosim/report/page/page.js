@@ -16,7 +16,8 @@ async function draw(place) {
   const sources = JSON.parse(place.dataset.data);
   const datasets = Object.fromEntries(Object.entries(sources).map(([name, values]) => [name, records(values)]));
   const { view } = await vegaEmbed(place, { ...page.specs[place.dataset.spec], datasets }, {
-    actions: false, renderer: "svg", hover: false, defaultStyle: false, config: { legend: { disable: true } }, loader: { http: false },
+    actions: false, renderer: "svg", hover: false, defaultStyle: false,
+    config: { legend: { disable: place.classList.contains("timed") } }, loader: { http: false },
     tooltip: (_, event, item, value) => pointAt(place, event, item, value),
   });
   const drawing = { view, place, sources, spans: datasets.spans || [] };

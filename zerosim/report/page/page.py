@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
+from zerosim.report.figures import common_unit
+from zerosim.report.memory_table import ByteUnit
 from zerosim.report.page import pictures, sections, steps, vega
 from zerosim.report.page.markup import Markup, element
 from zerosim.report.page.run import NO_UNIT, Row, Run
@@ -76,30 +78,36 @@ def specs(rows: Sequence[Row], units: Sequence[str], ranks: int, lanes: int) -> 
     """Every picture that the page may have, by its name; all on one scale of time and of bytes."""
     until = max((row.end_ns for row in rows), default=1) or 1
     most_bytes = max((row.fullest["peak_bytes"]["total"] for row in rows), default=1)
-    curves = pictures.loss_curves(rows)
+    curves, names = pictures.loss_curves(rows), [row.name for row in rows]
     positive = [loss for curve in curves.values() for loss in curve if loss is not None]
     logarithmic = bool(positive) and min(positive) > 0 and max(positive) > 20 * min(positive)
     return {
         "timeline": pictures.timeline(units, ranks, lanes, until),
         "memory": pictures.memory(until, most_bytes),
-        "partners": pictures.partners(ranks),
-        "sent": pictures.sent([row.name for row in rows]),
+        "partners": pictures.partners(ranks, traffic_unit(rows)),
+        "kept": pictures.kept(names),
+        "sent": pictures.sent(names),
         "losses": pictures.losses(list(curves), max(row.steps for row in rows), logarithmic),
     }
 
 
 def values_of(rows: Sequence[Row]) -> dict[str, pictures.Values]:
     """All data that pictures name."""
-    until = max((row.end_ns for row in rows), default=0)
-    found = {"sent": pictures.sent_values(rows), "losses": pictures.loss_values(rows),
-             "divergences": pictures.divergence_values(rows)}
+    unit = traffic_unit(rows)
+    found = {"kept": pictures.kept_values(rows), "sent": pictures.sent_values(rows),
+             "losses": pictures.loss_values(rows), "divergences": pictures.divergence_values(rows)}
     for number, row in enumerate(rows):
-        found[f"curve-{number}"] = pictures.curve_values(row.curve, until)
+        found[f"curve-{number}"] = pictures.curve_values(row.curve, row.end_ns)
         if row.spans:
             found[f"spans-{number}"] = pictures.span_values(row)
             found[f"links-{number}"] = pictures.link_values(row)
-            found[f"partners-{number}"] = pictures.partner_values(row)
+            found[f"partners-{number}"] = pictures.partner_values(row, unit)
     return found
+
+
+def traffic_unit(rows: Sequence[Row]) -> ByteUnit:
+    """For what one rank sends another in a step."""
+    return common_unit(max((sections.sent_bytes(row) for row in rows), default=0))
 
 
 def columns(values: pictures.Values) -> dict[str, list[Any]]:

@@ -7,6 +7,8 @@ has it inside. Times are nanoseconds since the step began, bytes are bytes.
 from collections.abc import Sequence
 from typing import Any
 
+from zerosim.report.figures import three_digits
+from zerosim.report.memory_table import ByteUnit
 from zerosim.report.page.run import KINDS, NO_UNIT, Row
 from zerosim.report.page.textures import SHADES, TEXTURES
 from zerosim.report.page.vega import Spec
@@ -33,7 +35,7 @@ CONFIG: Spec = {
     "background": None,
     "font": FONT,
     "view": {"stroke": None},
-    "axis": {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "gridOpacity": 0.35,
+    "axis": {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "gridOpacity": 0.25,
              "domainOpacity": 0.6, "tickOpacity": 0.6},
     "legend": {"orient": "top", "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "symbolType": "square"},
 }
@@ -265,8 +267,8 @@ def curve_values(curve: Sequence[dict[str, int]], until: int) -> Values:
     ]
 
 
-def partners(ranks: int) -> Spec:
-    """Who sent how much to whom in a step; data `partners`."""
+def partners(ranks: int, unit: ByteUnit) -> Spec:
+    """Who sent how much to whom in a step, in that unit; data `partners`."""
     axis = {"labelAngle": 0, "domain": False, "ticks": False, "grid": False}
     cell = min(54, max(18, 330 // ranks))
     return {
@@ -276,7 +278,7 @@ def partners(ranks: int) -> Spec:
         "height": ranks * cell,
         "config": CONFIG,
         "encoding": {
-            "x": {"field": "to", "type": "ordinal", "axis": axis | {"title": "to rank", "orient": "top"}},
+            "x": {"field": "to", "type": "ordinal", "axis": axis | {"title": f"{unit.name} to rank", "orient": "top"}},
             "y": {"field": "source", "type": "ordinal", "axis": axis | {"title": "from rank"}},
             "tooltip": [{"field": "source", "title": "from rank"}, {"field": "to", "title": "to rank"},
                         {"field": "bytes", "format": ","}, {"field": "messages"}],
@@ -294,7 +296,7 @@ def partners(ranks: int) -> Spec:
     }
 
 
-def partner_values(row: Row) -> Values:
+def partner_values(row: Row, unit: ByteUnit) -> Values:
     """For every two ranks the bytes and messages that the one sent the other in the traced step."""
     sent = {(source, to): [0, 0] for source in range(row.ranks) for to in range(row.ranks)}
     for span in row.spans:
@@ -304,37 +306,53 @@ def partner_values(row: Row) -> Values:
             found[1] += 1
     return [
         {"source": source, "to": to, "bytes": count, "messages": messages,
-         "words": f"{count / 1e3:,.0f}k" if count >= 1e4 else f"{count / 1e3:.1f}k" if count else ""}
+         "words": three_digits(count / unit.size) if count else ""}
         for (source, to), (count, messages) in sent.items()
     ]
 
 
-def sent(names: Sequence[str]) -> Spec:
-    """What a rank sends in a step, by collective; data `sent`."""
+def bars(title: str, field: str, domain: Sequence[str], colours: Sequence[str], names: Sequence[str]) -> Spec:
+    """A bar for each row, in pieces by `field`; data `bars`."""
     return {
         "$schema": VEGA_LITE,
-        "data": {"name": "sent"},
+        "data": {"name": "bars"},
         "width": "container",
         "height": 26 * len(names),
         "autosize": {"type": "fit-x", "contains": "padding"},
         "config": CONFIG,
-        "mark": {"type": "bar", "aria": False, "stroke": "#0006", "strokeWidth": 0.8},
+        "mark": {"type": "bar", "aria": False, "stroke": "#0008", "strokeWidth": 0.8},
         "encoding": {
             "y": {"field": "row", "type": "nominal", "sort": list(names),
                   "axis": {"title": None, "labelLimit": 220, "ticks": False, "domain": False}},
             "x": {"field": "bytes", "type": "quantitative",
-                  "axis": {"title": "sent by a rank in a step, the mean over ranks and steps", "format": "~s",
-                           "labelExpr": "datum.label + 'B'", "tickCount": 8}},
-            "color": {"field": "collective", **colour(COLLECTIVES, COLLECTIVE_COLOURS, "collective")},
+                  "axis": {"title": title, "format": "~s", "labelExpr": "datum.label + 'B'", "tickCount": 8}},
+            "color": {"field": field, **colour(domain, colours, None)},
             "order": {"field": "place", "type": "quantitative"},
-            "tooltip": [{"field": "row"}, {"field": "collective"}, {"field": "bytes", "format": ",.0f"},
-                        {"field": "messages", "format": ",.6~g"}],
+            "tooltip": [{"field": "row"}, {"field": field}, {"field": "bytes", "format": ",.6~g"}],
         },
     }
 
 
-COLLECTIVES = ("reduce_scatter", "all_gather", "broadcast", "gather_norms")
-COLLECTIVE_COLOURS = ("#e0662f", "#7fb8e8", "#b9a62a", "#9a9a9a")
+def kept(names: Sequence[str]) -> Spec:
+    """What a rank of each row keeps between steps, by kind: the picture of the ZeRO paper's Figure 1."""
+    return bars("kept by a rank between steps", "kind", KINDS[:3], KIND_COLOURS, names)
+
+
+def kept_values(rows: Sequence[Row]) -> Values:
+    """For every row and kind of model state, what the fullest rank keeps."""
+    return [
+        {"row": row.name, "kind": kind, "place": place, "bytes": row.fullest["resting_bytes"].get(kind, 0)}
+        for row in rows for place, kind in enumerate(KINDS[:3])
+    ]
+
+
+COLLECTIVES = {"reduce_scatter": "#e0662f", "all_gather": "#7fb8e8", "broadcast": "#b9a62a", "gather_norms": "#9a9a9a"}
+
+
+def sent(names: Sequence[str]) -> Spec:
+    """What a rank of each row sends in a step, by collective."""
+    return bars("sent by a rank in a step, the mean over ranks and steps", "collective", list(COLLECTIVES),
+                list(COLLECTIVES.values()), names)
 
 
 def sent_values(rows: Sequence[Row]) -> Values:
@@ -370,7 +388,7 @@ def losses(names: Sequence[str], steps: int, logarithmic: bool) -> Spec:
                           "axis": {"title": "step", "format": "d", "tickMinStep": 1, "grid": False}},
                     "y": {"field": "loss", "type": "quantitative", "scale":
                           {"type": "log", "nice": True} if logarithmic else {"zero": False, "nice": True},
-                        "axis": {"title": "loss", "tickCount": 6}},
+                        "axis": {"title": "loss", "tickCount": 5}},
                     "color": {"field": "row", **colour(names, UNIT_COLOURS, None)},
                     "shape": {"field": "row", "type": "nominal", "scale": {"domain": list(names)}, "title": None},
                     "tooltip": [{"field": "row"}, {"field": "step"}, {"field": "loss", "format": ".9~g"}],

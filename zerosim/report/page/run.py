@@ -46,7 +46,7 @@ class Row:
     @cached_property
     def spans(self) -> list[dict[str, Any]]:
         """Of the step that was traced, rank by rank and lane by lane, each in its order, from the step's beginning."""
-        first = min((step["begin_ns"] for step in self.traced), default=0)
+        first = self.first_ns
         found = [
             span | {"lane": lane(span), "kind": span["lane"], "unit": span["unit"] or NO_UNIT,
                     "begin_ns": span["begin_ns"] - first, "end_ns": span["end_ns"] - first}
@@ -71,10 +71,9 @@ class Row:
     @property
     def curve(self) -> list[dict[str, int]]:
         """What the fullest rank held, at each change since the step began: of the traced step, or else of the last."""
-        first = min((step["begin_ns"] for step in self.traced), default=0)
         for step in self.traced:
             if step["rank"] == self.fullest["rank"] and step["memory"]:
-                return [at | {"ns": max(at["ns"] - first, 0)} for at in step["memory"]]
+                return [at | {"ns": max(at["ns"] - self.first_ns, 0)} for at in step["memory"]]
         found: list[dict[str, int]] = self.fullest["curve"]
         return found
 
@@ -85,9 +84,14 @@ class Row:
         return found
 
     @property
+    def first_ns(self) -> int:
+        """When the first rank begins the traced step."""
+        return min((step["begin_ns"] for step in self.traced), default=0)
+
+    @property
     def end_ns(self) -> int:
-        """When the last span ends, or memory last changes."""
-        ends = [span["end_ns"] for span in self.spans]
+        """When the last rank ends the step, or memory last changes, since the first began."""
+        ends = [step["end_ns"] - self.first_ns for step in self.traced]
         return max([*ends, *(at["ns"] for at in self.curve)], default=0)
 
     @property

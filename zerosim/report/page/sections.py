@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from zerosim.report.figures import common_unit, grouped, in_unit, joined as listed, plural, spread
+from zerosim.report.figures import common_unit, grouped, in_unit, plural, spread
+from zerosim.report.figures import joined as listed
 from zerosim.report.page.markup import Markup, element, joined
 from zerosim.report.page.pictures import KIND_COLOURS, loss_curves, unit_scale
 from zerosim.report.page.run import KINDS, LANES, NO_UNIT, Row, Run
@@ -60,8 +61,8 @@ def table(runs: Sequence[Run]) -> Markup:
     """A line for each row: bits, what it sends, keeps and holds at the peak."""
     rows = [row for run in runs for row in run.rows]
     unit = common_unit(max((row.fullest["peak_bytes"]["total"] for row in rows), default=0))
+    also = [STAGES[row.found["stage"]].also.partition(",")[0] for row in rows]
     columns: list[tuple[str, list[str]]] = [
-        ("", [STAGES[row.found["stage"]].also.partition(",")[0] for row in rows]),
         ("bits", [{None: "–", True: "equal", False: "differ"}[row.found["equal"]] for row in rows]),
         (f"sent, {unit.name}", [in_unit(sent_bytes(row), unit) for row in rows]),
         ("× P (N−1)/N", [f"{WRONG * (not row.found['traffic_holds'])}{row.found['volume']:.4g}" for row in rows]),
@@ -70,9 +71,10 @@ def table(runs: Sequence[Run]) -> Markup:
            [in_unit(row.fullest["resting_bytes"].get(kind, 0), unit) for row in rows]) for kind in KINDS[:3]),
         (f"peak, {unit.name}", [in_unit(row.fullest["peak_bytes"]["total"], unit) for row in rows]),
     ]
-    headings = [element("th", heading, scope="col") for heading in ("row", *(name for name, _ in columns))]
+    headings = [element("th", heading, scope="col") for heading in ("row", "", *(name for name, _ in columns))]
     lines = [
-        element("tr", element("th", row.name, scope="row"), *(cell(cells, number) for _, cells in columns))
+        element("tr", element("th", row.name, scope="row"), element("td", also[number]),
+                *(cell(cells, number) for _, cells in columns))
         for number, row in enumerate(rows)
     ]
     legend = (
@@ -83,7 +85,9 @@ def table(runs: Sequence[Run]) -> Markup:
     )
     return section("table", "What each row does", scrolling(element(
         "table", element("thead", element("tr", *headings)), element("tbody", *lines), class_="rows")),
-        element("p", legend, class_="legend"), *map(shared, runs), *map(shortages, runs))
+        element("p", legend, class_="legend"), *map(shared, runs), *map(shortages, runs),
+        picture("kept", "what a rank of each row keeps between steps, by kind", {"bars": "kept"},
+                {"row": "row", "kind": "kind", "bytes": "bytes"}))
 
 
 def cell(cells: Sequence[str], number: int) -> Markup:
@@ -120,7 +124,8 @@ def shared(run: Run) -> Markup:
     if run.steps:
         facts["final loss"] = [f"{row.found['losses'][-1]}" for row in run.rows]
     if all(row.found["test"] is not None for row in run.rows):
-        facts["test"] = [f"{row.found['test']}" for row in run.rows]
+        facts["test accuracy, or of a regression the mean squared error"] = [
+            f"{row.found['test']:.6g}" for row in run.rows]
     facts["SHA-256 of the weights"] = [row.found["weights_sha256"] for row in run.rows]
     items = [
         element("li", f"{what}: {found[0] if len(set(found)) == 1 else grouped(names, found)}")
@@ -200,7 +205,7 @@ def card(number: int, row: Row) -> Markup:
     curve = picture(
         "memory", f"{row.name}: memory of rank {rank} by kind in a step", {"curve": f"curve-{number}"}, CURVE_COLUMNS,
         timed=True)
-    hidden = "" if row.hidden is None else f": {row.hidden:.0%} of the communication hid behind computation"
+    hidden = "" if row.hidden is None else f"{row.hidden:.0%} of the communication hid behind computation"
     return element(
         "article", element("h3", row.name, element("small", hidden)), timeline if row.spans else joined(),
         element("h4", f"memory of rank {rank}, which holds the most"), curve, id=f"row-{number}")
@@ -208,7 +213,7 @@ def card(number: int, row: Row) -> Markup:
 
 def traffic(rows: Sequence[Row]) -> Markup:
     """Who sent how much to whom, and by which collective."""
-    bars = picture("sent", "what a rank of each row sends in a step, by collective", {"sent": "sent"},
+    bars = picture("sent", "what a rank of each row sends in a step, by collective", {"bars": "sent"},
                    {"row": "row", "collective": "collective", "bytes": "bytes", "messages": "messages"})
     squares = [
         element("article", element("h3", row.name), picture(
