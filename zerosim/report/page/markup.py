@@ -6,6 +6,11 @@ VOID = {"input", "meta", "br"}
 """Elements without content."""
 
 
+UNFIT = (
+    range(0x80, 0xA0), range(0x202A, 0x202F), range(0x2066, 0x206A), range(0xD800, 0xE000), range(0xFFFE, 0x10000))
+"""Characters that a page may not have, or by which its words would be read in another order than they stand."""
+
+
 class Markup(str):
     """Text that is HTML."""
 
@@ -39,7 +44,7 @@ def joined(*content: str) -> Markup:
 
 
 def printable(words: str) -> str:
-    r"""Control characters by their pictures, what is no character by U+FFFD; lines and tabs stay.
+    r"""Control characters by their pictures, by U+FFFD what is no character or turns words around; lines and tabs stay.
 
     >>> printable("a\x1b[1m\nb\ud800\x7f")
     'a␛[1m\nb\ufffd␡'
@@ -53,4 +58,4 @@ def shown(character: str) -> str:
         return chr(0x2400 + code)
     if code == 0x7F:
         return "\u2421"
-    return "\ufffd" if 0x80 <= code < 0xA0 or 0xD800 <= code < 0xE000 or code in (0xFFFE, 0xFFFF) else character
+    return "\ufffd" if any(code in each for each in UNFIT) else character

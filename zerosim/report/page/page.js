@@ -45,6 +45,7 @@ function told(span) {
 function showTip(words, x, y) {
   tip.textContent = words;
   tip.hidden = false;
+  tip.style.left = "0";
   const right = window.scrollX + document.documentElement.clientWidth - tip.offsetWidth - 8;
   tip.style.left = `${Math.max(8, Math.min(x + 14, right))}px`;
   tip.style.top = `${y + 16}px`;
@@ -168,12 +169,13 @@ function key(drawing, event) {
 function walk(drawing, by) {
   const count = drawing.spans.length;
   const current = drawing.current ?? -1;
-  visit(drawing, current < 0 ? 0 : Math.max(0, Math.min(count - 1, current + by)));
+  const first = Math.max(0, drawing.spans.findIndex((span) => span.end_ns > shown.begin));
+  visit(drawing, current < 0 ? first : Math.max(0, Math.min(count - 1, current + by)));
 }
 
 function changeLane(drawing, by) {
   const here = drawing.spans[drawing.current];
-  if (!here) { visit(drawing, 0); return; }
+  if (!here) { walk(drawing, 0); return; }
   const lane = (span) => `${span.rank} ${span.lane}`;
   const order = [...new Set(drawing.spans.map(lane))];
   const wanted = order[order.indexOf(lane(here)) + by];
@@ -185,9 +187,10 @@ function changeLane(drawing, by) {
 
 function visit(drawing, number) {
   const span = drawing.spans[number];
-  if (span.end_ns < shown.begin || span.begin_ns > shown.end) {
-    const half = (shown.end - shown.begin) / 2;
-    showWindow(span.begin_ns - half, span.begin_ns + half);
+  if (span.begin_ns < shown.begin || span.end_ns > shown.end) {
+    const middle = (span.begin_ns + span.end_ns) / 2;
+    const half = Math.max(shown.end - shown.begin, 1.2 * (span.end_ns - span.begin_ns)) / 2;
+    showWindow(middle - half, middle + half);
   }
   look(drawing.place, number);
   const box = drawing.place.querySelector("svg").getBoundingClientRect();

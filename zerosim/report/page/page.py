@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
-from zerosim.report.figures import common_unit
-from zerosim.report.memory_table import ByteUnit
 from zerosim.report.page import pictures, sections, steps, vega
+from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import Markup, element
-from zerosim.report.page.run import NO_UNIT, Row, Run
+from zerosim.report.page.run import Run
 from zerosim.report.page.textures import definitions
+from zerosim.report.schedule import Schedule
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:"
 """What the browser may load: nothing. Vega makes functions of its expressions, which counts as evaluating."""
@@ -22,29 +22,38 @@ def page(runs: Sequence[Run]) -> str:
     Raises `UsageError` where the extra that draws pictures is missing.
     """
     rows = [row for run in runs for row in run.rows]
-    found = dict.fromkeys(span["unit"] for row in rows for span in row.spans)
-    units = sorted(found, key=lambda unit: (unit == NO_UNIT, len(unit), unit))
-    lanes = 1 + max((span["lane"] for row in rows for span in row.spans), default=0)
+    drawings = Drawings(rows)
     ranks = max(run.ranks for run in runs)
     stepped = [each for order in dict.fromkeys(run.scenario["parallel"]["order"] for run in runs)
                for each in steps.of_run(order, ranks)]
     content = [sections.head(runs), sections.table(runs), sections.differences(runs)]
     if any(row.steps for row in rows):
-        content += [sections.step(rows, units, lanes), sections.traffic(rows), sections.losses(rows)]
-    names = [each["name"] for each in stepped]
-    content += [sections.schedules(names, ranks, steps.shown_ranks(ranks)), sections.divergence(rows),
-                *map(sections.origin, runs)]
+        content += [sections.step(rows, drawings.units, drawings.lanes), sections.traffic(rows), sections.losses(rows)]
+    content += [sections.schedules(stepped, ranks), sections.divergence(rows), *map(sections.origin, runs)]
     data = {
-        "specs": specs(rows, units, ranks, lanes),
-        "values": {name: columns(values) for name, values in values_of(rows).items()},
+        "specs": drawings.specs,
+        "values": {name: columns(values) for name, values in drawings.values.items()},
         "schedules": stepped,
-        "lanes": {"tops": pictures.lane_tops(lanes), "height": pictures.rank_height(lanes)},
+        "lanes": {"tops": pictures.lane_tops(drawings.lanes), "height": pictures.rank_height(drawings.lanes)},
     }
-    title = " · ".join(run.title for run in runs) or "zerosim"
-    return document(title, content, data)
+    title = " · ".join(run.title for run in runs if run.title) or "A run"
+    return document(title, content, data, [vega.script(), own("page.js"), own("player.js")])
 
 
-def document(title: str, content: Sequence[Markup], data: dict[str, Any]) -> str:
+def schedule_page(schedule: Schedule) -> str:
+    """The HTML of one collective to step through; it needs no extra.
+
+    >>> from zerosim.proofs.subject import named_subject
+    >>> from zerosim.report.schedule import scheduled
+    >>> schedule_page(scheduled(named_subject("ring.all_reduce"), 4)).count("<script")
+    2
+    """
+    stepped = [steps.steps(schedule)]
+    content = [sections.verdict_of(schedule), sections.schedules(stepped, schedule.size)]
+    return document(schedule.title, content, {"schedules": stepped}, [own("player.js")])
+
+
+def document(title: str, content: Sequence[Markup], data: dict[str, Any], scripts: Sequence[str]) -> str:
     """The whole file."""
     head = element(
         "head", element("meta", charset="utf-8"),
@@ -56,7 +65,7 @@ def document(title: str, content: Sequence[Markup], data: dict[str, Any]) -> str
     body = element(
         "body", textures, element("main", *content), element("div", id="tip", role="status", hidden=True),
         element("script", embedded(data), type="application/json", id="data"),
-        element("script", Markup(vega.script())), element("script", Markup(own("page.js"))), element("script", Markup(own("player.js"))))
+        *(element("script", Markup(each)) for each in scripts))
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
 
@@ -74,42 +83,6 @@ def embedded(data: Any) -> Markup:
     return Markup(json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))
 
 
-def specs(rows: Sequence[Row], units: Sequence[str], ranks: int, lanes: int) -> dict[str, vega.Spec]:
-    """Every picture that the page may have, by its name; all on one scale of time and of bytes."""
-    until = max((row.end_ns for row in rows), default=1) or 1
-    most_bytes = max((row.fullest["peak_bytes"]["total"] for row in rows), default=1)
-    curves, names = pictures.loss_curves(rows), [row.name for row in rows]
-    positive = [loss for curve in curves.values() for loss in curve if loss is not None]
-    logarithmic = bool(positive) and min(positive) > 0 and max(positive) > 20 * min(positive)
-    return {
-        "timeline": pictures.timeline(units, ranks, lanes, until),
-        "memory": pictures.memory(until, most_bytes),
-        "partners": pictures.partners(ranks, traffic_unit(rows)),
-        "kept": pictures.kept(names),
-        "sent": pictures.sent(names),
-        "losses": pictures.losses(list(curves), max(row.steps for row in rows), logarithmic),
-    }
-
-
-def values_of(rows: Sequence[Row]) -> dict[str, pictures.Values]:
-    """All data that pictures name."""
-    unit = traffic_unit(rows)
-    found = {"kept": pictures.kept_values(rows), "sent": pictures.sent_values(rows),
-             "losses": pictures.loss_values(rows), "divergences": pictures.divergence_values(rows)}
-    for number, row in enumerate(rows):
-        found[f"curve-{number}"] = pictures.curve_values(row.curve, row.end_ns)
-        if row.spans:
-            found[f"spans-{number}"] = pictures.span_values(row)
-            found[f"links-{number}"] = pictures.link_values(row)
-            found[f"partners-{number}"] = pictures.partner_values(row, unit)
-    return found
-
-
-def traffic_unit(rows: Sequence[Row]) -> ByteUnit:
-    """For what one rank sends another in a step."""
-    return common_unit(max((sections.sent_bytes(row) for row in rows), default=0))
-
-
 def columns(values: pictures.Values) -> dict[str, list[Any]]:
     """Each key once, with its values in a row: a third of the size.
 
@@ -117,5 +90,3 @@ def columns(values: pictures.Values) -> dict[str, list[Any]]:
     {'a': [1, 3], 'b': [2, 4]}
     """
     return {key: [value[key] for value in values] for key in values[0]} if values else {}
-
-

@@ -37,7 +37,8 @@ CONFIG: Spec = {
     "view": {"stroke": None},
     "axis": {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "gridOpacity": 0.25,
              "domainOpacity": 0.6, "tickOpacity": 0.6},
-    "legend": {"orient": "top", "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "symbolType": "square"},
+    "legend": {"orient": "top", "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal",
+               "symbolType": "square", "labelLimit": 600},
 }
 
 
@@ -228,7 +229,8 @@ def link_values(row: Row) -> Values:
     """The messages of a row, from where each left to where it came in."""
     return [
         {"link": number, "source": row.spans[left]["rank"], "to": row.spans[came]["rank"],
-         "out": row.spans[left]["lane"], "in": row.spans[came]["lane"], "begin_ns": row.spans[left]["begin_ns"], "end_ns": row.spans[came]["end_ns"]}
+         "out": row.spans[left]["lane"], "in": row.spans[came]["lane"],
+         "begin_ns": row.spans[left]["begin_ns"], "end_ns": row.spans[came]["end_ns"]}
         for number, (left, came) in enumerate(row.links)
     ]
 
@@ -243,8 +245,8 @@ def memory(until: int, most_bytes: int) -> Spec:
         "autosize": {"type": "fit-x", "contains": "padding"},
         "config": CONFIG,
         "params": window(until),
-        "mark": {"type": "area", "interpolate": "step-after", "clip": True, "aria": False, "strokeWidth": 0.8, "stroke": "#0006",
-                 "line": False},
+        "mark": {"type": "area", "interpolate": "step-after", "clip": True, "aria": False, "strokeWidth": 0.8,
+                 "stroke": "#0006"},
         "encoding": {
             "x": {"field": "ns", **time_axis("ms since the step began")},
             "y": {"field": "bytes", "type": "quantitative", "stack": "zero",
@@ -299,8 +301,8 @@ def partners(ranks: int, unit: ByteUnit) -> Spec:
 def partner_values(row: Row, unit: ByteUnit) -> Values:
     """For every two ranks the bytes and messages that the one sent the other in the traced step."""
     sent = {(source, to): [0, 0] for source in range(row.ranks) for to in range(row.ranks)}
-    for span in row.spans:
-        if span["kind"] == "communication out":
+    for span in (span for step in row.traced for span in step["spans"]):
+        if span["lane"] == "communication out":
             found = sent[span["rank"], span["peer"]]
             found[0] += span["bytes"]
             found[1] += 1
@@ -333,9 +335,9 @@ def bars(title: str, field: str, domain: Sequence[str], colours: Sequence[str], 
     }
 
 
-def kept(names: Sequence[str]) -> Spec:
+def kept(rows: Sequence[Row]) -> Spec:
     """What a rank of each row keeps between steps, by kind: the picture of the ZeRO paper's Figure 1."""
-    return bars("kept by a rank between steps", "kind", KINDS[:3], KIND_COLOURS, names)
+    return bars("kept by a rank between steps", "kind", KINDS[:3], KIND_COLOURS, [row.name for row in rows])
 
 
 def kept_values(rows: Sequence[Row]) -> Values:
@@ -349,10 +351,12 @@ def kept_values(rows: Sequence[Row]) -> Values:
 COLLECTIVES = {"reduce_scatter": "#e0662f", "all_gather": "#7fb8e8", "broadcast": "#b9a62a", "gather_norms": "#9a9a9a"}
 
 
-def sent(names: Sequence[str]) -> Spec:
+def sent(rows: Sequence[Row]) -> Spec:
     """What a rank of each row sends in a step, by collective."""
-    return bars("sent by a rank in a step, the mean over ranks and steps", "collective", list(COLLECTIVES),
-                list(COLLECTIVES.values()), names)
+    used = {value["collective"] for value in sent_values(rows)}
+    colours = {name: each for name, each in COLLECTIVES.items() if name in used}
+    return bars("sent by a rank in a step, the mean over ranks and steps", "collective", list(colours),
+                list(colours.values()), [row.name for row in rows])
 
 
 def sent_values(rows: Sequence[Row]) -> Values:
@@ -384,7 +388,8 @@ def losses(names: Sequence[str], steps: int, logarithmic: bool) -> Spec:
             {
                 "mark": {"type": "line", "strokeWidth": 2, "point": {"size": 26}, "clip": True},
                 "encoding": {
-                    "x": {"field": "step", "type": "quantitative", "scale": {"domain": [1, max(steps, 2)], "nice": False},
+                    "x": {"field": "step", "type": "quantitative",
+                          "scale": {"domain": [1, max(steps, 2)], "nice": False},
                           "axis": {"title": "step", "format": "d", "tickMinStep": 1, "grid": False}},
                     "y": {"field": "loss", "type": "quantitative", "scale":
                           {"type": "log", "nice": True} if logarithmic else {"zero": False, "nice": True},
@@ -424,6 +429,19 @@ def divergence_values(rows: Sequence[Row]) -> Values:
     """In which step the bits of which row first differ."""
     return [{"row": row.name, "step": row.found["first_divergence"]["step"]}
             for row in rows if row.found["first_divergence"]]
+
+
+def above(upper: Spec, lower: Spec, title: str) -> Spec:
+    """Two pictures with their data as one, on one window of time."""
+    whole = {"$schema", "config", "background", "datasets", "params"}
+    params = {param["name"]: param for spec in (upper, lower) for param in spec["params"]}
+    return {key: upper[key] for key in whole} | {
+        "title": {"text": title, "anchor": "start", "font": FONT, "fontSize": 14},
+        "params": list(params.values()),
+        "datasets": upper["datasets"] | lower["datasets"],
+        "vconcat": [{key: each for key, each in spec.items() if key not in whole} for spec in (upper, lower)],
+        "resolve": {"scale": {"color": "independent"}},
+    }
 
 
 def with_values(spec: Spec, data: dict[str, Values], width: int = 860) -> Spec:

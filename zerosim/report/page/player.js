@@ -5,7 +5,7 @@
   const schedules = JSON.parse(document.getElementById("data").textContent).schedules;
   const part = (name) => document.getElementById(`schedule-${name}`);
   const choice = part("name"), play = part("play"), slider = part("round"), drawing = part("drawing");
-  const ROW = 30, GAP = 54, TOP = 34, LEFT = 84, SIDE = 74;
+  const ROW = 30, GAP = 54, TOP = 34, LEFT = 84, SIDE = 74, SCALE = 1.2;
   let timer = null;
 
   function svg(name, attributes, words) {
@@ -32,7 +32,7 @@
     const middle = (place) => TOP + place * ROW + ROW / 2 - 2;
     const tone = (place) => schedule.tones[place % schedule.tones.length];
     const width = left(schedule.ranks) - GAP + SIDE, height = TOP + Math.max(schedule.places.length, 1) * ROW + 8;
-    const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
+    const picture = svg("svg", { width: width * SCALE, height: height * SCALE, viewBox: `0 0 ${width} ${height}`, role: "img" });
     picture.appendChild(svg("title", {}, `${schedule.about}; ${state.heading}`));
     for (let rank = 0; rank < schedule.ranks; rank++) {
       picture.appendChild(svg("text", { x: left(rank) + cell / 2, y: 18, class: "name" }, `rank ${rank}`));

@@ -1,9 +1,10 @@
 """A run read from its JSON document: its rows, and of each what pictures and tables are made of."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from zerosim.errors import UsageError
@@ -13,6 +14,8 @@ KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 LANES = ("computation", "communication out", "communication in", "out, second channel", "in, second channel")
 """Of each rank, from above; the last two only where something goes on beside the step."""
 STEP_LANES = {"computation": 0, "waiting": 0, "collectives": 1, "communication out": 1, "communication in": 2}
+MOST_SPANS = 8_000
+"""Of all rows together: a browser draws them in a second."""
 NO_UNIT = "–"
 """The unit of what is of none."""
 
@@ -25,6 +28,8 @@ class Row:
     ranks: int
     steps: int
     of: str = ""
+    drawn: int = 0
+    """The ranks whose spans are drawn, from rank 0 on; 0: all."""
 
     @property
     def name(self) -> str:
@@ -50,7 +55,7 @@ class Row:
         found = [
             span | {"lane": lane(span), "kind": span["lane"], "unit": span["unit"] or NO_UNIT,
                     "begin_ns": span["begin_ns"] - first, "end_ns": span["end_ns"] - first}
-            for step in self.traced for span in step["spans"]
+            for step in self.traced for span in step["spans"] if step["rank"] < (self.drawn or self.ranks)
         ]
         return sorted(found, key=lambda span: (span["rank"], span["lane"], span["begin_ns"], -span["end_ns"]))
 
@@ -86,13 +91,21 @@ class Row:
     @property
     def first_ns(self) -> int:
         """When the first rank begins the traced step."""
-        return min((step["begin_ns"] for step in self.traced), default=0)
+        found: int = min((step["begin_ns"] for step in self.traced), default=0)
+        return found
 
     @property
     def end_ns(self) -> int:
         """When the last rank ends the step, or memory last changes, since the first began."""
-        ends = [step["end_ns"] - self.first_ns for step in self.traced]
+        ends: list[int] = [step["end_ns"] - self.first_ns for step in self.traced]
         return max([*ends, *(at["ns"] for at in self.curve)], default=0)
+
+    @property
+    def sent_bytes(self) -> int:
+        """By a rank in a step, the mean over ranks and steps."""
+        traffic = self.found["traffic"]
+        total: int = sum(rank["sent_bytes"] for rank in traffic)
+        return round(total / max(len(traffic) * self.steps, 1))
 
     @property
     def losses(self) -> list[float | None]:
@@ -102,7 +115,7 @@ class Row:
 
 def lane(span: dict[str, Any]) -> int:
     """The number of the lane that a span is drawn in."""
-    return STEP_LANES[span["lane"]] + 2 * (span["channel"] > 1)
+    return STEP_LANES[span["lane"]] + (2 if span["channel"] > 1 else 0)
 
 
 @dataclass(frozen=True)
@@ -131,7 +144,12 @@ class Run:
 
     @cached_property
     def rows(self) -> list[Row]:
-        return [Row(found, self.ranks, self.steps, self.label) for found in self.document["stages"]]
+        """Those that were trained, with as many ranks to be drawn as a page has room for."""
+        rows = [Row(found, self.ranks, self.steps, self.label) for found in self.document["stages"]]
+        spans = Counter(span["rank"] for row in rows for span in row.spans)
+        up_to = accumulate(spans[rank] for rank in range(self.ranks))
+        drawn = max(1, sum(count <= MOST_SPANS for count in up_to))
+        return [replace(row, drawn=drawn) for row in rows]
 
     @property
     def diverging(self) -> list[Row]:

@@ -1,7 +1,9 @@
 """The sections of the page, in the order in which one reads a run; each is HTML, its pictures are places for them."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from zerosim.report.figures import common_unit, grouped, in_unit, plural, spread
@@ -10,6 +12,7 @@ from zerosim.report.page.markup import Markup, element, joined
 from zerosim.report.page.pictures import KIND_COLOURS, loss_curves, unit_scale
 from zerosim.report.page.run import KINDS, LANES, NO_UNIT, Row, Run
 from zerosim.report.page.textures import TEXTURES, swatch
+from zerosim.report.schedule import Schedule
 from zerosim.stages import STAGES
 
 CHANGED, WRONG = "›", "≠"
@@ -64,7 +67,7 @@ def table(runs: Sequence[Run]) -> Markup:
     also = [STAGES[row.found["stage"]].also.partition(",")[0] for row in rows]
     columns: list[tuple[str, list[str]]] = [
         ("bits", [{None: "–", True: "equal", False: "differ"}[row.found["equal"]] for row in rows]),
-        (f"sent, {unit.name}", [in_unit(sent_bytes(row), unit) for row in rows]),
+        (f"sent, {unit.name}", [in_unit(row.sent_bytes, unit) for row in rows]),
         ("× P (N−1)/N", [f"{WRONG * (not row.found['traffic_holds'])}{row.found['volume']:.4g}" for row in rows]),
         ("messages", [messages(row) for row in rows]),
         *((f"{'weights' if kind == 'parameters' else kind}, {unit.name}",
@@ -104,12 +107,6 @@ def scrolling(content: Markup) -> Markup:
     return element("div", content, class_="scrolling", tabindex=0)
 
 
-def sent_bytes(row: Row) -> int:
-    """By a rank in a step, the mean over ranks and steps."""
-    traffic = row.found["traffic"]
-    return round(sum(rank["sent_bytes"] for rank in traffic) / max(len(traffic) * row.steps, 1))
-
-
 def messages(row: Row) -> str:
     """Of a rank in a step, the fewest and the most."""
     return spread(str(rank) for rank in sorted(rank["messages"] // max(row.steps, 1) for rank in row.found["traffic"]))
@@ -131,7 +128,8 @@ def shared(run: Run) -> Markup:
         element("li", f"{what}: {found[0] if len(set(found)) == 1 else grouped(names, found)}")
         for what, found in facts.items()
     ]
-    return element("ul", *items, class_="facts")
+    whose = [element("p", f"{run.label}:")] if run.label else []
+    return element("div", *whose, element("ul", *items, class_="facts"))
 
 
 def shortages(run: Run) -> Markup:
@@ -148,14 +146,16 @@ def step(rows: Sequence[Row], units: Sequence[str], lanes: int) -> Markup:
     traced = [row for row in rows if row.spans]
     missing = [row.name for row in rows if not row.spans]
     notes = [element("p", f"{listed(missing)}: {NO_TRACE}" if traced else NO_TRACE, class_="note")] if missing else []
+    notes += [element("p", f"{row.name}: ranks 0 to {row.drawn - 1} are drawn, of {row.ranks}.", class_="legend")
+              for row in traced if row.drawn < row.ranks]
     chooser = element("fieldset", element("legend", "Rows shown"), *(
         element("label", element("input", type="checkbox", checked=True, data_row=number), row.name)
-        for number, row in enumerate(rows)
+        for number, row in enumerate(rows, 1)
     ), class_="chooser")
-    cards = [card(number, row) for number, row in enumerate(rows)]
+    cards = [card(number, row) for number, row in enumerate(rows, 1)]
     keys = element(
-        "p", "Click a picture, or reach it with the tab key: the wheel and + and − zoom all of them alike, dragging and "
-        "← and → move along, 0 shows the whole step; n and p walk from span to span, ↑ and ↓ from lane to lane, "
+        "p", "Click a picture, or reach it with the tab key: the wheel and + and − zoom all of them alike, dragging "
+        "and ← and → move along, 0 shows the whole step; n and p walk from span to span, ↑ and ↓ from lane to lane, "
         "Escape lets go.", class_="legend")
     buttons = element("p", *(
         element("button", words, type="button", data_zoom=what, title=title) for words, what, title in
@@ -191,8 +191,9 @@ def colour_key(name: str, colour: str) -> Markup:
     return element("li", element("span", "", class_="patch", style=f"background:{colour}"), name)
 
 
-SPAN_COLUMNS = {"rank": "rank", "kind": "lane", "channel": "channel", "what": "what", "unit": "unit", "begin_ns": "begins, ns",
-                "end_ns": "ends, ns", "bytes": "bytes", "peer": "other rank", "waited_ns": "waited, ns"}
+SPAN_COLUMNS = {"rank": "rank", "kind": "lane", "channel": "channel", "what": "what", "unit": "unit",
+                "begin_ns": "begins, ns", "end_ns": "ends, ns", "bytes": "bytes", "peer": "other rank",
+                "waited_ns": "waited, ns"}
 CURVE_COLUMNS = {"ns": "since, ns", "kind": "kind", "bytes": "bytes"}
 
 
@@ -220,7 +221,7 @@ def traffic(rows: Sequence[Row]) -> Markup:
             "partners", f"{row.name}: bytes from each rank to each other in a step",
             {"partners": f"partners-{number}"},
             {"source": "from rank", "to": "to rank", "bytes": "bytes", "messages": "messages"}))
-        for number, row in enumerate(rows) if row.spans
+        for number, row in enumerate(rows, 1) if row.spans
     ]
     return section("traffic", "Who sends how much to whom", bars, element("div", *squares, class_="squares"))
 
@@ -234,17 +235,27 @@ def losses(rows: Sequence[Row]) -> Markup:
         {"row": "row", "step": "step", "loss": "loss"}))
 
 
-def schedules(names: Sequence[str], ranks: int, shown: int) -> Markup:
-    """The collectives of the run, to step through."""
-    options = [element("option", f"{name} on {plural(shown, 'rank')}", value=number)
-               for number, name in enumerate(names)]
-    fewer = f"Drawn on {shown} ranks, of the run's {ranks}." if shown != ranks else ""
+def verdict_of(schedule: Schedule) -> Markup:
+    """What the recorded run of a collective came to."""
+    kind = "verdict failed" if schedule.faults else "verdict passed"
+    about = schedule.subject.algorithm.title if schedule.subject.algorithm else schedule.subject.collective
+    return element("header", element("div", element("h1", schedule.title), element("p", f"{schedule.cost}; {about}"),
+                                     *(element("p", words, class_=kind) for words in schedule.verdict.split("; "))))
+
+
+def schedules(stepped: Sequence[dict[str, Any]], ranks: int) -> Markup:
+    """Collectives to step through, of a run on so many ranks."""
+    options = [element("option", f"{each['name']} on {plural(each['ranks'], 'rank')}", value=number)
+               for number, each in enumerate(stepped)]
+    shown = stepped[0]["ranks"]
+    fewer = [element("p", f"Drawn on {shown} ranks, of the run's {ranks}.", class_="legend")] if shown != ranks else []
     return section(
-        "schedule", "The collectives, round by round",
+        "schedule", "Round by round",
         element("p", "Columns are ranks, rows are chunks. A cell says whose contributions a rank holds there, in their "
                      "order of addition: 2+3+0 is rank 2's, then 3's, then 0's; ✓ is what the collective promises. "
-                     "A thick border is news of this round. Space plays, ← and → step.", class_="legend"),
-        element("p", fewer, class_="note") if fewer else joined(),
+                     "A thick border is news of this round. In the drawing, space plays, ← and → step.",
+                class_="legend"),
+        *fewer,
         element("div",
                 element("p",
                         element("label", "collective ", element("select", *options, id="schedule-name")),
@@ -252,7 +263,8 @@ def schedules(names: Sequence[str], ranks: int, shown: int) -> Markup:
                         element("label", "round ", element(
                             "input", type="range", min=0, max=0, value=0, step=1, id="schedule-round")),
                         element("output", "", id="schedule-heading"), class_="buttons"),
-                element("div", "", id="schedule-drawing", class_="scrolling", tabindex=0),
+                element("div", "", id="schedule-drawing", class_="scrolling", tabindex=0, role="application",
+                        aria_label="what every rank holds after this round"),
                 element("p", "", id="schedule-words", aria_live="polite"), id="player"))
 
 
@@ -272,8 +284,8 @@ def one_divergence(row: Row) -> Markup:
         "step": f"{first['step']}", "element": f"{what}{index}",
         "chunk": f"{first['chunk']}, {plural(first['differing_elements'], 'element')} of it differing",
         "noticed by": f"rank {first['rank']}",
-        f"{row.name} holds": f"{first['ours']!r} (0x{first['ours_bits']})",
-        f"{row.found['compared_with']} holds": f"{first['reference']!r} (0x{first['reference_bits']})",
+        f"{row.name} holds": f"{first['ours']!r} ({first['ours_bits']})",
+        f"{row.found['compared_with']} holds": f"{first['reference']!r} ({first['reference_bits']})",
         "distance": apart,
     }
     lines = [element("tr", element("th", key, scope="row"), element("td", value)) for key, value in facts.items()]
@@ -293,11 +305,21 @@ def orders(order: dict[str, str] | None) -> Iterator[Markup]:
         yield element("p", "Both sides add this chunk in the same order:", class_="legend")
         yield element("pre", ours, class_="order")
         return
-    same = next((at for at, (one, other) in enumerate(zip(ours, reference, strict=False)) if one != other),
-                min(len(ours), len(reference)))
-    for side, words in (("ours adds", ours), ("reference adds", reference)):
+    for side, one, other in (("ours adds", ours, reference), ("reference adds", reference, ours)):
         yield element("p", side, class_="legend")
-        yield element("pre", words[:same], element("mark", words[same:]), class_="order")
+        yield element("pre", marked(one, other), class_="order")
+
+
+def marked(ours: str, others: str) -> Markup:
+    """A sum with a mark at each part of it that is not what the other has in its place.
+
+    >>> marked("(g0 + g1)", "(g1 + g0)")
+    '(<mark>g0</mark> + <mark>g1</mark>)'
+    """
+    one, other = (re.findall(r"g\[?\d+\]?|.", words) for words in (ours, others))
+    return joined(*(
+        part if part == there else element("mark", part) for part, there in zip_longest(one, other[:len(one)])
+    ))
 
 
 def origin(run: Run) -> Markup:
@@ -319,7 +341,7 @@ def origin(run: Run) -> Markup:
     return section(
         f"origin{run.label}", f"{name}How to have it again",
         *([element("p", "This was run as"), element("pre", str(command))] if command else []),
-        element("p", "The scenario as resolved, every default filled in. Saved as again.toml it gives the same bits by ",
+        element("p", "The scenario as resolved, every default filled in. As again.toml it gives the same bits by ",
                 element("code", f"{prefix}zerosim run again.toml --report again.html"), "."),
         element("details", element("summary", "again.toml"), element("pre", again, class_="scenario")),
         element("table", element("tbody", *(
