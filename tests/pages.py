@@ -1,7 +1,5 @@
 """Outcomes and pages of them, for tests: of small runs in the local world, with a trace of the last step."""
 
-from dataclasses import replace
-
 from tests.training import labelled, scenario
 from zerosim.report.document import document
 from zerosim.report.page.page import page
@@ -21,12 +19,6 @@ def outcome(built: Scenario | None = None, *, traced: bool = True, **changes):
     steps = built.train.steps
     done = run_locally(prepare(built, labelled()), Silent(), traced=range(steps, steps + 1) if traced else range(0))
     return document(done, {"kind": "local", "ranks": built.world.ranks, "library": "threads"}, "zerosim run mine.toml")
-
-
-def prefetching(**changes):
-    """A scenario in which Stage III gathers beside its computation."""
-    built = scenario(**changes)
-    return replace(built, parallel=replace(built.parallel, prefetch=True))
 
 
 def added_otherwise(monkeypatch, **changes):

@@ -47,11 +47,15 @@ def write_pictures(folder: str, runs: Sequence[Run]) -> None:
         write_bytes(os.path.join(folder, f"{name}.png"), png(spec))
 
 
+def refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON's")
+
+
 def read(name: str) -> Any:
     """A document in JSON; `UsageError` for a file that is none."""
     try:
         with open(name, encoding="utf-8") as file:
-            return json.load(file)
+            return json.load(file, parse_constant=refuse_constant)
     except OSError as error:
         raise UsageError(f"cannot read {name}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -6,6 +6,7 @@ from zerosim.report.figures import common_unit
 from zerosim.report.page import pictures
 from zerosim.report.page.pictures import Values
 from zerosim.report.page.run import NO_UNIT, Row
+from zerosim.report.page.textures import TEXTURES
 from zerosim.report.page.vega import Spec
 
 
@@ -16,6 +17,8 @@ class Drawings:
         self._rows = rows
         found = {span["unit"] for row in rows for span in row.spans}
         self.units = sorted(found, key=lambda unit: (unit == NO_UNIT, len(unit), unit))
+        done = {span["what"] for row in rows for span in row.spans}
+        self.textures = [what for what in TEXTURES if what in done]
         self.lanes = 1 + max((span["lane"] for row in rows for span in row.spans), default=0)
         self.specs = self._specs()
         self.values = self._values()
@@ -29,7 +32,7 @@ class Drawings:
         logarithmic = bool(losses) and 0 < 20 * min(losses) < max(losses)
         return {
             "timeline": pictures.timeline(
-                self.units, max((row.drawn for row in rows), default=1), self.lanes, until),
+                self.units, self.textures, max((row.drawn for row in rows), default=1), self.lanes, until),
             "memory": pictures.memory(until, most_bytes),
             "partners": pictures.partners(
                 max((row.ranks for row in rows), default=1), common_unit(self._most_sent)),

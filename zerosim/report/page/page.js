@@ -33,7 +33,7 @@ function milliseconds(ns) {
 
 function told(span) {
   const what = span.what.replace("_", "-"), beside = span.channel > 1 ? ", second channel" : "";
-  const lines = [`rank ${span.rank}, ${span.kind}${beside}`, what + (span.unit === "–" ? "" : ` of ${span.unit}`)];
+  const lines = [`rank ${span.rank}, ${span.kind}${beside}`, what + (span.unit === "no unit" ? "" : ` of ${span.unit}`)];
   if (span.peer !== null) lines.push(`${span.kind.endsWith("in") ? "from" : "to"} rank ${span.peer}`);
   if (span.bytes) lines.push(`${span.bytes.toLocaleString("en")} bytes`);
   if (span.waited_ns) lines.push(`waited ${milliseconds(span.waited_ns)} ms before anything came`);

@@ -28,7 +28,7 @@ def page(runs: Sequence[Run]) -> str:
                for each in steps.of_run(order, ranks)]
     content = [sections.head(runs), sections.table(runs), sections.differences(runs)]
     if any(row.steps for row in rows):
-        content += [sections.step(rows, drawings.units, drawings.lanes), sections.traffic(rows), sections.losses(rows)]
+        content += [sections.step(rows, drawings), sections.traffic(rows), sections.losses(rows)]
     content += [sections.schedules(stepped, ranks), sections.divergence(rows), *map(sections.origin, runs)]
     data = {
         "specs": drawings.specs,

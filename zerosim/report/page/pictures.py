@@ -10,7 +10,7 @@ from typing import Any
 from zerosim.report.figures import three_digits
 from zerosim.report.memory_table import ByteUnit
 from zerosim.report.page.run import KINDS, NO_UNIT, Row
-from zerosim.report.page.textures import SHADES, TEXTURES
+from zerosim.report.page.textures import SHADES
 from zerosim.report.page.vega import Spec
 
 Values = list[dict[str, Any]]
@@ -84,7 +84,7 @@ def unit_scale(units: Sequence[str]) -> Spec:
     return found
 
 
-def timeline(units: Sequence[str], ranks: int, lanes: int, until: int) -> Spec:
+def timeline(units: Sequence[str], textures: Sequence[str], ranks: int, lanes: int, until: int) -> Spec:
     """A step: lanes for each rank, colour = unit, texture = what; data `spans` and `links`.
 
     The parameters `picked` and `current` number the message and the span that are looked at; a line joins the two ends
@@ -130,7 +130,7 @@ def timeline(units: Sequence[str], ranks: int, lanes: int, until: int) -> Spec:
                 "transform": [{"filter": "datum.kind == 'collectives'"}],
                 "mark": rect | {"fillOpacity": 0.16, "strokeWidth": 0.8},
                 "encoding": box | unit | {
-                    "stroke": unit["color"],
+                    "stroke": unit["color"] | {"legend": None},
                     "tooltip": {"field": "number", "type": "quantitative"}},
             },
             {
@@ -154,13 +154,13 @@ def timeline(units: Sequence[str], ranks: int, lanes: int, until: int) -> Spec:
             },
             {
                 "name": "textures",
-                "transform": [{"filter": {"and": [{"field": "what", "oneOf": list(TEXTURES)},
+                "transform": [{"filter": {"and": [{"field": "what", "oneOf": list(textures)},
                                                   "datum.kind != 'collectives'"]}}],
                 "mark": unseen,
                 "encoding": box | {
                     "x": box["x"] | {"field": "came_ns"},
                     "fill": {"field": "what", "type": "nominal", "title": "texture", "scale": {
-                        "domain": list(TEXTURES), "range": [f"url(#texture-{what})" for what in TEXTURES]}}},
+                        "domain": list(textures), "range": [f"url(#texture-{what})" for what in textures]}}},
             },
             {
                 "name": "labels",

@@ -9,6 +9,7 @@ from typing import Any
 
 from zerosim.errors import UsageError
 from zerosim.report.document import SCHEMA
+from zerosim.report.page.markup import printable
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 LANES = ("computation", "communication out", "communication in", "out, second channel", "in, second channel")
@@ -16,7 +17,7 @@ LANES = ("computation", "communication out", "communication in", "out, second ch
 STEP_LANES = {"computation": 0, "waiting": 0, "collectives": 1, "communication out": 1, "communication in": 2}
 MOST_SPANS = 8_000
 """Of all rows together: a browser draws them in a second."""
-NO_UNIT = "–"
+NO_UNIT = "no unit"
 """The unit of what is of none."""
 
 
@@ -33,7 +34,8 @@ class Row:
 
     @property
     def name(self) -> str:
-        return f"{self.of}: {self.found['name']}" if self.of else str(self.found["name"])
+        name = printable(str(self.found["name"]))
+        return f"{self.of}: {name}" if self.of else name
 
     @cached_property
     def traced(self) -> list[dict[str, Any]]:
@@ -156,6 +158,11 @@ class Run:
         return [row for row in self.rows if row.found["first_divergence"]]
 
 
+NEEDED = ("title", "scenario", "world", "command", "versions", "passed", "verdict", "failures", "stages", "did_not_fit")
+NEEDED_OF_A_ROW = ("stage", "name", "equal", "compared_with", "first_divergence", "losses", "test", "weights_sha256",
+                   "optimizer_sha256", "traffic", "traffic_holds", "volume", "memory")
+
+
 def runs_of(documents: Sequence[Any], names: Sequence[str]) -> list[Run]:
     """The documents read; two of them are called A and B. `UsageError` for what is no outcome of a training."""
     for document, name in zip(documents, names, strict=True):
@@ -164,5 +171,10 @@ def runs_of(documents: Sequence[Any], names: Sequence[str]) -> list[Run]:
             found = f"its schema is {schema!r}" if schema else "it names no schema"
             raise UsageError(f"{name} is no outcome of a training: {found}, not {SCHEMA!r}; "
                              "write one with zerosim run SCENARIO --json FILE")
+        lacking = [key for key in NEEDED if key not in document]
+        lacking += [key for row in document.get("stages", []) for key in NEEDED_OF_A_ROW if key not in row]
+        if lacking:
+            raise UsageError(f"{name} has no {lacking[0]!r}: another version of zerosim wrote it; "
+                             "write it anew with zerosim run SCENARIO --json FILE")
     labels = ["A", "B"] if len(documents) > 1 else [""]
     return [Run(document, label) for document, label in zip(documents, labels, strict=True)]

@@ -8,10 +8,11 @@ from typing import Any
 
 from zerosim.report.figures import common_unit, grouped, in_unit, plural, spread
 from zerosim.report.figures import joined as listed
-from zerosim.report.page.markup import Markup, element, joined
+from zerosim.report.page.drawings import Drawings
+from zerosim.report.page.markup import Markup, element, joined, printable
 from zerosim.report.page.pictures import KIND_COLOURS, loss_curves, unit_scale
-from zerosim.report.page.run import KINDS, LANES, NO_UNIT, Row, Run
-from zerosim.report.page.textures import TEXTURES, swatch
+from zerosim.report.page.run import KINDS, LANES, Row, Run
+from zerosim.report.page.textures import swatch
 from zerosim.report.schedule import Schedule
 from zerosim.stages import STAGES
 
@@ -141,7 +142,7 @@ def shortages(run: Run) -> Markup:
     ))
 
 
-def step(rows: Sequence[Row], units: Sequence[str], lanes: int) -> Markup:
+def step(rows: Sequence[Row], drawings: Drawings) -> Markup:
     """For each row the timeline of a step and below it memory, side by side on one scale of time."""
     traced = [row for row in rows if row.spans]
     missing = [row.name for row in rows if not row.spans]
@@ -162,22 +163,21 @@ def step(rows: Sequence[Row], units: Sequence[str], lanes: int) -> Markup:
         (("−", "out", "zoom out"), ("+", "in", "zoom in"), ("←", "left", "earlier"), ("→", "right", "later"),
          ("whole step", "all", "the whole step"))
     ), element("span", "", class_="window", aria_live="polite"), class_="buttons")
-    return section("step", "A step in time", *notes, keys, legends(units, lanes) if traced else joined(), kinds(),
+    return section("step", "A step in time", *notes, keys, legends(drawings) if traced else joined(), kinds(),
                    element("div", chooser, buttons, class_="controls"), element("div", *cards, class_="cards"))
 
 
-def legends(units: Sequence[str], lanes: int) -> Markup:
+def legends(drawings: Drawings) -> Markup:
     """What lanes, colours and textures mean."""
     words = (
-        f"Lanes of each rank, from above: {', '.join(LANES[:lanes])}. A pale box around messages is their collective; "
-        "the pale part of a message is waiting, before anything came.")
-    names = ["no unit" if unit == NO_UNIT else unit for unit in units]
+        f"Lanes of each rank, from above: {', '.join(LANES[:drawings.lanes])}. A pale box around messages is their "
+        "collective; the pale part of a message is waiting, before anything came.")
     return element(
         "div", element("p", words),
-        element("ul", *map(colour_key, names, unit_scale(units)["scale"]["range"]), class_="keys"),
+        element("ul", *map(colour_key, drawings.units, unit_scale(drawings.units)["scale"]["range"]), class_="keys"),
         element("ul", *(
             element("li", Markup(swatch(what)), what.replace("_", "-"))
-            for what in ("forward", *TEXTURES, "all_gather")), class_="keys"),
+            for what in ("forward", *drawings.textures, "all_gather")), class_="keys"),
         class_="legend")
 
 
@@ -381,8 +381,9 @@ def is_plain(value: Any) -> bool:
 
 
 def toml_value(value: Any) -> str:
-    """JSON's text of numbers, text, booleans and lists of them is TOML's, but for what is no finite number."""
-    return json.dumps(value, ensure_ascii=False)
+    """JSON's text of numbers, booleans, lists and words is TOML's too; what a page cannot have is told by its number."""
+    words = json.dumps(value, ensure_ascii=False)
+    return "".join(each if printable(each) == each else f"\\u{ord(each):04x}" for each in words)
 
 
 def differences(runs: Sequence[Run]) -> Markup:

@@ -6,6 +6,7 @@ vl-convert brings the scripts with it, and runs them without a browser and witho
 from typing import Any
 
 from zerosim.errors import UsageError
+from zerosim.report.page.markup import printable
 from zerosim.report.page.textures import with_textures
 
 Spec = dict[str, Any]
@@ -29,7 +30,16 @@ def script() -> str:
 
 def svg(spec: Spec) -> str:
     """The picture of a Vega-Lite specification that has its data in it."""
-    return with_textures(converter().vegalite_to_svg(spec))
+    return with_textures(converter().vegalite_to_svg(drawable(spec)))
+
+
+def drawable(spec: Any) -> Any:
+    """The same with no character that cannot be drawn: of a NUL the converter dies, and Python with it."""
+    if isinstance(spec, dict):
+        return {key: drawable(each) for key, each in spec.items()}
+    if isinstance(spec, list):
+        return [drawable(each) for each in spec]
+    return printable(spec) if isinstance(spec, str) else spec
 
 
 def png(spec: Spec, scale: float = 2.0) -> bytes:
