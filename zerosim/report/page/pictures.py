@@ -107,7 +107,6 @@ def timeline(units: Sequence[str], textures: Sequence[str], ranks: int, lanes: i
     }
     box = {"x": {"field": "begin_ns", **x}, "x2": x2, "y": y, "y2": {"field": "bottom"}}
     rect = {"type": "rect", "clip": True, "aria": False}
-    unseen = rect | {"interactive": False}
     unit = {"color": {"field": "unit", **unit_scale(units)}}
     width_of = "scale('x', datum.end_ns) - scale('x', datum.begin_ns)"
     return {
@@ -156,7 +155,7 @@ def timeline(units: Sequence[str], textures: Sequence[str], ranks: int, lanes: i
                 "name": "textures",
                 "transform": [{"filter": {"and": [{"field": "what", "oneOf": list(textures)},
                                                   "datum.kind != 'collectives'"]}}],
-                "mark": unseen,
+                "mark": rect,
                 "encoding": box | {
                     "x": box["x"] | {"field": "came_ns"},
                     "fill": {"field": "what", "type": "nominal", "title": "texture", "scale": {
@@ -168,8 +167,7 @@ def timeline(units: Sequence[str], textures: Sequence[str], ranks: int, lanes: i
                     {"filter": "datum.kind == 'computation'"},
                     {"calculate": pixels("datum.rank", "datum.lane", 0.5), "as": "middle"},
                 ],
-                "mark": {"type": "text", "clip": True, "aria": False, "align": "left", "dx": 3, "fontSize": 10,
-                         "interactive": False},
+                "mark": {"type": "text", "clip": True, "aria": False, "align": "left", "dx": 3, "fontSize": 10},
                 "encoding": {
                     "x": box["x"],
                     "y": y | {"field": "middle"},
@@ -181,7 +179,7 @@ def timeline(units: Sequence[str], textures: Sequence[str], ranks: int, lanes: i
             {
                 "name": "chosen",
                 "transform": [{"filter": "datum.number == current || (picked >= 0 && datum.link == picked)"}],
-                "mark": unseen | {"fillOpacity": 0, "stroke": PICKED, "strokeWidth": 2.5},
+                "mark": rect | {"fillOpacity": 0, "stroke": PICKED, "strokeWidth": 2.5},
                 "encoding": box,
             },
             {
@@ -192,8 +190,7 @@ def timeline(units: Sequence[str], textures: Sequence[str], ranks: int, lanes: i
                     {"calculate": pixels("datum.source", "datum.out", 0.5), "as": "from"},
                     {"calculate": pixels("datum.to", "datum.in", 0.5), "as": "towards"},
                 ],
-                "mark": {"type": "rule", "clip": True, "aria": False, "stroke": PICKED, "strokeWidth": 2.5,
-                         "interactive": False},
+                "mark": {"type": "rule", "clip": True, "aria": False, "stroke": PICKED, "strokeWidth": 2.5},
                 "encoding": {
                     "x": {"field": "begin_ns", **x}, "x2": x2, "y": y | {"field": "from"}, "y2": {"field": "towards"},
                 },
@@ -291,7 +288,7 @@ def partners(ranks: int, unit: ByteUnit) -> Spec:
                 "fillOpacity": {"field": "bytes", "type": "quantitative", "legend": None,
                                 "scale": {"domainMin": 0, "range": [0, 0.75]}},
             }},
-            {"mark": {"type": "text", "aria": False, "fontSize": 10, "interactive": False}, "encoding": {
+            {"mark": {"type": "text", "aria": False, "fontSize": 10}, "encoding": {
                 "text": {"field": "words"},
             }},
         ],
@@ -325,7 +322,7 @@ def bars(title: str, field: str, domain: Sequence[str], colours: Sequence[str], 
         "mark": {"type": "bar", "aria": False, "stroke": "#0008", "strokeWidth": 0.8},
         "encoding": {
             "y": {"field": "row", "type": "nominal", "sort": list(names),
-                  "axis": {"title": None, "labelLimit": 220, "ticks": False, "domain": False}},
+                  "axis": {"title": None, "labelLimit": 150, "ticks": False, "domain": False}},
             "x": {"field": "bytes", "type": "quantitative",
                   "axis": {"title": title, "format": "~s", "labelExpr": "datum.label + 'B'", "tickCount": 8}},
             "color": {"field": field, **colour(domain, colours, None)},

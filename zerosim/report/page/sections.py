@@ -381,7 +381,7 @@ def is_plain(value: Any) -> bool:
 
 
 def toml_value(value: Any) -> str:
-    """JSON's text of numbers, booleans, lists and words is TOML's too; what a page cannot have is told by its number."""
+    """JSON's text of numbers, booleans, lists and words is TOML's too; characters unfit for a page by their numbers."""
     words = json.dumps(value, ensure_ascii=False)
     return "".join(each if printable(each) == each else f"\\u{ord(each):04x}" for each in words)
 
