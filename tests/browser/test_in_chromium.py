@@ -209,6 +209,7 @@ def test_the_wheel_zooms_all_pictures_of_time_where_one_has_been_chosen(opens):
     assert whole[0] < closer[0] < closer[1] < whole[1]
     assert page.evaluate("window.scrollY") == scrolled
     page.mouse.wheel(0, 3000)
+    page.mouse.wheel(0, 3000)
     page.wait_for_function("() => shown.begin === 0 && shown.end === shown.until")
     assert one_window(page) == whole
 
