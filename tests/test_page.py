@@ -324,7 +324,9 @@ def test_without_the_extra_nothing_runs(monkeypatch, capsys, tmp_path):
     assert main(["run", SCENARIO, *SMALL, "--report", str(tmp_path / "a.html")]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == "zerosim: pictures need vl-convert, which is not here: pip install 'zerosim[report]'\n"
+    assert captured.err == (
+        "zerosim: pictures need vl-convert, which is not installed: pip install 'vl-convert-python>=1.9', or zerosim "
+        "with its extra [report]\n")
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):

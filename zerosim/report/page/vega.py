@@ -18,7 +18,8 @@ def converter() -> Any:
     try:
         import vl_convert  # noqa: PLC0415
     except ImportError as error:
-        raise UsageError("pictures need vl-convert, which is not here: pip install 'zerosim[report]'") from error
+        raise UsageError("pictures need vl-convert, which is not installed: pip install 'vl-convert-python>=1.9', "
+                         "or zerosim with its extra [report]") from error
     return vl_convert
 
 
