@@ -170,7 +170,7 @@ def step(rows: Sequence[Row], drawings: Drawings) -> Markup:
 def legends(drawings: Drawings) -> Markup:
     """What lanes, colours and textures mean."""
     words = (
-        f"Lanes of each rank, from above: {', '.join(LANES[:drawings.lanes])}. A pale box around messages is their "
+        f"Lanes of each rank, from above: {'; '.join(LANES[:drawings.lanes])}. A pale box around messages is their "
         "collective; the pale part of a message is waiting, before anything came.")
     return element(
         "div", element("p", words),
