@@ -383,7 +383,7 @@ def losses(names: Sequence[str], steps: int, logarithmic: bool) -> Spec:
         "config": CONFIG,
         "layer": [
             {
-                "mark": {"type": "line", "strokeWidth": 2, "point": {"size": 26}, "clip": True},
+                "mark": {"type": "line", "strokeWidth": 2, "point": {"size": 26}},
                 "encoding": {
                     "x": {"field": "step", "type": "quantitative",
                           "scale": {"domain": [1, max(steps, 2)], "nice": False},

@@ -3,6 +3,7 @@
 vl-convert brings the scripts with it, and runs them without a browser and without a network.
 """
 
+from functools import cache
 from typing import Any
 
 from zerosim.errors import UsageError
@@ -23,6 +24,7 @@ def converter() -> Any:
     return vl_convert
 
 
+@cache
 def script() -> str:
     """The scripts of Vega-Lite and Vega, which set `window.vegaEmbed` and no other name."""
     bundle: str = converter().javascript_bundle("window.vegaEmbed = vegaEmbed;")
