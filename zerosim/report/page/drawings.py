@@ -58,6 +58,11 @@ class Drawings:
         """By a rank in a step."""
         return max((row.sent_bytes for row in self._rows), default=0)
 
+    def for_a_page(self) -> dict[str, Spec]:
+        """The specifications without legends where many pictures share one, which then stands above them all."""
+        shared = {"config": pictures.CONFIG | {"legend": {"disable": True}}}
+        return {name: spec | shared if name in ("timeline", "memory") else spec for name, spec in self.specs.items()}
+
     def files(self) -> Iterator[tuple[str, Spec]]:
         """Every picture that there is data for, with its data, and a name for its file; rows are numbered from 1."""
         once = {"kept": {"bars": "kept"}, "sent": {"bars": "sent"},

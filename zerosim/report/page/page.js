@@ -15,9 +15,10 @@ function records(name) {
 async function draw(place) {
   const sources = JSON.parse(place.dataset.data);
   const datasets = Object.fromEntries(Object.entries(sources).map(([name, values]) => [name, records(values)]));
-  const { view } = await vegaEmbed(place, { ...page.specs[place.dataset.spec], datasets }, {
-    actions: false, renderer: "svg", hover: false, defaultStyle: false,
-    config: { legend: { disable: place.classList.contains("timed") } }, loader: { http: false },
+  const spec = { ...page.specs[place.dataset.spec] };
+  spec.data = spec.data.map((each) => (each.name in datasets ? { ...each, values: datasets[each.name] } : each));
+  const { view } = await vegaEmbed(place, spec, {
+    mode: "vega", actions: false, renderer: "svg", hover: false, defaultStyle: false, loader: { http: false },
     tooltip: (_, event, item, value) => pointAt(place, event, item, value),
   });
   const drawing = { view, place, sources, spans: datasets.spans || [] };

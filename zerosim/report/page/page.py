@@ -31,7 +31,7 @@ def page(runs: Sequence[Run]) -> str:
         content += [sections.step(rows, drawings), sections.traffic(rows), sections.losses(rows)]
     content += [sections.schedules(stepped, ranks), sections.divergence(rows), *map(sections.origin, runs)]
     data = {
-        "specs": drawings.specs,
+        "specs": {name: vega.compiled(spec) for name, spec in drawings.for_a_page().items()},
         "values": {name: columns(values) for name, values in drawings.values.items()},
         "schedules": stepped,
         "lanes": {"tops": pictures.lane_tops(drawings.lanes), "height": pictures.rank_height(drawings.lanes)},

@@ -26,9 +26,15 @@ def converter() -> Any:
 
 @cache
 def script() -> str:
-    """The scripts of Vega-Lite and Vega, which set `window.vegaEmbed` and no other name."""
+    """The scripts that draw compiled specifications; they set `window.vegaEmbed` and no other name."""
     bundle: str = converter().javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return f"(() => {{{bundle}}})();"
+
+
+def compiled(spec: Spec) -> Spec:
+    """What Vega draws of a Vega-Lite specification: compiled here once, and not for each row while a page opens."""
+    found: Spec = converter().vegalite_to_vega(spec)
+    return found
 
 
 def svg(spec: Spec) -> str:
