@@ -249,8 +249,9 @@ def schedules(stepped: Sequence[dict[str, Any]], ranks: int) -> Markup:
                for number, each in enumerate(stepped)]
     shown = stepped[0]["ranks"]
     fewer = [element("p", f"Drawn on {shown} ranks, of the run's {ranks}.", class_="legend")] if shown != ranks else []
+    title = "Round by round" if len(stepped) == 1 else "The collectives, round by round"
     return section(
-        "schedule", "Round by round",
+        "schedule", title,
         element("p", "Columns are ranks, rows are chunks. A cell says whose contributions a rank holds there, in their "
                      "order of addition: 2+3+0 is rank 2's, then 3's, then 0's; ✓ is what the collective promises. "
                      "A thick border is news of this round. In the drawing, space plays, ← and → step.",
