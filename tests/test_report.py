@@ -255,7 +255,7 @@ def test_digests_on_other_ranks_are_named_where_rows_differ(four):
 
 FOUND = Divergence(
     step=2, layer=1, parameter="weight", name="layers.1.weight", index=(0, 2), ours=0.5, reference=0.25,
-    ours_bits="3f000000", reference_bits="3e800000", ulps=8388608, rank=1, state=None, differing_elements=3, chunk=0,
+    ours_bits="0x3f000000", reference_bits="0x3e800000", ulps=8388608, rank=1, state=None, differing_elements=3, chunk=0,
 )
 
 
@@ -278,9 +278,9 @@ def test_two_orders_of_addition_are_shown(four):
 
 
 @pytest.mark.parametrize(("ours", "bits", "words"), [
-    (float("nan"), "7fc00001", "= nan (0x7fc00001), one process 0.25 ("),
-    (-0.0, "80000000", "= -0.0 (0x80000000), one process 0.25 ("),
-    (0.0, "00000000", "= 0.0 (0x00000000), one process 0.25 ("),
+    (float("nan"), "0x7fc00001", "= nan (0x7fc00001), one process 0.25 ("),
+    (-0.0, "0x80000000", "= -0.0 (0x80000000), one process 0.25 ("),
+    (0.0, "0x00000000", "= 0.0 (0x00000000), one process 0.25 ("),
     (float(np.float32(1e-40)), "000116c2", "= 9.99994610111476e-41, one process 0.25 ("),
 ])
 def test_bits_are_shown_where_the_number_does_not_tell_them(four, ours, bits, words):

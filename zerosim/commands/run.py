@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from zerosim.commands.output import (
     complain,
     console,
     standard_output,
+    write_beside,
     write_bytes,
     write_json,
     write_text,
@@ -29,6 +31,9 @@ from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError, ZerosimError
 from zerosim.report.collectives import collectives_document, described_values, show_collectives
 from zerosim.report.document import document
+from zerosim.report.page.page import page
+from zerosim.report.page.run import runs_of
+from zerosim.report.page.vega import converter
 from zerosim.report.progress import Live, Plain
 from zerosim.report.table import show_heading, show_outcome
 from zerosim.report.trace_events import trace_events
@@ -56,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--progress", choices=("auto", "live", "plain", "none"), default="auto",
         help="how to show progress on standard error; auto, the default, is live on a terminal, else plain lines")
+    parser.add_argument("--report", metavar="FILE", help="write a page of HTML with everything the run found out")
     parser.add_argument("--trace", metavar="FILE", help="write what each rank did when as trace events, for Perfetto")
     parser.add_argument(
         "--trace-steps", metavar="FIRST..LAST", type=steps_in_order,
@@ -91,6 +97,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def run_alone(arguments: argparse.Namespace) -> int:
     check_writable(arguments)
+    check_pictures(arguments)
     job = prepared(arguments)
     refuse_limit(job.scenario)
     world = local_world(job.scenario)
@@ -115,12 +122,19 @@ def refuse_limit(scenario: Scenario | CollectiveScenario) -> None:
         )
 
 
+def check_pictures(arguments: argparse.Namespace) -> None:
+    """Refuse, before anything runs, a page that could not be made."""
+    if arguments.report:
+        converter()
+
+
 def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> int:
     """Rank 0 reads the scenario first; what it cannot read it says once, and all ranks end alike."""
     job, refused = None, None
     if comm.rank == 0:
         try:
             check_writable(arguments)
+            check_pictures(arguments)
             job = prepared(arguments)
             check_fits(job.scenario, comm, arguments)
         except ZerosimError as error:
@@ -163,15 +177,22 @@ def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
         run,
         f"{whole.words}, {whole.count:,} parameters, {scenario.train.optimizer}",
         partial(show_outcome, verbose=arguments.verbose, timed=launched() is not None),
-        document,
+        partial(document, command=command_line(arguments, scenario)),
     )
+
+
+def command_line(arguments: argparse.Namespace, scenario: Scenario) -> str:
+    """What runs this scenario once more, without the files that it writes."""
+    launcher = [] if launched() is None else ["mpirun", "-n", str(scenario.world.ranks)]
+    overrides = [word for each in arguments.overrides for word in ("--set", each)]
+    return shlex.join([*launcher, "zerosim", "run", arguments.scenario, *overrides])
 
 
 def traced_steps(arguments: argparse.Namespace, scenario: Scenario) -> range:
     """The steps to trace: those named, the last one if only a trace is asked for, otherwise none."""
     steps, named = scenario.train.steps, arguments.trace_steps
     if named is None:
-        return range(max(steps, 1), steps + 1) if arguments.trace else range(0)
+        return range(max(steps, 1), steps + 1) if arguments.trace or arguments.report else range(0)
     if named[-1] > steps:
         raise UsageError(f"--trace-steps: there is no step {named[-1]}; train.steps = {steps}")
     return range(named[0], named[-1] + 1)
@@ -191,6 +212,8 @@ def collective_job(scenario: CollectiveScenario, arguments: argparse.Namespace) 
         raise UsageError("a scenario of collectives has no weights; leave out --weights")
     if arguments.trace or arguments.trace_steps:
         raise UsageError("a scenario of collectives has no steps to trace; leave out --trace and --trace-steps")
+    if arguments.report:
+        raise UsageError("a scenario of collectives has no page; leave out --report, and draw it with zerosim show")
     programs = programs_of(scenario)
     return Job(
         scenario,
@@ -264,9 +287,12 @@ def conclude(arguments: argparse.Namespace, job: Job, outcome: Any, world: World
     if arguments.trace:
         traces = [(stage.name, stage.trace) for stage in outcome.stages if stage.trace]
         write_text(arguments.trace, json.dumps(trace_events(traces)))
-    if arguments.json:
-        where = {"kind": world.kind, "ranks": world.ranks, "library": world.library}
-        write_json(arguments.json, job.document(outcome, where))
+    if arguments.json or arguments.report:
+        found = job.document(outcome, {"kind": world.kind, "ranks": world.ranks, "library": world.library})
+        if arguments.json:
+            write_json(arguments.json, found)
+        if arguments.report:
+            write_beside(arguments.report, page(runs_of([found], ["this run"])))
     return 0 if outcome.passed else 1
 
 

@@ -293,7 +293,7 @@ def divergence(found: Divergence) -> str:
 def value(number: float, bits: str) -> str:
     """A number, with its bits where it does not tell them.
 
-    >>> value(0.5, "3f000000"), value(-0.0, "80000000")
+    >>> value(0.5, "0x3f000000"), value(-0.0, "0x80000000")
     ('0.5', '-0.0 (0x80000000)')
     """
-    return f"{number!r} (0x{bits})" if number == 0 or math.isnan(number) else f"{number!r}"
+    return f"{number!r} ({bits})" if number == 0 or math.isnan(number) else f"{number!r}"
