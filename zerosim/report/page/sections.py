@@ -277,7 +277,7 @@ def divergence(rows: Sequence[Row]) -> Markup:
 
 def one_divergence(row: Row) -> Markup:
     first = row.found["first_divergence"]
-    where = first["parameter"] if first["layer"] is None else f"layers.{first['layer']}.{first['parameter']}"
+    where = first["name"]
     index = f"[{', '.join(map(str, first['index']))}]" if first["index"] else ""
     what = f"{first['state']} of {where}" if first["state"] else where
     apart = "not comparable in ULPs" if first["ulps"] is None else f"{first['ulps']:,} ULP apart"
