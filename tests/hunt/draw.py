@@ -228,6 +228,8 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
         if chance.random() < SAID:
             row["recompute"] = recomputed(layers, chance)
         agree(row, parallel, train)
+        if "bucket_mb" in row and not small(model):
+            row["bucket_mb"] *= 100
     draw_frozen(model, parallel, variants, layers, tied, chance)
 
     document: Document = keys(Scenario, chance)
@@ -275,6 +277,13 @@ def layers_of(model: Document) -> int:
     if model.get("kind") == "transformer":
         return model["layers"] + 2
     return len(model.get("hidden", (64, 64))) + 1
+
+
+def small(model: Document) -> bool:
+    """Whether a model may travel in messages of a few bytes without keeping anybody waiting."""
+    if model.get("kind") == "transformer":
+        return bool(model["width"] <= 8)
+    return max(model.get("hidden", (64,)), default=0) <= 8
 
 
 def words(chance: Random) -> str:
