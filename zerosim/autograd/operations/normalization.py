@@ -85,7 +85,7 @@ def normalized_gradients(
     for part, u, term, g, x_hat, work in pieces(x, upstream, terms, into.get("x", terms), empty=empty, work=2):
         scale = normalize(part, x_hat, work)
         np.multiply(u, x_hat, out=term)
-        if "x" not in into:
+        if weight is None:
             continue
         assert weight is not None
         np.multiply(u, weight, out=g)
