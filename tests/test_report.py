@@ -11,6 +11,8 @@ from rich.console import Console
 
 from tests.training import labelled, run, scenario
 from zerosim.data import Dataset
+from zerosim.instruments.takings import Taking
+from zerosim.plan.addresses import fragmentation
 from zerosim.report.document import document
 from zerosim.report.figures import short
 from zerosim.report.table import show_outcome
@@ -314,7 +316,8 @@ def test_the_readme_has_every_key_of_a_scenario():
 
 
 def test_every_key_of_the_document_is_documented(four):
-    broken = changed(four, first_divergence=FOUND, order={"ours": "a", "reference": "b"})
+    where = fragmentation([Taking("activations", "layers.0", 8, since=1)])
+    broken = changed(four, first_divergence=FOUND, order={"ours": "a", "reference": "b"}, fragmentation=where)
     config, other = four.rows[0].config, OtherRanks(2, four.stages[0])
     broken = replace(broken, rows=[
         replace(broken.rows[0], on_other_ranks=(other,)), RowOutcome(config, None, DoesNotFit(2, 1, ["zero3"]))])
@@ -330,6 +333,8 @@ def test_every_key_of_the_document_is_documented(four):
         "Each of `clocks`": set(traced["clocks"][0]),
         "Each of `steps`": set(traced["steps"][0]),
         "Each of `spans`": set(traced["steps"][0]["spans"][0]),
+        "`fragmentation`": set(stage["fragmentation"]),
+        "Each of `address_space`": set(stage["fragmentation"]["address_space"][0]),
         "`first_divergence`": set(stage["first_divergence"]),
         "Each of `did_not_fit`": set(written["did_not_fit"][0]),
         "Each of `on_other_ranks`": set(written["on_other_ranks"][0]),

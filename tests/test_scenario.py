@@ -79,6 +79,9 @@ volumes = [3, 2.5]
 messages = [4, 3]
 largest_messages = [5, 6]
 activations = [7, 8]
+fragmentation = true
+beyond_peak = [7, 0]
+beyond_peak_laid_out = [0, 8]
 [[variant]]
 name = "first"
 stage = "zero2"
@@ -180,6 +183,7 @@ def test_the_defaults_of_the_design():
         "check": {
             "reference": True, "test_accuracy": 0.0, "test_loss": 0.0, "same_bits_on": [], "does_not_fit": [],
             "same_weights": None, "volumes": [], "messages": [], "largest_messages": [], "activations": [],
+            "fragmentation": False, "beyond_peak": [], "beyond_peak_laid_out": [],
         },
     }
 
