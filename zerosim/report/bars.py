@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from rich.text import Text
@@ -24,22 +23,18 @@ KINDS = (
 
 
 def stacked(counts: Sequence[int | Fraction], whole: int | Fraction, room: int) -> Text:
-    """One bar of what there is of each of `KINDS`; `whole` fills all of the room. What is there has at least a column.
+    """One bar of what there is of each of `KINDS`; `whole` fills all of the room, equal counts are equally long.
 
-    Ends are rounded, not lengths: rounding does not add up.
+    What is there has at least a column; the longest gives way where the sum would be longer than the room.
 
     >>> stacked([1, 1, 2], whole=56, room=56).plain, stacked([70, 1, 1], whole=72, room=8).plain
     ('█▓░░', '██████▓░')
     """
-    ends = [0]
-    for count, end in zip(counts, accumulate(map(Fraction, counts)), strict=True):
-        ends.append(max(round(end * room / whole), ends[-1] + (count > 0)))
-    for number in reversed(range(1, len(ends))):
-        later = sum(count > 0 for count in counts[number:])
-        ends[number] = min(ends[number], max(room - later, 0))
+    lengths = [max(round(count * room / whole), int(count > 0)) for count in counts]
+    longest = lengths.index(max(lengths))
+    lengths[longest] -= max(sum(lengths) - room, 0)
     return Text.assemble(*(
-        (kind.shade * (stop - start), kind.colour) for kind, (start, stop) in zip(KINDS, pairwise(ends), strict=True)
-    ))
+        (kind.shade * length, kind.colour) for kind, length in zip(KINDS, lengths, strict=True)))
 
 
 def bar(count: float, whole: float, room: int) -> Text:

@@ -8,12 +8,12 @@ from rich.text import Text
 from zerosim.report.bars import KINDS
 from zerosim.report.figures import (
     KEPT,
-    common_unit,
     element_bytes,
     gathering_bytes,
     grouped,
     in_unit,
     joined,
+    memory_unit,
     sent_in_units,
 )
 from zerosim.report.grid import Column, show_words
@@ -40,8 +40,10 @@ def legend(outcome: Outcome) -> Iterator[tuple[str, str | Text]]:
     """Each heading or mark, and its meaning."""
     yield "same bits", meaning_of_bits(outcome)
     if outcome.scenario.train.steps:
-        yield "keeps", Text("  ").join([Text("between steps:"), *(
-            Text.assemble((kind.shade, kind.colour), f" {STATES[kind.name]}") for kind in KINDS)])
+        shades = [Text.assemble((kind.shade, kind.colour), f" {STATES[kind.name]}") for kind in KINDS]
+        mixed = any(row.config.precision.mixed for row in outcome.rows)
+        copies = Text(", with float32 copies of weights" * mixed)
+        yield "keeps", Text("  ").join([Text("between steps:"), *shades]).append(copies)
         yield "sends", meaning_of_sent(outcome)
     yield "peak", "the most that a rank holds at one time, activations and messages too"
     yield WRONG, "not what the formula says"
@@ -63,14 +65,15 @@ def meaning_of_sent(outcome: Outcome) -> str:
     count = gathering_bytes(outcome)
     if not count:
         return "one rank has nobody to send to"
-    unit, ranks = common_unit(count), outcome.scenario.world.ranks
+    unit, ranks = memory_unit(outcome), outcome.scenario.world.ranks
     evenly = all(len({rank.sent_bytes for rank in stage.traffic}) == 1 for stage in outcome.stages)
     multiples = [f"{sent_in_units(outcome, stage):.4g}" for stage in outcome.stages]
     whose = multiples[0] if len(set(multiples)) == 1 else grouped([stage.name for stage in outcome.stages], multiples)
     whole = in_unit(outcome.model.count * element_bytes(outcome), unit)
+    mean = "" if evenly else ", the mean over all"
     return (
-        f"{'' if evenly else 'the mean over ranks; '}in units of {in_unit(count, unit)} {unit.name}, which gathering "
-        f"all weights takes: {whose}. (Texts call it P (N−1)/N: P = {whole} {unit.name} of weights, N = {ranks} ranks.)"
+        f"by a rank{mean}, in units of {in_unit(count, unit)} {unit.name}, which gathering all weights takes: {whose}. "
+        f"(Texts call it P (N−1)/N: P = {whole} {unit.name} of weights, N = {ranks} ranks.)"
     )
 
 
@@ -81,8 +84,8 @@ def of_stages(outcome: Outcome) -> Iterator[tuple[str, str]]:
         names.setdefault(row.config.row.stage, []).append(row.config.name)
     for key, rows in names.items():
         stage = STAGES[key]
-        whose = "" if all(name.startswith(stage.title) for name in rows) else f"in {joined(rows)}: "
-        yield stage.title, f"{stage.also}: {whose}{shares(stage, outcome.scenario.world.ranks)}"
+        whose = "" if all(name.startswith(stage.title) for name in rows) else f", in {joined(rows)}"
+        yield stage.title, f"{stage.also}{whose}: {shares(stage, outcome.scenario.world.ranks)}"
 
 
 def shares(stage: Stage, ranks: int) -> str:

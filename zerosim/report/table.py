@@ -27,6 +27,7 @@ from zerosim.report.figures import (
 )
 from zerosim.report.grid import GAP, Column, longest, show_grid, show_words
 from zerosim.report.legend import WRONG, show_legend
+from zerosim.report.timeline import show_timeline
 from zerosim.report.times import show_times
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.outcome import Outcome, TrainedRow
@@ -45,17 +46,21 @@ def show_heading(console: Console, title: str, caption: str, setting: str) -> No
             show_words(console, words, style=style)
 
 
-def show_outcome(console: Console, outcome: Outcome, *, verbose: bool = False, timed: bool = False) -> None:
+def show_outcome(
+    console: Console, outcome: Outcome, *, verbose: bool = False, timed: bool = False, timeline: bool = False
+) -> None:
     """What each row computed, sent and held, what all share, what went wrong, and the verdict.
 
-    What was traced is shown too. `verbose` adds what the table leaves out, `timed` the time of a step to that: for
-    worlds in which it says something.
+    What was traced is shown too, on a `timeline` if that is wanted. `verbose` adds what the table
+    leaves out, `timed` the time of a step to that: for worlds in which it says something.
     """
     if outcome.stages:
         table = show_table(console, outcome)
         show_shared(console, outcome)
         console.print()
         show_legend(console, outcome, table)
+        if timeline:
+            show_timeline(console, outcome, timed=timed)
         show_times(console, outcome, timed=timed)
         if verbose:
             show_details(console, outcome, timed=timed)
@@ -99,11 +104,12 @@ def columns(outcome: Outcome, for_kept: int, for_sent: int) -> list[Column]:
 
 def same_bits(outcome: Outcome) -> Column:
     """As what they are compared with, or not; of a row that did not fit, that."""
-    others = {stage.compared_with for stage in outcome.stages} - {None, "one process"}
-    partner = "another row" if others else "one process"
+    partners = {stage.compared_with for stage in outcome.stages} - {None}
+    partner = "one process" if partners <= {"one process"} else "another row"
     words = {None: Text("–"), True: Text("yes", style="green"), False: Text("NO", style="bold red")}
     cells = [words[stage.equal] for stage in outcome.stages]
-    return Column(f"same bits as\n{partner}", among(outcome, cells, Text("does not fit", style="yellow")))
+    misfit = Text("does not fit", style="yellow")
+    return Column(f"same bits as\n{partner}" if partners else "", among(outcome, cells, misfit))
 
 
 def kept(outcome: Outcome, room: int) -> Column:
