@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", metavar="FILE", help="write what each rank did when as trace events, for Perfetto")
     parser.add_argument(
         "--trace-steps", metavar="FIRST..LAST", type=steps_in_order,
-        help="the steps to trace, 4 or 3..5; default the last, if anything asks for a trace")
+        help="the steps to trace, 4 or 3..5; default the last, for --timeline alone the last 5")
     parser.add_argument(
         "-v", "--verbose", action="store_true",
         help="show what the table leaves out too: messages, bytes by kind and at the peak, padding, whole digests")
@@ -75,6 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 WIDTH = 80
 """Columns of what a run shows where nobody says: launchers pipe it to terminals that may have no more."""
+
+
+TIMELINE_STEPS = 5
+"""So many of the last are traced for a timeline, which shows the one of median length."""
 
 
 @dataclass(frozen=True)
@@ -192,10 +196,11 @@ def command_line(arguments: argparse.Namespace, scenario: Scenario) -> str:
 
 
 def traced_steps(arguments: argparse.Namespace, scenario: Scenario) -> range:
-    """The steps to trace: those named, the last one if only a trace or a timeline is asked for, otherwise none."""
+    """The steps to trace: those named, otherwise the last if a trace is asked for, a few if it is only a timeline."""
     steps, named = scenario.train.steps, arguments.trace_steps
     if named is None:
-        return range(max(steps, 1), steps + 1) if arguments.trace or arguments.report or arguments.timeline else range(0)
+        count = 1 if arguments.trace or arguments.report else TIMELINE_STEPS * arguments.timeline
+        return range(max(steps + 1 - count, 1), steps + 1)
     if named[-1] > steps:
         raise UsageError(f"--trace-steps: there is no step {named[-1]}; train.steps = {steps}")
     return range(named[0], named[-1] + 1)

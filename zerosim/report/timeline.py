@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING, RankStep, Span, Trace
-from zerosim.report.figures import plural, short
+from zerosim.report.figures import short
 from zerosim.report.grid import show_words
 from zerosim.report.times import TURNS, share
 from zerosim.verdict.outcome import Outcome
@@ -88,8 +88,8 @@ class Scale:
 
 
 def show_timeline(console: Console, outcome: Outcome, *, timed: bool) -> None:
-    """The last traced step of each row, its axis, and a legend; a warning where time says little (not `timed`)."""
-    rows = [(stage.name, last_step(stage.trace)) for stage in outcome.stages if stage.trace and stage.trace.steps]
+    """A traced step of each row, its axis, and a legend; a warning where time says little (not `timed`)."""
+    rows = [(stage.name, typical_step(stage.trace)) for stage in outcome.stages if stage.trace and stage.trace.steps]
     if not rows:
         show_words(console, "No step was taken, so there is none to draw.")
         return
@@ -109,10 +109,13 @@ def show_timeline(console: Console, outcome: Outcome, *, timed: bool) -> None:
     show_legend(console, drawn, scale, timed=timed)
 
 
-def last_step(trace: Trace) -> Trace:
-    """Of all that was traced."""
-    last = max(step.step for step in trace.steps)
-    return Trace(trace.clocks, sorted((step for step in trace.steps if step.step == last), key=lambda step: step.rank))
+def typical_step(trace: Trace) -> Trace:
+    """Of those that were traced the one of median length."""
+    by_step: dict[int, list[RankStep]] = {}
+    for each in sorted(trace.steps, key=lambda step: step.rank):
+        by_step.setdefault(each.step, []).append(each)
+    in_order = sorted((Trace(trace.clocks, steps) for steps in by_step.values()), key=duration)
+    return in_order[(len(in_order) - 1) // 2]
 
 
 def duration(trace: Trace) -> int:
@@ -152,7 +155,7 @@ def folded(trace: Trace) -> str:
     others = [str(step.rank) for step in trace.steps[drawn_ranks(trace) :]]
     if not others:
         return ""
-    return f"and {plural(len(others), 'rank')} more, {others[0]} to {others[-1]}: --trace FILE has all"
+    return f"and {len(others):,} more ranks, {others[0]} to {others[-1]}: --trace FILE has all"
 
 
 def pieces(step: RankStep) -> Iterator[tuple[str, list[list[Piece]]]]:
@@ -263,7 +266,7 @@ def show_legend(console: Console, drawn: set[str], scale: Scale, *, timed: bool)
     notes = [
         f"A column is {column} ms, a small letter less than half of it.",
         ". is waiting for others." * (WAITS in drawn), "| ends the step." * (ENDS in drawn),
-        "A message is sent until its call returns, which in an exchange is when one has come, too." * bool(drawn & SENT),
+        "A message is sent until its call returns; in an exchange one must come before that." * bool(drawn & SENT),
         TURNS * (not timed),
     ]
     show_words(console, " ".join(filter(None, notes)), style="dim")
