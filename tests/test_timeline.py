@@ -58,14 +58,15 @@ def faults(lines, traces, width):
 
 
 def lane_faults(drawn, spans, began, column_ns):
-    """What is drawn is there, and what fills a column is drawn in it, and so is, small or not, what is in one at all."""
+    """What is drawn is there; what fills a column is drawn in it; of what is in one at all, something is."""
     ends = [(LETTERS[span.what].letter, (span.begin_ns + span.waited_ns - began) / column_ns,
              (span.end_ns - began) / column_ns) for span in spans if span.ns > span.waited_ns]
     least = 1 / column_ns
     for at, letter in enumerate(drawn):
+        touched = {what for what, begin, end in ends if begin < at + 1 and end > at}
         there = {what for what, begin, end in ends if begin + least < at + 1 and end - least > at}
         filling = {what for what, begin, end in ends if begin <= at and end >= at + 1}
-        if letter.isalpha() and letter.upper() not in {what for what, begin, end in ends if begin < at + 1 and end > at}:
+        if letter.isalpha() and letter.upper() not in touched:
             yield f"{letter} at {at} was not recorded"
         if filling - {letter}:
             yield f"{filling} fills {at}, where {letter!r} is drawn"

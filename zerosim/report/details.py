@@ -69,7 +69,7 @@ def show_sent(console: Console, outcome: Outcome, *, timed: bool) -> None:
         Column("messages", [messages_per_step(stage, steps) for stage in stages]),
     ]
     if timed:
-        columns.append(Column("a step\nms", [short(1e3 * stage.seconds / steps) for stage in stages]))
+        columns.append(Column("ms", [short(1e3 * stage.seconds / steps) for stage in stages]))
     for name in sorted({name for stage in stages for rank in stage.traffic for name in rank.by_collective}):
         shares = [sorted(rank.by_collective.get(name, {}).get("sent_bytes", 0) // steps for rank in stage.traffic)
                   for stage in stages]

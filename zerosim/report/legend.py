@@ -11,7 +11,7 @@ from zerosim.report.figures import (
     element_bytes,
     gathering_bytes,
     grouped,
-    in_unit,
+    in_one_unit,
     joined,
     memory_unit,
     sent_in_units,
@@ -30,20 +30,18 @@ STATES = {kind: f"{name} state" if kind == "optimizer" else name for kind, name 
 def show_legend(console: Console, outcome: Outcome, table: Sequence[Column]) -> None:
     """What there is to explain in a table of these columns."""
     there = " ".join(str(words) for column in table for words in [column.heading, *column.cells])
-    entries = [*of_stages(outcome), *((key, words) for key, words in legend(outcome) if key in there)]
+    found = legend(outcome, bars="━" in there)
+    entries = [*of_stages(outcome), *((key, words) for key, words in found if key in there)]
     width = max((len(key) for key, _ in entries), default=0)
     for key, words in entries:
         show_words(console, words, key=f"{key:<{width}}  ", style="dim")
 
 
-def legend(outcome: Outcome) -> Iterator[tuple[str, str | Text]]:
+def legend(outcome: Outcome, *, bars: bool) -> Iterator[tuple[str, str | Text]]:
     """Each heading or mark, and its meaning."""
     yield "same bits", meaning_of_bits(outcome)
     if outcome.scenario.train.steps:
-        shades = [Text.assemble((kind.shade, kind.colour), f" {STATES[kind.name]}") for kind in KINDS]
-        mixed = any(row.config.precision.mixed for row in outcome.rows)
-        copies = Text(", with float32 copies of weights" * mixed)
-        yield "keeps", Text("  ").join([Text("between steps:"), *shades]).append(copies)
+        yield "keeps", meaning_of_kept(outcome, bars=bars)
         yield "sends", meaning_of_sent(outcome)
     yield "peak", "the most that a rank holds at one time, activations and messages too"
     yield WRONG, "not what the formula says"
@@ -60,6 +58,14 @@ def meaning_of_bits(outcome: Outcome) -> str:
     return f"{what}, compared with those of the first row that adds in the same order"
 
 
+def meaning_of_kept(outcome: Outcome, *, bars: bool) -> Text:
+    """Its kinds, with the shades that they have in bars."""
+    kinds = [Text.assemble((f"{kind.shade} " * bars, kind.colour), STATES[kind.name]) for kind in KINDS]
+    mixed = any(row.config.precision.mixed for row in outcome.rows)
+    apart = Text("  " if bars else ", ")
+    return Text("between steps: ").append(apart.join(kinds)).append(", with float32 copies of weights" * mixed)
+
+
 def meaning_of_sent(outcome: Outcome) -> str:
     """The multiples that texts about ZeRO speak of."""
     count = gathering_bytes(outcome)
@@ -69,10 +75,10 @@ def meaning_of_sent(outcome: Outcome) -> str:
     evenly = all(len({rank.sent_bytes for rank in stage.traffic}) == 1 for stage in outcome.stages)
     multiples = [f"{sent_in_units(outcome, stage):.4g}" for stage in outcome.stages]
     whose = multiples[0] if len(set(multiples)) == 1 else grouped([stage.name for stage in outcome.stages], multiples)
-    whole = in_unit(outcome.model.count * element_bytes(outcome), unit)
+    once, whole = in_one_unit([count, outcome.model.count * element_bytes(outcome)], unit)
     mean = "" if evenly else ", the mean over all"
     return (
-        f"by a rank{mean}, in units of {in_unit(count, unit)} {unit.name}, which gathering all weights takes: {whose}. "
+        f"by a rank{mean}, in units of {once} {unit.name}, which gathering all weights takes: {whose}. "
         f"(Texts call it P (N−1)/N: P = {whole} {unit.name} of weights, N = {ranks} ranks.)"
     )
 
