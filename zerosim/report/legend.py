@@ -98,12 +98,11 @@ def shares(stage: Stage, ranks: int) -> str:
     """How much of each model state a rank keeps.
 
     >>> shares(STAGES["zero2"], 4)
-    'a rank keeps 1/4 of gradients and optimizer state, all weights'
+    'keeps 1/4 of gradients and optimizer state, all weights'
     """
     cut = [STATES[kind.name] for kind in KINDS if kind.name in stage.sharded]
     whole = [STATES[kind.name] for kind in KINDS if kind.name not in stage.sharded]
     if not cut:
         return f"every rank keeps all {joined(whole)}"
-    if not whole:
-        return f"a rank keeps 1/{ranks} of everything, and gathers weights to use them"
-    return f"a rank keeps 1/{ranks} of {joined(cut)}, all {joined(whole)}"
+    return f"keeps 1/{ranks} of {joined(cut)}, all {joined(whole)}" if whole else (
+        f"keeps 1/{ranks} of all, gathers weights for use")
