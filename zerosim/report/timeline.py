@@ -1,4 +1,4 @@
-"""A step of each row in the terminal: what ranks compute, send and receive when, all rows on one time scale.
+"""The timeline: what ranks compute, send and receive when, a step of each row in the terminal, all on one time scale.
 
     rank 0 computes   F forward, B backward, … and . while it does nothing but wait for others
            sends      S reduce-scatter, G all-gather, …
