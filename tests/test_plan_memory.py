@@ -328,7 +328,7 @@ def test_figure_1_as_json_and_as_bars(capsys):
     assert [printed(rounded(total, 1)) for total in totals] == list(FIGURE_1.values())
     shown = lines(capsys, "--table", "figure1")
     bars = [line.split()[-2] for line in shown if line.rstrip().endswith("%")]
-    assert bars == ["█" * 7 + "▓" * 7 + "░" * 42, "█" * 7 + "▓" * 7 + "░", "█" * 7 + "░", "░"]
+    assert bars == ["█" * 7 + "▓" * 7 + "░" * 42, "█" * 7 + "▓" * 7 + "░", "█" * 7 + "▓░", "█▓░"]
 
 
 @pytest.mark.parametrize("name", TABLES)
