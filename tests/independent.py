@@ -11,12 +11,15 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 
+from tests import independent_transformer as transformer
+
 F32 = np.float32
-DTYPES = {"fp32": F32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
+DTYPES = {"fp64": np.float64, "fp32": F32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
 GROWTH_INTERVAL = 2000
 DEFAULTS = SimpleNamespace(  # the keys of a scenario that decide bits
     ranks=4, stage="ddp",
-    hidden=[64, 64], activation="relu", frozen=[],
+    kind="mlp", hidden=[64, 64], activation="relu", frozen=[],
+    architecture="gpt2", layers=2, width=64, heads=4, key_value_heads=0, inner=0, tied_embeddings=False, dropout=0,
     steps=20, micro_batch=16, micro_batches=4, seed=0,
     optimizer="adam", learning_rate=1e-3, betas=[0.9, 0.999], epsilon=1e-8, momentum=0.9, weight_decay=None,
     decay_biases=True, schedule="constant", warmup_steps=0, clip_norm=0, precision="fp32", loss_scale="dynamic",
@@ -28,10 +31,11 @@ DEFAULTS = SimpleNamespace(  # the keys of a scenario that decide bits
 def settled(**given):
     """All keys, and what follows from them."""
     keys = SimpleNamespace(**vars(DEFAULTS) | given)
-    keys.half = keys.precision != "fp32"
+    keys.half = keys.precision in ("fp16", "bf16")
     keys.kept = DTYPES[keys.precision]
-    keys.summed = F32 if keys.accumulate_dtype == "fp32" else keys.kept  # what the norm and the optimizer see
-    keys.wire = F32 if keys.reduce_dtype == "fp32" else keys.kept
+    keys.wide = np.float64 if keys.precision == "fp64" else F32  # what the page calls f32
+    keys.summed = keys.wide if keys.accumulate_dtype == "fp32" else keys.kept  # what the norm and the optimizer see
+    keys.wire = keys.wide if keys.reduce_dtype == "fp32" else keys.kept
     keys.each = keys.micro_batches // keys.ranks
     keys.part_by_part = keys.accumulation == "micro_batch" and keys.stage in ("zero2", "zero3")
     keys.gathers_updates = keys.publish == "updates" and keys.stage in ("zero1", "zero2") and keys.half
@@ -43,7 +47,8 @@ def settled(**given):
 
 def one_nan(a):
     """a, with the same bits in each NaN."""
-    return np.where(np.isnan(a), F32(np.inf) - F32(np.inf), a)
+    infinity = np.array(np.inf, a.dtype)[()]
+    return np.where(np.isnan(a), infinity - infinity, a)
 
 
 # Data and model
@@ -67,7 +72,7 @@ def micro_batches_of_steps(keys, samples):
 
 @dataclass
 class Parameter:
-    """A weight (outputs, inputs) or a bias (outputs,): as kept, its float32 master copy, the optimizer's state."""
+    """A tensor of weights as kept, its master copy (in f32, or f64), the optimizer's state."""
 
     kept: np.ndarray
     master: np.ndarray
@@ -76,18 +81,26 @@ class Parameter:
 
 
 def initial_layers(keys, inputs, outputs):
-    """[weight, bias] of each layer."""
-    widths = [inputs, *keys.hidden, outputs]
-    layers = []
-    for i in range(len(widths) - 1):
-        masters = initial_layer(keys.seed, i, widths[i], widths[i + 1])
-        layers.append([Parameter(w.astype(keys.kept), w, np.zeros_like(w), np.zeros_like(w)) for w in masters])
-    return layers
+    """The parameters of each layer: weight and bias, or a transformer's."""
+    if keys.kind == "transformer":
+        values = transformer.initial_values(keys, outputs, inputs)
+    else:
+        widths = [inputs, *keys.hidden, outputs]
+        values = [initial_layer(keys.seed, i, widths[i], widths[i + 1]) for i in range(len(widths) - 1)]
+    return [[parameter(keys, value) for value in layer] for layer in values]
+
+
+def parameter(keys, value):
+    master = value.astype(keys.wide)
+    return Parameter(master.astype(keys.kept), master, np.zeros_like(master), np.zeros_like(master))
 
 
 def trained_units(keys, count):
     """The layers of each unit that is not frozen: [[0, 1], [2]]."""
-    whole = {"layer": [[i] for i in range(count)], "model": [list(range(count))]}
+    single = [[i] for i in range(count)]
+    if keys.tied_embeddings:
+        single = [[0, count - 1], *single[1:-1]]
+    whole = {"layer": single, "model": [list(range(count))]}
     units = whole[keys.units] if isinstance(keys.units, str) else keys.units
     return [unit for unit in units if not set(unit) & set(keys.frozen)]
 
@@ -169,7 +182,7 @@ def contribution(keys, layers, x, targets, scale):
     """The loss of a micro-batch, and of each layer down to the lowest that is trained [dW, db], as kept."""
 
     def wide(a):
-        return a.astype(F32)
+        return a.astype(keys.wide)
 
     def rounded(a):
         return a.astype(keys.kept)
@@ -363,7 +376,7 @@ def apply(w, d, decay):
 def update(keys, parameter, gradient, f, rate, count):
     w, kept = parameter.master, parameter.kept
     decay = keys.weight_decay if w.ndim == 2 or keys.decay_biases else 0.0
-    g = gradient.astype(F32)
+    g = gradient.astype(keys.wide)
     if f != 1.0:
         g *= f
     g = one_nan(g)
@@ -381,15 +394,30 @@ def update(keys, parameter, gradient, f, rate, count):
 # Training
 
 
+def contributions(keys, layers, x, y, step, batch, scale):
+    """What each micro-batch of a step gives: its loss and the gradients of layers."""
+    if keys.kind != "transformer":
+        return [contribution(keys, layers, x[at].astype(keys.kept), y[at], scale) for at in batch]
+    tools = SimpleNamespace(gelu=gelu, gelu_backward=gelu_backward, cross_entropy=cross_entropy)
+    return [
+        transformer.contribution(keys, layers, x[at], y[at], transformer.batch_of(keys, step, m, y[batch], scale), tools)
+        for m, at in enumerate(batch)
+    ]
+
+
 @np.errstate(all="ignore")
 def train(x, y, **given):
-    """Final weights in model order, the loss of every step, and how many updates were made."""
+    """Final weights in model order, the loss of every step, and how many updates were made.
+
+    Of tokens a scenario's `vocabulary` is how many there are.
+    """
     keys = settled(**given)
-    layers = initial_layers(keys, x.shape[1], y.max() + 1 if y.dtype == np.int64 else y.shape[1])
+    outputs = keys.vocabulary if keys.kind == "transformer" else y.max() + 1 if y.dtype == np.int64 else y.shape[1]
+    layers = initial_layers(keys, x.shape[1], outputs)
     units = trained_units(keys, len(layers))
     scale, losses, count = initial_scale(keys), [], 0
     for step, batch in enumerate(micro_batches_of_steps(keys, len(x)), start=1):
-        found = [contribution(keys, layers, x[at].astype(keys.kept), y[at], scale.s) for at in batch]
+        found = contributions(keys, layers, x, y, step, batch, scale.s)
         losses.append(one_nan(sum_of_losses(keys, [loss for loss, _ in found]))[0])
         sums = []
         for unit in units:
