@@ -11,15 +11,12 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 
-from tests import independent_transformer as transformer
-
 F32 = np.float32
 DTYPES = {"fp64": np.float64, "fp32": F32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
 GROWTH_INTERVAL = 2000
 DEFAULTS = SimpleNamespace(  # the keys of a scenario that decide bits
     ranks=4, stage="ddp",
-    kind="mlp", hidden=[64, 64], activation="relu", frozen=[],
-    architecture="gpt2", layers=2, width=64, heads=4, key_value_heads=0, inner=0, tied_embeddings=False, dropout=0,
+    hidden=[64, 64], activation="relu", frozen=[], tied_embeddings=False,
     steps=20, micro_batch=16, micro_batches=4, seed=0,
     optimizer="adam", learning_rate=1e-3, betas=[0.9, 0.999], epsilon=1e-8, momentum=0.9, weight_decay=None,
     decay_biases=True, schedule="constant", warmup_steps=0, clip_norm=0, precision="fp32", loss_scale="dynamic",
@@ -72,27 +69,27 @@ def micro_batches_of_steps(keys, samples):
 
 @dataclass
 class Parameter:
-    """A tensor of weights as kept, its master copy (in f32, or f64), the optimizer's state."""
+    """A tensor of weights: as kept, its master copy (f32, or f64), the optimizer's state."""
 
+    name: str
     kept: np.ndarray
     master: np.ndarray
     momentum: np.ndarray
     variance: np.ndarray
 
+    @classmethod
+    def of(cls, keys, name, initial):
+        master = initial.astype(keys.wide)
+        return cls(name, master.astype(keys.kept), master, np.zeros_like(master), np.zeros_like(master))
+
 
 def initial_layers(keys, inputs, outputs):
-    """The parameters of each layer: weight and bias, or a transformer's."""
-    if keys.kind == "transformer":
-        values = transformer.initial_values(keys, outputs, inputs)
-    else:
-        widths = [inputs, *keys.hidden, outputs]
-        values = [initial_layer(keys.seed, i, widths[i], widths[i + 1]) for i in range(len(widths) - 1)]
-    return [[parameter(keys, value) for value in layer] for layer in values]
-
-
-def parameter(keys, value):
-    master = value.astype(keys.wide)
-    return Parameter(master.astype(keys.kept), master, np.zeros_like(master), np.zeros_like(master))
+    """Weight and bias of each layer, float32, by name."""
+    widths, layers = [inputs, *keys.hidden, outputs], []
+    for i in range(len(widths) - 1):
+        w, b = initial_layer(keys.seed, i, widths[i], widths[i + 1])
+        layers.append({f"layers.{i}.weight": w, f"layers.{i}.bias": b})
+    return layers
 
 
 def trained_units(keys, count):
@@ -259,8 +256,14 @@ def exact(parts):
     bits = 62 - (len(parts) - 1).bit_length()
     exponent = np.where(np.isfinite(x) & (x != 0), np.frexp(x)[1], -(10**6)).max(axis=0)
     exponent[exponent == -(10**6)] = 0
-    total = np.rint(np.ldexp(np.where(np.isfinite(x), x, 0.0), bits - exponent)).astype(np.int64).sum(axis=0)
-    result = np.ldexp(total.astype(np.float64), exponent - bits)
+    scaled = np.ldexp(np.where(np.isfinite(x), x, 0.0), bits - exponent)
+    whole = np.rint(scaled)
+    total = whole.astype(np.int64).sum(axis=0)
+    if parts[0].dtype == np.float64:
+        finer = np.rint(np.ldexp(scaled - whole, bits)).astype(np.int64).sum(axis=0)
+        result = np.ldexp(of_two_integers(total, finer, bits), exponent - bits)
+    else:
+        result = np.ldexp(total.astype(np.float64), exponent - bits)
 
     result[np.all((x == 0) & np.signbit(x), axis=0)] = -0.0
     up, down = np.any(x == np.inf, axis=0), np.any(x == -np.inf, axis=0)
@@ -269,6 +272,13 @@ def exact(parts):
     if parts[0].dtype == ml_dtypes.bfloat16:
         result = result.astype(F32)
     return result.astype(parts[0].dtype)
+
+
+def of_two_integers(total, finer, bits):
+    high = (total + 2**31) // 2**32
+    low = (total - high * 2**32).astype(np.float64)
+    low += np.ldexp(finer.astype(np.float64), -bits)
+    return np.ldexp(high.astype(np.float64), 32) + low
 
 
 def sum_of(keys, contributions):
@@ -394,30 +404,29 @@ def update(keys, parameter, gradient, f, rate, count):
 # Training
 
 
-def contributions(keys, layers, x, y, step, batch, scale):
-    """What each micro-batch of a step gives: its loss and the gradients of layers."""
-    if keys.kind != "transformer":
+def train(x, y, **given):
+    """Final weights by name in model order, the loss of every step, and how many updates were made."""
+    keys = settled(**given)
+
+    def contributions(layers, step, batch, scale):
         return [contribution(keys, layers, x[at].astype(keys.kept), y[at], scale) for at in batch]
-    tools = SimpleNamespace(gelu=gelu, gelu_backward=gelu_backward, cross_entropy=cross_entropy)
-    return [
-        transformer.contribution(keys, layers, x[at], y[at], transformer.batch_of(keys, step, m, y[batch], scale), tools)
-        for m, at in enumerate(batch)
-    ]
+
+    initial = initial_layers(keys, x.shape[1], y.max() + 1 if y.dtype == np.int64 else y.shape[1])
+    return trained(keys, len(x), initial, contributions)
 
 
 @np.errstate(all="ignore")
-def train(x, y, **given):
-    """Final weights in model order, the loss of every step, and how many updates were made.
+def trained(keys, samples, initial, contributions):
+    """What `train` returns, of layers that begin as `initial`, {name: float32 array} each.
 
-    Of tokens a scenario's `vocabulary` is how many there are.
+    `contributions(layers, step, batch, scale)` gives the loss of each micro-batch, and gradients of layers by number;
+    batch has indices of samples, of shape (micro_batches, micro_batch).
     """
-    keys = settled(**given)
-    outputs = keys.vocabulary if keys.kind == "transformer" else y.max() + 1 if y.dtype == np.int64 else y.shape[1]
-    layers = initial_layers(keys, x.shape[1], outputs)
+    layers = [[Parameter.of(keys, name, value) for name, value in layer.items()] for layer in initial]
     units = trained_units(keys, len(layers))
     scale, losses, count = initial_scale(keys), [], 0
-    for step, batch in enumerate(micro_batches_of_steps(keys, len(x)), start=1):
-        found = contributions(keys, layers, x, y, step, batch, scale.s)
+    for step, batch in enumerate(micro_batches_of_steps(keys, samples), start=1):
+        found = contributions(layers, step, batch, scale.s)
         losses.append(one_nan(sum_of_losses(keys, [loss for loss, _ in found]))[0])
         sums = []
         for unit in units:
@@ -432,4 +441,4 @@ def train(x, y, **given):
             pieces = np.split(flat, np.cumsum([parameter.master.size for parameter in parameters])[:-1])
             for parameter, piece in zip(parameters, pieces, strict=True):
                 update(keys, parameter, piece.reshape(parameter.master.shape), f, rate_of(keys, step), count)
-    return [parameter.kept for layer in layers for parameter in layer], losses, count
+    return {parameter.name: parameter.kept for layer in layers for parameter in layer}, losses, count

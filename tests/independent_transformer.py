@@ -1,4 +1,4 @@
-"""Transformers, forward and backward by hand, from `docs/computation.md` alone: the model of `independent.train`.
+"""Transformers, forward and backward by hand, from `docs/computation.md` alone; all else of training is `independent`'s.
 
 Functions compute in the dtype of what they are given; `Rounding` widens it and rounds what they return.
 """
@@ -8,7 +8,12 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from tests import independent
+
 F32 = np.float32
+DEFAULTS = {
+    "architecture": "gpt2", "layers": 2, "width": 64, "heads": 4, "key_value_heads": 0, "inner": 0, "dropout": 0,
+}
 
 # Parameters
 
@@ -47,17 +52,16 @@ def shapes(keys, vocabulary, sequence):
     return [embedding, *blocks, head]
 
 
-def initial_values(keys, vocabulary, sequence):
-    """The float32 arrays of each layer."""
+def initial_layers(keys, vocabulary, sequence):
+    """The parameters of each layer, float32, by name."""
     layers = []
     for i, layer in enumerate(shapes(keys, vocabulary, sequence)):
-        random, values = np.random.default_rng([keys.seed, i]), []
-        for _, shape, size in layer:
-            p = np.full(shape, size, F32)
+        random, values = np.random.default_rng([keys.seed, i]), {}
+        for name, shape, size in layer:
+            p = values[name] = np.full(shape, size, F32)
             if isinstance(size, float):
                 random.standard_normal(out=p, dtype=F32)
                 p *= size
-            values.append(p)
         layers.append(values)
     return layers
 
@@ -216,7 +220,8 @@ def attention_backward(u, q, k, v, p, heads, groups):
     root = math.sqrt(q.shape[-1] // heads)
     found = []
     for u1, q1, k1, v1, p1 in zip(u, q, k, v, p, strict=True):
-        u1, q1, k1, v1 = by_heads(u1, groups, each), by_heads(q1, groups, each), *(by_heads(a, groups, 1) for a in (k1, v1))
+        u1, q1 = by_heads(u1, groups, each), by_heads(q1, groups, each)
+        k1, v1 = by_heads(k1, groups, 1), by_heads(v1, groups, 1)
         dv = first_to_last(np.matmul(p1.transpose(0, 1, 3, 2), u1))
         c = np.matmul(u1, v1.transpose(0, 1, 3, 2))
         c -= np.sum(c * p1, axis=-1, keepdims=True)
@@ -282,7 +287,7 @@ class Gpt2Block:
         self.middle = h = op(np.add, h, self.drop(4, a))
         self.n2 = op(ln, h, w[6], w[7])
         self.f = op(affine, self.n2, w[8], w[9])
-        self.g = op(op.gelu, self.f)
+        self.g = op(independent.gelu, self.f)
         m = op(affine, self.g, w[10], w[11])
         return op(np.add, h, self.drop(10, m))
 
@@ -291,7 +296,7 @@ class Gpt2Block:
         op, w = self.op, self.w
         heads = op.keys.heads
         um, d10, d11 = op(affine_backward, self.drop(10, u), self.g, w[10])
-        um = op(op.gelu_backward, um, self.f)
+        um = op(independent.gelu_backward, um, self.f)
         um, d8, d9 = op(affine_backward, um, self.n2, w[8])
         um, d6, d7 = op(ln_backward, um, self.middle, w[6])
         u = op(np.add, u, um)
@@ -350,14 +355,12 @@ class LlamaBlock:
 BLOCKS = {"gpt2": Gpt2Block, "llama": LlamaBlock}
 
 
-def contribution(keys, layers, x, targets, batch, tools):
+def contribution(keys, layers, x, targets, batch):
     """The loss of a micro-batch, and of each layer down to the lowest that is trained its gradients, as kept.
 
-    `batch` has step, places of the samples in the whole batch, judged tokens of the whole step, and the loss scale;
-    `tools` are gelu, its backward, and cross_entropy.
+    `batch` has the step, the places of these samples in it, how many of its tokens are judged, and the loss scale.
     """
     op = Rounding(keys)
-    op.gelu, op.gelu_backward = tools.gelu, tools.gelu_backward
     weights = [[p.kept for p in layer] for layer in layers]
     last = len(layers) - 1
     gpt2 = keys.architecture == "gpt2"
@@ -384,7 +387,7 @@ def contribution(keys, layers, x, targets, batch, tools):
 
     wide, labels = o.astype(keys.wide), targets.ravel()
     judged = labels != -1
-    loss, of_judged = tools.cross_entropy(wide[judged], labels[judged], batch.judged)
+    loss, of_judged = independent.cross_entropy(wide[judged], labels[judged], batch.judged)
     u = np.zeros_like(wide)
     u[judged] = of_judged
     if batch.scale != 1.0:
@@ -423,8 +426,16 @@ def positions_backward(u, sequence):
     return table
 
 
-def batch_of(keys, step, m, targets_of_step, scale):
-    """What a micro-batch must know of its step."""
-    places = range(m * keys.micro_batch, (m + 1) * keys.micro_batch)
-    judged = int(np.sum(targets_of_step != -1))
-    return SimpleNamespace(step=step, places=places, judged=judged, scale=scale)
+def train(x, y, **given):
+    """As `independent.train`, of tokens below `vocabulary`."""
+    keys = independent.settled(**DEFAULTS | given)
+
+    def contributions(layers, step, batch, scale):
+        judged, found = int(np.sum(y[batch] != -1)), []
+        for m, at in enumerate(batch):
+            places = range(m * keys.micro_batch, (m + 1) * keys.micro_batch)
+            here = SimpleNamespace(step=step, places=places, judged=judged, scale=scale)
+            found.append(contribution(keys, layers, x[at], y[at], here))
+        return found
+
+    return independent.trained(keys, len(x), initial_layers(keys, keys.vocabulary, x.shape[1]), contributions)
