@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -94,7 +94,7 @@ class ShownOutcome:
         return Page(page([self.run]), f"all of {self.run.title or 'a run'}")
 
     def __str__(self) -> str:
-        return printed(lambda console: show_outcome(console, self.outcome))
+        return printed(lambda console: show_outcome(console, untraced(self.outcome)))
 
     def __repr__(self) -> str:
         return f"<outcome of {self.run.title!r}: {self.verdict}>"
@@ -133,6 +133,12 @@ class ShownCollectives:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
         return {"text/plain": str(self)}
+
+
+def untraced(outcome: Outcome) -> Outcome:
+    """The same without the times of its last step, which say little where ranks take turns in one process."""
+    return replace(outcome, rows=[
+        replace(row, trained=row.trained and replace(row.trained, trace=None)) for row in outcome.rows])
 
 
 def run_here(path: str | os.PathLike[str], changes: Mapping[str, Any]) -> ShownOutcome | ShownCollectives:
