@@ -12,6 +12,8 @@ from rich.console import Console
 from tests.training import labelled, run, scenario
 from zerosim.data import Dataset
 from zerosim.report.document import document
+from zerosim.report.page.run import Run
+from zerosim.report.rows import compared
 from zerosim.report.figures import short
 from zerosim.report.table import show_outcome
 from zerosim.scenario import Check, Scenario
@@ -330,6 +332,7 @@ def test_every_key_of_the_document_is_documented(four):
         "Each of `clocks`": set(traced["clocks"][0]),
         "Each of `steps`": set(traced["steps"][0]),
         "Each of `spans`": set(traced["steps"][0]["spans"][0]),
+        "As plain rows": set(compared(Run(document(four, {"ranks": 4})))[0]),
         "`first_divergence`": set(stage["first_divergence"]),
         "Each of `did_not_fit`": set(written["did_not_fit"][0]),
         "Each of `on_other_ranks`": set(written["on_other_ranks"][0]),
