@@ -15,6 +15,8 @@ from zerosim.instruments.takings import Taking
 from zerosim.plan.addresses import fragmentation
 from zerosim.report.bars import KINDS
 from zerosim.report.document import document
+from zerosim.report.page.run import Run
+from zerosim.report.rows import compared
 from zerosim.report.figures import short
 from zerosim.report.table import show_outcome
 from zerosim.scenario import Check, Scenario
@@ -369,6 +371,7 @@ def test_every_key_of_the_document_is_documented(four):
         "Each of `spans`": set(traced["steps"][0]["spans"][0]),
         "`fragmentation`": set(stage["fragmentation"]),
         "Each of `address_space`": set(stage["fragmentation"]["address_space"][0]),
+        "As plain rows": set(compared(Run(document(four, {"ranks": 4})))[0]),
         "`first_divergence`": set(stage["first_divergence"]),
         "Each of `did_not_fit`": set(written["did_not_fit"][0]),
         "Each of `on_other_ranks`": set(written["on_other_ranks"][0]),
