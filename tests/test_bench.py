@@ -15,7 +15,6 @@ from zerosim.scenario import Model
 from zerosim.stages import STAGES
 from zerosim.worlds.local import spawn
 
-
 MLP = Workload(Model(hidden=(4,)), batch=4, inputs=5, outputs=3)
 TRANSFORMER = Workload(Model(kind="transformer", layers=1, width=4, heads=2), batch=4, inputs=5, outputs=7)
 

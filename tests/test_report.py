@@ -15,9 +15,9 @@ from zerosim.instruments.takings import Taking
 from zerosim.plan.addresses import fragmentation
 from zerosim.report.bars import KINDS
 from zerosim.report.document import document
+from zerosim.report.figures import short
 from zerosim.report.page.run import Run
 from zerosim.report.rows import compared
-from zerosim.report.figures import short
 from zerosim.report.table import show_outcome
 from zerosim.scenario import Check, Scenario
 from zerosim.scenario.schema import Variant
@@ -293,7 +293,8 @@ def test_digests_on_other_ranks_are_named_where_rows_differ(four):
 
 FOUND = Divergence(
     step=2, layer=1, parameter="weight", name="layers.1.weight", index=(0, 2), ours=0.5, reference=0.25,
-    ours_bits="0x3f000000", reference_bits="0x3e800000", ulps=8388608, rank=1, state=None, differing_elements=3, chunk=0,
+    ours_bits="0x3f000000", reference_bits="0x3e800000", ulps=8388608, rank=1, state=None,
+    differing_elements=3, chunk=0,
 )
 
 
