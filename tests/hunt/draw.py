@@ -147,12 +147,12 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Parallel, "stages"): unsaid,
     (Parallel, "units"): unsaid,
     (Parallel, "recompute"): unsaid,
-    (Parallel, "offload_folder"): one_of("", "", "."),
-    (Parallel, "bucket_mb"): one_of(0, 0.0, 6.4e-5, 1e-4, 5e-4, 1.0),
+    (Parallel, "offload_folder"): one_of("", "."),
+    (Parallel, "bucket_mb"): one_of(0, 0.0, 0.001, 0.005, 0.02, 1, 1e6),
     (Variant, "name"): one_of(*NAMES),
     (Variant, "units"): unsaid,
     (Variant, "recompute"): unsaid,
-    (Variant, "bucket_mb"): one_of(0, 6.4e-5, 1e-4, 3e-4),
+    (Variant, "bucket_mb"): one_of(0, 0.002, 0.03, 1.5),
     (Check, "test_accuracy"): unsaid,
     (Check, "test_loss"): unsaid,
     (Check, "same_bits_on"): unsaid,
@@ -162,6 +162,8 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Check, "messages"): unsaid,
     (Check, "largest_messages"): unsaid,
     (Check, "activations"): unsaid,
+    (Check, "beyond_peak"): unsaid,
+    (Check, "beyond_peak_laid_out"): unsaid,
     (CollectiveScenario, "title"): one_of(*WORDS),
     (CollectiveScenario, "caption"): one_of(*WORDS),
     (CollectiveWorld, "ranks"): unsaid,
@@ -228,6 +230,8 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
         if chance.random() < SAID:
             row["recompute"] = recomputed(layers, chance)
         agree(row, parallel, train)
+        if "bucket_mb" in row and not small(model):
+            row["bucket_mb"] *= 100
     draw_frozen(model, parallel, variants, layers, tied, chance)
 
     document: Document = keys(Scenario, chance)
@@ -236,7 +240,8 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
         document["world"]["memory_limit_mb"] = 4096
     arrays, text = {}, ""
     if language:
-        document["data"] = {"source": chance.choice(("words.txt",) * 9 + ("text", "sort", "sort", "reverse", "reverse"))}
+        sources = ("text", "sort", "sort", "reverse", "reverse")
+        document["data"] = {"source": chance.choice(("words.txt",) * 9 + sources)}
         text = words(chance) if document["data"]["source"] == "words.txt" else ""
     else:
         arrays = data(chance) if chance.random() < 0.7 else {}
@@ -250,7 +255,8 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
 
 def transformer(chance: Random) -> Document:
     """Sizes of a transformer that go together; heads, and heads of keys and values, odd as often as even."""
-    key_value_heads, shared, size = chance.choice((1, 1, 2, 3)), chance.choice((1, 1, 2, 3)), chance.choice((1, 2, 3, 4, 5))
+    key_value_heads, shared = chance.choice((1, 1, 2, 3)), chance.choice((1, 1, 2, 3))
+    size = chance.choice((1, 2, 3, 4, 5))
     family = chance.choice(("gpt2", "llama"))
     if family == "gpt2":
         shared = 1
@@ -275,6 +281,13 @@ def layers_of(model: Document) -> int:
     if model.get("kind") == "transformer":
         return model["layers"] + 2
     return len(model.get("hidden", (64, 64))) + 1
+
+
+def small(model: Document) -> bool:
+    """Whether a model may travel in messages of a few bytes without keeping anybody waiting."""
+    if model.get("kind") == "transformer":
+        return bool(model["width"] <= 8)
+    return max(model.get("hidden", (64,)), default=0) <= 8
 
 
 def words(chance: Random) -> str:
