@@ -21,7 +21,7 @@ def test_every_picture_is_what_its_command_makes(tmp_path):
 
 
 def test_every_picture_is_shown_somewhere():
-    pages = [path for path in [ROOT / "README.md", *ROOT.glob("docs/lessons/*.md")]]
+    pages = [ROOT / "README.md", *ROOT.glob("docs/lessons/*.md")]
     shown = {str((page.parent / target).resolve().relative_to(ROOT))
              for page in pages for target in re.findall(r"!\[[^]]+\]\(([^)]+)\)", page.read_text())}
     assert shown == set(pictures.pictures())
@@ -40,7 +40,8 @@ def copied(tmp_path):
     folder.mkdir(parents=True)
     kept = ("ring_all_reduce.svg", "kept.svg")
     lines = (ROOT / TABLES).read_text().splitlines()
-    (folder / "README.md").write_text("\n".join(line for line in lines if line.startswith(tuple(f"| [{k}]" for k in kept))))
+    of_these = [line for line in lines if line.startswith(tuple(f"| [{name}]" for name in kept))]
+    (folder / "README.md").write_text("\n".join(of_these))
     for name in (*kept, "compare.json"):
         shutil.copy(ROOT / "docs" / "pictures" / name, folder)
     return tmp_path / "copy"
