@@ -401,5 +401,6 @@ def test_a_tidy_picture_lost_nothing_that_is_seen(four):
             lost = whole.count(mark) - tidied.count(mark)
             hidden = len(re.findall(r'<text [^>]*[^-]opacity="0"', whole))
             assert lost == (hidden if mark == "fill=" else 0), (name, mark)
-        said = [words for given, words in re.findall(r"<text ([^>]*)>([^<]*)</text>", whole) if ' opacity="0"' not in given]
+        texts = re.findall(r"<text ([^>]*)>([^<]*)</text>", whole)
+        said = [words for given, words in texts if ' opacity="0"' not in given]
         assert re.findall(r">([^<]*)</text>", tidied) == said, name
