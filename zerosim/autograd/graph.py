@@ -144,8 +144,9 @@ class Plan:
                 name for name in instruction.operation.spoils
                 if name in needed and not self._reads_last(needed[name], number)
             ),
-            done=tuple(slot for slot in self._mortal if self._last_use[slot] == number and slot not in self.kept),
-            done_backward=tuple(slot for slot in self.kept if self._first_reader[slot] == number),
+            done=tuple(slot for slot in self._ending[number] if slot not in self.kept),
+            done_backward=tuple(slot for slot in sorted(set(needed.values())) if self._first_reader[slot] == number
+                                and slot in self.kept),
             in_place=self._in_place(number, instruction),
         )
 
@@ -181,9 +182,13 @@ class Plan:
         return {slot: number for number, each in enumerate(self.graph.instructions) for slot in each.inputs.values()}
 
     @cached_property
-    def _mortal(self) -> tuple[int, ...]:
-        """The slots that end within forward, unless they are kept: neither a parameter nor the output."""
-        return tuple(slot for slot in self._last_use if slot not in self._parameters and slot != self.graph.output.slot)
+    def _ending(self) -> Mapping[int, list[int]]:
+        """The slots that end with each instruction in forward, unless kept: neither a parameter nor the output."""
+        found = defaultdict(list)
+        for slot, number in self._last_use.items():
+            if slot not in self._parameters and slot != self.graph.output.slot:
+                found[number].append(slot)
+        return found
 
     @cached_property
     def _memory(self) -> dict[int, int]:
