@@ -9,7 +9,6 @@ from zerosim.autograd.tape import Tape
 from zerosim.data import Dataset
 from zerosim.models.units import Model, Unit
 
-
 LONGEST = 256
 """Tokens of a text that are looked at: each one said takes a pass forward over all of them."""
 
