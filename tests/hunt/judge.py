@@ -186,7 +186,8 @@ def promised() -> dict[str, set[str]]:
     heading = ""
     for line in (ROOT / "docs" / "outcome.md").read_text().splitlines():
         if line.startswith("#"):
-            heading = "".join(re.findall(r"`(\w+)`$", line))
+            named = re.findall(r"`(\w+)`$", line)
+            heading = named[0] if named else line.removeprefix("# ") if line.startswith("##") else ""
         elif line.startswith("| `"):
             found.setdefault(heading, set()).update(re.findall(r"`(\w+)`", line.split("|")[1]))
     return found
