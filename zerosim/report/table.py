@@ -173,7 +173,7 @@ def show_shared(console: Console, outcome: Outcome) -> None:
     if any(sum(each["recomputation"] for each in stage.operations) for stage in stages):
         facts["floating-point operations"] = [f"×{recomputed(stage):.3g}" for stage in stages]
     if steps:
-        facts["messages a step"] = [messages_per_step(stage, steps) for stage in stages]
+        facts["messages a step"] = [messages_per_step(stage) for stage in stages]
     facts["weights SHA-256"] = [short_digest(stage.weights_sha256) for stage in stages]
     same = [f"{what} {found[0]}" for what, found in facts.items() if len(set(found)) == 1]
     prefix = {1: "", 2: "In both rows: "}.get(len(stages), f"In all {len(stages)} rows: ")

@@ -1,5 +1,6 @@
 """What a row trains and how, in the terms that stages, reference and formulas share: a model and no data."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,6 +25,8 @@ class Config:
 
     row: Row
     model: Model
+    resumed: "Resumed | None" = None
+    """Where this run goes on from; None if it begins."""
 
     @property
     def name(self) -> str:
@@ -41,6 +44,22 @@ class Config:
     @property
     def steps(self) -> int:
         return self.row.train.steps
+
+    @property
+    def done(self) -> int:
+        """Steps before this run, which goes on after them."""
+        return self.resumed.step if self.resumed else 0
+
+    @property
+    def steps_here(self) -> int:
+        """Steps of this run."""
+        return self.steps - self.done
+
+    @property
+    def legs(self) -> "tuple[Leg, ...]":
+        """How all steps are trained, one leg after the other, neighbours alike as one."""
+        before = self.resumed.legs if self.resumed else ()
+        return joined((*before, Leg(self, self.steps)))
 
     @property
     def samples(self) -> int:
@@ -153,6 +172,13 @@ class Config:
             self.publishes_updates,
         )
 
+    @property
+    def bits(self) -> tuple[object, ...]:
+        """All that the bits of a step depend on beside the step before it, as far as rows of a training differ."""
+        train = self.row.train
+        shaped = train.steps if train.schedule != "constant" else 0
+        return self.ranks, self.row.parallel.order, shaped, self.arithmetic
+
     def on(self, ranks: int) -> "Config":
         """The same training on another number of ranks."""
         return replace(self, row=replace(self.row, ranks=ranks))
@@ -160,6 +186,38 @@ class Config:
     def by(self, stage: str) -> "Config":
         """The same training by another stage."""
         return replace(self, row=replace(self.row, stage=stage))
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A stretch of a training: up to step `until`, by this config."""
+
+    config: Config
+    until: int
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """That a training goes on after `step`, from the checkpoint in `folder`; `legs` led there."""
+
+    folder: str
+    step: int
+    legs: tuple[Leg, ...]
+
+    @property
+    def last(self) -> Config:
+        """How the step before was trained."""
+        return self.legs[-1].config
+
+
+def joined(legs: Iterable[Leg]) -> tuple[Leg, ...]:
+    """The same training in as few legs as may be: those whose bits come about alike are one, by the later config."""
+    found: list[Leg] = []
+    for leg in legs:
+        if found and found[-1].config.bits == leg.config.bits:
+            found.pop()
+        found.append(leg)
+    return tuple(found)
 
 
 def configured(row: Row, task: Task) -> Config:

@@ -1,13 +1,16 @@
 """A scenario made ready to run: a config for each row, and the data they all take."""
 
+import hashlib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from zerosim.data import Dataset, bigram_loss
 from zerosim.errors import OffloadError
 from zerosim.models import transformer
 from zerosim.models.units import Task
+from zerosim.numerics.digests import little_endian
 from zerosim.scenario import Scenario
 from zerosim.scenario.schema import OFFLOAD_FOLDER
 from zerosim.stages import STAGES
@@ -22,6 +25,15 @@ class Experiment:
     scenario: Scenario
     dataset: Dataset
     rows: tuple[Config, ...]
+
+    @cached_property
+    def data_sha256(self) -> str:
+        """Of the samples, with their dtypes and shapes."""
+        found = hashlib.sha256()
+        for array in self.dataset.arrays:
+            found.update(f"{array.dtype}{array.shape}".encode())
+            found.update(little_endian(array.ravel()))
+        return found.hexdigest()
 
 
 def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:

@@ -35,12 +35,13 @@ def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
         sample=measured.sample,
         operations=measured.operations,
         formula_operations=operations(config),
-        traffic=[judged_traffic(config, counts, measured.updates) for counts in measured.traffic],
+        traffic=[judged_traffic(config, counts, measured.updates_here) for counts in measured.traffic],
         memory=[judged_memory(config, figures) for figures in measured.memory],
         volume=volume(config),
         most_messages=most_messages(config),
         updates=measured.updates,
         seconds=measured.seconds,
+        seconds_saving=measured.seconds_saving,
         weights=measured.weights,
         fragmentation=fragmentation(measured.takings) if measured.takings else None,
     )
@@ -87,7 +88,7 @@ def judged_memory(config: Config, figures: MemoryFigures) -> RankMemory:
         overweight=[*overweight(config, figures), *left_over(config, figures), *unsteady(config, figures)],
         curve=figures.curve,
         offloaded_bytes=figures.offloaded_bytes,
-        formula_offloaded_bytes=pass_peaks(config).offloaded if config.steps else 0,
+        formula_offloaded_bytes=pass_peaks(config).offloaded if config.steps_here else 0,
     )
 
 
@@ -95,7 +96,7 @@ def reached(config: Config, figures: MemoryFigures, kind: Kind) -> bool:
     """Whether the bound is what must be alive at the peak: not where it is only a bound, or a matter of timing."""
     ahead = config.row.parallel.prefetch and figures.copies_messages and kind in MODEL_STATES
     copies = kind == "buffers" and figures.copies_messages
-    return config.steps > 0 and not ahead and not copies
+    return config.steps_here > 0 and not ahead and not copies
 
 
 def unsteady(config: Config, figures: MemoryFigures) -> list[str]:
@@ -106,7 +107,7 @@ def unsteady(config: Config, figures: MemoryFigures) -> list[str]:
     return [
         f"from {least:,} to {most:,} B of {kind} between steps"
         for kind, (least, most) in figures.at_rest.items()
-        if config.steps > 0 and not due[kind][0] <= least <= most <= due[kind][1]
+        if config.steps_here > 0 and not due[kind][0] <= least <= most <= due[kind][1]
     ]
 
 

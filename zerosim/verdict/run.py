@@ -4,7 +4,7 @@ from zerosim.comm import Communicator
 from zerosim.instruments.limit import MemoryLimit
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement
-from zerosim.training.run import Progress, Run, alike_everywhere, measure
+from zerosim.training.run import Keeping, Progress, Run, alike_everywhere, measure
 from zerosim.verdict.diagnosis import Divergence, first_divergence
 from zerosim.verdict.judge import compared_with_each_other, judged, what_it_needs
 from zerosim.verdict.outcome import OtherRanks, Outcome, RowOutcome
@@ -12,16 +12,19 @@ from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import World
 
 
-def run_locally(experiment: Experiment, progress: Progress, *, keep_weights: bool = False) -> Outcome:
+def run_locally(
+    experiment: Experiment, progress: Progress, *, keep_weights: bool = False, keeping: Keeping | None = None
+) -> Outcome:
     """Run in one process, a thread for each rank."""
     world = LocalWorld(experiment.scenario.world.ranks)
-    outcome = run_on(world, experiment, progress, keep_weights=keep_weights)
+    outcome = run_on(world, experiment, progress, keep_weights=keep_weights, keeping=keeping)
     assert outcome is not None
     return outcome
 
 
 def run_on(
-    world: World, experiment: Experiment, progress: Progress, *, keep_weights: bool = False
+    world: World, experiment: Experiment, progress: Progress, *, keep_weights: bool = False,
+    keeping: Keeping | None = None,
 ) -> Outcome | None:
     """Run on every rank of `world`; the outcome in the process that has rank 0, None in others."""
     limit = experiment.scenario.world.memory_limit_mb * 10**6 if world.rank_is_process else 0
@@ -30,7 +33,7 @@ def run_on(
     def program(comm: Communicator) -> Outcome | None:
         second = world.channel() if prefetches else None
         with MemoryLimit(limit):
-            return measure_and_judge(comm, Run(world, experiment, progress, keep_weights, second))
+            return measure_and_judge(comm, Run(world, experiment, progress, keep_weights, second, keeping=keeping))
 
     with alike_everywhere():
         return world.run(program)[0]
