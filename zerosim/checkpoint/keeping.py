@@ -68,7 +68,7 @@ def refuse_others(folder: Path, config: Config) -> None:
 
 
 def folder_names(experiment: Experiment) -> dict[str, str]:
-    """What the folder of each row is called, by the row's name: its stage, or the variant's name as files have names."""
+    """What the folder of each row is called, by the row's name: its stage, or the variant's as files have names."""
     found: dict[str, str] = {}
     for config in experiment.rows:
         name = file_name(config.name) if experiment.scenario.variant else config.row.stage

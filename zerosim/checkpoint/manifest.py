@@ -8,6 +8,7 @@ Whatever the file holds, reading it takes bounded memory, runs nothing, and give
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,21 @@ class UnitRecord:
     layers: tuple[int, ...]
     count: int
     frozen: bool
+    parameters: tuple["ParameterRecord", ...]
+
+
+@dataclass(frozen=True)
+class ParameterRecord:
+    """Where a parameter lies in its unit, under the name that others know."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def count(self) -> int:
+        """Its elements."""
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -104,7 +120,7 @@ def encoded(manifest: Manifest) -> bytes:
         "good_steps": manifest.good_steps,
         "samples": manifest.samples,
         "legs": [vars(leg) for leg in manifest.legs],
-        "units": [vars(unit) for unit in manifest.units],
+        "units": [vars(unit) | {"parameters": [vars(each) for each in unit.parameters]} for unit in manifest.units],
         "shards": [shard_document(shard) for shard in manifest.shards],
     }
     text = canonical(document)
@@ -170,10 +186,7 @@ def decoded(said: Mapping[str, Any]) -> Manifest:
             Leg(count(leg["until"]), count(leg["ranks"]), count(leg["steps"]), a(dict, leg["parallel"]))
             for leg in a(list, said["legs"])
         ),
-        units=tuple(
-            UnitRecord(a(str, unit["name"]), many(count, unit["layers"]), count(unit["count"]), a(bool, unit["frozen"]))
-            for unit in a(list, said["units"])
-        ),
+        units=many(decoded_unit, said["units"]),
         shards=many(decoded_shard, said["shards"]),
     )
     if not manifest.legs or manifest.legs[-1].until != manifest.step or not manifest.shards:
@@ -182,6 +195,22 @@ def decoded(said: Mapping[str, Any]) -> Manifest:
         raise ValueError("legs")
     a(str, manifest.stage)
     return manifest
+
+
+def decoded_unit(said: Mapping[str, Any]) -> UnitRecord:
+    """A unit whose parameters lie in it one after the other, without gaps."""
+    parameters = tuple(
+        ParameterRecord(a(str, each["name"]), many(count, each["shape"]), count(each["start"]))
+        for each in a(list, said["parameters"])
+    )
+    at = 0
+    for each in parameters:
+        if each.start != at:
+            raise ValueError("parameters")
+        at += each.count
+    if at != count(said["count"]):
+        raise ValueError("parameters")
+    return UnitRecord(a(str, said["name"]), many(count, said["layers"]), at, a(bool, said["frozen"]), parameters)
 
 
 def decoded_shard(said: Mapping[str, Any]) -> Shard:

@@ -17,9 +17,9 @@ from zerosim.sharding import Layout
 
 
 class Resharded:
-    """The checkpoint in `folder`; `units` are those of the model as it was saved."""
+    """The checkpoint in `folder`; `units` are those of the model as it was saved, for who reads by layers."""
 
-    def __init__(self, folder: Path, manifest: Manifest, units: Sequence[Unit]) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, units: Sequence[Unit] = ()) -> None:
         self.folder, self.manifest, self.units = folder, manifest, units
         self._readers: dict[int, ShardReader] = {}
 
@@ -41,7 +41,7 @@ class Resharded:
             low, high = max(start, layout.start), min(stop, layout.start + layout.length)
             if low < high:
                 shift = saved.bounds(layer)[0] - start
-                self._copy(number, what, low + shift, out[low - layout.start : high - layout.start])
+                self.copy(number, what, low + shift, out[low - layout.start : high - layout.start])
 
     def fill_losses(self, name: str, out: Array) -> None:
         """Let `out` have the array of that name, which is in the file of rank 0."""
@@ -50,7 +50,7 @@ class Resharded:
             raise self._lacks(name)
         self._reader(0).read(name, 0, out)
 
-    def _copy(self, number: int, what: str, start: int, out: Array) -> None:
+    def copy(self, number: int, what: str, start: int, out: Array) -> None:
         """The elements of a saved unit from `start` on, of whichever ranks had them."""
         copied = 0
         for rank, name, layout in self._pieces.get((number, what), ()):
@@ -59,7 +59,7 @@ class Resharded:
                 self._reader(rank).read(name, low - layout.start, out[low - start : high - start])
                 copied += high - low
         if copied != len(out):
-            raise self._lacks(f"{what} of {self.units[number].name}")
+            raise self._lacks(f"{what} of {self.manifest.units[number].name}")
 
     def _reader(self, rank: int) -> ShardReader:
         if rank not in self._readers:

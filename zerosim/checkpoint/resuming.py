@@ -15,8 +15,8 @@ from zerosim.allocation import Array
 from zerosim.checkpoint import folders
 from zerosim.checkpoint.manifest import LOSSES, Manifest, read_manifest
 from zerosim.checkpoint.reshard import Resharded
+from zerosim.checkpoint.saving import recorded
 from zerosim.errors import CheckpointError, ZerosimError
-from zerosim.models.units import Task
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.rules import section_values, shown
 from zerosim.scenario.schema import Check, Parallel, Scenario, World, resolved
@@ -78,7 +78,7 @@ def resumed(experiment: Experiment, found: Mapping[str, Path | None]) -> tuple[E
             rows.append(config)
         else:
             manifest = manifests[str(from_folder)]
-            legs = legs_of(experiment.scenario, str(from_folder), manifest, config.model.task)
+            legs = legs_of(experiment.scenario, str(from_folder), manifest, config)
             rows.append(replace(config, resumed=Resumed(str(from_folder), manifest.step, legs)))
     return replace(experiment, rows=tuple(rows)), Restoring(manifests)
 
@@ -149,8 +149,8 @@ def said(value: Any) -> str:
     return str(value)[:60] if isinstance(value, list) else shown(value)
 
 
-def legs_of(scenario: Scenario, folder: str, manifest: Manifest, task: Task) -> tuple[Leg, ...]:
-    """How all steps of a checkpoint were trained."""
+def legs_of(scenario: Scenario, folder: str, manifest: Manifest, config: Config) -> tuple[Leg, ...]:
+    """How all steps of a checkpoint were trained, from the same weights as `config`."""
     origin = Origin(f"{folder}/{folders.MANIFEST}")
     legs = []
     try:
@@ -159,10 +159,9 @@ def legs_of(scenario: Scenario, folder: str, manifest: Manifest, task: Task) -> 
             world = World(**section_values(World, {"ranks": leg.ranks}, ("world",), origin))
             was = replace(scenario, world=world, parallel=parallel, variant=(), check=Check(), origin=origin,
                           train=replace(scenario.train, steps=leg.steps))
-            legs.append(Leg(configured(was.rows[0], task), leg.until))
+            legs.append(Leg(replace(configured(was.rows[0], config.model.task), initial=config.initial), leg.until))
     except ZerosimError as error:
         raise CheckpointError(f"{folder} is damaged: {error}") from None
-    units = [(unit.name, unit.numbers, unit.count, unit.frozen) for unit in legs[-1].config.model.units]
-    if units != [(unit.name, unit.layers, unit.count, unit.frozen) for unit in manifest.units]:
+    if tuple(recorded(unit) for unit in legs[-1].config.model.units) != manifest.units:
         raise CheckpointError(f"{folder} is damaged: its units are not those of its model; take another checkpoint")
     return (*joined(legs[:-1]), legs[-1])

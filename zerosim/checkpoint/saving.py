@@ -10,7 +10,7 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.checkpoint import folders, shards
-from zerosim.checkpoint.manifest import LOSSES, Leg, Manifest, Piece, Shard, UnitRecord, encoded
+from zerosim.checkpoint.manifest import LOSSES, Leg, Manifest, ParameterRecord, Piece, Shard, UnitRecord, encoded
 from zerosim.comm import Communicator
 from zerosim.errors import ZerosimError
 from zerosim.models.units import Unit
@@ -85,9 +85,14 @@ class Saving:
                 Leg(min(leg.until, state.step), leg.config.ranks, leg.config.steps, plain(leg.config.row.parallel))
                 for leg in config.legs
             ),
-            units=tuple(UnitRecord(unit.name, unit.numbers, unit.count, unit.frozen) for unit in replica.units),
+            units=tuple(recorded(unit) for unit in replica.units),
             shards=tuple(written),
         )
+
+
+def recorded(unit: Unit) -> UnitRecord:
+    parameters = tuple(ParameterRecord(place.name, place.shape, place.start) for place in unit.places)
+    return UnitRecord(unit.name, unit.numbers, unit.count, unit.frozen, parameters)
 
 
 def cannot(do: str, path: Path, error: OSError, rank: int | None = None) -> ZerosimError:

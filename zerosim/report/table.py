@@ -95,8 +95,13 @@ def columns(outcome: Outcome, kinds: Sequence[str]) -> list[Column]:
         heading = KEPT.get(kind, kind) if group else "kept, bytes\na parameter"
         found.append(Column(heading, marked([kept(outcome, stage, kind) for stage in stages]), group))
     unit = peak_unit(outcome)
-    peaks = [in_unit(fullest(stage).peak_bytes["total"], unit) for stage in stages]
+    peaks = ["–" if finished_before(stage) else in_unit(fullest(stage).peak_bytes["total"], unit) for stage in stages]
     return [*found, Column(f"peak\n{unit.name}", marked(peaks))]
+
+
+def finished_before(stage: TrainedRow) -> bool:
+    """Whether all its steps were done before this run, which has seen none."""
+    return stage.config.done > 0 and not stage.config.steps_here
 
 
 def marked(cells: Sequence[str]) -> list[Text]:
@@ -126,12 +131,16 @@ def sent_heading(outcome: Outcome) -> str:
 
 def sent(outcome: Outcome, stage: TrainedRow) -> str:
     """By a rank in a step, in units of gathering all weights, marked where it is not what the formula says."""
+    if finished_before(stage):
+        return "–"
     holds = all(rank.holds for rank in stage.traffic)
     return f"{WRONG * (not holds)}{sent_in_units(outcome, stage):.4g}"
 
 
 def kept(outcome: Outcome, stage: TrainedRow, kind: str) -> str:
     """Bytes of a kind, or of all, for each parameter; marked where they are not what the formula says."""
+    if finished_before(stage):
+        return "–"
     rank = fullest(stage)
     found, due = rank.resting_bytes, rank.formula_bytes
     wrong = found[kind] != due[kind] if kind in found else not all(rank.rests for rank in stage.memory)
@@ -173,7 +182,7 @@ def show_shared(console: Console, outcome: Outcome) -> None:
     if any(sum(each["recomputation"] for each in stage.operations) for stage in stages):
         facts["floating-point operations"] = [f"×{recomputed(stage):.3g}" for stage in stages]
     if steps:
-        facts["messages a step"] = [messages_per_step(stage) for stage in stages]
+        facts["messages a step"] = ["–" if finished_before(stage) else messages_per_step(stage) for stage in stages]
     facts["weights SHA-256"] = [short_digest(stage.weights_sha256) for stage in stages]
     same = [f"{what} {found[0]}" for what, found in facts.items() if len(set(found)) == 1]
     prefix = {1: "", 2: "In both rows: "}.get(len(stages), f"In all {len(stages)} rows: ")

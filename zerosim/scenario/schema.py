@@ -85,6 +85,8 @@ class Model:
     dropout: float = number(0.0, at_least=0, below=1)
     frozen: tuple[int, ...] = integers((), at_least=0)
     """Numbers of layers whose weights stay as they are."""
+    weights: str = text("")
+    """The safetensors file that the first weights are in; without one they are drawn."""
 
     @property
     def layer_count(self) -> int:

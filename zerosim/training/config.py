@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
+from zerosim.data.weights import WeightsFile
 from zerosim.models import build
 from zerosim.models.units import Model, Task, Unit
 from zerosim.numerics.orders import ORDERS, Order
@@ -27,6 +28,8 @@ class Config:
     model: Model
     resumed: "Resumed | None" = None
     """Where this run goes on from; None if it begins."""
+    initial: WeightsFile | None = None
+    """What the first weights are in; None if they are drawn."""
 
     @property
     def name(self) -> str:

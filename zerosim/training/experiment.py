@@ -15,6 +15,7 @@ from zerosim.scenario import Scenario
 from zerosim.scenario.schema import OFFLOAD_FOLDER
 from zerosim.stages import STAGES
 from zerosim.training.config import Config, configured
+from zerosim.training.initial import first_weights
 from zerosim.training.offload import OffloadFile
 
 
@@ -28,8 +29,9 @@ class Experiment:
 
     @cached_property
     def data_sha256(self) -> str:
-        """Of the samples, with their dtypes and shapes."""
-        found = hashlib.sha256()
+        """Of the samples, with their dtypes and shapes, and of the file of the first weights, if there is one."""
+        file = self.rows[0].initial
+        found = hashlib.sha256(file.sha256.encode() if file else b"")
         for array in self.dataset.arrays:
             found.update(f"{array.dtype}{array.shape}".encode())
             found.update(little_endian(array.ravel()))
@@ -48,10 +50,12 @@ def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
     task = Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")
     claimed = scenario.check.test_loss
     bar = bigram_loss(dataset) if isinstance(claimed, str) else claimed
-    rows = tuple(
+    configs = [
         configured(replace(row, name=name, claims=replace(row.claims, test_loss=bar)), task)
         for name, row in zip(names, scenario.rows, strict=True)
-    )
+    ]
+    initial = first_weights(scenario, configs[0])
+    rows = tuple(replace(config, initial=initial) for config in configs)
     check_folder(scenario, rows)
     return Experiment(scenario, dataset, rows)
 
