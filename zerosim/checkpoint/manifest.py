@@ -124,7 +124,7 @@ def encoded(manifest: Manifest) -> bytes:
         "shards": [shard_document(shard) for shard in manifest.shards],
     }
     text = canonical(document)
-    return canonical({"manifest": document, "sha256": hashlib.sha256(text).hexdigest()}) + b"\n"
+    return canonical({"manifest": document, "sha256": hashlib.sha256(text).hexdigest()})
 
 
 def canonical(document: Any) -> bytes:
@@ -162,7 +162,7 @@ def read_manifest(folder: Path) -> Manifest:
     if schema != SCHEMA:
         raise CheckpointError(f"{path} has schema {str(schema)[:60]!r}, and this zerosim reads {SCHEMA!r}; "
                               "resume it with the zerosim that wrote it")
-    if hashlib.sha256(canonical(said)).hexdigest() != digest:
+    if hashlib.sha256(canonical(said)).hexdigest() != digest or canonical(document) != content:
         raise CheckpointError(f"{path} is damaged: its SHA-256 is another than it says; take another checkpoint")
     try:
         return decoded(said)
@@ -222,6 +222,8 @@ def decoded_shard(said: Mapping[str, Any]) -> Shard:
     for array in a(list, said["arrays"]):
         key = a(str, array["name"])
         arrays[key] = Stored(a(str, array["dtype"]), count(array["length"]), many(text, array["blocks"]))
+        if len(arrays[key].blocks) != arrays[key].block_count:
+            raise ValueError("blocks")
         if "unit" in array:
             layout = Layout(*(count(array["layout"][each]) for each in ("count", "size", "first", "last")))
             if not layout.first < layout.last <= layout.size or len(key) > 4096:

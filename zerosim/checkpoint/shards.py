@@ -24,6 +24,7 @@ from zerosim.numerics.digests import little_endian
 BLOCK_BYTES = 1 << 20
 DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 """What the format calls each."""
+ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,16 @@ class Stored:
     dtype: str
     length: int
     blocks: tuple[str, ...]
+
+    @property
+    def block_length(self) -> int:
+        """Elements of a block but the last."""
+        return BLOCK_BYTES // ITEM_BYTES[self.dtype]
+
+    @property
+    def block_count(self) -> int:
+        """How many blocks so many elements are."""
+        return -(-self.length // self.block_length)
 
 
 @dataclass(frozen=True)
@@ -125,7 +136,7 @@ class ShardReader:
             raise self._damaged(f"it has no array {name!r}") from None
         if shape != [stored.length] or kind != stored.dtype or (dtype is not None and DTYPES[dtype.name] != kind):
             raise self._damaged(f"its array {name!r} is {kind} {shape}, not {stored.dtype} [{stored.length}]")
-        length = BLOCK_BYTES // ITEM_BYTES[kind]
+        length = stored.block_length
         for number in range(start // length, -(-stop // length)):
             values = found[number * length : min((number + 1) * length, stored.length)]
             if hashlib.sha256(little_endian(values)).hexdigest() != stored.blocks[number]:
@@ -135,6 +146,3 @@ class ShardReader:
 
     def _damaged(self, what: str) -> CheckpointError:
         return CheckpointError(f"{self.path} is damaged: {what}; take another checkpoint")
-
-
-ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}

@@ -48,7 +48,8 @@ def main(arguments: argparse.Namespace) -> int:
 def show(arguments: argparse.Namespace, folder: Path) -> int:
     found = {each: read_manifest(each) for each in checkpoints_in(folder)}
     console = standard_output(arguments)
-    show_checkpoints(console, {str(each.relative_to(folder) if each != folder else folder): manifest for each, manifest in found.items()})
+    names = [str(each.relative_to(folder) if each != folder else folder) for each in found]
+    show_checkpoints(console, dict(zip(names, found.values(), strict=True)))
     if len(found) == 1:
         show_arrays(console, *found.values())
     if arguments.json:
