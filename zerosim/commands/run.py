@@ -141,9 +141,13 @@ def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> 
 
 def prepared(arguments: argparse.Namespace) -> Job:
     """The scenario ready to run."""
-    scenario = load(arguments.scenario, [*arguments.overrides, *checkpoint_overrides(arguments)])
+    scenario = load(arguments.scenario, arguments.overrides)
     if isinstance(scenario, CollectiveScenario):
         return collective_job(scenario, arguments)
+    saving = list(checkpoint_overrides(arguments))
+    if saving:
+        scenario = load(arguments.scenario, [*arguments.overrides, *saving])
+    assert isinstance(scenario, Scenario)
     return training_job(scenario, arguments)
 
 

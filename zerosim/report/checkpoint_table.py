@@ -66,11 +66,12 @@ def total_bytes(manifest: Manifest) -> int:
 
 
 def kept(manifest: Manifest, number: int) -> dict[str, str]:
-    """The states of a unit, and their dtypes."""
-    return {
+    """The states of a unit, and their dtypes; weights first."""
+    found = {
         piece.what: shard.file.arrays[name].dtype
         for shard in manifest.shards for name, piece in shard.pieces.items() if piece.unit == number
     }
+    return dict(sorted(found.items(), key=lambda each: each[0] != "weights"))
 
 
 def most(manifest: Manifest, number: int) -> int:
