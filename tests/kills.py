@@ -58,9 +58,11 @@ def kill_and_resume(folder: Path, *, count: int, steps: int, seed: int, mpi: int
         ended = wait_for_the_moment(run, saved, chance, sort)
         if ended:
             raise AssertionError(f"it was to be killed and ended with {run.returncode}: {run.communicate()[1]}")
+        while mpi and not (ranks := ranks_of(run.pid)):
+            time.sleep(LOOK_EVERY_SECONDS)
         at = last_step(saved)
         killed = time.monotonic()
-        os.kill(chance.choice(ranks_of(run.pid)) if mpi else run.pid, signal.SIGKILL)
+        os.kill(chance.choice(ranks) if mpi else run.pid, signal.SIGKILL)
         try:
             run.communicate(timeout=LONGEST_SECONDS)
         except subprocess.TimeoutExpired:
@@ -76,8 +78,8 @@ def kill_and_resume(folder: Path, *, count: int, steps: int, seed: int, mpi: int
         end(last)
         raise
     whole = subprocess.run(
-        [sys.executable, "-m", "zerosim", "run", str(path), "--json", str(folder / "whole.json")], check=False, cwd=ROOT,
-        capture_output=True, text=True)
+        [sys.executable, "-m", "zerosim", "run", str(path), "--json", str(folder / "whole.json")],
+        check=False, cwd=ROOT, capture_output=True, text=True)
     if last.returncode == whole.returncode == 0:
         ours, theirs = (json.loads((folder / name).read_text())["stages"] for name in ("resumed.json", "whole.json"))
         keys = ("equal", "losses", "weights_sha256", "optimizer_sha256", "updates")
@@ -137,7 +139,7 @@ def ranks_of(launcher: int) -> list[int]:
             continue
         if command[1:3] == [b"-m", b"zerosim"]:
             found.append(pid)
-    return sorted(found) or [launcher]
+    return sorted(found)
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Checkpoints on the command line and under mpirun: saved, resumed, shown, verified, united; and weights to begin with."""
+"""Checkpoints on the command line and under mpirun: saved, resumed, shown, verified, united; first weights."""
 
 import json
 import os
@@ -160,7 +160,8 @@ def test_weights_come_in_one_file_and_go_back_in(small, capsys):
     (["full", "kept"], "needs --weights FILE"), (["show", "kept", "--weights", "w"], "needs --weights FILE"),
     (["verify", "kept", "--json", "-"], "--json is for show; leave it out of verify"),
     (["full", "kept", "--weights", "no/w"], "--weights: cannot write 'no/w'; name a file in a folder that exists"),
-    (["full", "two", "--weights", "w"], "two has checkpoints of several rows; name the folder of one: two/ddp, two/zero3"),
+    (["full", "two", "--weights", "w"],
+     "two has checkpoints of several rows; name the folder of one: two/ddp, two/zero3"),
 ])
 def test_a_mistake_about_checkpoints_is_one_line(small, capsys, flags, words):
     assert run("--checkpoint", "kept") == 0

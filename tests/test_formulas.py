@@ -11,7 +11,7 @@ import pytest
 from tests.alive import most_alive
 from zerosim.models.units import Task
 from zerosim.plan import peaks
-from zerosim.plan.activations import pass_peaks
+from zerosim.plan.activations import PassPeaks, pass_peaks
 from zerosim.plan.peaks import message_copies, message_lengths, most_in_a_collective, peak_bounds, with_spare, would_fit
 from zerosim.plan.resting import Resting, resting_bytes
 from zerosim.plan.traffic import Due, due, most_messages, volume
@@ -80,6 +80,7 @@ def test_the_peak_of_parameters(stage, keys, expected):
     assert peaks.parameters(config(stage, *keys)) == expected
 
 
+OVERLAP = {"overlap": True}
 FOUR_EACH = {"micro_batches": 12}
 ONE_EACH = {"micro_batches": 3}
 
@@ -110,6 +111,17 @@ ONE_EACH = {"micro_batches": 3}
     ("ddp", [{"frozen": (1,)}], 15 * 4 + 8 * 36),
     ("ddp", [{"frozen": (0,)}], 15 * 4 + 8 * 24),
     ("zero2", [FROZEN], 0),
+    ("ddp", [OVERLAP], 15 * 4 + 4 * 24 + 8 * 36),                                           # reduced beside two more
+    ("zero1", [OVERLAP], 15 * 4 + 4 * 24 + 8 * 36),
+    ("zero2", [OVERLAP], 5 * 4 + 4 * 24 + 8 * 36),
+    ("zero3", [OVERLAP, ONE_EACH], 5 * 4 + 4 * 24 + 4 * 36 + 4 * 8),                        # kept, beside one
+    ("zero3", [OVERLAP, PARTS], 100 + 4 * 24 + 4 * 36 + 4 * 8),
+    ("zero2", [OVERLAP, {"units": "model"}], 8 * 75),                                       # nothing is beside it
+    ("zero2", [OVERLAP, {"frozen": (1,)}], 5 * 4 + 8 * 36),                                 # settled before layer 0
+    ("zero2", [OVERLAP, {"hidden": (9, 1)}], 4 * 6 // 3 + 4 * 12 + 8 * 63),                 # 63, 12 and 6 elements
+    ("ddp", [OVERLAP, FP16, WIDE_WIRE], 15 * 2 + 6 * 24 + 4 * 36),                          # a sum, and it for the wire
+    ("ddp", [OVERLAP, FP16, {"order": "exact"}], 15 * 2 + 4 * 24 + 4 * 36),
+    ("ddp", [OVERLAP, FROZEN], 0),
 ])
 def test_the_peak_of_gradients(stage, keys, expected):
     assert peaks.gradients(config(stage, *keys)) == expected
@@ -130,7 +142,7 @@ def test_contributions_alive_at_a_time(order, counts):
 ])
 def test_activations_of_one_pass_by_hand(keys, activations, buffers):
     """In 16 bits one ∂L/∂x is there twice, once wide; in layer 1 x, ∂L/∂y, gradients and the matrix are widened."""
-    assert pass_peaks(config("zero2", *keys)) == {"activations": activations, "buffers": buffers}
+    assert pass_peaks(config("zero2", *keys)) == PassPeaks(activations, buffers, offloaded=0)
 
 
 GROUPS = (None, ((0, 1), (2,)), ((0,), (1, 2)), ((0, 1, 2),))
@@ -151,7 +163,7 @@ def test_activations_and_what_is_widened_to_the_byte(activation, precision, froz
         expected = most_alive(
             (6, *hidden, 3), activation, 2, built.at_once, units=groups, frozen=frozen, size=size,
             passes=min(built.passes, 2))
-        assert pass_peaks(built) == expected, (groups, hidden, keys)
+        assert pass_peaks(built) == PassPeaks(*expected, offloaded=0), (groups, hidden, keys)
 
 
 @pytest.mark.parametrize(("stage", "keys", "expected"), [
@@ -187,6 +199,10 @@ ALWAYS = {2, 4, 8, 24}
     ("zero3", [FP16, WIDE_WIRE, {"prefetch": True}], {48, 32, 20}, {24, 16, 10}),
     ("zero3", [FP16, {"prefetch": True, "frozen": (0,)}], {16, 10}, {24, 16, 10}),
     ("zero1", [{"prefetch": True}], {48, 32, 20}, set()),
+    ("zero1", [FP16, OVERLAP], {24, 16, 10}, {24, 16, 10}),                     # published, and reduced
+    ("ddp", [FP16, OVERLAP, WIDE_WIRE], set(), {48, 32, 20}),
+    ("zero3", [FP16, OVERLAP], {24, 16, 10}, {24, 16, 10}),                     # gathered, and reduced
+    ("zero3", [FP16, OVERLAP, {"prefetch": True, "frozen": (0,)}], set(), {24, 16, 10}),
     ("zero3", [{"units": "model"}], {100, 8}, set()),
 ])
 def test_lengths_of_messages(stage, keys, step, apart):

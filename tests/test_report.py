@@ -11,6 +11,8 @@ from rich.console import Console
 
 from tests.training import labelled, run, scenario
 from zerosim.data import Dataset
+from zerosim.instruments.takings import Taking
+from zerosim.plan.addresses import fragmentation
 from zerosim.report.document import document
 from zerosim.report.figures import short
 from zerosim.report.table import show_outcome
@@ -255,7 +257,7 @@ def test_digests_on_other_ranks_are_named_where_rows_differ(four):
 
 FOUND = Divergence(
     step=2, layer=1, parameter="weight", name="layers.1.weight", index=(0, 2), ours=0.5, reference=0.25,
-    ours_bits="3f000000", reference_bits="3e800000", ulps=8388608, rank=1, state=None, differing_elements=3, chunk=0,
+    ours_bits="0x3f000000", reference_bits="0x3e800000", ulps=8388608, rank=1, state=None, differing_elements=3, chunk=0,
 )
 
 
@@ -278,9 +280,9 @@ def test_two_orders_of_addition_are_shown(four):
 
 
 @pytest.mark.parametrize(("ours", "bits", "words"), [
-    (float("nan"), "7fc00001", "= nan (0x7fc00001), one process 0.25 ("),
-    (-0.0, "80000000", "= -0.0 (0x80000000), one process 0.25 ("),
-    (0.0, "00000000", "= 0.0 (0x00000000), one process 0.25 ("),
+    (float("nan"), "0x7fc00001", "= nan (0x7fc00001), one process 0.25 ("),
+    (-0.0, "0x80000000", "= -0.0 (0x80000000), one process 0.25 ("),
+    (0.0, "0x00000000", "= 0.0 (0x00000000), one process 0.25 ("),
     (float(np.float32(1e-40)), "000116c2", "= 9.99994610111476e-41, one process 0.25 ("),
 ])
 def test_bits_are_shown_where_the_number_does_not_tell_them(four, ours, bits, words):
@@ -314,17 +316,25 @@ def test_the_readme_has_every_key_of_a_scenario():
 
 
 def test_every_key_of_the_document_is_documented(four):
-    broken = changed(four, first_divergence=FOUND, order={"ours": "a", "reference": "b"})
+    where = fragmentation([Taking("activations", "layers.0", 8, since=1)])
+    broken = changed(four, first_divergence=FOUND, order={"ours": "a", "reference": "b"}, fragmentation=where)
     config, other = four.rows[0].config, OtherRanks(2, four.stages[0])
     broken = replace(broken, rows=[
         replace(broken.rows[0], on_other_ranks=(other,)), RowOutcome(config, None, DoesNotFit(2, 1, ["zero3"]))])
     written = document(broken, {})
     stage = written["stages"][0]
+    traced = document(run(steps=1, stages=("ddp",), traced=range(1, 2)), {})["stages"][0]["trace"]
     assert {heading: set(keys) for heading, keys in documented(ROOT / "docs" / "outcome.md").items()} == {
         "The JSON document of `zerosim run`": set(written),
         "Each of `stages`": set(stage),
         "Each of `traffic`": set(stage["traffic"][0]),
         "Each of `memory`": set(stage["memory"][0]),
+        "`trace`": set(traced),
+        "Each of `clocks`": set(traced["clocks"][0]),
+        "Each of `steps`": set(traced["steps"][0]),
+        "Each of `spans`": set(traced["steps"][0]["spans"][0]),
+        "`fragmentation`": set(stage["fragmentation"]),
+        "Each of `address_space`": set(stage["fragmentation"]["address_space"][0]),
         "`first_divergence`": set(stage["first_divergence"]),
         "Each of `did_not_fit`": set(written["did_not_fit"][0]),
         "Each of `on_other_ranks`": set(written["on_other_ranks"][0]),

@@ -25,6 +25,7 @@ from rich.cells import cell_len
 from safetensors.numpy import load_file
 
 from tests.hunt.draw import Document, Drawn, groups, layers_of
+from tests.tracing import event_faults, span_faults, trace_of
 from zerosim.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +77,7 @@ def judge(drawn: Drawn, folder: Path) -> Fault | None:
 
 def lasting(rows: Any) -> Any:
     """Rows without what time and memory make of them."""
-    passing = {"seconds", "memory"}
+    passing = {"seconds", "memory", "trace"}
     return rows and [{key: value for key, value in row.items() if key not in passing} for row in rows]
 
 
@@ -199,8 +200,11 @@ def documented(document: Document) -> Iterator[Fault]:
         for name in ("traffic", "memory"):
             for each in stage.get(name, []):
                 yield from differing(name, each, promised()[name])
-        if stage.get("first_divergence") is not None:
-            yield from differing("first_divergence", stage["first_divergence"], promised()["first_divergence"])
+        for name in ("first_divergence", "fragmentation"):
+            if stage.get(name) is not None:
+                yield from differing(name, stage[name], promised()[name])
+        for each in (stage.get("fragmentation") or {}).get("address_space", []):
+            yield from differing("address_space", each, promised()["address_space"])
 
 
 def differing(name: str, found: Document, due: set[str]) -> Iterator[Fault]:
@@ -219,9 +223,23 @@ def coherent(document: Document, done: Done, folder: Path, flags: Sequence[str])
         yield Fault(f"failed: {', '.join(kinds)}", str(failures))
     if "stages" in document:
         yield from coherent_training(document)
+    if "--trace" in flags:
+        yield from coherent_traces(document, folder / "trace.json")
     weights = folder / "weights.safetensors"
     if "--weights" in flags and digest(weights) != document["stages"][-1]["weights_sha256"]:
         yield Fault("weights file", "its digest is not that of the last row")
+
+
+def coherent_traces(document: Document, events: Path) -> Iterator[Fault]:
+    """Spans that do not add up, or trace events that are not well-formed."""
+    for row in document["stages"]:
+        trace = row["trace"]
+        if (trace is not None) != (document["scenario"]["train"]["steps"] > 0):
+            yield Fault("no trace", f"the trace of {row['name']} is {trace}")
+        for fault in span_faults(trace_of(trace)) if trace else ():
+            yield Fault("spans", fault)
+    for fault in event_faults(json.loads(events.read_text())):
+        yield Fault("trace events", fault)
 
 
 def may_fail(document: Document) -> bool:
@@ -325,9 +343,17 @@ def claims_of_training(document: Document) -> Document:
         "same_weights": len({stage["weights_sha256"] for stage in stages}) == 1,
         "volumes": [stage["volume"] for stage in stages],
     }
+    said["largest_messages"] = [max(rank["largest_message_bytes"] for rank in stage["traffic"]) for stage in stages]
+    said["activations"] = [max(rank["peak_bytes"]["activations"] for rank in stage["memory"]) for stage in stages]
+    if steps and not any(stage["fragmentation"] is None for stage in stages):
+        for key, name in (("beyond_peak", "first_fit"), ("beyond_peak_laid_out", "first_fit_laid_out")):
+            said[key] = [stage["fragmentation"]["beyond_peak_bytes"][name] for stage in stages]
     most = [max(rank["messages"] for rank in stage["traffic"]) for stage in stages]
     if steps and all(stage["updates"] == steps for stage in stages):
         said["messages"] = [count // steps for count in most]
+    if steps:
+        said["largest_messages"] = [max(rank["largest_message_bytes"] for rank in row["traffic"]) for row in stages]
+        said["activations"] = [max(rank["peak_bytes"]["activations"] for rank in row["memory"]) for row in stages]
     tests = [stage["test"] for stage in stages]
     if scenario["data"]["source"] in ("digits", "sort", "reverse"):
         said["test_accuracy"] = min([*tests, 0.99])

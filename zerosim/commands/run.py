@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,22 +16,28 @@ from safetensors.numpy import save
 from zerosim.allocation import Array
 from zerosim.checkpoint.keeping import keeper
 from zerosim.comm import Communicator
-from zerosim.commands.arguments import whole_number
+from zerosim.commands.arguments import steps_in_order, whole_number
 from zerosim.commands.output import (
     check_writable,
     complain,
     console,
     standard_output,
+    write_beside,
     write_bytes,
     write_json,
+    write_text,
 )
 from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError, ZerosimError
 from zerosim.report.collectives import collectives_document, described_values, show_collectives
 from zerosim.report.document import document
 from zerosim.report.figures import plural
+from zerosim.report.page.page import page
+from zerosim.report.page.run import runs_of
+from zerosim.report.page.vega import converter
 from zerosim.report.progress import Live, Plain
 from zerosim.report.table import show_heading, show_outcome
+from zerosim.report.trace_events import trace_events
 from zerosim.scenario import CollectiveScenario, Scenario, load, resolved
 from zerosim.training.experiment import Experiment, prepare
 from zerosim.training.run import Progress, Silent
@@ -59,6 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--progress", choices=("auto", "live", "plain", "none"), default="auto",
         help="how to show progress on standard error; auto, the default, is live on a terminal, else plain lines")
+    parser.add_argument("--report", metavar="FILE", help="write a page of HTML with everything the run found out")
+    parser.add_argument("--trace", metavar="FILE", help="write what each rank did when as trace events, for Perfetto")
+    parser.add_argument(
+        "--trace-steps", metavar="FIRST..LAST", type=steps_in_order,
+        help="the steps to trace, 4 or 3..5; default the last, if anything asks for a trace")
     parser.add_argument(
         "-v", "--verbose", action="store_true",
         help="show what the table leaves out too: messages, bytes by kind and at the peak, padding, whole digests")
@@ -90,6 +102,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def run_alone(arguments: argparse.Namespace) -> int:
     check_writable(arguments)
+    check_pictures(arguments)
     job = prepared(arguments)
     refuse_limit(job.scenario)
     world = local_world(job.scenario)
@@ -114,12 +127,19 @@ def refuse_limit(scenario: Scenario | CollectiveScenario) -> None:
         )
 
 
+def check_pictures(arguments: argparse.Namespace) -> None:
+    """Refuse, before anything runs, a page that could not be made."""
+    if arguments.report:
+        converter()
+
+
 def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> int:
     """Rank 0 reads the scenario first; what it cannot read it says once, and all ranks end alike."""
     job, refused = None, None
     if comm.rank == 0:
         try:
             check_writable(arguments)
+            check_pictures(arguments)
             job = prepared(arguments)
             check_fits(job.scenario, comm, arguments)
         except ZerosimError as error:
@@ -173,13 +193,13 @@ def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
         raise UsageError("--every says how often to save, and nothing says where; add --checkpoint DIR")
     experiment, keeping = keeper(prepare(scenario, load_dataset(scenario)), arguments.resume)
     whole = experiment.rows[0].model
-    shown, keep_weights = progress(arguments), bool(arguments.weights)
+    shown, keep_weights, traced = progress(arguments), bool(arguments.weights), traced_steps(arguments, scenario)
 
     def run(world: World) -> Outcome | None:
         with ended(shown):
             if keeping is not None and keeping.saving is not None and launched_rank() <= 0:
                 keeping.saving.prepare()
-            return run_on(world, experiment, shown, keep_weights=keep_weights, keeping=keeping)
+            return run_on(world, experiment, shown, keep_weights=keep_weights, traced=traced, keeping=keeping)
 
     return Job(
         scenario,
@@ -187,8 +207,26 @@ def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
         run,
         "\n".join([f"{whole.words}, {whole.count:,} parameters, {scenario.train.optimizer}", *gone_on(experiment)]),
         partial(show_outcome, verbose=arguments.verbose, timed=launched() is not None),
-        document,
+        partial(document, command=command_line(arguments, scenario)),
     )
+
+
+def command_line(arguments: argparse.Namespace, scenario: Scenario) -> str:
+    """What runs this scenario once more, without the files that it writes."""
+    launcher = [] if launched() is None else ["mpirun", "-n", str(scenario.world.ranks)]
+    overrides = [word for each in arguments.overrides for word in ("--set", each)]
+    resume = [] if arguments.resume is None else ["--resume", arguments.resume]
+    return shlex.join([*launcher, "zerosim", "run", arguments.scenario, *overrides, *resume])
+
+
+def traced_steps(arguments: argparse.Namespace, scenario: Scenario) -> range:
+    """The steps to trace: those named, the last one if only a trace is asked for, otherwise none."""
+    steps, named = scenario.train.steps, arguments.trace_steps
+    if named is None:
+        return range(max(steps, 1), steps + 1) if arguments.trace or arguments.report else range(0)
+    if named[-1] > steps:
+        raise UsageError(f"--trace-steps: there is no step {named[-1]}; train.steps = {steps}")
+    return range(named[0], named[-1] + 1)
 
 
 @contextmanager
@@ -204,6 +242,10 @@ def collective_job(scenario: CollectiveScenario, arguments: argparse.Namespace) 
     for flag in ("weights", "checkpoint", "every", "resume"):
         if getattr(arguments, flag):
             raise UsageError(f"a scenario of collectives has no weights; leave out --{flag}")
+    if arguments.trace or arguments.trace_steps:
+        raise UsageError("a scenario of collectives has no steps to trace; leave out --trace and --trace-steps")
+    if arguments.report:
+        raise UsageError("a scenario of collectives has no page; leave out --report, and draw it with zerosim show")
     programs = programs_of(scenario)
     return Job(
         scenario,
@@ -270,9 +312,15 @@ def conclude(arguments: argparse.Namespace, job: Job, outcome: Any, world: World
     job.show(standard_output(arguments, WIDTH), outcome)
     if arguments.weights:
         write_weights(arguments.weights, outcome)
-    if arguments.json:
-        where = {"kind": world.kind, "ranks": world.ranks, "library": world.library}
-        write_json(arguments.json, job.document(outcome, where))
+    if arguments.trace:
+        traces = [(stage.name, stage.trace) for stage in outcome.stages if stage.trace]
+        write_text(arguments.trace, json.dumps(trace_events(traces)))
+    if arguments.json or arguments.report:
+        found = job.document(outcome, {"kind": world.kind, "ranks": world.ranks, "library": world.library})
+        if arguments.json:
+            write_json(arguments.json, found)
+        if arguments.report:
+            write_beside(arguments.report, page(runs_of([found], ["this run"])))
     return 0 if outcome.passed else 1
 
 

@@ -1,18 +1,28 @@
 """The outcome of a run as one JSON document: the same numbers that the terminal shows."""
 
 import math
+import platform
 from dataclasses import asdict
+from importlib.metadata import version
 from typing import Any
 
+from zerosim.instruments.trace import Trace
 from zerosim.plan.addresses import Fragmentation
+from zerosim.report.conclusion import verdict
 from zerosim.scenario import resolved
 from zerosim.verdict.outcome import Outcome, RankMemory, TrainedRow
 
 SCHEMA = "zerosim.run/1"
+PACKAGES = ("zerosim", "numpy")
+"""Whose versions a document names."""
+STEP_FIGURES = ("computation_ns", "waiting_ns", "idle_ns", "communication_ns", "hidden_ns")
 
 
-def document(outcome: Outcome, world: dict[str, Any]) -> dict[str, Any]:
-    """The whole outcome in JSON's own types; NaN and infinities become the strings "nan", "inf" and "-inf"."""
+def document(outcome: Outcome, world: dict[str, Any], command: str | None = None) -> dict[str, Any]:
+    """The whole outcome in JSON's own types; NaN and infinities become the strings "nan", "inf" and "-inf".
+
+    `command` is the command line that ran it, where there was one.
+    """
     scenario = outcome.scenario
     found: dict[str, Any] = plain(
         {
@@ -20,7 +30,10 @@ def document(outcome: Outcome, world: dict[str, Any]) -> dict[str, Any]:
             "title": scenario.title,
             "scenario": resolved(scenario),
             "world": world,
+            "command": command,
+            "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
             "passed": outcome.passed,
+            "verdict": verdict(outcome),
             "failures": [{"name": name, "what": what} for name, what in outcome.failures],
             "stages": [stage_document(stage) for stage in outcome.stages],
             "did_not_fit": [
@@ -63,6 +76,24 @@ def stage_document(stage: TrainedRow) -> dict[str, Any]:
         "updates": stage.updates,
         "seconds": {"train": stage.seconds, "save": stage.seconds_saving},
         "resumed": resumed(stage),
+        "trace": stage.trace and trace_document(stage.trace),
+    }
+
+
+def trace_document(trace: Trace) -> dict[str, Any]:
+    """What each rank did in each traced step: its spans, the memory beside them, and what they add up to."""
+    return {
+        "hidden": trace.hidden,
+        "clocks": [asdict(clock) for clock in trace.clocks],
+        "steps": [
+            {
+                "rank": step.rank, "step": step.step, "begin_ns": step.begin_ns, "end_ns": step.end_ns,
+                **{figure: getattr(step, figure) for figure in STEP_FIGURES},
+                "spans": [span._asdict() for span in step.spans],
+                "memory": [{"ns": at, **held} for at, held in step.memory],
+            }
+            for step in trace.steps
+        ],
     }
 
 
