@@ -67,10 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--progress", choices=("auto", "live", "plain", "none"), default="auto",
         help="how to show progress on standard error; auto, the default, is live on a terminal, else plain lines")
     parser.add_argument("--report", metavar="FILE", help="write a page of HTML with everything the run found out")
+    parser.add_argument(
+        "--timeline", action="store_true", help="draw below the table what ranks compute, send and receive in a step")
     parser.add_argument("--trace", metavar="FILE", help="write what each rank did when as trace events, for Perfetto")
     parser.add_argument(
         "--trace-steps", metavar="FIRST..LAST", type=steps_in_order,
-        help="the steps to trace, 4 or 3..5; default the last, if anything asks for a trace")
+        help="the steps to trace, 4 or 3..5; default the last, for --timeline alone the last 5")
     parser.add_argument(
         "-v", "--verbose", action="store_true",
         help="show what the table leaves out too: messages, bytes by kind and at the peak, padding, whole digests")
@@ -78,6 +80,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 WIDTH = 80
 """Columns of what a run shows where nobody says: launchers pipe it to terminals that may have no more."""
+
+
+TIMELINE_STEPS = 5
+"""So many of the last are traced for a timeline, which shows the one of median length."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +212,8 @@ def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
         inputs_digest(scenario, experiment.data_sha256, *gone_on(experiment)),
         run,
         "\n".join([f"{whole.words}, {whole.count:,} parameters, {scenario.train.optimizer}", *gone_on(experiment)]),
-        partial(show_outcome, verbose=arguments.verbose, timed=launched() is not None),
+        partial(
+            show_outcome, verbose=arguments.verbose, timed=launched() is not None, timeline=arguments.timeline),
         partial(document, command=command_line(arguments, scenario)),
     )
 
@@ -220,10 +227,11 @@ def command_line(arguments: argparse.Namespace, scenario: Scenario) -> str:
 
 
 def traced_steps(arguments: argparse.Namespace, scenario: Scenario) -> range:
-    """The steps to trace: those named, the last one if only a trace is asked for, otherwise none."""
+    """The steps to trace: those named, otherwise the last if a trace is asked for, a few if it is only a timeline."""
     steps, named = scenario.train.steps, arguments.trace_steps
     if named is None:
-        return range(max(steps, 1), steps + 1) if arguments.trace or arguments.report else range(0)
+        count = 1 if arguments.trace or arguments.report else TIMELINE_STEPS * arguments.timeline
+        return range(max(steps + 1 - count, 1), steps + 1)
     if named[-1] > steps:
         raise UsageError(f"--trace-steps: there is no step {named[-1]}; train.steps = {steps}")
     return range(named[0], named[-1] + 1)
@@ -242,8 +250,9 @@ def collective_job(scenario: CollectiveScenario, arguments: argparse.Namespace) 
     for flag in ("weights", "checkpoint", "every", "resume"):
         if getattr(arguments, flag):
             raise UsageError(f"a scenario of collectives has no weights; leave out --{flag}")
-    if arguments.trace or arguments.trace_steps:
-        raise UsageError("a scenario of collectives has no steps to trace; leave out --trace and --trace-steps")
+    if arguments.trace or arguments.trace_steps or arguments.timeline:
+        raise UsageError(
+            "a scenario of collectives has no steps to trace; leave out --trace, --trace-steps and --timeline")
     if arguments.report:
         raise UsageError("a scenario of collectives has no page; leave out --report, and draw it with zerosim show")
     programs = programs_of(scenario)

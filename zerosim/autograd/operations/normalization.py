@@ -87,7 +87,6 @@ def normalized_gradients(
         np.multiply(u, x_hat, out=term)
         if weight is None:
             continue
-        assert weight is not None
         np.multiply(u, weight, out=g)
         np.multiply(g, x_hat, out=work)
         x_hat *= np.mean(work, axis=-1, keepdims=True)
