@@ -34,6 +34,8 @@ stages = ["zero3"]
 """
 LOOK_EVERY_SECONDS = 0.002
 LONGEST_SECONDS = 60.0
+LONGEST_END_SECONDS = 20.0
+LONGEST_REST_SECONDS = 600.0
 
 
 @dataclass
@@ -64,7 +66,7 @@ def kill_and_resume(folder: Path, *, count: int, steps: int, seed: int, mpi: int
         killed = time.monotonic()
         os.kill(chance.choice(ranks) if mpi else run.pid, signal.SIGKILL)
         try:
-            run.communicate(timeout=LONGEST_SECONDS)
+            run.communicate(timeout=LONGEST_END_SECONDS)
         except subprocess.TimeoutExpired:
             end(run)
             raise
@@ -73,7 +75,7 @@ def kill_and_resume(folder: Path, *, count: int, steps: int, seed: int, mpi: int
         found.steps.append(at)
     last = started(path, saved, mpi, "--every", str(steps), "--json", str(folder / "resumed.json"))
     try:
-        _, found.words = last.communicate(timeout=LONGEST_SECONDS)
+        _, found.words = last.communicate(timeout=LONGEST_REST_SECONDS)
     except subprocess.TimeoutExpired:
         end(last)
         raise
@@ -122,7 +124,7 @@ def last_step(saved: Path) -> int:
 
 
 def ranks_of(launcher: int) -> list[int]:
-    """The processes that `launcher` has started and that run zerosim."""
+    """The processes that `launcher` has started and that run zerosim; not what these start in turn."""
     parents = {}
     for each in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -139,7 +141,7 @@ def ranks_of(launcher: int) -> list[int]:
             continue
         if command[1:3] == [b"-m", b"zerosim"]:
             found.append(pid)
-    return sorted(found)
+    return sorted(pid for pid in found if parents[pid] not in found)
 
 
 def main() -> int:
