@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ class StoredFile:
 
 
 def write(path: Path, arrays: Mapping[str, Array]) -> StoredFile:
-    """Write flat arrays to `path` and flush it; raises `OSError` where that fails."""
+    """Write flat arrays to `path` and flush it, and digest them at the same time; raises `OSError` where that fails."""
     ordered = sorted(arrays.items(), key=lambda each: -each[1].itemsize)  # stable: arrays are then aligned
     header, at = {}, 0
     for name, array in ordered:
@@ -67,19 +68,21 @@ def write(path: Path, arrays: Mapping[str, Array]) -> StoredFile:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     head = len(text).to_bytes(8, "little") + text
-    stored = {}
-    with open(path, "xb") as file:
+    with ThreadPoolExecutor(1) as beside, open(path, "xb") as file:
+        stored = beside.map(stored_as, (array for _, array in ordered))
         file.write(head)
-        for name, array in ordered:
-            digests = []
-            for block in blocks(array):
-                held = little_endian(block)
-                digests.append(hashlib.sha256(held).hexdigest())
-                file.write(held)
-            stored[name] = Stored(DTYPES[array.dtype.name], len(array), tuple(digests))
+        for _, array in ordered:
+            file.write(little_endian(array))
         file.flush()
         os.fsync(file.fileno())
-    return StoredFile(path.name, len(head) + at, hashlib.sha256(head).hexdigest(), stored)
+        described = dict(zip((name for name, _ in ordered), stored, strict=True))
+    return StoredFile(path.name, len(head) + at, hashlib.sha256(head).hexdigest(), described)
+
+
+def stored_as(array: Array) -> Stored:
+    """What a manifest says of an array."""
+    digests = tuple(hashlib.sha256(little_endian(block)).hexdigest() for block in blocks(array))
+    return Stored(DTYPES[array.dtype.name], len(array), digests)
 
 
 def blocks(array: Array) -> Iterator[Array]:
