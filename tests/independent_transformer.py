@@ -1,4 +1,4 @@
-"""Transformers, forward and backward by hand, from `docs/computation.md` alone; all else of training is `independent`'s.
+"""Transformers by hand, forward and backward, from `docs/computation.md` alone; the rest is as in `independent`.
 
 Functions compute in the dtype of what they are given; `Rounding` widens it and rounds what they return.
 """

@@ -104,6 +104,7 @@ CASES = {
     "skipped, relu": LOUD | {"hidden": [4], "clip_norm": 0.02, "order": "rank"},
     "skipped, cosine": LOUD | {"schedule": "cosine", "optimizer": "adamw"},
     "skipped, exact": LOUD | {"order": "exact", "warmup_steps": 2},
+    "no update": LOUD | {"publish": "updates", "steps": 1, "hidden": 20 * [8], "units": "model", "micro_batch": 1},
     "skipped, updates": LOUD | {"publish": "updates", "frozen": [0]},
     "skipped, at the lowest scale": LOUD | SINGLY | {"data": "one too large", "optimizer": "sgd", "steps": 90} | ALONE,
     "skipped, part by part": LOUD | {"accumulation": "micro_batch"},

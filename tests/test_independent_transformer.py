@@ -1,4 +1,4 @@
-"""zerosim's transformers against those that were written from the documentation alone: weights and losses, to the bit."""
+"""zerosim's transformers against some that were written from the documentation alone: weights and losses, to the bit."""
 
 import functools
 import itertools
@@ -240,7 +240,7 @@ def cross_entropy_of_rows(o, labels, samples, cross_entropy=independent.cross_en
 
 
 FAULTS = {
-    "the softmax rounded": ("three heads to a key, fp16", independent_transformer, "attention", softmax_rounded),
+    "softmax is rounded": ("three heads to a key, fp16", independent_transformer, "attention", softmax_rounded),
     "the last head first": ("three heads to a key", independent_transformer, "first_to_last", last_to_first),
     "nothing is dropped": ("dropout", independent_transformer, "dropping", undropped),
     "each micro-batch drops the same": ("dropout", independent_transformer, "dropping", dropped_as_the_first),

@@ -372,20 +372,20 @@ OF_VARIANTS = {
       for key in ("key_value_heads", "inner", "vocabulary", "sequence")),
     ("model.layers = 10_001", "at most 10000, found 10001"),
     ("model.kind = 'transformer'\nmodel.frozen = [4]", "2:17: model.frozen names layer 4; there are layers 0 to 3"),
-    ("model.kind = 'transformer'\nparallel.units = [[0, 1, 2]]", "parallel.units must name layers 0 to 3, each once and "),
-    (TIED + "parallel.units = [[0, 1], [2, 3]]", "layers 0 and 3 share their weights, so parallel.units must name them in "
-     "one unit; or untie them"),
+    ("model.kind = 'transformer'\nparallel.units = [[0, 1, 2]]", "must name layers 0 to 3, each once and in order"),
+    (TIED + "parallel.units = [[0, 1], [2, 3]]", "layers 0 and 3 share their weights, so parallel.units must name "
+     "them in one unit; or untie them"),
     (TIED + "parallel.units = [[0, 3], [1]]", "parallel.units must name layers 0 to 3, each once, found [0, 3, 1]"),
     ("parallel.recompute = [3]", "1:23: parallel.recompute names layer 3; there are layers 0 to 2"),
-    ("parallel.recompute = 'all'", "parallel.recompute must be true, false or an array, each an integer of at least 0, found"),
+    ("parallel.recompute = 'all'", "parallel.recompute must be true, false or an array, each an integer of at"),
     ("[[variant]]\nrecompute = [0, 7]", "parallel.recompute names layer 7; there are layers 0 to 2"),
-    *((f"train.precision = 'fp64'\nparallel.{key} = 'fp32'", f"parallel.{key} fp32 has fewer bits than the gradients of ")
+    *((f"train.precision = 'fp64'\nparallel.{key} = 'fp32'", f"parallel.{key} fp32 has fewer bits than the gradients")
       for key in ("accumulate_dtype", "reduce_dtype")),
-    ("parallel.offload_activations = true", "parallel.offload_activations is for the inputs of units that are run again"),
+    ("parallel.offload_activations = true", "offload_activations is for the inputs of units that are run again"),
     ("parallel.offload_activations = true\nparallel.recompute = true\n[[variant]]\nrecompute = false", "are run again"),
     ('parallel.offload_folder = "a\\u0000b"', "parallel.offload_folder: a path has no NUL byte in it"),
     ("parallel.bucket_mb = -1", "parallel.bucket_mb must be a finite number of at least 0, found -1"),
-    ("parallel.bucket_mb = 31e-6", "1:22: parallel.bucket_mb must be 0, or hold an element for each of 4 ranks, 32 bytes = "),
+    ("parallel.bucket_mb = 31e-6", "1:22: parallel.bucket_mb must be 0, or hold an element for each of 4 ranks, 32 "),
     *((f"check.{key} = [1]", f"check.{key} has 1 numbers for 4 rows") for key in ("largest_messages", "activations")),
     ("check.test_loss = 'trigram'", 'check.test_loss must be'), ("check.test_loss = -1", "check.test_loss must be"),
     ("model.frozen = [-1]", "at least 0, found -1"),

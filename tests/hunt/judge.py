@@ -312,8 +312,8 @@ NAMES = (
 
 def place_in_model(name: str) -> tuple[int, int, bool]:
     """
-    >>> sorted(["lm_head.weight", "h.10.ln_1.weight", "h.2.ln_2.bias", "h.2.ln_1.bias", "wpe.weight"], key=place_in_model)
-    ['wpe.weight', 'h.2.ln_1.bias', 'h.2.ln_2.bias', 'h.10.ln_1.weight', 'lm_head.weight']
+    >>> sorted(["ln_f.bias", "h.10.ln_1.weight", "h.2.ln_2.bias", "h.2.ln_1.bias", "wpe.weight"], key=place_in_model)
+    ['wpe.weight', 'h.2.ln_1.bias', 'h.2.ln_2.bias', 'h.10.ln_1.weight', 'ln_f.bias']
     >>> sorted(["layers.1.weight", "layers.0.bias", "layers.0.weight"], key=place_in_model)
     ['layers.0.weight', 'layers.0.bias', 'layers.1.weight']
     """

@@ -35,8 +35,8 @@ def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
         sample=measured.sample,
         operations=measured.operations,
         formula_operations=operations(config),
-        traffic=[judged_traffic(config, counts, measured.updates_here) for counts in measured.traffic],
-        memory=[judged_memory(config, figures) for figures in measured.memory],
+        memory=[judged_memory(config, figures, measured.updates) for figures in measured.memory],
+        trace=measured.trace,
         trace=measured.trace,
         volume=volume(config),
         most_messages=most_messages(config),
@@ -72,10 +72,10 @@ def judged_traffic(config: Config, counts: TrafficCounts, updates: int) -> RankT
     )
 
 
-def judged_memory(config: Config, figures: MemoryFigures) -> RankMemory:
+def judged_memory(config: Config, figures: MemoryFigures, updates: int) -> RankMemory:
     """One rank's figures beside the formulas."""
     resting = resting_bytes(config)
-    bounds = peak_bounds(config, copies_messages=figures.copies_messages)
+    bounds = peak_bounds(config, copies_messages=figures.copies_messages, updated=updates > 0)
     return RankMemory(
         rank=figures.rank,
         resting_bytes={kind: sum(figures.owners[kind].values()) for kind in MODEL_STATES},
