@@ -17,7 +17,18 @@ from zerosim.collectives import ALGORITHMS
 from zerosim.proofs.subject import COLLECTIVES
 from zerosim.scenario.collective import CollectiveScenario, CollectiveWorld, Expect, Program, Values
 from zerosim.scenario.rules import Choice, Switch, Table, Tables, rules
-from zerosim.scenario.schema import STAGE_KEYS, Check, Checkpoint, Data, Model, Parallel, Scenario, Train, Variant, World
+from zerosim.scenario.schema import (
+    STAGE_KEYS,
+    Check,
+    Checkpoint,
+    Data,
+    Model,
+    Parallel,
+    Scenario,
+    Train,
+    Variant,
+    World,
+)
 
 Document = dict[str, Any]
 Random = random.Random
