@@ -185,6 +185,17 @@ def test_rows_that_had_not_begun_begin_and_others_go_on(tmp_path):
     assert (rest.failures, bits(rest)) == ([], bits(go(built, labelled())))
 
 
+def test_rows_that_came_another_way_are_not_held_to_each_other(tmp_path):
+    built = replace(training(), parallel=Parallel(stages=("zero1", "zero2", "zero3")), check=Check(reference=False))
+    for stage, ranks in (("zero1", 3), ("zero2", 2), ("zero3", 2)):
+        other = replace(built, world=World(ranks), parallel=Parallel(stages=(stage,)))
+        go(other, labelled(), save=tmp_path / "a", steps=2)
+    rest = go(built, labelled(), resume=tmp_path / "a")
+    assert rest.failures == []
+    assert [row.compared_with for row in rest.stages] == [None, None, "Stage II"]
+    assert rest.stages[0].weights_sha256 != rest.stages[1].weights_sha256
+
+
 def test_other_ranks_that_are_claimed_go_on_from_there_too(tmp_path):
     built = replace(training(), parallel=Parallel(stages=("zero2",), order="exact"))
     go(built, labelled(), save=tmp_path / "a", steps=3)
@@ -400,6 +411,14 @@ def test_a_torn_file_is_found(one, tmp_path, keep, name):
     assert "damaged" in refused(path.parent)
 
 
+def test_a_file_that_never_ends_is_not_waited_for(one, tmp_path):
+    folder = copied(one, tmp_path / "pipe")
+    (folder / "rank-2.safetensors").unlink()
+    os.mkfifo(folder / "rank-2.safetensors")
+    resigned(folder, lambda said: said["shards"][2].update(bytes=0))
+    assert "rank-2.safetensors is damaged: it is no regular file" in refused(folder)
+
+
 def test_a_file_that_is_missing_is_named(one, tmp_path):
     path = copied(one, tmp_path / "less") / "rank-2.safetensors"
     path.unlink()
@@ -426,7 +445,7 @@ def test_another_version_is_refused(one, tmp_path):
     assert "has schema 'zerosim.checkpoint/2', and this zerosim reads 'zerosim.checkpoint/1'" in refused(folder)
 
 
-LEAVES = [None, True, -1, 0, 1, 2, 3, 2**62, 2**70, 1.5, float("nan"), "", "weights", "../x", [], [[]], {}, {"a": 1}]
+LEAVES = [None, True, -1, 0, 1, 2, 3, 2**62, 2**70, 1.5, float("nan"), "", "weights", "../x", "a\0b", [], [[]], {}, {"a": 1}]
 
 
 def places(value, path=()):

@@ -106,13 +106,15 @@ class ShardReader:
     def _check_head(self) -> None:
         try:
             size = self.path.stat().st_size
+            if not self.path.is_file():
+                raise self._damaged("it is no regular file")
             if size != self.file.file_bytes:
                 raise self._damaged(f"it has {size:,} bytes, and the manifest says {self.file.file_bytes:,}")
             with open(self.path, "rb") as file:
                 length = file.read(8)
                 head = length + file.read(min(int.from_bytes(length, "little"), size))
-        except OSError as error:
-            raise self._damaged(f"{(error.strerror or str(error)).lower()}") from None
+        except (OSError, ValueError) as error:
+            raise self._damaged((getattr(error, "strerror", None) or str(error)).lower()) from None
         if hashlib.sha256(head).hexdigest() != self.file.header_sha256:
             raise self._damaged("its header is not what was written")
 

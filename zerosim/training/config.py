@@ -168,7 +168,7 @@ class Config:
 
     @property
     def arithmetic(self) -> tuple[object, ...]:
-        """What the reference must know of a row: rows that share it share a reference."""
+        """What the reference must know of a row, as far as rows of one scenario differ."""
         parallel = self.row.parallel
         return (
             self.row.layers, self.part_by_part, parallel.accumulate_dtype, parallel.reduce_dtype,
@@ -181,6 +181,11 @@ class Config:
         train = self.row.train
         shaped = train.steps if train.schedule != "constant" else 0
         return self.ranks, self.row.parallel.order, shaped, self.arithmetic
+
+    @property
+    def course(self) -> tuple[object, ...]:
+        """The same of all steps: rows that share it have the same bits, and one process will do for them."""
+        return tuple((leg.config.bits, leg.until) for leg in self.legs)
 
     def on(self, ranks: int) -> "Config":
         """The same training on another number of ranks."""

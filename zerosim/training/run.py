@@ -108,10 +108,9 @@ def measure(comm: Communicator, run: Run) -> Iterator[Measurement | None]:
     run = replace(run, idle_bytes=resident_bytes(), progress=run.progress if comm.rank == 0 else Silent())
     histories: dict[tuple[object, ...], list[Fingerprint]] = {}
     for config in run.experiment.rows:
-        alike = tuple((leg.config.bits, leg.until) for leg in config.legs)
-        if config.row.claims.reference and alike not in histories:
-            histories[alike] = train_alone(comm, run, config)
-        measured = train(comm, run, config, config.name, histories.get(alike))
+        if config.row.claims.reference and config.course not in histories:
+            histories[config.course] = train_alone(comm, run, config)
+        measured = train(comm, run, config, config.name, histories.get(config.course))
         elsewhere = {ranks: train_on(comm, run, config, ranks) for ranks in run.experiment.scenario.check.same_bits_on}
         found = {ranks: each for ranks, each in elsewhere.items() if each is not None}
         yield None if measured is None else replace(measured, on_other_ranks=found)

@@ -144,8 +144,8 @@ def compared_with_each_other(rows: Sequence[RowOutcome]) -> list[RowOutcome]:
     firsts: dict[tuple[object, ...], TrainedRow] = {}
     found = []
     for row in rows:
-        if row.trained is not None and firsts.setdefault(row.config.arithmetic, row.trained) is not row.trained:
-            first = firsts[row.config.arithmetic]
+        if row.trained is not None and firsts.setdefault(row.config.course, row.trained) is not row.trained:
+            first = firsts[row.config.course]
             equal = ending(row.trained) == ending(first)
             found.append(replace(row, trained=replace(row.trained, equal=equal, compared_with=first.name)))
         else:
