@@ -445,7 +445,8 @@ def test_another_version_is_refused(one, tmp_path):
     assert "has schema 'zerosim.checkpoint/2', and this zerosim reads 'zerosim.checkpoint/1'" in refused(folder)
 
 
-LEAVES = [None, True, -1, 0, 1, 2, 3, 2**62, 2**70, 1.5, float("nan"), "", "weights", "../x", "a\0b", [], [[]], {}, {"a": 1}]
+LEAVES = [
+    None, True, -1, 0, 1, 2, 3, 2**62, 2**70, 1.5, float("nan"), "", "weights", "../x", "a\0b", [], [[]], {}, {"a": 1}]
 
 
 def places(value, path=()):
