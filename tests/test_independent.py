@@ -283,7 +283,7 @@ FAULTS = {
     "rank adds as ring": ("rank", "ACROSS", "rank", independent.from_the_next),
     "tree adds as rank": ("tree", "WITHIN", "tree", independent.left_to_right),
     "exact in float64": ("exact, cancelling", "exact", None, lambda parts: np.sum(parts, 0, np.float64).astype("f4")),
-    "fp64, exact in one integer": ("fp64, exact, cancelling", "of_two_integers", None, lambda total, *_: total.astype(float)),
+    "fp64 in one integer": ("fp64, exact, cancelling", "of_two_integers", None, lambda total, *_: total.astype(float)),
     "exact adds as rank": ("exact", "exact", None, independent.left_to_right),
     "rounded before the bias": ("fp16", "linear", None, rounded_before_the_bias),
     "a step late": ("cosine", "rate_of", None, steps_for_updates),

@@ -75,7 +75,8 @@ LLAMA_NAMES = {
 def test_weights_have_the_names_that_others_know(keys, names, tied, units, tmp_path):
     settings = {
         "model": {
-            "kind": "transformer", "width": 6, "heads": 3, "vocabulary": 7, "sequence": 5, "tied_embeddings": tied, **keys,
+            "kind": "transformer", "width": 6, "heads": 3, "vocabulary": 7, "sequence": 5, **keys,
+            "tied_embeddings": tied,
         },
         "world": {"ranks": 1}, "data": {"source": "sort"}, "train": {"steps": 0},
         "parallel": {"stages": ["zero3"], "units": units},

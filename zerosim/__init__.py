@@ -25,6 +25,7 @@ from zerosim.collectives import (
 )
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, ScenarioError, ZerosimError
+from zerosim.notebook import run, show
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi import MpiCommunicator, connect
 
@@ -42,6 +43,8 @@ __all__ = [
     "gather",
     "all_to_all",
     "barrier",
+    "run",
+    "show",
     "ZerosimError",
     "CollectiveError",
     "Deadlock",
