@@ -15,8 +15,8 @@ def go(built, dataset, *, save=None, resume=None, every=1, keep=2, steps=None):
     said = Checkpoint(str(save), every, keep) if save is not None else Checkpoint()
     built = replace(built, checkpoint=said, train=train)
     experiment, keeping = keeper(prepare(built, dataset), None if resume is None else str(resume))
-    if keeping is not None and keeping.saving is not None:
-        keeping.saving.prepare()
+    if keeping is not None:
+        keeping.begin()
     return run_locally(experiment, Silent(), keeping=keeping)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import zerosim as zs
 from tests.kills import kill_and_resume
 from tests.mpi.launch import mpirun
 from zerosim.cli import main
@@ -103,6 +104,11 @@ def test_collectives_have_nothing_to_save(small, capsys):
     for flags in (["--checkpoint", "a"], ["--resume", "a"]):
         assert zerosim("run", "collective.toml", *flags) == 2
         assert "has no weights; leave out --" in capsys.readouterr().err
+
+
+def test_a_notebook_saves_where_the_scenario_says(small):
+    zs.run("small.toml", set={"checkpoint.folder": "kept"})
+    assert sorted(os.listdir("kept/zero3")) == ["step-00000003", "step-00000004"]
 
 
 # zerosim checkpoint

@@ -46,7 +46,8 @@ MAY_IMPORT = {
                          "verdict"},
     "commands": GROUND | {"bench", "checkpoint", "collectives", "data", "grading", "models", "optim", "plan", "proofs",
                           "report", "scenario", "training", "verdict", "worlds"},
-    "notebook": GROUND | {"commands", "data", "proofs", "report", "scenario", "training", "verdict", "worlds"},
+    "notebook": GROUND | {"checkpoint", "commands", "data", "proofs", "report", "scenario", "training", "verdict",
+                          "worlds"},
     "cli": GROUND | {"commands", "worlds"},
     "__main__": {"cli"},
 }

@@ -25,6 +25,11 @@ class Keeper:
     saving: Saving | None
     restoring: Restoring
 
+    def begin(self) -> None:
+        """Make folders to save in, if anything will be; for one process of all, before the others save there."""
+        if self.saving is not None:
+            self.saving.prepare()
+
     def restore(self, config: Config, replica: Replica) -> list[Array]:
         return self.restoring.restore(config, replica)
 

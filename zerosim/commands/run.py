@@ -203,8 +203,8 @@ def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
 
     def run(world: World) -> Outcome | None:
         with ended(shown):
-            if keeping is not None and keeping.saving is not None and launched_rank() <= 0:
-                keeping.saving.prepare()
+            if keeping is not None and launched_rank() <= 0:
+                keeping.begin()
             return run_on(world, experiment, shown, keep_weights=keep_weights, traced=traced, keeping=keeping)
 
     return Job(
