@@ -393,7 +393,7 @@ def test_messages_claimed_are_counted_without_rounding(monkeypatch):
     assert honest.passed
     plant(monkeypatch, "zero1", sends(0, times=3))
     outcome = outcome_of(stages=("zero1",), steps=4, messages=(12,))
-    assert outcome.stages[0].messages_in_a_step(4) == 12 + Fraction(3, 4)
+    assert outcome.stages[0].messages_in_a_step == 12 + Fraction(3, 4)
     assert ("Stage I", "sends 12.75 messages a step, not 12") in outcome.failures
 
 

@@ -36,6 +36,7 @@ sequence = 7
 tied_embeddings = true
 dropout = 0.5
 frozen = [1]
+weights = "first.safetensors"
 [train]
 steps = 5
 micro_batch = 8
@@ -82,6 +83,10 @@ activations = [7, 8]
 fragmentation = true
 beyond_peak = [7, 0]
 beyond_peak_laid_out = [0, 8]
+[checkpoint]
+folder = "kept"
+every = 5
+keep = 3
 [[variant]]
 name = "first"
 stage = "zero2"
@@ -164,7 +169,7 @@ def test_the_defaults_of_the_design():
         "model": {
             "kind": "mlp", "hidden": [64, 64], "activation": "relu", "architecture": "gpt2", "layers": 2, "width": 64,
             "heads": 4, "key_value_heads": 0, "inner": 0, "vocabulary": 0, "sequence": 0, "tied_embeddings": False,
-            "dropout": 0.0, "frozen": [],
+            "dropout": 0.0, "frozen": [], "weights": "",
         },
         "train": {
             "steps": 20, "micro_batch": 16, "micro_batches": 4, "optimizer": "adam",
@@ -185,13 +190,14 @@ def test_the_defaults_of_the_design():
             "same_weights": None, "volumes": [], "messages": [], "largest_messages": [], "activations": [],
             "fragmentation": False, "beyond_peak": [], "beyond_peak_laid_out": [],
         },
+        "checkpoint": {"folder": "", "every": 1, "keep": 2},
     }
 
 
 def test_a_pickled_scenario_is_the_same_and_can_still_blame(loaded):
     scenario = pickle.loads(pickle.dumps(loaded(COMPLETE)))
     assert scenario == loaded(COMPLETE)
-    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:25:9: no"
+    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:26:9: no"
 
 
 @pytest.mark.parametrize(("optimizer", "weight_decay"), [

@@ -39,3 +39,9 @@ class UsageError(ZerosimError):
     """The command line names something that is not there or cannot be what it is said to be."""
 
     exit_code = 2
+
+
+class CheckpointError(ZerosimError):
+    """A checkpoint is not there, not whole, or not of this training."""
+
+    exit_code = 2

@@ -6,7 +6,7 @@ no world, and its loops are meant to be believed by reading them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -83,20 +83,15 @@ class Reference:
     def trained(self) -> list[Unit]:
         return [unit for unit in self.model.units if not unit.frozen]
 
-    def train(self, batches: Iterator[MicroBatches]) -> Iterator[Snapshot]:
-        """The snapshot before the first step, then one after each; the arrays in it are the live ones."""
-        initial = {unit: self.initial(unit) for unit in self.model.units}
-        weights = {unit: values.astype(self.rule.precision.weights) for unit, values in initial.items()}
-        optimizer = {
-            unit: {
-                slot: initial[unit].copy() if slot == MASTER else np.zeros(unit.count, self.rule.precision.state)
-                for slot in self.rule.slots
-            }
-            for unit in self.trained
-        }
-        scaling, count = self.scaling(), 0
-        yield Snapshot(0, np.zeros(1, self.rule.precision.state), weights, optimizer, {}, 0, scaling)
-        for step, micro_batches in enumerate(batches, start=1):
+    def train(self, batches: Iterator[MicroBatches], after: Snapshot | None = None) -> Iterator[Snapshot]:
+        """The snapshot before the first step, then one after each; the arrays in it are the live ones.
+
+        With `after` it goes on where another order of addition, or other units of the same layers, led.
+        """
+        start = self.begun() if after is None else self.taken_over(after)
+        yield start
+        weights, optimizer, scaling, count = start.weights, start.optimizer, start.scaling, start.updates
+        for step, micro_batches in enumerate(batches, start=start.step + 1):
             loss, gradients = self.gradients(weights, micro_batches, step, scaling.loss_scale)
             factor = scaling.factor(self.square_sums(gradients))
             if factor is not None:
@@ -107,6 +102,28 @@ class Reference:
                         step=step, count=count, factor=factor,
                     )
             yield Snapshot(step, with_one_nan(loss), weights, optimizer, gradients, count, scaling)
+
+    def begun(self) -> Snapshot:
+        """Before the first step: initial weights, master copies of them, and zeros."""
+        initial = {unit: self.initial(unit) for unit in self.model.units}
+        weights = {unit: values.astype(self.rule.precision.weights) for unit, values in initial.items()}
+        optimizer = {
+            unit: {
+                slot: initial[unit].copy() if slot == MASTER else np.zeros(unit.count, self.rule.precision.state)
+                for slot in self.rule.slots
+            }
+            for unit in self.trained
+        }
+        return Snapshot(0, np.zeros(1, self.rule.precision.state), weights, optimizer, {}, 0, self.scaling())
+
+    def taken_over(self, after: Snapshot) -> Snapshot:
+        """The same state, in the units of this model; gradients are those of a step that is over."""
+        slots = {
+            slot: regrouped(self.trained, {unit: state[slot] for unit, state in after.optimizer.items()})
+            for slot in self.rule.slots
+        }
+        optimizer = {unit: {slot: slots[slot][unit] for slot in self.rule.slots} for unit in self.trained}
+        return replace(after, weights=regrouped(self.model.units, after.weights), optimizer=optimizer, gradients={})
 
     def update(
         self, unit: Unit, weights: Array, gradient: Array, state: Mapping[str, Array],
@@ -164,6 +181,12 @@ class Reference:
         for unit in self.trained:
             for start, stop in bounds(unit.count, self.ranks):
                 yield square_sum(gradients[unit].used[start:stop])
+
+
+def regrouped(units: Sequence[Unit], flats: Mapping[Unit, Array]) -> dict[Unit, Array]:
+    """Flat arrays of `units`, layer by layer those of other units with the same layers."""
+    layers = {number: flat[slice(*unit.bounds(number))] for unit, flat in flats.items() for number in unit.numbers}
+    return {unit: np.concatenate([layers[number] for number in unit.numbers]) for unit in units}
 
 
 def added(sums: Sequence[Array], dtype: npt.DTypeLike) -> Array:

@@ -17,7 +17,18 @@ from zerosim.collectives import ALGORITHMS
 from zerosim.proofs.subject import COLLECTIVES
 from zerosim.scenario.collective import CollectiveScenario, CollectiveWorld, Expect, Program, Values
 from zerosim.scenario.rules import Choice, Switch, Table, Tables, rules
-from zerosim.scenario.schema import STAGE_KEYS, Check, Data, Model, Parallel, Scenario, Train, Variant, World
+from zerosim.scenario.schema import (
+    STAGE_KEYS,
+    Check,
+    Checkpoint,
+    Data,
+    Model,
+    Parallel,
+    Scenario,
+    Train,
+    Variant,
+    World,
+)
 
 Document = dict[str, Any]
 Random = random.Random
@@ -132,6 +143,7 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Model, "sequence"): one_of(1, 2, 3, 4, 5, 7, 8, 15),
     (Model, "dropout"): one_of(0, 0.0, 0.1, 0.5, 0.99, 1e-9),
     (Model, "frozen"): unsaid,
+    (Model, "weights"): one_of(""),
     (Train, "steps"): one_of(0, 1, 1, 2, 2, 3, 4, 5, 7),
     (Train, "micro_batch"): one_of(1, 1, 2, 3, 4, 16),
     (Train, "micro_batches"): unsaid,
@@ -164,6 +176,9 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Check, "activations"): unsaid,
     (Check, "beyond_peak"): unsaid,
     (Check, "beyond_peak_laid_out"): unsaid,
+    (Checkpoint, "folder"): one_of(""),
+    (Checkpoint, "every"): one_of(1, 2, 10**9),
+    (Checkpoint, "keep"): one_of(1, 3),
     (CollectiveScenario, "title"): one_of(*WORDS),
     (CollectiveScenario, "caption"): one_of(*WORDS),
     (CollectiveWorld, "ranks"): unsaid,
@@ -247,6 +262,7 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
         arrays = data(chance) if chance.random() < 0.7 else {}
         document["data"] = {"source": "data.npz"} if arrays else {}
     document |= {"model": model, "train": train, "parallel": parallel, "variant": variants}
+    document["checkpoint"] = keys(Checkpoint, chance)
     document["check"] = keys(Check, chance)
     draw_other_ranks(document, chance)
     said = {key: value for key, value in document.items() if value not in ({}, [])}

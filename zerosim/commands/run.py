@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from safetensors.numpy import save
 
 from zerosim.allocation import Array
+from zerosim.checkpoint.keeping import keeper
 from zerosim.comm import Communicator
-from zerosim.commands.arguments import steps_in_order
+from zerosim.commands.arguments import steps_in_order, whole_number
 from zerosim.commands.output import (
     check_writable,
     complain,
@@ -31,6 +31,7 @@ from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError, ZerosimError
 from zerosim.report.collectives import collectives_document, described_values, show_collectives
 from zerosim.report.document import document
+from zerosim.report.figures import plural
 from zerosim.report.page.page import page
 from zerosim.report.page.run import runs_of
 from zerosim.report.page.vega import converter
@@ -38,12 +39,12 @@ from zerosim.report.progress import Live, Plain
 from zerosim.report.table import show_heading, show_outcome
 from zerosim.report.trace_events import trace_events
 from zerosim.scenario import CollectiveScenario, Scenario, load, resolved
-from zerosim.training.experiment import prepare
+from zerosim.training.experiment import Experiment, prepare
 from zerosim.training.run import Progress, Silent
 from zerosim.verdict.collectives import programs_of, run_collectives_on
 from zerosim.verdict.outcome import Outcome
 from zerosim.verdict.run import run_on
-from zerosim.worlds.launcher import launched
+from zerosim.worlds.launcher import launched, launched_rank
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.mpi import MpiCommunicator, MpiWorld, connect
 from zerosim.worlds.objects import broadcast_object, gather_objects
@@ -56,6 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", metavar="A.B=VALUE", action="append", default=[], dest="overrides",
         help="replace a key of the scenario; may be given several times")
+    parser.add_argument("--checkpoint", metavar="DIR", help="save the training state in this folder as rows train")
+    parser.add_argument(
+        "--every", metavar="STEPS", type=whole_number(1, 10**9), help="how many steps lie between two checkpoints; 1")
+    parser.add_argument("--resume", metavar="DIR", help="go on from the last checkpoint in this folder")
     parser.add_argument("--json", metavar="FILE", help="write the whole outcome; - is standard output")
     parser.add_argument("--weights", metavar="FILE", help="write the full final weights as safetensors")
     parser.add_argument(
@@ -165,23 +170,48 @@ def prepared(arguments: argparse.Namespace) -> Job:
     scenario = load(arguments.scenario, arguments.overrides)
     if isinstance(scenario, CollectiveScenario):
         return collective_job(scenario, arguments)
+    saving = list(checkpoint_overrides(arguments))
+    if saving:
+        scenario = load(arguments.scenario, [*arguments.overrides, *saving])
+    assert isinstance(scenario, Scenario)
     return training_job(scenario, arguments)
 
 
+def checkpoint_overrides(arguments: argparse.Namespace) -> Iterator[str]:
+    """The keys that flags stand for."""
+    if arguments.checkpoint is not None:
+        yield f"checkpoint.folder={json.dumps(arguments.checkpoint)}"
+    if arguments.every is not None:
+        yield f"checkpoint.every={arguments.every}"
+
+
+def gone_on(experiment: Experiment) -> list[str]:
+    """From which checkpoint each row goes on, if it does, in words."""
+    return [
+        f"{row.name} goes on after step {row.done} of {row.steps}, from {row.resumed.folder}, "
+        f"saved by {row.resumed.last.stage.title} on {plural(row.resumed.last.ranks, 'rank')}"
+        for row in experiment.rows if row.resumed is not None
+    ]
+
+
 def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
-    experiment = prepare(scenario, load_dataset(scenario))
+    if arguments.every is not None and not scenario.checkpoint.folder:
+        raise UsageError("--every says how often to save, and nothing says where; add --checkpoint DIR")
+    experiment, keeping = keeper(prepare(scenario, load_dataset(scenario)), arguments.resume)
     whole = experiment.rows[0].model
     shown, keep_weights, traced = progress(arguments), bool(arguments.weights), traced_steps(arguments, scenario)
 
     def run(world: World) -> Outcome | None:
         with ended(shown):
-            return run_on(world, experiment, shown, keep_weights=keep_weights, traced=traced)
+            if keeping is not None and launched_rank() <= 0:
+                keeping.begin()
+            return run_on(world, experiment, shown, keep_weights=keep_weights, traced=traced, keeping=keeping)
 
     return Job(
         scenario,
-        inputs_digest(scenario, *experiment.dataset.arrays),
+        inputs_digest(scenario, experiment.data_sha256, *gone_on(experiment)),
         run,
-        f"{whole.words}, {whole.count:,} parameters, {scenario.train.optimizer}",
+        "\n".join([f"{whole.words}, {whole.count:,} parameters, {scenario.train.optimizer}", *gone_on(experiment)]),
         partial(
             show_outcome, verbose=arguments.verbose, timed=launched() is not None, timeline=arguments.timeline),
         partial(document, command=command_line(arguments, scenario)),
@@ -192,7 +222,8 @@ def command_line(arguments: argparse.Namespace, scenario: Scenario) -> str:
     """What runs this scenario once more, without the files that it writes."""
     launcher = [] if launched() is None else ["mpirun", "-n", str(scenario.world.ranks)]
     overrides = [word for each in arguments.overrides for word in ("--set", each)]
-    return shlex.join([*launcher, "zerosim", "run", arguments.scenario, *overrides])
+    resume = [] if arguments.resume is None else ["--resume", arguments.resume]
+    return shlex.join([*launcher, "zerosim", "run", arguments.scenario, *overrides, *resume])
 
 
 def traced_steps(arguments: argparse.Namespace, scenario: Scenario) -> range:
@@ -216,8 +247,9 @@ def ended(shown: Progress) -> Iterator[None]:
 
 
 def collective_job(scenario: CollectiveScenario, arguments: argparse.Namespace) -> Job:
-    if arguments.weights:
-        raise UsageError("a scenario of collectives has no weights; leave out --weights")
+    for flag in ("weights", "checkpoint", "every", "resume"):
+        if getattr(arguments, flag):
+            raise UsageError(f"a scenario of collectives has no weights; leave out --{flag}")
     if arguments.trace or arguments.trace_steps or arguments.timeline:
         raise UsageError(
             "a scenario of collectives has no steps to trace; leave out --trace, --trace-steps and --timeline")
@@ -234,13 +266,9 @@ def collective_job(scenario: CollectiveScenario, arguments: argparse.Namespace) 
     )
 
 
-def inputs_digest(scenario: Scenario | CollectiveScenario, *arrays: Array) -> str:
-    """SHA-256 of every key's value, and of the arrays with their dtypes and shapes."""
-    found = hashlib.sha256(json.dumps(resolved(scenario)).encode())
-    for array in arrays:
-        found.update(f"{array.dtype}{array.shape}".encode())
-        found.update(np.ascontiguousarray(array).view(np.uint8).data)
-    return found.hexdigest()
+def inputs_digest(scenario: Scenario | CollectiveScenario, *others: str) -> str:
+    """SHA-256 of every key's value, and of what else was read."""
+    return hashlib.sha256(json.dumps([resolved(scenario), *others]).encode()).hexdigest()
 
 
 def have_read_the_same(comm: Communicator, job: Job) -> bool:

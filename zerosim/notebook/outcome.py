@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from zerosim.checkpoint.keeping import keeper
 from zerosim.commands.run import local_world, refuse_limit
 from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError
@@ -155,7 +156,10 @@ def run_here(path: str | os.PathLike[str], changes: Mapping[str, Any]) -> ShownO
         assert found is not None
         return ShownCollectives(found, collectives_document(found, place))
     last = scenario.train.steps
-    outcome = run_on(world, prepare(scenario, load_dataset(scenario)), Silent(), traced=range(max(last, 1), last + 1))
+    experiment, keeping = keeper(prepare(scenario, load_dataset(scenario)), None)
+    if keeping is not None:
+        keeping.begin()
+    outcome = run_on(world, experiment, Silent(), traced=range(max(last, 1), last + 1), keeping=keeping)
     assert outcome is not None
     return ShownOutcome(outcome, Run(document(outcome, place)))
 

@@ -68,9 +68,10 @@ def run_passes(config: Config, allocate: Allocator, count: int) -> Tape:
 
 
 def operations(config: Config) -> dict[str, int]:
-    """Floating-point operations of matrix products on a rank in all steps: forward, backward and recomputation."""
+    """Floating-point operations of matrix products on a rank in a run's steps: forward, backward and recomputation."""
     in_a_pass = run_passes(config, extent, 1).operations
-    return {what: in_a_pass[what] * config.passes * config.steps for what in ("forward", "backward", "recomputation")}
+    passes = config.passes * config.steps_here
+    return {what: in_a_pass[what] * passes for what in ("forward", "backward", "recomputation")}
 
 
 def batch(config: Config) -> tuple[Any, Any]:

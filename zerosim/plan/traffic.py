@@ -8,7 +8,7 @@ multiples of P: 2 for DDP and Stages I and II, 3 for Stage III.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -46,9 +46,9 @@ class Due:
 
 
 def due(config: Config, rank: int, updates: int) -> dict[str, Due]:
-    """Of each collective that `rank` calls, in all steps, of which `updates` were not skipped."""
+    """Of each collective that `rank` calls, in a run's steps, of which `updates` were not skipped."""
     stage, publish = config.stage, config.row.parallel.publish
-    steps, weights = config.steps, config.precision.weights.itemsize
+    steps, weights = config.steps_here, config.precision.weights.itemsize
     passes = steps * config.passes
     trained = [unit for unit in config.model.units if not unit.frozen]
 
@@ -133,6 +133,7 @@ def gathered_once(config: Config) -> Iterator[Unit]:
 
 def volume(config: Config) -> float:
     """The mean over ranks of what they send in a step, in units of P (N − 1)/N, P being the bytes of all weights."""
+    config = replace(config, resumed=None)
     ranks, steps = config.ranks, config.steps
     if ranks == 1 or steps == 0:
         return 0.0
@@ -143,6 +144,7 @@ def volume(config: Config) -> float:
 
 def most_messages(config: Config) -> int:
     """What the rank that sends the most sends in a step that is not skipped."""
+    config = replace(config, resumed=None)
     steps, ranks = config.steps, config.ranks
     if steps == 0:
         return 0

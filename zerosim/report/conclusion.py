@@ -44,7 +44,8 @@ def compared(outcome: Outcome) -> str:
     """With what every bit was compared."""
     partners = {stage.compared_with for stage in outcome.stages}
     if partners == {"one process"}:
-        return "every bit equal to one process"
+        resumed = any(stage.config.done for stage in outcome.stages)
+        return f"every bit equal to one process{' that trained from the start' * resumed}"
     first = outcome.stages[0].name if outcome.stages else None
     if [stage.compared_with for stage in outcome.stages[1:]] == [first] * (len(outcome.stages) - 1) != []:
         return f"every bit equal to {first}"

@@ -16,6 +16,7 @@ from zerosim.report.figures import (
     sent_per_step,
     short,
     spread,
+    steps_of,
 )
 from zerosim.report.grid import Column, show_grid, show_words
 from zerosim.verdict.outcome import Outcome, RankMemory, TrainedRow
@@ -60,20 +61,18 @@ def show_heading(console: Console, words: str) -> None:
 
 def show_sent(console: Console, outcome: Outcome, *, timed: bool) -> None:
     """Bytes and messages, the formula, and each collective's share; where ranks differ, the least and the most."""
-    stages, steps = outcome.stages, outcome.scenario.train.steps
+    stages = outcome.stages
     unit = memory_unit(outcome)
-    sent = [spread(in_unit(count, unit) for count in sent_per_step(stage, steps)) for stage in stages]
+    sent = [spread(in_unit(count, unit) for count in sent_per_step(stage)) for stage in stages]
     columns = [
         Column(f"all of it\n{unit.name}", sent),
         Column("by formula\nP (N−1)/N", [f"{stage.volume:.4g}" for stage in stages]),
-        Column("messages", [messages_per_step(stage, steps) for stage in stages]),
+        Column("messages", [messages_per_step(stage) for stage in stages]),
     ]
     if timed:
-        columns.append(Column("ms", [short(1e3 * stage.seconds / steps) for stage in stages]))
+        columns.append(Column("ms", [short(1e3 * stage.seconds / steps_of(stage)) for stage in stages]))
     for name in sorted({name for stage in stages for rank in stage.traffic for name in rank.by_collective}):
-        shares = [sorted(rank.by_collective.get(name, {}).get("sent_bytes", 0) // steps for rank in stage.traffic)
-                  for stage in stages]
-        cells = [spread(in_unit(count, unit) for count in share) for share in shares]
+        cells = [spread(in_unit(count, unit) for count in sent_per_step(stage, name)) for stage in stages]
         columns.append(Column(f"{name}\n{unit.name}", cells))
     show_grid(console, [stage.name for stage in stages], columns)
 

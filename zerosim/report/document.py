@@ -74,7 +74,8 @@ def stage_document(stage: TrainedRow) -> dict[str, Any]:
         "memory": [memory_document(rank) for rank in stage.memory],
         "fragmentation": None if stage.fragmentation is None else fragmentation_document(stage.fragmentation),
         "updates": stage.updates,
-        "seconds": {"train": stage.seconds},
+        "seconds": {"train": stage.seconds, "save": stage.seconds_saving},
+        "resumed": resumed(stage),
         "trace": stage.trace and trace_document(stage.trace),
     }
 
@@ -109,6 +110,14 @@ def fragmentation_document(found: Fragmentation) -> dict[str, Any]:
             for number, (taking, stays) in enumerate(zip(found.takings, found.long_lived, strict=True))
         ],
     }
+
+
+def resumed(stage: TrainedRow) -> dict[str, Any] | None:
+    """From which checkpoint the row went on."""
+    found = stage.config.resumed
+    if found is None:
+        return None
+    return {"folder": found.folder, "step": found.step, "stage": found.last.row.stage, "ranks": found.last.ranks}
 
 
 def memory_document(memory: RankMemory) -> dict[str, Any]:

@@ -73,14 +73,23 @@ def spread(figures: Iterable[str]) -> str:
     return first if first == last else f"{first}–{last}"
 
 
-def sent_per_step(stage: TrainedRow, steps: int) -> list[int]:
-    """The bytes that each rank sends in a step, ascending."""
-    return sorted(rank.sent_bytes // max(steps, 1) for rank in stage.traffic)
+def sent_per_step(stage: TrainedRow, collective: str | None = None) -> list[int]:
+    """The bytes that each rank sends in a step, ascending: by all collectives, or by one."""
+    sent = [
+        rank.sent_bytes if collective is None else rank.by_collective.get(collective, {}).get("sent_bytes", 0)
+        for rank in stage.traffic
+    ]
+    return sorted(each // steps_of(stage) for each in sent)
 
 
-def messages_per_step(stage: TrainedRow, steps: int) -> str:
+def messages_per_step(stage: TrainedRow) -> str:
     """How many messages a rank sends in a step; where ranks differ, the fewest and the most."""
-    return spread(str(messages) for messages in sorted(rank.messages // max(steps, 1) for rank in stage.traffic))
+    return spread(str(messages) for messages in sorted(rank.messages // steps_of(stage) for rank in stage.traffic))
+
+
+def steps_of(stage: TrainedRow) -> int:
+    """Over how many steps the figures of a run are spread."""
+    return max(stage.config.steps_here, 1)
 
 
 def three_digits(value: float) -> str:
@@ -132,13 +141,13 @@ def sent_in_units(outcome: Outcome, stage: TrainedRow) -> float:
     """What a rank sends in a step, the mean over ranks: by formula if that holds, else as counted."""
     if all(rank.holds for rank in stage.traffic):
         return stage.volume
-    return mean_sent(outcome, stage) / max(gathering_bytes(outcome), 1)
+    return mean_sent(stage) / max(gathering_bytes(outcome), 1)
 
 
-def mean_sent(outcome: Outcome, stage: TrainedRow) -> int:
+def mean_sent(stage: TrainedRow) -> int:
     """Bytes that a rank sends in a step, as counted: the mean over ranks and steps."""
     messages = sum(rank.sent_bytes for rank in stage.traffic)
-    return messages // (len(stage.traffic) * max(outcome.scenario.train.steps, 1))
+    return messages // (len(stage.traffic) * steps_of(stage))
 
 
 def memory_unit(outcome: Outcome) -> ByteUnit:

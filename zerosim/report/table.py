@@ -116,7 +116,7 @@ def kept(outcome: Outcome, room: int) -> Column:
     """By the rank with the highest peak: the sum, and a bar of its kinds."""
     unit, held = memory_unit(outcome), [fullest(stage).resting_bytes for stage in outcome.stages]
     sums = [sum(found.values()) for found in held]
-    wrong = [not all(rank.rests for rank in stage.memory) for stage in outcome.stages]
+    wrong = [stage.config.steps_here > 0 and not all(rank.rests for rank in stage.memory) for stage in outcome.stages]
     bars = [stacked([found[kind.name] for kind in KINDS], max(sums), room) for found in held]
     cells = drawn(marked(in_one_unit(sums, unit), wrong), bars, room)
     return Column(f"each rank\nkeeps, {unit.name}", among(outcome, cells), to_the_left=room > 0)
@@ -124,7 +124,7 @@ def kept(outcome: Outcome, room: int) -> Column:
 
 def sent(outcome: Outcome, room: int) -> Column:
     """By a rank in a step, the mean over ranks."""
-    unit, counts = memory_unit(outcome), [mean_sent(outcome, stage) for stage in outcome.stages]
+    unit, counts = memory_unit(outcome), [mean_sent(stage) for stage in outcome.stages]
     wrong = [not all(rank.holds for rank in stage.traffic) for stage in outcome.stages]
     bars = [bar(count, max(counts), room) for count in counts]
     cells = drawn(marked(in_one_unit(counts, unit), wrong), bars, room)

@@ -85,6 +85,8 @@ class Model:
     dropout: float = number(0.0, at_least=0, below=1)
     frozen: tuple[int, ...] = integers((), at_least=0)
     """Numbers of layers whose weights stay as they are."""
+    weights: str = text("")
+    """The safetensors file that the first weights are in; without one they are drawn."""
 
     @property
     def layer_count(self) -> int:
@@ -229,6 +231,17 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Checkpoint:
+    """Where training states are saved while rows train; nowhere without a folder."""
+
+    folder: str = text("")
+    every: int = integer(1, at_least=1)
+    """How many steps lie between two; the last step is always saved."""
+    keep: int = integer(2, at_least=1)
+    """How many of each row stay."""
+
+
+@dataclass(frozen=True)
 class Scenario:
     """A whole scenario; `origin` says where its keys were written and is no part of what it says.
 
@@ -248,6 +261,7 @@ class Scenario:
     parallel: Parallel = section(Parallel)
     variant: tuple[Variant, ...] = sections(Variant)
     check: Check = section(Check)
+    checkpoint: Checkpoint = section(Checkpoint)
     origin: Origin = field(default=Origin(), repr=False, compare=False)
 
     def __post_init__(self) -> None:

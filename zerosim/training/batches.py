@@ -29,15 +29,15 @@ class Batches:
         found = map(self.dataset.batch, chosen[block])
         return [(typed(x, self.config.precision.weights), y) for x, y in found]
 
-    def all_ranks(self) -> Iterator[MicroBatches]:
-        """All micro-batches of every step."""
-        for step in range(1, self.config.steps + 1):
+    def all_ranks(self, after: int = 0, until: int | None = None) -> Iterator[MicroBatches]:
+        """All micro-batches of every step behind step `after`, up to step `until`, else to the last."""
+        for step in range(after + 1, (self.config.steps if until is None else until) + 1):
             yield self.micro_batches(step)
 
     def of_rank(self, rank: int) -> Iterator[Batch]:
-        """The contiguous block of micro-batches of `rank` in every step."""
+        """The contiguous block of micro-batches of `rank` in every step of this run."""
         block = slice(rank * self.config.block, (rank + 1) * self.config.block)
-        for step in range(1, self.config.steps + 1):
+        for step in range(self.config.done + 1, self.config.steps + 1):
             mine = self.micro_batches(step, block)
             yield Batch(step, [x for x, _ in mine], [y for _, y in mine], self.config.samples, block.start)
 

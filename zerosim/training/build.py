@@ -26,12 +26,20 @@ from zerosim.training.offload import shelf
 
 
 def initial_weights(config: Config) -> Initial:
-    """Of a unit before the first step: float32, the same on every rank, drawn from the seed."""
+    """Of a unit before the first step, the same on every rank: drawn from the seed, float32, or read from a file."""
+    file = config.initial
 
     def drawn(unit: Unit) -> Array:
         return unit.initial(config.row.train.seed)
 
-    return drawn
+    def read(unit: Unit) -> Array:
+        assert file is not None
+        flat = np.empty(unit.count, config.precision.state)
+        for name, view in unit.views(flat).items():
+            view[...] = file.read(name)
+        return flat
+
+    return drawn if file is None else read
 
 
 def replica(

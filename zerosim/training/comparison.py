@@ -77,6 +77,11 @@ def fingerprint(units: Sequence[Unit], snapshot: Snapshot, ranks: int, *, last: 
     return Fingerprint(snapshot.step, snapshot.loss.tobytes(), chunks, counted, sha256)
 
 
+def of_an_earlier_leg(snapshot: Snapshot) -> Fingerprint:
+    """The loss, which is all that a resumed run still has of that step."""
+    return Fingerprint(snapshot.step, snapshot.loss.tobytes(), (), {}, None)
+
+
 def whole_sha256(
     units: Sequence[Unit], weights: Mapping[Unit, Array], optimizer: Mapping[Unit, Mapping[str, Array]]
 ) -> tuple[str, str]:
@@ -147,21 +152,31 @@ class Checker:
     """What first was not there, or counted otherwise, in words."""
 
     def check(self, step: int, loss: Array | None) -> None:
-        """Compare what this rank holds after `step`; remember the first chunk that differs."""
+        """Compare what this rank holds after `step`; remember the first chunk that differs.
+
+        Before the first step of a run there is no loss, and no gradient.
+        """
         if self.misfit is None:
-            self.misfit = next(self._misfits(step), None)
+            self.misfit = next(self._misfits(step, rests=loss is None), None)
         if self.evidence is None:
             self.evidence = next(self._differences(step, loss), None)
 
-    def _misfits(self, step: int) -> Iterator[str]:
+    def check_earlier(self, losses: Sequence[Array]) -> None:
+        """Compare the losses of the steps that were done before this run."""
+        for step, loss in enumerate(losses, start=1):
+            if self.evidence is None and loss.tobytes() != self.history[step].loss:
+                self.evidence = Evidence(step, None, 0, self.replica.comm.rank, "loss", loss.copy())
+
+    def _misfits(self, step: int, *, rests: bool) -> Iterator[str]:
         expected, state, rank = self.history[step], self.replica.state, self.replica.comm.rank
         for name, found in counts(state.updates, state.scaling).items():
-            due = expected.counts[name]
-            if found != due:
-                yield f"after step {step} rank {rank} has {name} {found:g}, one process has {due:g}"
+            if found != expected.counts[name]:
+                yield (f"after step {step} rank {rank} has {name} {found:g}, "
+                       f"one process has {expected.counts[name]:g}")
         for unit, chunks in zip(self.replica.units, expected.chunks, strict=True):
             held = kept_of(state, unit, rank)
-            for what in sorted(held ^ set(chunks)):
+            due = set(chunks) - ({GRADIENT, ACCUMULATED} if rests else set())
+            for what in sorted(held ^ due):
                 yield f"after step {step} rank {rank} keeps {'a' if what in held else 'no'} {what} of {unit.name}"
 
     def _differences(self, step: int, loss: Array | None) -> Iterator[Evidence]:

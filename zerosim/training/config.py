@@ -1,10 +1,12 @@
 """What a row trains and how, in the terms that stages, reference and formulas share: a model and no data."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from zerosim.data.weights import WeightsFile
 from zerosim.models import build
 from zerosim.models.units import Model, Task, Unit
 from zerosim.numerics.orders import ORDERS, Order
@@ -24,6 +26,10 @@ class Config:
 
     row: Row
     model: Model
+    resumed: "Resumed | None" = None
+    """Where this run goes on from; None if it begins."""
+    initial: WeightsFile | None = None
+    """What the first weights are in; None if they are drawn."""
 
     @property
     def name(self) -> str:
@@ -41,6 +47,22 @@ class Config:
     @property
     def steps(self) -> int:
         return self.row.train.steps
+
+    @property
+    def done(self) -> int:
+        """Steps before this run, which goes on after them."""
+        return self.resumed.step if self.resumed else 0
+
+    @property
+    def steps_here(self) -> int:
+        """Steps of this run."""
+        return self.steps - self.done
+
+    @property
+    def legs(self) -> "tuple[Leg, ...]":
+        """How all steps are trained, one leg after the other, neighbours alike as one."""
+        before = self.resumed.legs if self.resumed else ()
+        return joined((*before, Leg(self, self.steps)))
 
     @property
     def samples(self) -> int:
@@ -146,12 +168,24 @@ class Config:
 
     @property
     def arithmetic(self) -> tuple[object, ...]:
-        """What the reference must know of a row: rows that share it share a reference."""
+        """What the reference must know of a row, as far as rows of one scenario differ."""
         parallel = self.row.parallel
         return (
             self.row.layers, self.part_by_part, parallel.accumulate_dtype, parallel.reduce_dtype,
             self.publishes_updates,
         )
+
+    @property
+    def bits(self) -> tuple[object, ...]:
+        """All that the bits of a step depend on beside the step before it, as far as rows of a training differ."""
+        train = self.row.train
+        shaped = train.steps if train.schedule != "constant" else 0
+        return self.ranks, self.row.parallel.order, shaped, self.arithmetic
+
+    @property
+    def course(self) -> tuple[object, ...]:
+        """The same of all steps: rows that share it have the same bits, and one process will do for them."""
+        return tuple((leg.config.bits, leg.until) for leg in self.legs)
 
     def on(self, ranks: int) -> "Config":
         """The same training on another number of ranks."""
@@ -160,6 +194,38 @@ class Config:
     def by(self, stage: str) -> "Config":
         """The same training by another stage."""
         return replace(self, row=replace(self.row, stage=stage))
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A stretch of a training: up to step `until`, by this config."""
+
+    config: Config
+    until: int
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """That a training goes on after `step`, from the checkpoint in `folder`; `legs` led there."""
+
+    folder: str
+    step: int
+    legs: tuple[Leg, ...]
+
+    @property
+    def last(self) -> Config:
+        """How the step before was trained."""
+        return self.legs[-1].config
+
+
+def joined(legs: Iterable[Leg]) -> tuple[Leg, ...]:
+    """The same training in as few legs as may be: those whose bits come about alike are one, by the later config."""
+    found: list[Leg] = []
+    for leg in legs:
+        if found and found[-1].config.bits == leg.config.bits:
+            found.pop()
+        found.append(leg)
+    return tuple(found)
 
 
 def configured(row: Row, task: Task) -> Config:

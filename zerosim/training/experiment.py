@@ -1,17 +1,21 @@
 """A scenario made ready to run: a config for each row, and the data they all take."""
 
+import hashlib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from zerosim.data import Dataset, bigram_loss
 from zerosim.errors import OffloadError
 from zerosim.models import transformer
 from zerosim.models.units import Task
+from zerosim.numerics.digests import little_endian
 from zerosim.scenario import Scenario
 from zerosim.scenario.schema import OFFLOAD_FOLDER
 from zerosim.stages import STAGES
 from zerosim.training.config import Config, configured
+from zerosim.training.initial import first_weights
 from zerosim.training.offload import OffloadFile
 
 
@@ -22,6 +26,16 @@ class Experiment:
     scenario: Scenario
     dataset: Dataset
     rows: tuple[Config, ...]
+
+    @cached_property
+    def data_sha256(self) -> str:
+        """Of the samples, with their dtypes and shapes, and of the file of the first weights, if there is one."""
+        file = self.rows[0].initial
+        found = hashlib.sha256(file.sha256.encode() if file else b"")
+        for array in self.dataset.arrays:
+            found.update(f"{array.dtype}{array.shape}".encode())
+            found.update(little_endian(array.ravel()))
+        return found.hexdigest()
 
 
 def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
@@ -36,10 +50,12 @@ def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
     task = Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")
     claimed = scenario.check.test_loss
     bar = bigram_loss(dataset) if isinstance(claimed, str) else claimed
-    rows = tuple(
+    configs = [
         configured(replace(row, name=name, claims=replace(row.claims, test_loss=bar)), task)
         for name, row in zip(names, scenario.rows, strict=True)
-    )
+    ]
+    initial = first_weights(scenario, configs[0])
+    rows = tuple(replace(config, initial=initial) for config in configs)
     check_folder(scenario, rows)
     return Experiment(scenario, dataset, rows)
 

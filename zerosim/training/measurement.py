@@ -76,9 +76,19 @@ class Measurement:
     """Of the steps of which one was wanted."""
     updates: int = 0
     """Steps that were not skipped because a gradient overflowed."""
+    updates_before: int = 0
+    """Those of them that were done before this run."""
     seconds: float = 0.0
+    """Within the steps of this run."""
+    seconds_saving: float = 0.0
+    """After steps, to put the state away."""
     weights: dict[Unit, Array] | None = None
     takings: list[Taking] = field(default_factory=list)
     """Of rank 0 in the last step, where the scenario asks for them."""
     on_other_ranks: dict[int, "Measurement"] = field(default_factory=dict)
     """By the number of ranks."""
+
+    @property
+    def updates_here(self) -> int:
+        """Those in this run's steps."""
+        return self.updates - self.updates_before

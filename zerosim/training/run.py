@@ -6,7 +6,7 @@ does goes over the one that counts.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -27,8 +27,9 @@ from zerosim.instruments.traffic import Traffic
 from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.sharding import split
 from zerosim.stages.replica import Batch, Replica
+from zerosim.training.alone import alone
 from zerosim.training.batches import Batches
-from zerosim.training.build import initial_weights, reference, replica
+from zerosim.training.build import initial_weights, replica
 from zerosim.training.collect import collected
 from zerosim.training.comparison import (
     Checker,
@@ -37,6 +38,7 @@ from zerosim.training.comparison import (
     fingerprint,
     first_of,
     holdings,
+    of_an_earlier_leg,
     published,
 )
 from zerosim.training.config import Config
@@ -63,6 +65,16 @@ class Silent:
     def end(self) -> None: ...
 
 
+class Keeping(Protocol):
+    """Puts training states away, and brings them back."""
+
+    def restore(self, config: Config, replica: Replica) -> list[Array]:
+        """Let `replica` have the state from which its row goes on; the losses of the steps before."""
+
+    def save(self, comm: Communicator, config: Config, replica: Replica, losses: Sequence[Array]) -> None:
+        """Called after every step on all ranks, which save if it is time to."""
+
+
 @dataclass(frozen=True)
 class Run:
     """What is run, on every rank: the world, the experiment, who is told, and what the world offers this rank."""
@@ -77,6 +89,8 @@ class Run:
     """The steps of which a trace is wanted."""
     idle_bytes: int = 0
     """What the process has in memory before the first row."""
+    keeping: Keeping | None = None
+    """Saves rows, and knows those that go on from where they were saved."""
 
     def batches(self, config: Config) -> Batches:
         return Batches(config, self.experiment.dataset)
@@ -94,9 +108,9 @@ def measure(comm: Communicator, run: Run) -> Iterator[Measurement | None]:
     run = replace(run, idle_bytes=resident_bytes(), progress=run.progress if comm.rank == 0 else Silent())
     histories: dict[tuple[object, ...], list[Fingerprint]] = {}
     for config in run.experiment.rows:
-        if config.row.claims.reference and config.arithmetic not in histories:
-            histories[config.arithmetic] = train_alone(comm, run, config)
-        measured = train(comm, run, config, config.name, histories.get(config.arithmetic))
+        if config.row.claims.reference and config.course not in histories:
+            histories[config.course] = train_alone(comm, run, config)
+        measured = train(comm, run, config, config.name, histories.get(config.course))
         elsewhere = {ranks: train_on(comm, run, config, ranks) for ranks in run.experiment.scenario.check.same_bits_on}
         found = {ranks: each for ranks, each in elsewhere.items() if each is not None}
         yield None if measured is None else replace(measured, on_other_ranks=found)
@@ -107,21 +121,24 @@ def train_on(comm: Communicator, run: Run, config: Config, ranks: int) -> Measur
     if comm.rank >= ranks:
         return None
     second = None if run.second_channel is None else FirstRanks(run.second_channel, ranks)
-    run = replace(run, keep_weights=False, traced=range(0), second_channel=second)
+    run = replace(
+        run, keep_weights=False, traced=range(0), second_channel=second,
+        keeping=run.keeping and Restoring(run.keeping),
+    )
     return train(FirstRanks(comm, ranks), run, config.on(ranks), f"{config.name} on {ranks}", None)
 
 
 def train_alone(comm: Communicator, run: Run, config: Config) -> list[Fingerprint]:
     """The fingerprints of every step, on every rank, of what rank 0 computes by itself."""
-    snapshots = reference(config).train(run.batches(config).all_ranks())
     fingerprints = (
         fingerprint(config.model.units, snapshot, config.ranks, last=snapshot.step == config.steps)
-        for snapshot in snapshots
+        if leg is config else of_an_earlier_leg(snapshot)
+        for leg, snapshot in alone(run.batches(config))
     )
     history: list[Fingerprint] = []
     run.progress.begin("one process", config.steps)
     for found in published(comm, fingerprints if comm.rank == 0 else None):
-        history.append(found)
+        history[found.step :] = [found]
         if found.step:
             run.progress.step(found.step, float(np.frombuffer(found.loss, config.precision.state)[0]))
     run.progress.end()
@@ -138,11 +155,13 @@ def train(
     watching = [traffic] if tracer is None else [traffic, tracer]
     second = None if run.second_channel is None else Observed(run.second_channel, *watching)
     mine = replica(config, Observed(comm, *watching), ObservedAllocator(allocate, ledger, *written_down), second)
-    if not fits(comm, mine, config):
+    earlier = begun(comm, run, mine, config)
+    if earlier is None:
         return Measurement(config, fits=False) if comm.rank == 0 else None
 
+    updates_before = mine.state.updates
     checker = None if history is None else Checker(mine, history, config.sums_everywhere)
-    steps = Steps(comm, run, config, title, mine, ledger, takings, tracer, checker)
+    steps = Steps(comm, run, config, title, mine, ledger, takings, tracer, checker, earlier)
     with closing(mine.tape.shelf):
         memory = steps.run_all()
     held = None if checker else holdings(comm, mine, config.sums_everywhere)
@@ -173,22 +192,42 @@ def train(
         memory=[memory for _, memory, _ in measured],
         trace=trace,
         updates=mine.state.updates,
+        updates_before=updates_before,
         seconds=steps.seconds,
+        seconds_saving=steps.seconds_saving,
         weights=final.weights,
         takings=steps.taken,
     )
 
 
-def fits(comm: Communicator, mine: Replica, config: Config) -> bool:
-    """Allocate the model states; whether there was memory for them on every rank."""
+@dataclass(frozen=True)
+class Restoring:
+    """Brings states back as another keeping does, and saves none."""
+
+    keeping: Keeping
+
+    def restore(self, config: Config, replica: Replica) -> list[Array]:
+        return self.keeping.restore(config, replica)
+
+    def save(self, comm: Communicator, config: Config, replica: Replica, losses: Sequence[Array]) -> None:
+        """Nothing is saved."""
+
+
+def begun(comm: Communicator, run: Run, mine: Replica, config: Config) -> list[Array] | None:
+    """Allocate the model states; the losses of the steps before, or None where there was no memory on some rank."""
+    losses: list[Array] = []
     try:
-        mine.begin(initial_weights(config))
+        if config.resumed is None:
+            mine.begin(initial_weights(config))
+        else:
+            assert run.keeping is not None
+            losses = run.keeping.restore(config, mine)
         short = False
     except MemoryError:
         short = True
         mine.state.weights.clear()
         mine.state.optimizer.clear()
-    return not any(agreed(comm, short))
+    return None if any(agreed(comm, short)) else losses
 
 
 def agreed(comm: Communicator, mine: bool) -> list[bool]:
@@ -212,11 +251,13 @@ class Steps:
     takings: Takings
     tracer: Tracer | None
     checker: Checker | None
+    losses: list[Array]
+    """Of all steps so far, those before this run among them."""
     seconds: float = 0.0
+    seconds_saving: float = 0.0
     began_ns: int = 0
 
     def __post_init__(self) -> None:
-        self.losses: list[Array] = []
         self.taken: list[Taking] = []
         """In the last step, if it was written down."""
         self.traced: list[RankStep] = []
@@ -227,7 +268,8 @@ class Steps:
         """Train and check every step; what the ledger says between steps."""
         progress = self.run.progress
         if self.checker is not None:
-            self.checker.check(0, None)
+            self.checker.check_earlier(self.losses)
+            self.checker.check(self.config.done, None)
         self.run.world.take_buffers_from(self.replica.allocate)
         self.ledger.begin_peak()
         progress.begin(self.title, self.config.steps)
@@ -240,10 +282,18 @@ class Steps:
                 self.checker.check(batch.step, loss)
             self.look_at_rest(batch.step)
             progress.step(batch.step, float(loss[0]))
+            self.save()
         self.ledger.end_curve()
         self.taken = self.takings.end()
         progress.end()
         return self.memory()
+
+    def save(self) -> None:
+        """Put the state away, if it is time to."""
+        if self.run.keeping is not None:
+            started = time.perf_counter()
+            self.run.keeping.save(self.comm, self.config, self.replica, self.losses)
+            self.seconds_saving += time.perf_counter() - started
 
     def run_one(self, batch: Batch) -> Any:
         """Train one step: this rank's part of the loss. Its time is added, and what is traced is noted."""
@@ -265,7 +315,7 @@ class Steps:
         """Note what is alive between this step and the next."""
         for kind in KINDS:
             now = self.ledger.now[kind]
-            least, most = (now, now) if step == 1 else self.at_rest[kind]
+            least, most = (now, now) if step == self.config.done + 1 else self.at_rest[kind]
             self.at_rest[kind] = min(least, now), max(most, now)
 
     def total(self, partial_loss: Any) -> Array:

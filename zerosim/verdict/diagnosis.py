@@ -13,8 +13,8 @@ from zerosim.payloads.terms import symbols
 from zerosim.proofs.proof import added
 from zerosim.reference import Snapshot
 from zerosim.sharding import chunk_length, split
+from zerosim.training.alone import alone
 from zerosim.training.batches import Batches
-from zerosim.training.build import reference
 from zerosim.training.comparison import WEIGHTS, Evidence, comparable, published, states, with_padding
 from zerosim.training.config import Config
 
@@ -52,8 +52,8 @@ def replay(batches: Batches, evidence: Evidence | None) -> Iterator[int | Diverg
     if evidence is None:
         return
     config = batches.config
-    for snapshot in reference(config).train(batches.all_ranks()):
-        if snapshot.step == evidence.step:
+    for leg, snapshot in alone(batches):
+        if snapshot.step == evidence.step and (leg is config or evidence.what == "loss"):
             yield locate(config.model.units, evidence, snapshot, config.ranks)
             return
         yield snapshot.step

@@ -35,13 +35,14 @@ def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
         sample=measured.sample,
         operations=measured.operations,
         formula_operations=operations(config),
-        traffic=[judged_traffic(config, counts, measured.updates) for counts in measured.traffic],
-        memory=[judged_memory(config, figures, measured.updates) for figures in measured.memory],
+        traffic=[judged_traffic(config, counts, measured.updates_here) for counts in measured.traffic],
+        memory=[judged_memory(config, figures, measured.updates_here) for figures in measured.memory],
         trace=measured.trace,
         volume=volume(config),
         most_messages=most_messages(config),
         updates=measured.updates,
         seconds=measured.seconds,
+        seconds_saving=measured.seconds_saving,
         weights=measured.weights,
         fragmentation=fragmentation(measured.takings) if measured.takings else None,
     )
@@ -88,7 +89,7 @@ def judged_memory(config: Config, figures: MemoryFigures, updates: int) -> RankM
         overweight=[*overweight(config, figures), *left_over(config, figures), *unsteady(config, figures)],
         curve=figures.curve,
         offloaded_bytes=figures.offloaded_bytes,
-        formula_offloaded_bytes=pass_peaks(config).offloaded if config.steps else 0,
+        formula_offloaded_bytes=pass_peaks(config).offloaded if config.steps_here else 0,
     )
 
 
@@ -96,7 +97,7 @@ def reached(config: Config, figures: MemoryFigures, kind: Kind) -> bool:
     """Whether the bound is what must be alive at the peak: not where it is only a bound, or a matter of timing."""
     copies = kind == "buffers" and figures.copies_messages
     beside = kind == "gradients" and not gradients_are_exact(config)
-    return config.steps > 0 and not copies and not beside
+    return config.steps_here > 0 and not copies and not beside
 
 
 def unsteady(config: Config, figures: MemoryFigures) -> list[str]:
@@ -107,7 +108,7 @@ def unsteady(config: Config, figures: MemoryFigures) -> list[str]:
     return [
         f"from {least:,} to {most:,} B of {kind} between steps"
         for kind, (least, most) in figures.at_rest.items()
-        if config.steps > 0 and not due[kind][0] <= least <= most <= due[kind][1]
+        if config.steps_here > 0 and not due[kind][0] <= least <= most <= due[kind][1]
     ]
 
 
@@ -143,8 +144,8 @@ def compared_with_each_other(rows: Sequence[RowOutcome]) -> list[RowOutcome]:
     firsts: dict[tuple[object, ...], TrainedRow] = {}
     found = []
     for row in rows:
-        if row.trained is not None and firsts.setdefault(row.config.arithmetic, row.trained) is not row.trained:
-            first = firsts[row.config.arithmetic]
+        if row.trained is not None and firsts.setdefault(row.config.course, row.trained) is not row.trained:
+            first = firsts[row.config.course]
             equal = ending(row.trained) == ending(first)
             found.append(replace(row, trained=replace(row.trained, equal=equal, compared_with=first.name)))
         else:

@@ -160,6 +160,8 @@ class TrainedRow:
     updates: int
     """Steps that were not skipped because a gradient overflowed."""
     seconds: float
+    seconds_saving: float
+    """Beside the steps, to put the state away."""
     weights: dict[Unit, Array] | None
     fragmentation: Fragmentation | None = None
     """Of rank 0's memory in the last step, if it was written down."""
@@ -173,11 +175,15 @@ class TrainedRow:
     def stage(self) -> str:
         return self.config.row.stage
 
-    def messages_in_a_step(self, steps: int) -> Fraction:
-        """Those of the rank that sent the most; where steps were skipped, by the formula that traffic is held to."""
-        if self.updates < steps:
+    @property
+    def messages_in_a_step(self) -> Fraction:
+        """Those of the rank that sent the most; where steps were skipped, by the formula that traffic is held to.
+
+        So too where a run had no step left to do.
+        """
+        if self.updates < self.config.steps or not self.config.steps_here:
             return Fraction(self.most_messages)
-        return Fraction(max(rank.messages for rank in self.traffic), max(steps, 1))
+        return Fraction(max(rank.messages for rank in self.traffic), self.config.steps_here)
 
 
 @dataclass(frozen=True)
@@ -274,7 +280,7 @@ class Outcome:
 
 def faults(stage: TrainedRow) -> list[str]:
     """What is wrong with a row whatever is claimed of it."""
-    stepped = stage.config.steps > 0
+    stepped = stage.config.steps_here > 0
     never_skips = not stage.config.scaling().dynamic
     checks: list[tuple[Any, str]] = [
         (stage.equal is False, differing(stage)),
@@ -291,7 +297,7 @@ def faults(stage: TrainedRow) -> list[str]:
 
 def broken_claims(stage: TrainedRow) -> list[str]:
     """What a scenario says of this row and is not so."""
-    claims, steps = stage.config.row.claims, stage.config.steps
+    claims = stage.config.row.claims
     found = []
     if claims.test_accuracy and stage.test is not None and stage.test < claims.test_accuracy:
         found.append(f"test accuracy is {percent(stage.test)}, below {percent(claims.test_accuracy)}")
@@ -299,9 +305,17 @@ def broken_claims(stage: TrainedRow) -> list[str]:
         found.append(f"test loss is {stage.test:.6g}, not below {claims.test_loss:.6g}")
     if claims.volume is not None and round(stage.volume, 6) != round(claims.volume, 6):
         found.append(f"sends {stage.volume:.4g} P (N−1)/N, not {claims.volume:.4g}")
-    sent = stage.messages_in_a_step(steps)
+    sent = stage.messages_in_a_step
     if claims.messages is not None and sent != claims.messages:
         found.append(f"sends {float(sent):g} messages a step, not {claims.messages}")
+    finished_before = stage.config.done > 0 and not stage.config.steps_here
+    return found if finished_before else [*found, *broken_claims_of_steps(stage)]
+
+
+def broken_claims_of_steps(stage: TrainedRow) -> list[str]:
+    """What a scenario says of what is seen in steps, of which there must be one."""
+    claims = stage.config.row.claims
+    found = []
     beyond = stage.fragmentation.beyond_peak_bytes if stage.fragmentation else {}
     for claimed, name in ((claims.beyond_peak, "first_fit"), (claims.beyond_peak_laid_out, "first_fit" + LAID_OUT)):
         if claimed is not None and beyond.get(name) != claimed:

@@ -5,7 +5,7 @@ from zerosim.instruments.limit import MemoryLimit
 from zerosim.instruments.resident import keep_freed
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement
-from zerosim.training.run import Progress, Run, alike_everywhere, measure
+from zerosim.training.run import Keeping, Progress, Run, alike_everywhere, measure
 from zerosim.verdict.diagnosis import Divergence, first_divergence
 from zerosim.verdict.judge import compared_with_each_other, judged, what_it_needs
 from zerosim.verdict.outcome import OtherRanks, Outcome, RowOutcome
@@ -17,17 +17,19 @@ NOTHING = range(0)
 
 
 def run_locally(
-    experiment: Experiment, progress: Progress, *, keep_weights: bool = False, traced: range = NOTHING
+    experiment: Experiment, progress: Progress, *, keep_weights: bool = False, traced: range = NOTHING,
+    keeping: Keeping | None = None,
 ) -> Outcome:
     """Run in one process, a thread for each rank."""
     world = LocalWorld(experiment.scenario.world.ranks)
-    outcome = run_on(world, experiment, progress, keep_weights=keep_weights, traced=traced)
+    outcome = run_on(world, experiment, progress, keep_weights=keep_weights, traced=traced, keeping=keeping)
     assert outcome is not None
     return outcome
 
 
 def run_on(
-    world: World, experiment: Experiment, progress: Progress, *, keep_weights: bool = False, traced: range = NOTHING
+    world: World, experiment: Experiment, progress: Progress, *, keep_weights: bool = False, traced: range = NOTHING,
+    keeping: Keeping | None = None,
 ) -> Outcome | None:
     """Run on every rank of `world`; the outcome in the process that has rank 0, None in others.
 
@@ -41,7 +43,8 @@ def run_on(
         if world.rank_is_process and not limit:
             keep_freed()
         with MemoryLimit(limit):
-            return measure_and_judge(comm, Run(world, experiment, progress, keep_weights, second, traced))
+            run = Run(world, experiment, progress, keep_weights, second, traced, keeping=keeping)
+            return measure_and_judge(comm, run)
 
     with alike_everywhere():
         return world.run(program)[0]

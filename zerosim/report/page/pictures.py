@@ -361,7 +361,7 @@ def sent_values(rows: Sequence[Row]) -> Values:
     """For every row and collective, what a rank sent in a step on average."""
     found = []
     for row in rows:
-        steps = max(row.steps, 1) * max(len(row.found["traffic"]), 1)
+        steps = max(row.steps_here, 1) * max(len(row.found["traffic"]), 1)
         for place, name in enumerate(COLLECTIVES):
             shares = [rank["by_collective"].get(name, {}) for rank in row.found["traffic"]]
             if any(shares):

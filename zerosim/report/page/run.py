@@ -103,11 +103,16 @@ class Row:
         return max([*ends, *(at["ns"] for at in self.curve)], default=0)
 
     @property
+    def steps_here(self) -> int:
+        """Those of the run: not those before the checkpoint that it went on from."""
+        return self.steps - int((self.found.get("resumed") or {"step": 0})["step"])
+
+    @property
     def sent_bytes(self) -> int:
         """By a rank in a step, the mean over ranks and steps."""
         traffic = self.found["traffic"]
         total: int = sum(rank["sent_bytes"] for rank in traffic)
-        return round(total / max(len(traffic) * self.steps, 1))
+        return round(total / max(len(traffic) * self.steps_here, 1))
 
     @property
     def losses(self) -> list[float | None]:

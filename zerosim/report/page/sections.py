@@ -118,7 +118,8 @@ def scrolling(content: Markup) -> Markup:
 
 def messages(row: Row) -> str:
     """Of a rank in a step, the fewest and the most."""
-    return spread(str(rank) for rank in sorted(rank["messages"] // max(row.steps, 1) for rank in row.found["traffic"]))
+    steps = max(row.steps_here, 1)
+    return spread(str(rank) for rank in sorted(rank["messages"] // steps for rank in row.found["traffic"]))
 
 
 def shared(run: Run) -> Markup:

@@ -1,0 +1,28 @@
+"""Runs that save and go on, in the local world."""
+
+from dataclasses import replace
+
+from zerosim.checkpoint.keeping import keeper
+from zerosim.scenario.schema import Checkpoint
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Silent
+from zerosim.verdict.run import run_locally
+
+
+def go(built, dataset, *, save=None, resume=None, every=1, keep=2, steps=None):
+    """Run a scenario, up to another step if one is given; save to a folder, and go on from one."""
+    train = built.train if steps is None else replace(built.train, steps=steps)
+    said = Checkpoint(str(save), every, keep) if save is not None else Checkpoint()
+    built = replace(built, checkpoint=said, train=train)
+    experiment, keeping = keeper(prepare(built, dataset), None if resume is None else str(resume))
+    if keeping is not None:
+        keeping.begin()
+    return run_locally(experiment, Silent(), keeping=keeping)
+
+
+def bits(outcome):
+    """All bytes that a run ends with, row by row."""
+    return [
+        (b"".join(loss.tobytes() for loss in row.losses), row.weights_sha256, row.optimizer_sha256, row.updates)
+        for row in outcome.stages
+    ]

@@ -1,0 +1,163 @@
+"""Runs that are killed at random moments, half of them while they write a checkpoint, and go on until they are done.
+
+`python -m tests.kills --count 100 [--mpi 3] [--seed 1]` ends with what was killed when, and whether the bits at the end
+are those of a run that nobody killed.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.mpi.launch import OPEN_MPI_AS_ROOT_ON_FEW_CORES, ROOT, end
+
+SCENARIO = """\
+[world]
+ranks = {ranks}
+[model]
+hidden = [96]
+[train]
+steps = {steps}
+micro_batch = 2
+micro_batches = {ranks}
+precision = "bf16"
+[parallel]
+stages = ["zero3"]
+"""
+LOOK_EVERY_SECONDS = 0.002
+LONGEST_SECONDS = 60.0
+LONGEST_END_SECONDS = 20.0
+LONGEST_REST_SECONDS = 600.0
+
+
+@dataclass
+class Kills:
+    """What became of them: how many there were of each sort, at which steps, and how long the slowest took to end."""
+
+    same_bits: bool = False
+    sorts: Counter[str] = field(default_factory=Counter)
+    steps: list[int] = field(default_factory=list)
+    slowest_seconds: float = 0.0
+    words: str = ""
+
+
+def kill_and_resume(folder: Path, *, count: int, steps: int, seed: int, mpi: int = 0) -> Kills:
+    """Kill a run in `folder` so often, `mpi` processes or one, and let the last one end."""
+    chance, found, saved = random.Random(seed), Kills(), folder / "saved"
+    path = folder / "scenario.toml"
+    path.write_text(SCENARIO.format(ranks=mpi or 3, steps=steps))
+    while sum(found.sorts.values()) < count:
+        run = started(path, saved, mpi, "--set", "check.reference=false")
+        sort = chance.choice(("at any time", "while writing"))
+        ended = wait_for_the_moment(run, saved, chance, sort)
+        if ended:
+            raise AssertionError(f"it was to be killed and ended with {run.returncode}: {run.communicate()[1]}")
+        while mpi and not (ranks := ranks_of(run.pid)):
+            time.sleep(LOOK_EVERY_SECONDS)
+        at = last_step(saved)
+        killed = time.monotonic()
+        os.kill(chance.choice(ranks) if mpi else run.pid, signal.SIGKILL)
+        try:
+            run.communicate(timeout=LONGEST_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            end(run)
+            raise
+        found.slowest_seconds = max(found.slowest_seconds, time.monotonic() - killed)
+        found.sorts[sort] += 1
+        found.steps.append(at)
+    last = started(path, saved, mpi, "--every", str(steps), "--json", str(folder / "resumed.json"))
+    try:
+        _, found.words = last.communicate(timeout=LONGEST_REST_SECONDS)
+    except subprocess.TimeoutExpired:
+        end(last)
+        raise
+    whole = subprocess.run(
+        [sys.executable, "-m", "zerosim", "run", str(path), "--json", str(folder / "whole.json")],
+        check=False, cwd=ROOT, capture_output=True, text=True)
+    if last.returncode == whole.returncode == 0:
+        ours, theirs = (json.loads((folder / name).read_text())["stages"] for name in ("resumed.json", "whole.json"))
+        keys = ("equal", "losses", "weights_sha256", "optimizer_sha256", "updates")
+        found.same_bits = [[row[key] for key in keys] for row in ours] == [[row[key] for key in keys] for row in theirs]
+    return found
+
+
+def started(path: Path, saved: Path, mpi: int, *flags: str) -> "subprocess.Popen[str]":
+    """A run that goes on from what is saved, if there is a folder for it."""
+    launcher = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(mpi)] if mpi else []
+    resume = ["--resume", str(saved)] if saved.is_dir() else []
+    return subprocess.Popen(
+        [*launcher, sys.executable, "-m", "zerosim", "run", str(path), "--checkpoint", str(saved), "--every", "1",
+         "--progress", "none", *resume, *flags],
+        cwd=ROOT, env=os.environ | OPEN_MPI_AS_ROOT_ON_FEW_CORES, text=True, stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+
+
+def wait_for_the_moment(run: "subprocess.Popen[str]", saved: Path, chance: random.Random, sort: str) -> bool:
+    """Until it is time to kill; whether the run has ended before."""
+    deadline = time.monotonic() + (chance.uniform(0.2, 2.0) if sort == "at any time" else LONGEST_SECONDS)
+    wanted = chance.randint(1, 6)
+    seen: set[str] = set()
+    while time.monotonic() < deadline and len(seen) < wanted:
+        if run.poll() is not None:
+            return True
+        if sort == "while writing":
+            seen |= set(being_written(saved))
+        time.sleep(LOOK_EVERY_SECONDS)
+    return False
+
+
+def being_written(saved: Path) -> list[str]:
+    """The checkpoints that are not there yet."""
+    return [each.name for each in saved.glob("zero3/.step-*") if each.is_dir()]
+
+
+def last_step(saved: Path) -> int:
+    return max((int(each.name.removeprefix("step-")) for each in saved.glob("zero3/step-*")), default=0)
+
+
+def ranks_of(launcher: int) -> list[int]:
+    """The processes that `launcher` has started and that run zerosim; not what these start in turn."""
+    parents = {}
+    for each in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(each.parent.name)] = int(each.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    inside, found = {launcher}, []
+    while grown := {pid for pid, parent in parents.items() if parent in inside} - inside:
+        inside |= grown
+    for pid in inside - {launcher}:
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if command[1:3] == [b"-m", b"zerosim"]:
+            found.append(pid)
+    return sorted(pid for pid in found if parents[pid] not in found)
+
+
+def main() -> int:
+    """0 if the bits are the same."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--mpi", type=int, default=0, help="so many processes; 0: one, in the local world")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = kill_and_resume(Path(folder), count=given.count, steps=given.steps, seed=given.seed, mpi=given.mpi)
+    print(f"{dict(found.sorts)}; steps {found.steps}; the slowest took {found.slowest_seconds:.2f} s to end; "
+          f"{'the same bits' if found.same_bits else 'OTHER BITS ' + found.words}")
+    return 0 if found.same_bits else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

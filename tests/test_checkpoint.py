@@ -1,0 +1,537 @@
+"""Checkpoints: saved, resumed and resharded to the bit; refused where they are not of the training; never lost."""
+
+import errno
+import hashlib
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from tests.checkpointing import bits, go
+from tests.training import labelled, scenario
+from zerosim.checkpoint import folders, shards
+from zerosim.checkpoint.full import write_full
+from zerosim.checkpoint.looking import checkpoints_in, damages, only
+from zerosim.checkpoint.manifest import Manifest, canonical, encoded, read_manifest
+from zerosim.checkpoint.resuming import Restoring
+from zerosim.checkpoint.shards import BLOCK_BYTES, ShardReader
+from zerosim.data import load_dataset
+from zerosim.errors import CheckpointError, ZerosimError
+from zerosim.scenario import Check, Data, Model, Parallel, Scenario, Train, World
+from zerosim.scenario.schema import Variant
+
+STAGES = ("ddp", "zero1", "zero2", "zero3")
+
+
+def training(**train):
+    """Six micro-batches of two samples for three ranks, four steps."""
+    base = scenario(stages=("zero3",))
+    return replace(base, train=replace(base.train, **train))
+
+
+# What is saved and goes on is what was never interrupted.
+
+PRECISIONS = {
+    "fp64": {"precision": "fp64"}, "fp32": {}, "bf16": {"precision": "bf16", "optimizer": "adamw"},
+    "fp16": {"precision": "fp16", "optimizer": "momentum"},
+}
+
+
+@pytest.mark.parametrize("train", PRECISIONS.values(), ids=PRECISIONS)
+def test_every_stage_goes_on_to_the_same_bits(tmp_path, train):
+    built = replace(training(**train), parallel=Parallel())
+    whole = go(built, labelled())
+    go(built, labelled(), save=tmp_path / "a", steps=2)
+    rest = go(built, labelled(), resume=tmp_path / "a")
+    assert rest.failures == []
+    assert bits(rest) == bits(whole)
+    assert [row.config.done for row in rest.stages] == [2, 2, 2, 2]
+
+
+def test_skipped_steps_and_the_loss_scale_go_on(tmp_path):
+    data = labelled()
+    loud = replace(data, x=data.x * np.float32(3000))
+    built = replace(
+        training(precision="fp16", optimizer="adam", steps=12, clip_norm=0.5), model=Model(hidden=(5, 4)))
+    whole = go(built, loud)
+    assert 0 < whole.stages[0].updates < 12
+    go(built, loud, save=tmp_path / "a", steps=5)
+    manifest = read_manifest(only(tmp_path / "a"))
+    assert manifest.updates < manifest.step
+    rest = go(built, loud, resume=tmp_path / "a")
+    assert rest.failures == []
+    assert bits(rest) == bits(whole)
+
+
+VARIANTS = (
+    Variant("parts", accumulation="micro_batch"), Variant("wide", accumulate_dtype="fp32", reduce_dtype="fp32"),
+    Variant("broadcasts", stage="zero1", publish="broadcasts"), Variant("updates", stage="zero2", publish="updates"),
+    Variant("all", stage="zero2", gradients="all_reduce"), Variant("kept", reshard_after_forward=False),
+    Variant("ahead", prefetch=True), Variant("again", recompute=True), Variant("one", units="model"),
+    Variant("two", units=((0, 1), (2,))), Variant("one"), Variant("ein Stück/零", bucket_mb=0.0001),
+)
+
+
+def test_every_variant_goes_on_to_the_same_bits(tmp_path):
+    built = replace(training(precision="bf16", steps=3), variant=VARIANTS)
+    whole = go(built, labelled())
+    go(built, labelled(), save=tmp_path / "a", steps=2, keep=1)
+    rest = go(built, labelled(), resume=tmp_path / "a")
+    assert rest.failures == []
+    assert bits(rest) == bits(whole)
+    assert sorted(each.name for each in (tmp_path / "a").iterdir()) == sorted(
+        ["parts", "wide", "broadcasts", "updates", "all", "kept", "ahead", "again", "one", "one-2", "two", "ein-st-ck"])
+
+
+def language(**changes):
+    """A small transformer whose head reads the embedding's weights; its only block is frozen."""
+    model = {"kind": "transformer", "layers": 1, "width": 8, "heads": 2, "tied_embeddings": True, "frozen": (1,),
+             "dropout": 0.1} | changes
+    return Scenario(
+        world=World(2), data=Data("sort"), model=Model(**model),
+        train=Train(steps=3, micro_batch=1, micro_batches=4, precision="bf16", optimizer="adamw"),
+        parallel=Parallel(stages=("zero3",)),
+    )
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
+def test_a_transformer_with_tied_embeddings_and_a_frozen_block_goes_on_on_more_ranks(tmp_path, architecture):
+    built = language(architecture=architecture)
+    data = load_dataset(built)
+    data = replace(data, x_test=None, y_test=None)
+    go(built, data, save=tmp_path / "a", steps=2)
+    same = go(built, data, resume=tmp_path / "a")
+    assert (same.failures, bits(same)) == ([], bits(go(built, data)))
+    other = replace(built, world=World(4), parallel=Parallel(stages=("ddp",)))
+    assert go(other, data, resume=tmp_path / "a" / "zero3").failures == []
+
+
+@given(
+    ranks=st.tuples(*[st.sampled_from((1, 2, 3, 4, 6))] * 3), stages=st.tuples(*[st.sampled_from(STAGES)] * 3),
+    units=st.tuples(*[st.sampled_from(("layer", "model", ((0, 1), (2,)), ((0,), (1, 2))))] * 3),
+    orders=st.tuples(*[st.sampled_from(("ring", "rank", "exact"))] * 3),
+    precision=st.sampled_from(("fp64", "fp32", "fp16", "bf16")),
+    optimizer=st.sampled_from(("sgd", "momentum", "adam", "adamw")), clip=st.sampled_from((0.0, 0.1)),
+    schedule=st.sampled_from(("constant", "cosine")), hidden=st.sampled_from(((), (5,), (5, 4))),
+)
+@settings(max_examples=25, deadline=None)
+def test_on_any_ranks_by_any_stage_every_bit_is_that_of_one_process(
+    tmp_path_factory, ranks, stages, units, orders, precision, optimizer, clip, schedule, hidden
+):
+    """Three legs, each otherwise than the last; one process replays them all."""
+    folder = tmp_path_factory.mktemp("saved")
+    layers = len(hidden) + 1
+    for leg, until in enumerate((1, 3, 4)):
+        grouped = units[leg] if layers == 3 else "model"
+        built = Scenario(
+            world=World(ranks[leg]), model=Model(hidden=hidden),
+            train=Train(steps=until, micro_batch=1, micro_batches=12, precision=precision, optimizer=optimizer,
+                        clip_norm=clip, schedule=schedule, learning_rate=0.05),
+            parallel=Parallel(stages=(stages[leg],), units=grouped, order=orders[leg]),
+        )
+        outcome = go(
+            built, labelled(), save=folder / str(leg), every=2, resume=folder / str(leg - 1) if leg else None)
+        assert outcome.failures == []
+        assert outcome.stages[0].compared_with == "one process"
+    assert len(outcome.stages[0].losses) == 4
+
+
+@pytest.mark.parametrize(
+    ("order", "ranks", "batches"),
+    [("exact", (4, 3), 12), ("exact", (1, 6), 6), ("tree", (4, 2), 8), ("tree", (1, 8), 8)])
+def test_without_an_order_that_depends_on_ranks_the_bits_do_not_either(tmp_path, order, ranks, batches):
+    first, second = (
+        Scenario(
+            world=World(n), model=Model(hidden=(5, 4)), train=Train(steps=4, micro_batch=2, micro_batches=batches),
+            parallel=Parallel(stages=(stage,), order=order))
+        for n, stage in zip(ranks, ("zero3", "zero1"), strict=True)
+    )
+    go(first, labelled(), save=tmp_path / "a", steps=2)
+    rest = go(second, labelled(), resume=tmp_path / "a")
+    assert rest.failures == []
+    assert bits(rest) == bits(go(first, labelled())) == bits(go(second, labelled()))
+
+
+def test_with_a_ring_the_order_changes_where_the_ranks_do(tmp_path):
+    built, other = training(), replace(training(), world=World(2))
+    go(built, labelled(), save=tmp_path / "a", steps=2)
+    rest = go(other, labelled(), resume=tmp_path / "a")
+    assert rest.failures == []
+    (loss, *changed), = bits(rest)
+    assert changed not in [bits(go(each, labelled()))[0][1:] for each in (built, other)]
+    assert loss[:8] == bits(go(built, labelled()))[0][0][:8]
+
+
+def test_a_row_that_had_finished_is_as_it_was(tmp_path):
+    built = replace(training(), check=Check(messages=(18,), activations=(1,)))
+    whole = go(replace(built, check=Check()), labelled(), save=tmp_path / "a")
+    rest = go(built, labelled(), resume=tmp_path / "a", save=tmp_path / "a")
+    assert (rest.failures, bits(rest)) == ([], bits(whole))
+
+
+def test_rows_that_had_not_begun_begin_and_others_go_on(tmp_path):
+    built = replace(training(), parallel=Parallel(stages=("zero1", "zero2", "zero3")))
+    go(replace(built, parallel=Parallel(stages=("zero1",))), labelled(), save=tmp_path / "a")
+    go(replace(built, parallel=Parallel(stages=("zero2",))), labelled(), save=tmp_path / "a", steps=3)
+    (tmp_path / "a" / "zero3").mkdir()
+    rest = go(built, labelled(), resume=tmp_path / "a")
+    assert [row.config.done for row in rest.stages] == [4, 3, 0]
+    assert (rest.failures, bits(rest)) == ([], bits(go(built, labelled())))
+
+
+def test_rows_that_came_another_way_are_not_held_to_each_other(tmp_path):
+    built = replace(training(), parallel=Parallel(stages=("zero1", "zero2", "zero3")), check=Check(reference=False))
+    for stage, ranks in (("zero1", 3), ("zero2", 2), ("zero3", 2)):
+        other = replace(built, world=World(ranks), parallel=Parallel(stages=(stage,)))
+        go(other, labelled(), save=tmp_path / "a", steps=2)
+    rest = go(built, labelled(), resume=tmp_path / "a")
+    assert rest.failures == []
+    assert [row.compared_with for row in rest.stages] == [None, None, "Stage II"]
+    assert rest.stages[0].weights_sha256 != rest.stages[1].weights_sha256
+
+
+def test_other_ranks_that_are_claimed_go_on_from_there_too(tmp_path):
+    built = replace(training(), parallel=Parallel(stages=("zero2",), order="exact"))
+    go(built, labelled(), save=tmp_path / "a", steps=3)
+    assert go(replace(built, check=Check(same_bits_on=(1, 2))), labelled(), resume=tmp_path / "a").failures == []
+
+
+# What a resumed run has otherwise than one process, the verdict says.
+
+FORGOTTEN = {
+    "the count of updates": lambda state: setattr(state, "updates", 0),
+    "a slot": lambda state: [slots["variance"].fill(0) for slots in state.optimizer.values()],
+    "a master copy": lambda state: [
+        np.copyto(slots["master"], state.weights[unit]) for unit, slots in state.optimizer.items()],
+    "the loss scale": lambda state: setattr(state.scaling, "loss_scale", 2.0**15),
+    "steps since it changed": lambda state: setattr(state.scaling, "good_steps", 0),
+    "weights": lambda state: [weights.__setitem__(0, 7) for weights in state.weights.values()],
+}
+
+
+@pytest.mark.parametrize("forget", FORGOTTEN.values(), ids=FORGOTTEN)
+def test_what_is_not_brought_back_is_missed(tmp_path, monkeypatch, forget):
+    built = training(precision="fp16")
+    go(built, labelled(), save=tmp_path / "a", steps=2)
+    honest = Restoring.restore
+
+    def restore(self, config, replica):
+        losses = honest(self, config, replica)
+        forget(replica.state)
+        return losses
+
+    monkeypatch.setattr(Restoring, "restore", restore)
+    (name, what), *_ = go(built, labelled(), resume=tmp_path / "a").failures
+    assert name == "Stage III"
+    assert what.startswith(("bits differ", "after step 2 rank 0 has"))
+
+
+def test_a_loss_that_is_not_what_it_was_is_missed(tmp_path, monkeypatch):
+    go(training(), labelled(), save=tmp_path / "a", steps=2)
+    honest = Restoring.restore
+    monkeypatch.setattr(Restoring, "restore", lambda *given: [loss + 1 for loss in honest(*given)])
+    outcome = go(training(), labelled(), resume=tmp_path / "a")
+    assert outcome.stages[0].first_divergence.step == 1
+    assert outcome.stages[0].first_divergence.parameter == "loss"
+
+
+def test_another_order_than_that_of_a_leg_is_missed(tmp_path):
+    go(training(), labelled(), save=tmp_path / "a", steps=2)
+    resigned(only(tmp_path / "a"), lambda said: said["legs"][0].update(ranks=2))
+    assert go(training(), labelled(), resume=tmp_path / "a").failures == [("Stage III", "bits differ")]
+
+
+# Only what a rank needs is read.
+
+
+def test_a_rank_reads_its_own_shard_and_no_more(tmp_path, monkeypatch):
+    built = replace(training(), world=World(6))
+    go(built, labelled(), save=tmp_path / "a", steps=2)
+    seen = []
+    honest = ShardReader.read
+
+    def read(self, name, start, out):
+        seen.append((name, len(out)))
+        honest(self, name, start, out)
+
+    monkeypatch.setattr(ShardReader, "read", read)
+    outcome = go(replace(built, world=World(2)), labelled(), resume=tmp_path / "a")
+    count = outcome.model.count
+    assert sum(length for name, length in seen if name.startswith("variance")) == count
+    assert max(length for _, length in seen) <= -(-35 // 6)
+
+
+def test_a_slice_is_read_by_blocks(tmp_path, monkeypatch):
+    values = np.arange(3 * BLOCK_BYTES // 4 + 5, dtype=np.float32)
+    stored = shards.write(tmp_path / "x", {"a": values, "empty": values[:0], "narrow": values[:3].astype(np.float16)})
+    assert len(stored.arrays["a"].blocks) == 4
+    reader = ShardReader(tmp_path, stored)
+    hashed = []
+    monkeypatch.setattr(shards, "little_endian", lambda array: hashed.append(len(array)) or array.tobytes())
+    out = np.empty(10, np.float32)
+    reader.read("a", BLOCK_BYTES // 4 - 5, out)
+    assert out.tolist() == values[BLOCK_BYTES // 4 - 5 :][:10].tolist()
+    assert hashed == [BLOCK_BYTES // 4] * 2
+    assert load_file(tmp_path / "x")["a"].tobytes() == values.tobytes()
+
+
+# A checkpoint is whole or not there.
+
+
+def problem(call, *given):
+    """What `call` is refused with, nothing if it is not."""
+    try:
+        call(*given)
+    except ZerosimError as error:
+        return str(error)
+    return ""
+
+
+def saved(folder):
+    """The state of every file in a folder."""
+    return {path: path.read_bytes() for path in sorted(Path(folder).rglob("*")) if path.is_file()}
+
+
+def test_the_last_few_are_kept_and_nothing_else_is_left(tmp_path):
+    go(training(steps=5), labelled(), save=tmp_path / "a", keep=3)
+    assert folders.steps_in(tmp_path / "a" / "zero3") == [3, 4, 5]
+    assert sorted(os.listdir(tmp_path / "a" / "zero3")) == [f"step-0000000{n}" for n in (3, 4, 5)]
+    go(training(steps=5), labelled(), save=tmp_path / "b", every=3, keep=9)
+    assert folders.steps_in(tmp_path / "b" / "zero3") == [3, 5]
+
+
+FAILING = ["fsync", "rename", "mkdir"]
+
+
+@pytest.mark.parametrize("call", FAILING)
+@pytest.mark.parametrize("nth", [0, 2, 5])
+def test_a_disk_that_fills_up_leaves_the_last_one_whole(tmp_path, monkeypatch, call, nth):
+    go(training(), labelled(), save=tmp_path / "a", steps=2)
+    before, calls = saved(tmp_path), []
+    honest = getattr(os, call)
+
+    def failing(*given, **named):
+        calls.append(given)
+        if len(calls) > nth:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return honest(*given, **named)
+
+    def experiment():
+        return go(training(), labelled(), save=tmp_path / "a", resume=tmp_path / "a", keep=9)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, failing)
+        words = problem(experiment)
+    assert (len(calls) > nth) == ("no space left on device" in words)
+    assert "\n" not in words
+    assert saved(tmp_path).items() >= before.items()
+    for each in checkpoints_in(tmp_path / "a"):
+        assert list(damages(each, read_manifest(each))) == []
+    assert [each for each in os.listdir(tmp_path / "a" / "zero3") if each.startswith(".")] in ([], [".step-trial"])
+    if folders.steps_in(tmp_path / "a" / "zero3")[-1] < 4:
+        assert experiment().failures == []
+
+
+def test_all_that_a_checkpoint_is_made_of_is_on_disk_before_it_is_there(tmp_path, monkeypatch):
+    events = []
+    fsync, rename = os.fsync, os.rename
+    monkeypatch.setattr(
+        os, "fsync", lambda it: events.append(Path(os.readlink(f"/proc/self/fd/{it}")).name) or fsync(it))
+    monkeypatch.setattr(os, "rename", lambda a, b: events.append(f"to {Path(b).name}") or rename(a, b))
+    go(training(), labelled(), save=tmp_path / "a", steps=1)
+    files = [f"rank-{rank}.safetensors" for rank in range(3)]
+    assert sorted(events[:3]) == files
+    assert events[3:] == ["manifest.json", ".step-00000001", "to step-00000001", "zero3"]
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(tmp_path):
+    (tmp_path / "a").write_text("a file")
+    with pytest.raises(ZerosimError, match=r"cannot write the checkpoint .*not a directory|.*file exists"):
+        go(training(), labelled(), save=tmp_path / "a")
+
+
+def test_what_a_dead_run_was_writing_is_cleared_away(tmp_path):
+    go(training(), labelled(), save=tmp_path / "a", steps=2)
+    torn = tmp_path / "a" / "zero3" / ".step-00000003"
+    torn.mkdir()
+    (torn / "rank-0.safetensors").write_bytes(b"half")
+    rest = go(training(), labelled(), resume=tmp_path / "a", save=tmp_path / "a")
+    assert rest.failures == []
+    assert not torn.exists()
+
+
+# What is damaged, or not of the training, is refused in one line.
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    go(training(precision="bf16"), labelled(), save=folder, steps=2, keep=1)
+    return only(folder)
+
+
+def copied(folder, to):
+    to.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        (to / path.name).write_bytes(path.read_bytes())
+    return to
+
+
+def refused(folder, built=None, dataset=None, **said):
+    with pytest.raises(CheckpointError) as caught:
+        go(built or training(precision="bf16"), dataset or labelled(), resume=folder, **said)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), file=st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_a_flipped_bit_is_found_wherever_it_is(one, tmp_path_factory, where, bit, file):
+    folder = copied(one, tmp_path_factory.mktemp("flipped"))
+    path = sorted(folder.iterdir())[file]
+    content = bytearray(path.read_bytes())
+    content[int(where * len(content))] ^= 1 << bit
+    path.write_bytes(content)
+    words = refused(folder)
+    assert "damaged" in words or "has schema" in words
+    assert problem(read_manifest, folder) or list(damages(folder, read_manifest(folder)))
+
+
+@pytest.mark.parametrize("keep", [0, 1, 7, 9, 100, -1])
+@pytest.mark.parametrize("name", ["manifest.json", "rank-1.safetensors"])
+def test_a_torn_file_is_found(one, tmp_path, keep, name):
+    path = copied(one, tmp_path / "torn") / name
+    path.write_bytes(path.read_bytes()[:keep])
+    assert "damaged" in refused(path.parent)
+
+
+def test_a_file_that_never_ends_is_not_waited_for(one, tmp_path):
+    folder = copied(one, tmp_path / "pipe")
+    (folder / "rank-2.safetensors").unlink()
+    os.mkfifo(folder / "rank-2.safetensors")
+    resigned(folder, lambda said: said["shards"][2].update(bytes=0))
+    assert "rank-2.safetensors is damaged: it is no regular file" in refused(folder)
+
+
+def test_a_file_that_is_missing_is_named(one, tmp_path):
+    path = copied(one, tmp_path / "less") / "rank-2.safetensors"
+    path.unlink()
+    assert "rank-2.safetensors is damaged: no such file or directory; take another" in refused(path.parent)
+
+
+def resigned(folder, change):
+    """Let the manifest in `folder` say something else, and say it of itself."""
+    document = json.loads((folder / folders.MANIFEST).read_bytes())
+    change(document["manifest"])
+    document["sha256"] = hashlib.sha256(canonical(document["manifest"])).hexdigest()
+    (folder / folders.MANIFEST).write_bytes(canonical(document))
+
+
+def test_a_manifest_says_what_it_said(one):
+    manifest = read_manifest(one)
+    assert isinstance(manifest, Manifest)
+    assert encoded(manifest) == (one / folders.MANIFEST).read_bytes()
+
+
+def test_another_version_is_refused(one, tmp_path):
+    folder = copied(one, tmp_path / "later")
+    resigned(folder, lambda said: said.update(schema="zerosim.checkpoint/2"))
+    assert "has schema 'zerosim.checkpoint/2', and this zerosim reads 'zerosim.checkpoint/1'" in refused(folder)
+
+
+LEAVES = [
+    None, True, -1, 0, 1, 2, 3, 2**62, 2**70, 1.5, float("nan"), "", "weights", "../x", "a\0b", [], [[]], {}, {"a": 1}]
+
+
+def places(value, path=()):
+    yield path
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        yield from places(child, (*path, key))
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_whatever_a_manifest_says_it_is_refused_or_harmless(one, tmp_path_factory, data):
+    folder = copied(one, tmp_path_factory.mktemp("hostile"))
+
+    def change(said):
+        found = [path for path in places(said) if path]
+        *way, last = data.draw(st.sampled_from(found))
+        for key in way:
+            said = said[key]
+        said[last] = data.draw(st.sampled_from(LEAVES))
+
+    resigned(folder, change)
+    assert "\n" not in problem(lambda: go(training(precision="bf16"), labelled(), resume=folder))
+    problem(lambda: write_full(folder, read_manifest(folder), folder / "w"))
+    problem(lambda: list(damages(folder, read_manifest(folder))))
+
+
+CHANGED = {
+    "train.learning_rate was 0.01, is 0.5": {"learning_rate": 0.5}, "train.seed was 0, is 3": {"seed": 3},
+    "train.micro_batches was 6, is 12": {"micro_batches": 12}, 'train.optimizer was "adam", is "sgd"': {
+        "optimizer": "sgd"},
+    'train.precision was "bf16", is "fp32"': {"precision": "fp32"},
+}
+
+
+@pytest.mark.parametrize("words", CHANGED)
+def test_another_training_is_refused_with_what_changed(one, words):
+    assert words in refused(one, training(**{"precision": "bf16", **CHANGED[words]}))
+
+
+def test_another_model_and_other_data_are_refused(one):
+    other = replace(training(precision="bf16"), model=Model(hidden=(5, 5), activation="tanh"))
+    assert "model.hidden was [5, 4], is [5, 5]. Set it back" in refused(one, other)
+    assert "data: other samples" in refused(one, dataset=labelled(seed=1))
+    assert "is of step 2, and train.steps is 1" in refused(one, steps=1)
+
+
+def test_what_may_change_is_not_refused(one):
+    built = replace(
+        training(precision="bf16", steps=3), title="another", caption="too", check=Check(reference=False),
+        variant=(Variant("a", units="model"), Variant("b", stage="ddp", reduce_dtype="fp32")))
+    outcome = go(built, labelled(), resume=one)
+    assert outcome.failures == []
+    assert [row.config.done for row in outcome.stages] == [2, 2]
+
+
+def test_a_folder_without_checkpoints_is_refused(tmp_path, one):
+    assert "no such folder" in refused(tmp_path / "none")
+    words = "no checkpoint of Stage III, in a folder zero3, is there; folders with checkpoints: none"
+    assert words in refused(tmp_path)
+    copied(one, tmp_path / "a" / one.name)
+    copied(one, tmp_path / "b" / one.name)
+    assert f"folders with checkpoints: {tmp_path}/a, {tmp_path}/b" in refused(tmp_path)
+
+
+def test_nobody_saves_among_checkpoints_of_another_run(tmp_path):
+    go(training(), labelled(), save=tmp_path / "a", steps=3, keep=9)
+    with pytest.raises(CheckpointError, match=r"has checkpoints up to step 3 already; go on from them with --resume"):
+        go(training(), labelled(), save=tmp_path / "a")
+    with pytest.raises(CheckpointError, match=r"up to step 3, and Stage III goes on from .*step-00000002; save else"):
+        go(training(), labelled(), save=tmp_path / "a", resume=tmp_path / "a" / "zero3" / "step-00000002")
+
+
+# The weights alone.
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "bf16", "fp16"])
+def test_weights_in_full_are_those_of_the_run(tmp_path, precision):
+    built = replace(training(precision=precision), parallel=Parallel(stages=("zero3",), units=((0, 1), (2,))))
+    outcome = go(built, labelled(), save=tmp_path / "a")
+    folder = only(tmp_path / "a")
+    write_full(folder, read_manifest(folder), tmp_path / "w")
+    found = load_file(tmp_path / "w")
+    assert list(found) == [place.name for place in outcome.model.places]
+    assert {name: array.shape for name, array in found.items()} == {p.name: p.shape for p in outcome.model.places}
+    flat = b"".join(found[place.name].tobytes() for place in outcome.model.places)
+    assert hashlib.sha256(flat).hexdigest() == outcome.stages[0].weights_sha256
+    assert sorted(os.listdir(tmp_path)) == ["a", "w"]

@@ -1,0 +1,275 @@
+"""Checkpoints on the command line and under mpirun: saved, resumed, shown, verified, united; first weights."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import zerosim as zs
+from tests.kills import kill_and_resume
+from tests.mpi.launch import mpirun
+from zerosim.cli import main
+
+SMALL = """\
+title = "small"
+[world]
+ranks = 2
+[model]
+hidden = [6]
+[train]
+steps = 4
+micro_batch = 2
+micro_batches = 4
+[parallel]
+stages = ["zero3"]
+"""
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(SMALL)
+    return tmp_path
+
+
+def zerosim(*words):
+    return main([str(word) for word in words])
+
+
+def run(*flags):
+    return zerosim("run", "small.toml", "--progress", "none", *flags)
+
+
+def outcome(*flags):
+    """The only row of a run that passes."""
+    assert run("--json", "out.json", *flags) == 0
+    with open("out.json", encoding="utf-8") as file:
+        (row,) = json.load(file)["stages"]
+    return row
+
+
+def bits(row):
+    return [row[key] for key in ("losses", "weights_sha256", "optimizer_sha256", "updates")]
+
+
+def test_a_run_goes_on_where_it_was_saved_and_says_so(small, capsys):
+    whole = outcome()
+    assert whole["resumed"] is None
+    assert run("--set", "train.steps=3", "--checkpoint", "kept", "--every", "2") == 0
+    assert sorted(os.listdir("kept/zero3")) == ["step-00000002", "step-00000003"]
+    capsys.readouterr()
+    rest = outcome("--resume", "kept")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Stage III goes on after step 3 of 4, from kept/zero3/step-00000003, saved by Stage III on 2 ranks" in said
+    assert said.endswith("PASSED: Stage III on 2 ranks: every bit equal to one process that trained from the start")
+    assert bits(rest) == bits(whole)
+    assert rest["resumed"] == {"folder": "kept/zero3/step-00000003", "step": 3, "stage": "zero3", "ranks": 2}
+    earlier = outcome("--resume", "kept/zero3/step-00000002", "--set", "world.ranks=4")
+    assert earlier["resumed"]["step"] == 2
+
+
+def test_a_scenario_says_where_beside_itself(small, tmp_path):
+    folder = tmp_path / "there"
+    folder.mkdir()
+    (folder / "small.toml").write_text(SMALL + '[checkpoint]\nfolder = "kept"\nevery = 2\nkeep = 1\n')
+    assert zerosim("run", "there/small.toml", "--progress", "none") == 0
+    assert os.listdir(folder / "kept" / "zero3") == ["step-00000004"]
+    assert zerosim("run", "there/small.toml", "--progress", "none", "--checkpoint", "here") == 0
+    assert os.listdir("here/zero3") == ["step-00000004"]
+
+
+@pytest.mark.parametrize(("flags", "words"), [
+    (["--resume", "nowhere"], "--resume nowhere: no such folder"),
+    (["--every", "2"], "--every says how often to save, and nothing says where; add --checkpoint DIR"),
+    (["--checkpoint", "small.toml"], "cannot write the checkpoint small.toml/zero3: not a directory"),
+    (["--resume", "kept", "--set", "model.hidden=[7]"],
+     "kept/zero3/step-00000004 is of another training: model.hidden was [6], is [7]. Set it back, or train from"),
+    (["--checkpoint", "kept"], "kept/zero3 has checkpoints up to step 4 already; go on from them with --resume kept"),
+    (["--resume", "kept", "--set", "train.steps=2"], "is of step 4, and train.steps is 2; let it be as many"),
+])
+def test_a_mistake_is_one_line(small, capsys, flags, words):
+    assert run("--checkpoint", "kept") == 0
+    capsys.readouterr()
+    assert run(*flags) in (2, 3)
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+
+
+def test_collectives_have_nothing_to_save(small, capsys):
+    with open("collective.toml", "w", encoding="utf-8") as file:
+        file.write('kind = "collective"\n[[program]]\ncalls = ["all_reduce"]\n')
+    for flags in (["--checkpoint", "a"], ["--resume", "a"]):
+        assert zerosim("run", "collective.toml", *flags) == 2
+        assert "has no weights; leave out --" in capsys.readouterr().err
+
+
+def test_a_notebook_saves_where_the_scenario_says(small):
+    zs.run("small.toml", set={"checkpoint.folder": "kept"})
+    assert sorted(os.listdir("kept/zero3")) == ["step-00000003", "step-00000004"]
+
+
+# zerosim checkpoint
+
+
+def test_a_checkpoint_is_shown(small, capsys):
+    assert run("--checkpoint", "kept", "--set", "train.precision=fp16", "--every", "2") == 0
+    capsys.readouterr()
+    assert zerosim("checkpoint", "show", "kept", "--json", "shown.json") == 0
+    said = capsys.readouterr().out
+    assert [line.split()[0] for line in said.splitlines()] == ["row", "zero3/step-00000002", "zero3/step-00000004"]
+    with open("shown.json", encoding="utf-8") as file:
+        shown = json.load(file)
+    assert [(each["step"], each["ranks"], each["stage"]) for each in shown["checkpoints"]] == [
+        (2, 2, "zero3"), (4, 2, "zero3")]
+    assert zerosim("checkpoint", "show", "kept/zero3/step-00000004") == 0
+    said = capsys.readouterr().out
+    assert "weights, master, momentum, variance" in said
+    assert "Loss scale" in said
+    assert "32 samples taken of the stream" in said
+    assert "up to step 4: Stage III, ranks 2, order ring" in said
+
+
+def test_a_checkpoint_is_verified(small, capsys):
+    assert run("--checkpoint", "kept") == 0
+    capsys.readouterr()
+    assert zerosim("checkpoint", "verify", "kept") == 0
+    assert capsys.readouterr().out.count("every byte is what was written") == 2
+    path = "kept/zero3/step-00000003/rank-1.safetensors"
+    with open(path, "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last[0] ^ 1]))
+    assert zerosim("checkpoint", "verify", "kept") == 1
+    said = capsys.readouterr()
+    assert said.out.count("every byte") == 1
+    assert said.err.startswith(f"zerosim: {path} is damaged: elements 0 to ")
+    assert said.err.count("\n") == 1
+
+
+def test_weights_come_in_one_file_and_go_back_in(small, capsys):
+    whole = outcome("--weights", "of_run.st", "--checkpoint", "kept")
+    assert zerosim("checkpoint", "full", "kept", "--weights", "full.st") == 0
+    of_run, of_full = load_file("of_run.st"), load_file("full.st")
+    assert {name: array.tobytes() for name, array in of_full.items()} == {
+        name: array.tobytes() for name, array in of_run.items()}
+    row = outcome("--set", "model.weights=full.st", "--set", "train.steps=0", "--set", "train.seed=9")
+    assert row["weights_sha256"] == whole["weights_sha256"]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("flags", "words"), [
+    (["show", "nowhere"], "nowhere: no such folder"), (["verify", "."], ". has no checkpoint in it"),
+    (["full", "kept"], "needs --weights FILE"), (["show", "kept", "--weights", "w"], "needs --weights FILE"),
+    (["verify", "kept", "--json", "-"], "--json is for show; leave it out of verify"),
+    (["full", "kept", "--weights", "no/w"], "--weights: cannot write 'no/w'; name a file in a folder that exists"),
+    (["full", "two", "--weights", "w"],
+     "two has checkpoints of several rows; name the folder of one: two/ddp, two/zero3"),
+])
+def test_a_mistake_about_checkpoints_is_one_line(small, capsys, flags, words):
+    assert run("--checkpoint", "kept") == 0
+    if "two" in flags:
+        assert run("--checkpoint", "two", "--set", 'parallel.stages=["ddp","zero3"]') == 0
+    capsys.readouterr()
+    assert zerosim("checkpoint", *flags) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+
+
+# Weights to begin with.
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16", "bf16"])
+def test_drawn_weights_from_a_file_train_to_the_same_bits(small, precision):
+    flags = ["--set", f"train.precision={precision}"]
+    assert run("--set", "train.steps=0", "--weights", "first.st") == 0
+    drawn = outcome(*flags)
+    assert bits(outcome(*flags, "--set", "model.weights=first.st")) == bits(drawn)
+    assert run(*flags, "--set", "model.weights=first.st", "--set", "train.steps=2", "--checkpoint", "kept") == 0
+    assert bits(outcome(*flags, "--set", "model.weights=first.st", "--resume", "kept")) == bits(drawn)
+
+
+def renamed(found):
+    return {name.replace("layers", "layer"): array for name, array in found.items()}
+
+
+CHANGES = {
+    'there is no array "layers.0.weight", there is "layer.0.weight"': renamed,
+    'the model has no parameter "more"; leave it out': lambda found: found | {"more": np.zeros(1, np.float32)},
+    "layers.1.weight has shape [6, 10], and in the model [10, 6]": lambda found: found | {
+        "layers.1.weight": np.ascontiguousarray(found["layers.1.weight"].T)},
+    "layers.0.bias is F64; train.precision fp32 begins with F32, F16, BF16, which it": lambda found: found | {
+        "layers.0.bias": found["layers.0.bias"].astype(np.float64)},
+    "layers.0.bias is I32": lambda found: found | {"layers.0.bias": found["layers.0.bias"].astype(np.int32)},
+}
+
+
+@pytest.mark.parametrize("words", CHANGES)
+def test_weights_that_are_not_the_models_are_refused(small, capsys, words):
+    assert run("--set", "train.steps=0", "--weights", "first.st") == 0
+    save_file(CHANGES[words](load_file("first.st")), "other.st")
+    capsys.readouterr()
+    assert run("--set", "model.weights=other.st") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("--set:1:15: model.weights \"other.st\": ")
+    assert words in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: None, "no such file or directory; it must be the path of a safetensors file"),
+    (lambda: os.mkfifo("other.st"), "this is no regular file"), (lambda: os.mkdir("other.st"), "is a directory"),
+    (lambda: open("other.st", "wb").close(), "this is no safetensors file"),
+    (lambda: save_file({}, "other.st"), 'there is no array "layers.0.weight"; the model has one'),
+])
+def test_what_is_no_file_of_weights_is_refused(small, capsys, make, words):
+    make()
+    assert run("--set", "model.weights=other.st") == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+
+
+def test_other_weights_to_begin_with_are_another_training(small, capsys):
+    assert run("--set", "train.steps=0", "--weights", "first.st") == 0
+    assert run("--set", "model.weights=first.st", "--checkpoint", "kept") == 0
+    assert run("--set", "train.steps=0", "--weights", "first.st", "--set", "train.seed=1") == 0
+    capsys.readouterr()
+    assert run("--set", "model.weights=first.st", "--resume", "kept") == 2
+    assert "is of another training: data: other samples or initial weights" in capsys.readouterr().err
+
+
+# Processes.
+
+
+@pytest.mark.mpi
+def test_processes_go_on_where_others_were_and_refuse_alike(small):
+    whole = outcome("--set", "parallel.order=exact")
+    scenario = str(small / "small.toml")
+    base = ["-m", "zerosim", "run", scenario, "--progress", "none", "--set", "parallel.order=exact"]
+    kept = ["--checkpoint", str(small / "kept"), "--every", "2"]
+    done = mpirun(4, [*base, "--set", "world.ranks=4", "--set", "train.steps=2", *kept])
+    assert done.returncode == 0, done.stderr
+    done = mpirun(2, [*base, *kept, "--resume", str(small / "kept"), "--json", str(small / "mpi.json")])
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads((small / "mpi.json").read_text())["stages"]
+    assert bits(row) == bits(whole)
+    (small / "kept/zero3/step-00000004/rank-1.safetensors").write_bytes(b"")
+    done = mpirun(2, [*base, "--set", "train.steps=5", "--resume", str(small / "kept")])
+    assert done.returncode == 2
+    assert done.stderr.count("rank-1.safetensors is damaged: it has 0 bytes") >= 1
+
+
+def test_whenever_a_run_is_killed_it_goes_on_to_the_same_bits(tmp_path):
+    found = kill_and_resume(tmp_path, count=3, steps=200, seed=int.from_bytes(os.urandom(4)))
+    assert found.same_bits, found
+
+
+@pytest.mark.mpi
+def test_a_rank_that_is_killed_ends_all_and_they_go_on_to_the_same_bits(tmp_path):
+    found = kill_and_resume(tmp_path, count=1, steps=40, seed=3, mpi=2)
+    assert found.same_bits, found

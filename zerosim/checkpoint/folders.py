@@ -1,0 +1,77 @@
+"""Checkpoints as folders, of which there is always a whole one: written beside, flushed, and renamed into place.
+
+    FOLDER/zero3/step-00000010/     one checkpoint of the row zero3
+    FOLDER/zero3/.step-00000015     one that is being written, or removed: nobody reads it
+
+A rename is atomic, and what it publishes is on disk before it; so a power cut leaves the old state or the new one.
+"""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+MANIFEST = "manifest.json"
+STEP = re.compile(r"step-(\d{8,18})")
+
+
+def name_of(step: int) -> str:
+    """
+    >>> name_of(10)
+    'step-00000010'
+    """
+    return f"step-{step:08d}"
+
+
+def steps_in(folder: Path) -> list[int]:
+    """The steps of the checkpoints in a row's folder, ascending."""
+    if not folder.is_dir():
+        return []
+    found = [STEP.fullmatch(each.name) for each in folder.iterdir() if (each / MANIFEST).is_file()]
+    return sorted(int(match[1]) for match in found if match)
+
+
+def begun(folder: Path, step: int) -> Path:
+    """An empty folder in which the checkpoint of `step` can be written."""
+    beside = folder / f".{name_of(step)}"
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    return beside
+
+
+def published(beside: Path, *, keep: int) -> Path:
+    """Rename what `begun` gave into place, and remove all checkpoints but the last `keep`."""
+    flush(beside)
+    place = beside.with_name(beside.name.removeprefix("."))
+    os.rename(beside, place)
+    flush(place.parent)
+    for step in steps_in(place.parent)[:-keep]:
+        old = place.parent / name_of(step)
+        dying = begun(place.parent, step)
+        os.rename(old, dying)
+        shutil.rmtree(dying)
+    return place
+
+
+def cleared(folder: Path) -> None:
+    """Make a row's folder, and remove what a run that died was writing or removing there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(".step-*"):
+        shutil.rmtree(left)
+
+
+def write_flushed(path: Path, content: bytes) -> None:
+    """Write a new file, and have the disk hold it."""
+    with open(path, "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def flush(path: Path) -> None:
+    """Have the disk hold what a folder lists."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

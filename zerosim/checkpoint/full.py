@@ -1,0 +1,69 @@
+"""The weights of a checkpoint as one safetensors file that others open: whole parameters, under the names they know."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from zerosim.checkpoint.manifest import Manifest, ParameterRecord
+from zerosim.checkpoint.reshard import Resharded
+from zerosim.checkpoint.shards import BLOCK_BYTES, DTYPES
+from zerosim.errors import CheckpointError, ZerosimError
+from zerosim.numerics.digests import little_endian
+from zerosim.numerics.precisions import PRECISIONS
+from zerosim.training.comparison import WEIGHTS
+
+OF_PRECISIONS = {DTYPES[each.weights.name]: each.weights for each in PRECISIONS.values()}
+
+
+def write_full(folder: Path, manifest: Manifest, path: Path) -> None:
+    """Write the weights of the checkpoint in `folder` to `path`, beside it and renamed, block by block."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        try:
+            write_weights(folder, manifest, beside)
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise ZerosimError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def write_weights(folder: Path, manifest: Manifest, path: Path) -> None:
+    """A header, and behind it each parameter in model order."""
+    saved, kind = Resharded(folder, manifest), dtype_of(manifest, folder)
+    parameters = in_model_order(manifest)
+    header, at = {}, 0
+    for _, each in parameters:
+        end = at + each.count * kind.itemsize
+        header[each.name] = {"dtype": DTYPES[kind.name], "shape": list(each.shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    block = np.empty(BLOCK_BYTES // kind.itemsize, kind)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for unit, each in parameters:
+            for start in range(0, each.count, len(block)):
+                out = block[: each.count - start]
+                saved.copy(unit, WEIGHTS, each.start + start, out)
+                file.write(little_endian(out))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def in_model_order(manifest: Manifest) -> list[tuple[int, ParameterRecord]]:
+    """Each parameter with the number of its unit: as units come, which is the order of their first layers."""
+    return [(number, each) for number, unit in enumerate(manifest.units) for each in unit.parameters]
+
+
+def dtype_of(manifest: Manifest, folder: Path) -> np.dtype[np.generic]:
+    """That all weights have."""
+    found = {
+        shard.file.arrays[name].dtype
+        for shard in manifest.shards for name, piece in shard.pieces.items() if piece.what == WEIGHTS
+    }
+    if len(found) != 1 or not found <= OF_PRECISIONS.keys():
+        raise CheckpointError(f"{folder} is damaged: its weights are of dtypes {', '.join(sorted(found)) or 'none'}")
+    return OF_PRECISIONS[found.pop()]

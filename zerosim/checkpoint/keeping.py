@@ -1,0 +1,90 @@
+"""What a run keeps: where its rows are saved, and what they go on from."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerosim.allocation import Array
+from zerosim.checkpoint import folders
+from zerosim.checkpoint.resuming import Restoring, find, resumed
+from zerosim.checkpoint.saving import Saving
+from zerosim.comm import Communicator
+from zerosim.errors import CheckpointError
+from zerosim.stages.replica import Replica
+from zerosim.training.config import Config
+from zerosim.training.experiment import Experiment
+
+LONGEST_NAME = 60
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """Saves after steps where `saving` says so, and restores what `restoring` knows: a `Keeping`."""
+
+    saving: Saving | None
+    restoring: Restoring
+
+    def begin(self) -> None:
+        """Make folders to save in, if anything will be; for one process of all, before the others save there."""
+        if self.saving is not None:
+            self.saving.prepare()
+
+    def restore(self, config: Config, replica: Replica) -> list[Array]:
+        return self.restoring.restore(config, replica)
+
+    def save(self, comm: Communicator, config: Config, replica: Replica, losses: Sequence[Array]) -> None:
+        if self.saving is not None and self.saving.is_due(replica.state.step, config.steps):
+            self.saving.save(comm, config, replica, losses)
+
+
+def keeper(experiment: Experiment, resume: str | None) -> tuple[Experiment, Keeper | None]:
+    """The experiment as it goes on from the folder `resume`, if one is named, and who keeps it, if anybody is to.
+
+    Raises `CheckpointError` where rows would be saved among checkpoints that are not theirs.
+    """
+    scenario = experiment.scenario
+    names = folder_names(experiment)
+    restoring = Restoring({})
+    if resume is not None:
+        experiment, restoring = resumed(experiment, find(Path(resume), names))
+    said = scenario.checkpoint
+    if not said.folder:
+        return experiment, Keeper(None, restoring) if resume is not None else None
+    top = scenario.origin.folder(("checkpoint", "folder")) / said.folder
+    places = {row: top / name for row, name in names.items()}
+    for config in experiment.rows:
+        refuse_others(places[config.name], config)
+    saving = Saving(scenario, experiment.data_sha256, said.every, said.keep, places)
+    return experiment, Keeper(saving, restoring)
+
+
+def refuse_others(folder: Path, config: Config) -> None:
+    """A row is saved in an empty folder, or behind the checkpoint that it goes on from."""
+    steps = folders.steps_in(folder)
+    if not steps:
+        return
+    if config.resumed is None:
+        raise CheckpointError(f"{folder} has checkpoints up to step {steps[-1]} already; go on from them with --resume "
+                              f"{folder.parent}, or save elsewhere")
+    if Path(config.resumed.folder).resolve() != (folder / folders.name_of(steps[-1])).resolve():
+        raise CheckpointError(f"{folder} has checkpoints up to step {steps[-1]}, and {config.name} goes on from "
+                              f"{config.resumed.folder}; save elsewhere")
+
+
+def folder_names(experiment: Experiment) -> dict[str, str]:
+    """What the folder of each row is called, by the row's name: its stage, or the variant's as files have names."""
+    found: dict[str, str] = {}
+    for config in experiment.rows:
+        name = file_name(config.name) if experiment.scenario.variant else config.row.stage
+        taken = sum(name == other or other.startswith(f"{name}.") for other in found.values())
+        found[config.name] = f"{name}.{taken + 1}" if taken else name
+    return found
+
+
+def file_name(words: str) -> str:
+    """
+    >>> file_name("Stage III, prefetch = true"), file_name("零")
+    ('stage-iii-prefetch-true', 'row')
+    """
+    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")[:LONGEST_NAME] or "row"

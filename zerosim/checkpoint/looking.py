@@ -1,0 +1,40 @@
+"""What there is in a folder of checkpoints, and whether its files are what was written."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from zerosim.checkpoint import folders
+from zerosim.checkpoint.manifest import Manifest
+from zerosim.checkpoint.shards import ShardReader
+from zerosim.errors import CheckpointError
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """All in the folder of a run or of a row, by row and step; or the one that `folder` is."""
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such folder; name that of a run, of a row or of a checkpoint")
+    if (folder / folders.MANIFEST).is_file():
+        return [folder]
+    rows = [folder, *sorted(each for each in folder.iterdir() if each.is_dir())]
+    found = [row / folders.name_of(step) for row in rows for step in folders.steps_in(row)]
+    if not found:
+        raise CheckpointError(f"{folder} has no checkpoint in it; name that of a run, of a row or of a checkpoint")
+    return found
+
+
+def only(folder: Path) -> Path:
+    """The last checkpoint of the only row in `folder`."""
+    found = checkpoints_in(folder)
+    if len({each.parent for each in found}) > 1:
+        rows = ", ".join(dict.fromkeys(str(each.parent) for each in found))
+        raise CheckpointError(f"{folder} has checkpoints of several rows; name the folder of one: {rows}")
+    return found[-1]
+
+
+def damages(folder: Path, manifest: Manifest) -> Iterator[CheckpointError]:
+    """What of each rank's file is not as it was written: every byte is held to a digest."""
+    for shard in manifest.shards:
+        try:
+            ShardReader(folder, shard.file).verify()
+        except CheckpointError as error:
+            yield error

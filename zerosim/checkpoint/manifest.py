@@ -1,0 +1,256 @@
+"""What a checkpoint says of itself: one JSON document with its own digest, and what can be read of it.
+
+    leg      a stretch of the training: until which step, on how many ranks, by which keys of [parallel]
+    piece    an array of one rank's file: which unit it is of, what it is, and its layout
+
+Whatever the file holds, reading it takes bounded memory, runs nothing, and gives a manifest or a `CheckpointError`.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerosim.checkpoint.folders import MANIFEST
+from zerosim.checkpoint.shards import Stored, StoredFile
+from zerosim.errors import CheckpointError
+from zerosim.sharding import Layout
+
+SCHEMA = "zerosim.checkpoint/1"
+MOST_BYTES = 1 << 28
+LOSSES = "losses"
+"""The name of the one array that belongs to no unit: of all steps so far, in the file of rank 0."""
+
+
+@dataclass(frozen=True)
+class Leg:
+    """As it is written down; `steps` is what the scenario had for train.steps."""
+
+    until: int
+    ranks: int
+    steps: int
+    parallel: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What an array of a file holds: `what` of the unit of that number, its elements that lie in `layout`, unpadded."""
+
+    unit: int
+    what: str
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One rank's file, and what its arrays are, by name."""
+
+    file: StoredFile
+    pieces: Mapping[str, Piece]
+
+
+@dataclass(frozen=True)
+class UnitRecord:
+    """A unit as the saving run had it."""
+
+    name: str
+    layers: tuple[int, ...]
+    count: int
+    frozen: bool
+    parameters: tuple["ParameterRecord", ...]
+
+
+@dataclass(frozen=True)
+class ParameterRecord:
+    """Where a parameter lies in its unit, under the name that others know."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def count(self) -> int:
+        """Its elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All that a checkpoint says of itself."""
+
+    scenario: Mapping[str, Any]
+    """Resolved."""
+    data_sha256: str
+    """Of the samples and of initial weights from a file."""
+    row: str
+    step: int
+    updates: int
+    loss_scale: float
+    good_steps: int
+    samples: int
+    """Position in the stream of samples: how many have been taken."""
+    legs: tuple[Leg, ...]
+    units: tuple[UnitRecord, ...]
+    shards: tuple[Shard, ...]
+
+    @property
+    def ranks(self) -> int:
+        """That saved it."""
+        return len(self.shards)
+
+    @property
+    def stage(self) -> str:
+        """The key of the one that saved it."""
+        return str(self.legs[-1].parallel["stages"][0])
+
+
+def encoded(manifest: Manifest) -> bytes:
+    """The manifest as it stands in its file."""
+    document = {
+        "schema": SCHEMA,
+        "scenario": manifest.scenario,
+        "data_sha256": manifest.data_sha256,
+        "row": manifest.row,
+        "step": manifest.step,
+        "updates": manifest.updates,
+        "loss_scale": manifest.loss_scale,
+        "good_steps": manifest.good_steps,
+        "samples": manifest.samples,
+        "legs": [vars(leg) for leg in manifest.legs],
+        "units": [vars(unit) | {"parameters": [vars(each) for each in unit.parameters]} for unit in manifest.units],
+        "shards": [shard_document(shard) for shard in manifest.shards],
+    }
+    text = canonical(document)
+    return canonical({"manifest": document, "sha256": hashlib.sha256(text).hexdigest()})
+
+
+def canonical(document: Any) -> bytes:
+    """One text for equal documents."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def shard_document(shard: Shard) -> dict[str, Any]:
+    arrays = [
+        {"name": name, **vars(stored), **({"unit": piece.unit, "what": piece.what, "layout": vars(piece.layout)}
+                                         if (piece := shard.pieces.get(name)) else {})}
+        for name, stored in shard.file.arrays.items()
+    ]
+    head = {"file": shard.file.name, "bytes": shard.file.file_bytes, "header_sha256": shard.file.header_sha256}
+    return head | {"arrays": arrays}
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """That of the checkpoint in `folder`."""
+    path = folder / MANIFEST
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {(error.strerror or str(error)).lower()}; name the folder of a checkpoint") \
+            from None
+    if len(content) > MOST_BYTES:
+        raise CheckpointError(f"{path} is larger than {MOST_BYTES:,} bytes, which no manifest is")
+    try:
+        document = json.loads(content)
+        said, digest = document["manifest"], document["sha256"]
+        schema = said["schema"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise CheckpointError(f"{path} is damaged: it is no manifest; take another checkpoint") from None
+    if schema != SCHEMA:
+        raise CheckpointError(f"{path} has schema {str(schema)[:60]!r}, and this zerosim reads {SCHEMA!r}; "
+                              "resume it with the zerosim that wrote it")
+    if hashlib.sha256(canonical(said)).hexdigest() != digest or canonical(document) != content:
+        raise CheckpointError(f"{path} is damaged: its SHA-256 is another than it says; take another checkpoint")
+    try:
+        return decoded(said)
+    except (ValueError, LookupError, TypeError, RecursionError, AttributeError) as error:
+        raise CheckpointError(f"{path} is damaged: {type(error).__name__} at {str(error)[:60]}; "
+                              "take another checkpoint") from None
+
+
+def decoded(said: Mapping[str, Any]) -> Manifest:
+    """The manifest of a document; raises any of Python's own errors where that is none."""
+    manifest = Manifest(
+        scenario=a(dict, said["scenario"]),
+        data_sha256=a(str, said["data_sha256"]),
+        row=a(str, said["row"]),
+        step=count(said["step"]),
+        updates=count(said["updates"]),
+        loss_scale=a(float, said["loss_scale"]),
+        good_steps=count(said["good_steps"]),
+        samples=count(said["samples"]),
+        legs=tuple(
+            Leg(count(leg["until"]), count(leg["ranks"]), count(leg["steps"]), a(dict, leg["parallel"]))
+            for leg in a(list, said["legs"])
+        ),
+        units=many(decoded_unit, said["units"]),
+        shards=many(decoded_shard, said["shards"]),
+    )
+    if not manifest.legs or manifest.legs[-1].until != manifest.step or not manifest.shards:
+        raise ValueError("legs")
+    if [leg.until for leg in manifest.legs] != sorted({leg.until for leg in manifest.legs}):
+        raise ValueError("legs")
+    a(str, manifest.stage)
+    return manifest
+
+
+def decoded_unit(said: Mapping[str, Any]) -> UnitRecord:
+    """A unit whose parameters lie in it one after the other, without gaps."""
+    parameters = tuple(
+        ParameterRecord(a(str, each["name"]), many(count, each["shape"]), count(each["start"]))
+        for each in a(list, said["parameters"])
+    )
+    at = 0
+    for each in parameters:
+        if each.start != at:
+            raise ValueError("parameters")
+        at += each.count
+    if at != count(said["count"]):
+        raise ValueError("parameters")
+    return UnitRecord(a(str, said["name"]), many(count, said["layers"]), at, a(bool, said["frozen"]), parameters)
+
+
+def decoded_shard(said: Mapping[str, Any]) -> Shard:
+    """One rank's file, in the checkpoint's own folder."""
+    name = a(str, said["file"])
+    if Path(name).name != name or name in ("", ".", ".."):
+        raise ValueError("file")
+    arrays, pieces = {}, {}
+    for array in a(list, said["arrays"]):
+        key = a(str, array["name"])
+        arrays[key] = Stored(a(str, array["dtype"]), count(array["length"]), many(text, array["blocks"]))
+        if len(arrays[key].blocks) != arrays[key].block_count:
+            raise ValueError("blocks")
+        if "unit" in array:
+            layout = Layout(*(count(array["layout"][each]) for each in ("count", "size", "first", "last")))
+            if not layout.first < layout.last <= layout.size or len(key) > 4096:
+                raise ValueError("layout")
+            if arrays[key].length != max(min(layout.length, layout.count - layout.start), 0):
+                raise ValueError("layout")
+            pieces[key] = Piece(count(array["unit"]), a(str, array["what"]), layout)
+    return Shard(StoredFile(name, count(said["bytes"]), a(str, said["header_sha256"]), arrays), pieces)
+
+
+def a(kind: type[Any], value: Any) -> Any:
+    """`value`, if it is one."""
+    if type(value) is not kind:
+        raise TypeError(f"{str(value)[:40]!r}, which is no {kind.__name__}")
+    return value
+
+
+def text(value: Any) -> str:
+    return str(a(str, value))
+
+
+def count(value: Any) -> int:
+    """A whole number that an array can have elements."""
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{str(value)[:40]!r}, which is no count")
+    return value
+
+
+def many(read: Callable[[Any], Any], values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(read(each) for each in a(list, values))

@@ -1,0 +1,167 @@
+"""Resume: which checkpoint each row goes on from, whether it is of the same training, and its state on new ranks.
+
+What may differ is how the work is shared and what is claimed of it: [world], [parallel], [[variant]], [check],
+[checkpoint], texts, and train.steps. Everything else is what is trained, and on what; that must be the same.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.checkpoint import folders
+from zerosim.checkpoint.manifest import LOSSES, Manifest, read_manifest
+from zerosim.checkpoint.reshard import Resharded
+from zerosim.checkpoint.saving import recorded
+from zerosim.errors import CheckpointError, ZerosimError
+from zerosim.scenario.origin import Origin
+from zerosim.scenario.rules import section_values, shown
+from zerosim.scenario.schema import Check, Parallel, Scenario, World, resolved
+from zerosim.stages.replica import Replica
+from zerosim.training.comparison import WEIGHTS
+from zerosim.training.config import Config, Leg, Resumed, configured, joined
+from zerosim.training.experiment import Experiment
+
+FIXED = ("kind", "model", "train")
+FREE = (("train", "steps"),)
+
+
+@dataclass(frozen=True)
+class Restoring:
+    """Brings back the states of rows that go on from a checkpoint; `manifests` has those by folder."""
+
+    manifests: Mapping[str, Manifest]
+
+    def restore(self, config: Config, replica: Replica) -> list[Array]:
+        """Let `replica` have what its layouts say of the saved state, and no more; the losses of all steps so far.
+
+        Raises `CheckpointError` where the files are not what their manifest says.
+        """
+        assert config.resumed is not None
+        manifest = self.manifests[config.resumed.folder]
+        saved = Resharded(Path(config.resumed.folder), manifest, config.resumed.last.model.units)
+        state, precision = replica.state, config.precision
+        state.step, state.updates = manifest.step, manifest.updates
+        state.scaling.loss_scale, state.scaling.good_steps = manifest.loss_scale, manifest.good_steps
+        for unit in replica.units:
+            layout = state.layouts.of(unit, "parameters")
+            state.weights[unit] = replica.allocate(
+                layout.length, precision.weights, kind="parameters", owner=unit.name)
+            saved.fill(unit, WEIGHTS, layout, state.weights[unit])
+            if not unit.frozen:
+                layout = state.layouts.of(unit, "optimizer")
+                state.optimizer[unit] = {}
+                for slot in replica.rule.slots:
+                    buffer = replica.allocate(layout.length, precision.state, kind="optimizer", owner=unit.name)
+                    saved.fill(unit, slot, layout, buffer)
+                    state.optimizer[unit][slot] = buffer
+        losses = np.empty(manifest.step, precision.state)
+        saved.fill_losses(LOSSES, losses)
+        return [loss.copy() for loss in losses.reshape(-1, 1)]
+
+
+def resumed(experiment: Experiment, found: Mapping[str, Path | None]) -> tuple[Experiment, Restoring]:
+    """The rows with what they go on from, and who brings that back; `found` has the checkpoint of each row by name.
+
+    Raises `CheckpointError` where one is not of the same training.
+    """
+    manifests = {str(folder): read_manifest(folder) for folder in set(found.values()) if folder is not None}
+    for folder, manifest in manifests.items():
+        refuse_another_training(experiment, folder, manifest)
+    rows = []
+    for config in experiment.rows:
+        from_folder = found[config.name]
+        if from_folder is None:
+            rows.append(config)
+        else:
+            manifest = manifests[str(from_folder)]
+            legs = legs_of(experiment.scenario, str(from_folder), manifest, config)
+            rows.append(replace(config, resumed=Resumed(str(from_folder), manifest.step, legs)))
+    return replace(experiment, rows=tuple(rows)), Restoring(manifests)
+
+
+def find(folder: Path, rows: Mapping[str, str]) -> dict[str, Path | None]:
+    """The last checkpoint of each row in `folder`, None where none had been saved; `rows` has folders' names by rows'.
+
+    `folder` may be that of a run, of a row, or of one checkpoint; what has one row alone serves them all.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(f"--resume {folder}: no such folder; name that of a run, of a row or of a checkpoint")
+    if (folder / folders.MANIFEST).is_file():
+        return dict.fromkeys(rows, folder)
+    if folders.steps_in(folder):
+        return dict.fromkeys(rows, latest(folder))
+    inside = sorted(each for each in folder.iterdir() if each.is_dir())
+    saved = [each for each in inside if folders.steps_in(each)]
+    found: dict[str, Path | None] = {}
+    for row, name in rows.items():
+        if folder / name in inside:
+            found[row] = latest(folder / name)
+        elif len(saved) == 1:
+            found[row] = latest(saved[0])
+        else:
+            there = ", ".join(str(each) for each in saved) or "none"
+            raise CheckpointError(f"--resume {folder}: no checkpoint of {row}, in a folder {name}, is there; "
+                                  f"folders with checkpoints: {there}")
+    return found
+
+
+def latest(folder: Path) -> Path | None:
+    steps = folders.steps_in(folder)
+    return folder / folders.name_of(steps[-1]) if steps else None
+
+
+def refuse_another_training(experiment: Experiment, folder: str, manifest: Manifest) -> None:
+    """Name what is not as it was and must be."""
+    differing = list(differences(manifest.scenario, resolved(experiment.scenario)))
+    if experiment.data_sha256 != manifest.data_sha256 and not differing:
+        differing = ["data: other samples or initial weights than were trained on"]
+    if differing:
+        more = f"; and {len(differing) - 3} more" * (len(differing) > 3)
+        raise CheckpointError(f"{folder} is of another training: {'; '.join(differing[:3])}{more}. Set it back, or "
+                              "train from the start, without --resume")
+    steps = experiment.scenario.train.steps
+    if manifest.step > steps:
+        raise CheckpointError(f"{folder} is of step {manifest.step}, and train.steps is {steps}; let it be as many")
+
+
+def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """What must be the same and is not, in words.
+
+    >>> list(differences({"train": {"seed": 1}, "model": {}}, {"train": {"seed": 2, "steps": 9}, "model": {}}))
+    ['train.seed was 1, is 2']
+    """
+    for name in FIXED:
+        before, after = (each.get(name) for each in (was, now))
+        if not isinstance(before, dict) or not isinstance(after, dict):
+            if before != after:
+                yield f"{name} was {said(before)}, is {said(after)}"
+            continue
+        for key in after:
+            if (name, key) not in FREE and key in before and before[key] != after[key]:
+                yield f"{name}.{key} was {said(before[key])}, is {said(after[key])}"
+
+
+def said(value: Any) -> str:
+    return str(value)[:60] if isinstance(value, list) else shown(value)
+
+
+def legs_of(scenario: Scenario, folder: str, manifest: Manifest, config: Config) -> tuple[Leg, ...]:
+    """How all steps of a checkpoint were trained, from the same weights as `config`."""
+    origin = Origin(f"{folder}/{folders.MANIFEST}")
+    legs = []
+    try:
+        for leg in manifest.legs:
+            parallel = Parallel(**section_values(Parallel, dict(leg.parallel), ("parallel",), origin))
+            world = World(**section_values(World, {"ranks": leg.ranks}, ("world",), origin))
+            was = replace(scenario, world=world, parallel=parallel, variant=(), check=Check(), origin=origin,
+                          train=replace(scenario.train, steps=leg.steps))
+            legs.append(Leg(replace(configured(was.rows[0], config.model.task), initial=config.initial), leg.until))
+    except ZerosimError as error:
+        raise CheckpointError(f"{folder} is damaged: {error}") from None
+    if tuple(recorded(unit) for unit in legs[-1].config.model.units) != manifest.units:
+        raise CheckpointError(f"{folder} is damaged: its units are not those of its model; take another checkpoint")
+    return (*joined(legs[:-1]), legs[-1])

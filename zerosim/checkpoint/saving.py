@@ -1,0 +1,151 @@
+"""Save: every K steps all ranks write their shards, and rank 0 says what they are."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.checkpoint import folders, shards
+from zerosim.checkpoint.manifest import LOSSES, Leg, Manifest, ParameterRecord, Piece, Shard, UnitRecord, encoded
+from zerosim.comm import Communicator
+from zerosim.errors import ZerosimError
+from zerosim.models.units import Unit
+from zerosim.scenario.schema import Scenario, plain, resolved
+from zerosim.sharding import Layout
+from zerosim.stages.replica import Replica
+from zerosim.training.comparison import WEIGHTS
+from zerosim.training.config import Config
+from zerosim.worlds.objects import broadcast_object, gather_objects
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Where rows are saved, how often, and how many checkpoints of each are kept; `folders` has each row's by name."""
+
+    scenario: Scenario
+    data_sha256: str
+    every: int
+    keep: int
+    folders: Mapping[str, Path]
+
+    def is_due(self, step: int, steps: int) -> bool:
+        """After every `every` steps, and after the last."""
+        return step % self.every == 0 or step == steps
+
+    def prepare(self) -> None:
+        """Make the rows' folders; raises `ZerosimError` where that cannot be."""
+        for folder in self.folders.values():
+            try:
+                folders.cleared(folder)
+            except OSError as error:
+                raise cannot("write", folder, error) from None
+
+    def save(self, comm: Communicator, config: Config, replica: Replica, losses: Sequence[Array]) -> None:
+        """Save what all ranks have after a step: a whole checkpoint, or none and `ZerosimError` on rank 0."""
+        folder, step = self.folders[config.name], replica.state.step
+        beside = folder / f".{folders.name_of(step)}"
+        problem = None
+        if comm.rank == 0:
+            try:
+                folders.begun(folder, step)
+            except OSError as error:
+                problem = cannot("write", folder, error)
+        settle(comm, problem, beside)
+        shard, problem = None, None
+        try:
+            shard = write_shard(beside, comm.rank, replica, losses)
+        except OSError as error:
+            problem = cannot("write", beside / file_name(comm.rank), error, rank=comm.rank)
+        written = gather_objects(comm, shard)
+        settle(comm, first(gather_objects(comm, problem)), beside)
+        if comm.rank == 0:
+            assert written is not None
+            try:
+                publish(beside, self._manifest(config, replica, written), self.keep)
+            except OSError as error:
+                problem = cannot("write", beside, error)
+        settle(comm, problem, beside)
+
+    def _manifest(self, config: Config, replica: Replica, written: Sequence[Shard]) -> Manifest:
+        state = replica.state
+        return Manifest(
+            scenario=resolved(self.scenario),
+            data_sha256=self.data_sha256,
+            row=config.name,
+            step=state.step,
+            updates=state.updates,
+            loss_scale=float(state.scaling.loss_scale),
+            good_steps=state.scaling.good_steps,
+            samples=state.step * config.samples,
+            legs=tuple(
+                Leg(min(leg.until, state.step), leg.config.ranks, leg.config.steps, plain(leg.config.row.parallel))
+                for leg in config.legs
+            ),
+            units=tuple(recorded(unit) for unit in replica.units),
+            shards=tuple(written),
+        )
+
+
+def recorded(unit: Unit) -> UnitRecord:
+    parameters = tuple(ParameterRecord(place.name, place.shape, place.start) for place in unit.places)
+    return UnitRecord(unit.name, unit.numbers, unit.count, unit.frozen, parameters)
+
+
+def cannot(do: str, path: Path, error: OSError, rank: int | None = None) -> ZerosimError:
+    who = "" if rank is None else f"rank {rank} "
+    return ZerosimError(f"{who}cannot {do} the checkpoint {path}: {(error.strerror or str(error)).lower()}; "
+                        "what was saved before is whole")
+
+
+def first(problems: Sequence[Any] | None) -> Any:
+    return next((each for each in problems or [] if each is not None), None)
+
+
+def settle(comm: Communicator, problem: ZerosimError | None, beside: Path) -> None:
+    """Go on if rank 0 has no problem; if it has, it says so once, and nothing is left half written."""
+    if problem is not None:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise problem
+    broadcast_object(comm, None)
+
+
+def file_name(rank: int) -> str:
+    return f"rank-{rank}.safetensors"
+
+
+def write_shard(folder: Path, rank: int, replica: Replica, losses: Sequence[Array]) -> Shard:
+    """This rank's chunk of every state, whatever else it holds; raises `OSError`."""
+    arrays: dict[str, Array] = {}
+    pieces: dict[str, Piece] = {}
+    for number, unit in enumerate(replica.units):
+        mine = replica.state.layouts.shard(unit)
+        for what, buffer, layout in states(replica, unit):
+            name = f"{what}.{unit.name}"
+            arrays[name] = unpadded(layout.part(buffer, mine), mine)
+            pieces[name] = Piece(number, what, mine)
+    if rank == 0:
+        arrays[LOSSES] = np.concatenate(losses)
+    return Shard(shards.write(folder / file_name(rank), arrays), pieces)
+
+
+def states(replica: Replica, unit: Unit) -> list[tuple[str, Array, Layout]]:
+    """What the next step needs of a unit: its weights, and what the optimizer keeps."""
+    state = replica.state
+    layout = state.layouts.of(unit, "optimizer")
+    slots = [(slot, buffer, layout) for slot, buffer in state.optimizer.get(unit, {}).items()]
+    return [(WEIGHTS, state.weights[unit], state.layouts.of(unit, "parameters")), *slots]
+
+
+def unpadded(values: Array, layout: Layout) -> Array:
+    """Without the zeros behind a unit's last element."""
+    return values[: max(layout.count - layout.start, 0)]
+
+
+def publish(beside: Path, manifest: Manifest, keep: int) -> None:
+    """Write the manifest, and let the checkpoint be there; raises `OSError`."""
+    folders.write_flushed(beside / folders.MANIFEST, encoded(manifest))
+    folders.published(beside, keep=keep)

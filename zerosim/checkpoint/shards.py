@@ -1,0 +1,153 @@
+"""One rank's file of a checkpoint: safetensors, flat arrays by name, with a digest of every block.
+
+    block    so many elements of an array as take at most BLOCK_BYTES: what is read and held to its digest at a time
+
+Written from the arrays themselves, without a copy of them; read by slices, so that memory is bounded by a block.
+Format: https://huggingface.co/docs/safetensors, eight bytes of length, a header in JSON, the arrays back to back.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from zerosim.allocation import Array
+from zerosim.errors import CheckpointError
+from zerosim.numerics.digests import little_endian
+
+BLOCK_BYTES = 1 << 20
+DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+"""What the format calls each."""
+ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An array as a manifest has it: its elements, and the SHA-256 of each of its blocks, in hexadecimal."""
+
+    dtype: str
+    length: int
+    blocks: tuple[str, ...]
+
+    @property
+    def block_length(self) -> int:
+        """Elements of a block but the last."""
+        return BLOCK_BYTES // ITEM_BYTES[self.dtype]
+
+    @property
+    def block_count(self) -> int:
+        """How many blocks so many elements are."""
+        return -(-self.length // self.block_length)
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file as a manifest has it; `header_sha256` is of all bytes before the arrays."""
+
+    name: str
+    file_bytes: int
+    header_sha256: str
+    arrays: Mapping[str, Stored]
+
+
+def write(path: Path, arrays: Mapping[str, Array]) -> StoredFile:
+    """Write flat arrays to `path` and flush it, and digest them at the same time; raises `OSError` where that fails."""
+    ordered = sorted(arrays.items(), key=lambda each: -each[1].itemsize)  # stable: arrays are then aligned
+    header, at = {}, 0
+    for name, array in ordered:
+        end = at + array.nbytes
+        header[name] = {"dtype": DTYPES[array.dtype.name], "shape": [len(array)], "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    head = len(text).to_bytes(8, "little") + text
+    with ThreadPoolExecutor(1) as beside, open(path, "xb") as file:
+        stored = beside.map(stored_as, (array for _, array in ordered))
+        file.write(head)
+        for _, array in ordered:
+            file.write(little_endian(array))
+        file.flush()
+        os.fsync(file.fileno())
+        described = dict(zip((name for name, _ in ordered), stored, strict=True))
+    return StoredFile(path.name, len(head) + at, hashlib.sha256(head).hexdigest(), described)
+
+
+def stored_as(array: Array) -> Stored:
+    """What a manifest says of an array."""
+    digests = tuple(hashlib.sha256(little_endian(block)).hexdigest() for block in blocks(array))
+    return Stored(DTYPES[array.dtype.name], len(array), digests)
+
+
+def blocks(array: Array) -> Iterator[Array]:
+    """The pieces of an array that have digests."""
+    length = BLOCK_BYTES // array.itemsize
+    for start in range(0, len(array), length):
+        yield array[start : start + length]
+
+
+class ShardReader:
+    """Reads slices of one file, each block held to its digest. Raises `CheckpointError` where anything differs."""
+
+    def __init__(self, folder: Path, file: StoredFile) -> None:
+        self.path, self.file = folder / file.name, file
+        self._check_head()
+        try:
+            self._opened: Any = safe_open(self.path, "np")
+        except (SafetensorError, OSError, ValueError) as error:
+            raise self._damaged(f"it is no safetensors file: {' '.join(str(error).split())}") from None
+
+    def _check_head(self) -> None:
+        try:
+            size = self.path.stat().st_size
+            if not self.path.is_file():
+                raise self._damaged("it is no regular file")
+            if size != self.file.file_bytes:
+                raise self._damaged(f"it has {size:,} bytes, and the manifest says {self.file.file_bytes:,}")
+            with open(self.path, "rb") as file:
+                length = file.read(8)
+                head = length + file.read(min(int.from_bytes(length, "little"), size))
+        except (OSError, ValueError) as error:
+            raise self._damaged((getattr(error, "strerror", None) or str(error)).lower()) from None
+        if hashlib.sha256(head).hexdigest() != self.file.header_sha256:
+            raise self._damaged("its header is not what was written")
+
+    def read(self, name: str, start: int, out: Array) -> None:
+        """Fill `out` with the elements of array `name` from `start` on, which are there."""
+        for first, values in self._blocks(name, start, start + len(out), out.dtype):
+            low, high = max(first, start), min(first + len(values), start + len(out))
+            out[low - start : high - start] = values[low - first : high - first]
+
+    def verify(self) -> None:
+        """Read everything, and hold it to its digests."""
+        for name, stored in self.file.arrays.items():
+            for _ in self._blocks(name, 0, stored.length, None):
+                pass
+
+    def _blocks(
+        self, name: str, start: int, stop: int, dtype: np.dtype[np.generic] | None
+    ) -> Iterator[tuple[int, Array]]:
+        stored = self.file.arrays[name]
+        try:
+            found = self._opened.get_slice(name)
+            shape, kind = found.get_shape(), found.get_dtype()
+        except SafetensorError:
+            raise self._damaged(f"it has no array {name!r}") from None
+        if shape != [stored.length] or kind != stored.dtype or (dtype is not None and DTYPES[dtype.name] != kind):
+            raise self._damaged(f"its array {name!r} is {kind} {shape}, not {stored.dtype} [{stored.length}]")
+        length = stored.block_length
+        for number in range(start // length, -(-stop // length)):
+            values = found[number * length : min((number + 1) * length, stored.length)]
+            if hashlib.sha256(little_endian(values)).hexdigest() != stored.blocks[number]:
+                last = min((number + 1) * length, stored.length) - 1
+                raise self._damaged(f"elements {number * length} to {last} of {name!r} are not what was written")
+            yield number * length, values
+
+    def _damaged(self, what: str) -> CheckpointError:
+        return CheckpointError(f"{self.path} is damaged: {what}; take another checkpoint")

@@ -1,0 +1,77 @@
+"""`zerosim checkpoint`: what is in a checkpoint, whether it is whole, and its weights as one file."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from zerosim.checkpoint.full import write_full
+from zerosim.checkpoint.looking import checkpoints_in, damages, only
+from zerosim.checkpoint.manifest import Manifest, read_manifest
+from zerosim.commands.output import check_writable, complain, standard_output, write_json
+from zerosim.errors import CheckpointError, UsageError
+from zerosim.report.checkpoint_table import checkpoint_document, show_arrays, show_checkpoints
+
+ACTIONS = {
+    "show": "what is in the folder of a run, a row or a checkpoint",
+    "verify": "hold every byte to its digest",
+    "full": "write the weights as one safetensors file, --weights FILE",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the flags of `zerosim checkpoint`."""
+    words = "; ".join(f"{name}: {words}" for name, words in ACTIONS.items())
+    parser.add_argument("action", choices=ACTIONS, help=words)
+    parser.add_argument("folder", help="of a run, of a row or of a checkpoint")
+    parser.add_argument("--weights", metavar="FILE", help="where full writes")
+    parser.add_argument("--json", metavar="FILE", help="what show shows, as JSON; - is standard output")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Do what is asked; 0, or 1 where something is not what was written."""
+    check_writable(arguments)
+    if (arguments.weights is not None) != (arguments.action == "full"):
+        raise UsageError("full, and nothing else, needs --weights FILE: where to write the weights")
+    if arguments.json is not None and arguments.action != "show":
+        raise UsageError(f"--json is for show; leave it out of {arguments.action}")
+    folder = Path(arguments.folder)
+    match arguments.action:
+        case "show":
+            return show(arguments, folder)
+        case "verify":
+            return verify(arguments, folder)
+    source = only(folder)
+    write_full(source, read_manifest(source), Path(arguments.weights))
+    return 0
+
+
+def show(arguments: argparse.Namespace, folder: Path) -> int:
+    found = {each: read_manifest(each) for each in checkpoints_in(folder)}
+    console = standard_output(arguments)
+    names = [str(each.relative_to(folder) if each != folder else folder) for each in found]
+    show_checkpoints(console, dict(zip(names, found.values(), strict=True)))
+    if len(found) == 1:
+        show_arrays(console, *found.values())
+    if arguments.json:
+        document: dict[str, Any] = {"schema": "zerosim.checkpoints/1", "folder": str(folder), "checkpoints": [
+            {"folder": str(each), **checkpoint_document(manifest)} for each, manifest in found.items()]}
+        write_json(arguments.json, document)
+    return 0
+
+
+def verify(arguments: argparse.Namespace, folder: Path) -> int:
+    """A line for each checkpoint that is whole, on standard error one for each file that is not."""
+    code, console = 0, standard_output(arguments)
+    for each in checkpoints_in(folder):
+        try:
+            manifest: Manifest = read_manifest(each)
+            found = list(damages(each, manifest))
+        except CheckpointError as error:
+            found = [error]
+        for damage in found:
+            complain(damage)
+            code = 1
+        if not found:
+            console.print(f"{each}: every byte is what was written, after step {manifest.step}, on "
+                          f"{manifest.ranks} ranks", markup=False, soft_wrap=True)
+    return code

@@ -1,0 +1,60 @@
+"""Weights from a safetensors file: what is in it is known when it is opened, and read one array at a time."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from zerosim.allocation import Array
+from zerosim.data.dataset import Fault
+from zerosim.data.files import regular_file
+
+PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class WeightsFile:
+    """A file at `path`, open for reading; `dtypes` and `shapes` are by name, the former in the format's own words."""
+
+    path: Path
+    dtypes: dict[str, str]
+    shapes: dict[str, tuple[int, ...]]
+    opened: Any
+
+    def read(self, name: str) -> Array:
+        """The array of that name, in its shape and dtype."""
+        found: Array = self.opened.get_tensor(name)
+        return found
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the whole file."""
+        found = hashlib.sha256()
+        for piece in pieces(self.path):
+            found.update(piece)
+        return found.hexdigest()
+
+
+def pieces(path: Path) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            yield piece
+
+
+def weights_file(source: str, fault: Fault, folder: Path) -> WeightsFile:
+    """That of path `source`, which starts in `folder`. Raises `fault`'s error where it is no safetensors file."""
+    with regular_file(folder, source, "the path of a safetensors file", fault):
+        path = folder / source
+    try:
+        opened: Any = safe_open(path, "np")
+        slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - it has no iterator
+        return WeightsFile(
+            path, {name: each.get_dtype() for name, each in slices.items()},
+            {name: tuple(each.get_shape()) for name, each in slices.items()}, opened,
+        )
+    except (SafetensorError, OSError, ValueError) as error:
+        raise fault(f"this is no safetensors file: {' '.join(str(error).split())[:200]}") from None

@@ -1,0 +1,83 @@
+"""Checkpoints in the terminal: one a line, and of a single one what is in it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+
+from zerosim.checkpoint.manifest import Manifest
+from zerosim.report.figures import common_unit, in_unit, joined
+from zerosim.report.grid import Column, show_grid, show_words
+from zerosim.stages import STAGES
+
+
+def show_checkpoints(console: Console, found: Mapping[str, Manifest]) -> None:
+    """The folder of each, what it is of, and its size."""
+    manifests = list(found.values())
+    unit = common_unit(max(map(total_bytes, manifests)))
+    show_grid(console, list(found), [
+        Column("row", [each.row for each in manifests]),
+        Column("step", [str(each.step) for each in manifests]),
+        Column("updates", [str(each.updates) for each in manifests]),
+        Column("saved by", [title(each) for each in manifests]),
+        Column("ranks", [str(each.ranks) for each in manifests]),
+        Column(unit.name, [in_unit(total_bytes(each), unit) for each in manifests]),
+    ])
+
+
+def show_arrays(console: Console, manifest: Manifest) -> None:
+    """What is kept of each unit, how it is laid out, and how the training came so far."""
+    units = manifest.units
+    show_grid(console, [unit.name for unit in units], [
+        Column("layers", [joined(list(map(str, unit.layers))) for unit in units]),
+        Column("elements", [f"{unit.count:,}" for unit in units]),
+        Column("kept", [", ".join(kept(manifest, number)) for number in range(len(units))]),
+        Column("a rank has", [f"{most(manifest, number):,}" for number in range(len(units))]),
+    ])
+    if manifest.loss_scale != 1.0:
+        show_words(console, f"Loss scale {manifest.loss_scale:g}, {manifest.good_steps} steps since it changed")
+    show_words(console, f"{manifest.samples:,} samples taken of the stream")
+    for leg in manifest.legs:
+        stage = STAGES[str(leg.parallel["stages"][0])].title if leg.parallel["stages"][0] in STAGES else "?"
+        show_words(console, f"up to step {leg.until}: {stage}, ranks {leg.ranks}, order {leg.parallel.get('order')}")
+
+
+def checkpoint_document(manifest: Manifest) -> dict[str, Any]:
+    """The same figures in JSON's own types."""
+    return {
+        "row": manifest.row, "step": manifest.step, "updates": manifest.updates, "stage": manifest.stage,
+        "ranks": manifest.ranks, "bytes": total_bytes(manifest), "loss_scale": manifest.loss_scale,
+        "good_steps": manifest.good_steps, "samples": manifest.samples, "scenario": manifest.scenario,
+        "units": [
+            {"name": unit.name, "layers": list(unit.layers), "elements": unit.count, "frozen": unit.frozen,
+             "kept": kept(manifest, number)}
+            for number, unit in enumerate(manifest.units)
+        ],
+    }
+
+
+def title(manifest: Manifest) -> str:
+    return STAGES[manifest.stage].title if manifest.stage in STAGES else manifest.stage
+
+
+def total_bytes(manifest: Manifest) -> int:
+    """Of all ranks' files."""
+    return sum(shard.file.file_bytes for shard in manifest.shards)
+
+
+def kept(manifest: Manifest, number: int) -> dict[str, str]:
+    """The states of a unit, and their dtypes; weights first."""
+    found = {
+        piece.what: shard.file.arrays[name].dtype
+        for shard in manifest.shards for name, piece in shard.pieces.items() if piece.unit == number
+    }
+    return dict(sorted(found.items(), key=lambda each: each[0] != "weights"))
+
+
+def most(manifest: Manifest, number: int) -> int:
+    """Elements of the largest shard of a unit."""
+    lengths = [
+        shard.file.arrays[name].length
+        for shard in manifest.shards for name, piece in shard.pieces.items() if piece.unit == number
+    ]
+    return max(lengths, default=0)
