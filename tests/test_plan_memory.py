@@ -401,6 +401,7 @@ def test_colour_on_a_terminal_unless_no_color(capsys, monkeypatch):
         (["--model", "layer=2", "--ranks", "2"], "unknown key 'layer' in [model]; did you mean 'layers'?"),
         (["--model", "layers=0", "--ranks", "2"], "model.layers must be an integer of at least 1"),
         (["--model", "layers", "--ranks", "2"], "found 'layers'; give key=value pairs"),
+        (["--model", "layers=2,layers=3", "--ranks", "2"], "found 'layers=2,layers=3'; give each key once"),
         (["--model", "width=10,heads=3,vocabulary=5,sequence=4", "--ranks", "2"], "heads: 3 heads must divide"),
         (["--parameters", "10", "--ranks", "2", "--micro-batch", "2"], "leave out --micro-batch"),
         (["--parameters", "7.5e9"], "--parameters needs --ranks"),
@@ -466,3 +467,8 @@ def test_every_optimizer_in_every_precision_is_counted(capsys, precision, optimi
                          "--precision", precision, "--optimizer", optimizer)
     for stage in found["stages"]:
         assert stage["optimizer_bytes"] == 10 * optimizer_bytes(precision, optimizer)
+
+
+def test_sequences_of_any_length_are_planned_without_memory(capsys):
+    assert call("--model", "layers=1,width=4,heads=1,vocabulary=9,sequence=1000000", "--ranks", "2") == 0
+    assert "GB" in capsys.readouterr().out

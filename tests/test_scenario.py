@@ -248,7 +248,7 @@ def test_weight_decay_depends_on_the_optimizer_unless_given(loaded, optimizer, w
     ("parallel.stages = []", "must be an array of length at least 1, each ddp, zero1, zero2 or"),
     ("parallel.stages = 'ddp'", 'found "ddp"; arrays are written in brackets'),
     ("parallel.stages = ['ddp',\n'ddp']", '2:1: parallel.stages names "ddp" twice'),
-    ("model.hidden = [8, 0]", "1:20: model.hidden[1] must be an integer of at least 1, found 0"),
+    ("model.hidden = [8, 0]", "1:20: model.hidden[1] must be an integer of at least 1 and at most 1000000, found 0"),
     ("world.ranks = 0", "must be an integer of at least 1 and at most 4096, found 0"),
     ("check.reference = 1", "1:19: check.reference must be true or false, found 1"),
     ("title = 1979-05-27", "1:9: title must be a string in quotes, found 1979-05-27"),
@@ -377,6 +377,10 @@ OF_VARIANTS = {
     *((f"model.{key} = -1", f"model.{key} must be an integer of at least 0")
       for key in ("key_value_heads", "inner", "vocabulary", "sequence")),
     ("model.layers = 10_001", "at most 10000, found 10001"),
+    ("model.heads = 10_001", "at most 10000, found 10001"),
+    ("model.hidden = [9, 1_000_001]", "at most 1000000, found 1000001"),
+    *((f"model.{key} = 1_000_001", "at most 1000000, found 1000001")
+      for key in ("width", "inner", "vocabulary", "sequence")),
     ("model.kind = 'transformer'\nmodel.frozen = [4]", "2:17: model.frozen names layer 4; there are layers 0 to 3"),
     ("model.kind = 'transformer'\nparallel.units = [[0, 1, 2]]", "must name layers 0 to 3, each once and in order"),
     (TIED + "parallel.units = [[0, 1], [2, 3]]", "layers 0 and 3 share their weights, so parallel.units must name "
@@ -496,7 +500,7 @@ def as_toml(value):
 @given(st.builds(
     Scenario,
     title=st.text(st.characters(codec="utf-8", exclude_characters="\x7f")),
-    model=st.builds(Model, hidden=st.lists(st.integers(1, 2**63 - 1), max_size=3).map(tuple)),
+    model=st.builds(Model, hidden=st.lists(st.integers(1, 10**6), max_size=3).map(tuple)),
     train=st.builds(
         Train,
         steps=st.integers(0, 2**63 - 1),

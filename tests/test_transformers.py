@@ -22,6 +22,7 @@ from zerosim.models.transformer import Shape, transformer
 from zerosim.numerics import draws
 from zerosim.plan.activations import pass_peaks
 from zerosim.scenario.schema import STAGE_KEYS, Variant
+from zerosim.training.sampling import continued
 
 LLAMA = {"architecture": "llama", "width": 12, "heads": 6, "key_value_heads": 3, "inner": 5}
 DROPOUT = {"dropout": 0.3}
@@ -536,3 +537,18 @@ def test_attention_of_one_head_of_keys_for_all_is_attention_of_copies_of_it():
     causal_self_attention.forward(
         np.concatenate([q, repeated(k), repeated(v)], axis=-1), out=w, empty=np.empty, heads=6)
     assert w.tobytes() == z.tobytes()
+
+
+def test_what_tied_embeddings_hold_back_waits_for_frozen_units_too():
+    """With overlap the last gradient before a frozen unit is kept while that unit goes backward."""
+    keys = {"precision": "bf16", "accumulate_dtype": "fp32", "reduce_dtype": "fp32", "order": "exact"}
+    found = outcome(overlap=True, frozen=(1,), micro_batches=2, **TIED, **keys)
+    assert found.passed, found.failures
+
+
+def test_a_long_text_goes_on_within_its_first_256_tokens():
+    dataset, model = tokens(sequence=300), transformer(Shape("gpt2", 1, 2, 1, 1, 2, 7, 300, tied_embeddings=False))
+    weights = {unit: unit.initial(0) for unit in model.units}
+    given, _, said = continued(model, weights, dataset, seed=0).partition("|")
+    assert (len(given), len(said)) == (65, 192)
+    assert dataset.decode(dataset.x_test[0]).startswith(given)

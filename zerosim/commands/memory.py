@@ -179,7 +179,10 @@ def transformer_shape(text: str) -> Model:
     12
     """
     try:
-        values = dict(key_and_value(pair) for pair in text.split(","))
+        pairs = [key_and_value(pair) for pair in text.split(",")]
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            raise argparse.ArgumentTypeError(f"found {text!r}; give each key once")
         read = section_values(Model, {"vocabulary": 0, "sequence": 0, **values}, ("model",), Origin("--model"))
     except ScenarioError as error:
         _, _, said = str(error).partition(f"{error.line}:{error.column}: ")

@@ -121,11 +121,11 @@ def turns(config: Config) -> list[InWork]:
     """Of each turn in backward: only the last one of a unit is reduced and kept."""
     found, unfinished = [], Counter[Unit]()
     for unit in config.model.backward_units:
+        waiting = sum(held_back(config, each) for each in unfinished if each is not unit and unfinished[each])
         if unit.frozen:
-            found.append(InWork())
+            found.append(InWork(waiting=waiting))
             continue
         unfinished[unit] += 1
-        waiting = sum(held_back(config, each) for each in unfinished if each is not unit and unfinished[each])
         if unfinished[unit] < len(unit.visits):
             held = held_back(config, unit)
             found.append(InWork(adding=held, added=held, waiting=waiting))

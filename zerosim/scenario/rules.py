@@ -310,8 +310,8 @@ def integer(default: int, *, at_least: int, at_most: int = LARGEST_INTEGER) -> A
     return field(default=default, metadata={"rule": Integer(at_least, at_most)})
 
 
-def integers(default: tuple[int, ...], *, at_least: int) -> Any:
-    return field(default=default, metadata={"rule": Array(Integer(at_least))})
+def integers(default: tuple[int, ...], *, at_least: int, at_most: int = LARGEST_INTEGER) -> Any:
+    return field(default=default, metadata={"rule": Array(Integer(at_least, at_most))})
 
 
 def number(default: float | None, *, at_least: float, below: float = math.inf) -> Any:

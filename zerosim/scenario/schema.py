@@ -44,6 +44,8 @@ MEGABYTE = 10**6
 OFFLOAD_FOLDER = ("parallel", "offload_folder")
 WIDEST_BYTES = 8
 """Of what travels for one element: an integer of an order-free sum, a number of float64, or a norm."""
+LARGEST_SIZE = 10**6
+"""Of a model's dimensions: their products still count bytes in 64 bits, so that what does not fit is said to be so."""
 WEIGHT_DECAY = {"sgd": 0.0, "momentum": 0.0, "adam": 0.0, "adamw": 0.01}
 BY_OPTIMIZER: Any = None
 ROW_BY_ROW = ("volumes", "messages", "largest_messages", "activations", "beyond_peak", "beyond_peak_laid_out")
@@ -65,21 +67,21 @@ class Data:
 @dataclass(frozen=True)
 class Model:
     kind: str = choice("mlp", ("mlp", "transformer"))
-    hidden: tuple[int, ...] = integers((64, 64), at_least=1)
+    hidden: tuple[int, ...] = integers((64, 64), at_least=1, at_most=LARGEST_SIZE)
     """Widths of an mlp's layers but the last; the keys from `architecture` to `dropout` are a transformer's."""
     activation: str = choice("relu", ("relu", "tanh", "gelu"))
     architecture: str = choice("gpt2", ("gpt2", "llama"))
     layers: int = integer(2, at_least=1, at_most=10_000)
     """Blocks; layer 0 is the embedding, layer `layers` + 1 the head."""
-    width: int = integer(64, at_least=1)
-    heads: int = integer(4, at_least=1)
+    width: int = integer(64, at_least=1, at_most=LARGEST_SIZE)
+    heads: int = integer(4, at_least=1, at_most=10_000)
     key_value_heads: int = integer(0, at_least=0)
     """0: as many as `heads`."""
-    inner: int = integer(0, at_least=0)
+    inner: int = integer(0, at_least=0, at_most=LARGEST_SIZE)
     """Width within a block's perceptron; 0: 4 · width, or for llama 8/3 · width."""
-    vocabulary: int = integer(0, at_least=0)
+    vocabulary: int = integer(0, at_least=0, at_most=LARGEST_SIZE)
     """0: as many tokens as the data have."""
-    sequence: int = integer(0, at_least=0)
+    sequence: int = integer(0, at_least=0, at_most=LARGEST_SIZE)
     """Tokens of each sample; 0: 64 of a text, 15 of a task (8 digits)."""
     tied_embeddings: bool = switch(False)
     dropout: float = number(0.0, at_least=0, below=1)

@@ -98,9 +98,10 @@ def causal_self_attention_backward(
 
 
 def attend(q: Array, k: Array, v: Array, out: Array, chances: Array, heads: int, key_value_heads: int) -> None:
-    """One sample at a time, so that its scores stay in a core's cache."""
+    """One sample at a time, so that its scores stay in a core's cache. Arrays that have no numbers need no mask."""
     tokens, size = q.shape[1], q.shape[2] // heads
-    later, scale = hidden(tokens, q.dtype.name), 1.0 / math.sqrt(size)
+    later = hidden(tokens, q.dtype.name) if isinstance(q, np.ndarray) else 0.0
+    scale = 1.0 / math.sqrt(size)
     for sample in range(len(q)):
         queries, keys, values, y = (
             by_head(each[sample], count) for each, count in
