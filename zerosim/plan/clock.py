@@ -1,0 +1,90 @@
+"""The virtual clock of a rank: integer nanoseconds, one count for what it computes and one for what it communicates.
+
+    now       when the step's own text stands: computation, and waiting
+    stream    when the last collective that was begun will have ended; they go one after the other, in order
+
+The two wait for each other only where the text does: a collective of the step itself is waited for at once, one that
+goes on beside it when its result is wanted.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass(eq=False)
+class Clock:
+    """Starts at 0.
+
+    >>> clock = Clock()
+    >>> clock.compute("forward", 100)
+    >>> with clock.beside():
+    ...     ready = clock.communicate("all_gather", 70)
+    >>> clock.compute("forward", 50)
+    >>> clock.wait(ready)
+    >>> clock.now_ns, clock.exposed_ns
+    (170, 20)
+    """
+
+    now_ns: int = 0
+    stream_ns: int = 0
+    exposed_ns: int = 0
+    """While nothing is computed because something is communicated."""
+    computing_ns: Counter[str] = field(default_factory=Counter)
+    communicating_ns: Counter[str] = field(default_factory=Counter)
+    sent: Counter[str] = field(default_factory=Counter)
+    """Bytes, and messages."""
+    _beside: bool = False
+
+    def compute(self, what: str, ns: int) -> None:
+        self.now_ns += ns
+        self.computing_ns[what] += ns
+
+    def communicate(self, what: str, ns: int) -> int:
+        """A collective, begun now, or once the one before has ended; when it will have ended."""
+        self.stream_ns = max(self.now_ns, self.stream_ns) + ns
+        self.communicating_ns[what] += ns
+        if not self._beside:
+            self.wait(self.stream_ns)
+        return self.stream_ns
+
+    def wait(self, until_ns: int) -> None:
+        """For what goes on beside the step."""
+        self.exposed_ns += max(until_ns - self.now_ns, 0)
+        self.now_ns = max(until_ns, self.now_ns)
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Let what is communicated go on beside the step."""
+        self._beside = True
+        try:
+            yield
+        finally:
+            self._beside = False
+
+    def reading(self) -> Counter[str]:
+        """All counts as they stand."""
+        found = Counter({"now": self.now_ns, "exposed": self.exposed_ns})
+        found.update({f"computing {what}": ns for what, ns in self.computing_ns.items()})
+        found.update({f"communicating {what}": ns for what, ns in self.communicating_ns.items()})
+        found.update({f"sent {what}": count for what, count in self.sent.items()})
+        return found
+
+    def repeat(self, times: int, before: Counter[str], after: Counter[str]) -> None:
+        """Let what took place between two readings take place so many times more. Nothing may be on its way.
+
+        >>> clock = Clock()
+        >>> before = clock.reading()
+        >>> clock.compute("forward", 5)
+        >>> clock.repeat(3, before, clock.reading())
+        >>> clock.now_ns
+        20
+        """
+        assert self.stream_ns <= self.now_ns
+        self.now_ns += times * (after["now"] - before["now"])
+        self.exposed_ns += times * (after["exposed"] - before["exposed"])
+        kinds = {"computing": self.computing_ns, "communicating": self.communicating_ns, "sent": self.sent}
+        for name, counts in kinds.items():
+            for what in counts:
+                counts[what] += times * (after[f"{name} {what}"] - before[f"{name} {what}"])

@@ -1,0 +1,124 @@
+"""What an operation, an update and a collective take on a cluster, in integer nanoseconds.
+
+    operation     the larger of: its floating-point operations by the rate that products reach; the bytes of what it
+                  reads and writes, each number once, by the bandwidth of memory
+    update        the bytes of gradient, weights and state that it reads and writes
+    collective    pipelined: the bytes a rank sends, by the bandwidth of a ring through all ranks, and a latency for each
+                  step; or as written: message by message, see `worlds.lockstep`
+
+The first is the roofline of Williams, Waterman and Patterson, "Roofline: an insightful visual performance model"
+(2009). The bandwidth of a pipelined ring is the least of what it passes: rings enter and leave a host by all of its
+network cards together. Steps between hosts are as many as hosts but one, which is how NCCL reckons (src/graph/tuning.cc).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NamedTuple
+
+from zerosim.autograd.graph import Step
+from zerosim.autograd.operation import Shape
+from zerosim.collectives import ALGORITHMS
+from zerosim.collectives.table import Algorithm
+from zerosim.plan.cluster import Cluster
+
+BY_FUNCTION: dict[Callable[..., None], Algorithm] = {row.function: row for row in ALGORITHMS.values()}
+
+
+class Price(NamedTuple):
+    """Of a collective on one rank."""
+
+    ns: int
+    sent_bytes: int
+    messages: int
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """On `cluster`, of numbers of `itemsize` bytes, over `ranks` ranks. What has been asked once is remembered."""
+
+    cluster: Cluster
+    ranks: int
+    itemsize: int
+    _prices: dict[Any, Price] = field(default_factory=dict)
+    _operations: dict[Any, int] = field(default_factory=dict)
+
+    def forward_ns(self, step: Step) -> int:
+        return self._of_operation(step, "forward", step.forward_operations)
+
+    def backward_ns(self, step: Step) -> int:
+        return self._of_operation(step, "backward", step.backward_operations)
+
+    def _of_operation(self, step: Step, way: str, operations: int) -> int:
+        operation = step.instruction.operation
+        key = (operation, way, tuple(step.input_shapes.items()), step.wanted, operations)
+        if key not in self._operations:
+            moved = self.moved_bytes(step, way)
+            times = [self.cluster.device.moved_ns(moved), self.products_ns(step, operations)]
+            self._operations[key] = round(max(times))
+        return self._operations[key]
+
+    def products_ns(self, step: Step, operations: int) -> float:
+        """Of its matrix products; their width is the narrower side of the weights."""
+        weight = step.input_shapes.get("weight")
+        if weight is None:
+            return self.cluster.device.attention_ns(operations)
+        return self.cluster.device.products_ns(operations, min(weight))
+
+    def moved_bytes(self, step: Step, way: str) -> int:
+        """What it reads and writes: in backward also ∂L/∂y, and the gradients that are wanted."""
+        operation, shapes = step.instruction.operation, step.input_shapes
+        if operation.moves and way == "forward":
+            return 2 * self.bytes_of(step.shape)
+        if way == "forward":
+            return sum(map(self.bytes_of, [step.shape, *shapes.values()]))
+        read = {**shapes, "y": step.shape}
+        named = [read[name] for name in step.needed]
+        return sum(map(self.bytes_of, [step.shape, *named, *(shapes[name] for name in step.wanted)]))
+
+    def bytes_of(self, shape: Shape) -> int:
+        return prod(shape) * self.itemsize
+
+    def loss_ns(self, outputs: Shape) -> int:
+        """Of a loss and its gradient: outputs are read, and a gradient is written."""
+        return round(self.cluster.device.moved_ns(2 * self.bytes_of(outputs)))
+
+    def moved_ns(self, moved_bytes: int) -> int:
+        return round(self.cluster.device.moved_ns(moved_bytes))
+
+    def price(self, function: Callable[..., None], argument: Any) -> Price:
+        """Of a collective on chunks, one for each rank and equally long, or on one vector."""
+        chunked = isinstance(argument, Sequence)
+        length = argument[0].nbytes if chunked else argument.nbytes
+        key = (function, length, chunked)
+        if key not in self._prices:
+            self._prices[key] = self._price(BY_FUNCTION[function], length, chunked)
+        return self._prices[key]
+
+    def _price(self, algorithm: Algorithm, length: int, chunked: bool) -> Price:
+        if self.ranks == 1:
+            return Price(0, 0, 0)
+        lengths = [length] * self.ranks if chunked else cut(length, self.ranks)
+        sent = algorithm.sent_bytes(lengths, rank=0)
+        return Price(self.pipelined_ns(algorithm, sent), sent, algorithm.messages(0, self.ranks))
+
+    def pipelined_ns(self, algorithm: Algorithm, sent_bytes: int) -> int:
+        """As one ring through all ranks, or as many as there are network cards, at work on slices of every message."""
+        cluster, steps = self.cluster, algorithm.steps(self.ranks)
+        hosts = cluster.hosts(self.ranks)
+        between = -(-steps * (hosts - 1) // (self.ranks - 1))
+        latency = between * cluster.between.latency_ns + (steps - between) * cluster.inside.latency_ns
+        links = [cluster.inside] if self.ranks <= cluster.devices_per_host else [cluster.inside, cluster.between]
+        if cluster.devices_per_host == 1:
+            links = [cluster.between]
+        return latency + max(link.transfer_ns(sent_bytes) for link in links)
+
+
+def cut(length: int, ranks: int) -> list[int]:
+    """A vector's bytes as chunks.
+
+    >>> cut(10, 4)
+    [3, 3, 3, 1]
+    """
+    each = -(-length // ranks)
+    return [max(min(each, length - rank * each), 0) for rank in range(ranks)]
