@@ -21,6 +21,9 @@ test: .venv/test
 oracles: .venv/test .venv-torch/torch
 	.venv-torch/bin/python -m tests.oracles.torch_gradients build/torch_answers.npz
 	TORCH_ANSWERS=build/torch_answers.npz $(BIN)/python -m pytest tests/test_torch_oracle.py
+	$(BIN)/python -m tests.oracles.our_functions build/weights
+	.venv-torch/bin/python -m tests.oracles.torch_functions build/torch_functions.npz build/weights
+	TORCH_FUNCTIONS=build/torch_functions.npz $(BIN)/python -m pytest tests/test_torch_functions.py
 
 fuzz: .venv/test
 	nice $(BIN)/python -m tests.hunt $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(MPI),--mpi $(MPI))

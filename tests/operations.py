@@ -46,6 +46,10 @@ def spaced(rng, shape, dtype="f8"):
     return values.reshape(shape).astype(dtype)
 
 
+def normals(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
 def uniform_draws(array):
     """The random numbers of all dropout here."""
     array[...] = np.random.default_rng(7).random(array.shape, np.float32)

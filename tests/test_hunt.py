@@ -22,7 +22,8 @@ from zerosim.stages import STAGES
 SEED = 50_040
 SEED_UNDER_MPI = 60_000
 CLAIMED = {
-    "check.same_weights", "check.volumes", "check.messages", "check.test_accuracy", "expect.same_results",
+    "check.same_weights", "check.volumes", "check.messages", "check.test_accuracy", "check.test_loss",
+    "expect.same_results",
     "expect.ranks_agree", "expect.same_bytes_sent", "expect.same_messages",
 }
 """Keys that are claimed of an outcome once it is there."""

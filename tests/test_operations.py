@@ -10,18 +10,18 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import find, given, settings
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
-from tests.operations import KITS, OPERATIONS, Case, Kit, few, seeds, spaced, uniform_draws
-from zerosim.allocation import Array
+from tests.operations import KITS, OPERATIONS, few, normals, seeds, spaced, uniform_draws
 from zerosim.autograd.graph import Graph, Plan
 from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations import attention, elementwise, normalization
 from zerosim.autograd.operations.losses import LOSSES, UNCOUNTED, cross_entropy
 from zerosim.autograd.player import Contribution, Player, Precise
 from zerosim.errors import ZerosimError
+from zerosim.numerics import draws
 
 every_operation = pytest.mark.parametrize("name", KITS)
 dtypes = st.sampled_from(["f4", "f8"])
@@ -70,7 +70,7 @@ def check_forward(operation, plain, case, dtype):
     assert y.shape == shape
     exact = {name: array if array.dtype.kind == "i" else array.astype("f8") for name, array in arrays.items()}
     near = 1e-12 if dtype == "f8" else 2e-5
-    np.testing.assert_allclose(y, plain(**exact, **case.settings), rtol=near, atol=near)
+    np.testing.assert_allclose(y, plain(*exact.values(), **case.settings), rtol=near, atol=near)
     if operation.over is not None and case.shapes[operation.over] == shape:
         run_forward(operation, case, arrays.values(), arrays[operation.over])
         assert arrays[operation.over].tobytes() == y.tobytes(), f"not to be written over {operation.over}"
@@ -108,7 +108,7 @@ def differentiable(operation, case):
 
 
 def check_backward(operation, case, dtype):
-    """Each gradient is whole, of the same bits whichever others are wanted, and over upstream where that is declared."""
+    """Each gradient is whole, has the same bits whichever others are wanted, and over upstream if that is declared."""
     names = differentiable(operation, case)
     alone = {name: backward(operation, case, dtype, [name])[name].tobytes() for name in names}
     for wanted in subsets(names):
@@ -122,7 +122,8 @@ def check_backward(operation, case, dtype):
     for name, seen in operation.passed.items():
         upstream = case.like(result_shape(operation, case), dtype)
         view = seen(upstream, case.shapes[name], **plain_settings(case))
-        assert np.shares_memory(view, upstream) and view.shape == case.shapes[name], "no view of upstream"
+        assert view.shape == case.shapes[name]
+        assert np.shares_memory(view, upstream), "no view of upstream"
 
 
 def check_needs(operation, kit):
@@ -139,7 +140,10 @@ def check_needs(operation, kit):
 
     for wanted, needs in operation.needs.items():
         for needed in needs:
-            find(kit.cases, lambda case, wanted=wanted, needed=needed: changes(case, wanted, needed))
+            find(
+                kit.cases, lambda case, wanted=wanted, needed=needed: changes(case, wanted, needed),
+                settings=settings(max_examples=40, database=None, phases=[Phase.generate]),
+            )
 
 
 def check_products(operation, case):
@@ -168,14 +172,14 @@ def check_products(operation, case):
 
 @every_operation
 def test_forward_is_the_formula_and_writes_nothing_else(name):
-    given(KITS[name].cases, dtypes)(settings(max_examples=40)(
+    given(KITS[name].cases, dtypes)(settings(max_examples=25)(
         lambda case, dtype: check_forward(OPERATIONS[name], KITS[name].plain, case, dtype)
     ))()
 
 
 @every_operation
 def test_backward_reads_and_writes_what_is_declared(name):
-    given(KITS[name].cases, dtypes)(settings(max_examples=40)(
+    given(KITS[name].cases, dtypes)(settings(max_examples=25)(
         lambda case, dtype: check_backward(OPERATIONS[name], case, dtype)
     ))()
 
@@ -187,7 +191,7 @@ def test_what_backward_needs_is_needed(name):
 
 @every_operation
 def test_multiplications_are_counted(name):
-    given(KITS[name].cases)(settings(max_examples=20)(lambda case: check_products(OPERATIONS[name], case)))()
+    given(KITS[name].cases)(settings(max_examples=10)(lambda case: check_products(OPERATIONS[name], case)))()
 
 
 # Gradients by differences, through a graph.
@@ -241,7 +245,7 @@ def check_gradients(operation, plain, case, places, at_input):
     upstream = case.like(graph.output.shape)
     y, found = play(graph, arrays[at_input], parameters, upstream, of_input=of_input)
     known = case.settings | ({"draws": uniform_draws} if "draws" in case.settings else {})
-    np.testing.assert_allclose(y, plain(**arrays, **known), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(y, plain(*arrays.values(), **known), rtol=1e-12, atol=1e-12)
     if of_input:
         found[at_input] = found.pop("input")
     for name, gradient in found.items():
@@ -251,7 +255,7 @@ def check_gradients(operation, plain, case, places, at_input):
 
             def along(t, name=name, direction=direction):
                 moved = arrays | {name: arrays[name] + t * direction}
-                return np.sum(upstream * plain(**moved, **known))
+                return np.sum(upstream * plain(*moved.values(), **known))
 
             close(np.sum(gradient * direction), slope(along) * factors[name], np.abs(gradient).sum())
 
@@ -274,7 +278,214 @@ def test_gradients_are_differences_of_the_formula(name):
         at_input = data.draw(st.sampled_from(sorted(case.shapes)))
         check_gradients(OPERATIONS[name], KITS[name].plain, case, places, at_input)
 
-    given(KITS[name].cases, placings, st.data())(settings(max_examples=40)(check))()
+    given(KITS[name].cases, placings, st.data())(settings(max_examples=25)(check))()
+
+
+# Losses.
+
+PLAIN_LOSSES = {
+    "cross_entropy": lambda y, classes: np.log(np.exp(y).sum(axis=-1)) - np.take_along_axis(
+        y, classes[..., np.newaxis], -1)[..., 0],
+    "mean_squared_error": lambda y, targets: ((y - targets) ** 2).mean(axis=-1),
+}
+
+
+@st.composite
+def judged(draw, name):
+    """Outputs, targets that count equally often in each sample, and the samples of all ranks."""
+    rows, sequence, width = draw(few), draw(few), draw(few)
+    rng = np.random.default_rng(draw(seeds))
+    samples = rows + draw(st.integers(0, 3))
+    if name == "mean_squared_error":
+        return spaced(rng, (rows, width)), spaced(rng, (rows, width)), samples
+    shape = (rows, sequence) if draw(st.booleans()) else (rows,)
+    classes = rng.integers(width, size=shape)
+    if len(shape) == 2:
+        classes[:, draw(st.integers(1, sequence)):] = UNCOUNTED
+        rng.permuted(classes, axis=1, out=classes)
+    return spaced(rng, (*shape, width)), classes, samples
+
+
+def check_loss(loss, plain, outputs, targets, samples):
+    """It is the mean over what counts of all samples, and its gradient its differences; nothing is written on."""
+    counted = targets != UNCOUNTED if targets.dtype.kind == "i" else np.ones(len(outputs), bool)
+    count = samples * (counted.sum() // len(outputs))
+
+    def mean(y):
+        return plain(y, targets)[counted].sum() / count
+
+    before = bits({"y": outputs, "targets": targets})
+    found, gradient = loss(outputs, targets, samples, empty=nan)
+    assert bits({"y": outputs, "targets": targets}) == before
+    assert found.shape == (1,)
+    assert gradient.shape == outputs.shape
+    assert gradient.dtype == found.dtype == "f8"
+    close(found[0], mean(outputs), 1)
+    for seed in range(3):
+        direction = np.random.default_rng(seed).uniform(-1, 1, outputs.shape)
+        close(np.sum(gradient * direction), slope(lambda t, d=direction: mean(outputs + t * d)), 1)
+
+
+def test_every_loss_has_a_formula_and_an_example():
+    assert set(LOSSES) == set(PLAIN_LOSSES)
+    assert all(">>>" in each.__doc__ for each in LOSSES.values())
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_and_their_gradients_are_the_formula_and_its_differences(name):
+    given(judged(name))(lambda case: check_loss(LOSSES[name], PLAIN_LOSSES[name], *case))()
+
+
+@pytest.mark.parametrize(("name", "wrong"), [
+    ("cross_entropy", lambda y, classes, n, empty: cross_entropy(y, np.maximum(classes, 0), n, empty=empty)),
+    ("cross_entropy", lambda y, classes, n, empty: cross_entropy(y, classes, len(y), empty=empty)),
+    ("mean_squared_error", lambda y, targets, n, empty: LOSSES["mean_squared_error"](y, targets, 2 * n, empty=empty)),
+])
+def test_a_planted_wrong_loss_is_caught(name, wrong):
+    check = settings(database=None, phases=[Phase.generate])(
+        lambda case: check_loss(wrong, PLAIN_LOSSES[name], *case))
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        given(judged(name))(check)()
+
+
+@given(few, few, st.integers(1, 50), st.floats(-100, 100))
+def test_the_cross_entropy_of_a_uniform_guess_is_the_logarithm_of_the_vocabulary(rows, tokens, vocabulary, level):
+    outputs = np.full((rows, tokens, vocabulary), level)
+    loss, gradient = cross_entropy(outputs, np.zeros((rows, tokens), int), rows, empty=nan)
+    assert loss[0] == pytest.approx(math.log(vocabulary), abs=1e-12)
+    assert np.abs(gradient.sum(axis=-1)).max() < 1e-15
+
+
+@given(judged("cross_entropy"), seeds)
+def test_what_does_not_count_does_not_matter(case, seed):
+    outputs, classes, samples = case
+    loss, gradient = cross_entropy(outputs, classes, samples, empty=nan)
+    idle = classes == UNCOUNTED
+    others = np.where(idle[..., np.newaxis], np.random.default_rng(seed).standard_normal(outputs.shape), outputs)
+    again, same = cross_entropy(others, classes, samples, empty=nan)
+    assert again.tobytes() == loss.tobytes()
+    assert same.tobytes() == gradient.tobytes()
+    assert not gradient[idle].any()
+
+
+def test_cross_entropy_is_stable_far_from_zero():
+    outputs = np.array([[1e4, 0.0], [-1e4, 0.0]], np.float32)
+    loss, upstream = cross_entropy(outputs, np.array([0, 0]), 2, empty=nan)
+    assert loss.tolist() == [5000.0]
+    assert upstream.tolist() == [[0.0, 0.0], [-0.5, 0.5]]
+
+
+# What is known of single operations.
+
+def evaluate(name, *arrays, **given_settings):
+    """The output of an operation."""
+    y = nan(OPERATIONS[name].shape(*(array.shape for array in arrays), **given_settings), arrays[-1].dtype)
+    draws = {"draws": uniform_draws} if name == "dropout.dropout" else {}
+    OPERATIONS[name].forward(*arrays, out=y, empty=nan, **given_settings, **draws)
+    return y
+
+
+@given(seeds, few, st.integers(1, 9), st.floats(-50, 50))
+def test_rows_of_softmax_are_shares_and_do_not_see_a_shift(seed, rows, n, shift):
+    x = 5 * normals(seed, rows, n)
+    y = evaluate("attention.softmax", x)
+    np.testing.assert_allclose(y.sum(axis=-1), 1.0, rtol=1e-14)
+    assert (y > 0).all()
+    np.testing.assert_allclose(evaluate("attention.softmax", x + shift), y, rtol=1e-12)
+
+
+def with_other_later_tokens(seed, x, token):
+    changed = x.copy()
+    changed[:, token:] = 100 * normals([seed, 1], *x[:, token:].shape)
+    return changed
+
+
+@given(seeds, st.integers(1, 3), st.integers(2, 40), st.integers(1, 3), st.sampled_from([1, 2]), dtypes, st.data())
+def test_attention_does_not_see_the_future(seed, b, t, k, groups, dtype, data):
+    token = data.draw(st.integers(1, t - 1))
+    shapes = (b, t, k * groups * 4), (b, t, k * 4), (b, t, k * 4)
+    inputs = [normals([seed, number], *shape).astype(dtype) for number, shape in enumerate(shapes, start=2)]
+    heads = {"heads": k * groups, "key_value_heads": k}
+    y = evaluate("attention.causal_attention", *inputs, **heads)
+    changed = [with_other_later_tokens(seed, x, token).astype(dtype) for x in inputs]
+    z = evaluate("attention.causal_attention", *changed, **heads)
+    assert z[:, :token].tobytes() == y[:, :token].tobytes()
+    assert (z[:, token:] != y[:, token:]).any()
+
+
+@given(seeds, few, st.integers(2, 9))
+def test_a_layer_norm_has_mean_0_and_variance_1(seed, rows, n):
+    x = spaced(np.random.default_rng(seed), (rows, n))
+    y = evaluate("normalization.layer_norm", x, np.ones(n), np.zeros(n))
+    np.testing.assert_allclose(y.mean(axis=-1), 0.0, atol=1e-12)
+    variance = x.var(axis=-1)
+    np.testing.assert_allclose(y.var(axis=-1), variance / (variance + normalization.EPSILON), rtol=1e-12)
+    shifted = evaluate("normalization.layer_norm", x + 3.0, np.ones(n), np.zeros(n))
+    np.testing.assert_allclose(shifted, y, atol=1e-10)
+
+
+@given(seeds, few, st.integers(1, 9), st.floats(100.0, 1e6))
+def test_an_rms_norm_does_not_see_the_scale(seed, rows, n, scale):
+    x = 1e4 * spaced(np.random.default_rng(seed), (rows, n))
+    y = evaluate("normalization.rms_norm", x, np.ones(n))
+    np.testing.assert_allclose(evaluate("normalization.rms_norm", scale * x, np.ones(n)), y, rtol=1e-10)
+    np.testing.assert_allclose((y**2).mean(axis=-1), 1.0, rtol=1e-10)
+
+
+@given(seeds, st.integers(2, 9), st.integers(1, 3), st.integers(1, 3), st.integers(0, 5))
+def test_rotary_positions_keep_lengths_and_show_distances_alone(seed, t, heads, half, base):
+    known = {"size": 2 * half, "base": 10.0**base}
+    q, k = (np.repeat(normals([seed, n], 1, 1, heads * 2 * half), t, axis=1) for n in range(2))
+    turned_q, turned_k = (
+        evaluate("attention.rotary", x, **known).reshape(t, heads, 2 * half) for x in (q, k)
+    )
+    lengths = np.linalg.norm(turned_q, axis=-1)
+    np.testing.assert_allclose(lengths, np.broadcast_to(lengths[0], lengths.shape), rtol=1e-12)
+    scores = np.einsum("thi,uhi->htu", turned_q, turned_k)
+    np.testing.assert_allclose(scores[:, 1:, 1:], scores[:, :-1, :-1], atol=1e-10)
+
+
+@given(seeds, few, st.integers(1, 6), st.integers(1, 5))
+def test_the_gradient_of_an_embedding_counts_its_tokens(seed, b, t, vocabulary):
+    tokens = np.random.default_rng(seed).integers(vocabulary, size=(b, t))
+    into = {"weight": nan((vocabulary, 3), "f8")}
+    OPERATIONS["embedding.embedding"].backward(np.ones((b, t, 3)), into, empty=nan, tokens=tokens)
+    counts = np.bincount(tokens.ravel(), minlength=vocabulary)
+    assert (into["weight"] == counts[:, np.newaxis]).all()
+
+
+@given(seeds, st.floats(0.0, 0.9))
+def test_dropout_drops_its_share_and_keeps_the_mean(seed, probability):
+    x = 1.0 + np.random.default_rng(seed).random((50, 40))
+    y = evaluate("dropout.dropout", x, probability=probability)
+    dropped = y == 0
+    assert abs(dropped.mean() - probability) < 5 * math.sqrt(probability * (1 - probability) / x.size) + 1e-9
+    np.testing.assert_allclose(y[~dropped], x[~dropped] / (1 - probability), rtol=1e-14)
+
+
+@given(seeds, st.sampled_from([1, 2, 3, 6]), st.integers(0, 3), st.integers(0, 3))
+def test_random_numbers_of_a_sample_are_the_same_in_any_split(seed, size, layer, operation):
+    def drawn(size, step=3, layer=layer, operation=operation):
+        found = np.empty((12 // size, size, 7), np.float32)
+        for number, micro_batch in enumerate(found):
+            draws.uniform(seed, step, micro_batch, number, layer, operation)
+        return found.reshape(12, 7)
+
+    whole = drawn(12)
+    assert drawn(size).tobytes() == whole.tobytes()
+    assert ((whole >= 0) & (whole < 1)).all()
+    assert len(np.unique(whole)) > 80
+    for other in (drawn(12, step=4), drawn(12, layer=layer + 1), drawn(12, operation=operation + 1)):
+        assert not (other == whole).all(axis=1).any()
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_gelu_is_the_ramp_far_from_zero(dtype):
+    x = np.array([[-1e10, 0.0, 1e10]], dtype)
+    assert evaluate("elementwise.gelu", x).tolist() == [[0.0, 0.0, 1e10]]
+    into = {"x": nan((1, 3), dtype)}
+    OPERATIONS["elementwise.gelu"].backward(np.ones_like(x), into, empty=nan, x=x)
+    assert into["x"].tolist() == [[0.0, 0.5, 1.0]]
 
 
 # Shapes that do not go together.
@@ -286,7 +497,8 @@ def test_what_does_not_go_together_is_named(name):
         with pytest.raises(ZerosimError) as raised:
             OPERATIONS[name].shape(*shapes, **given_settings)
         assert "\n" not in str(raised.value)
-        assert "wants" in str(raised.value) and "found" in str(raised.value)
+        assert "wants" in str(raised.value)
+        assert "found" in str(raised.value)
 
 
 @st.composite
@@ -301,7 +513,8 @@ def edited(draw, kit):
         name = draw(st.sampled_from(sorted(shapes)))
         axis = draw(st.integers(0, len(shapes[name])))
         before, after = shapes[name][:axis], shapes[name][axis + 1:]
-        shapes[name] = draw(st.sampled_from([(*before, *after), (*before, 5, *after), (*before, 1, *shapes[name][axis:])]))
+        more = (*before, 1, *shapes[name][axis:])
+        shapes[name] = draw(st.sampled_from([(*before, *after), (*before, 5, *after), more]))
     return replace(case, shapes=shapes, settings=given_settings)
 
 
@@ -314,18 +527,19 @@ def test_whatever_shapes_are_not_refused_can_be_computed(name):
             return
         y = run_forward(OPERATIONS[name], case, case.arrays().values(), made := nan(shape, "f8"))
         y = y if OPERATIONS[name].views else made
-        assert y.shape == shape and np.isfinite(y).all()
+        assert y.shape == shape
+        assert np.isfinite(y).all()
 
-    given(edited(KITS[name]))(settings(max_examples=100)(check))()
+    given(edited(KITS[name]))(settings(max_examples=60)(check))()
 
 
 # Planted faults.
 
 
-def check_everything(name, operation, examples=25):
+def check_everything(name, operation, examples=20):
     kit = KITS[name]
 
-    @settings(max_examples=examples, database=None)
+    @settings(max_examples=examples, database=None, phases=[Phase.generate])
     @given(kit.cases, dtypes, placings, st.data())
     def check(case, dtype, places, data):
         check_forward(operation, kit.plain, case, dtype)
@@ -397,11 +611,12 @@ FAULTS = [
     ("elementwise.tanh", {"forward": write_on_input}), ("elementwise.tanh", {"backward": wrong_slope}),
     ("elementwise.tanh", {"needs": {"x": ("x",)}}), ("elementwise.tanh", {"needs": {"x": ("x", "y")}}),
     ("elementwise.multiply", {"backward": only_one}), ("elementwise.multiply", {"over_upstream": "x"}),
-    ("elementwise.gelu", {"spoils": ()}), ("elementwise.gelu", {"over": "x"}), ("elementwise.gelu", {"needs": {"x": ()}}),
+    ("elementwise.gelu", {"spoils": ()}), ("elementwise.gelu", {"over": "x"}),
+    ("elementwise.gelu", {"needs": {"x": ()}}),
     ("elementwise.silu", {"over": "x"}), ("elementwise.add", {"passed": {"x": elementwise.itself}}),
     ("linear.linear", {"backward": last_row_of_bias}), ("linear.linear", {"multiplications": twice}),
     ("linear.linear", {"backward_products": {"x": 1.0, "weight": 2.0}}),
-    ("normalization.layer_norm", {"backward": without_the_mean}), ("normalization.layer_norm", {"over": "x"}),
+    ("normalization.layer_norm", {"backward": without_the_mean}),
     ("normalization.layer_norm", {"needs": {"x": ("x", "weight"), "weight": ("x",), "bias": ("x",)}}),
     ("shapes.transpose", {"forward": copied}), ("embedding.embedding", {"backward": repeated_tokens_once}),
     ("embedding.positions", {"backward": leaves_the_rest}), ("dropout.dropout", {"backward": another_mask}),
@@ -409,7 +624,9 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "fault"), FAULTS, ids=lambda each: each if isinstance(each, str) else next(iter(each)))
+@pytest.mark.parametrize(
+    ("name", "fault"), FAULTS, ids=lambda each: each if isinstance(each, str) else next(iter(each))
+)
 def test_a_planted_fault_is_caught(name, fault):
     caught = (AssertionError, TypeError, KeyError, ValueError, NoSuchExample, ExceptionGroup)
     with pytest.raises(caught):
@@ -417,8 +634,8 @@ def test_a_planted_fault_is_caught(name, fault):
 
 
 @pytest.mark.parametrize(("name", "module", "attribute", "value"), [
-    ("attention.causal_attention", attention, "hidden", lambda tokens, dtype: np.triu(np.full((tokens, tokens), -np.inf, dtype), 2)),
-    ("attention.causal_self_attention", attention, "hidden", lambda tokens, dtype: np.zeros((tokens, tokens), dtype)),
+    ("attention.causal_attention", attention, "hidden", lambda t, dtype: np.triu(np.full((t, t), -np.inf, dtype), 2)),
+    ("attention.causal_self_attention", attention, "hidden", lambda t, dtype: np.zeros((t, t), dtype)),
     ("normalization.layer_norm", normalization, "EPSILON", 1e-4),
     ("normalization.rms_norm", normalization, "EPSILON", 0.0),
     ("elementwise.gelu", elementwise, "CUBIC", 0.0447),

@@ -49,10 +49,19 @@ def test_messages_are_counted_one_by_one_in_both_directions():
     assert spawn(program, 1) == [(3, 3, 48)]
 
 
-@pytest.mark.parametrize("groups", [[[0], [2]], [[1], [0], [2]], [[0, 1]], [[0, 1], [1, 2]], [[0], [], [1, 2]]])
-def test_units_name_every_layer_once_and_in_order(groups):
-    with pytest.raises(ZerosimError, match="must name the layers 0 to 2, each once and in order"):
+@pytest.mark.parametrize("groups", [[[0], [2]], [[0, 1]], [[0, 1], [1, 2]], [[0], [], [1, 2]], [[0], [1, 1, 2]]])
+def test_units_name_every_layer_once(groups):
+    with pytest.raises(ZerosimError, match=r"must name the layers 0 to 2, each once$"):
         mlp(2, [2, 2], 2, "relu", "cross_entropy", groups=groups)
+
+
+@pytest.mark.parametrize("groups", [[[1], [2, 0]], [[0, 2], [1]], [[2, 0], [1]]])
+def test_units_come_in_the_order_of_their_first_layers(groups):
+    model = mlp(2, [2, 2], 2, "relu", "cross_entropy", groups=groups)
+    assert [(unit.name, unit.numbers) for unit in model.units] == [
+        ("layers.0+layers.2", (0, 2)), ("layers.1", (1,))]
+    assert [(unit.name, visit.numbers) for unit, visit in model.visits] == [
+        ("layers.0+layers.2", (0,)), ("layers.1", (1,)), ("layers.0+layers.2", (2,))]
 
 
 def test_a_unit_is_frozen_as_a_whole_or_not_at_all():

@@ -27,6 +27,10 @@ class CollectiveError(ZerosimError):
     """A collective or an exchange was called with ranks, lengths or dtypes that cannot work."""
 
 
+class OffloadError(ZerosimError):
+    """What a rank offloads cannot be written to its file, or read."""
+
+
 class Deadlock(ZerosimError):
     """No rank can go on, or one waited too long; the message says who waits for whom."""
 

@@ -8,7 +8,6 @@ import json
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +59,16 @@ class Drawn:
     document: Document
     arrays: dict[str, Any] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
+    text: str = ""
+    """What is to be learnt by characters."""
 
     def write(self, folder: Path) -> Path:
         """The scenario's file in `folder`, what it refers to beside it."""
         folder.mkdir(parents=True, exist_ok=True)
         if self.arrays:
             np.savez(folder / "data.npz", **self.arrays)
+        if self.text:
+            (folder / "words.txt").write_text(self.text)
         if self.document.get("kind") == "collective":
             (folder / "mine.py").write_text(MINE)
         path = folder / "scenario.toml"
@@ -118,9 +121,17 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (World, "ranks"): unsaid,
     (World, "memory_limit_mb"): unsaid,
     (Data, "source"): unsaid,
+    (Model, "kind"): unsaid,
     (Model, "hidden"): widths,
+    (Model, "layers"): unsaid,
+    (Model, "width"): unsaid,
+    (Model, "heads"): unsaid,
+    (Model, "key_value_heads"): unsaid,
+    (Model, "inner"): one_of(0, 1, 3, 8, 17),
+    (Model, "vocabulary"): one_of(0, 0, 2, 3, 5, 10, 13, 40),
+    (Model, "sequence"): one_of(1, 2, 3, 4, 5, 7, 8, 15),
+    (Model, "dropout"): one_of(0, 0.0, 0.1, 0.5, 0.99, 1e-9),
     (Model, "frozen"): unsaid,
-    (Model, "tied"): one_of([]),
     (Train, "steps"): one_of(0, 1, 1, 2, 2, 3, 4, 5, 7),
     (Train, "micro_batch"): one_of(1, 1, 2, 3, 4, 16),
     (Train, "micro_batches"): unsaid,
@@ -135,9 +146,12 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Train, "seed"): one_of(0, 1, 7, 2**31, 2**63 - 1),
     (Parallel, "stages"): unsaid,
     (Parallel, "units"): unsaid,
+    (Parallel, "recompute"): unsaid,
     (Variant, "name"): one_of(*NAMES),
     (Variant, "units"): unsaid,
+    (Variant, "recompute"): unsaid,
     (Check, "test_accuracy"): unsaid,
+    (Check, "test_loss"): unsaid,
     (Check, "same_bits_on"): unsaid,
     (Check, "does_not_fit"): one_of([]),
     (Check, "same_weights"): unsaid,
@@ -187,6 +201,11 @@ def keys(section: type[Any], chance: Random) -> Document:
 def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
     """Any scenario of training that the rules allow."""
     model, train, parallel = keys(Model, chance), keys(Train, chance), keys(Parallel, chance)
+    language = chance.random() < 0.5
+    if language:
+        model |= transformer(chance)
+    elif chance.random() < SAID:
+        model["kind"] = "mlp"
     if chance.random() < 0.2:
         train |= diverging(chance)
     tree = parallel.get("order") == "tree"
@@ -197,31 +216,78 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
     if chance.random() < SAID:
         parallel["stages"] = chance.sample(STAGE_KEYS, chance.randint(1, len(STAGE_KEYS)))
     variants = draw_variants(chance)
-    layers = len(model.get("hidden", (64, 64))) + 1
+    layers, tied = layers_of(model), language and model.get("tied_embeddings", False)
     for row in (parallel, *variants):
         if chance.random() < SAID:
-            row["units"] = units(layers, chance)
-        agree(row, parallel)
-    draw_frozen(model, parallel, variants, layers, chance)
+            row["units"] = units(layers, tied, chance)
+        if chance.random() < SAID:
+            row["recompute"] = recomputed(layers, chance)
+        agree(row, parallel, train)
+    draw_frozen(model, parallel, variants, layers, tied, chance)
 
     document: Document = keys(Scenario, chance)
     document["world"] = {"ranks": ranks}
     if mpi and chance.random() < 0.2:
         document["world"]["memory_limit_mb"] = 4096
-    arrays = data(chance) if chance.random() < 0.7 else {}
-    document["data"] = {"source": "data.npz"} if arrays else {}
+    arrays, text = {}, ""
+    if language:
+        document["data"] = {"source": chance.choice(("words.txt",) * 9 + ("text", "sort", "sort", "reverse", "reverse"))}
+        text = words(chance) if document["data"]["source"] == "words.txt" else ""
+    else:
+        arrays = data(chance) if chance.random() < 0.7 else {}
+        document["data"] = {"source": "data.npz"} if arrays else {}
     document |= {"model": model, "train": train, "parallel": parallel, "variant": variants}
     document["check"] = keys(Check, chance)
     draw_other_ranks(document, chance)
     said = {key: value for key, value in document.items() if value not in ({}, [])}
-    return Drawn(number, said, arrays, flags(chance))
+    return Drawn(number, said, arrays, flags(chance), text)
+
+
+def transformer(chance: Random) -> Document:
+    """Sizes of a transformer that go together; heads, and heads of keys and values, odd as often as even."""
+    key_value_heads, shared, size = chance.choice((1, 1, 2, 3)), chance.choice((1, 1, 2, 3)), chance.choice((1, 2, 3, 4, 5))
+    family = chance.choice(("gpt2", "llama"))
+    if family == "gpt2":
+        shared = 1
+    elif size % 2:
+        size *= 2
+    heads = key_value_heads * shared
+    said = {
+        "kind": "transformer", "architecture": family, "layers": chance.choice((1, 1, 2, 2, 3)), "width": heads * size,
+        "heads": heads, "sequence": chance.choice((1, 2, 3, 4, 5, 7, 8, 15)),
+    }
+    if shared > 1 or chance.random() < 0.5:
+        said["key_value_heads"] = key_value_heads
+    return said
+
+
+def layers_of(model: Document) -> int:
+    """How many layers a model has.
+
+    >>> layers_of({}), layers_of({"kind": "transformer", "layers": 3, "hidden": []})
+    (3, 5)
+    """
+    if model.get("kind") == "transformer":
+        return model["layers"] + 2
+    return len(model.get("hidden", (64, 64))) + 1
+
+
+def words(chance: Random) -> str:
+    """A text of a few different characters, not all of them of one byte."""
+    alphabet = "abcdefghij \nΨ零"[: chance.choice((1, 2, 5, 9, 14))]
+    return "".join(chance.choices(alphabet, k=chance.choice((151, 160, 777))))
+
+
+def recomputed(layers: int, chance: Random) -> Any:
+    """All units, none, or those of some layers, in any order."""
+    return chance.choice((True, True, False, chance.sample(range(layers), chance.randint(0, layers))))
 
 
 def diverging(chance: Random) -> Document:
     """Keys of [train] by which losses grow over all bounds."""
     return {
         "learning_rate": chance.choice((10.0, 1e5, 1e38)), "steps": chance.choice((4, 5, 7)),
-        "precision": chance.choice(("fp16", "bf16", "fp32")), "micro_batch": chance.choice((1, 2)),
+        "precision": chance.choice(("fp16", "bf16", "fp32", "fp64")), "micro_batch": chance.choice((1, 2)),
     }
 
 
@@ -235,16 +301,27 @@ def draw_variants(chance: Random) -> list[Document]:
     return variants
 
 
-def units(layers: int, chance: Random) -> Any:
-    """Layers by themselves, all in one, or in random groups."""
+def units(layers: int, tied: bool, chance: Random) -> Any:
+    """Layers by themselves, all in one, or in random groups; where embeddings are tied, any layers of which the first
+    and the last are together."""
     grouped = [[0]]
     for layer in range(1, layers):
         grouped[-1:] = [[*grouped[-1], layer]] if chance.random() < 0.5 else [grouped[-1], [layer]]
+    if tied:
+        homes: list[list[int]] = [[] for _ in range(layers)]
+        for layer in range(1, layers - 1):
+            homes[chance.randrange(layers)].append(layer)
+        homes[0] += [0, layers - 1]
+        grouped = [chance.sample(home, len(home)) for home in homes if home]
+        chance.shuffle(grouped)
     return chance.choice(("layer", "model", grouped))
 
 
-def agree(row: Document, parallel: Document) -> None:
+def agree(row: Document, parallel: Document, train: Document) -> None:
     """Mend keys of a row, which are its own or those of [parallel], that do not agree."""
+    for key in ("accumulate_dtype", "reduce_dtype"):
+        if train.get("precision") == "fp64":
+            row.pop(key, None)
     if parallel.get("order", "ring") in ("tree", "exact"):
         row.pop("accumulation", None)
     whole = {**parallel, **row}
@@ -252,26 +329,29 @@ def agree(row: Document, parallel: Document) -> None:
         row["reshard_after_forward"] = True
 
 
-def draw_frozen(model: Document, parallel: Document, variants: list[Document], layers: int, chance: Random) -> None:
+def draw_frozen(
+    model: Document, parallel: Document, variants: list[Document], layers: int, tied: bool, chance: Random
+) -> None:
     """Freeze some layers: those that any row has in one unit share their fate."""
-    rows = [groups({**parallel, **variant}.get("units", "layer"), layers) for variant in (variants or [{}])]
-    together = [0] + [
-        layer for layer in range(1, layers) if all(any(unit[0] == layer for unit in row) for row in rows)
-    ] + [layers]
+    blocks = [{layer} for layer in range(layers)]
+    for row in [{**parallel, **variant} for variant in (variants or [{}])]:
+        for unit in groups(row.get("units", "layer"), layers, tied):
+            joined = [block for block in blocks if block & set(unit)]
+            blocks = [block for block in blocks if block not in joined] + [set().union(*joined)]
     if chance.random() < 0.3:
-        blocks = [list(range(first, last)) for first, last in pairwise(together)]
-        frozen = [layer for block in blocks if chance.random() < 0.5 for layer in block]
+        frozen = [layer for block in blocks if chance.random() < 0.5 for layer in sorted(block)]
         model["frozen"] = chance.sample(frozen, len(frozen))
 
 
-def groups(units: Any, layers: int) -> list[list[int]]:
+def groups(units: Any, layers: int, tied: bool = False) -> list[list[int]]:
     """The layers of each unit.
 
-    >>> groups("layer", 2), groups("model", 2)
-    ([[0], [1]], [[0, 1]])
+    >>> groups("layer", 2), groups("model", 2), groups("layer", 3, tied=True)
+    ([[0], [1]], [[0, 1]], [[0, 2], [1]])
     """
     if units == "layer":
-        return [[layer] for layer in range(layers)]
+        apart = [[layer] for layer in range(layers)]
+        return [[0, layers - 1], *apart[1:-1]] if tied else apart
     return [list(range(layers))] if units == "model" else list(units)
 
 
@@ -282,7 +362,7 @@ def draw_other_ranks(document: Document, chance: Random) -> None:
     divisors = [n for n in range(1, ranks + 1) if train["micro_batches"] % n == 0]
     divisors = [n for n in divisors if order != "tree" or n in POWERS_OF_TWO]
     free = order in ("tree", "exact") and not train.get("clip_norm") and all(
-        train.get("precision", "fp32") == "fp32" or row.get("accumulate_dtype") == row.get("reduce_dtype")
+        train.get("precision", "fp32") in ("fp32", "fp64") or row.get("accumulate_dtype") == row.get("reduce_dtype")
         for row in effective_rows(document)
     )
     if chance.random() < 0.5:

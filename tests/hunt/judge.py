@@ -24,7 +24,7 @@ import numpy as np
 from rich.cells import cell_len
 from safetensors.numpy import load_file
 
-from tests.hunt.draw import Document, Drawn, groups
+from tests.hunt.draw import Document, Drawn, groups, layers_of
 from zerosim.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -236,15 +236,16 @@ def may_fail(document: Document) -> bool:
 def computations(scenario: Document) -> list[str]:
     """What makes the numbers of each row, beside what all rows share."""
     train, ranks, order = scenario["train"], scenario["world"]["ranks"], scenario["parallel"]["order"]
-    layers, parts = len(scenario["model"]["hidden"]) + 1, train["micro_batches"] // ranks
+    model, parts = scenario["model"], train["micro_batches"] // ranks
+    tied = model["kind"] == "transformer" and model["tied_embeddings"]
     chunks_tell = (order == "ring" and ranks > 2) or train["clip_norm"]
-    rounded = train["precision"] != "fp32"
+    rounded = train["precision"] in ("fp16", "bf16")
     found = []
     for row in rows(scenario):
         by_part = row["accumulation"] == "micro_batch" and row["stage"] in ("zero2", "zero3") and parts > 1
         dtypes = (row["accumulate_dtype"], row["reduce_dtype"]) if rounded else ()
         updates = rounded and row["publish"] == "updates" and row["stage"] in ("zero1", "zero2")
-        units = groups(row["units"], layers) if chunks_tell else []
+        units = sorted(map(sorted, groups(row["units"], layers_of(model), tied))) if chunks_tell else []
         found.append(str((units, by_part, dtypes, updates)))
     return found
 
@@ -278,8 +279,31 @@ def coherent_training(document: Document) -> Iterator[Fault]:
 def digest(path: Path) -> str:
     """SHA-256 of the weights in a file, in the model's order."""
     tensors = load_file(path)
-    order = sorted(tensors, key=lambda name: (int(name.split(".")[1]), name.endswith("bias")))
+    order = sorted(tensors, key=place_in_model)
     return hashlib.sha256(b"".join(np.ascontiguousarray(tensors[name]).tobytes() for name in order)).hexdigest()
+
+
+NAMES = (
+    "wte", "wpe", "model.embed_tokens", "weight", "bias",
+    "ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj",
+    *(f"self_attn.{part}_proj" for part in "qkvo"), *(f"mlp.{part}_proj" for part in ("gate", "up", "down")),
+    "input_layernorm", "post_attention_layernorm", "ln_f", "model.norm", "lm_head",
+)
+"""Of parameters, in the order of each model."""
+
+
+def place_in_model(name: str) -> tuple[int, int, bool]:
+    """
+    >>> sorted(["lm_head.weight", "h.10.ln_1.weight", "h.2.ln_2.bias", "h.2.ln_1.bias", "wpe.weight"], key=place_in_model)
+    ['wpe.weight', 'h.2.ln_1.bias', 'h.2.ln_2.bias', 'h.10.ln_1.weight', 'lm_head.weight']
+    >>> sorted(["layers.1.weight", "layers.0.bias", "layers.0.weight"], key=place_in_model)
+    ['layers.0.weight', 'layers.0.bias', 'layers.1.weight']
+    """
+    layer = re.search(r"(?:^|\.)(?:h|layers)\.(\d+)\.", name)
+    of_layer = name[layer.end() :] if layer else name
+    place = NAMES.index(of_layer.removesuffix(".weight").removesuffix(".bias"))
+    first = place < NAMES.index("weight")
+    return int(layer.group(1)) if layer else -1 if first else 10**6, place, name.endswith("bias")
 
 
 # Claims.
@@ -305,8 +329,10 @@ def claims_of_training(document: Document) -> Document:
     if steps and all(stage["updates"] == steps for stage in stages):
         said["messages"] = [count // steps for count in most]
     tests = [stage["test"] for stage in stages]
-    if scenario["data"]["source"] == "digits":
+    if scenario["data"]["source"] in ("digits", "sort", "reverse"):
         said["test_accuracy"] = min([*tests, 0.99])
+    elif scenario["model"]["kind"] == "transformer" and not any(isinstance(each, str) for each in tests):
+        said["test_loss"] = np.nextafter(max(tests), np.inf).item()
     return said
 
 

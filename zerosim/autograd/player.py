@@ -141,7 +141,7 @@ class Player:
     def backward(self, kept: Kept, upstream: Array, contribution: Contribution | None) -> list[Array]:
         """∂L/∂input, if it is wanted, in a list; the gradients of parameters are left in `contribution`."""
         graph = self.plan.graph
-        gradients = {graph.output.slot: upstream}
+        gradients, dtype = {graph.output.slot: upstream}, upstream.dtype
         del upstream
         for step in reversed(self.plan.steps):
             output = step.instruction.output
@@ -150,7 +150,17 @@ class Player:
             kept.saved.pop(output, None)
             for slot in step.done_backward:
                 del kept.values[slot]
-        return [gradients[graph.input.slot]] if self.plan.of_input else []
+        if not self.plan.of_input:
+            return []
+        if graph.input.slot not in gradients:
+            gradients[graph.input.slot] = self._nothing(graph.input.shape, dtype)
+        return [gradients[graph.input.slot]]
+
+    def _nothing(self, shape: Shape, dtype: np.dtype[Any]) -> Array:
+        """The gradient of an input that the output does not depend on."""
+        zeros = self.precise.empty(shape, dtype)
+        zeros[...] = 0.0
+        return zeros
 
     def _backward(
         self, step: Step, upstream: Array, gradients: dict[int, Array], kept: Kept, contribution: Contribution | None
@@ -160,7 +170,7 @@ class Player:
             if name in operation.passed:
                 shape = self.plan.graph.shape(slots[name])
                 seen = operation.passed[name](upstream, shape, **step.instruction.settings)
-                self._add(slots[name], seen, gradients)
+                self._give(slots[name], seen, gradients, contribution, shared=True)
         if operation.backward is None or all(name in operation.passed for name in step.wanted):
             return
         named = {name: self._read(step, name, slot, kept) for name, slot in step.needed.items()}
@@ -170,15 +180,21 @@ class Player:
         into: dict[str, Array] = {}
         for name in step.wanted:
             if name not in operation.passed:
-                into[name] = self._room(step, name, upstream, wide, gradients, contribution)
+                into[name] = self._room(step, name, upstream, wide, into, gradients, contribution)
         self.perform(
             step, operation.backward, wide, into, empty=self.precise.empty, **named, **self._settings(step))
         for name, found in into.items():
-            slot = slots[name]
-            if slot in self._names:
-                self._write(self._names[slot], found, contribution)
-            else:
-                self._add(slot, self.precise.rounded(found, upstream.dtype), gradients)
+            narrow = found if slots[name] in self._names else self.precise.rounded(found, upstream.dtype)
+            self._give(slots[name], narrow, gradients, contribution, shared=False)
+
+    def _give(
+        self, slot: int, found: Array, gradients: dict[int, Array], contribution: Contribution | None, *, shared: bool
+    ) -> None:
+        """A gradient, or one more term of it, to the parameter or the value in this slot."""
+        if slot in self._names:
+            self._write(self._names[slot], found, contribution)
+        else:
+            self._add(slot, found, gradients, shared)
 
     def _read(self, step: Step, name: str, slot: int, kept: Kept) -> Array:
         """What backward reads under this name, widened; a copy where it would write over what others still read."""
@@ -192,15 +208,16 @@ class Player:
         return wide
 
     def _room(
-        self, step: Step, name: str, upstream: Array, wide: Array, gradients: dict[int, Array],
-        contribution: Contribution | None,
+        self, step: Step, name: str, upstream: Array, wide: Array, into: Mapping[str, Array],
+        gradients: dict[int, Array], contribution: Contribution | None,
     ) -> Array:
-        """Where the gradient of an input is written."""
+        """Where the gradient of an input is written; `into` are those before it."""
         operation, slot = step.instruction.operation, step.instruction.inputs[name]
         if slot in self._names:
             assert contribution is not None
             view = contribution.views[self._names[slot]]
-            if self._names[slot] not in contribution.written:
+            twice = any(step.instruction.inputs[other] == slot for other in into)
+            if self._names[slot] not in contribution.written and not twice:
                 return self.precise.wide_like(view)
             return self.precise.allocate(view.shape, wide.dtype, kind="buffers", owner=self.precise.owner)
         alone = wide is not upstream or not any(same_memory(upstream, other) for other in gradients.values())
@@ -219,16 +236,16 @@ class Player:
             view[...] = found
         contribution.written.add(name)
 
-    def _add(self, slot: int, found: Array, gradients: dict[int, Array]) -> None:
-        """One more term of a value's gradient, added where nobody else reads."""
+    def _add(self, slot: int, found: Array, gradients: dict[int, Array], shared: bool) -> None:
+        """One more term of a value's gradient, added where nobody else reads; `shared` if others will read the term."""
         if slot not in gradients:
             gradients[slot] = found
             return
         so_far = gradients.pop(slot)
         others = list(gradients.values())
         out = next(
-            (each for each in (found, so_far) if not any(same_memory(each, other) for other in others)
-             and not same_memory(found, so_far)),
+            (each for each in ([so_far] if shared else [found, so_far])
+             if not any(same_memory(each, other) for other in others) and not same_memory(found, so_far)),
             None,
         )
         if out is None:

@@ -16,6 +16,7 @@ from zerosim.autograd.operation import Shape
 from zerosim.autograd.operations.dropout import Draws
 from zerosim.autograd.operations.losses import LOSSES
 from zerosim.autograd.player import Contribution, Kept, Perform, Player, Precise, perform
+from zerosim.autograd.shelf import InMemory, Shelf
 
 
 class TapeVisit(Protocol):
@@ -66,8 +67,8 @@ class Tape:
     `allocate` gives every array as large as an activation or a gradient; `accumulate` folds the contributions of
     micro-batches, first to last, to the loss and to each unit's gradient. Layers below `lowest` need no gradient, and
     neither does what is frozen. `draw` is where dropout's numbers come from; without one nothing is dropped. Of the
-    units in `recomputed` only the input is kept. `perform` carries out each operation: who watches, or has no numbers,
-    gives another one.
+    units in `recomputed` only the input is kept, on `shelf`; not that of layer 0, which whoever hands it in holds.
+    `perform` carries out each operation: who watches, or has no numbers, gives another one.
 
     Numbers of 16 bits are for keeping and sending: every operation widens them, computes in float32 and rounds. With
     them gradients may be scaled by `loss_scale`, so that small ones do not vanish; the loss itself never is.
@@ -86,7 +87,8 @@ class Tape:
 
     def __init__(
         self, allocate: Allocator = allocate, accumulate: Accumulate = left_to_right, lowest: int = 0,
-        draw: Draw | None = None, recomputed: Collection[TapeUnit] = (), perform: Perform = perform,
+        draw: Draw | None = None, recomputed: Collection[TapeUnit] = (), shelf: Shelf | None = None,
+        perform: Perform = perform,
     ) -> None:
         self.loss_scale = 1.0
         self.first_micro_batch = 0
@@ -99,9 +101,13 @@ class Tape:
         self._draw = draw
         self._recomputed = recomputed
         self._perform = perform
+        self.shelf = shelf or InMemory()
+        self._given = InMemory()
         self._turns = Counter[TapeUnit]()
+        self._open = 0
+        """Turns that are still to go backward."""
         self._kept: defaultdict[TapeUnit, list[list[Kept]]] = defaultdict(list)
-        self._inputs: defaultdict[TapeUnit, list[tuple[TapeVisit, Sequence[Array]]]] = defaultdict(list)
+        self._inputs: defaultdict[TapeUnit, list[tuple[TapeVisit, Shelf]]] = defaultdict(list)
         self._contributions: dict[TapeUnit, list[Contribution]] = {}
 
     def forward(self, unit: TapeUnit, weights: Array, activations: Sequence[Array]) -> list[Array]:
@@ -116,17 +122,28 @@ class Tape:
         outputs, kept = self._run(unit, visit, weights, activations, keeps=not again, what="forward")
         if visit.last_layer >= self._lowest:
             if again:
-                self._inputs[unit].append((visit, activations))
+                shelf = self.shelf if visit.first_layer else self._given
+                shelf.put(self._open, unit.name, activations)
+                self._inputs[unit].append((visit, shelf))
             else:
                 self._kept[unit].append(kept)
+            self._open += 1
         return outputs
 
     def recompute(self, unit: TapeUnit, weights: Array) -> None:
-        """Before backward: run the unit's last turn forward again, if its input is all that was kept."""
-        if unit in self._recomputed:
-            visit, activations = self._inputs[unit].pop()
-            _, kept = self._run(unit, visit, weights, activations, keeps=True, what="recomputation")
-            self._kept[unit].append(kept)
+        """Before backward: run the unit's last turn forward again, if its input is all that was kept.
+
+        Meanwhile the input of the turn before it may come from the shelf.
+        """
+        turn = self._open - 1
+        if unit not in self._recomputed:
+            self.shelf.begin(turn - 1)
+            return
+        visit, shelf = self._inputs[unit].pop()
+        activations = shelf.take(turn)
+        self.shelf.begin(turn - 1)
+        _, kept = self._run(unit, visit, weights, activations, keeps=True, what="recomputation")
+        self._kept[unit].append(kept)
 
     def loss(
         self,
@@ -159,6 +176,7 @@ class Tape:
         which an earlier turn is still to come.
         """
         turn = self._kept[unit].pop()
+        self._open -= 1
         ends = not self._kept[unit] and not self._inputs[unit]
         begun = self._contributions.pop(unit, [])
         unfinished: list[Contribution] = []

@@ -11,8 +11,11 @@ only of what `given_back` raises does Python make a warning, since an array may 
     began(name), ended(name)            around a call of a function that is `named`, however it ends
     taken(kind, owner, held_bytes)      when an array has been handed out
     given_back(kind, owner, held_bytes) when nobody holds it, or a view of it, any more
+    block_taken(number, kind, owner, held_bytes), block_given_back(number)
+                                        the same two, for whoever tells arrays of one owner and size apart
 """
 
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -122,6 +125,9 @@ class ObservedAllocator:
         self._allocate = allocate
         self._taken = callbacks(instruments, "taken")
         self._given_back = callbacks(instruments, "given_back")
+        self._block_taken = callbacks(instruments, "block_taken")
+        self._block_given_back = callbacks(instruments, "block_given_back")
+        self._numbers = itertools.count()
 
     def __call__(
         self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str
@@ -131,4 +137,9 @@ class ObservedAllocator:
             tell(kind, owner, array.nbytes)
         for tell in self._given_back:
             weakref.finalize(array, tell, kind, owner, array.nbytes).atexit = False
+        number = next(self._numbers)
+        for tell in self._block_taken:
+            tell(number, kind, owner, array.nbytes)
+        for tell in self._block_given_back:
+            weakref.finalize(array, tell, number).atexit = False
         return array

@@ -4,6 +4,8 @@ All stages have the same: the micro-batches that go together, and of each what b
 no memory is taken, so this can be asked of any model; operations count their own work as they would with numbers.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Allocator, Kind
+from zerosim.autograd.shelf import Offloaded
 from zerosim.autograd.tape import Tape, Total
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import ObservedAllocator
@@ -18,32 +21,42 @@ from zerosim.payloads.extents import Extent
 from zerosim.training.config import Config
 
 
+@dataclass(frozen=True)
+class PassPeaks:
+    """The most bytes of activations, of what operations have as buffers, and of what is offloaded."""
+
+    activations: int
+    buffers: int
+    offloaded: int
+
+
 @cache
-def pass_peaks(config: Config) -> dict[Kind, int]:
-    """The most bytes of activations, and of what operations have as buffers, that are alive within a pass.
+def pass_peaks(config: Config) -> PassPeaks:
+    """The most bytes of each that there are within a pass.
 
     >>> from zerosim.models.units import Task
     >>> from zerosim.scenario.schema import Scenario
     >>> from zerosim.training.config import configured
     >>> row, *_ = Scenario().rows                                # 64-64-64-10, 16 samples at a time
-    >>> pass_peaks(configured(row, Task(64, 10, "cross_entropy")))["activations"]
+    >>> pass_peaks(configured(row, Task(64, 10, "cross_entropy"))).activations
     13568
     """
     ledger = Ledger()
-    run_pass(config, ObservedAllocator(extent, ledger))
-    return {"activations": ledger.peak["activations"], "buffers": ledger.peak["buffers"]}
+    tape = run_passes(config, ObservedAllocator(extent, ledger), min(config.passes, 2))
+    return PassPeaks(ledger.peak["activations"], ledger.peak["buffers"], tape.shelf.most_bytes)
 
 
-def run_pass(config: Config, allocate: Allocator) -> Tape:
+def run_passes(config: Config, allocate: Allocator, count: int) -> Tape:
     """Forward, the loss, and backward of as many micro-batches as go together; the tape that has run them.
 
-    Where there are several such passes it runs two: the second finds what the step still has of the first.
+    Of several such passes the second finds what the step still has of the first, and so does each one after it.
     """
     model = config.model
     weights: dict[Any, Any] = {unit: Extent(unit.count, config.precision.weights) for unit in model.units}
-    tape = Tape(allocate, not_added, model.lowest_trained, nothing_drawn, config.recomputed)
+    shelf = Offloaded(Nowhere(), allocate) if config.row.parallel.offload_activations else None
+    tape = Tape(allocate, not_added, model.lowest_trained, nothing_drawn, config.recomputed, shelf)
     inputs, targets = batch(config)
-    for _ in range(min(config.passes, 2)):
+    for _ in range(count):
         activations = [inputs] * config.at_once
         for unit in model.forward_units:
             activations = tape.forward(unit, weights[unit], activations)
@@ -56,7 +69,7 @@ def run_pass(config: Config, allocate: Allocator) -> Tape:
 
 def operations(config: Config) -> dict[str, int]:
     """Floating-point operations of matrix products on a rank in all steps: forward, backward and recomputation."""
-    in_a_pass = run_pass(config, extent).operations
+    in_a_pass = run_passes(config, extent, 1).operations
     return {what: in_a_pass[what] * config.passes * config.steps for what in ("forward", "backward", "recomputation")}
 
 
@@ -70,6 +83,19 @@ def batch(config: Config) -> tuple[Any, Any]:
     if task.loss == "mean_squared_error":
         targets = Extent((samples, task.outputs), np.float32)
     return Extent(shape, config.precision.weights), targets
+
+
+class Nowhere:
+    """A store for arrays without numbers."""
+
+    def write(self, start: int, array: Any) -> None:
+        """Nothing to write."""
+
+    def read(self, start: int, array: Any) -> Callable[[], object]:
+        return lambda: None
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 def extent(shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str) -> Any:

@@ -51,8 +51,8 @@ def transformer(model: Model, samples: int) -> tuple[int, BlockActivations]:
     return config.model.count, BlockActivations(
         kept_bytes(unit, visit, (samples, s, h)),
         korthikanti(s, samples, h, model.heads),
-        pass_peaks(config)["activations"],
-        pass_peaks(again)["activations"],
+        pass_peaks(config).activations,
+        pass_peaks(again).activations,
     )
 
 

@@ -29,12 +29,12 @@ from zerosim.training.config import Config
 def peak_bounds(config: Config, *, copies_messages: bool = False) -> dict[Kind, int]:
     """Bytes of each kind."""
     within = pass_peaks(config)
-    buffers = max(within["buffers"], pending(config), in_buckets(config))
+    buffers = max(within.buffers, pending(config), in_buckets(config))
     return {
         "parameters": parameters(config),
         "gradients": gradients(config),
         "optimizer": resting_bytes(config).optimizer,
-        "activations": within["activations"],
+        "activations": within.activations,
         "buffers": buffers + (message_copies(config) if copies_messages else 0),
     }
 

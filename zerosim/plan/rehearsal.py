@@ -13,6 +13,7 @@ import numpy as np
 
 from zerosim.allocation import Allocator, Array, Kind
 from zerosim.autograd.graph import Step
+from zerosim.autograd.shelf import Offloaded
 from zerosim.autograd.tape import Tape
 from zerosim.comm import Payload, Reduction
 from zerosim.errors import ZerosimError
@@ -21,7 +22,7 @@ from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.models.units import Unit
 from zerosim.optim.update import UpdateRule
 from zerosim.payloads.extents import Extent
-from zerosim.plan.activations import batch as one_micro_batch
+from zerosim.plan import activations
 from zerosim.plan.activations import extent, nothing_drawn
 from zerosim.plan.clock import Clock
 from zerosim.plan.cluster import Cluster
@@ -75,9 +76,10 @@ def on_shapes(config: Config, comm: "Clocked", allocate: Allocator, performer: "
     """A replica of a row that stands for all ranks."""
     built = replica(config, comm, allocate)
     accumulate = widening(config.addition.accumulate, allocate)
+    shelf = Offloaded(activations.Nowhere(), allocate) if config.row.parallel.offload_activations else None
     tape = Tape(
         allocate, accumulate if config.accumulates_in_float32 else config.addition.accumulate,
-        config.model.lowest_trained, nothing_drawn, config.recomputed, performer.perform,
+        config.model.lowest_trained, nothing_drawn, config.recomputed, shelf, performer.perform,
     )
     gathering: Gathering = built.gathering
     if isinstance(gathering, Prefetched):
@@ -89,7 +91,7 @@ def on_shapes(config: Config, comm: "Clocked", allocate: Allocator, performer: "
 
 def whole_batch(config: Config) -> Batch:
     """A rank's micro-batches; of those that are reduced by themselves, as many as are run."""
-    inputs, targets = one_micro_batch(config)
+    inputs, targets = activations.batch(config)
     count = min(config.block, SEEN_PARTS) if config.part_by_part else config.block
     return Batch(1, [inputs] * count, [targets] * count, config.samples, 0)
 

@@ -29,6 +29,14 @@ KEPT_BY = (
     "weights too in Stage III; of all else the whole."
 )
 
+ALLOCATORS = {
+    "first_fit": "first fit", "best_fit": "best fit",
+    "first_fit_laid_out": "first fit, laid out", "best_fit_laid_out": "best fit, laid out",
+}
+LAID_OUT_MEANS = (
+    "Laid out: gradients that are kept and what forward leaves for backward have their places in one block beforehand."
+)
+
 
 def show_details(console: Console, outcome: Outcome, *, timed: bool) -> None:
     """Every figure that the table rounds, adds up or leaves out; of the whole run, in the mean over its steps."""
@@ -40,6 +48,10 @@ def show_details(console: Console, outcome: Outcome, *, timed: bool) -> None:
         show_held(console, outcome)
         show_padding(console, outcome)
         show_words(console, KEPT_BY, style="dim")
+    if any(stage.fragmentation for stage in outcome.stages):
+        show_heading(console, "Addresses that rank 0's memory takes in the last step beyond the peak of its bytes")
+        show_fragmentation(console, outcome)
+        show_words(console, LAID_OUT_MEANS, style="dim")
     show_heading(console, "SHA-256")
     show_digests(console, outcome.stages)
     console.print()
@@ -95,6 +107,17 @@ def held(name: str, memory: RankMemory) -> list[tuple[str, dict[str, int]]]:
     """The lines of a row: their names, and bytes by kind."""
     wrong = [] if memory.rests else [(FORMULA, memory.formula_bytes)]
     return [(name, memory.resting_bytes), *wrong, (PEAK, memory.peak_bytes)]
+
+
+def show_fragmentation(console: Console, outcome: Outcome) -> None:
+    """The peak, and by each allocator what it needs beyond that."""
+    found = {stage.name: stage.fragmentation for stage in outcome.stages if stage.fragmentation}
+    unit = common_unit(max(each.peak_bytes for each in found.values()))
+    columns = [Column(f"peak\n{unit.name}", [in_unit(each.peak_bytes, unit) for each in found.values()])]
+    for name, heading in ALLOCATORS.items():
+        cells = [in_unit(each.beyond_peak_bytes[name], unit) for each in found.values()]
+        columns.append(Column(f"{heading}\n{unit.name}", cells))
+    show_grid(console, list(found), columns)
 
 
 def show_padding(console: Console, outcome: Outcome) -> None:

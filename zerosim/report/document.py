@@ -4,6 +4,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from zerosim.plan.addresses import Fragmentation
 from zerosim.scenario import resolved
 from zerosim.verdict.outcome import Outcome, RankMemory, TrainedRow
 
@@ -58,8 +59,24 @@ def stage_document(stage: TrainedRow) -> dict[str, Any]:
         "traffic_holds": all(rank.holds for rank in stage.traffic),
         "volume": stage.volume,
         "memory": [memory_document(rank) for rank in stage.memory],
+        "fragmentation": None if stage.fragmentation is None else fragmentation_document(stage.fragmentation),
         "updates": stage.updates,
         "seconds": {"train": stage.seconds},
+    }
+
+
+def fragmentation_document(found: Fragmentation) -> dict[str, Any]:
+    return {
+        "peak_bytes": found.peak_bytes,
+        "laid_out_bytes": found.laid_out_bytes,
+        "needed_bytes": found.needed_bytes,
+        "beyond_peak_bytes": found.beyond_peak_bytes,
+        "address_space": [
+            {"from": taking.since, "to": taking.until, "kind": taking.kind, "owner": taking.owner,
+             "bytes": taking.held_bytes, "long_lived": stays,
+             "address": {name: starts[number] for name, starts in found.addresses.items()}}
+            for number, (taking, stays) in enumerate(zip(found.takings, found.long_lived, strict=True))
+        ],
     }
 
 

@@ -15,6 +15,14 @@ class Claims:
     messages: int | None = None
     largest_message: int | None = None
     """In bytes."""
+    activations: int | None = None
+    """Bytes at the peak."""
+    beyond_peak: int | None = None
+    """Bytes that addresses by first fit take beyond the peak."""
+    beyond_peak_laid_out: int | None = None
+    """And where what is long-lived is laid out beforehand."""
+    fragmentation: bool = False
+    """Whether this is to be found out."""
     does_not_fit: bool = False
     test_accuracy: float = 0.0
     test_loss: float = 0.0

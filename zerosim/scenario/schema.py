@@ -45,10 +45,13 @@ COLLECTIVE_COSTS = ("pipelined", "written")
 KERNELS = ("written", "fused")
 MOST_RANKS = 2**20
 MEGABYTE = 10**6
+OFFLOAD_FOLDER = ("parallel", "offload_folder")
 WIDEST_BYTES = 8
 """Of what travels for one element: an integer of an order-free sum, a number of float64, or a norm."""
 WEIGHT_DECAY = {"sgd": 0.0, "momentum": 0.0, "adam": 0.0, "adamw": 0.01}
 BY_OPTIMIZER: Any = None
+ROW_BY_ROW = ("volumes", "messages", "largest_messages", "activations", "beyond_peak", "beyond_peak_laid_out")
+"""The keys of [check] that give a number for each row."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,10 @@ class Parallel:
     prefetch: bool = switch(False)
     recompute: bool | tuple[int, ...] = switch_or_integers(False)
     """Whether units keep their input alone and are run again before backward; or the layers whose units do."""
+    offload_activations: bool = switch(False)
+    """Whether these inputs are kept in a file, and read ahead for backward."""
+    offload_folder: str = text("")
+    """Of these files; empty: where the system has its temporary ones."""
     bucket_mb: float = number(0.0, at_least=0)
     """The most that a collective works on at a time; 0: a unit as a whole."""
 
@@ -164,6 +171,7 @@ class Variant:
     reshard_after_forward: bool | None = maybe()
     prefetch: bool | None = maybe()
     recompute: bool | tuple[int, ...] | None = maybe_switch_or_integers()
+    offload_activations: bool | None = maybe()
     bucket_mb: float | None = number(None, at_least=0)
 
     @property
@@ -246,6 +254,19 @@ class Check:
     """How many messages each row must send in a step: those of the rank that sends the most."""
     largest_messages: tuple[int, ...] = integers((), at_least=0)
     """How many bytes the largest message of each row must have."""
+    activations: tuple[int, ...] = integers((), at_least=0)
+    """How many bytes of activations a rank of each row must hold at the peak: the rank that holds the most."""
+    fragmentation: bool = switch(False)
+    """Whether to find out what allocators with a fixed address space would need for the last step."""
+    beyond_peak: tuple[int, ...] = integers((), at_least=0)
+    """How many bytes beyond the peak each row must need by first fit."""
+    beyond_peak_laid_out: tuple[int, ...] = integers((), at_least=0)
+    """And with what is long-lived laid out in one block beforehand."""
+
+    def of_row(self, number: int) -> dict[str, Any]:
+        """The claims that have one value for each row, as those of row `number`."""
+        names = {"volumes": "volume", "largest_messages": "largest_message"}
+        return {names.get(key, key): getattr(self, key)[number] for key in ROW_BY_ROW if getattr(self, key)}
 
 
 @dataclass(frozen=True)
@@ -279,6 +300,7 @@ class Scenario:
             self._check_parts(parallel)
             self._check_layers(parallel)
             self._check_buckets(parallel)
+            self._check_offloading(parallel)
         self._check_rows()
 
     def _check_blocks(self) -> None:
@@ -317,10 +339,7 @@ class Scenario:
 
     def _check_rows(self) -> None:
         rows = self.names({})
-        for key, given in (
-            ("volumes", self.check.volumes), ("messages", self.check.messages),
-            ("largest_messages", self.check.largest_messages),
-        ):
+        for key, given in ((key, getattr(self.check, key)) for key in ROW_BY_ROW):
             if len(given) not in (0, len(rows)):
                 raise self.origin.error(
                     f"check.{key} has {len(given)} numbers for {len(rows)} rows; give one for each: {'; '.join(rows)}",
@@ -367,6 +386,16 @@ class Scenario:
                 f"{least} bytes = {least / MEGABYTE:g}, found {parallel.bucket_mb:g}",
                 ("parallel", "bucket_mb"), ("world", "ranks"),
             )
+
+    def _check_offloading(self, parallel: Parallel) -> None:
+        if parallel.offload_activations and not parallel.recompute:
+            raise self.origin.error(
+                "parallel.offload_activations is for the inputs of units that are run again; set parallel.recompute to "
+                "true or to layers as well, or leave it out",
+                ("parallel", "offload_activations"), ("parallel", "recompute"),
+            )
+        if "\0" in parallel.offload_folder:
+            raise self.origin.error("parallel.offload_folder: a path has no NUL byte in it", OFFLOAD_FOLDER)
 
     def _check_layers(self, parallel: Parallel) -> None:
         layers = self.model.layer_count
@@ -428,10 +457,12 @@ class Scenario:
 
     def _row(self, number: int, name: str, parallel: Parallel) -> Row:
         (stage,) = parallel.stages
+        if parallel.offload_folder:
+            folder = self.origin.folder(OFFLOAD_FOLDER) / parallel.offload_folder
+            parallel = dataclasses.replace(parallel, offload_folder=str(folder))
         claims = Claims(
-            volume=self.check.volumes[number] if self.check.volumes else None,
-            messages=self.check.messages[number] if self.check.messages else None,
-            largest_message=self.check.largest_messages[number] if self.check.largest_messages else None,
+            **self.check.of_row(number),
+            fragmentation=bool(self.check.fragmentation or self.check.beyond_peak or self.check.beyond_peak_laid_out),
             does_not_fit=stage in self.check.does_not_fit,
             test_accuracy=self.check.test_accuracy,
             test_loss=self.check.test_loss if isinstance(self.check.test_loss, float) else 0.0,

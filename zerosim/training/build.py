@@ -18,6 +18,7 @@ from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.replica import Collectives, Gathering, Initial, Reduction, Replica
 from zerosim.stages.state import Layouts, TrainingState
 from zerosim.training.config import Config
+from zerosim.training.offload import shelf
 
 
 def initial_weights(config: Config) -> Initial:
@@ -47,7 +48,9 @@ def replica(
     return Replica(
         comm=comm,
         model=config.model,
-        tape=Tape(allocate, accumulate, config.model.lowest_trained, draw, config.recomputed),
+        tape=Tape(
+            allocate, accumulate, config.model.lowest_trained, draw, config.recomputed, shelf(config, allocate)
+        ),
         rule=config.rule,
         reduction=Reduction(
             wire=config.wire,

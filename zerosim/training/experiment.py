@@ -1,13 +1,18 @@
 """A scenario made ready to run: a config for each row, and the data they all take."""
 
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from zerosim.data import Dataset, bigram_loss
+from zerosim.errors import OffloadError
 from zerosim.models import transformer
 from zerosim.models.units import Task
 from zerosim.scenario import Scenario
+from zerosim.scenario.schema import OFFLOAD_FOLDER
 from zerosim.stages import STAGES
 from zerosim.training.config import Config, configured
+from zerosim.training.offload import OffloadFile
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +27,8 @@ class Experiment:
 def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
     """The rows of a scenario, with models as wide as the data.
 
-    Raises `ScenarioError` when a test accuracy is wanted of data that cannot give one, or a unit is frozen in part.
+    Raises `ScenarioError` when a test accuracy is wanted of data that cannot give one, a unit is frozen in part, or
+    nothing can be offloaded to the folder named.
     """
     check_claims(scenario, dataset)
     check_model(scenario, dataset)
@@ -34,7 +40,19 @@ def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
         configured(replace(row, name=name, claims=replace(row.claims, test_loss=bar)), task)
         for name, row in zip(names, scenario.rows, strict=True)
     )
+    check_folder(scenario, rows)
     return Experiment(scenario, dataset, rows)
+
+
+def check_folder(scenario: Scenario, rows: Sequence[Config]) -> None:
+    """Refuse to offload to a folder in which no file can be made."""
+    for config in rows:
+        if config.row.parallel.offload_activations:
+            try:
+                with closing(OffloadFile(config.row.parallel.offload_folder)) as file:
+                    file.open()
+            except OffloadError as error:
+                raise scenario.origin.error(str(error), OFFLOAD_FOLDER, ("parallel", "offload_activations")) from None
 
 
 def check_claims(scenario: Scenario, dataset: Dataset) -> None:

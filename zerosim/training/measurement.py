@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from zerosim.allocation import Array
+from zerosim.instruments.takings import Taking
 from zerosim.models.units import Unit
 from zerosim.training.comparison import Evidence
 from zerosim.training.config import Config
@@ -40,6 +41,8 @@ class MemoryFigures:
     """Nanoseconds since the last step began, and bytes by kind, at each change."""
     copies_messages: bool
     """Whether the world's copies of messages are among the buffers."""
+    offloaded_bytes: int = 0
+    """The most there were in the file for what is offloaded."""
 
 
 @dataclass(frozen=True)
@@ -72,5 +75,7 @@ class Measurement:
     """Steps that were not skipped because a gradient overflowed."""
     seconds: float = 0.0
     weights: dict[Unit, Array] | None = None
+    takings: list[Taking] = field(default_factory=list)
+    """Of rank 0 in the last step, where the scenario asks for them."""
     on_other_ranks: dict[int, "Measurement"] = field(default_factory=dict)
     """By the number of ranks."""

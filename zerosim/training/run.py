@@ -7,7 +7,7 @@ does goes over the one that counts.
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from zerosim.comm import Communicator
 from zerosim.instruments.memory import KINDS, Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.resident import resident_bytes
+from zerosim.instruments.takings import Taking, Takings
 from zerosim.instruments.traffic import Traffic
 from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.sharding import split
@@ -127,15 +128,17 @@ def train(
     comm: Communicator, run: Run, config: Config, title: str, history: list[Fingerprint] | None
 ) -> Measurement | None:
     """Train one row and compare each step with `history`; what was measured on rank 0, None on the others."""
-    ledger, traffic = Ledger(), Traffic()
+    ledger, traffic, takings = Ledger(), Traffic(), Takings()
+    written_down = [takings] if config.row.claims.fragmentation else []
     second = None if run.second_channel is None else Observed(run.second_channel, traffic)
-    mine = replica(config, Observed(comm, traffic), ObservedAllocator(allocate, ledger), second)
+    mine = replica(config, Observed(comm, traffic), ObservedAllocator(allocate, ledger, *written_down), second)
     if not fits(comm, mine, config):
         return Measurement(config, fits=False) if comm.rank == 0 else None
 
     checker = None if history is None else Checker(mine, history, config.sums_everywhere)
-    steps = Steps(comm, run, config, title, mine, ledger, checker)
-    memory = steps.run_all()
+    steps = Steps(comm, run, config, title, mine, ledger, takings, checker)
+    with closing(mine.tape.shelf):
+        memory = steps.run_all()
     held = None if checker else holdings(comm, mine, config.sums_everywhere)
     misfits = gather_objects(comm, checker.misfit if checker else None) or []
     evidence = first_of(gather_objects(comm, checker.evidence if checker else None))
@@ -164,6 +167,7 @@ def train(
         updates=mine.state.updates,
         seconds=steps.seconds,
         weights=final.weights,
+        takings=steps.taken,
     )
 
 
@@ -197,12 +201,15 @@ class Steps:
     title: str
     replica: Replica
     ledger: Ledger
+    takings: Takings
     checker: Checker | None
     seconds: float = 0.0
     began_ns: int = 0
 
     def __post_init__(self) -> None:
         self.losses: list[Array] = []
+        self.taken: list[Taking] = []
+        """In the last step, if it was written down."""
         self.at_rest = {str(kind): (self.ledger.now[kind], self.ledger.now[kind]) for kind in KINDS}
         """Of each kind the least and the most after a step."""
 
@@ -217,6 +224,7 @@ class Steps:
         for batch in self.run.batches(self.config).of_rank(self.comm.rank):
             if batch.step == self.config.steps:
                 self.began_ns = self.ledger.begin_curve()
+                self.takings.begin()
             started = time.perf_counter()
             partial_loss = self.config.stage.step(self.replica, batch)
             self.seconds += time.perf_counter() - started
@@ -228,6 +236,7 @@ class Steps:
             self.look_at_rest(batch.step)
             progress.step(batch.step, float(loss[0]))
         self.ledger.end_curve()
+        self.taken = self.takings.end()
         progress.end()
         return self.memory()
 
@@ -251,6 +260,7 @@ class Steps:
             rank=self.comm.rank,
             owners={kind: ledger.owners(kind) for kind in KINDS},
             at_rest=dict(self.at_rest),
+            offloaded_bytes=self.replica.tape.shelf.most_bytes,
             peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in KINDS), ("total", ledger.peak_total)]),
             alive_bytes=ledger.total,
             resident_bytes=resident_bytes() - self.run.idle_bytes,

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from zerosim.allocation import Kind
-from zerosim.plan.activations import operations
+from zerosim.plan.activations import operations, pass_peaks
+from zerosim.plan.addresses import fragmentation
 from zerosim.plan.memory import MODEL_STATES
 from zerosim.plan.peaks import message_copies, peak_bounds, would_fit
 from zerosim.plan.resting import resting_bytes, unit_bytes
@@ -41,6 +42,7 @@ def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
         updates=measured.updates,
         seconds=measured.seconds,
         weights=measured.weights,
+        fragmentation=fragmentation(measured.takings) if measured.takings else None,
     )
 
 
@@ -84,6 +86,8 @@ def judged_memory(config: Config, figures: MemoryFigures) -> RankMemory:
         resident_bytes=figures.resident_bytes,
         overweight=[*overweight(config, figures), *left_over(config, figures), *unsteady(config, figures)],
         curve=figures.curve,
+        offloaded_bytes=figures.offloaded_bytes,
+        formula_offloaded_bytes=pass_peaks(config).offloaded if config.steps else 0,
     )
 
 

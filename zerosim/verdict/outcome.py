@@ -7,6 +7,7 @@ from typing import Any
 
 from zerosim.allocation import Array
 from zerosim.models.units import Model, Unit
+from zerosim.plan.addresses import LAID_OUT, Fragmentation
 from zerosim.scenario import Scenario
 from zerosim.stages import STAGES
 from zerosim.training.config import Config
@@ -74,6 +75,9 @@ class RankMemory:
     """Of which units more is kept than the formula says, and what else outlives the step, in words."""
     curve: list[tuple[int, dict[str, int]]]
     """Nanoseconds since the last step began, and bytes by kind, at each change."""
+    offloaded_bytes: int = 0
+    """The most there were in the file for what is offloaded."""
+    formula_offloaded_bytes: int = 0
 
     @property
     def rests(self) -> bool:
@@ -85,7 +89,7 @@ class RankMemory:
 
     @property
     def mismeasured(self) -> str | None:
-        """The first kind of which too much or too little is alive at the peak, in words."""
+        """The first kind of which too much or too little is alive at the peak, or is offloaded, in words."""
         for kind, bound in self.bound_bytes.items():
             peak, least = self.peak_bytes[kind], self.least_bytes.get(kind, 0)
             if peak > bound:
@@ -94,6 +98,9 @@ class RankMemory:
             if peak < least:
                 return (f"less is alive at the peak than must be: rank {self.rank} holds {peak:,} B of {kind}, "
                         f"where {least:,} are used")
+        if self.offloaded_bytes != self.formula_offloaded_bytes:
+            return (f"what is offloaded is not the formula's: rank {self.rank} had {self.offloaded_bytes:,} B in its "
+                    f"file, where {self.formula_offloaded_bytes:,} are due")
         return None
 
 
@@ -151,6 +158,8 @@ class TrainedRow:
     """Steps that were not skipped because a gradient overflowed."""
     seconds: float
     weights: dict[Unit, Array] | None
+    fragmentation: Fragmentation | None = None
+    """Of rank 0's memory in the last step, if it was written down."""
 
     @property
     def name(self) -> str:
@@ -290,6 +299,13 @@ def broken_claims(stage: TrainedRow) -> list[str]:
     sent = stage.messages_in_a_step(steps)
     if claims.messages is not None and sent != claims.messages:
         found.append(f"sends {float(sent):g} messages a step, not {claims.messages}")
+    beyond = stage.fragmentation.beyond_peak_bytes if stage.fragmentation else {}
+    for claimed, name in ((claims.beyond_peak, "first_fit"), (claims.beyond_peak_laid_out, "first_fit" + LAID_OUT)):
+        if claimed is not None and beyond.get(name) != claimed:
+            found.append(f"needs {beyond.get(name, 0):,} bytes beyond the peak by {name}, not {claimed:,}")
+    most = max((rank.peak_bytes["activations"] for rank in stage.memory), default=0)
+    if claims.activations is not None and most != claims.activations:
+        found.append(f"holds {most:,} bytes of activations at the peak, not {claims.activations:,}")
     largest = max((rank.largest_message_bytes for rank in stage.traffic), default=0)
     if claims.largest_message is not None and largest != claims.largest_message:
         found.append(f"sends {largest:,} bytes in its largest message, not {claims.largest_message:,}")

@@ -12,11 +12,19 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty, Operation, Shape
-from zerosim.autograd.operations.shapes import elements, refuse, same_shape
+from zerosim.autograd.operations.shapes import elements, refuse
 
 
 def softmax_forward(x: Array, *, out: Array, empty: Empty) -> None:
-    """y = exp x / Σ exp x, of each row, the last dimension; the largest of a row is subtracted first."""
+    """y = exp x / Σ exp x, of each row, the last dimension; the largest of a row is subtracted first.
+
+    x is (…, n).
+
+    >>> y = np.empty(2)
+    >>> softmax_forward(np.log([1.0, 3.0]), out=y, empty=np.empty)
+    >>> y
+    array([0.25, 0.75])
+    """
     np.subtract(x, np.max(x, axis=-1, keepdims=True), out=out)
     np.exp(out, out=out)
     out /= np.sum(out, axis=-1, keepdims=True)
@@ -30,6 +38,12 @@ def softmax_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, y
     into["x"] *= y
 
 
+def softmax_shape(x: Shape) -> Shape:
+    if not x:
+        raise refuse("softmax", "x (…, n)", x)
+    return x
+
+
 def causal_attention_forward(
     q: Array, k: Array, v: Array, *, out: Array, empty: Empty, heads: int, key_value_heads: int
 ) -> Array:
@@ -37,6 +51,13 @@ def causal_attention_forward(
 
     y is (B, T, H·s), the softmax (B, H, T, T). Each of the K heads of keys and values serves H/K heads of queries.
     Vaswani et al., "Attention is all you need" (2017), section 3.2; Ainslie et al., "GQA" (2023), section 2.
+
+    >>> q, k, v, y = np.zeros((1, 2, 1)), np.zeros((1, 2, 1)), np.array([[[1.0], [3.0]]]), np.empty((1, 2, 1))
+    >>> causal_attention_forward(q, k, v, out=y, empty=np.empty, heads=1, key_value_heads=1)
+    array([[[[1. , 0. ],
+             [0.5, 0.5]]]])
+    >>> y.tolist()
+    [[[1.0], [2.0]]]
     """
     chances = empty((len(q), heads, q.shape[1], q.shape[1]), q.dtype)
     attend(q, k, v, out, chances, heads, key_value_heads)
@@ -44,8 +65,8 @@ def causal_attention_forward(
 
 
 def causal_attention_backward(
-    upstream: Array, into: dict[str, Array], *, empty: Empty, saved: Array, q: Array, k: Array, v: Array,
-    heads: int, key_value_heads: int,
+    upstream: Array, into: dict[str, Array], *, empty: Empty, saved: Array,
+    q: Array | None = None, k: Array | None = None, v: Array | None = None, heads: int, key_value_heads: int,
 ) -> None:
     """∂L/∂v = pᵀ upstream;  ∂L/∂q = ∂s k / √s and ∂L/∂k = ∂sᵀ q / √s, where ∂s is what softmax's backward makes of
     upstream vᵀ. The heads of queries that share a key add up, first to last.
@@ -56,7 +77,14 @@ def causal_attention_backward(
 
 
 def causal_self_attention_forward(qkv: Array, *, out: Array, empty: Empty, heads: int) -> Array:
-    """`causal_attention` of queries, keys and values that lie beside each other: (B, T, 3·H·s), as GPT-2 has them."""
+    """`causal_attention` of queries, keys and values that lie beside each other: (B, T, 3·H·s), as GPT-2 has them.
+
+    >>> y = np.empty((1, 2, 1))
+    >>> qkv = np.array([[[0.0, 0.0, 1.0], [0.0, 0.0, 3.0]]])
+    >>> _ = causal_self_attention_forward(qkv, out=y, empty=np.empty, heads=1)
+    >>> y.tolist()
+    [[[1.0], [2.0]]]
+    """
     chances = empty((len(qkv), heads, qkv.shape[1], qkv.shape[1]), qkv.dtype)
     attend(*thirds(qkv), out, chances, heads, heads)
     return chances
@@ -89,32 +117,31 @@ def attend(q: Array, k: Array, v: Array, out: Array, chances: Array, heads: int,
 
 
 def attend_backward(
-    upstream: Array, q: Array, k: Array, v: Array, chances: Array,
+    upstream: Array, q: Array | None, k: Array | None, v: Array | None, chances: Array,
     q_gradient: Array | None, k_gradient: Array | None, v_gradient: Array | None,
     empty: Empty, heads: int, key_value_heads: int,
 ) -> None:
-    size, groups = q.shape[2] // heads, heads // key_value_heads
-    scale = 1.0 / math.sqrt(size)
-    room = empty(chances.shape[1:], q.dtype)
-    s, work = grouped(room, key_value_heads), grouped(empty(room.shape, q.dtype), key_value_heads)
-    for sample in range(len(q)):
-        queries, keys, values, g = (
-            by_head(each[sample], count) for each, count in
-            ((q, heads), (k, key_value_heads), (v, key_value_heads), (upstream, heads))
-        )
-        queries, g = grouped(queries, key_value_heads), grouped(g, key_value_heads)
-        p = grouped(chances[sample], key_value_heads)
+    scale, groups = 1.0 / math.sqrt(upstream.shape[2] // heads), heads // key_value_heads
+    room, other = empty(chances.shape[1:], chances.dtype), empty(chances.shape[1:], chances.dtype)
+    s, work = grouped(room, key_value_heads), grouped(other, key_value_heads)
+    for sample in range(len(upstream)):
+        p, g = (grouped(each, key_value_heads) for each in (chances[sample], by_head(upstream[sample], heads)))
         if v_gradient is not None:
             add_groups(p.transpose(0, 1, 3, 2), g, by_head(v_gradient[sample], key_value_heads), groups)
-        np.matmul(g, values[:, np.newaxis].transpose(0, 1, 3, 2), out=s)
+        if v is None:
+            continue
+        np.matmul(g, by_head(v[sample], key_value_heads)[:, np.newaxis].transpose(0, 1, 3, 2), out=s)
         np.multiply(s, p, out=work)
         s -= np.sum(work, axis=-1, keepdims=True)
         s *= p
         s *= scale
         if q_gradient is not None:
+            assert k is not None
             mine = grouped(by_head(q_gradient[sample], heads), key_value_heads)
-            np.matmul(s, keys[:, np.newaxis], out=mine)
+            np.matmul(s, by_head(k[sample], key_value_heads)[:, np.newaxis], out=mine)
         if k_gradient is not None:
+            assert q is not None
+            queries = grouped(by_head(q[sample], heads), key_value_heads)
             add_groups(s.transpose(0, 1, 3, 2), queries, by_head(k_gradient[sample], key_value_heads), groups)
 
 
@@ -148,15 +175,15 @@ def hidden(tokens: int, dtype: str) -> Array:
 
 
 def attention_shape(q: Shape, k: Shape, v: Shape, *, heads: int, key_value_heads: int) -> Shape:
-    size, left = divmod(q[-1], heads)
-    if left or heads % key_value_heads or k != v or k[:-1] != q[:-1] or k[-1] != key_value_heads * size:
+    size = q[-1] // heads if len(q) == 3 and q[-1] % heads == 0 else 0
+    if not size or heads % key_value_heads or k != v or k != (*q[:-1], key_value_heads * size):
         wants = f"q (B, T, {heads}·s), k and v (B, T, {key_value_heads}·s), heads a multiple of key-value heads"
         raise refuse("causal_attention", wants, q, k, v)
     return q
 
 
 def self_attention_shape(qkv: Shape, *, heads: int) -> Shape:
-    if qkv[-1] % (3 * heads):
+    if len(qkv) != 3 or qkv[-1] % (3 * heads):
         raise refuse("causal_self_attention", f"(B, T, 3·{heads}·s)", qkv)
     return (*qkv[:-1], qkv[-1] // 3)
 
@@ -170,6 +197,11 @@ def rotary_forward(x: Array, *, out: Array, empty: Empty, size: int, base: float
     """Each head's numbers i and i + s/2 of token t turned by the angle t · base^(−2i/s); x is (B, T, heads·s).
 
     Su et al., "RoFormer" (2021), section 3.4.2, with halves beside each other as in Llama.
+
+    >>> y = np.empty((1, 2, 2))
+    >>> rotary_forward(np.array([[[1.0, 0.0], [1.0, 0.0]]]), out=y, empty=np.empty, size=2, base=10000.0)
+    >>> y.round(2).tolist()
+    [[[1.0, 0.0], [0.54, 0.84]]]
     """
     turn(x, out, empty, size, base, 1.0)
 
@@ -184,8 +216,8 @@ def turn(x: Array, out: Array, empty: Empty, size: int, base: float, direction: 
     shape, half = (samples, tokens, width // size, size), size // 2
     cosine, sine = angles(tokens, size, base, x.dtype.name)
     pairs, turned, work = x.reshape(shape), out.reshape(shape), empty(shape, x.dtype)
-    np.multiply(pairs, cosine, out=turned)
     np.multiply(pairs, sine * direction, out=work)
+    np.multiply(pairs, cosine, out=turned)
     turned[..., :half] -= work[..., half:]
     turned[..., half:] += work[..., :half]
 
@@ -199,19 +231,21 @@ def angles(tokens: int, size: int, base: float, dtype: str) -> tuple[Array, Arra
 
 
 def rotary_shape(x: Shape, *, size: int, base: float) -> Shape:
-    if size % 2 or x[-1] % size:
+    if size % 2 or len(x) != 3 or x[-1] % size:
         raise refuse("rotary", f"(B, T, heads·{size}) with an even number for each head", x)
     return x
 
 
-softmax = Operation(softmax_forward, softmax_backward, same_shape, {"x": ("y",)}, over="x")
+softmax = Operation(
+    softmax_forward, softmax_backward, softmax_shape, {"x": ("y",)}, over="x", over_upstream="x"
+)
 causal_attention = Operation(
     causal_attention_forward, causal_attention_backward, attention_shape,
-    {"q": ("q", "k", "v"), "k": ("q", "k", "v"), "v": ("q", "k", "v")},
+    {"q": ("k", "v"), "k": ("q", "v"), "v": ()},
     multiplications=products, backward_products={"q": 0.75, "k": 0.75, "v": 0.5},
 )
 causal_self_attention = Operation(
     causal_self_attention_forward, causal_self_attention_backward, self_attention_shape, {"qkv": ("qkv",)},
     multiplications=products, backward_products={"qkv": 2.0},
 )
-rotary = Operation(rotary_forward, rotary_backward, rotary_shape, {"x": ()})
+rotary = Operation(rotary_forward, rotary_backward, rotary_shape, {"x": ()}, over="x", over_upstream="x")

@@ -15,7 +15,15 @@ Draws = Callable[[Array], None]
 def dropout_forward(x: Array, *, out: Array, empty: Empty, probability: float, draws: Draws | None) -> None:
     """y = x / (1 − p) where a uniform number is at least p, otherwise 0; y = x where nothing is to be random.
 
-    Srivastava et al., "Dropout" (2014), section 10, scaled while training.
+    x has any shape, samples first; p is from 0 to below 1. Srivastava et al., "Dropout" (2014), section 10, scaled
+    while training.
+
+    >>> def draws(array):
+    ...     array[...] = [0.1, 0.3]
+    >>> y = np.empty(2)
+    >>> dropout_forward(np.ones(2), out=y, empty=np.empty, probability=0.2, draws=draws)
+    >>> y
+    array([0.  , 1.25])
     """
     mask(x, out, empty, probability, draws)
 

@@ -11,7 +11,13 @@ from zerosim.autograd.operations.shapes import refuse, same_shape
 
 
 def add_forward(x: Array, other: Array, *, out: Array, empty: Empty) -> None:
-    """y = x + other, both of one shape."""
+    """y = x + other, both of one shape.
+
+    >>> y = np.empty(2)
+    >>> add_forward(np.array([1.0, 2.0]), np.array([3.0, 4.0]), out=y, empty=np.empty)
+    >>> y
+    array([4., 6.])
+    """
     np.add(x, other, out=out)
 
 
@@ -27,7 +33,13 @@ def itself(upstream: Array, x: Shape, **_: Any) -> Array:
 
 
 def multiply_forward(x: Array, other: Array, *, out: Array, empty: Empty) -> None:
-    """y = x · other, both of one shape."""
+    """y = x · other, both of one shape.
+
+    >>> y = np.empty(2)
+    >>> multiply_forward(np.array([1.0, 2.0]), np.array([3.0, 4.0]), out=y, empty=np.empty)
+    >>> y
+    array([3., 8.])
+    """
     np.multiply(x, other, out=out)
 
 
@@ -44,7 +56,13 @@ def multiply_backward(
 
 
 def relu_forward(x: Array, *, out: Array, empty: Empty) -> None:
-    """y = max(x, 0)."""
+    """y = max(x, 0), of any shape.
+
+    >>> y = np.empty(2)
+    >>> relu_forward(np.array([-1.0, 2.0]), out=y, empty=np.empty)
+    >>> y
+    array([0., 2.])
+    """
     np.maximum(x, 0.0, out=out)
 
 
@@ -54,7 +72,13 @@ def relu_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, y: A
 
 
 def tanh_forward(x: Array, *, out: Array, empty: Empty) -> None:
-    """y = tanh x."""
+    """y = tanh x, of any shape.
+
+    >>> y = np.empty(2)
+    >>> tanh_forward(np.array([0.0, 100.0]), out=y, empty=np.empty)
+    >>> y
+    array([0., 1.])
+    """
     np.tanh(x, out=out)
 
 
@@ -70,9 +94,14 @@ CUBIC = 0.044715
 
 
 def gelu_forward(x: Array, *, out: Array, empty: Empty) -> None:
-    """y = ½ x (1 + tanh u) with u = √(2/π) (x + 0.044715 x³).
+    """y = ½ x (1 + tanh u) with u = √(2/π) (x + 0.044715 x³), of any shape.
 
     The tanh form of Hendrycks and Gimpel, "Gaussian error linear units" (2016), section 2.
+
+    >>> y = np.empty(3)
+    >>> gelu_forward(np.array([-9.0, 0.0, 9.0]), out=y, empty=np.empty)
+    >>> y + 0.0
+    array([0., 0., 9.])
     """
     gelu_tanh(x, out)
     out += 1.0
@@ -106,9 +135,14 @@ def gelu_tanh(x: Array, out: Array) -> Array:
 
 
 def silu_forward(x: Array, *, out: Array, empty: Empty) -> None:
-    """y = x σ(x), σ(x) = ½ (1 + tanh ½ x).
+    """y = x σ(x), σ(x) = 1 / (1 + e⁻ˣ) = ½ (1 + tanh ½ x), of any shape.
 
     Elfwing, Uchibe and Doya, "Sigmoid-weighted linear units" (2018), section 2.
+
+    >>> y = np.empty(2)
+    >>> silu_forward(np.array([0.0, 99.0]), out=y, empty=np.empty)
+    >>> y
+    array([ 0., 99.])
     """
     sigmoid(x, out)
     out *= x

@@ -9,7 +9,13 @@ from zerosim.autograd.operations.shapes import refuse, rows
 
 
 def embedding_forward(tokens: Array, weight: Array, *, out: Array, empty: Empty) -> None:
-    """y = weight[token]: (B, T, n) for tokens (B, T), integers below the length of weight (V, n)."""
+    """y = weight[token]: (B, T, n) for tokens (B, T), integers from 0 to below the length of weight (V, n).
+
+    >>> y = np.empty((1, 2, 1))
+    >>> embedding_forward(np.array([[2, 0]]), np.array([[0.5], [1.5], [2.5]]), out=y, empty=np.empty)
+    >>> y.tolist()
+    [[[2.5], [0.5]]]
+    """
     np.take(weight, tokens, axis=0, out=out, mode="clip")
 
 
@@ -26,7 +32,13 @@ def embedding_shape(tokens: Shape, weight: Shape) -> Shape:
 
 
 def positions_forward(x: Array, weight: Array, *, out: Array, empty: Empty) -> None:
-    """y = x + weight[t] at place t: x (B, T, n), weight (at least T, n)."""
+    """y = x + weight[t] at place t: x (B, T, n), weight (at least T, n).
+
+    >>> y = np.empty((1, 2, 1))
+    >>> positions_forward(np.ones((1, 2, 1)), np.array([[0.5], [1.5], [2.5]]), out=y, empty=np.empty)
+    >>> y.tolist()
+    [[[1.5], [2.5]]]
+    """
     np.add(x, weight[: x.shape[1]], out=out)
 
 
@@ -39,7 +51,7 @@ def positions_backward(upstream: Array, into: dict[str, Array], *, empty: Empty)
 
 
 def positions_shape(x: Shape, weight: Shape) -> Shape:
-    if len(x) != 3 or x[1] > weight[0] or x[2:] != weight[1:]:
+    if len(x) != 3 or len(weight) != 2 or x[1] > weight[0] or x[2:] != weight[1:]:
         raise refuse("positions", "x (B, T, n), weight (at least T, n)", x, weight)
     return x
 

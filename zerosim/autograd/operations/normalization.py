@@ -14,6 +14,11 @@ def layer_norm_forward(x: Array, weight: Array, bias: Array, *, out: Array, empt
     """y = x̂ · weight + bias, x̂ = (x − mean) / √(variance + ε), of each row.
 
     x is (…, n), weight and bias (n,). Ba, Kiros and Hinton, "Layer normalization" (2016), section 3.
+
+    >>> y = np.empty((1, 2))
+    >>> layer_norm_forward(np.array([[3.0, 5.0]]), np.ones(2), np.zeros(2), out=y, empty=np.empty)
+    >>> y.round(4)
+    array([[-1.,  1.]])
     """
     standardized(x, out, empty)
     out *= weight
@@ -37,6 +42,11 @@ def rms_norm_forward(x: Array, weight: Array, *, out: Array, empty: Empty) -> No
     """y = x̂ · weight, x̂ = x / √(mean x² + ε), of each row.
 
     x is (…, n), weight (n,). Zhang and Sennrich, "Root mean square layer normalization" (2019), section 3.
+
+    >>> y = np.empty((1, 2))
+    >>> rms_norm_forward(np.array([[1.0, 7.0]]), np.ones(2), out=y, empty=np.empty)
+    >>> y.round(4)
+    array([[0.2, 1.4]])
     """
     scaled(x, out, empty)
     out *= weight
@@ -89,7 +99,7 @@ def normalized_gradients(
 
 
 def normalized_shape(x: Shape, weight: Shape, bias: Shape | None = None) -> Shape:
-    if weight != x[-1:] or bias not in (None, weight):
+    if not x or weight != x[-1:] or bias not in (None, weight):
         raise refuse("a norm", "x (…, n), weight (n,), bias (n,)", x, weight, bias)
     return x
 

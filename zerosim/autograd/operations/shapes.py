@@ -35,7 +35,11 @@ def same_shape(x: Shape, **_: Any) -> Shape:
 
 
 def reshape_forward(x: Array, *, out: Array | None, empty: Empty, shape: Shape) -> Array:
-    """The same numbers, in C order, in another shape: a view where x lies in one piece."""
+    """The same numbers, in C order, in another shape: a view where x lies in one piece.
+
+    >>> reshape_forward(np.array([[1, 2], [3, 4]]), out=None, empty=np.empty, shape=(4,))
+    array([1, 2, 3, 4])
+    """
     return x.reshape(shape)
 
 
@@ -51,7 +55,12 @@ def reshape_upstream(upstream: Array, x: Shape, *, shape: Shape) -> Array:
 
 
 def transpose_forward(x: Array, *, out: Array | None, empty: Empty, axes: tuple[int, ...]) -> Array:
-    """Dimension i of y is dimension axes[i] of x: a view."""
+    """Dimension i of y is dimension axes[i] of x: a view.
+
+    >>> transpose_forward(np.array([[1, 2], [3, 4]]), out=None, empty=np.empty, axes=(1, 0))
+    array([[1, 3],
+           [2, 4]])
+    """
     return x.transpose(axes)
 
 

@@ -1,0 +1,268 @@
+"""What PyTorch and zerosim are both asked of functions: each operation and loss, and whole transformers.
+
+An answer is a dictionary of arrays: the output (or the logits), the loss, and the gradient of each input or parameter,
+named as its owner names it. `told` makes of each at most `KEPT` numbers: itself, or its products with fixed arrays of
+signs, which every element moves. Nothing here knows zerosim or PyTorch.
+
+    exact      the answers in float64
+    distance   of each array of numbers of another precision from the exact one: root mean square
+    typical    a model's or an operation's distances together, relative to its numbers: root mean square
+
+Whoever computes in float32, or keeps 16 bits, is as near to the exact answer as its roundings let it. So zerosim must
+be nearly as near to PyTorch's float64 as PyTorch itself, which rounds as often in other places and orders: at most
+`AS_FAR` times as far, where an array's own distance may be small by luck, so that the typical one is permitted besides.
+"""
+
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RECORDED = Path(__file__).with_name("torch_functions.npz")
+KEPT = 32
+AS_FAR = 3.0
+FORMULA = 1e-12
+"""How far two float64 answers may be apart, relative to the numbers."""
+PRECISIONS = ("float32", "bfloat16", "float16")
+UNCOUNTED = -1
+
+
+def random_of(label):
+    """A stream that NumPy has frozen, for whatever bears this label."""
+    return np.random.RandomState(zlib.crc32(label.encode()))
+
+
+def normals(label, shape):
+    return random_of(label).standard_normal(shape).astype(np.float32)
+
+
+def told(label, array):
+    """At most `KEPT` numbers that tell of all elements, in float64."""
+    flat = np.asarray(array, np.float64).ravel()
+    if flat.size <= KEPT:
+        return flat
+    return random_of(label).choice([-1.0, 1.0], (KEPT, flat.size)) @ flat
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operation: the shapes of its inputs, and its settings. The loss is the sum of the output times `weighing`."""
+
+    operation: str
+    shapes: dict[str, tuple[int, ...]]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self):
+        return " ".join([self.operation, *map(str, self.shapes.values()), *map(str, self.settings.values())])
+
+    def inputs(self):
+        """By name; tokens are integers."""
+        return {
+            name: random_of(f"{self.name} {name}").randint(self.shapes["weight"][0], size=shape) if name == "tokens"
+            else normals(f"{self.name} {name}", shape)
+            for name, shape in self.shapes.items()
+        }
+
+    def weighing(self, shape):
+        return normals(f"{self.name} upstream", shape)
+
+
+def dropout_numbers(shape):
+    """The uniform numbers below which dropout drops."""
+    return random_of("dropout").uniform(size=shape).astype(np.float32)
+
+
+def alike(operation, count=1, **settings):
+    return Call(operation, dict.fromkeys(("x", "other")[:count], (3, 7, 11)), settings)
+
+
+CALLS = [
+    alike("add", 2), alike("multiply", 2),
+    *(alike(name) for name in ("relu", "tanh", "gelu", "silu", "softmax")),
+    alike("dropout", probability=0.3), alike("reshape", shape=(21, 11)), alike("transpose", axes=(2, 0, 1)),
+    *(
+        Call("causal_attention", {"q": (2, t, heads * s), "k": (2, t, shared * s), "v": (2, t, shared * s)},
+             {"heads": heads, "key_value_heads": shared})
+        for t, heads, shared, s in ((1, 1, 1, 1), (7, 3, 3, 5), (33, 4, 2, 6), (19, 6, 1, 3))
+    ),
+    *(
+        Call("causal_self_attention", {"qkv": (2, t, 3 * heads * s)}, {"heads": heads})
+        for t, heads, s in ((5, 1, 3), (35, 3, 7))
+    ),
+    *(Call("rotary", {"x": (2, t, 3 * size)}, {"size": size, "base": base}) for t, size, base in (
+        (9, 2, 10000.0), (40, 6, 10000.0), (5, 10, 100.0))),
+    Call("embedding", {"tokens": (3, 9), "weight": (5, 7)}), Call("embedding", {"tokens": (1, 2), "weight": (40, 3)}),
+    Call("positions", {"x": (3, 5, 7), "weight": (9, 7)}),
+    Call("linear", {"x": (3, 5, 17), "weight": (9, 17), "bias": (9,)}),
+    Call("linear", {"x": (13, 6), "weight": (4, 6)}),
+    Call("affine", {"x": (3, 5, 17), "weight": (17, 9), "bias": (9,)}),
+    Call("layer_norm", {"x": (3, 5, 19), "weight": (19,), "bias": (19,)}),
+    Call("rms_norm", {"x": (3, 5, 19), "weight": (19,)}),
+]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A loss of outputs of this shape, as the only part of its batch."""
+
+    loss: str
+    shape: tuple[int, ...]
+    uncounted: int = 0
+    """Places of each sequence, the first ones, that are not judged."""
+
+    @property
+    def name(self):
+        return f"{self.loss} {self.shape} {self.uncounted}"
+
+    def outputs(self):
+        return 2 * normals(f"{self.name} outputs", self.shape)
+
+    def targets(self):
+        """Classes, −1 where they do not count, or numbers."""
+        if self.loss == "mean_squared_error":
+            return normals(f"{self.name} targets", self.shape)
+        classes = random_of(self.name).randint(self.shape[-1], size=self.shape[:-1])
+        classes[:, : self.uncounted] = UNCOUNTED
+        return classes
+
+
+JUDGED = [
+    Judged("mean_squared_error", (9, 4)),
+    Judged("cross_entropy", (9, 1, 7)), Judged("cross_entropy", (3, 8, 13)), Judged("cross_entropy", (3, 8, 13), 5),
+]
+
+
+@dataclass(frozen=True)
+class Language:
+    """A transformer, and a batch of sequences with the tokens that follow."""
+
+    family: str
+    layers: int
+    width: int
+    heads: int
+    key_value_heads: int
+    inner: int
+    vocabulary: int
+    sequence: int
+    tied_embeddings: bool
+    samples: int = 3
+    uncounted: int = 0
+
+    @property
+    def name(self):
+        return " ".join(map(str, vars(self).values()))
+
+    def parameter(self, name, shape):
+        """The numbers of a parameter, large enough that each matters: norms about 1, matrices of no small gain."""
+        numbers = normals(f"{self.name} {name}", shape)
+        if len(shape) == 1:
+            return np.float32(0.2) * numbers + np.float32(name.endswith("weight"))
+        return numbers * np.float32(1.5 / np.sqrt(self.width))
+
+    def batch(self):
+        """Tokens and what is to be predicted: (samples, sequence)."""
+        tokens = random_of(self.name).randint(self.vocabulary, size=(self.samples, self.sequence + 1))
+        targets = tokens[:, 1:].copy()
+        targets[:, : self.uncounted] = UNCOUNTED
+        return tokens[:, :-1].copy(), targets
+
+
+LANGUAGES = [
+    Language("gpt2", 1, 6, 1, 1, 24, 5, 3, tied_embeddings=True),
+    Language("gpt2", 2, 15, 3, 3, 23, 11, 7, tied_embeddings=False, uncounted=3),
+    Language("gpt2", 3, 40, 5, 5, 160, 67, 33, tied_embeddings=True),
+    Language("llama", 1, 6, 3, 1, 10, 5, 4, tied_embeddings=False),
+    Language("llama", 2, 18, 3, 3, 25, 11, 7, tied_embeddings=True, uncounted=2),
+    Language("llama", 3, 48, 6, 2, 70, 67, 33, tied_embeddings=False),
+    Language("llama", 2, 40, 4, 1, 31, 29, 17, tied_embeddings=True),
+]
+
+
+TRAINED = [each for each in LANGUAGES if each.vocabulary > 65]
+"""Those that have room for the characters of a text."""
+
+
+# Answers, stored and compared.
+
+
+def in_numbers(answers):
+    """{case: {array: array}} as {case: {array: at most `KEPT` numbers}}."""
+    return {
+        case: {name: told(f"{case} {name}", array) for name, array in arrays.items()}
+        for case, arrays in answers.items()
+    }
+
+
+def distance(found, exact):
+    return float(np.sqrt(np.mean(np.square(found - exact))))
+
+
+def stored(exact, others):
+    """What the file holds: names of cases and arrays, all exact numbers, and of each precision all distances."""
+    names = [f"{case}|{name}" for case, arrays in exact.items() for name in arrays]
+    numbers = [array for arrays in exact.values() for array in arrays.values()]
+    return {
+        "names": np.array(names), "lengths": np.array(list(map(len, numbers)), np.int16),
+        "exact": np.concatenate(numbers),
+    } | {
+        precision: np.array([
+            distance(found[case][name], array) for case, arrays in exact.items() for name, array in arrays.items()
+        ], np.float32)
+        for precision, found in others.items()
+    }
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What PyTorch answered: exact numbers by case and array, and of each precision how far it was from them."""
+
+    exact: dict[str, dict[str, np.ndarray]]
+    distances: dict[str, dict[str, dict[str, float]]]
+
+
+def read(path=RECORDED):
+    with np.load(path) as file:
+        kept = dict(file)
+    pairs = [name.split("|") for name in kept["names"].tolist()]
+    numbers = np.split(kept["exact"], np.cumsum(kept["lengths"])[:-1])
+    return Recorded(
+        nested(pairs, numbers), {precision: nested(pairs, kept[precision].tolist()) for precision in PRECISIONS}
+    )
+
+
+def nested(pairs, values):
+    found = {}
+    for (case, name), value in zip(pairs, values, strict=True):
+        found.setdefault(case, {})[name] = value
+    return found
+
+
+def size(numbers):
+    return distance(numbers, 0.0)
+
+
+def typical(distances, exact):
+    """Relative to the numbers, over the arrays of a case."""
+    ratios = [distances[name] / size(numbers) for name, numbers in exact.items() if size(numbers) > 0]
+    return float(np.sqrt(np.mean(np.square(ratios))))
+
+
+def disagreements(precision, found, recorded):
+    """{"case|array": how many times as far from the exact answer as is permitted}, where it is more than once."""
+    wrong = {}
+    for case, exact in recorded.exact.items():
+        if set(found[case]) != set(exact):
+            wrong[case] = np.inf
+            continue
+        for name, numbers in exact.items():
+            permitted = FORMULA * size(numbers) + 1e-300
+            if precision != "float64":
+                own = recorded.distances[precision][case]
+                permitted += AS_FAR * max(own[name], typical(own, exact) * size(numbers))
+            ratio = distance(found[case][name], numbers) / permitted
+            if not ratio <= 1.0:
+                wrong[f"{case}|{name}"] = ratio
+    return wrong

@@ -1,0 +1,141 @@
+"""zerosim's answers to `functions`; run as a program, weights that it has trained, for others to open.
+
+    python -m tests.oracles.our_functions FOLDER
+"""
+
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import load_file
+
+from tests.operations import OPERATIONS
+from tests.oracles import functions
+from zerosim.allocation import allocate
+from zerosim.autograd.graph import Graph, Plan
+from zerosim.autograd.operations.losses import LOSSES
+from zerosim.autograd.player import Contribution, Player, Precise
+from zerosim.autograd.tape import Tape
+from zerosim.cli import main as command
+from zerosim.models.transformer import Shape, transformer
+
+NUMPY = {"float64": np.float64, "float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+BY_NAME = {name.partition(".")[2]: operation for name, operation in OPERATIONS.items()}
+
+
+def draws(array):
+    array[...] = functions.dropout_numbers(array.shape)
+
+
+def of_call(call, dtype):
+    """The output, and the gradient of each input that has one; inputs are parameters of a graph, tokens its input."""
+    inputs = {name: array if name == "tokens" else array.astype(dtype) for name, array in call.inputs().items()}
+    tokens = inputs.pop("tokens", np.zeros((1, 1), int))
+    graph = Graph(tokens.shape)
+    variables = {name: graph.parameter(name, array.shape) for name, array in inputs.items()} | {"tokens": graph.input}
+    graph.output = BY_NAME[call.operation](*(variables[name] for name in call.shapes), **call.settings)
+    player = Player(Plan(graph, True, False), inputs, Precise(allocate, "unit"), lambda _: draws)
+    y, kept = player.forward(tokens)
+    views = {name: np.empty_like(array) for name, array in inputs.items()}
+    answer = {"y": y.astype(np.float64)}
+    contribution = Contribution(np.empty(0), views)
+    player.backward(kept, call.weighing(y.shape).astype(dtype), contribution)
+    contribution.finished()
+    return answer | views
+
+
+def of_loss(case, dtype):
+    targets, precise = case.targets(), Precise(allocate, "loss")
+    wide = precise.widened(case.outputs().astype(dtype))
+    if targets.dtype.kind == "f":
+        targets = targets.astype(wide.dtype)
+    loss, upstream = LOSSES[case.loss](wide, targets, len(wide), empty=precise.empty)
+    return {"loss": loss, "outputs": upstream.astype(dtype)}
+
+
+def model_of(case):
+    fields = {name: value for name, value in vars(case).items() if name not in ("samples", "uncounted")}
+    return transformer(Shape(**fields))
+
+
+def weights_of(case, unit, dtype):
+    """Its flat buffer."""
+    return np.concatenate([case.parameter(each.name, each.shape).ravel() for each in unit.places]).astype(dtype)
+
+
+def of_language(case, dtype):
+    """The logits, the loss, and the gradient of each parameter."""
+    model, tape = model_of(case), Tape()
+    weights = {unit: weights_of(case, unit, dtype) for unit in model.units}
+    tokens, targets = case.batch()
+    (logits,), answers = forward(model, tape, weights, tokens), {}
+    answers["logits"] = logits.astype(np.float64)
+    answers["loss"], upstreams = tape.loss("cross_entropy", [logits], [targets], len(tokens))
+    for unit in model.backward_units:
+        upstreams, gradient = tape.backward(unit, weights[unit], upstreams)
+        if gradient is not None:
+            answers |= unit.views(gradient)
+    return answers
+
+
+def forward(model, tape, weights, tokens):
+    activations = [tokens]
+    for unit in model.forward_units:
+        activations = tape.forward(unit, weights[unit], activations)
+    return activations
+
+
+def ask(precision):
+    """All answers, in numbers."""
+    dtype = NUMPY[precision]
+    return functions.in_numbers(
+        {each.name: of_call(each, dtype) for each in functions.CALLS}
+        | {each.name: of_loss(each, dtype) for each in functions.JUDGED}
+        | {each.name: of_language(each, dtype) for each in functions.LANGUAGES}
+    )
+
+
+SCENARIO = """
+[data]
+source = "text"
+[model]
+kind = "transformer"
+architecture = "{family}"
+layers = {layers}
+width = {width}
+heads = {heads}
+key_value_heads = {key_value_heads}
+inner = {inner}
+vocabulary = {vocabulary}
+sequence = {sequence}
+tied_embeddings = {tied}
+[train]
+steps = 3
+micro_batch = 2
+learning_rate = 0.01
+[parallel]
+stages = ["zero3"]
+"""
+
+
+def train(case, folder):
+    """Train a few steps, write the weights that `--weights` writes, and the logits of the case's tokens by them."""
+    scenario, weights = folder / f"{case.name}.toml", folder / f"{case.name}.safetensors"
+    scenario.write_text(SCENARIO.format(**vars(case), tied=str(case.tied_embeddings).lower()))
+    assert command(["run", str(scenario), "--weights", str(weights), "--progress", "none"]) == 0
+    found, model = load_file(weights), model_of(case)
+    flat = {unit: np.concatenate([found[each.name].ravel() for each in unit.places]) for unit in model.units}
+    (logits,) = forward(model, Tape(), flat, case.batch()[0])
+    np.save(folder / f"{case.name}.npy", logits)
+    return found
+
+
+def main(folder):
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for case in functions.TRAINED:
+        train(case, Path(folder))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,148 @@
+"""Asks PyTorch what `functions` holds, and opens what zerosim has written: run it where torch is installed.
+
+    python -m tests.oracles.torch_functions                 writes torch_functions.npz anew
+    python -m tests.oracles.torch_functions FILE [FOLDER]   writes live answers to FILE, checks the recorded ones by
+                                                            them, and loads weights in FOLDER, with zerosim's logits
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from tests.oracles import functions
+from tests.oracles.torch_modules import FAMILIES, attend, rotated
+
+
+def dropped(x, probability):
+    mask = torch.from_numpy(functions.dropout_numbers(x.shape)) >= probability
+    return x * mask / (1 - probability)
+
+
+OPERATIONS = {
+    "add": torch.add, "multiply": torch.mul, "relu": torch.relu, "tanh": torch.tanh, "silu": functional.silu,
+    "gelu": lambda x: functional.gelu(x, approximate="tanh"),
+    "softmax": lambda x: torch.softmax(x, dim=-1),
+    "dropout": dropped,
+    "reshape": lambda x, shape: x.reshape(shape), "transpose": lambda x, axes: x.permute(axes),
+    "causal_attention": attend,
+    "causal_self_attention": lambda qkv, heads: attend(*qkv.chunk(3, dim=-1), heads, heads),
+    "rotary": rotated,
+    "embedding": functional.embedding,
+    "positions": lambda x, weight: x + functional.embedding(torch.arange(x.shape[1]), weight),
+    "linear": functional.linear,
+    "affine": lambda x, weight, bias: x @ weight + bias,
+    "layer_norm": lambda x, weight, bias: functional.layer_norm(x, weight.shape, weight, bias),
+    "rms_norm": lambda x, weight: functional.rms_norm(x, weight.shape, weight, eps=1e-5),
+}
+
+
+def numbers(tensor):
+    return tensor.detach().double().numpy()
+
+
+def of_call(call, dtype):
+    """The output, and the gradient of each input that has one."""
+    inputs = {name: torch.from_numpy(array) for name, array in call.inputs().items()}
+    inputs = {n: x.to(dtype).requires_grad_() if x.is_floating_point() else x for n, x in inputs.items()}
+    y = OPERATIONS[call.operation](*inputs.values(), **call.settings)
+    y.backward(torch.from_numpy(call.weighing(tuple(y.shape))).to(dtype))
+    return {"y": numbers(y)} | {name: numbers(x.grad) for name, x in inputs.items() if x.grad is not None}
+
+
+def of_loss(case, dtype):
+    outputs = torch.from_numpy(case.outputs()).to(dtype).requires_grad_()
+    loss = loss_of(case.loss, outputs, torch.from_numpy(case.targets()))
+    loss.backward()
+    return {"loss": numbers(loss), "outputs": numbers(outputs.grad)}
+
+
+def loss_of(name, outputs, targets):
+    """In float32 at least."""
+    wide = outputs if outputs.dtype.itemsize >= 4 else outputs.float()
+    if name == "mean_squared_error":
+        return functional.mse_loss(wide, targets.to(wide.dtype))
+    return functional.cross_entropy(wide.flatten(0, -2), targets.flatten(), ignore_index=functions.UNCOUNTED)
+
+
+def module(case, weights):
+    """A model with the weights that `weights(name, shape)` gives."""
+    built = FAMILIES[case.family](case)
+    names = built.state_dict()
+    built.load_state_dict({name: torch.from_numpy(weights(name, tuple(each.shape))) for name, each in names.items()})
+    return built
+
+
+def of_language(case, dtype):
+    """The logits, the loss, and the gradient of each parameter."""
+    built = module(case, case.parameter).to(dtype)
+    tokens, targets = map(torch.from_numpy, case.batch())
+    logits = built(tokens)
+    loss = loss_of("cross_entropy", logits, targets)
+    loss.backward()
+    gradients = {name: numbers(each.grad) for name, each in built.named_parameters()}
+    return {"logits": numbers(logits), "loss": numbers(loss)} | gradients
+
+
+def ask(dtype):
+    """All answers, in numbers."""
+    return functions.in_numbers(
+        {each.name: of_call(each, dtype) for each in functions.CALLS}
+        | {each.name: of_loss(each, dtype) for each in functions.JUDGED}
+        | {each.name: of_language(each, dtype) for each in functions.LANGUAGES}
+    )
+
+
+def safetensors(path):
+    """{name: array} of a file of float32, read by the format's own description."""
+    blob = path.read_bytes()
+    length = int.from_bytes(blob[:8], "little")
+    header = json.loads(blob[8 : 8 + length])
+    header.pop("__metadata__", None)
+    assert {each["dtype"] for each in header.values()} == {"F32"}
+    return {
+        name: np.frombuffer(blob[8 + length :][slice(*each["data_offsets"])], np.float32).reshape(each["shape"]).copy()
+        for name, each in header.items()
+    }
+
+
+def opened(folder):
+    """What is wrong with weights that zerosim has trained: each must load by name, and give zerosim's logits."""
+    wrong = []
+    for case in functions.TRAINED:
+        found = safetensors(folder / f"{case.name}.safetensors")
+        built = FAMILIES[case.family](case)
+        built.load_state_dict({name: torch.from_numpy(array) for name, array in found.items()})
+        with torch.no_grad():
+            logits = built(torch.from_numpy(case.batch()[0])).numpy()
+        ours = np.load(folder / f"{case.name}.npy")
+        far = np.abs(logits - ours).max() / np.abs(logits).max()
+        if not far < 1e-5:
+            wrong.append(f"{case.name}: logits of the weights that zerosim wrote differ by {far:.2g} of the largest")
+    return wrong
+
+
+def main(arguments):
+    torch.set_num_threads(1)
+    path = Path(arguments[0]) if arguments else functions.RECORDED
+    path.parent.mkdir(exist_ok=True)
+    exact = ask(torch.float64)
+    others = {precision: ask(getattr(torch, precision)) for precision in functions.PRECISIONS}
+    np.savez_compressed(path, **functions.stored(exact, others))
+    recorded = functions.read()
+    wrong = [
+        f"{name}: PyTorch in {precision} is {ratio:.3g} times as far from what is recorded as is permitted"
+        for precision, found in {"float64": exact, **others}.items()
+        for name, ratio in functions.disagreements(precision, found, recorded).items()
+    ]
+    if len(arguments) > 1:
+        wrong += opened(Path(arguments[1]))
+    print("\n".join(wrong) or f"PyTorch {torch.__version__} agrees with the recorded answers of functions and models")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

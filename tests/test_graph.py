@@ -1,0 +1,271 @@
+"""Graphs of operations in any order: the bits of a player that copies everything, and the slopes of formulas.
+
+A player writes over what it may, and gradients of several terms share memory in many ways: a value added to itself,
+read by three, passed on unchanged, a parameter read twice by one operation, an output that is the input.
+"""
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.operations import OPERATIONS, normals, uniform_draws
+from tests.test_operations import close, nan, play, slope
+from zerosim.autograd.graph import Graph, Plan
+from zerosim.autograd.operations.attention import causal_attention, causal_self_attention, rotary, softmax
+from zerosim.autograd.operations.dropout import dropout
+from zerosim.autograd.operations.elementwise import gelu, relu, silu, tanh
+from zerosim.autograd.operations.embedding import positions
+from zerosim.autograd.operations.linear import affine, linear
+from zerosim.autograd.operations.normalization import layer_norm, rms_norm
+from zerosim.autograd.operations.shapes import reshape, transpose
+from zerosim.autograd.player import Player
+
+SHAPE = (2, 4, 4)
+PARAMETERS = {"table": (4, 4), "wide": (12, 4), "vector": (4,), "other": (4,), "like": SHAPE}
+"""Few, so that they are often read twice."""
+
+LINES = {
+    "add": (2, lambda w, x, y: x + y),
+    "add a parameter": (1, lambda w, x: x + w["like"]),
+    "multiply": (2, lambda w, x, y: x * y),
+    "multiply by a parameter": (1, lambda w, x: w["like"] * x),
+    "square a parameter": (0, lambda w: w["like"] * w["like"]),
+    "relu": (1, lambda w, x: relu(x)),
+    "tanh": (1, lambda w, x: tanh(x)),
+    "gelu": (1, lambda w, x: gelu(x)),
+    "silu": (1, lambda w, x: silu(x)),
+    "softmax": (1, lambda w, x: softmax(x)),
+    "dropout": (1, lambda w, x: dropout(x, probability=0.3)),
+    "linear": (1, lambda w, x: linear(x, w["table"], w["vector"])),
+    "affine": (1, lambda w, x: affine(x, w["table"], w["other"])),
+    "square a table": (1, lambda w, x: linear(x, linear(w["table"], w["table"]))),
+    "positions": (1, lambda w, x: positions(x, w["table"])),
+    "layer norm": (1, lambda w, x: layer_norm(x, w["vector"], w["other"])),
+    "layer norm, one parameter": (1, lambda w, x: layer_norm(x, w["vector"], w["vector"])),
+    "rms norm": (1, lambda w, x: rms_norm(x, w["other"])),
+    "rotary": (1, lambda w, x: rotary(x, size=2, base=10.0)),
+    "attention": (3, lambda w, q, k, v: causal_attention(q, k, v, heads=2, key_value_heads=2)),
+    "attention to itself": (1, lambda w, x: causal_attention(x, x, x, heads=1, key_value_heads=1)),
+    "self-attention": (1, lambda w, x: causal_self_attention(linear(x, w["wide"]), heads=2)),
+    "reshape": (1, lambda w, x: reshape(gelu(reshape(x, shape=(8, 4))), shape=SHAPE)),
+    "transpose": (1, lambda w, x: transpose(transpose(x, axes=(0, 2, 1)), axes=(0, 2, 1))),
+}
+"""A line of a program: how many values it reads, and what it makes of them."""
+
+programs = st.lists(st.tuples(st.sampled_from(sorted(LINES)), st.tuples(*[st.integers(0, 20)] * 3)), max_size=7)
+
+
+def graph_of(program, result):
+    """The lines one after another, each of values before it, chosen by number; the output is any of them."""
+    graph = Graph(SHAPE)
+    weights = {name: graph.parameter(name, shape) for name, shape in PARAMETERS.items()}
+    values = [graph.input]
+    for line, chosen in program:
+        count, text = LINES[line]
+        values.append(text(weights, *(values[-1 - number % len(values)] for number in chosen[:count])))
+    graph.output = values[-1 - result % len(values)]
+    return graph
+
+
+def numbers(seed, dtype):
+    x, upstream = (normals([seed, n], *SHAPE).astype(dtype) for n in range(2))
+    weights = {n: normals([seed, i], *shape).astype(dtype) for i, (n, shape) in enumerate(PARAMETERS.items(), start=2)}
+    return x, weights, upstream
+
+
+def naive(graph, x, parameters, upstream):
+    """As `play`, but nothing is ever written over, and all is kept; each operation widens 16 bits and rounds."""
+    names = {variable.slot: name for name, variable in graph.parameters.items()}
+    values = {graph.input.slot: x} | {slot: parameters[name] for slot, name in names.items()}
+    saved = {}
+    for each in graph.instructions:
+        y, saved[each.output] = computed(each, [values[slot] for slot in each.inputs.values()])
+        values[each.output] = y
+    gradients = {graph.output.slot: upstream}
+    for each in reversed(graph.instructions):
+        if each.output not in gradients:
+            continue
+        for name, found in terms(each, values, saved[each.output], gradients.pop(each.output)):
+            slot = each.inputs[name]
+            gradients[slot] = gradients[slot] + found if slot in gradients else found
+    shapes = {**{slot: parameters[name] for slot, name in names.items()}, graph.input.slot: x}
+    found = {slot: gradients.get(slot, np.zeros_like(array)) for slot, array in shapes.items()}
+    return values[graph.output.slot], {**{name: found[slot] for slot, name in names.items()}, "input": found[0]}
+
+
+def wide(array):
+    return array.astype(np.float32) if array.dtype.itemsize < 4 else array.copy(order="K")
+
+
+def known(instruction):
+    draws = {"draws": uniform_draws} if instruction.operation.draws else {}
+    return {**instruction.settings, **draws}
+
+
+def computed(instruction, inputs):
+    operation, dtype = instruction.operation, inputs[0].dtype
+    if operation.views:
+        return operation.forward(*inputs, out=None, empty=nan, **instruction.settings), None
+    inputs = [wide(each) for each in inputs]
+    y = nan(operation.shape(*(each.shape for each in inputs), **instruction.settings), inputs[0].dtype)
+    saved = operation.forward(*inputs, out=y, empty=nan, **known(instruction))
+    return y.astype(dtype), None if saved is None else saved.astype(dtype)
+
+
+def terms(instruction, values, saved, upstream):
+    """What each input's gradient gets, in the order in which it is added."""
+    operation, dtype = instruction.operation, upstream.dtype
+    for name, seen in operation.passed.items():
+        yield name, seen(upstream, values[instruction.inputs[name]].shape, **instruction.settings)
+    if operation.backward is None:
+        return
+    places = {**instruction.inputs, "y": instruction.output}
+    wanted = [name for name in instruction.inputs if name in operation.needs]
+    needed = {name for each in wanted for name in operation.needs[each]}
+    read = {name: wide(values[slot]) for name, slot in places.items() if name in needed}
+    if saved is not None:
+        read["saved"] = wide(saved)
+    into = {name: nan(values[instruction.inputs[name]].shape, wide(upstream).dtype) for name in wanted}
+    operation.backward(wide(upstream), into, empty=nan, **read, **known(instruction))
+    yield from ((name, found.astype(dtype)) for name, found in into.items())
+
+
+def check_bits(program, result, seed, dtype, of_input=True):
+    graph = graph_of(program, result)
+    x, weights, upstream = numbers(seed, dtype)
+    before = {name: array.tobytes() for name, array in {**weights, "x": x}.items()}
+    with np.errstate(all="ignore"):
+        y, gradients = play(graph, x, weights, upstream, of_input=of_input)
+        due, expected = naive(graph, x, weights, upstream)
+    assert {name: array.tobytes() for name, array in {**weights, "x": x}.items()} == before
+    assert y.tobytes() == due.tobytes()
+    for name, gradient in gradients.items():
+        assert gradient.astype(dtype).tobytes() == expected[name].tobytes(), name
+
+
+def straight(program):
+    """Without what lays numbers otherwise in memory: sums of rows then have another order, and other bits."""
+    return not any(line == "transpose" for line, _ in program)
+
+
+result = st.integers(0, 3)
+any_dtype = st.sampled_from(["f4", "f8", "f2", ml_dtypes.bfloat16])
+
+
+@settings(max_examples=200)
+@given(programs.filter(straight), result, st.integers(0, 2**32), any_dtype, st.booleans())
+def test_a_player_has_the_bits_of_one_that_copies_everything(program, result, seed, dtype, of_input):
+    check_bits(program, result, seed, dtype, of_input)
+
+
+def check_slopes(program, result, seed):
+    graph = graph_of(program, result)
+    x, weights, upstream = numbers(seed, "f8")
+    _, gradients = play(graph, x, weights, upstream)
+    size = sum(np.abs(gradient).sum() for gradient in gradients.values())
+    for name, array in {**weights, "input": x}.items():
+        direction = normals([seed, 9], *array.shape)
+
+        def along(t, name=name, array=array, direction=direction):
+            moved = {**weights, "input": x} | {name: array + t * direction}
+            y, _ = play(graph, moved.pop("input"), moved, upstream)
+            return np.sum(y * upstream)
+
+        close(np.sum(gradients[name] * direction), slope(along, 1e-5), 100 * size + np.abs(along(0.0)))
+
+
+@settings(max_examples=60)
+@given(programs.filter(lambda program: all(line != "relu" for line, _ in program) and len(program) < 5), result,
+       st.integers(0, 2**32))
+def test_gradients_of_a_graph_are_its_slopes(program, result, seed):
+    check_slopes(program, result, seed)
+
+
+CASES = {
+    "the output is the input": ([], 0),
+    "x + x": ([("add", (0, 0, 0))], 0),
+    "x · x": ([("multiply", (0, 0, 0))], 0),
+    "a residual": ([("gelu", (0, 0, 0)), ("add", (1, 0, 0))], 0),
+    "a residual around a view": ([("reshape", (0, 0, 0)), ("add", (1, 0, 0))], 0),
+    "read by three": ([("relu", (0,) * 3), ("gelu", (0,) * 3), ("tanh", (1,) * 3), ("attention", (0, 1, 2))], 0),
+    "an output that is read further": ([("tanh", (0, 0, 0)), ("gelu", (0, 0, 0))], 1),
+    "a parameter read twice": ([(line, (0, 0, 0)) for line in ("linear", "affine", "layer norm, one parameter")], 0),
+    "a parameter read twice by one operation": ([("square a parameter", (0, 0, 0)), ("add", (0, 1, 0))], 0),
+    "a table times itself": ([("square a table", (0, 0, 0))], 0),
+    "a parameter added twice": ([("add a parameter", (0,) * 3), ("add a parameter", (0,) * 3)], 0),
+    "the input is not read": ([("square a parameter", (0, 0, 0))], 0),
+    "sums of sums": ([("add", (0, 0, 0)), ("add", (0, 0, 0)), ("add", (0, 1, 0)), ("add", (2, 0, 0))], 0),
+}
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+@pytest.mark.parametrize("case", CASES)
+def test_each_way_of_reading_a_value_more_than_once(case, dtype):
+    check_bits(*CASES[case], 1, dtype)
+    check_slopes(*CASES[case], 1)
+
+
+def always_in_place(self, slot, found, gradients, shared):
+    if slot in gradients:
+        gradients[slot] += found
+    else:
+        gradients[slot] = found
+
+
+def last_term_alone(self, slot, found, gradients, shared):
+    gradients[slot] = found
+
+
+right_add = Player._add
+
+
+def into_what_is_passed_on(self, slot, found, gradients, shared):
+    right_add(self, slot, found, gradients, False)
+
+
+def in_place_whoever_reads(self, number, instruction):
+    return instruction.operation.over is not None and self.graph.shape(
+        instruction.inputs[instruction.operation.over]) == self.graph.shape(instruction.output)
+
+
+def first_gradient_alone(self, name, found, contribution):
+    if name not in contribution.written:
+        contribution.views[name][...] = found
+        contribution.written.add(name)
+
+
+def room_over_upstream(self, step, name, upstream, wide, into, gradients, contribution):
+    if step.instruction.operation.over_upstream == name and step.instruction.inputs[name] not in self._names:
+        return wide
+    return right_room(self, step, name, upstream, wide, into, gradients, contribution)
+
+
+right_room = Player._room
+
+
+@pytest.mark.parametrize(("owner", "attribute", "wrong"), [
+    (Player, "_add", always_in_place), (Player, "_add", last_term_alone), (Player, "_add", into_what_is_passed_on),
+    (Player, "_write", first_gradient_alone),
+    (Plan, "_in_place", in_place_whoever_reads), (Plan, "_last_reader", lambda self, slot, number: True),
+    (Player, "_room", room_over_upstream),
+])
+def test_a_player_that_writes_over_what_others_read_is_caught(monkeypatch, owner, attribute, wrong):
+    monkeypatch.setattr(owner, attribute, wrong)
+    check = settings(max_examples=1000, database=None, phases=[Phase.generate])(
+        lambda program, result, seed: check_bits(program, result, seed, "f4"))
+    with pytest.raises((AssertionError, KeyError, ExceptionGroup)):
+        given(programs.filter(straight), result, st.integers(0, 2**32))(check)()
+
+
+def test_a_wrong_derivative_within_a_graph_is_caught(monkeypatch):
+    def takes_y(upstream, into, *, empty, y):
+        np.copyto(into["x"], y)
+
+    wrong = replace(OPERATIONS["elementwise.tanh"], backward=takes_y)
+    monkeypatch.setitem(LINES, "tanh", (1, lambda w, x: wrong(x)))
+    with pytest.raises(AssertionError):
+        check_slopes([("tanh", (0, 0, 0)), ("add", (1, 0, 0))], 0, seed=1)

@@ -1,0 +1,134 @@
+"""Where a tape leaves the inputs of units that will be run again: in memory, or elsewhere, to be read ahead.
+
+    turn     the number of a unit's turn in forward; backward takes turns last first
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from zerosim.allocation import Allocator, Array
+from zerosim.autograd.operation import Shape
+
+
+class Shelf(Protocol):
+    """Arrays by the number of a turn, each of which is put once and taken once."""
+
+    @property
+    def most_bytes(self) -> int:
+        """The most there ever were elsewhere than in memory."""
+
+    def put(self, turn: int, owner: str, arrays: Sequence[Array]) -> None:
+        """Keep `arrays`, one for each micro-batch, which belong to `owner`."""
+
+    def begin(self, turn: int) -> None:
+        """Let what was put for this turn come back already, if anything was."""
+
+    def take(self, turn: int) -> Sequence[Array]:
+        """What was put for this turn."""
+
+    def close(self) -> None:
+        """Nothing will be put any more, nor taken."""
+
+
+class InMemory:
+    """Holds the arrays themselves.
+
+    >>> shelf, x = InMemory(), np.ones(3)
+    >>> shelf.put(0, "layers.1", [x])
+    >>> shelf.take(0)[0] is x
+    True
+    """
+
+    most_bytes = 0
+
+    def __init__(self) -> None:
+        self._arrays: dict[int, Sequence[Array]] = {}
+
+    def put(self, turn: int, owner: str, arrays: Sequence[Array]) -> None:
+        self._arrays[turn] = arrays
+
+    def begin(self, turn: int) -> None:
+        """Nothing has gone."""
+
+    def take(self, turn: int) -> Sequence[Array]:
+        return self._arrays.pop(turn)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Store(Protocol):
+    """Bytes by their place, outside of the memory that a ledger knows."""
+
+    def write(self, start: int, array: Array, /) -> None:
+        """Copy an array to `start` and the places behind it; it may be let go of at once."""
+
+    def read(self, start: int, array: Array, /) -> Callable[[], object]:
+        """Begin to fill an array with what was written at `start`; what is returned waits until it is there."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an array lies in a store, and what it was."""
+
+    start: int
+    shape: Shape
+    dtype: np.dtype[Any]
+    owner: str
+    held_bytes: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.held_bytes
+
+
+class Offloaded:
+    """Leaves the bytes in a store and holds no array; what comes back is in fresh memory of `allocate`.
+
+    Arrays are C-contiguous, so that what comes back is laid out as it was, and computed with to the same bits.
+    """
+
+    def __init__(self, store: Store, allocate: Allocator) -> None:
+        self.most_bytes = 0
+        self._store = store
+        self._allocate = allocate
+        self._places: dict[int, list[Place]] = {}
+        self._coming: dict[int, list[tuple[Array, Callable[[], object]]]] = {}
+
+    def put(self, turn: int, owner: str, arrays: Sequence[Array]) -> None:
+        places = self._places[turn] = []
+        for array in arrays:
+            place = Place(self._end(), array.shape, array.dtype, owner, array.nbytes)
+            self._store.write(place.start, array)
+            places.append(place)
+        self.most_bytes = max(self.most_bytes, self._end())
+
+    def _end(self) -> int:
+        """Behind everything that was not taken yet."""
+        return max((place.stop for places in self._places.values() for place in places), default=0)
+
+    def begin(self, turn: int) -> None:
+        if turn in self._places and turn not in self._coming:
+            self._coming[turn] = []
+            for place in self._places[turn]:
+                array = self._allocate(place.shape, place.dtype, kind="activations", owner=place.owner)
+                self._coming[turn].append((array, self._store.read(place.start, array)))
+
+    def take(self, turn: int) -> Sequence[Array]:
+        self.begin(turn)
+        arrays = []
+        for array, wait in self._coming.pop(turn):
+            wait()
+            arrays.append(array)
+        del self._places[turn]
+        return arrays
+
+    def close(self) -> None:
+        self._coming.clear()
+        self._store.close()

@@ -1,0 +1,79 @@
+"""Writes down what is taken and given back, in order: an instrument for one step."""
+
+import threading
+from dataclasses import dataclass, field, replace
+
+from zerosim.allocation import Kind
+
+OF_THE_WORLD = "messages"
+"""The owner of what a world takes for messages, at times of its own: this is left out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Taking:
+    """Memory of one array: the number of the event at which it was taken and of that at which it was given back.
+
+    Events count from 1; `since` is 0 for what was there before, `until` None for what stays. Of two takings that read
+    the same each is itself.
+    """
+
+    kind: Kind
+    owner: str
+    held_bytes: int
+    since: int
+    until: int | None = None
+
+
+@dataclass(eq=False)
+class Takings:
+    """From `begin` to `end`, everything that an `ObservedAllocator` has out.
+
+    >>> import numpy as np
+    >>> from zerosim.allocation import allocate
+    >>> from zerosim.instruments.observed import ObservedAllocator
+    >>> takings = Takings()
+    >>> observed = ObservedAllocator(allocate, takings)
+    >>> weights = observed(10, np.float32, kind="parameters", owner="layers.0")
+    >>> takings.begin()
+    >>> y = observed(3, np.float32, kind="activations", owner="layers.0")
+    >>> del y
+    >>> [(taking.kind, taking.since, taking.until) for taking in takings.end()]
+    [('parameters', 0, None), ('activations', 1, 2)]
+    """
+
+    _alive: dict[int, Taking] = field(default_factory=dict)
+    _over: dict[int, Taking] = field(default_factory=dict)
+    _events: int | None = None
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def block_taken(self, number: int, kind: Kind, owner: str, held_bytes: int) -> None:
+        if owner == OF_THE_WORLD or not held_bytes:
+            return
+        with self._lock:
+            self._alive[number] = Taking(kind, owner, held_bytes, self._next_event())
+
+    def block_given_back(self, number: int) -> None:
+        with self._lock:
+            if number in self._alive:
+                taking = self._alive.pop(number)
+                self._over[number] = replace(taking, until=self._next_event())
+
+    def _next_event(self) -> int:
+        if self._events is None:
+            return 0
+        self._events += 1
+        return self._events
+
+    def begin(self) -> None:
+        """Forget what is over, and count events from here on."""
+        with self._lock:
+            self._events = 0
+            self._over.clear()
+            self._alive = {number: replace(taking, since=0) for number, taking in self._alive.items()}
+
+    def end(self) -> list[Taking]:
+        """All that was there, in the order in which it was taken."""
+        with self._lock:
+            found = self._over | self._alive if self._events is not None else {}
+            self._events = None
+        return [found[number] for number in sorted(found)]
