@@ -35,11 +35,14 @@ class Clock:
     communicating_ns: Counter[str] = field(default_factory=Counter)
     sent: Counter[str] = field(default_factory=Counter)
     """Bytes, and messages."""
+    bound_ns: Counter[str] = field(default_factory=Counter)
+    """What is computed, by what bounds it: products, attention, memory."""
     _beside: bool = False
 
-    def compute(self, what: str, ns: int) -> None:
+    def compute(self, what: str, ns: int, bound: str = "memory") -> None:
         self.now_ns += ns
         self.computing_ns[what] += ns
+        self.bound_ns[bound] += ns
 
     def communicate(self, what: str, ns: int) -> int:
         """A collective, begun now, or once the one before has ended; when it will have ended."""
@@ -66,10 +69,16 @@ class Clock:
     def reading(self) -> Counter[str]:
         """All counts as they stand."""
         found = Counter({"now": self.now_ns, "exposed": self.exposed_ns})
-        found.update({f"computing {what}": ns for what, ns in self.computing_ns.items()})
-        found.update({f"communicating {what}": ns for what, ns in self.communicating_ns.items()})
-        found.update({f"sent {what}": count for what, count in self.sent.items()})
+        for name, counts in self._counts.items():
+            found.update({f"{name} {what}": count for what, count in counts.items()})
         return found
+
+    @property
+    def _counts(self) -> dict[str, Counter[str]]:
+        return {
+            "computing": self.computing_ns, "communicating": self.communicating_ns, "sent": self.sent,
+            "bound by": self.bound_ns,
+        }
 
     def repeat(self, times: int, before: Counter[str], after: Counter[str]) -> None:
         """Let what took place between two readings take place so many times more. Nothing may be on its way.
@@ -84,7 +93,6 @@ class Clock:
         assert self.stream_ns <= self.now_ns
         self.now_ns += times * (after["now"] - before["now"])
         self.exposed_ns += times * (after["exposed"] - before["exposed"])
-        kinds = {"computing": self.computing_ns, "communicating": self.communicating_ns, "sent": self.sent}
-        for name, counts in kinds.items():
+        for name, counts in self._counts.items():
             for what in counts:
                 counts[what] += times * (after[f"{name} {what}"] - before[f"{name} {what}"])

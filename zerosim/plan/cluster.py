@@ -87,6 +87,15 @@ class Cluster:
     def hosts(self, ranks: int) -> int:
         return -(-ranks // self.devices_per_host)
 
+    def links(self, ranks: int) -> list[Link]:
+        """Those that a ring through so many ranks passes."""
+        inside = [self.inside] if min(ranks, self.devices_per_host) > 1 else []
+        return inside + ([self.between] if ranks > self.devices_per_host else [])
+
+    def slowest(self, ranks: int) -> Link:
+        """Of those links; of one rank, the link it would take."""
+        return min(self.links(ranks) or [self.inside], key=lambda link: link.bytes_per_second)
+
 
 def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
     """What a scenario's [cluster] is in numbers; raises `ScenarioError` for names that nobody knows."""

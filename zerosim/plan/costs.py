@@ -33,6 +33,13 @@ class Price(NamedTuple):
     messages: int
 
 
+class Time(NamedTuple):
+    """Of an operation, and what bounds it."""
+
+    ns: int
+    bound: str
+
+
 @dataclass(frozen=True, eq=False)
 class Costs:
     """On `cluster`, of numbers of `itemsize` bytes, over `ranks` ranks. What has been asked once is remembered."""
@@ -41,29 +48,28 @@ class Costs:
     ranks: int
     itemsize: int
     _prices: dict[Any, Price] = field(default_factory=dict)
-    _operations: dict[Any, int] = field(default_factory=dict)
+    _operations: dict[Any, Time] = field(default_factory=dict)
 
-    def forward_ns(self, step: Step) -> int:
+    def forward(self, step: Step) -> Time:
         return self._of_operation(step, "forward", step.forward_operations)
 
-    def backward_ns(self, step: Step) -> int:
+    def backward(self, step: Step) -> Time:
         return self._of_operation(step, "backward", step.backward_operations)
 
-    def _of_operation(self, step: Step, way: str, operations: int) -> int:
+    def _of_operation(self, step: Step, way: str, operations: int) -> Time:
         operation = step.instruction.operation
         key = (operation, way, tuple(step.input_shapes.items()), step.wanted, operations)
         if key not in self._operations:
-            moved = self.moved_bytes(step, way)
-            times = [self.cluster.device.moved_ns(moved), self.products_ns(step, operations)]
-            self._operations[key] = round(max(times))
+            moving = Time(round(self.cluster.device.moved_ns(self.moved_bytes(step, way))), "memory")
+            self._operations[key] = max(moving, self.products(step, operations))
         return self._operations[key]
 
-    def products_ns(self, step: Step, operations: int) -> float:
+    def products(self, step: Step, operations: int) -> Time:
         """Of its matrix products; their width is the narrower side of the weights."""
         weight = step.input_shapes.get("weight")
         if weight is None:
-            return self.cluster.device.attention_ns(operations)
-        return self.cluster.device.products_ns(operations, min(weight))
+            return Time(round(self.cluster.device.attention_ns(operations)), "attention")
+        return Time(round(self.cluster.device.products_ns(operations, min(weight))), "products")
 
     def moved_bytes(self, step: Step, way: str) -> int:
         """What it reads and writes: in backward also ∂L/∂y, and the gradients that are wanted."""
@@ -108,10 +114,7 @@ class Costs:
         hosts = cluster.hosts(self.ranks)
         between = -(-steps * (hosts - 1) // (self.ranks - 1))
         latency = between * cluster.between.latency_ns + (steps - between) * cluster.inside.latency_ns
-        links = [cluster.inside] if self.ranks <= cluster.devices_per_host else [cluster.inside, cluster.between]
-        if cluster.devices_per_host == 1:
-            links = [cluster.between]
-        return latency + max(link.transfer_ns(sent_bytes) for link in links)
+        return latency + cluster.slowest(self.ranks).transfer_ns(sent_bytes)
 
 
 def cut(length: int, ranks: int) -> list[int]:

@@ -239,9 +239,9 @@ class Performer:
         if step is None:
             self.clock.compute("loss", self.costs.loss_ns(arrays[0].shape))
         elif function is step.instruction.operation.forward:
-            self.clock.compute("forward", self.costs.forward_ns(step))
+            self.clock.compute("forward", *self.costs.forward(step))
         else:
-            self.clock.compute("backward", self.costs.backward_ns(step))
+            self.clock.compute("backward", *self.costs.backward(step))
 
 
 def described(value: Any) -> Any:
