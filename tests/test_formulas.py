@@ -80,6 +80,7 @@ def test_the_peak_of_parameters(stage, keys, expected):
     assert peaks.parameters(config(stage, *keys)) == expected
 
 
+OVERLAP = {"overlap": True}
 FOUR_EACH = {"micro_batches": 12}
 ONE_EACH = {"micro_batches": 3}
 
@@ -110,6 +111,17 @@ ONE_EACH = {"micro_batches": 3}
     ("ddp", [{"frozen": (1,)}], 15 * 4 + 8 * 36),
     ("ddp", [{"frozen": (0,)}], 15 * 4 + 8 * 24),
     ("zero2", [FROZEN], 0),
+    ("ddp", [OVERLAP], 15 * 4 + 4 * 24 + 8 * 36),                                           # reduced beside two more
+    ("zero1", [OVERLAP], 15 * 4 + 4 * 24 + 8 * 36),
+    ("zero2", [OVERLAP], 5 * 4 + 4 * 24 + 8 * 36),
+    ("zero3", [OVERLAP, ONE_EACH], 5 * 4 + 4 * 24 + 4 * 36 + 4 * 8),                        # kept, beside one
+    ("zero3", [OVERLAP, PARTS], 100 + 4 * 24 + 4 * 36 + 4 * 8),
+    ("zero2", [OVERLAP, {"units": "model"}], 8 * 75),                                       # nothing is beside it
+    ("zero2", [OVERLAP, {"frozen": (1,)}], 5 * 4 + 8 * 36),                                 # settled before layer 0
+    ("zero2", [OVERLAP, {"hidden": (9, 1)}], 4 * 6 // 3 + 4 * 12 + 8 * 63),                 # 63, 12 and 6 elements
+    ("ddp", [OVERLAP, FP16, WIDE_WIRE], 15 * 2 + 6 * 24 + 4 * 36),                          # a sum, and it for the wire
+    ("ddp", [OVERLAP, FP16, {"order": "exact"}], 15 * 2 + 4 * 24 + 4 * 36),
+    ("ddp", [OVERLAP, FROZEN], 0),
 ])
 def test_the_peak_of_gradients(stage, keys, expected):
     assert peaks.gradients(config(stage, *keys)) == expected
@@ -187,6 +199,10 @@ ALWAYS = {2, 4, 8, 24}
     ("zero3", [FP16, WIDE_WIRE, {"prefetch": True}], {48, 32, 20}, {24, 16, 10}),
     ("zero3", [FP16, {"prefetch": True, "frozen": (0,)}], {16, 10}, {24, 16, 10}),
     ("zero1", [{"prefetch": True}], {48, 32, 20}, set()),
+    ("zero1", [FP16, OVERLAP], {24, 16, 10}, {24, 16, 10}),                     # published, and reduced
+    ("ddp", [FP16, OVERLAP, WIDE_WIRE], set(), {48, 32, 20}),
+    ("zero3", [FP16, OVERLAP], {24, 16, 10}, {24, 16, 10}),                     # gathered, and reduced
+    ("zero3", [FP16, OVERLAP, {"prefetch": True, "frozen": (0,)}], set(), {24, 16, 10}),
     ("zero3", [{"units": "model"}], {100, 8}, set()),
 ])
 def test_lengths_of_messages(stage, keys, step, apart):

@@ -152,12 +152,12 @@ def gather_forgotten(replica, batch):
 
 
 def unreduced_gradient(replica, batch):
-    return zero1.step(Altered(replica, reduce=lambda gradient: gradient), batch)
+    return zero1.step(Altered(replica, reduce=lambda unit, gradient: gradient), batch)
 
 
 def all_reduced(replica, batch):
-    def everywhere(gradient):
-        return replica.all_gather(replica.reduce_scatter(gradient))
+    def everywhere(unit, gradient):
+        return replica.all_gather(unit, replica.reduce_scatter(unit, gradient))
 
     return zero1.step(Altered(replica, reduce=everywhere), batch)
 
@@ -187,7 +187,7 @@ def weights_are_held(replica, batch):
 
 def rank_0_is_late(replica, batch):
     first = replica.units[0]
-    return zero2.step(replica, batch) if replica.comm.rank else replica.all_gather(replica.state.weights[first])
+    return zero2.step(replica, batch) if replica.comm.rank else replica.all_gather(first, replica.state.weights[first])
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,9 @@ CLAIMED = {
 SMALL = Drawn(0, {
     "world": {"ranks": 2}, "model": {"hidden": [3]},
     "train": {"steps": 2, "micro_batch": 1, "micro_batches": 2}, "check": {"reference": True},
-}, flags=("--progress", "none", "--json", "out.json", "--weights", "weights.safetensors"))
+}, flags=(
+    "--progress", "none", "--json", "out.json", "--weights", "weights.safetensors", "--trace", "trace.json",
+))
 COLLECTIVES = Drawn(0, {
     "kind": "collective", "program": [{"calls": ["ring.all_reduce"]}, {"calls": ["mine.py:round_all_reduce"]}],
 }, flags=("--progress", "none", "--json", "-"))
@@ -156,10 +158,18 @@ def changed(name, module, change):
     (lambda found: found["stages"][3].update(weights_sha256="7" * 64), "weights file"),
     (lambda found: found.update(passed=False), "exit code"),
     (lambda found: found["stages"][0].update(volume=7.0), "claims: failed: sends n P (N−n)/N, not n"),
+    (lambda found: found["stages"][1].update(trace=None), "no trace"),
+    (lambda found: found["stages"][1]["trace"]["steps"][0]["spans"][0].update(end_ns=10**15), "spans"),
 ])
 def test_a_false_document_is_caught(change, kind, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "document", changed("document", command, change))
     assert judge.judge(SMALL, tmp_path).kind == kind
+
+
+def test_false_trace_events_are_caught(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "trace_events", changed(
+        "trace_events", command, lambda found: found["traceEvents"][-1].update(ts=-1.0)))
+    assert judge.judge(SMALL, tmp_path).kind == "trace events"
 
 
 @pytest.mark.parametrize(("shown", "kind"), [("w" * 81, "columns"), ("cut…", "cut"), ("零" * 41, "columns")])
@@ -187,6 +197,7 @@ def test_a_scenario_that_is_refused_is_caught(tmp_path):
 def test_other_bits_under_mpi_are_caught(tmp_path):
     judge.judge(SMALL, tmp_path)
     (tmp_path / "mpi.json").write_text((tmp_path / "out.json").read_text())
+    (tmp_path / "mpi_trace.json").write_text((tmp_path / "trace.json").read_text())
     assert under_mpi.compared(SMALL, tmp_path) is None
     other = json.loads((tmp_path / "out.json").read_text())
     other["stages"][2]["weights_sha256"] = "7" * 64
@@ -204,6 +215,7 @@ def test_a_scenario_that_ends_a_start_leaves_the_others_their_turn(tmp_path, mon
                 return 3, "planted 7"
             judge.one_run(SMALL, folder)
             (folder / "out.json").rename(folder / "mpi.json")
+            (folder / "trace.json").rename(folder / "mpi_trace.json")
         return 0, ""
 
     monkeypatch.setattr(under_mpi, "start", start)

@@ -9,6 +9,8 @@ import pytest
 
 from tests.test_formulas import config
 from tests.training import labelled, scenario
+from zerosim.allocation import allocate
+from zerosim.instruments.observed import Observed
 from zerosim.numerics.orders import ORDERS
 from zerosim.numerics.precisions import PRECISIONS
 from zerosim.optim.optimizers import OPTIMIZERS
@@ -360,8 +362,16 @@ def test_the_second_channel_reaches_what_is_prefetched_on_all_numbers_of_ranks(m
         spawn(lambda comm, second=second: list(measure(comm, Run(
             LocalWorld(1), experiment, Silent(), second_channel=comm if second else None))), 1)
     assert [type(each).__name__ for each in seen] == ["NoneType"] * 2 + ["Observed"] * 2
-    channel = object()
-    assert gathering(config("zero3", {"prefetch": True}), channel)._comm is channel
+
+
+def test_the_second_channel_carries_what_is_prefetched_and_what_is_reduced_beside_the_step():
+    cases = (({}, False, False), ({"prefetch": True}, True, False), ({"overlap": True}, False, True))
+    for keys, gathers, reduces in cases:
+        comm, channel = (Observed(SimpleNamespace(rank=0, size=1)) for _ in range(2))
+        mine = build.replica(config("zero3", {"ranks": 1}, keys), comm, allocate, channel)
+        assert isinstance(mine.gathering, Prefetched) is gathers
+        assert [beside._comm for beside in (getattr(mine.gathering, "_beside", None), mine.overlap) if beside] == (
+            [channel] * (gathers + reduces))
 
 
 def test_measurements_are_rank_0s_alone_and_the_curve_is_the_last_steps():

@@ -11,11 +11,11 @@ from zerosim.allocation import allocate
 from zerosim.comm import left, right
 from zerosim.errors import Deadlock
 from zerosim.instruments.memory import Ledger
-from zerosim.instruments.observed import Observed, ObservedAllocator
+from zerosim.instruments.observed import Observed, ObservedAllocator, telling
 from zerosim.instruments.traffic import Count, Traffic
 from zerosim.worlds.local import spawn
 
-CALLBACKS = ("sending", "receiving", "received", "sent", "began", "ended", "taken", "given_back")
+CALLBACKS = ("sending", "receiving", "received", "sent", "began", "ended", "came", "taken", "given_back")
 
 
 class Diary:
@@ -29,6 +29,11 @@ class Diary:
     def write(self, name, *about):
         numbers = [each.tolist() if isinstance(each, np.ndarray) else each for each in about]
         self.told.append((name, *numbers))
+
+
+class Named:
+    def __init__(self, name):
+        self.name = name
 
 
 class OnlySent:
@@ -63,16 +68,16 @@ def test_instruments_are_told_of_every_message_in_the_order_in_which_it_goes():
         observed.exchange(mine, to=right(comm), into=into, source=left(comm), reduce=np.add)
         observed.send(into, to=left(comm))
         observed.recv(into=mine, source=right(comm))
-        return diary.told
+        return [(name, *about[:2]) if name == "came" else (name, *about) for name, *about in diary.told]
 
     assert spawn(program, ranks=2) == [[
-        ("sending", [1], 1), ("receiving", [10], 1), ("received", [12], 1, np.add), ("sent", [1], 1),
+        ("sending", [1], 1), ("receiving", [10], 1), ("came", [12], 1), ("received", [12], 1, np.add), ("sent", [1], 1),
         ("sending", [12], 1), ("sent", [12], 1),
-        ("receiving", [1], 1), ("received", [11], 1, None),
+        ("receiving", [1], 1), ("came", [11], 1), ("received", [11], 1, None),
     ], [
-        ("sending", [2], 0), ("receiving", [10], 0), ("received", [11], 0, np.add), ("sent", [2], 0),
+        ("sending", [2], 0), ("receiving", [10], 0), ("came", [11], 0), ("received", [11], 0, np.add), ("sent", [2], 0),
         ("sending", [11], 0), ("sent", [11], 0),
-        ("receiving", [2], 0), ("received", [12], 0, None),
+        ("receiving", [2], 0), ("came", [12], 0), ("received", [12], 0, None),
     ]]
 
 
@@ -93,7 +98,7 @@ def test_only_what_has_happened_is_told():
 def all_of_it(observed, allocator):
     into = np.ones(1)
     observed.exchange(into, to=0, into=into, source=0)
-    observed.named("sum", np.sum)(into)
+    observed.named("sum", np.sum)("unit", into)
     return allocator(3, np.float32, kind="buffers", owner="unit")
 
 
@@ -131,18 +136,38 @@ def test_an_instrument_with_one_callback_is_told_of_that_alone():
     assert only.messages == 1
 
 
+class Machine:
+    setting = 0
+
+    def work(self, part):
+        return self.setting
+
+    def rest(self, part):
+        return "rested"
+
+
 def test_what_nobody_listens_to_is_not_wrapped():
-    observed = Observed(spawn(lambda comm: comm, ranks=1)[0], OnlySent())
-    assert observed.named("sum", np.sum) is np.sum
+    machine = Machine()
+    assert telling(machine, [OnlySent()], work="works") is machine
+
+
+def test_calls_of_some_methods_are_told_and_all_else_is_the_things_own():
+    diary, machine = Diary("computing", "computed"), Machine()
+    watched = telling(machine, [diary], work=lambda part: "works" if part.name == "first" else "")
+    watched.setting = 3
+    assert (watched.work(Named("first")), watched.rest(Named("first")), machine.setting) == (3, "rested", 3)
+    assert watched.work(Named("second")) == 3
+    assert diary.told == [("computing", "works", "first"), ("computed", "works", "first")]
 
 
 def test_a_name_begins_and_ends_around_its_function_even_if_that_raises():
     diary = Diary()
     observed = Observed(spawn(lambda comm: comm, ranks=1)[0], diary)
-    assert observed.named("sum", np.sum)([1, 2]) == 3
+    assert observed.named("sum", np.sum)("unit", [1, 2]) == 3
     with pytest.raises(ValueError, match="planted"):
-        observed.named("fail", fails)()
-    assert diary.told == [("began", "sum"), ("ended", "sum"), ("began", "fail"), ("ended", "fail")]
+        observed.named("fail", fails)("other")
+    assert diary.told == [
+        ("began", "sum", "unit"), ("ended", "sum", "unit"), ("began", "fail", "other"), ("ended", "fail", "other")]
 
 
 def fails():
@@ -183,12 +208,12 @@ def test_messages_count_under_the_collectives_of_their_own_thread_and_channel():
             inside.set()
             assert sent.wait(10)
             channel.send(np.zeros(5, np.uint8), to=0)
-        return channel.named(name, waits)
+        return partial(channel.named(name, waits), "unit")
 
     thread = threading.Thread(target=collective("there", there))
     thread.start()
     assert inside.wait(10)
-    here.named("outer", here.named("inner", here.send))(np.zeros(3, np.uint8), to=0)
+    here.named("outer", here.named("inner", here.send))("unit", "unit", np.zeros(3, np.uint8), to=0)
     here.send(np.zeros(1, np.uint8), to=0)
     sent.set()
     thread.join()

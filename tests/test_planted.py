@@ -308,6 +308,8 @@ def test_one_more_byte_of_gradients_fails_in_every_order_and_dtype(monkeypatch, 
     {}, {"prefetch": True}, {"reshard_after_forward": False}, {"frozen": (0,)}, {"frozen": (1,), "prefetch": True},
     {"units": ((0, 1), (2,)), "reshard_after_forward": False}, {"publish": "updates", "precision": "bf16"},
     {"gradients": "all_reduce", "reduce_dtype": "fp32", "precision": "fp16"},
+    {"overlap": True}, {"overlap": True, "prefetch": True, "accumulation": "micro_batch"},
+    {"overlap": True, "frozen": (1,)}, {"overlap": True, "precision": "fp16", "gradients": "all_reduce"},
 ], ids=str)
 def test_every_kind_reaches_its_bound_at_the_peak(keys):
     for stage in outcome_of(stages=ALL, **keys).stages:
@@ -460,10 +462,11 @@ class TwoChannels:
         """Queues have memory of their own."""
 
 
-def test_what_goes_through_a_second_channel_is_counted_with_the_rest():
+@pytest.mark.parametrize("key", ["prefetch", "overlap"])
+def test_what_goes_through_a_second_channel_is_counted_with_the_rest(key):
     base = scenario(steps=2, ranks=2, micro_batches=4)
     world = TwoChannels(2)
-    base = replace(base, parallel=replace(base.parallel, stages=("zero3",), prefetch=True))
+    base = replace(base, parallel=replace(base.parallel, stages=("zero3",), **{key: True}))
     assert run_on(world, prepare(base, labelled()), Silent()).failures == []
     assert world.told.messages > 0
 

@@ -320,11 +320,16 @@ def test_every_key_of_the_document_is_documented(four):
         replace(broken.rows[0], on_other_ranks=(other,)), RowOutcome(config, None, DoesNotFit(2, 1, ["zero3"]))])
     written = document(broken, {})
     stage = written["stages"][0]
+    traced = document(run(steps=1, stages=("ddp",), traced=range(1, 2)), {})["stages"][0]["trace"]
     assert {heading: set(keys) for heading, keys in documented(ROOT / "docs" / "outcome.md").items()} == {
         "The JSON document of `zerosim run`": set(written),
         "Each of `stages`": set(stage),
         "Each of `traffic`": set(stage["traffic"][0]),
         "Each of `memory`": set(stage["memory"][0]),
+        "`trace`": set(traced),
+        "Each of `clocks`": set(traced["clocks"][0]),
+        "Each of `steps`": set(traced["steps"][0]),
+        "Each of `spans`": set(traced["steps"][0]["spans"][0]),
         "`first_divergence`": set(stage["first_divergence"]),
         "Each of `did_not_fit`": set(written["did_not_fit"][0]),
         "Each of `on_other_ranks`": set(written["on_other_ranks"][0]),

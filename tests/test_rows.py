@@ -88,7 +88,7 @@ def test_on_other_ranks_a_row_is_held_to_the_formulas_too(monkeypatch):
     def chatty(replica):
         honest(replica)
         if replica.comm.size == 2:
-            replica.collectives.gather_norms(replica.comm, [replica.full(replica.units[0], "buffers")] * 2)
+            replica.collectives.gather_norms("chatter", replica.comm, [replica.full(replica.units[0], "buffers")] * 2)
 
     monkeypatch.setattr(Replica, "unscale_and_clip", chatty)
     outcome = outcome_of(Variant(stage="zero2", name="only"), check=Check(same_bits_on=(2,)), order="exact")

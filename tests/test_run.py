@@ -168,11 +168,12 @@ class Offering(LocalWorld):
         return "another channel"
 
 
-@pytest.mark.parametrize(("prefetch", "own", "channel"), [
+@pytest.mark.parametrize("key", ["prefetch", "overlap"])
+@pytest.mark.parametrize(("whole", "own", "channel"), [
     (False, None, None), (False, True, "another channel"), (True, None, "another channel"), (True, False, None),
 ])
-def test_a_rank_has_a_second_channel_where_any_row_prefetches(prefetch, own, channel, monkeypatch):
+def test_a_rank_has_a_second_channel_where_any_row_needs_one(key, whole, own, channel, monkeypatch):
     rows = replace(
-        scenario(), parallel=Parallel(prefetch=prefetch), variant=(Variant(prefetch=False), Variant(prefetch=own)))
+        scenario(), parallel=Parallel(**{key: whole}), variant=(Variant(**{key: False}), Variant(**{key: own})))
     monkeypatch.setattr("zerosim.verdict.run.measure_and_judge", lambda comm, run: run.second_channel)
     assert run_on(Offering(1), prepare(rows, labelled()), Silent()) == channel

@@ -64,6 +64,7 @@ reduce_dtype = "fp32"
 gradients = "all_reduce"
 publish = "updates"
 reshard_after_forward = false
+overlap = true
 [check]
 reference = false
 test_accuracy = 0.5
@@ -88,6 +89,7 @@ publish = "broadcasts"
 reshard_after_forward = true
 prefetch = true
 recompute = false
+overlap = false
 """
 
 
@@ -138,7 +140,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
         {"name": "first", "stage": "zero2", "units": "model", "accumulation": "boundary",
          "accumulate_dtype": "weights", "reduce_dtype": "weights"},
         {"name": "second", "stage": "zero1", "gradients": "reduce_scatter", "publish": "broadcasts",
-         "reshard_after_forward": True, "prefetch": True, "recompute": False},
+         "reshard_after_forward": True, "prefetch": True, "overlap": False, "recompute": False},
     ]
     assert {key for variant in said for key in variant} == {key.name for key in fields(Variant)}
 
@@ -163,7 +165,7 @@ def test_the_defaults_of_the_design():
             "stages": ["ddp", "zero1", "zero2", "zero3"], "order": "ring", "units": "layer",
             "accumulation": "boundary", "accumulate_dtype": "weights", "reduce_dtype": "weights",
             "gradients": "reduce_scatter", "publish": "weights", "reshard_after_forward": True,
-            "prefetch": False, "recompute": False,
+            "prefetch": False, "overlap": False, "recompute": False,
         },
         "variant": [],
         "check": {
@@ -327,7 +329,8 @@ OF_VARIANTS = {
     "accumulate_dtype": "weights or fp32", "reduce_dtype": "weights or fp32",
     "gradients": "reduce_scatter or all_reduce", "publish": "weights, updates or broadcasts",
     "units": "layer, model or an array of arrays of layer numbers such as [[0, 1], [2]]",
-    "reshard_after_forward": "true or false", "prefetch": "true or false", "name": "a string in quotes",
+    "reshard_after_forward": "true or false", "prefetch": "true or false", "overlap": "true or false",
+    "name": "a string in quotes",
     "recompute": "true, false or an array, each an integer of at least 0",
 }
 

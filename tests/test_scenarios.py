@@ -69,6 +69,7 @@ def test_whose_opposite_is_claimed_fails(name, opposite, found):
     ("broadcast_after_the_step.toml", "parallel.reshard_after_forward=false", "sends 2 P (N−1)/N, not 3"),
     ("stage3_costs_half_as_much_again.toml", "parallel.gradients=all_reduce", "sends 3 P (N−1)/N, not 2"),
     ("fsdp_units.toml", "parallel.order=ring", "weights are not the same"),
+    ("overlap.toml", "parallel.gradients=all_reduce", "sends 3 P (N−1)/N, not 2"),
     ("mixed_precision.toml", "parallel.reduce_dtype=fp32", "sends 3 P (N−1)/N, not 2"),
     ("clipping.toml", "train.clip_norm=0", "sends 18 messages a step, not 21"),
 ])
@@ -94,6 +95,13 @@ def test_larger_units_and_prefetch_hold_more():
     layers, prefetch, pairs, model = (peak["parameters"] for peak in peaks)
     assert layers < prefetch == pairs < model
     assert [peak["total"] for peak in peaks] == sorted(peak["total"] for peak in peaks)
+
+
+def test_what_goes_on_beside_computation_holds_one_unit_more():
+    rows = run("overlap.toml").stages
+    peaks = [[round(row.memory[0].peak_bytes[kind] / 1e3, 1) for row in rows] for kind in ("parameters", "gradients")]
+    assert peaks[0][4:] == [564.8, 827.9, 827.9]
+    assert peaks[1] == [799.8, 799.8, 663.1, 794.6, 663.1, 663.1, 794.6]
 
 
 def test_the_bytes_of_a_parameter_in_mixed_precision():

@@ -18,6 +18,7 @@ from zerosim.numerics.precisions import PRECISIONS
 from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
 from zerosim.optim.scaling import skipped_in_vain
 from zerosim.optim.update import MASTER, LearningRate, UpdateRule
+from zerosim.stages.beside import Beside
 from zerosim.stages.gathering import Prefetched
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
@@ -117,12 +118,12 @@ def test_what_is_prefetched_travels_in_the_second_channel():
     replica = SimpleNamespace(
         comm=SimpleNamespace(rank=0, size=1), full=lambda unit, kind: np.empty(3, np.float32), own=lambda full: full,
         state=SimpleNamespace(weights={UNIT: shard}),
-        collectives=SimpleNamespace(all_gather=lambda comm, chunks: channels.append(comm)),
+        collectives=SimpleNamespace(all_gather=lambda owner, comm, chunks: channels.append(comm)),
     )
     second = SimpleNamespace(rank=0, size=1)
     for comm, due in ((second, [second] * 2), (None, [replica.comm] * 2)):
         channels.clear()
-        ahead = Prefetched(comm)
+        ahead = Prefetched(Beside(replica.comm, comm))
         ahead.prefetch(replica, None)
         assert ahead.gather(replica, UNIT).tolist() == [1, 1, 1]
         ahead.prefetch(replica, UNIT)

@@ -87,14 +87,14 @@ def scenarios(draw):
         else:
             groups.append([layer])
     frozen = [unit for unit in groups if one_of(False, False, True)] if len(groups) > 1 else []
-    prefetch = draw(st.booleans())
+    prefetch, overlap = draw(st.booleans()), draw(st.booleans())
     base = scenario(
         ranks=ranks, hidden=hidden, micro_batches=ranks * parts, micro_batch=draw(st.integers(1, 3)), steps=3,
         activation=one_of("relu", "tanh", "gelu"), optimizer=one_of("sgd", "momentum", "adam", "adamw"),
         learning_rate=one_of(0.01, 0.3), order=order, seed=draw(st.integers(0, 9)),
     )
     return varied(
-        base, accumulation=accumulation, units=tuple(map(tuple, groups)), prefetch=prefetch,
+        base, accumulation=accumulation, units=tuple(map(tuple, groups)), prefetch=prefetch, overlap=overlap,
         frozen=tuple(layer for unit in frozen for layer in unit) if len(frozen) < len(groups) else (),
         precision=one_of("fp32", "fp16", "bf16"), loss_scale=one_of("dynamic", 1.0, 1024.0),
         accumulate_dtype=one_of("weights", "fp32"), reduce_dtype=one_of("weights", "fp32"),
@@ -273,7 +273,7 @@ def test_in_float32_updates_are_as_good_as_weights():
     assert {stage.weights_sha256 for stage in (*updates.stages, *weights.stages)} == {weights.stages[0].weights_sha256}
 
 
-PREFETCHING = """
+BESIDE = """
 [world]
 ranks = {ranks}
 [model]
@@ -284,25 +284,27 @@ micro_batch = 3
 micro_batches = {micro_batches}
 precision = "bf16"
 [parallel]
-stages = ["zero3"]
-prefetch = true
+stages = ["ddp", "zero1", "zero2", "zero3"]
+prefetch = {prefetch}
+overlap = {overlap}
 accumulation = "micro_batch"
 """
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_prefetching_beside_computation_changes_no_bit(ranks, tmp_path):
-    path = tmp_path / "prefetch.toml"
-    path.write_text(PREFETCHING.format(ranks=ranks, micro_batches=2 * ranks))
+@pytest.mark.parametrize(
+    ("ranks", "prefetch", "overlap"), [(2, "true", "true"), (3, "true", "false"), (3, "false", "true")])
+def test_what_goes_on_beside_computation_changes_no_bit_and_no_byte(ranks, prefetch, overlap, tmp_path):
+    path = tmp_path / "beside.toml"
+    path.write_text(BESIDE.format(ranks=ranks, micro_batches=2 * ranks, prefetch=prefetch, overlap=overlap))
     out = tmp_path / "out.json"
     done = mpirun(ranks, ["-m", "zerosim", "run", str(path), "--progress", "none", "--json", str(out)])
     assert done.returncode == 0, done.stderr
-    (there,) = json.loads(out.read_text())["stages"]
-    found = load(path)
-    (here,) = run_locally(prepare(found, load_dataset(found)), Silent()).stages
-    assert (there["weights_sha256"], there["optimizer_sha256"]) == (here.weights_sha256, here.optimizer_sha256)
-    assert [counts["sent_bytes"] for counts in there["traffic"]] == [rank.sent_bytes for rank in here.traffic]
+    found = load(path, ["parallel.prefetch=false", "parallel.overlap=false"])
+    in_turn = run_locally(prepare(found, load_dataset(found)), Silent()).stages
+    for there, here in zip(json.loads(out.read_text())["stages"], in_turn, strict=True):
+        assert (there["weights_sha256"], there["optimizer_sha256"]) == (here.weights_sha256, here.optimizer_sha256)
+        assert [counts["by_collective"] for counts in there["traffic"]] == [rank.by_collective for rank in here.traffic]
 
 
 # Planted bugs.

@@ -39,9 +39,9 @@ def scenario(**changes):
     )
 
 
-def run(dataset=None, keep_weights=False, **changes):
+def run(dataset=None, keep_weights=False, traced=range(0), **changes):
     experiment = prepare(scenario(**changes), dataset or labelled())
-    return run_locally(experiment, Silent(), keep_weights=keep_weights)
+    return run_locally(experiment, Silent(), keep_weights=keep_weights, traced=traced)
 
 
 def batches_of(built, dataset=None):

@@ -18,7 +18,7 @@ rank's chunk of it). You have
                                                          what goes upstream
     replica.tape.backward(unit, weights, upstream)       what goes further upstream, and this rank's full gradient
 
-    replica.reduce_scatter(gradient)                     a full buffer: this rank's chunk is the sum over all ranks
+    replica.reduce_scatter(unit, gradient)               a full buffer: this rank's chunk is the sum over all ranks
     replica.keep(unit, gradient)                         keeps a full gradient for the update
     replica.keep_shard(unit, gradient)                   keeps this rank's chunk of it, so that the rest can be freed
 

@@ -405,6 +405,7 @@ def flags(chance: Random) -> tuple[str, ...]:
         "--progress", chance.choice(("auto", "plain", "none", "live")),
         "--json", chance.choice(("-", "out.json")),
         *(("--weights", "weights.safetensors") if chance.random() < 0.5 else ()),
+        *(("--trace", "trace.json") if chance.random() < 0.3 else ()),
     )
 
 

@@ -25,6 +25,7 @@ from rich.cells import cell_len
 from safetensors.numpy import load_file
 
 from tests.hunt.draw import Document, Drawn, groups, layers_of
+from tests.tracing import event_faults, span_faults, trace_of
 from zerosim.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +77,7 @@ def judge(drawn: Drawn, folder: Path) -> Fault | None:
 
 def lasting(rows: Any) -> Any:
     """Rows without what time and memory make of them."""
-    passing = {"seconds", "memory"}
+    passing = {"seconds", "memory", "trace"}
     return rows and [{key: value for key, value in row.items() if key not in passing} for row in rows]
 
 
@@ -219,9 +220,23 @@ def coherent(document: Document, done: Done, folder: Path, flags: Sequence[str])
         yield Fault(f"failed: {', '.join(kinds)}", str(failures))
     if "stages" in document:
         yield from coherent_training(document)
+    if "--trace" in flags:
+        yield from coherent_traces(document, folder / "trace.json")
     weights = folder / "weights.safetensors"
     if "--weights" in flags and digest(weights) != document["stages"][-1]["weights_sha256"]:
         yield Fault("weights file", "its digest is not that of the last row")
+
+
+def coherent_traces(document: Document, events: Path) -> Iterator[Fault]:
+    """Spans that do not add up, or trace events that are not well-formed."""
+    for row in document["stages"]:
+        trace = row["trace"]
+        if (trace is not None) != (document["scenario"]["train"]["steps"] > 0):
+            yield Fault("no trace", f"the trace of {row['name']} is {trace}")
+        for fault in span_faults(trace_of(trace)) if trace else ():
+            yield Fault("spans", fault)
+    for fault in event_faults(json.loads(events.read_text())):
+        yield Fault("trace events", fault)
 
 
 def may_fail(document: Document) -> bool:

@@ -3,17 +3,18 @@
 import json
 import subprocess
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from tests.hunt.draw import Drawn
-from tests.hunt.judge import Fault, documented, last_line, one_run
+from tests.hunt.judge import Fault, coherent_traces, documented, last_line, one_run
 from tests.mpi.launch import mpirun
 
 START_SECONDS, SCENARIO_SECONDS = 30, 10
 OF_THE_LAUNCHER = ("Abort(", "application called")
 IN_BOTH = ("passed", "failures", "stages", "on_other_ranks", "did_not_fit", "programs", "findings")
-OWN_TO_A_WORLD = ("seconds", "memory")
+OWN_TO_A_WORLD = ("seconds", "memory", "trace")
 """Of a row: under MPI there are buffers for messages."""
 
 
@@ -54,7 +55,8 @@ def start(folders: Sequence[Path], ranks: int) -> tuple[int | str, str]:
 def compared(drawn: Drawn, folder: Path) -> Fault | None:
     """Whether the outcome under MPI is that of the local world."""
     there = json.loads((folder / "mpi.json").read_text())
-    for fault in documented(there):
+    traces = coherent_traces(there, folder / "mpi_trace.json") if "stages" in there else ()
+    for fault in chain(documented(there), traces):
         return fault
     unlimited = {key: value for key, value in drawn.document.get("world", {}).items() if key != "memory_limit_mb"}
     here = one_run(drawn.saying({**drawn.document, "world": unlimited}), folder)

@@ -1,6 +1,8 @@
 """Scenarios of the random hunt on the ranks of one start: each in a folder of its own, where its outcome is left."""
 
 import sys
+import tomllib
+from pathlib import Path
 
 import zerosim as zs
 from zerosim.cli import parse
@@ -11,7 +13,8 @@ WAIT_SECONDS = 15.0
 comm = zs.connect(WAIT_SECONDS)
 for folder in sys.argv[1:]:
     own = comm.channel()
-    run_as_one_of_many(
-        own, parse(["run", f"{folder}/scenario.toml", "--json", f"{folder}/mpi.json", "--progress", "none"])
-    )
+    path = Path(folder) / "scenario.toml"
+    trains = tomllib.loads(path.read_text()).get("kind") != "collective"
+    flags = ["--trace", f"{folder}/mpi_trace.json"] if trains else []
+    run_as_one_of_many(own, parse(["run", str(path), "--json", f"{folder}/mpi.json", "--progress", "none", *flags]))
     own.close()

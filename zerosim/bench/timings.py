@@ -6,7 +6,8 @@ transformer in GPT-2's shape, of 4 blocks, width 256 and 8 heads, on 16 sequence
     step      a round times one process that takes the whole batch alone (rank 0, while the other waits), then one step
               of each stage by both ranks; the ratio is a stage's time against half of what the one process needed:
               1 would be perfect scaling
-    ledger    a round times one step of each stage with its bytes and messages counted and one without; their ratio
+    ledger    a round times one step of each stage with its bytes and messages counted and one without; their ratio.
+              And one that is traced as well, against the one that is only counted
 
 `worlds` is about the local world alone, and gives seconds: a thousand ranks, a proof on many, many examples of a law.
 """
@@ -27,6 +28,7 @@ from zerosim.comm import Communicator
 from zerosim.data import Dataset
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
+from zerosim.instruments.trace import Tracer
 from zerosim.instruments.traffic import Traffic
 from zerosim.payloads.extents import Extent
 from zerosim.proofs.proof import prove
@@ -72,23 +74,25 @@ class Timing:
 
 @dataclass(frozen=True)
 class Overhead:
-    """One stage's steps with their bytes and messages counted, and without, a figure for each round."""
+    """One stage's steps while they are "counted" or "traced", and while they are not; a figure for each round."""
 
     stage: str
-    counted_seconds: list[float]
-    plain_seconds: list[float]
+    what: str
+    with_seconds: list[float]
+    without_seconds: list[float]
 
     @property
     def ratios(self) -> list[float]:
-        """What counting makes of a step that takes 1."""
-        pairs = zip(self.counted_seconds, self.plain_seconds, strict=True)
-        return [counted / plain for counted, plain in pairs]
+        """What observing makes of a step that takes 1."""
+        pairs = zip(self.with_seconds, self.without_seconds, strict=True)
+        return [observed / alone for observed, alone in pairs]
 
     def document(self) -> dict[str, Any]:
         return {
             "stage": self.stage,
-            "counted_seconds": statistics.median(self.counted_seconds),
-            "plain_seconds": statistics.median(self.plain_seconds),
+            "what": self.what,
+            "with_seconds": statistics.median(self.with_seconds),
+            "without_seconds": statistics.median(self.without_seconds),
             **middle_and_range(self.ratios),
         }
 
@@ -156,15 +160,18 @@ def time_steps(comm: Communicator, rounds: int, workload: Workload) -> list[Timi
 
 
 def time_ledgers(comm: Communicator, rounds: int, workload: Workload) -> list[Overhead] | None:
-    """What counting costs every stage, on rank 0; None on the other rank. Who goes first changes with the round."""
+    """What counting and tracing cost every stage, on rank 0; None on the other. Who goes first changes by turns."""
     found = []
     with threadpool_limits(1):
         for name in STAGES:
-            pair = [(steps(make(comm, name, workload)), list[float]()) for make in (counted, plain)]
+            trained = [steps(make(comm, name, workload)) for make in (counted, plain)]
+            each = [traced_steps(comm, name, workload), *trained]
+            seconds: list[list[float]] = [[], [], []]
             for number in range(WARM_UP + rounds):
-                for step, seconds in pair[:: 1 if number % 2 else -1]:
-                    seconds.append(slower(comm, step))
-            found.append(Overhead(name, *(seconds[WARM_UP:] for _, seconds in pair)))
+                for index in range(3)[:: 1 if number % 2 else -1]:
+                    seconds[index].append(slower(comm, each[index]))
+            of_traced, of_counted, of_plain = (measured[WARM_UP:] for measured in seconds)
+            found += [Overhead(name, "counted", of_counted, of_plain), Overhead(name, "traced", of_traced, of_counted)]
     return found if comm.rank == 0 else None
 
 
@@ -216,6 +223,19 @@ def counted(comm: Communicator, stage: str, workload: Workload) -> tuple[Batches
     """A rank as in a run, with both ledgers."""
     batches = batches_of(comm.size, stage, workload)
     return batches, replica(batches.config, Observed(comm, Traffic()), ObservedAllocator(allocate, Ledger()))
+
+
+def traced_steps(comm: Communicator, stage: str, workload: Workload) -> Iterator[None]:
+    """The steps of a rank as in a run that is traced throughout."""
+    batches, tracer, ledger = batches_of(comm.size, stage, workload), Tracer(comm.rank), Ledger()
+    observed = Observed(comm, Traffic(), tracer)
+    for_each = steps((batches, replica(batches.config, observed, ObservedAllocator(allocate, ledger))))
+    while True:
+        tracer.begin()
+        ledger.begin_curve()
+        next(for_each)
+        replace(tracer.end(1), memory=ledger.curve_so_far())
+        yield
 
 
 def steps(trained: tuple[Batches, Replica]) -> Iterator[None]:

@@ -43,6 +43,19 @@ def refused(text: str) -> argparse.ArgumentTypeError:
     return argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {MOST_RANKS}, no range 2..9 and no list 2,4,8")
 
 
+def steps_in_order(text: str) -> tuple[int, int]:
+    """The first and the last of some steps.
+
+    >>> steps_in_order("4"), steps_in_order("3..5")
+    ((4, 4), (3, 5))
+    """
+    found = re.fullmatch(r"(\d{1,9})(?:\.\.(\d{1,9}))?", text, re.A)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= first <= last:
+        raise argparse.ArgumentTypeError(f"found {text!r}; give a step, the first being 1, or the first and last: 3..5")
+    return first, last
+
+
 def whole_number(least: int, most: int) -> Callable[[str], int]:
     """A reader of whole numbers from `least` to `most`.
 

@@ -27,7 +27,7 @@ from zerosim.worlds.mpi import MpiWorld, connect, own_launcher
 
 SUBJECTS = {
     "step": "a step of each stage on 2 MPI ranks against one process",
-    "ledger": "a step of each stage with its bytes counted against one without",
+    "ledger": "a step of each stage with its bytes counted, and traced as well, against one without",
     "worlds": "what the local world needs for many ranks, a large proof, many examples",
 }
 

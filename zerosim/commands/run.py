@@ -15,6 +15,7 @@ from safetensors.numpy import save
 
 from zerosim.allocation import Array
 from zerosim.comm import Communicator
+from zerosim.commands.arguments import steps_in_order
 from zerosim.commands.output import (
     check_writable,
     complain,
@@ -22,6 +23,7 @@ from zerosim.commands.output import (
     standard_output,
     write_bytes,
     write_json,
+    write_text,
 )
 from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError, ZerosimError
@@ -29,6 +31,7 @@ from zerosim.report.collectives import collectives_document, described_values, s
 from zerosim.report.document import document
 from zerosim.report.progress import Live, Plain
 from zerosim.report.table import show_heading, show_outcome
+from zerosim.report.trace_events import trace_events
 from zerosim.scenario import CollectiveScenario, Scenario, load, resolved
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Progress, Silent
@@ -53,6 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--progress", choices=("auto", "live", "plain", "none"), default="auto",
         help="how to show progress on standard error; auto, the default, is live on a terminal, else plain lines")
+    parser.add_argument("--trace", metavar="FILE", help="write what each rank did when as trace events, for Perfetto")
+    parser.add_argument(
+        "--trace-steps", metavar="FIRST..LAST", type=steps_in_order,
+        help="the steps to trace, 4 or 3..5; default the last, if anything asks for a trace")
     parser.add_argument(
         "-v", "--verbose", action="store_true",
         help="show what the table leaves out too: messages, bytes by kind and at the peak, padding, whole digests")
@@ -144,11 +151,11 @@ def prepared(arguments: argparse.Namespace) -> Job:
 def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
     experiment = prepare(scenario, load_dataset(scenario))
     whole = experiment.rows[0].model
-    shown, keep_weights = progress(arguments), bool(arguments.weights)
+    shown, keep_weights, traced = progress(arguments), bool(arguments.weights), traced_steps(arguments, scenario)
 
     def run(world: World) -> Outcome | None:
         with ended(shown):
-            return run_on(world, experiment, shown, keep_weights=keep_weights)
+            return run_on(world, experiment, shown, keep_weights=keep_weights, traced=traced)
 
     return Job(
         scenario,
@@ -158,6 +165,16 @@ def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
         partial(show_outcome, verbose=arguments.verbose, timed=launched() is not None),
         document,
     )
+
+
+def traced_steps(arguments: argparse.Namespace, scenario: Scenario) -> range:
+    """The steps to trace: those named, the last one if only a trace is asked for, otherwise none."""
+    steps, named = scenario.train.steps, arguments.trace_steps
+    if named is None:
+        return range(max(steps, 1), steps + 1) if arguments.trace else range(0)
+    if named[-1] > steps:
+        raise UsageError(f"--trace-steps: there is no step {named[-1]}; train.steps = {steps}")
+    return range(named[0], named[-1] + 1)
 
 
 @contextmanager
@@ -172,6 +189,8 @@ def ended(shown: Progress) -> Iterator[None]:
 def collective_job(scenario: CollectiveScenario, arguments: argparse.Namespace) -> Job:
     if arguments.weights:
         raise UsageError("a scenario of collectives has no weights; leave out --weights")
+    if arguments.trace or arguments.trace_steps:
+        raise UsageError("a scenario of collectives has no steps to trace; leave out --trace and --trace-steps")
     programs = programs_of(scenario)
     return Job(
         scenario,
@@ -242,6 +261,9 @@ def conclude(arguments: argparse.Namespace, job: Job, outcome: Any, world: World
     job.show(standard_output(arguments, WIDTH), outcome)
     if arguments.weights:
         write_weights(arguments.weights, outcome)
+    if arguments.trace:
+        traces = [(stage.name, stage.trace) for stage in outcome.stages if stage.trace]
+        write_text(arguments.trace, json.dumps(trace_events(traces)))
     if arguments.json:
         where = {"kind": world.kind, "ranks": world.ranks, "library": world.library}
         write_json(arguments.json, job.document(outcome, where))

@@ -60,7 +60,7 @@ class Ledger:
         self._total += held_bytes
         self._held[kind, owner] += held_bytes
         if self._records_curve:
-            self.curve.append((time.perf_counter_ns(), dict(self.now)))
+            self.curve.append((time.monotonic_ns(), dict(self.now)))
 
     @property
     def total(self) -> int:
@@ -83,9 +83,14 @@ class Ledger:
         """Record a curve from here on; the time at which it begins."""
         with self._lock:
             self._records_curve = True
-            began = time.perf_counter_ns()
+            began = time.monotonic_ns()
             self.curve = [(began, dict(self.now))]
         return began
+
+    def curve_so_far(self) -> list[tuple[int, dict[str, int]]]:
+        """What has been recorded of it since it began."""
+        with self._lock:
+            return [(at, {str(kind): held for kind, held in now.items()}) for at, now in self.curve]
 
     def end_curve(self) -> None:
         """Let the curve be."""

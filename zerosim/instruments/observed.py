@@ -1,4 +1,4 @@
-"""One wrapper around a communicator and one around an allocator, for whatever observes.
+"""What tells instruments: one wrapper around a communicator, one around an allocator, one around what computes.
 
 An instrument is any object with some of these methods. They are looked up once, so that one it does not have costs
 nothing, and called on the thread that sends, receives or lets go. What they raise goes on to whoever sends or receives;
@@ -6,9 +6,13 @@ only of what `given_back` raises does Python make a warning, since an array may 
 
     sending(outgoing, to)               before a message is sent; in an exchange, also before it is received
     receiving(into, source)             before the wait for a message
-    received(into, source, reduce)      once it is in `into`
+    came(into, source, at_ns)           once it is in `into`: when the last wait for one ended, by the world's clock
+    received(into, source, reduce)      the same, next
     sent(outgoing, to)                  once the call that sent it has succeeded: an exchange, last of all
-    began(name), ended(name)            around a call of a function that is `named`, however it ends
+    began(name, owner)                  before a call of a collective that is `named`
+    ended(name, owner)                  after it, however it ends
+    computing(name, owner)              before a call of a method of what is `telling`
+    computed(name, owner)               after it, however it ends
     taken(kind, owner, held_bytes)      when an array has been handed out
     given_back(kind, owner, held_bytes) when nobody holds it, or a view of it, any more
     block_taken(number, kind, owner, held_bytes), block_given_back(number)
@@ -18,7 +22,7 @@ only of what `given_back` raises does Python make a warning, since an array may 
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 
@@ -26,6 +30,7 @@ from zerosim.allocation import Allocator, Array, Kind
 from zerosim.comm import Communicator, Payload, Reduction
 
 Callback = Callable[..., None]
+Thing = TypeVar("Thing")
 
 
 def callbacks(instruments: Sequence[object], name: str) -> tuple[Callback, ...]:
@@ -59,6 +64,7 @@ class Observed:
         self._sending = callbacks(instruments, "sending")
         self._sent = callbacks(instruments, "sent")
         self._receiving = callbacks(instruments, "receiving")
+        self._came = callbacks(instruments, "came")
         self._received = callbacks(instruments, "received")
         self._began = callbacks(instruments, "began")
         self._ended = callbacks(instruments, "ended")
@@ -71,8 +77,7 @@ class Observed:
         for tell in self._receiving:
             tell(into, source)
         self._comm.exchange(outgoing, to=to, into=into, source=source, reduce=reduce)
-        for tell in self._received:
-            tell(into, source, reduce)
+        self._tell_received(into, source, reduce)
         for tell in self._sent:
             tell(outgoing, to)
 
@@ -87,22 +92,20 @@ class Observed:
         for tell in self._receiving:
             tell(into, source)
         self._comm.recv(into=into, source=source, reduce=reduce)
+        self._tell_received(into, source, reduce)
+
+    def _tell_received(self, into: Payload, source: int, reduce: Reduction | None) -> None:
+        for tell in self._came:
+            tell(into, source, getattr(self._comm, "came_ns", 0))
         for tell in self._received:
             tell(into, source, reduce)
 
     def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, of whose calls the instruments are told that `name` began and ended."""
+        """`function`, of whose calls the instruments are told that `name` began and ended.
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            for tell in self._began:
-                tell(name)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                for tell in self._ended:
-                    tell(name)
-
-        return call if self._began or self._ended else function
+        It is called with what it is for, the name of a unit or other words, and then its own arguments.
+        """
+        return told(name, function, self._began, self._ended)
 
 
 class ObservedAllocator:
@@ -143,3 +146,71 @@ class ObservedAllocator:
         for tell in self._block_given_back:
             weakref.finalize(array, tell, number).atexit = False
         return array
+
+
+class Telling:
+    """Stands for `thing`, and tells of calls of some of its methods; everything else is the thing's own."""
+
+    def __init__(self, thing: object, methods: dict[str, Callable[..., Any]]) -> None:
+        self.__dict__.update(_thing=thing, **methods)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._thing, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._thing, name, value)
+
+
+Name = str | Callable[[Any], str]
+
+
+def telling(thing: Thing, instruments: Sequence[object], **names: Name) -> Thing:
+    """`thing`, of whose methods `names` instruments are told, each by the name that is given for it.
+
+    What a call is for is its first argument, if that has a name. Where the name is a function of that argument, calls
+    for which it is empty are not told. Without an instrument that wants to know it is `thing` itself.
+
+    >>> class Tape:
+    ...     def forward(self, unit):
+    ...         return 1
+    >>> class Post:
+    ...     def computed(self, name, owner):
+    ...         print(name, repr(owner))
+    >>> telling(Tape(), [Post()], forward="forward").forward("unit 0")
+    forward ''
+    1
+    """
+    before, after = callbacks(instruments, "computing"), callbacks(instruments, "computed")
+    if not before and not after:
+        return thing
+
+    def observed(name: Name, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            found = name if isinstance(name, str) else name(args[0])
+            if not found:
+                return method(*args, **kwargs)
+            return told(found, method, before, after)(getattr(args[0], "name", ""), *args, **kwargs)
+
+        return call
+
+    methods = {each: observed(name, getattr(thing, each)) for each, name in names.items()}
+    stand_in: Any = Telling(thing, methods)
+    found: Thing = stand_in
+    return found
+
+
+def told(
+    name: str, function: Callable[..., Any], before: Sequence[Callback], after: Sequence[Callback]
+) -> Callable[..., Any]:
+    """`function` with an owner as its first argument, of whom those `before` and `after` are told, with `name`."""
+
+    def call(owner: str, *args: Any, **kwargs: Any) -> Any:
+        for tell in before:
+            tell(name, owner)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            for tell in after:
+                tell(name, owner)
+
+    return call

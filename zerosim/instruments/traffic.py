@@ -63,11 +63,11 @@ class Traffic:
             self.received_bytes += into.nbytes
             self.received_messages += 1
 
-    def began(self, name: str) -> None:
+    def began(self, name: str, owner: str) -> None:
         with self._lock:
             count = self.by_collective.setdefault(name, Count())
             count.calls += 1
         self._current.counts.append(count)
 
-    def ended(self, name: str) -> None:
+    def ended(self, name: str, owner: str) -> None:
         self._current.counts.pop()

@@ -2,17 +2,20 @@
 
     parameters    what rests and, where weights are gathered: the unit in use, two of them with prefetch, all that
                   backward will use again where they are kept until then
-    gradients     what rests of the units that are done, and one unit's contributions on their way to a sum
+    gradients     what rests of the units that are done, and one unit's contributions on their way to a sum; with
+                  overlap beside it all of the unit before, which is being reduced
     optimizer     what rests
     activations   what backward needs of the units up to the one it is in, ∂L/∂y of that one, and one operation's work
     buffers       what 16-bit operations widen, updates on their way, what an order-free sum has in a bucket, and, where
                   a world copies them, messages
 
-All of them are reached in every run, to the byte, but for buffers where messages are copied.
+All of them are reached in every run, to the byte, but for buffers where messages are copied, and copies of gradients
+that another thread makes and lets go of.
 """
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from zerosim.allocation import Kind
@@ -30,6 +33,8 @@ def peak_bounds(config: Config, *, copies_messages: bool = False) -> dict[Kind, 
     """Bytes of each kind."""
     within = pass_peaks(config)
     buffers = max(within.buffers, pending(config), in_buckets(config))
+    if config.row.parallel.overlap and copies_messages:
+        buffers = max(within.buffers + in_buckets(config), pending(config))
     return {
         "parameters": parameters(config),
         "gradients": gradients(config),
@@ -67,25 +72,66 @@ def full_bytes(config: Config, unit: Unit) -> int:
 
 
 def gradients(config: Config) -> int:
-    """What the units that are done keep, and the one in work beside it; of a unit with turns to come, all it has."""
-    done = resting_bytes(config).gradients if config.part_by_part else 0
-    most, unfinished = 0, Counter[Unit]()
+    """What the units that are done keep, and the one in work beside it; with overlap, the one before that too."""
+    works, done = turns(config), 0
+    if config.part_by_part:
+        works, done = [replace(work, kept=0) for work in works], resting_bytes(config).gradients
+    return overlapping(works, done) if config.row.parallel.overlap else one_after_the_other(works, done)
+
+
+@dataclass(frozen=True)
+class InWork:
+    """Bytes of gradients that are alive at a time in a unit's turn: its own, and what others have until theirs."""
+
+    adding: int = 0
+    """While micro-batches add up."""
+    added: int = 0
+    """When they have."""
+    sending: int = 0
+    """While it is reduced."""
+    keeping: int = 0
+    """While what is kept is made of the result."""
+    kept: int = 0
+    waiting: int = 0
+    """Of other units with turns to come, all they have."""
+
+
+def one_after_the_other(works: Iterable[InWork], done: int) -> int:
+    """The most that is alive where each unit's gradient is kept before the next one's is computed."""
+    most = 0
+    for work in works:
+        most = max(most, done + work.waiting + max(work.adding, work.sending, work.keeping))
+        done += work.kept
+    return most
+
+
+def overlapping(works: Iterable[InWork], done: int) -> int:
+    """The most where it is reduced while the next one is computed, and kept then."""
+    most = 0
+    for before, now in pairwise([InWork(), *works, InWork()]):
+        beside = max(before.sending + now.adding, before.keeping + now.added)
+        most = max(most, done + now.waiting + beside)
+        done += before.kept
+        most = max(most, done + now.waiting + now.sending)
+    return most
+
+
+def turns(config: Config) -> list[InWork]:
+    """Of each turn in backward: only the last one of a unit is reduced and kept."""
+    found, unfinished = [], Counter[Unit]()
     for unit in config.model.backward_units:
         if unit.frozen:
+            found.append(InWork())
             continue
         unfinished[unit] += 1
         waiting = sum(held_back(config, each) for each in unfinished if each is not unit and unfinished[each])
         if unfinished[unit] < len(unit.visits):
-            most = max(most, done + waiting + held_back(config, unit))
-            continue
-        elements = padded(unit.count, config.ranks)
-        work = in_work(config, elements)
-        if len(unit.visits) > 1:
-            work = max(work, adding_up(config) * elements)
-        most, unfinished[unit] = max(most, done + waiting + work), 0
-        if not config.part_by_part:
-            done += unit_bytes(config, unit)["gradients"][0]
-    return most
+            held = held_back(config, unit)
+            found.append(InWork(adding=held, added=held, waiting=waiting))
+        else:
+            found.append(replace(in_work(config, unit), waiting=waiting))
+            unfinished[unit] = 0
+    return found
 
 
 def held_back(config: Config, unit: Unit) -> int:
@@ -112,22 +158,33 @@ def sums(order: str, done: int) -> int:
     return min(done, 1)
 
 
-def in_work(config: Config, elements: int) -> int:
-    """The most that is alive of one unit's gradient: while micro-batches add up, for the wire, or while it is kept."""
+def in_work(config: Config, unit: Unit) -> InWork:
+    """Of a unit's last turn, padding included."""
+    elements = padded(unit.count, config.ranks)
     narrow, wire = config.precision.weights.itemsize, config.wire.itemsize
     in_float32, total = config.accumulates_in_float32, config.summed.itemsize
     count = config.at_once
     order, exact = config.row.parallel.order, config.addition.collective is None
 
     adding = contributions(order, count) * total + (narrow if total != narrow else 0)
+    if len(unit.visits) > 1:
+        adding = max(adding, adding_up(config))
+    added = (count if exact else 1) * total
     on_the_wire = total if exact else wire
-    sending = total + (on_the_wire if on_the_wire != total else 0)
+    sending = added + (on_the_wire if on_the_wire != total else 0)
     copies = FLOAT_BYTES * in_float32 + (narrow if on_the_wire != narrow else 0)
     if "gradients" in config.stage.sharded:
         keeping = on_the_wire * elements + (on_the_wire + copies) * elements // config.ranks
     else:
         keeping = (on_the_wire + copies) * elements
-    return max(adding * elements, sending * elements, keeping)
+    kept, _ = unit_bytes(config, unit)["gradients"]
+    return InWork(adding * elements, added * elements, sending * elements, keeping, kept)
+
+
+def gradients_are_exact(config: Config) -> bool:
+    """Whether the peak of gradients is known to the byte: not where what is reduced beside the step makes copies."""
+    in_place = config.addition.collective is not None and config.wire == config.summed
+    return in_place or not config.row.parallel.overlap
 
 
 def contributions(order: str, count: int) -> int:
@@ -194,7 +251,7 @@ def with_spare(length: int) -> int:
 
 
 def message_lengths(config: Config) -> tuple[set[int], set[int]]:
-    """The lengths in bytes of all messages of a step, of what is prefetched apart from all others."""
+    """The lengths in bytes of all messages of a step: those that the step sends itself, and those sent beside it."""
     stage, ranks, weights = config.stage, config.ranks, config.precision.weights.itemsize
     trained = {chunk_length(unit.count, ranks) for unit in config.model.units if not unit.frozen}
     everything = {chunk_length(unit.count, ranks) for unit in config.model.units}
@@ -206,11 +263,14 @@ def message_lengths(config: Config) -> tuple[set[int], set[int]]:
         return {(piece.stop - piece.start) * size for piece in pieces for size in element_bytes}
 
     exact = config.addition.collective is None
-    step = walked(trained, EXPONENT_BYTES, LIMB_BYTES) if exact else walked(trained, config.wire.itemsize)
-    step |= walked(trained, summed_bytes(config))
+    reduced = walked(trained, EXPONENT_BYTES, LIMB_BYTES) if exact else walked(trained, config.wire.itemsize)
+    reduced |= walked(trained, summed_bytes(config))
+    gathered = walked(everything, weights) if stage.gathers else set()
+    own = {EXPONENT_BYTES, config.precision.state.itemsize, LIMB_BYTES} | walked([norms], NORM_BYTES)
     if stage.publishes:
         by_one = config.row.parallel.publish == "broadcasts"
-        step |= walked(trained, weights, abreast=1 if by_one else ranks)
-    step |= {EXPONENT_BYTES, config.precision.state.itemsize, LIMB_BYTES} | walked([norms], NORM_BYTES)
-    gathered = walked(everything, weights) if stage.gathers else set()
-    return (step, gathered) if config.row.parallel.prefetch else (step | gathered, set())
+        own |= walked(trained, weights, abreast=1 if by_one else ranks)
+    beside = set[int]()
+    for lengths, aside in ((reduced, config.row.parallel.overlap), (gathered, config.row.parallel.prefetch)):
+        own, beside = (own, beside | lengths) if aside else (own | lengths, beside)
+    return own, beside

@@ -34,14 +34,14 @@ def show_timings(console: Console, timings: Sequence[Timing], workload: Workload
 
 
 def show_overheads(console: Console, overheads: Sequence[Overhead], workload: Workload) -> None:
-    """A row a stage: its step as it is in a run, and without the ledgers."""
-    console.print(f"{trained(workload)}: a step with its bytes counted, and without")
-    table = columns("stage", "ms counted", "ms without", "ratio", "range of ratios")
+    """Two rows a stage: its step as in a run against one without the ledgers, and a traced one against that."""
+    console.print(f"{trained(workload)}: a step with its bytes counted, and without; a counted step traced, and not")
+    table = columns("stage", "ms with", "ms without", "ratio", "range of ratios")
     for overhead in overheads:
         figures = overhead.document()
         table.add_row(
-            STAGES[overhead.stage].title, f"{1e3 * figures['counted_seconds']:.1f}",
-            f"{1e3 * figures['plain_seconds']:.1f}", *ratios(figures),
+            f"{STAGES[overhead.stage].title}, {overhead.what}", f"{1e3 * figures['with_seconds']:.1f}",
+            f"{1e3 * figures['without_seconds']:.1f}", *ratios(figures),
         )
     console.print(table)
 

@@ -4,11 +4,13 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from zerosim.instruments.trace import Trace
 from zerosim.plan.addresses import Fragmentation
 from zerosim.scenario import resolved
 from zerosim.verdict.outcome import Outcome, RankMemory, TrainedRow
 
 SCHEMA = "zerosim.run/1"
+STEP_FIGURES = ("computation_ns", "waiting_ns", "idle_ns", "communication_ns", "hidden_ns")
 
 
 def document(outcome: Outcome, world: dict[str, Any]) -> dict[str, Any]:
@@ -62,6 +64,24 @@ def stage_document(stage: TrainedRow) -> dict[str, Any]:
         "fragmentation": None if stage.fragmentation is None else fragmentation_document(stage.fragmentation),
         "updates": stage.updates,
         "seconds": {"train": stage.seconds},
+        "trace": stage.trace and trace_document(stage.trace),
+    }
+
+
+def trace_document(trace: Trace) -> dict[str, Any]:
+    """What each rank did in each traced step: its spans, the memory beside them, and what they add up to."""
+    return {
+        "hidden": trace.hidden,
+        "clocks": [asdict(clock) for clock in trace.clocks],
+        "steps": [
+            {
+                "rank": step.rank, "step": step.step, "begin_ns": step.begin_ns, "end_ns": step.end_ns,
+                **{figure: getattr(step, figure) for figure in STEP_FIGURES},
+                "spans": [span._asdict() for span in step.spans],
+                "memory": [{"ns": at, **held} for at, held in step.memory],
+            }
+            for step in trace.steps
+        ],
     }
 
 

@@ -32,6 +32,7 @@ from zerosim.report.figures import (
 )
 from zerosim.report.grid import Column, fitting, show_grid, show_words
 from zerosim.report.memory_table import ByteUnit
+from zerosim.report.times import show_times
 from zerosim.stages import STAGES
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.outcome import Outcome, TrainedRow
@@ -53,12 +54,14 @@ def show_heading(console: Console, title: str, caption: str, setting: str) -> No
 def show_outcome(console: Console, outcome: Outcome, *, verbose: bool = False, timed: bool = False) -> None:
     """What each row computed, sent and held, what all share, what went wrong, and the verdict.
 
-    `verbose` adds what the table leaves out, `timed` the time of a step to that: for worlds in which it says something.
+    What was traced is shown too. `verbose` adds what the table leaves out, `timed` the time of a step to that: for
+    worlds in which it says something.
     """
     if outcome.stages:
         show_table(console, outcome)
         show_shared(console, outcome)
         show_legend(console, outcome)
+        show_times(console, outcome, timed=timed)
         if verbose:
             show_details(console, outcome, timed=timed)
     for config, shortage in outcome.did_not_fit:

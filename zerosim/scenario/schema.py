@@ -142,6 +142,7 @@ class Parallel:
     publish: str = choice("weights", PUBLICATIONS)
     reshard_after_forward: bool = switch(True)
     prefetch: bool = switch(False)
+    overlap: bool = switch(False)
     recompute: bool | tuple[int, ...] = switch_or_integers(False)
     """Whether units keep their input alone and are run again before backward; or the layers whose units do."""
     offload_activations: bool = switch(False)
@@ -170,6 +171,7 @@ class Variant:
     publish: str | None = maybe_choice(PUBLICATIONS)
     reshard_after_forward: bool | None = maybe()
     prefetch: bool | None = maybe()
+    overlap: bool | None = maybe()
     recompute: bool | tuple[int, ...] | None = maybe_switch_or_integers()
     offload_activations: bool | None = maybe()
     bucket_mb: float | None = number(None, at_least=0)

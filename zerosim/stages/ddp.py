@@ -6,6 +6,8 @@
     3. all-gather gradients                    (2 and 3 together are an all-reduce)
     4. unscale and clip gradients, if asked to, by their norm: every rank has all of them
     5. compute weight updates and apply them, the same ones on every rank
+
+If asked to, 2 and 3 go on while the next unit goes backward.
 """
 
 from zerosim.allocation import Kind
@@ -28,10 +30,12 @@ def step(replica: Replica, batch: Batch) -> Total:
     for unit in replica.backward_units:
         tape.recompute(unit, weights[unit])
         upstream, gradient = tape.backward(unit, weights[unit], upstream)
-        gradient = replica.reduce_scatter(gradient)                       # 2
-        gradient = replica.all_gather(gradient)                           # 3
+        replica.wait_for_reduction()
+        gradient = replica.reduce_scatter(unit, gradient)                 # 2
+        gradient = replica.all_gather(unit, gradient)                     # 3
         replica.keep(unit, gradient)
         del gradient
+    replica.wait_for_reduction()
 
     replica.unscale_and_clip()                                            # 4
     for unit in replica.units:

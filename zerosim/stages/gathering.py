@@ -1,20 +1,25 @@
 """How Stage III comes by a unit's full weights: when it uses them, ahead of time, or once for forward and backward."""
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from zerosim.allocation import Array
 from zerosim.comm import Communicator
 from zerosim.models.units import Unit
 from zerosim.sharding import split
+from zerosim.stages.beside import Beside, Coming
 from zerosim.stages.replica import Replica
 
 
 def gathered(replica: Replica, unit: Unit, comm: Communicator) -> Array:
     """All-gather a unit's weights into a fresh full buffer."""
-    full = replica.full(unit, "parameters")
+    return filled(replica, unit, [replica.full(unit, "parameters")], comm)
+
+
+def filled(replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
+    """The one buffer in `room`, with all of a unit's weights; the list is emptied, so that nothing else holds it."""
+    full = room.pop()
     replica.own(full)[:] = replica.state.weights[unit]
-    replica.collectives.all_gather(comm, split(full, comm.size))
+    replica.collectives.all_gather(unit.name, comm, split(full, comm.size))
     return full
 
 
@@ -49,30 +54,21 @@ class KeptUntilBackward:
 
 
 class Prefetched:
-    """While the caller computes with the unit before, so that two units are full at a time.
+    """While the caller computes with the unit before; there is room for two full units from then on."""
 
-    `comm` must carry nothing else: under MPI it is a second channel, served by one thread, beside the caller's. Without
-    one everything happens in turn, on the replica's own communicator, to the same bits.
-    """
-
-    def __init__(self, comm: Communicator | None = None) -> None:
-        self._comm = comm
-        self._thread = ThreadPoolExecutor(1) if comm is not None else None
-        self._coming: dict[Unit, Callable[[], Array]] = {}
+    def __init__(self, beside: Beside) -> None:
+        self._beside = beside
+        self._coming: dict[Unit, Coming] = {}
 
     def gather(self, replica: Replica, unit: Unit) -> Array:
-        if unit in self._coming:
-            return self._coming.pop(unit)()
-        return gathered(replica, unit, self._comm or replica.comm)
+        if unit not in self._coming:
+            self.prefetch(replica, unit)
+        return self._beside.wait(unit, self._coming.pop(unit))
 
     def prefetch(self, replica: Replica, unit: Unit | None) -> None:
-        if unit is None:
-            return
-        if self._comm is not None and self._thread is not None:
-            coming = [self._thread.submit(gathered, replica, unit, self._comm)]
-            self._coming[unit] = lambda: coming.pop().result()
-        else:
-            self._coming[unit] = [gathered(replica, unit, replica.comm)].pop
+        if unit is not None:
+            self._coming[unit] = self._beside.begin(
+                partial(filled, replica, unit, [replica.full(unit, "parameters")]))
 
     def reshard(self, replica: Replica, unit: Unit, full: Array) -> None:
         """Nothing keeps them from being released."""

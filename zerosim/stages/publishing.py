@@ -8,6 +8,8 @@ With 16-bit weights the third is another computation by its nature: updates are 
 16-bit weights, while the others round the float32 master copy anew.
 """
 
+import numpy as np
+
 from zerosim.allocation import Array
 from zerosim.models.units import Unit
 from zerosim.sharding import split
@@ -21,7 +23,7 @@ class Weights:
         replica.optimizer_step(unit, weights)
 
     def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
-        replica.all_gather(full)
+        replica.all_gather(unit, full)
 
 
 class Broadcasts:
@@ -32,7 +34,7 @@ class Broadcasts:
 
     def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
         for root, chunk in enumerate(split(full, replica.comm.size)):
-            replica.collectives.broadcast(replica.comm, chunk, root)
+            replica.collectives.broadcast(unit.name, replica.comm, chunk, root)
 
 
 class Updates:
@@ -47,8 +49,8 @@ class Updates:
         self._pending[unit] = pending
 
     def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
-        updates = replica.all_gather(self._pending.pop(unit))
-        assert updates is not None
+        updates = replica.all_gather(unit, self._pending.pop(unit))
+        assert isinstance(updates, np.ndarray)
         replica.rule.apply(unit, 0, full, updates, step=replica.state.step)
 
 

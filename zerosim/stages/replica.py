@@ -5,7 +5,8 @@ which. A frozen unit has weights and nothing else: the verbs for gradients and u
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +19,11 @@ from zerosim.models.units import Model, Unit
 from zerosim.optim.scaling import square_sum
 from zerosim.optim.update import MASTER, UpdateRule
 from zerosim.sharding import Layout, split
+from zerosim.stages.beside import Beside, Coming
 from zerosim.stages.state import TrainingState
+
+Reduced = Array | Coming | None
+"""The full buffer of a gradient: there, on its way, or None for a frozen unit."""
 
 Initial = Callable[[Unit], Array]
 """A unit's float32 weights before the first step, unpadded."""
@@ -38,12 +43,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Collectives:
-    """What a replica calls over its communicator: for gradients, for weights, for norms."""
+    """What a replica calls over its communicator: for gradients, for weights, for norms; first of all says what for."""
 
-    reduce_scatter: Callable[[Communicator, Total, Callable[[Array], Array]], Array]
-    all_gather: Callable[[Communicator, Sequence[Payload]], None]
-    gather_norms: Callable[[Communicator, Sequence[Payload]], None]
-    broadcast: Callable[[Communicator, Payload, int], None]
+    reduce_scatter: Callable[[str, Communicator, Total, Callable[[Array], Array]], Array]
+    all_gather: Callable[[str, Communicator, Sequence[Payload]], None]
+    gather_norms: Callable[[str, Communicator, Sequence[Payload]], None]
+    broadcast: Callable[[str, Communicator, Payload, int], None]
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,10 @@ class Replica:
     gathering: Gathering
     allocate: Allocator
     state: TrainingState
+    overlap: Beside | None = None
+    """Where gradients are reduced while the next unit goes backward, if the scenario asks for that."""
+    reducing: list[tuple[Callable[[Unit, Array], None], Unit, Coming]] = field(default_factory=list)
+    """The gradient that is being reduced there, and how it will be kept."""
     factor: float | None = None
     """What this step's gradients are multiplied by; None if the step is skipped."""
 
@@ -191,31 +200,53 @@ class Replica:
         """After forward: let go of full weights, unless the scenario keeps them until backward."""
         self.gathering.reshard(self, unit, full)
 
-    def reduce_scatter(self, gradient: Total) -> Array | None:
+    def reduce_scatter(self, unit: Unit, gradient: Total) -> Reduced:
         """Add the ranks' gradients of a unit: in the full buffer returned, this rank's chunk is the sum."""
         if gradient is None:
             return None
-        return self.collectives.reduce_scatter(self.comm, gradient, self._rounded_for_the_wire)
+        if self.overlap is None:
+            return self._reduce_scattered(unit, [gradient], self.comm)
+        return self.overlap.begin(partial(self._reduce_scattered, unit, [gradient]))
 
-    def reduce(self, gradient: Total) -> Array | None:
+    def _reduce_scattered(self, unit: Unit, gradient: list[Total], comm: Communicator) -> Array:
+        """Empties the list, so that nothing but this holds the gradient."""
+        return self.collectives.reduce_scatter(unit.name, comm, gradient.pop(), self._rounded_for_the_wire)
+
+    def reduce(self, unit: Unit, gradient: Total) -> Reduced:
         """Reduce-scatter or, where the scenario says so, all-reduce: then all of the full buffer is the sum."""
-        full = self.reduce_scatter(gradient)
-        return self.all_gather(full) if self.reduction.to_all else full
+        full = self.reduce_scatter(unit, gradient)
+        return self.all_gather(unit, full) if self.reduction.to_all else full
 
-    def all_gather(self, full: Array | None) -> Array | None:
-        """Fill a full buffer from the chunk that each rank owns of it."""
-        if full is not None:
-            self.collectives.all_gather(self.comm, split(full, self.comm.size))
-        return full
+    def all_gather(self, unit: Unit, full: Reduced) -> Reduced:
+        """Fill a full buffer of a unit from the chunk that each rank owns of it."""
+        if self.overlap is not None and isinstance(full, Coming):
+            return self.overlap.begin(partial(self._all_gathered, unit, full))
+        return full if full is None else self._all_gathered(unit, full, self.comm)
 
-    def keep(self, unit: Unit, full: Array | None) -> None:
+    def _all_gathered(self, unit: Unit, full: Array | Coming, comm: Communicator) -> Array:
+        filled = full.take() if isinstance(full, Coming) else full
+        self.collectives.all_gather(unit.name, comm, split(filled, comm.size))
+        return filled
+
+    def wait_for_reduction(self) -> None:
+        """Keep the gradient that was reduced beside what has been computed since, if the scenario asks for overlap."""
+        for keep, unit, coming in self.reducing:
+            assert self.overlap is not None
+            keep(unit, self.overlap.wait(unit, coming))
+        self.reducing.clear()
+
+    def keep(self, unit: Unit, full: Reduced) -> None:
         """Keep a unit's gradient, added to what earlier parts of the batch left."""
-        if full is not None:
+        if isinstance(full, Coming):
+            self.reducing.append((self.keep, unit, full))
+        elif full is not None:
             self._keep(unit, full, self.state.layouts.full(unit))
 
-    def keep_shard(self, unit: Unit, full: Array | None) -> None:
+    def keep_shard(self, unit: Unit, full: Reduced) -> None:
         """As `keep`, but only this rank's chunk."""
-        if full is not None:
+        if isinstance(full, Coming):
+            self.reducing.append((self.keep_shard, unit, full))
+        elif full is not None:
             self._keep(unit, self.shard(unit, full, "gradients"), self.state.layouts.shard(unit))
 
     def _keep(self, unit: Unit, gradient: Array, layout: Layout) -> None:
@@ -311,5 +342,5 @@ class Replica:
         mine = self._chunk_sums(self.comm.rank)
         everyone = np.empty((self.comm.size, len(mine)))
         everyone[self.comm.rank] = mine
-        self.collectives.gather_norms(self.comm, list(everyone))
+        self.collectives.gather_norms("norms", self.comm, list(everyone))
         return (float(everyone[chunk, unit]) for unit in range(len(mine)) for chunk in range(self.comm.size))

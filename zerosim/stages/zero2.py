@@ -6,6 +6,8 @@
     3. unscale and clip gradients, if asked to, by their norm: all-gather what each shard adds to it
     4. compute and apply the weight updates of this rank's shard
     5. all-gather weights
+
+If asked to, 2 goes on while the next unit goes backward.
 """
 
 from zerosim.allocation import Kind
@@ -29,9 +31,11 @@ def step(replica: Replica, batch: Batch) -> Total:
         for unit in replica.backward_units:
             tape.recompute(unit, weights[unit])
             upstream, gradient = tape.backward(unit, weights[unit], upstream)
-            gradient = replica.reduce(gradient)                           # 2
+            replica.wait_for_reduction()
+            gradient = replica.reduce(unit, gradient)                     # 2
             replica.keep_shard(unit, gradient)
             del gradient
+        replica.wait_for_reduction()
 
     replica.unscale_and_clip()                                            # 3
     for unit in replica.units:

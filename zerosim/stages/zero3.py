@@ -9,7 +9,8 @@
     3. unscale and clip gradients, if asked to, by their norm: all-gather what each shard adds to it
     4. compute and apply the weight updates of this rank's shard
 
-If asked to, the next unit's all-gather begins while this unit computes, or a unit's weights stay from 1 until 2.
+If asked to, the next unit's all-gather goes on while this unit computes, or a unit's weights stay from 1 until 2; and
+a unit's reduce-scatter goes on while the next unit goes backward.
 """
 
 from zerosim.allocation import Kind
@@ -40,9 +41,11 @@ def step(replica: Replica, batch: Batch) -> Total:
             tape.recompute(unit, weights)
             upstream, gradient = tape.backward(unit, weights, upstream)
             del weights
-            gradient = replica.reduce_scatter(gradient)
+            replica.wait_for_reduction()
+            gradient = replica.reduce_scatter(unit, gradient)
             replica.keep_shard(unit, gradient)
             del gradient
+        replica.wait_for_reduction()
 
     replica.unscale_and_clip()                                            # 3
     for unit in replica.units:

@@ -1,6 +1,8 @@
 """A row's tools: the replica of one rank, and the one process that everything is compared with."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -8,11 +10,13 @@ from zerosim.allocation import Allocator, Array
 from zerosim.autograd.tape import Tape
 from zerosim.collectives import ring, tree
 from zerosim.comm import Communicator
-from zerosim.instruments.observed import Observed
+from zerosim.instruments.observed import Observed, telling
+from zerosim.instruments.trace import WAIT
 from zerosim.models.units import Unit
 from zerosim.numerics import draws
 from zerosim.reference import Arithmetic, Reference
-from zerosim.stages.adding import AddRanks, widening
+from zerosim.stages.adding import widening
+from zerosim.stages.beside import Beside
 from zerosim.stages.gathering import KeptUntilBackward, Prefetched, WhenUsed
 from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.replica import Collectives, Gathering, Initial, Reduction, Replica
@@ -33,10 +37,11 @@ def initial_weights(config: Config) -> Initial:
 def replica(
     config: Config, comm: Observed, allocate: Allocator, second_channel: Communicator | None = None
 ) -> Replica:
-    """One rank's tools, before its states are begun; who observes `comm` is told its collectives' names.
+    """One rank's tools, before its states are begun; who observes `comm` is told of its collectives and computations.
 
-    What is prefetched travels in `second_channel`, where there is one.
+    What is prefetched, or reduced beside the step, travels in `second_channel`, where there is one.
     """
+    beside = telling(Beside(comm, second_channel), comm.instruments, wait=WAIT)
     addition = config.addition
     accumulate = widening(addition.accumulate, allocate) if config.accumulates_in_float32 else addition.accumulate
     state = TrainingState(Layouts(comm.rank, comm.size, config.stage.sharded), config.scaling())
@@ -48,10 +53,12 @@ def replica(
     return Replica(
         comm=comm,
         model=config.model,
-        tape=Tape(
-            allocate, accumulate, config.model.lowest_trained, draw, config.recomputed, shelf(config, allocate)
+        tape=telling(
+            Tape(allocate, accumulate, config.model.lowest_trained, draw, config.recomputed, shelf(config, allocate)),
+            comm.instruments, forward="forward", loss="loss", backward="backward",
+            recompute=lambda unit: "recompute" if unit in config.recomputed else "",
         ),
-        rule=config.rule,
+        rule=telling(config.rule, comm.instruments, update="update", differences="update", apply="update"),
         reduction=Reduction(
             wire=config.wire,
             accumulates_in_float32=config.accumulates_in_float32,
@@ -60,29 +67,42 @@ def replica(
         ),
         collectives=Collectives(
             reduce_scatter=reduce_scatter(config, comm, allocate),
-            all_gather=buckets.chunked(comm.named("all_gather", ring.all_gather)),
-            gather_norms=buckets.chunked(comm.named("gather_norms", ring.all_gather)),
-            broadcast=buckets.broadcast(comm.named("broadcast", tree.broadcast)),
+            all_gather=for_owners(buckets.chunked, comm.named("all_gather", ring.all_gather)),
+            gather_norms=for_owners(buckets.chunked, comm.named("gather_norms", ring.all_gather)),
+            broadcast=for_owners(buckets.broadcast, comm.named("broadcast", tree.broadcast)),
         ),
         publishing=PUBLISHING[config.row.parallel.publish if config.stage.publishes else "weights"](),
-        gathering=gathering(config, second_channel),
+        gathering=gathering(config, beside),
+        overlap=beside if config.row.parallel.overlap else None,
         allocate=allocate,
         state=state,
     )
 
 
-def reduce_scatter(config: Config, comm: Observed, allocate: Allocator) -> AddRanks:
+def reduce_scatter(config: Config, comm: Observed, allocate: Allocator) -> Callable[..., Any]:
     """How gradients are added over the ranks, bucket by bucket if the scenario asks for that."""
-    addition, name = config.addition, "reduce_scatter"
+    addition, name, buckets = config.addition, "reduce_scatter", config.buckets
     if addition.collective is None:
-        return config.buckets.order_free(comm.named(name, addition.reduce_scatter), allocate)
-    return addition.by(config.buckets.chunked(comm.named(name, addition.collective))).reduce_scatter
+        return for_owners(lambda add: buckets.order_free(add, allocate), comm.named(name, addition.reduce_scatter))
+    return for_owners(
+        lambda collective: addition.by(buckets.chunked(collective)).reduce_scatter,
+        comm.named(name, addition.collective),
+    )
 
 
-def gathering(config: Config, second_channel: Communicator | None) -> Gathering:
+def for_owners(wrap: Callable[[Any], Callable[..., Any]], named: Callable[..., Any]) -> Callable[..., Any]:
+    """What `wrap` makes of a collective, called with what it is for and then its own arguments."""
+
+    def call(owner: str, *args: Any) -> Any:
+        return wrap(partial(named, owner))(*args)
+
+    return call
+
+
+def gathering(config: Config, beside: Beside) -> Gathering:
     """How Stage III gathers weights."""
     if config.row.parallel.prefetch:
-        return Prefetched(second_channel)
+        return Prefetched(beside)
     return WhenUsed() if config.row.parallel.reshard_after_forward else KeptUntilBackward()
 
 

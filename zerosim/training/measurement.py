@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from zerosim.allocation import Array
 from zerosim.instruments.takings import Taking
+from zerosim.instruments.trace import Trace
 from zerosim.models.units import Unit
 from zerosim.training.comparison import Evidence
 from zerosim.training.config import Config
@@ -71,6 +72,8 @@ class Measurement:
     """On each rank, in all steps: floating-point operations of matrix products, in forward, backward, recomputation."""
     traffic: list[TrafficCounts] = field(default_factory=list)
     memory: list[MemoryFigures] = field(default_factory=list)
+    trace: Trace | None = None
+    """Of the steps of which one was wanted."""
     updates: int = 0
     """Steps that were not skipped because a gradient overflowed."""
     seconds: float = 0.0

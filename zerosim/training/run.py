@@ -17,14 +17,16 @@ from threadpoolctl import threadpool_limits
 from zerosim.allocation import Array, allocate
 from zerosim.collectives import ring
 from zerosim.comm import Communicator
+from zerosim.instruments.clocks import brought_together
 from zerosim.instruments.memory import KINDS, Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.resident import resident_bytes
 from zerosim.instruments.takings import Taking, Takings
+from zerosim.instruments.trace import RankStep, Tracer
 from zerosim.instruments.traffic import Traffic
 from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.sharding import split
-from zerosim.stages.replica import Replica
+from zerosim.stages.replica import Batch, Replica
 from zerosim.training.batches import Batches
 from zerosim.training.build import initial_weights, reference, replica
 from zerosim.training.collect import collected
@@ -71,6 +73,8 @@ class Run:
     keep_weights: bool = False
     second_channel: Communicator | None = None
     """To the same ranks, for what is prefetched."""
+    traced: range = range(0)
+    """The steps of which a trace is wanted."""
     idle_bytes: int = 0
     """What the process has in memory before the first row."""
 
@@ -103,7 +107,7 @@ def train_on(comm: Communicator, run: Run, config: Config, ranks: int) -> Measur
     if comm.rank >= ranks:
         return None
     second = None if run.second_channel is None else FirstRanks(run.second_channel, ranks)
-    run = replace(run, keep_weights=False, second_channel=second)
+    run = replace(run, keep_weights=False, traced=range(0), second_channel=second)
     return train(FirstRanks(comm, ranks), run, config.on(ranks), f"{config.name} on {ranks}", None)
 
 
@@ -130,19 +134,22 @@ def train(
     """Train one row and compare each step with `history`; what was measured on rank 0, None on the others."""
     ledger, traffic, takings = Ledger(), Traffic(), Takings()
     written_down = [takings] if config.row.claims.fragmentation else []
-    second = None if run.second_channel is None else Observed(run.second_channel, traffic)
-    mine = replica(config, Observed(comm, traffic), ObservedAllocator(allocate, ledger, *written_down), second)
+    tracer = Tracer(comm.rank) if run.traced else None
+    watching = [traffic] if tracer is None else [traffic, tracer]
+    second = None if run.second_channel is None else Observed(run.second_channel, *watching)
+    mine = replica(config, Observed(comm, *watching), ObservedAllocator(allocate, ledger, *written_down), second)
     if not fits(comm, mine, config):
         return Measurement(config, fits=False) if comm.rank == 0 else None
 
     checker = None if history is None else Checker(mine, history, config.sums_everywhere)
-    steps = Steps(comm, run, config, title, mine, ledger, takings, checker)
+    steps = Steps(comm, run, config, title, mine, ledger, takings, tracer, checker)
     with closing(mine.tape.shelf):
         memory = steps.run_all()
     held = None if checker else holdings(comm, mine, config.sums_everywhere)
     misfits = gather_objects(comm, checker.misfit if checker else None) or []
     evidence = first_of(gather_objects(comm, checker.evidence if checker else None))
     measured = gather_objects(comm, (counts(comm.rank, traffic), memory, operations(mine)))
+    trace = brought_together(comm, steps.traced) if tracer else None
     final = collected(comm, run.batches(config), mine, keep_weights=run.keep_weights)
     if measured is None:
         return None
@@ -164,6 +171,7 @@ def train(
         operations=[found for *_, found in measured],
         traffic=[traffic for traffic, *_ in measured],
         memory=[memory for _, memory, _ in measured],
+        trace=trace,
         updates=mine.state.updates,
         seconds=steps.seconds,
         weights=final.weights,
@@ -202,6 +210,7 @@ class Steps:
     replica: Replica
     ledger: Ledger
     takings: Takings
+    tracer: Tracer | None
     checker: Checker | None
     seconds: float = 0.0
     began_ns: int = 0
@@ -210,6 +219,7 @@ class Steps:
         self.losses: list[Array] = []
         self.taken: list[Taking] = []
         """In the last step, if it was written down."""
+        self.traced: list[RankStep] = []
         self.at_rest = {str(kind): (self.ledger.now[kind], self.ledger.now[kind]) for kind in KINDS}
         """Of each kind the least and the most after a step."""
 
@@ -222,12 +232,7 @@ class Steps:
         self.ledger.begin_peak()
         progress.begin(self.title, self.config.steps)
         for batch in self.run.batches(self.config).of_rank(self.comm.rank):
-            if batch.step == self.config.steps:
-                self.began_ns = self.ledger.begin_curve()
-                self.takings.begin()
-            started = time.perf_counter()
-            partial_loss = self.config.stage.step(self.replica, batch)
-            self.seconds += time.perf_counter() - started
+            partial_loss = self.run_one(batch)
             loss = self.total(partial_loss)
             del partial_loss
             self.losses.append(loss)
@@ -239,6 +244,22 @@ class Steps:
         self.taken = self.takings.end()
         progress.end()
         return self.memory()
+
+    def run_one(self, batch: Batch) -> Any:
+        """Train one step: this rank's part of the loss. Its time is added, and what is traced is noted."""
+        tracer = self.tracer if batch.step in self.run.traced else None
+        if tracer:
+            tracer.begin()
+        if tracer or batch.step == self.config.steps:
+            self.began_ns = self.ledger.begin_curve()
+        if batch.step == self.config.steps:
+            self.takings.begin()
+        started = time.perf_counter()
+        partial_loss = self.config.stage.step(self.replica, batch)
+        self.seconds += time.perf_counter() - started
+        if tracer:
+            self.traced.append(replace(tracer.end(batch.step), memory=self.ledger.curve_so_far()))
+        return partial_loss
 
     def look_at_rest(self, step: int) -> None:
         """Note what is alive between this step and the next."""
@@ -264,7 +285,7 @@ class Steps:
             peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in KINDS), ("total", ledger.peak_total)]),
             alive_bytes=ledger.total,
             resident_bytes=resident_bytes() - self.run.idle_bytes,
-            curve=[(at - self.began_ns, {str(kind): held for kind, held in now.items()}) for at, now in ledger.curve],
+            curve=[(at - self.began_ns, now) for at, now in ledger.curve_so_far()],
             copies_messages=self.run.world.copies_messages,
         )
 

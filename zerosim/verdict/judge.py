@@ -7,7 +7,7 @@ from zerosim.allocation import Kind
 from zerosim.plan.activations import operations, pass_peaks
 from zerosim.plan.addresses import fragmentation
 from zerosim.plan.memory import MODEL_STATES
-from zerosim.plan.peaks import message_copies, peak_bounds, would_fit
+from zerosim.plan.peaks import gradients_are_exact, message_copies, peak_bounds, would_fit
 from zerosim.plan.resting import resting_bytes, unit_bytes
 from zerosim.plan.traffic import due, most_messages, volume
 from zerosim.stages import STAGES
@@ -37,6 +37,7 @@ def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
         formula_operations=operations(config),
         traffic=[judged_traffic(config, counts, measured.updates) for counts in measured.traffic],
         memory=[judged_memory(config, figures) for figures in measured.memory],
+        trace=measured.trace,
         volume=volume(config),
         most_messages=most_messages(config),
         updates=measured.updates,
@@ -93,9 +94,9 @@ def judged_memory(config: Config, figures: MemoryFigures) -> RankMemory:
 
 def reached(config: Config, figures: MemoryFigures, kind: Kind) -> bool:
     """Whether the bound is what must be alive at the peak: not where it is only a bound, or a matter of timing."""
-    ahead = config.row.parallel.prefetch and figures.copies_messages and kind in MODEL_STATES
     copies = kind == "buffers" and figures.copies_messages
-    return config.steps > 0 and not ahead and not copies
+    beside = kind == "gradients" and not gradients_are_exact(config)
+    return config.steps > 0 and not copies and not beside
 
 
 def unsteady(config: Config, figures: MemoryFigures) -> list[str]:

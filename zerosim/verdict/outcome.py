@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from zerosim.allocation import Array
+from zerosim.instruments.trace import Trace
 from zerosim.models.units import Model, Unit
 from zerosim.plan.addresses import LAID_OUT, Fragmentation
 from zerosim.scenario import Scenario
@@ -150,6 +151,8 @@ class TrainedRow:
     """What each of these must be."""
     traffic: list[RankTraffic]
     memory: list[RankMemory]
+    trace: Trace | None
+    """What the ranks did when, in the steps of which that was wanted."""
     volume: float
     """What the formula says a rank sends in a step, in units of P (N − 1)/N."""
     most_messages: int

@@ -11,26 +11,34 @@ from zerosim.verdict.outcome import OtherRanks, Outcome, RowOutcome
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import World
 
+NOTHING = range(0)
 
-def run_locally(experiment: Experiment, progress: Progress, *, keep_weights: bool = False) -> Outcome:
+
+
+def run_locally(
+    experiment: Experiment, progress: Progress, *, keep_weights: bool = False, traced: range = NOTHING
+) -> Outcome:
     """Run in one process, a thread for each rank."""
     world = LocalWorld(experiment.scenario.world.ranks)
-    outcome = run_on(world, experiment, progress, keep_weights=keep_weights)
+    outcome = run_on(world, experiment, progress, keep_weights=keep_weights, traced=traced)
     assert outcome is not None
     return outcome
 
 
 def run_on(
-    world: World, experiment: Experiment, progress: Progress, *, keep_weights: bool = False
+    world: World, experiment: Experiment, progress: Progress, *, keep_weights: bool = False, traced: range = NOTHING
 ) -> Outcome | None:
-    """Run on every rank of `world`; the outcome in the process that has rank 0, None in others."""
+    """Run on every rank of `world`; the outcome in the process that has rank 0, None in others.
+
+    The steps in `traced`, the first being 1, are traced.
+    """
     limit = experiment.scenario.world.memory_limit_mb * 10**6 if world.rank_is_process else 0
-    prefetches = any(config.row.parallel.prefetch for config in experiment.rows)
+    beside = any(config.row.parallel.prefetch or config.row.parallel.overlap for config in experiment.rows)
 
     def program(comm: Communicator) -> Outcome | None:
-        second = world.channel() if prefetches else None
+        second = world.channel() if beside else None
         with MemoryLimit(limit):
-            return measure_and_judge(comm, Run(world, experiment, progress, keep_weights, second))
+            return measure_and_judge(comm, Run(world, experiment, progress, keep_weights, second, traced))
 
     with alike_everywhere():
         return world.run(program)[0]

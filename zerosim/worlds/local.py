@@ -108,6 +108,7 @@ class _World:
         self.mail: defaultdict[tuple[int, int], deque[Payload]] = defaultdict(deque)
         self.waits_for: list[Wait | None] = [None] * size
         self.runnable = list(range(size))
+        self.woke_ns = [0] * size
         self.unfinished = set(range(size))
         self.turns = [threading.Lock() for _ in range(size)]
         self.results: list[Any] = [None] * size
@@ -204,6 +205,7 @@ class _World:
         self.waits_for[rank] = (what, whom)
         self._pass_turn()
         self.turns[rank].acquire()
+        self.woke_ns[rank] = time.monotonic_ns()
         if self.failure is not None:
             raise _Ended
 
@@ -239,6 +241,11 @@ class LocalCommunicator:
         self.rank = rank
         self.size = world.size
         self._world = world
+
+    @property
+    def came_ns(self) -> int:
+        """When this rank last went on after a wait, by the monotonic clock."""
+        return self._world.woke_ns[self.rank]
 
     def exchange(
         self,

@@ -176,7 +176,8 @@ class MpiCommunicator:
     """A rank of the MPI world: a `Communicator` of NumPy arrays.
 
     `comm` is any communicator of mpi4py, such as `MPI.COMM_WORLD.Dup()`; none but these messages may
-    travel in it. What is on its way when a communicator is dropped without `close` stays in memory.
+    travel in it. What is on its way when a communicator is dropped without `close` stays in memory. `came_ns` is when
+    the message that was received last began to come, by the monotonic clock.
 
     Raises `CollectiveError` for ranks, arrays and lengths that cannot work, `Deadlock` after a wait
     of `timeout_seconds`.
@@ -191,6 +192,7 @@ class MpiCommunicator:
         vendor, version = MPI.get_vendor()
         self.library = f"{vendor} {'.'.join(map(str, version))}"
         self.timeout_seconds = timeout_seconds
+        self.came_ns = 0
         self._comm = comm
         self._status = MPI.Status()
         self._copies = Copies()
@@ -308,6 +310,7 @@ class MpiCommunicator:
         """
         awaited = f"for a message from rank {source}"
         message = self._poll(lambda: self._comm.Improbe(source, status=self._status), awaited)
+        self.came_ns = time.monotonic_ns()
         sent_bytes, tag = self._status.Get_count(), self._status.Get_tag()
         fits = sent_bytes == landing.nbytes
         request = message.Irecv(landing if fits else np.empty(sent_bytes, np.uint8))

@@ -1,0 +1,439 @@
+"""The trace: what each rank does when adds up, is what the ledgers say, and is written as other programs want it."""
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from io import StringIO
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from tests.mpi.launch import ROOT, mpirun
+from tests.tracing import event_faults, span_faults, trace_of, traffic_faults
+from tests.training import labelled, scenario
+from zerosim.cli import main
+from zerosim.commands.arguments import steps_in_order
+from zerosim.instruments.clocks import clocks
+from zerosim.instruments.observed import Observed
+from zerosim.instruments.trace import (
+    COLLECTIVES,
+    COMPUTATION,
+    IN,
+    OUT,
+    WAITING,
+    Clock,
+    RankStep,
+    Span,
+    Trace,
+    Tracer,
+    intersection,
+    together,
+    union,
+)
+from zerosim.report.document import document
+from zerosim.report.times import show_times
+from zerosim.report.trace_events import trace_events
+from zerosim.scenario.schema import Variant
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Silent
+from zerosim.verdict.run import run_locally
+from zerosim.worlds.local import spawn
+
+ROWS = (
+    Variant(stage="ddp"), Variant(stage="zero1", publish="broadcasts"), Variant(stage="zero1", publish="updates"),
+    Variant(stage="zero2", accumulation="micro_batch", gradients="all_reduce", overlap=True),
+    Variant(stage="zero3"), Variant(stage="zero3", prefetch=True, overlap=True),
+)
+
+
+def traced(steps=range(1, 3), **changes):
+    base = scenario(steps=2, **changes)
+    built = replace(base, variant=ROWS, train=replace(base.train, clip_norm=0.5))
+    return run_locally(prepare(built, labelled()), Silent(), traced=steps)
+
+
+@pytest.fixture(scope="module")
+def outcome():
+    return traced()
+
+
+# What a trace says.
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_spans_add_up_and_are_what_the_ledgers_counted(ranks):
+    found = traced(ranks=ranks)
+    assert found.failures == []
+    for row in document(found, {})["stages"]:
+        trace = trace_of(row["trace"])
+        assert [(step.step, step.rank) for step in trace.steps] == [(s, r) for r in range(ranks) for s in (1, 2)]
+        assert list(span_faults(trace)) == []
+        assert list(traffic_faults(trace, row["traffic"])) == []
+
+
+def test_an_order_free_sum_is_traced_like_any_other():
+    base = scenario(steps=1, order="exact", stages=("zero3",))
+    (row,) = run_locally(prepare(base, labelled()), Silent(), traced=range(1, 2)).stages
+    assert span_faults(row.trace) == []
+
+
+def test_what_a_rank_does_stands_in_the_order_of_its_stage(outcome):
+    first = next(step for step in outcome.stages[4].trace.steps if (step.rank, step.step) == (1, 1))
+    told = [(span.what, span.unit) for span in first.spans if span.lane in (COMPUTATION, COLLECTIVES)]
+    units = [f"layers.{index}" for index in range(3)]
+    forward = [(what, unit) for unit in units for what in ("all_gather", "forward")]
+    backward = [(what, unit) for unit in reversed(units) for what in ("all_gather", "backward", "reduce_scatter")]
+    assert told == [
+        *forward, ("loss", ""), *backward, ("gather_norms", "norms"), *(("update", unit) for unit in units)]
+
+
+def test_waiting_for_what_goes_on_beside_the_step_is_told_apart(outcome):
+    plain, beside = (row.trace.steps[0].spans for row in outcome.stages[4:])
+    assert not [span for span in plain if span.lane == WAITING]
+    assert [span.unit for span in beside if span.lane == WAITING] == [
+        *(f"layers.{index}" for index in (0, 1, 2, 2, 1, 2, 0, 1, 0))]          # gathered; from 2 on also reduced
+
+
+def test_updates_that_are_published_are_applied_as_computation(outcome):
+    spans = outcome.stages[2].trace.steps[0].spans
+    after = [span.what for span in spans if span.unit == "layers.0" and span.lane in (COMPUTATION, COLLECTIVES)][-3:]
+    assert after == ["update", "all_gather", "update"]
+
+
+def test_only_the_steps_asked_for_are_noted():
+    found = traced(range(2, 3))
+    assert {step.step for row in found.stages for step in row.trace.steps} == {2}
+    assert {row.trace for row in traced(range(0)).stages} == {None}
+
+
+def test_no_trace_is_in_the_document_unless_one_was_asked_for(outcome):
+    assert [row["trace"] for row in document(traced(range(0)), {})["stages"]] == [None] * len(ROWS)
+    assert all(row["trace"]["steps"] for row in document(outcome, {})["stages"])
+
+
+def test_memory_is_told_beside_the_spans(outcome):
+    for row in outcome.stages:
+        for step in row.trace.steps:
+            most = {kind: max(held.get(kind, 0) for _, held in step.memory) for kind in row.memory[0].peak_bytes}
+            peaks = row.memory[step.rank].peak_bytes
+            assert all(most[kind] <= peaks[kind] for kind in most)
+            assert most["gradients"] == peaks["gradients"]
+
+
+def test_a_tracer_notes_nothing_before_it_begins_and_after_it_has_ended():
+    def program(comm):
+        tracer = Tracer(comm.rank)
+        observed = Observed(comm, tracer)
+        work = observed.named("work", lambda: observed.exchange(np.ones(1), to=0, into=np.ones(1), source=0))
+        work("before")
+        tracer.begin()
+        work("within")
+        step = tracer.end(1)
+        work("after")
+        tracer.begin()
+        return step, tracer.end(2)
+
+    ((first, second),) = spawn(program, 1)
+    assert [(span.lane, span.unit) for span in first.spans] == [(lane, "within") for lane in (IN, OUT, COLLECTIVES)]
+    assert second.spans == []
+
+
+def test_what_is_waited_for_is_noted_where_a_rank_had_to_wait():
+    def program(comm):
+        tracer = Tracer(comm.rank)
+        observed = Observed(comm, tracer)
+        tracer.begin()
+        if comm.rank == 0:
+            observed.recv(into=np.empty(1), source=1)
+            observed.send(np.ones(1), to=1)
+        else:
+            observed.send(np.ones(1), to=0)
+            observed.recv(into=np.empty(1), source=0)
+        observed.send(np.ones(1), to=comm.rank)
+        observed.recv(into=np.empty(1), source=comm.rank)
+        return [span.waited_ns for span in tracer.end(1).spans if span.lane == IN]
+
+    for seed in range(4):
+        (first, at_once), (second, also_at_once) = spawn(program, 2, seed=seed)
+        assert first or second
+        assert at_once == also_at_once == 0
+
+
+# Figures.
+
+
+def step(*spans, end=100, rank=0):
+    return RankStep(rank, 1, 0, end, [Span(rank, lane, channel, "", "", *when) for lane, channel, *when in spans])
+
+
+def test_what_is_hidden_waited_for_and_idle_by_hand():
+    found = step(
+        (COMPUTATION, 1, 0, 30), (COLLECTIVES, 1, 30, 40), (COLLECTIVES, 2, 20, 60), (WAITING, 1, 45, 60),
+        (COMPUTATION, 1, 60, 90),
+    )
+    figures = (found.computation_ns, found.waiting_ns, found.idle_ns, found.communication_ns, found.hidden_ns)
+    assert figures == (60, 25, 15, 40, 10)
+    other = step((COLLECTIVES, 1, 0, 40))
+    assert Trace([Clock(0, "")], [found, other]).hidden == 10 / 80
+    assert Trace([Clock(0, "")], [step((COMPUTATION, 1, 0, 3))]).hidden is None
+
+
+stretches = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=8).map(
+    lambda pairs: [(begin, begin + length) for begin, length in pairs])
+
+
+@given(stretches, stretches)
+def test_what_is_in_both_of_two_unions_by_counting_moments(one, other):
+    def moments(spans):
+        return {moment for begin, end in spans for moment in range(begin, end)}
+
+    both = intersection(union(one), union(other))
+    assert moments(both) == moments(one) & moments(other)
+    assert sum(end - begin for begin, end in both) == len(moments(both))
+
+
+# Planted faults: the checker of spans must see each.
+
+
+def changed(trace, lane, change, rank=1):
+    """The trace in which `change` has been made to the last span of that lane of a rank; None takes it away."""
+    target = next(each for each in trace.steps if each.rank == rank)
+    index = max(at for at, span in enumerate(target.spans) if span.lane == lane)
+    spans = [*target.spans]
+    spans[index : index + 1] = [spans[index]._replace(**change(spans[index]))] if change else []
+    return replace(trace, steps=[replace(each, spans=spans) if each is target else each for each in trace.steps])
+
+
+@pytest.mark.parametrize(("lane", "change", "words"), [
+    (COMPUTATION, lambda span: {"begin_ns": span.begin_ns - 10**10}, "is not within the step"),
+    (COMPUTATION, lambda span: {"end_ns": span.begin_ns - 1}, "is not within the step"),
+    (COMPUTATION, lambda span: {"end_ns": span.end_ns + 10**9}, "is not within the step"),
+    (COLLECTIVES, lambda span: {"end_ns": span.end_ns + 10**9}, "overlap in the step's thread"),
+    (COMPUTATION, lambda span: {"rank": 0}, "a span of rank 0"),
+    (OUT, lambda span: {"bytes": span.bytes + 4}, "bytes and its messages"),
+    (OUT, lambda span: {"peer": 1}, "sent is not what rank"),
+    (IN, lambda span: {"bytes": span.bytes + 4}, "sent is not what rank"),
+    (IN, lambda span: {"unit": "layers.9"}, "a message of all_gather for layers.9"),
+    (IN, lambda span: {"what": "broadcast"}, "a message of broadcast for"),
+    (IN, lambda span: {"channel": 2}, "lies in []"),
+    (IN, lambda span: {"waited_ns": span.ns + 1}, "waits longer than it takes"),
+    (OUT, None, "sent is not what rank"),
+    (COLLECTIVES, None, "lies in []"),
+])
+def test_a_fault_in_a_trace_is_seen(outcome, lane, change, words):
+    trace = outcome.stages[0].trace
+    assert span_faults(trace) == []
+    assert any(words in fault for fault in span_faults(changed(trace, lane, change)))
+
+
+@pytest.mark.parametrize(("lane", "change"), [
+    (OUT, lambda span: {"bytes": span.bytes + 4}), (IN, lambda span: {"bytes": span.bytes + 4}),
+    (COLLECTIVES, lambda span: {"what": "scatter"}), (OUT, None), (IN, None), (COLLECTIVES, None),
+])
+def test_a_message_that_the_ledger_does_not_have_is_seen(outcome, lane, change):
+    row = document(outcome, {})["stages"][0]
+    trace = trace_of(row["trace"])
+    assert list(traffic_faults(trace, row["traffic"])) == []
+    assert list(traffic_faults(changed(trace, lane, change), row["traffic"])) != []
+
+
+def test_memory_out_of_order_is_seen(outcome):
+    trace = outcome.stages[0].trace
+    first = trace.steps[0]
+    for memory in ([], first.memory[::-1], [(first.begin_ns - 1, {}), *first.memory]):
+        assert span_faults(replace(trace, steps=[replace(first, memory=memory), *trace.steps[1:]]))
+
+
+# Clocks.
+
+
+@pytest.mark.parametrize("ahead", [0, 10**12, -(10**12)])
+def test_another_hosts_clock_is_found_within_what_is_said(ahead):
+    """The local world has one clock, so what is found must be what was added to it on one rank, but for so much."""
+    def program(comm):
+        skew = ahead if comm.rank == 1 else 0
+        return clocks(comm, f"host {comm.rank % 2}", lambda: time.monotonic_ns() + skew)
+
+    found, *others = spawn(program, 3)
+    assert others == [None, None]
+    assert (found[0], found[2]) == (Clock(0, "host 0"), Clock(2, "host 0"))
+    assert 0 < found[1].uncertainty_ns < 10**9
+    assert abs(found[1].offset_ns - ahead) <= found[1].uncertainty_ns
+
+
+def test_steps_are_brought_to_the_clock_of_rank_0_and_begin_at_0():
+    late = RankStep(1, 1, 1100, 1150, [Span(1, COMPUTATION, 1, "forward", "", 1110, 1120)], [(1105, {"buffers": 1})])
+    found = together([Clock(0, ""), Clock(1, "", 1000, 5)], [RankStep(0, 1, 90, 140, []), late])
+    assert [(each.begin_ns, each.end_ns) for each in found.steps] == [(0, 50), (10, 60)]
+    assert [(span.begin_ns, span.end_ns) for span in found.steps[1].spans] == [(20, 30)]
+    assert found.steps[1].memory == [(15, {"buffers": 1})]
+
+
+# Trace events.
+
+
+@pytest.fixture(scope="module")
+def events(outcome):
+    return trace_events([(row.name, row.trace) for row in outcome.stages])
+
+
+def test_trace_events_are_well_formed_and_complete(events, outcome):
+    assert list(event_faults(events)) == []
+    spans = [span for row in outcome.stages for step in row.trace.steps for span in step.spans]
+    messages = sum(span.lane == OUT for span in spans)
+    kinds = [event["ph"] for event in events["traceEvents"]]
+    assert {kind: kinds.count(kind) for kind in "Xsf"} == {"X": len(spans), "s": messages, "f": messages}
+    names = [event["args"]["name"] for event in events["traceEvents"] if event["name"] == "process_name"]
+    assert names == [f"{row.name}, rank {rank}" for row in outcome.stages for rank in range(3)]
+    carried = [event["args"]["bytes"] for event in events["traceEvents"] if event.get("cat") == OUT]
+    assert sum(carried) == sum(rank.sent_bytes for row in outcome.stages for rank in row.traffic)
+
+
+def spoilt(events, kind, **fields):
+    """The document in which the second event of that kind has other fields, or is gone."""
+    every = [*events["traceEvents"]]
+    index = [at for at, event in enumerate(every) if event["ph"] == kind][1]
+    every[index : index + 1] = [every[index] | fields] if fields else []
+    return events | {"traceEvents": every}
+
+
+@pytest.mark.parametrize(("kind", "fields", "words"), [
+    ("X", {"ts": -1.0}, "a time below 0"), ("X", {"dur": -1.0}, "a time below 0"),
+    ("X", {"dur": 1e6}, "are open at a time"), ("X", {"pid": 0}, "a pid or tid below 1"),
+    ("X", {"tid": 0}, "a pid or tid below 1"), ("X", {"tid": 9}, "has not one name"),
+    ("X", {"pid": 999}, "has not one name"), ("X", {"colour": "red"}, "an event X has the fields"),
+    ("X", {"ph": "B"}, "an event B has the fields"), ("C", {"ts": float("nan")}, "not plain JSON"),
+    ("s", {}, "has not one beginning and one end"), ("f", {}, "has not one beginning and one end"),
+    ("f", {"id": 1}, "has not one beginning and one end"), ("f", {"bp": "s"}, "a flow ends at the next event"),
+    ("f", {"ts": 1e9}, "does not begin and end in events"), ("s", {"tid": 1}, "does not begin and end in events"),
+    ("C", {"args": {"bytes": "many"}}, "a counter that does not count"), ("C", {"dur": 1}, "an event C has the fields"),
+])
+def test_a_fault_in_trace_events_is_seen(events, kind, fields, words):
+    assert any(words in fault for fault in event_faults(spoilt(events, kind, **fields)))
+
+
+# The terminal.
+
+
+def test_the_time_of_a_traced_step_is_shown(outcome):
+    by_hand = step((COMPUTATION, 1, 0, 4 * 10**6), (COLLECTIVES, 2, 10**6, 9 * 10**6), end=10**7)
+    rows = [replace(row, trained=replace(row.trained, trace=Trace([Clock(0, "")], [by_hand]))) for row in outcome.rows]
+    for timed in (True, False):
+        console = Console(file=StringIO(), width=80)
+        show_times(console, replace(outcome, rows=rows[:2]), timed=timed)
+        lines = console.file.getvalue().splitlines()
+        assert [line.split()[-6:] for line in lines if line.startswith("Stage I, publish = ")] == [
+            ["10.0", "4.0", "0.0", "6.0", "8.0", "38%"]]
+        assert ("ranks take turns" in " ".join(lines)) is not timed
+    console = Console(file=StringIO(), width=80)
+    show_times(console, traced(range(0)), timed=True)
+    assert console.file.getvalue() == ""
+
+
+# The command line.
+
+
+SMALL = ["--set", "train.steps=3", "--set", "check.test_accuracy=0", "--set", "world.ranks=2", "--progress", "none"]
+
+
+def test_a_trace_is_written_of_the_last_step_or_of_those_named(tmp_path, capsys):
+    path, out = tmp_path / "trace.json", tmp_path / "out.json"
+    for flags, due in (([], {3}), (["--trace-steps", "1..2"], {1, 2}), (["--trace-steps", "2"], {2})):
+        arguments = ["run", str(ROOT / "scenarios" / "zero3.toml"), *SMALL, "--trace", str(path), "--json", str(out)]
+        assert main([*arguments, *flags]) == 0
+        written = json.loads(path.read_text())
+        assert list(event_faults(written)) == []
+        steps = {event["args"]["step"] for event in written["traceEvents"] if event["ph"] == "X"}
+        assert steps == {step["step"] for step in json.loads(out.read_text())["stages"][0]["trace"]["steps"]} == due
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(("text", "due"), [("1", (1, 1)), ("3..5", (3, 5)), ("7..7", (7, 7))])
+def test_steps_as_one_writes_them(text, due):
+    assert steps_in_order(text) == due
+
+
+@pytest.mark.parametrize("text", ["", "0", "0..2", "5..3", "3..", "..3", "1..2..3", "a", "1.5", "-1", "1,2"])
+def test_what_are_no_steps_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="give a step"):
+        steps_in_order(text)
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["zero3.toml", "--trace-steps", "2..4"], "zerosim: --trace-steps: there is no step 4; train.steps = 3"),
+    (["zero3.toml", "--trace", "-"], "zerosim: --trace: only --json writes to standard output; name a file"),
+    (["unsafe_sends.toml", "--trace", "x.json"], "zerosim: a scenario of collectives has no steps to trace"),
+])
+def test_a_mistake_is_one_line(arguments, words, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    name, *rest = arguments
+    small = SMALL if name == "zero3.toml" else []
+    assert main(["run", str(ROOT / "scenarios" / name), *small, *rest]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(words)
+
+
+# Under MPI.
+
+
+BESIDE = """
+[world]
+ranks = 2
+[data]
+source = "{samples}"
+[model]
+hidden = [1024, 1024, 1024]
+[train]
+steps = 4
+micro_batch = 32
+micro_batches = 2
+[parallel]
+stages = ["zero3"]
+[check]
+reference = false
+[[variant]]
+name = "in turn"
+[[variant]]
+name = "prefetch"
+prefetch = true
+[[variant]]
+name = "overlap"
+stage = "zero2"
+overlap = true
+"""
+
+
+def beside_computation(trace, what):
+    """How many collectives of that name began before a computation of their rank ended, and ended after it began."""
+    return sum(
+        any(span.begin_ns < other.end_ns and other.begin_ns < span.end_ns
+            for other in step.spans if other.lane == COMPUTATION and other.what in ("forward", "backward"))
+        for step in trace.steps for span in step.spans if span.lane == COLLECTIVES and span.what == what
+    )
+
+
+@pytest.mark.mpi
+def test_what_is_asked_to_go_on_beside_computation_does_and_nothing_else(tmp_path):
+    """On 784-1024-1024-1024-10, where it takes long enough to be seen."""
+    path, out, events = tmp_path / "beside.toml", tmp_path / "out.json", tmp_path / "trace.json"
+    random = np.random.default_rng(0)
+    np.savez(tmp_path / "samples.npz", x=random.random((64, 784), np.float32), y=np.arange(64) % 10)
+    path.write_text(BESIDE.format(samples=tmp_path / "samples.npz"))
+    done = mpirun(2, ["-m", "zerosim", "run", str(path), "--trace", str(events), "--trace-steps", "1..4",
+                      "--json", str(out), "--progress", "none"])
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(out.read_text())["stages"]
+    in_turn, prefetch, overlap = traces = [trace_of(row["trace"]) for row in rows]
+    for row, trace in zip(rows, traces, strict=True):
+        assert list(span_faults(trace)) == []
+        assert list(traffic_faults(trace, row["traffic"])) == []
+        assert [clock.uncertainty_ns for clock in trace.clocks] == [0, 0]
+    assert list(event_faults(json.loads(events.read_text()))) == []
+    assert (beside_computation(in_turn, "all_gather"), in_turn.hidden) == (0, 0)
+    assert beside_computation(in_turn, "reduce_scatter") == beside_computation(prefetch, "reduce_scatter") == 0
+    assert beside_computation(prefetch, "all_gather") > 0 < prefetch.hidden
+    assert beside_computation(overlap, "reduce_scatter") > 0 < overlap.hidden

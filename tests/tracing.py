@@ -1,0 +1,168 @@
+"""What must hold of any trace, and of any file of trace events: checkers that say in words what does not."""
+
+import json
+from collections import Counter, defaultdict
+from itertools import pairwise
+
+from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING, Clock, RankStep, Span, Trace
+
+
+def trace_of(document):
+    """The trace that `document` has of a row."""
+    steps = []
+    for step in document["steps"]:
+        spans = [Span(**span) for span in step["spans"]]
+        memory = [(each["ns"], {kind: held for kind, held in each.items() if kind != "ns"}) for each in step["memory"]]
+        steps.append(RankStep(step["rank"], step["step"], step["begin_ns"], step["end_ns"], spans, memory))
+    return Trace([Clock(**clock) for clock in document["clocks"]], steps)
+
+
+def span_faults(trace):
+    """What is wrong with the spans of a trace."""
+    return [fault for step in trace.steps for fault in step_faults(step)] + list(end_faults(trace))
+
+
+def step_faults(step):
+    whose = f"rank {step.rank}, step {step.step}"
+    lanes = defaultdict(list)
+    for span in step.spans:
+        lanes[span.lane, span.channel].append(span)
+        if span.lane in (COMPUTATION, WAITING) or (span.lane == COLLECTIVES and span.channel == 1):
+            lanes["the step's thread", 1].append(span)
+        if span.rank != step.rank:
+            yield f"{whose}: a span of rank {span.rank}"
+        if not step.begin_ns <= span.begin_ns <= span.end_ns <= step.end_ns:
+            yield f"{whose}: {span.what} is not within the step"
+        if not 0 <= span.waited_ns <= span.ns:
+            yield f"{whose}: {span.what} waits longer than it takes"
+    for (lane, channel), spans in lanes.items():
+        for one, other in pairwise(sorted(spans, key=lambda span: (span.begin_ns, span.end_ns))):
+            if other.begin_ns < one.end_ns:
+                yield f"{whose}: {one.what} and {other.what} overlap in {lane}, channel {channel}"
+    yield from (f"{whose}: {fault}" for fault in collective_faults(step.spans))
+    if step.computation_ns + step.waiting_ns + step.idle_ns != step.ns or step.idle_ns < 0:
+        yield f"{whose}: computation, waiting and idle are not the step"
+    if not 0 <= step.hidden_ns <= min(step.communication_ns, step.computation_ns):
+        yield f"{whose}: more is hidden than there is"
+    ahead = [at for at, _ in step.memory if not step.begin_ns <= at <= step.end_ns]
+    if not step.memory or ahead or [at for at, _ in step.memory] != sorted(at for at, _ in step.memory):
+        yield f"{whose}: memory is not told in the order of time, within the step"
+
+
+def collective_faults(spans):
+    """Every message lies in one collective of its name, unit and channel, which sent as much as its messages."""
+    for collective in (span for span in spans if span.lane == COLLECTIVES):
+        sent = sum(span.bytes for span in spans if span.lane == OUT and within(span, collective))
+        if sent != collective.bytes:
+            yield f"{collective.what} sent {collective.bytes} bytes and its messages {sent}"
+    for message in (span for span in spans if span.lane in (IN, OUT)):
+        around = [span for span in spans if span.lane == COLLECTIVES and within(message, span)]
+        if [(span.what, span.unit) for span in around] != [(message.what, message.unit)]:
+            yield f"a message of {message.what} for {message.unit} lies in {[span.what for span in around]}"
+
+
+def within(message, collective):
+    return (message.channel == collective.channel and collective.begin_ns <= message.begin_ns
+            and message.end_ns <= collective.end_ns)
+
+
+def end_faults(trace):
+    """What is sent is received: message by message, in the order of each pair of ranks."""
+    sent, received = defaultdict(list), defaultdict(list)
+    for step in trace.steps:
+        for span in step.spans:
+            if span.lane == OUT:
+                sent[span.rank, span.peer, span.channel].append((span.what, span.unit, span.bytes))
+            if span.lane == IN:
+                received[span.peer, span.rank, span.channel].append((span.what, span.unit, span.bytes))
+    for pair in {**sent, **received}:
+        if sent[pair] != received[pair]:
+            yield f"what rank {pair[0]} sent is not what rank {pair[1]} received, in channel {pair[2]}"
+
+
+def traffic_faults(trace, counts):
+    """Where spans of all steps are not the ledgers' counts: `counts` of each rank as in the JSON document."""
+    for rank in counts:
+        spans = [span for step in trace.steps if step.rank == rank["rank"] for span in step.spans]
+        out = [span for span in spans if span.lane == OUT]
+        found = {
+            "sent_bytes": sum(span.bytes for span in out), "messages": len(out),
+            "received_bytes": sum(span.bytes for span in spans if span.lane == IN),
+        }
+        for what, count in found.items():
+            if count != rank[what]:
+                yield f"rank {rank['rank']}: {what} {count}, {rank[what]} by the ledger"
+        calls = Counter(span.what for span in spans if span.lane == COLLECTIVES)
+        for name in {*calls, *rank["by_collective"]}:
+            messages = [span for span in out if span.what == name]
+            mine = {"calls": calls[name], "sent_bytes": sum(span.bytes for span in messages), "messages": len(messages)}
+            if mine != rank["by_collective"].get(name):
+                yield f"rank {rank['rank']}: {name} {mine}, {rank['by_collective'].get(name)} by the ledger"
+
+
+ALLOWED = {
+    "M": {"ph", "pid", "tid", "name", "args"},
+    "X": {"ph", "pid", "tid", "name", "cat", "ts", "dur", "args"},
+    "s": {"ph", "pid", "tid", "name", "cat", "id", "ts"},
+    "f": {"ph", "pid", "tid", "name", "cat", "id", "ts", "bp"},
+    "C": {"ph", "pid", "name", "ts", "args"},
+}
+"""The fields of each kind of event."""
+
+
+def event_faults(document):
+    """What is wrong with a document of trace events."""
+    try:
+        plain = json.loads(json.dumps(document, allow_nan=False)) == document
+    except (TypeError, ValueError):
+        plain = False
+    if not plain:
+        yield "it is not plain JSON"
+    events = document["traceEvents"]
+    for event in events:
+        if set(event) - ALLOWED.get(event["ph"], set()) or ALLOWED.get(event["ph"], {"ph"}) - set(event) - {"tid"}:
+            yield f"an event {event['ph']} has the fields {sorted(event)}"
+        if any(type(event.get(each, 1)) is not int or event.get(each, 1) < 1 for each in ("pid", "tid")):
+            yield "a pid or tid below 1"
+        if event.get("ts", 0) < 0 or event.get("dur", 0) < 0:
+            yield f"a time below 0 in {event['name']}"
+        if event["ph"] == "C" and any(type(value) is not int for value in event["args"].values()):
+            yield "a counter that does not count"
+    yield from thread_faults(events)
+    yield from flow_faults(events)
+
+
+def thread_faults(events):
+    """On a thread one event is open at a time, and every thread and process has one name."""
+    threads, named = defaultdict(list), Counter()
+    for event in events:
+        if event["ph"] == "X":
+            threads[event["pid"], event["tid"]].append(event)
+        if event["ph"] == "M" and event["name"].endswith("_name"):
+            named[event["pid"], event.get("tid")] += 1
+    for (pid, tid), spans in threads.items():
+        if named[pid, None] != 1 or named[pid, tid] != 1:
+            yield f"process {pid} or its thread {tid} has not one name"
+        for one, other in pairwise(sorted(spans, key=lambda event: (event["ts"], event["dur"]))):
+            if round(1000 * (one["ts"] + one["dur"])) > round(1000 * other["ts"]):
+                yield f"{one['name']} and {other['name']} are open at a time on thread {tid} of {pid}"
+
+
+def flow_faults(events):
+    """Each flow has one beginning and one end, each within an event of a message that names the other's process."""
+    ends = defaultdict(list)
+    for event in events:
+        if event["ph"] in ("s", "f"):
+            around = [
+                span for span in events
+                if span["ph"] == "X" and (span["pid"], span["tid"]) == (event["pid"], event["tid"])
+                and span["ts"] <= event["ts"] <= span["ts"] + span["dur"]
+            ]
+            ends[event["id"]].append((event["ph"], around[0]["args"].get("bytes") if around else None))
+            if event["ph"] == "f" and event.get("bp") != "e":
+                yield "a flow ends at the next event"
+    for number, both in ends.items():
+        if sorted(kind for kind, _ in both) != ["f", "s"]:
+            yield f"flow {number} has not one beginning and one end"
+        elif both[0][1] is None or both[0][1] != both[1][1]:
+            yield f"flow {number} does not begin and end in events of one message"

@@ -1,0 +1,289 @@
+"""The trace: an instrument that notes what a rank does when, in the steps that are asked for and in no others.
+
+    span       something that a rank did, in one of its lanes, from one moment to another
+    lane       computation             forward, loss, backward, recompute, update, on the thread of the step
+               waiting                 that thread waits for what goes on in the second channel
+               collectives             calls of collectives, each from its beginning to its end
+               communication out, in   the messages within them
+    channel    1 for what the step does itself, 2 for what goes on beside it, on a thread of its own
+
+In one lane and channel of a rank no two spans overlap, and neither do computation, waiting and the collectives of
+channel 1, which are all on one thread; what they leave of a step is idle. Times are nanoseconds of a monotonic clock.
+"""
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from zerosim.comm import Payload
+
+Lane = Literal["computation", "waiting", "collectives", "communication out", "communication in"]
+COMPUTATION: Lane = "computation"
+WAITING: Lane = "waiting"
+COLLECTIVES: Lane = "collectives"
+OUT: Lane = "communication out"
+IN: Lane = "communication in"
+WAIT = "wait"
+"""The name by which instruments are told of waiting for the second channel."""
+
+
+class Span(NamedTuple):
+    """What `rank` did in `lane`: `bytes` is what a message carries, or what a collective sent from here.
+
+    `unit` is empty where it is of none; `peer` is the other end of a message, and `waited_ns` is how long its receiver
+    waited before anything came.
+    """
+
+    rank: int
+    lane: Lane
+    channel: int
+    what: str
+    unit: str
+    begin_ns: int
+    end_ns: int
+    bytes: int = 0
+    peer: int | None = None
+    waited_ns: int = 0
+
+    @property
+    def ns(self) -> int:
+        """How long it took."""
+        return self.end_ns - self.begin_ns
+
+
+Curve = list[tuple[int, dict[str, int]]]
+"""The bytes of each kind that are alive, from each change on."""
+
+
+@dataclass(frozen=True)
+class RankStep:
+    """One step of one rank: its spans in the order in which they ended, and the memory that was alive in it."""
+
+    rank: int
+    step: int
+    begin_ns: int
+    end_ns: int
+    spans: list[Span]
+    memory: Curve = field(default_factory=list)
+
+    @property
+    def ns(self) -> int:
+        return self.end_ns - self.begin_ns
+
+    @property
+    def computation_ns(self) -> int:
+        return length(self._computation)
+
+    @property
+    def waiting_ns(self) -> int:
+        """While the step does nothing but communicate, or waits for what is communicated beside it."""
+        return length(self._waiting)
+
+    @property
+    def idle_ns(self) -> int:
+        """The rest of the step."""
+        return self.ns - length(union([*self._computation, *self._waiting]))
+
+    @property
+    def communication_ns(self) -> int:
+        """While a collective goes on, in either channel."""
+        return length(self._collectives)
+
+    @property
+    def hidden_ns(self) -> int:
+        """How much of that goes on while the step computes."""
+        return length(intersection(self._collectives, self._computation))
+
+    @property
+    def _computation(self) -> "list[Stretch]":
+        return union((span.begin_ns, span.end_ns) for span in self.spans if span.lane == COMPUTATION)
+
+    @property
+    def _waiting(self) -> "list[Stretch]":
+        return union(
+            (span.begin_ns, span.end_ns) for span in self.spans
+            if span.lane == WAITING or (span.lane == COLLECTIVES and span.channel == 1)
+        )
+
+    @property
+    def _collectives(self) -> "list[Stretch]":
+        return union((span.begin_ns, span.end_ns) for span in self.spans if span.lane == COLLECTIVES)
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where a rank's clock stands: what is to be subtracted from its times to have those of rank 0's clock."""
+
+    rank: int
+    host: str
+    offset_ns: int = 0
+    uncertainty_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Trace:
+    """All that the ranks of a row did in the steps asked for, on one clock that begins with the first of them."""
+
+    clocks: list[Clock]
+    steps: list[RankStep]
+
+    @property
+    def hidden(self) -> float | None:
+        """How much of the communication went on while its rank computed, from 0 to 1; None if nothing was sent."""
+        total = sum(step.communication_ns for step in self.steps)
+        return sum(step.hidden_ns for step in self.steps) / total if total else None
+
+
+def together(clocks: list[Clock], steps: Iterable[RankStep]) -> Trace:
+    """The ranks' steps on the clock of rank 0, counted from the earliest beginning."""
+    offsets = {clock.rank: clock.offset_ns for clock in clocks}
+    on_one_clock = [moved(step, offsets[step.rank]) for step in steps]
+    first = min((step.begin_ns for step in on_one_clock), default=0)
+    return Trace(clocks, [moved(step, first) for step in on_one_clock])
+
+
+def moved(step: RankStep, by_ns: int) -> RankStep:
+    """The same step, so much earlier."""
+    return RankStep(
+        step.rank, step.step, step.begin_ns - by_ns, step.end_ns - by_ns,
+        [span._replace(begin_ns=span.begin_ns - by_ns, end_ns=span.end_ns - by_ns) for span in step.spans],
+        [(at - by_ns, held) for at, held in step.memory],
+    )
+
+
+Stretch = tuple[int, int]
+
+
+def union(stretches: Iterable[Stretch]) -> list[Stretch]:
+    """The stretches of time that are in any of those given, apart and in order.
+
+    >>> union([(5, 7), (0, 2), (1, 3)])
+    [(0, 3), (5, 7)]
+    """
+    found: list[Stretch] = []
+    for begin, end in sorted(stretches):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
+
+
+def intersection(one: Sequence[Stretch], other: Sequence[Stretch]) -> list[Stretch]:
+    """What is in both of two unions.
+
+    >>> intersection([(0, 3), (5, 9)], [(2, 6), (8, 10)])
+    [(2, 3), (5, 6), (8, 9)]
+    """
+    found, rest = [], list(reversed(other))
+    for begin, end in one:
+        while rest and rest[-1][0] < end:
+            both = max(begin, rest[-1][0]), min(end, rest[-1][1])
+            if both[0] < both[1]:
+                found.append(both)
+            if rest[-1][1] > end:
+                break
+            rest.pop()
+    return found
+
+
+def length(stretches: Iterable[Stretch]) -> int:
+    """Of stretches that do not overlap."""
+    return sum(end - begin for begin, end in stretches)
+
+
+class Open(threading.local):
+    """What has begun on this thread and not ended, innermost last: name, owner, when, and bytes sent so far."""
+
+    def __init__(self) -> None:
+        self.computations: list[tuple[str, str, int]] = []
+        self.collectives: list[tuple[str, str, int]] = []
+        self.sent_bytes = 0
+        self.sending_ns = 0
+        self.receiving_ns = 0
+
+
+class Tracer:
+    """Notes spans between `begin` and `end`, as `rank`; each call of `end` gives those of one step.
+
+    >>> import numpy as np
+    >>> from zerosim.instruments.observed import Observed
+    >>> from zerosim.worlds.local import spawn
+    >>> def program(comm):
+    ...     tracer = Tracer(comm.rank)
+    ...     tracer.begin()
+    ...     observed = Observed(comm, tracer)
+    ...     observed.named("to myself", observed.exchange)("", np.ones(2), to=0, into=np.empty(2), source=0)
+    ...     return [(span.lane, span.what, span.bytes, span.peer) for span in tracer.end(1).spans]
+    >>> for found in spawn(program, ranks=1)[0]:
+    ...     print(*found)
+    communication in to myself 16 0
+    communication out to myself 16 0
+    collectives to myself 16 None
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._spans: list[Span] = []
+        self._open = Open()
+        self._thread = 0
+        self._began_ns = 0
+
+    def begin(self) -> None:
+        """Note what happens from here on; this thread is the step's."""
+        self._thread = threading.get_ident()
+        self._began_ns = time.monotonic_ns()
+
+    def end(self, step: int) -> RankStep:
+        """What happened since it began, as step number `step`."""
+        ended_ns = time.monotonic_ns()
+        self._thread = 0
+        spans, self._spans = self._spans, []
+        return RankStep(self._rank, step, self._began_ns, ended_ns, spans)
+
+    def computing(self, name: str, owner: str) -> None:
+        self._open.computations.append((name, owner, time.monotonic_ns()))
+
+    def computed(self, name: str, owner: str) -> None:
+        what, unit, began_ns = self._open.computations.pop()
+        if not self._open.computations:
+            self._note(WAITING if what == WAIT else COMPUTATION, what, unit, began_ns)
+
+    def began(self, name: str, owner: str) -> None:
+        self._open.collectives.append((name, owner, time.monotonic_ns()))
+
+    def ended(self, name: str, owner: str) -> None:
+        what, unit, began_ns = self._open.collectives.pop()
+        if not self._open.collectives:
+            self._note(COLLECTIVES, what, unit, began_ns, self._open.sent_bytes)
+            self._open.sent_bytes = 0
+
+    def sending(self, outgoing: Payload, to: int) -> None:
+        self._open.sending_ns = time.monotonic_ns()
+
+    def sent(self, outgoing: Payload, to: int) -> None:
+        self._open.sent_bytes += outgoing.nbytes
+        self._note_message(OUT, self._open.sending_ns, outgoing.nbytes, to)
+
+    def receiving(self, into: Payload, source: int) -> None:
+        self._open.receiving_ns = time.monotonic_ns()
+
+    def came(self, into: Payload, source: int, at_ns: int) -> None:
+        began_ns = self._open.receiving_ns
+        self._note_message(IN, began_ns, into.nbytes, source, max(at_ns - began_ns, 0))
+
+    def _note_message(self, lane: Lane, began_ns: int, carried: int, peer: int, waited_ns: int = 0) -> None:
+        what, unit, _ = self._open.collectives[-1] if self._open.collectives else ("message", "", 0)
+        self._note(lane, what, unit, began_ns, carried, peer, waited_ns)
+
+    def _note(
+        self, lane: Lane, what: str, unit: str, began_ns: int,
+        carried: int = 0, peer: int | None = None, waited_ns: int = 0,
+    ) -> None:
+        if self._thread:
+            channel = 1 if threading.get_ident() == self._thread else 2
+            ended_ns = time.monotonic_ns()
+            self._spans.append(
+                Span(self._rank, lane, channel, what, unit, began_ns, ended_ns, carried, peer, waited_ns))

@@ -1,0 +1,91 @@
+"""Traces as Chrome trace events, which Perfetto (https://ui.perfetto.dev) and chrome://tracing show.
+
+    process    one rank of one row; all rows begin at 0, so that they stand side by side on one time scale
+    thread     one of its lanes, in one channel: there no event begins before the last one has ended
+    flow       from the event of a message that is sent to the event in which it is received
+    counter    the bytes of each kind that are alive
+
+The format is "Trace Event Format" (Google, 2016). Times are microseconds, with three digits for nanoseconds.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING, Lane, Span, Trace
+
+Event = dict[str, Any]
+LANES: tuple[tuple[Lane, int], ...] = (
+    (COMPUTATION, 1), (WAITING, 1), *((lane, channel) for channel in (1, 2) for lane in (COLLECTIVES, OUT, IN))
+)
+"""The lanes of a rank and their channels, as they stand below each other."""
+
+
+def trace_events(rows: Sequence[tuple[str, Trace]]) -> dict[str, Any]:
+    """A document of trace events for rows with these names: JSON's own types."""
+    events: list[Event] = []
+    for name, trace in rows:
+        ranks = [clock.rank for clock in trace.clocks]
+        first = max((event["pid"] for event in events), default=0) + 1
+        pids = {rank: first + index for index, rank in enumerate(ranks)}
+        for rank in ranks:
+            events += names(pids[rank], f"{name}, rank {rank}", trace, rank)
+        numbered = flows(trace, first_id=1 + sum(event["ph"] == "s" for event in events))
+        for step in trace.steps:
+            pid = pids[step.rank]
+            for span in step.spans:
+                events += span_events(pid, step.step, span, numbered)
+            events += [counter(pid, at, held) for at, held in step.memory]
+    clocks = {name: [vars(clock) for clock in trace.clocks] for name, trace in rows}
+    return {"displayTimeUnit": "ms", "otherData": {"clocks": clocks}, "traceEvents": events}
+
+
+def names(pid: int, name: str, trace: Trace, rank: int) -> Iterator[Event]:
+    """What a rank and those of its lanes in which something happens are called."""
+    yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}
+    yield {"ph": "M", "pid": pid, "name": "process_sort_index", "args": {"sort_index": pid}}
+    used = {(span.lane, span.channel) for step in trace.steps if step.rank == rank for span in step.spans}
+    for tid, (lane, channel) in enumerate(LANES, start=1):
+        if (lane, channel) in used:
+            beside = ", beside the step" if channel == 2 else ""
+            yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": f"{lane}{beside}"}}
+            yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}}
+
+
+def flows(trace: Trace, first_id: int) -> dict[Span, int]:
+    """A number for each message that was seen at both ends, by either span.
+
+    Messages of one channel between two ranks arrive in the order in which they were sent.
+    """
+    sent: dict[tuple[int, int | None, int, int], deque[Span]] = defaultdict(deque)
+    everything = [(step.step, span) for step in trace.steps for span in step.spans]
+    for number, span in everything:
+        if span.lane == OUT:
+            sent[span.rank, span.peer, span.channel, number].append(span)
+    found: dict[Span, int] = {}
+    for number, span in everything:
+        waiting = sent[span.peer or 0, span.rank, span.channel, number] if span.lane == IN else None
+        if waiting:
+            found[span] = found[waiting.popleft()] = first_id + len(found) // 2
+    return found
+
+
+def span_events(pid: int, step: int, span: Span, numbered: dict[Span, int]) -> Iterator[Event]:
+    """The event of a span and, if it is one end of a message, that of its flow."""
+    tid = LANES.index((span.lane, span.channel)) + 1
+    about = {"bytes": span.bytes, "peer": span.peer, "waited_us": span.waited_ns / 1000}
+    carried = about if span.lane in (OUT, IN) else {"bytes": span.bytes} if span.lane == COLLECTIVES else {}
+    yield {
+        "ph": "X", "pid": pid, "tid": tid, "name": f"{span.what} {span.unit}".strip(), "cat": span.lane,
+        "ts": span.begin_ns / 1000, "dur": span.ns / 1000, "args": {"step": step, "unit": span.unit, **carried},
+    }
+    if span in numbered:
+        begins = span.lane == OUT
+        yield {
+            "ph": "s" if begins else "f", "pid": pid, "tid": tid, "name": "message", "cat": "message",
+            "id": numbered[span], "ts": (span.begin_ns + span.waited_ns) / 1000, **({} if begins else {"bp": "e"}),
+        }
+
+
+def counter(pid: int, at_ns: int, held: dict[str, int]) -> Event:
+    return {"ph": "C", "pid": pid, "name": "bytes", "ts": at_ns / 1000, "args": held}
