@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, WAIT, WAITING, RankStep, Span
+
 
 @dataclass(eq=False)
 class Clock:
@@ -37,17 +39,22 @@ class Clock:
     """Bytes, and messages."""
     bound_ns: Counter[str] = field(default_factory=Counter)
     """What is computed, by what bounds it: products, attention, memory."""
+    spans: list[Span] = field(default_factory=list)
     _beside: bool = False
+    _open: list[tuple[str, str, int]] = field(default_factory=list)
 
     def compute(self, what: str, ns: int, bound: str = "memory") -> None:
         self.now_ns += ns
         self.computing_ns[what] += ns
         self.bound_ns[bound] += ns
 
-    def communicate(self, what: str, ns: int) -> int:
+    def communicate(self, what: str, ns: int, unit: str = "", sent_bytes: int = 0) -> int:
         """A collective, begun now, or once the one before has ended; when it will have ended."""
-        self.stream_ns = max(self.now_ns, self.stream_ns) + ns
+        began_ns = max(self.now_ns, self.stream_ns)
+        self.stream_ns = began_ns + ns
         self.communicating_ns[what] += ns
+        channel = 2 if self._beside else 1
+        self.spans.append(Span(0, COLLECTIVES, channel, what, unit, began_ns, self.stream_ns, sent_bytes))
         if not self._beside:
             self.wait(self.stream_ns)
         return self.stream_ns
@@ -65,6 +72,21 @@ class Clock:
             yield
         finally:
             self._beside = False
+
+    def computing(self, name: str, owner: str) -> None:
+        """As an instrument: the step begins to compute, or to wait."""
+        self._open.append((name, owner, self.now_ns))
+
+    def computed(self, name: str, owner: str) -> None:
+        what, unit, began_ns = self._open.pop()
+        if not self._open:
+            lane = WAITING if what == WAIT else COMPUTATION
+            self.spans.append(Span(0, lane, 1, what, unit, began_ns, self.now_ns))
+
+    @property
+    def step(self) -> RankStep:
+        """All that took place."""
+        return RankStep(0, 1, 0, self.now_ns, self.spans)
 
     def reading(self) -> Counter[str]:
         """All counts as they stand."""

@@ -6,6 +6,7 @@ there. A collective costs what `costs` says; an operation too, and what it has i
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,23 +15,21 @@ import numpy as np
 from zerosim.allocation import Allocator, Array, Kind
 from zerosim.autograd.graph import Step
 from zerosim.autograd.shelf import Offloaded
-from zerosim.autograd.tape import Tape
-from zerosim.comm import Payload, Reduction
+from zerosim.comm import Communicator, Payload, Reduction
 from zerosim.errors import ZerosimError
 from zerosim.instruments.memory import Ledger
-from zerosim.instruments.observed import Observed, ObservedAllocator
+from zerosim.instruments.observed import Observed, ObservedAllocator, telling
+from zerosim.instruments.trace import WAIT
 from zerosim.models.units import Unit
 from zerosim.optim.update import UpdateRule
-from zerosim.payloads.extents import Extent
 from zerosim.plan import activations
 from zerosim.plan.activations import extent, nothing_drawn
 from zerosim.plan.clock import Clock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs
-from zerosim.stages.adding import widening
-from zerosim.stages.gathering import Prefetched
-from zerosim.stages.replica import Batch, Gathering, Replica
-from zerosim.training.build import replica
+from zerosim.stages.beside import Beside, Coming, Work
+from zerosim.stages.replica import Batch, Replica
+from zerosim.training.build import gathering, replica
 from zerosim.training.config import Config
 
 SEEN_PARTS = 3
@@ -63,7 +62,7 @@ def rehearse(config: Config, cluster: Cluster) -> Rehearsal:
     comm = Clocked(config.ranks, clock, costs)
     performer = Performer(clock, costs, fused=cluster.fused)
     mine = on_shapes(config, comm, allocate, performer)
-    mine.begin(lambda unit: Extent(unit.count, np.float32))
+    mine.begin(lambda unit: extent(unit.count, np.float32, kind="parameters", owner=unit.name))
     ledger.begin_peak()
     config.stage.step(mine, whole_batch(config))
     return Rehearsal(
@@ -74,18 +73,17 @@ def rehearse(config: Config, cluster: Cluster) -> Rehearsal:
 
 def on_shapes(config: Config, comm: "Clocked", allocate: Allocator, performer: "Performer") -> "Rehearsing":
     """A replica of a row that stands for all ranks."""
-    built = replica(config, comm, allocate)
-    accumulate = widening(config.addition.accumulate, allocate)
-    shelf = Offloaded(activations.Nowhere(), allocate) if config.row.parallel.offload_activations else None
-    tape = Tape(
-        allocate, accumulate if config.accumulates_in_float32 else config.addition.accumulate,
-        config.model.lowest_trained, nothing_drawn, config.recomputed, shelf, performer.perform,
+    built = replica(config, comm, allocate, perform=performer.perform)
+    if config.row.parallel.offload_activations:
+        built.tape.shelf = Offloaded(activations.Nowhere(), allocate)
+    beside = telling(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
+    rule = Timed(**vars(config.rule), clock=comm.clock, costs=comm.costs)
+    changed = replace(
+        built,
+        gathering=gathering(config, beside),
+        overlap=beside if config.row.parallel.overlap else None,
+        rule=telling(rule, comm.instruments, update="update", differences="update", apply="update"),
     )
-    gathering: Gathering = built.gathering
-    if isinstance(gathering, Prefetched):
-        gathering = Ahead(gathering, comm.clock)
-    rule = Timed(**vars(built.rule), clock=comm.clock, costs=comm.costs)
-    changed = replace(built, tape=tape, gathering=gathering, rule=rule)
     return Rehearsing(**vars(changed), clock=comm.clock, passes=config.passes)
 
 
@@ -123,16 +121,16 @@ class Clocked(Observed):
     """A communicator whose collectives take time, and nothing else."""
 
     def __init__(self, ranks: int, clock: Clock, costs: Costs) -> None:
-        super().__init__(Nowhere(ranks))
+        super().__init__(Nowhere(ranks), clock)
         self.clock = clock
         self.costs = costs
 
     def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function` on the clock."""
 
-        def call(comm: Any, argument: Any, *_: Any) -> None:
+        def call(owner: str, comm: Any, argument: Any, *_: Any) -> None:
             price = self.costs.price(function, argument)
-            self.clock.communicate(name, price.ns)
+            self.clock.communicate(name, price.ns, owner, price.sent_bytes)
             self.clock.sent.update(bytes=price.sent_bytes, messages=price.messages)
 
         return call
@@ -165,27 +163,31 @@ class Rehearsing(Replica):
         return [0.0 for unit in self.units if not unit.frozen]
 
 
-class Ahead:
-    """What is prefetched goes on beside the step, which waits for it where it is wanted."""
+class Arriving(Coming):
+    """An array that is there when the clock says so."""
 
-    def __init__(self, prefetched: Prefetched, clock: Clock) -> None:
-        self._prefetched = prefetched
+    def __init__(self, found: Array, ready_ns: int) -> None:
+        done: Future[Array] = Future()
+        done.set_result(found)
+        super().__init__(done)
+        self.ready_ns = ready_ns
+
+
+class OnTheClock(Beside):
+    """What goes on beside the step takes place in the clock's stream, and the step waits for it where it is wanted."""
+
+    def __init__(self, comm: Communicator, clock: Clock) -> None:
+        super().__init__(comm)
         self._clock = clock
-        self._ready_ns: dict[Unit, int] = {}
 
-    def gather(self, replica: Replica, unit: Unit) -> Array:
-        self._clock.wait(self._ready_ns.pop(unit, 0))
-        return self._prefetched.gather(replica, unit)
-
-    def prefetch(self, replica: Replica, unit: Unit | None) -> None:
-        if unit is None:
-            return
+    def begin(self, work: Work) -> Coming:
         with self._clock.beside():
-            self._prefetched.prefetch(replica, unit)
-        self._ready_ns[unit] = self._clock.stream_ns
+            return Arriving(super().begin(work).take(), self._clock.stream_ns)
 
-    def reshard(self, replica: Replica, unit: Unit, full: Array) -> None:
-        self._prefetched.reshard(replica, unit, full)
+    def wait(self, unit: Unit, coming: Coming) -> Array:
+        assert isinstance(coming, Arriving)
+        self._clock.wait(coming.ready_ns)
+        return coming.take()
 
 
 @dataclass(frozen=True)
@@ -227,6 +229,8 @@ class Performer:
         if step is None:
             return function(*arrays, **named)
         empty = named.pop("empty")
+        if named.get("draws"):
+            named["draws"] = nothing_drawn
         if self.fused and function is step.instruction.operation.backward:
             return None
         key = (function, step.shape, step.wanted, *(described(each) for each in (*arrays, *named.values())))

@@ -8,7 +8,7 @@ A text runs once, however many ranks there are. Where it would have ranks do dif
 `Unlike`: then the local world runs the same text, rank by rank.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, SupportsIndex
 
@@ -20,6 +20,7 @@ from zerosim.comm import Communicator, Payload, Reduction
 from zerosim.errors import CollectiveError
 from zerosim.sharding import bounds
 from zerosim.worlds.world import Result, counted
+
 
 class Unlike(CollectiveError):
     """The ranks of a lockstep world would do different things."""
@@ -72,7 +73,7 @@ class Abreast:
         """Nothing to write."""
 
 
-class AbreastChunks(Sequence[Any]):
+class AbreastChunks:
     """The chunks of a vector of `count` elements on every rank, as `sharding` cuts it.
 
     >>> chunks = AbreastChunks(10, 4, np.float32)
