@@ -81,6 +81,11 @@ class Cluster:
     fused: bool
     """Whether operations leave in memory what fused kernels do."""
 
+    @property
+    def port_bytes_per_second(self) -> float:
+        """Of a rank's own link, each way; alone on its host it has that host's."""
+        return (self.between if self.devices_per_host == 1 else self.inside).bytes_per_second
+
     def host(self, rank: int) -> int:
         return rank // self.devices_per_host
 

@@ -3,12 +3,12 @@
     operation     the larger of: its floating-point operations by the rate that products reach; the bytes of what it
                   reads and writes, each number once, by the bandwidth of memory
     update        the bytes of gradient, weights and state that it reads and writes
-    collective    pipelined: the bytes a rank sends, by the bandwidth of a ring through all ranks, and a latency for each
-                  step; or as written: message by message, see `worlds.lockstep`
+    collective    pipelined, which is the default: the bytes a rank sends, by the bandwidth of a ring through all ranks,
+                  and a latency for each step; or as written: message by message, see `network`
 
 The first is the roofline of Williams, Waterman and Patterson, "Roofline: an insightful visual performance model"
 (2009). The bandwidth of a pipelined ring is the least of what it passes: rings enter and leave a host by all of its
-network cards together. Steps between hosts are as many as hosts but one, which is how NCCL reckons (src/graph/tuning.cc).
+network cards together. Steps between hosts are as many as hosts but one: so NCCL reckons (src/graph/tuning.cc).
 """
 
 from collections.abc import Callable, Sequence
@@ -21,6 +21,7 @@ from zerosim.autograd.operation import Shape
 from zerosim.collectives import ALGORITHMS
 from zerosim.collectives.table import Algorithm
 from zerosim.plan.cluster import Cluster
+from zerosim.plan.network import written_ns
 
 BY_FUNCTION: dict[Callable[..., None], Algorithm] = {row.function: row for row in ALGORITHMS.values()}
 
@@ -106,7 +107,15 @@ class Costs:
             return Price(0, 0, 0)
         lengths = [length] * self.ranks if chunked else cut(length, self.ranks)
         sent = algorithm.sent_bytes(lengths, rank=0)
-        return Price(self.pipelined_ns(algorithm, sent), sent, algorithm.messages(0, self.ranks))
+        ns = self.pipelined_ns(algorithm, sent) if self.cluster.pipelined else self._written_ns(algorithm, sum(lengths))
+        return Price(ns, sent, algorithm.messages(0, self.ranks))
+
+    def _written_ns(self, algorithm: Algorithm, vector_bytes: int) -> int:
+        """Message by message; of a collective with a root, rank 0 stands for all."""
+        collective = algorithm.function
+        if algorithm.collective == "broadcast":
+            collective = from_first(collective)
+        return written_ns(collective, vector_bytes, 1, self.cluster, self.ranks)
 
     def pipelined_ns(self, algorithm: Algorithm, sent_bytes: int) -> int:
         """As one ring through all ranks, or as many as there are network cards, at work on slices of every message."""
@@ -115,6 +124,15 @@ class Costs:
         between = -(-steps * (hosts - 1) // (self.ranks - 1))
         latency = between * cluster.between.latency_ns + (steps - between) * cluster.inside.latency_ns
         return latency + cluster.slowest(self.ranks).transfer_ns(sent_bytes)
+
+
+def from_first(broadcast: Callable[..., None]) -> Callable[..., None]:
+    """A broadcast of a whole vector from rank 0, on chunks."""
+
+    def call(comm: Any, chunks: Any) -> None:
+        broadcast(comm, chunks[:], 0)
+
+    return call
 
 
 def cut(length: int, ranks: int) -> list[int]:

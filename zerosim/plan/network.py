@@ -44,33 +44,52 @@ class Lockstep:
         self._arrived = np.zeros(ranks, np.int64)
         self._host = np.arange(ranks) // cluster.devices_per_host
         self._cluster = cluster
+        self._seen: dict[tuple[int, int], Way] = {}
 
     def exchange(self, to: Array, source: Array, sent_bytes: Array) -> None:
+        way = self._way(to, sent_bytes)
         begin = np.maximum(self.now_ns, self._port_free)
-        away = self._host != self._host[to]
-        latency = np.where(away, self._cluster.between.latency_ns, self._cluster.inside.latency_ns)
-        rate = self._rates(begin, away, to, sent_bytes)
-        end = begin + latency + np.round(sent_bytes * (NS / rate)).astype(np.int64)
-        if (self._arrived[to] > begin + latency).any():
+        if way.shared is not None and np.ptp(begin[way.shared]):
+            raise Unlike("messages that share a link begin at different times")
+        if (self._arrived[to] > begin + way.latency_ns).any():
             raise Unlike("a rank is sent to before what it was sent earlier has arrived")
+        end = begin + way.message_ns
         self._arrived[to] = end
         self._port_free = end
         self.now_ns = np.maximum(self.now_ns, end[source])
 
-    def _rates(self, begin: Array, away: Array, to: Array, sent_bytes: Array) -> Array:
-        """Bytes a second of each message: those that leave or enter a host share its cards."""
-        cluster, hosts = self._cluster, int(self._host[-1]) + 1
-        inside = cluster.inside.bytes_per_second
-        if cluster.devices_per_host == 1:
-            inside = cluster.between.bytes_per_second
-        rate = np.full(len(to), inside)
+    def _way(self, to: Array, sent_bytes: Array) -> "Way":
+        """What the messages of an exchange take, found once for the same arrays, which it holds so that they stay."""
+        key = id(to), id(sent_bytes)
+        if key not in self._seen:
+            self._seen[key] = self._found(to, sent_bytes)
+        return self._seen[key]
+
+    def _found(self, to: Array, sent_bytes: Array) -> "Way":
+        cluster, away = self._cluster, self._host != self._host[to]
+        latency = np.where(away, cluster.between.latency_ns, cluster.inside.latency_ns)
+        rate = np.full(len(to), cluster.port_bytes_per_second)
+        hosts = int(self._host[-1]) + 1
         leaving = np.bincount(self._host[away], minlength=hosts)
         entering = np.bincount(self._host[to][away], minlength=hosts)
         sharing = np.maximum(leaving[self._host], entering[self._host[to]])
-        if (sharing[away] > 1).any() and (np.ptp(begin[away]) or np.ptp(sent_bytes[away])):
-            raise Unlike("messages that share a link begin at different times, or are not equally long")
         rate[away] = np.minimum(rate[away], cluster.between.bytes_per_second / sharing[away])
-        return rate
+        several = bool((sharing[away] > 1).any())
+        if several and np.ptp(sent_bytes[away]):
+            raise Unlike("messages that share a link are not equally long")
+        message = latency + np.round(sent_bytes * (NS / rate)).astype(np.int64)
+        return Way(latency, message, away if several else None, (to, sent_bytes))
+
+
+@dataclass(frozen=True)
+class Way:
+    """What each rank's message of an exchange takes."""
+
+    latency_ns: Array
+    message_ns: Array
+    shared: Array | None
+    """Which messages share links with others, if any do."""
+    found_for: tuple[Array, Array]
 
 
 def written_ns(collective: Callable[..., None], elements: int, itemsize: int, cluster: Cluster, ranks: int) -> int:
@@ -130,9 +149,8 @@ class ClusterLinks:
 
     def capacities(self) -> list[float]:
         """Bytes a second: of ports out, ports in, cards out, cards in."""
-        inside, between = self.cluster.inside.bytes_per_second, self.cluster.between.bytes_per_second
-        port = between if self.cluster.devices_per_host == 1 else inside
-        return [port] * (2 * self.ranks) + [between] * (2 * self.cluster.hosts(self.ranks))
+        ports, cards = self.cluster.port_bytes_per_second, self.cluster.between.bytes_per_second
+        return [ports] * (2 * self.ranks) + [cards] * (2 * self.cluster.hosts(self.ranks))
 
     def route(self, source: int, to: int) -> tuple[int, list[int]]:
         """Its latency, and the numbers of its links."""

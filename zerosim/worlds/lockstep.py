@@ -10,6 +10,7 @@ A text runs once, however many ranks there are. Where it would have ranks do dif
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Protocol, SupportsIndex
 
 import numpy as np
@@ -44,9 +45,9 @@ def ranks(count: int) -> Ranks:
     """0 … count − 1.
 
     >>> bool(ranks(4) >= 0), (ranks(4) + 1) % 4
-    (True, Ranks([1, 2, 3, 0]))
+    (True, Ranks([1, 2, 3, 0], dtype=int32))
     """
-    return np.arange(count).view(Ranks)
+    return np.arange(count, dtype=np.int32).view(Ranks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +57,7 @@ class Abreast:
     lengths: Array
     dtype: np.dtype[Any]
 
-    @property
+    @cached_property
     def nbytes(self) -> Array:
         """On every rank."""
         return self.lengths * self.dtype.itemsize
@@ -85,11 +86,15 @@ class AbreastChunks:
         self._size = size
         self._dtype = np.dtype(dtype)
         self._starts = np.array([start for start, _ in bounds(count, size)] + [count])
+        chunks = np.full(size, count // size)
+        self._any_chunk = Abreast(chunks, self._dtype) if count % size == 0 else None
 
     def __len__(self) -> int:
         return self._size
 
     def __getitem__(self, index: Any) -> Abreast:
+        if self._any_chunk is not None and not isinstance(index, slice):
+            return self._any_chunk
         first, last = (index.start, index.stop) if isinstance(index, slice) else (index, index + 1)
         first = 0 if first is None else first
         last = self._size if last is None else last
@@ -117,20 +122,34 @@ class LockstepCommunicator:
         self.rank: Any = ranks(size)
         self.size = size
         self._network = network
+        self._pairs: dict[tuple[bytes, bytes], tuple[Array, Array]] = {}
 
     def exchange(
         self, outgoing: Payload, *, to: Any, into: Payload, source: Any, reduce: Reduction | None = None
     ) -> None:
-        receivers, senders = self._numbers(to), self._numbers(source)
-        if not np.array_equal(senders[receivers], np.arange(self.size)):
-            raise Unlike("ranks would do different things: not everyone receives from the rank that sends to it")
-        if not np.array_equal(outgoing.lengths[senders], into.lengths) or outgoing.dtype != into.dtype:
-            rank = int(np.argmax(outgoing.lengths[senders] != into.lengths))
-            raise CollectiveError(
-                f"rank {senders[rank]} sent {outgoing.lengths[senders[rank]]} × {outgoing.dtype} to rank {rank}, which "
-                f"receives it into {into.lengths[rank]} × {into.dtype}: both sides must name the same length and dtype"
-            )
+        receivers, senders = self._paired(to, source)
+        if outgoing is not into:
+            self._check(outgoing, into, senders)
         self._network.exchange(receivers, senders, outgoing.nbytes)
+
+    def _paired(self, to: Any, source: Any) -> tuple[Array, Array]:
+        """To whom each rank sends, and from whom it receives; the same arrays each time they are equal."""
+        receivers, senders = self._numbers(to), self._numbers(source)
+        key = receivers.tobytes(), senders.tobytes()
+        if key not in self._pairs:
+            if not np.array_equal(senders[receivers], np.arange(self.size)):
+                raise Unlike("ranks would do different things: not everyone receives from the rank that sends to it")
+            self._pairs[key] = receivers, senders
+        return self._pairs[key]
+
+    def _check(self, outgoing: Abreast, into: Abreast, senders: Array) -> None:
+        if np.array_equal(outgoing.lengths[senders], into.lengths) and outgoing.dtype == into.dtype:
+            return
+        rank = int(np.argmax(outgoing.lengths[senders] != into.lengths))
+        raise CollectiveError(
+            f"rank {senders[rank]} sent {outgoing.lengths[senders[rank]]} × {outgoing.dtype} to rank {rank}, which "
+            f"receives it into {into.lengths[rank]} × {into.dtype}: both sides must name the same length and dtype"
+        )
 
     def send(self, outgoing: Payload, *, to: Any) -> None:
         raise Unlike("ranks would do different things: one sends and another receives")
@@ -139,7 +158,9 @@ class LockstepCommunicator:
         raise Unlike("ranks would do different things: one sends and another receives")
 
     def _numbers(self, given: SupportsIndex | Array) -> Array:
-        return np.broadcast_to(np.asarray(given), (self.size,)).view(np.ndarray)
+        if isinstance(given, np.ndarray) and given.shape == (self.size,):
+            return given.view(np.ndarray)
+        return np.broadcast_to(np.asarray(given), (self.size,))
 
 
 @dataclass(frozen=True)
