@@ -15,9 +15,10 @@ import numpy as np
 from tests.published_runs import published_runs
 from zerosim.plan import rehearsal
 from zerosim.plan.clock import Clock
-from zerosim.plan.cluster import NS, cluster_of
+from zerosim.plan.cluster import NS, cluster_of, device_of
 from zerosim.plan.costs import Costs, Time
 from zerosim.plan.planning import PlannedRow, task_in_words
+from zerosim.scenario.origin import Origin
 from zerosim.training.config import configured
 
 FITTED = ("product_share", "half_width", "attention_share", "memory_share")
@@ -90,7 +91,26 @@ def noted(run):
     return clock.events, getattr(clock, "repeated", (0, 0, 0)), np.array(Noted.features, float)
 
 
-def step_ns(events, repeated, features, device, slower=1.0):
+def compressed(events, repeated, features):
+    """The same, what is computed between two collectives or waits put together as the numbers of equal features."""
+    unique, number = np.unique(features, axis=0, return_inverse=True)
+    marks = set(repeated[1:])
+    found, counts, positions = [], Counter(), {}
+    for index, (what, value) in enumerate([*events, ("end", 0)]):
+        if what != "compute" or index in marks:
+            found.append(("compute", (np.array(list(counts)), np.array(list(counts.values())))) if counts else ("none", 0))
+            counts = Counter()
+        if index in marks:
+            positions[index] = len(found)
+        if what == "compute":
+            counts[number.ravel()[value]] += 1
+        else:
+            found.append((what, value))
+    times, first, last = repeated
+    return found, (times, positions.get(first, 0), positions.get(last, 0)), unique
+
+
+def step_ns(events, repeated, features, device):
     moved, operations, width = features.T
     rate = np.where(
         width > 0, device.product_share * width / (width + device.half_width), device.attention_share) * device.flops
@@ -101,15 +121,14 @@ def step_ns(events, repeated, features, device, slower=1.0):
         if times and number in (first, last):
             mark[number] = now
         if what == "compute":
-            now += ns[value]
+            now += ns[value[0]] @ value[1]
         elif what == "wait":
             now = max(now, ready[value])
-        else:
+        elif what in ("beside", "communicate"):
             stream = max(now, stream) + value
             ready.append(stream)
             now = stream if what == "communicate" else now
-    mark.setdefault(last, now)
-    return now + times * (mark.get(last, 0) - mark.get(first, 0))
+    return now + (times * (mark[last] - mark[first]) if times else 0)
 
 
 def predicted(run, found, device):
@@ -117,6 +136,37 @@ def predicted(run, found, device):
     shape, tokens = run.scenario.model, config.samples // config.ranks * run.scenario.model.sequence
     operations = (6 * config.model.count + 12 * shape.layers * shape.width * shape.sequence) * tokens
     return operations / (device.flops * step_ns(*found, device) / NS)
+
+
+def errors(runs, found, device):
+    return np.array([predicted(run, each, device) / run.mfu - 1 for run, each in zip(runs, found, strict=True)])
+
+
+def fit(name, runs, found):
+    """Try steps up and down in each of the four numbers, ever smaller ones, from several beginnings."""
+    device, _ = device_of(name, Origin())
+    best = None
+    for width in (200.0, 800.0):
+        trial = replace(device, half_width=width)
+        cost, step = np.abs(errors(runs, found, trial)).mean(), 1.25
+        while step > 1.004:
+            better = False
+            for each in FITTED:
+                for factor in (step, 1 / step):
+                    changed = replace(trial, **{each: getattr(trial, each) * factor})
+                    tried = np.abs(errors(runs, found, changed)).mean()
+                    if tried < cost:
+                        trial, cost, better = changed, tried, True
+            if not better:
+                step = step**0.5
+        if best is None or cost < best[0]:
+            best = cost, trial
+    cost, device = best
+    left = errors(runs, found, device)
+    print(name, {each: round(getattr(device, each), 4) for each in FITTED})
+    print(f"  {len(runs)} runs, mean error {cost:.1%}, within 12%: {(np.abs(left) <= 0.12).mean():.0%}")
+    for run, error in zip(runs, left, strict=True):
+        print(f"  {error:+7.1%}  {run.mfu:.1%}  {run.name}")
 
 
 def main(names):
@@ -127,6 +177,7 @@ def main(names):
         if run.name + run.precision not in noted_runs:
             noted_runs[run.name + run.precision] = noted(run)
             store.write_bytes(pickle.dumps(noted_runs))
+    noted_runs = {name: compressed(*found) for name, found in noted_runs.items()}
     for name in names or ("a100_40gb", "a100_80gb", "h100_80gb"):
         mine = [run for run in runs if run.device == name]
         fit(name, mine, [noted_runs[run.name + run.precision] for run in mine])

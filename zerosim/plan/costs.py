@@ -93,22 +93,22 @@ class Costs:
     def moved_ns(self, moved_bytes: int) -> int:
         return round(self.cluster.device.moved_ns(moved_bytes))
 
-    def price(self, function: Callable[..., None], argument: Any) -> Price:
-        """Of a collective on chunks, one for each rank and equally long, or on one vector."""
+    def price(self, function: Callable[..., None], argument: Any, root: int = 0) -> Price:
+        """Of a collective on chunks, one for each rank and equally long, or on one vector; what rank 0 sends in it."""
         chunked = isinstance(argument, Sequence)
         length = argument[0].nbytes if chunked else argument.nbytes
-        key = (function, length, chunked)
+        key = (function, length, chunked, root)
         if key not in self._prices:
-            self._prices[key] = self._price(BY_FUNCTION[function], length, chunked)
+            self._prices[key] = self._price(BY_FUNCTION[function], length, chunked, root)
         return self._prices[key]
 
-    def _price(self, algorithm: Algorithm, length: int, chunked: bool) -> Price:
+    def _price(self, algorithm: Algorithm, length: int, chunked: bool, root: int) -> Price:
         if self.ranks == 1:
             return Price(0, 0, 0)
         lengths = [length] * self.ranks if chunked else cut(length, self.ranks)
-        sent = algorithm.sent_bytes(lengths, rank=0)
-        ns = self.pipelined_ns(algorithm, sent) if self.cluster.pipelined else self._written_ns(algorithm, sum(lengths))
-        return Price(ns, sent, algorithm.messages(0, self.ranks))
+        sent, most = (algorithm.sent_bytes(lengths, rank, root) for rank in (0, root))
+        ns = self.pipelined_ns(algorithm, most) if self.cluster.pipelined else self._written_ns(algorithm, sum(lengths))
+        return Price(ns, sent, algorithm.messages(0, self.ranks, root))
 
     def _written_ns(self, algorithm: Algorithm, vector_bytes: int) -> int:
         """Message by message; of a collective with a root, rank 0 stands for all."""

@@ -40,8 +40,8 @@ SEEN_PARTS = 3
 class Rehearsal:
     """What one step holds, takes and sends on a rank."""
 
-    resting: dict[Kind, int]
-    peak: dict[Kind, int]
+    resting: Counter[Kind]
+    peak: Counter[Kind]
     peak_total: int
     clock: Clock
     operations: Counter[str]
@@ -66,7 +66,7 @@ def rehearse(config: Config, cluster: Cluster) -> Rehearsal:
     ledger.begin_peak()
     config.stage.step(mine, whole_batch(config))
     return Rehearsal(
-        resting=dict(ledger.now), peak=dict(ledger.peak), peak_total=ledger.peak_total, clock=clock,
+        resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=clock,
         operations=Counter(mine.tape.operations),
     )
 
@@ -128,8 +128,8 @@ class Clocked(Observed):
     def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function` on the clock."""
 
-        def call(owner: str, comm: Any, argument: Any, *_: Any) -> None:
-            price = self.costs.price(function, argument)
+        def call(owner: str, comm: Any, argument: Any, root: int = 0) -> None:
+            price = self.costs.price(function, argument, root)
             self.clock.communicate(name, price.ns, owner, price.sent_bytes)
             self.clock.sent.update(bytes=price.sent_bytes, messages=price.messages)
 
