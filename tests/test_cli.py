@@ -427,7 +427,7 @@ def test_digits_in_prose_have_no_colour(small, monkeypatch, capsys):
 def test_verbose_shows_what_the_table_leaves_out(small, capsys):
     assert main(["run", str(small), "--progress", "none", "-v"]) == 0
     out = capsys.readouterr().out
-    assert "\nSent by a rank in a step\n" in out
+    assert "\nWhat a rank sends in a step\n" in out
     assert not re.search(r"\bms\b", out), "the local world measures no time"
 
 

@@ -1,10 +1,19 @@
 """Every example in the documentation runs, and every file it points to is there."""
 
 import doctest
+import io
 import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+
+from zerosim.data import load_dataset
+from zerosim.report.table import show_outcome
+from zerosim.scenario import load
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Silent
+from zerosim.verdict.run import run_locally
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("scenarios/*.md")])
@@ -20,6 +29,18 @@ def test_examples_run(page):
 def test_links_lead_somewhere(page):
     targets = re.findall(r"\]\(([^)#]+)\)", page.read_text())
     assert [t for t in targets if "://" not in t and not (page.parent / t).exists()] == []
+
+
+def without_peaks(lines):
+    """Under MPI they have copies of messages on their way, so they are not the same each time."""
+    return [re.sub(r"(━ +)[\d.]+$", r"\1…", line) for line in lines]
+
+
+def test_the_readme_shows_what_the_first_command_shows():
+    scenario, file = load(ROOT / "scenarios" / "compare.toml"), io.StringIO()
+    show_outcome(Console(file=file, width=80), run_locally(prepare(scenario, load_dataset(scenario)), Silent()))
+    (block,) = re.findall(r"^```\n4 ranks, .*\n64-.*, adam\n([^`]*)```", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert without_peaks(block.splitlines()) == without_peaks(file.getvalue().splitlines())
 
 
 NOTATION = [

@@ -11,7 +11,7 @@ import pytest
 from tests.alive import most_alive
 from zerosim.models.units import Task
 from zerosim.plan import peaks
-from zerosim.plan.activations import pass_peaks
+from zerosim.plan.activations import PassPeaks, pass_peaks
 from zerosim.plan.peaks import message_copies, message_lengths, most_in_a_collective, peak_bounds, with_spare, would_fit
 from zerosim.plan.resting import Resting, resting_bytes
 from zerosim.plan.traffic import Due, due, most_messages, volume
@@ -142,7 +142,7 @@ def test_contributions_alive_at_a_time(order, counts):
 ])
 def test_activations_of_one_pass_by_hand(keys, activations, buffers):
     """In 16 bits one ∂L/∂x is there twice, once wide; in layer 1 x, ∂L/∂y, gradients and the matrix are widened."""
-    assert pass_peaks(config("zero2", *keys)) == {"activations": activations, "buffers": buffers}
+    assert pass_peaks(config("zero2", *keys)) == PassPeaks(activations, buffers, offloaded=0)
 
 
 GROUPS = (None, ((0, 1), (2,)), ((0,), (1, 2)), ((0, 1, 2),))
@@ -163,7 +163,7 @@ def test_activations_and_what_is_widened_to_the_byte(activation, precision, froz
         expected = most_alive(
             (6, *hidden, 3), activation, 2, built.at_once, units=groups, frozen=frozen, size=size,
             passes=min(built.passes, 2))
-        assert pass_peaks(built) == expected, (groups, hidden, keys)
+        assert pass_peaks(built) == PassPeaks(*expected, offloaded=0), (groups, hidden, keys)
 
 
 @pytest.mark.parametrize(("stage", "keys", "expected"), [

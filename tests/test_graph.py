@@ -197,6 +197,8 @@ CASES = {
     "a parameter read twice by one operation": ([("square a parameter", (0, 0, 0)), ("add", (0, 1, 0))], 0),
     "a table times itself": ([("square a table", (0, 0, 0))], 0),
     "a parameter added twice": ([("add a parameter", (0,) * 3), ("add a parameter", (0,) * 3)], 0),
+    "two share a gradient, and one has more": (
+        [("tanh", (0, 0, 0)), ("tanh", (1, 0, 0)), ("gelu", (1, 0, 0)), ("add", (1, 2, 0)), ("add", (0, 1, 0))], 0),
     "the input is not read": ([("square a parameter", (0, 0, 0))], 0),
     "sums of sums": ([("add", (0, 0, 0)), ("add", (0, 0, 0)), ("add", (0, 1, 0)), ("add", (2, 0, 0))], 0),
 }
@@ -255,9 +257,11 @@ right_room = Player._room
 ])
 def test_a_player_that_writes_over_what_others_read_is_caught(monkeypatch, owner, attribute, wrong):
     monkeypatch.setattr(owner, attribute, wrong)
-    check = settings(max_examples=1000, database=None, phases=[Phase.generate])(
+    check = settings(max_examples=200, database=None, derandomize=True, phases=[Phase.generate])(
         lambda program, result, seed: check_bits(program, result, seed, "f4"))
     with pytest.raises((AssertionError, KeyError, ExceptionGroup)):
+        for case in CASES.values():
+            check_bits(*case, 1, "f4")
         given(programs.filter(straight), result, st.integers(0, 2**32))(check)()
 
 

@@ -1,39 +1,24 @@
 """zerosim against a trainer that was written from the documentation alone: weights and losses, to the bit."""
 
 import functools
-import json
 import math
 import random
-import tempfile
-from hashlib import sha256
 from importlib.resources import files
-from pathlib import Path
 from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 from threadpoolctl import threadpool_limits
 
 from tests import independent
-from zerosim.cli import main
-
-STAGES = ("ddp", "zero1", "zero2", "zero3")
-SECTIONS = {
-    "world": "ranks",
-    "model": "hidden activation frozen",
-    "train": "steps micro_batch micro_batches optimizer learning_rate betas epsilon momentum weight_decay decay_biases "
-    "schedule warmup_steps clip_norm precision loss_scale seed",
-    "parallel": "order units accumulation accumulate_dtype reduce_dtype publish",
-}
-SECTION_OF = {key: section for section, keys in SECTIONS.items() for key in keys.split()}
+from tests.independent_runs import alike, differences, run
 
 # Every value of every key that decides bits, or should not
 VALUES = {
     "activation": ["relu", "tanh", "gelu"],
     "optimizer": ["sgd", "momentum", "adam", "adamw"],
-    "precision": ["fp32", "fp16", "bf16"],
+    "precision": ["fp32", "fp16", "bf16", "fp64"],
     "order": ["ring", "rank", "tree", "exact"],
     "units": ["layer", "model", [[0, 1], [2]]],
     "accumulation": ["boundary", "micro_batch"],
@@ -50,7 +35,7 @@ VALUES = {
 }
 BASE = {"data": "classes", "ranks": 2, "hidden": [7, 5], "micro_batch": 3, "micro_batches": 4, "steps": 3}
 BASE |= {"learning_rate": 0.02}
-FP16, BF16 = {"precision": "fp16"}, {"precision": "bf16"}
+FP16, BF16, FP64 = {"precision": "fp16"}, {"precision": "bf16"}, {"precision": "fp64"}
 SINGLY = {"hidden": [], "micro_batch": 1, "micro_batches": 8, "steps": 2}
 ALONE = {"ranks": 1, "micro_batches": 1}
 LOUD = FP16 | {"data": "loud", "steps": 8}
@@ -110,6 +95,11 @@ CASES = {
     "fp16, part by part": FP16 | {"accumulation": "micro_batch", "accumulate_dtype": "fp32", "order": "rank"},
     "fp16, updates": FP16 | {"publish": "updates", "optimizer": "adamw", "units": "model"},
     "fp16, NaN": FP16 | {"data": "outputs", "learning_rate": 1e5, "activation": "gelu", "loss_scale": 1},
+    "fp64": FP64 | {"clip_norm": 0.02, "optimizer": "adamw", "activation": "gelu"},
+    "fp64, tree": FP64 | {"order": "tree", "ranks": 4, "micro_batches": 8, "data": "outputs", "loss_scale": 1000.5},
+    "fp64, exact": FP64 | {"order": "exact", "micro_batches": 8, "activation": "tanh", "publish": "updates"},
+    "fp64, exact, cancelling": FP64 | {"order": "exact", "data": "cancelling", "optimizer": "sgd"} | SINGLY,
+    "fp64, NaN": FP64 | {"data": "outputs", "learning_rate": 1e160, "optimizer": "sgd", "steps": 4},
     "skipped": LOUD | {"activation": "tanh"},
     "skipped, relu": LOUD | {"hidden": [4], "clip_norm": 0.02, "order": "rank"},
     "skipped, cosine": LOUD | {"schedule": "cosine", "optimizer": "adamw"},
@@ -131,6 +121,8 @@ def drawn(seed):
         keys["accumulation"] = "boundary"
     if keys["frozen"]:
         keys["units"] = "layer"
+    if keys["precision"] == "fp64":
+        keys |= {"accumulate_dtype": "weights", "reduce_dtype": "weights"}
     return keys
 
 
@@ -166,40 +158,21 @@ def data(name):
     return (x, 100 * targets) if name == "loud" else (x, targets)
 
 
-def alike(keys):
-    """The stages, in lists of those that the page says compute the same."""
-    if keys.get("publish") == "updates" and keys.get("precision", "fp32") != "fp32":
-        if keys.get("accumulation") == "micro_batch":
-            return [[stage] for stage in STAGES]
-        return [["zero1", "zero2"], ["ddp", "zero3"]]
-    if keys.get("accumulation") == "micro_batch" and keys["micro_batches"] > keys["ranks"]:
-        return [["zero2", "zero3"], ["ddp", "zero1"]]
-    return [list(STAGES)]
+@functools.cache
+def outcome_of_case(name):
+    """The first list of stages of a case: what zerosim found."""
+    keys = BASE | CASES[name]
+    return outcome(keys, alike(keys)[0])
 
 
 def outcome(keys, stages):
     """What `zerosim run` reports of each stage, and the weights that it leaves."""
     keys = dict(keys)
     source = keys.pop("data")
-    settings = {f"{SECTION_OF[key]}.{key}": value for key, value in keys.items()}
-    settings |= {"parallel.stages": stages, "check.reference": False, "data.source": source}
-    with tempfile.TemporaryDirectory() as folder:
-        scenario, report, weights = (Path(folder) / name for name in ("run.toml", "run.json", "run.safetensors"))
-        if source != "digits":
-            x, y = data(source)
-            np.savez(Path(folder) / "data.npz", x=x, y=y)
-            settings["data.source"] = "data.npz"
-        scenario.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
-        code = main(["run", str(scenario), "--json", str(report), "--weights", str(weights), "--progress", "none"])
-        assert code == 0
-        return json.loads(report.read_text())["stages"], load_file(weights)
-
-
-@functools.cache
-def outcome_of_case(name):
-    """The first list of stages of a case: what zerosim found."""
-    keys = BASE | CASES[name]
-    return outcome(keys, alike(keys)[0])
+    if source == "digits":
+        return run(keys | {"source": source}, stages)
+    x, y = data(source)
+    return run(keys | {"source": "data.npz"}, stages, lambda folder: np.savez(folder / "data.npz", x=x, y=y))
 
 
 def opinion(keys, stage):
@@ -208,32 +181,6 @@ def opinion(keys, stage):
     x, y = data(keys.pop("data"))
     with threadpool_limits(1):
         return independent.train(x, y, stage=stage, **keys)
-
-
-def differences(rows, file, expected):
-    """What a run left that is not, to the bit, what was expected."""
-    weights, losses, updates = expected
-    names = [f"layers.{i}.{kind}" for i in range(len(weights) // 2) for kind in ("weight", "bias")]
-    digest = sha256(b"".join(w.tobytes() for w in weights)).hexdigest()
-    found = []
-    if sorted(file) != sorted(names):
-        found.append(f"the file has {sorted(file)}")
-    for name, w in zip(names, weights, strict=True):
-        if (file[name].dtype, file[name].shape, file[name].tobytes()) != (w.dtype, w.shape, w.tobytes()):
-            found.append(f"{name} in the file")
-    for row in rows:
-        if row["weights_sha256"] != digest:
-            found.append(f"weights of {row['stage']}")
-        if [exactly(loss) for loss in row["losses"]] != [exactly(loss) for loss in losses]:
-            found.append(f"losses of {row['stage']}: {row['losses']}, not {losses}")
-        if row["updates"] != updates:
-            found.append(f"updates of {row['stage']}: {row['updates']}, not {updates}")
-    return found
-
-
-def exactly(loss):
-    """A float as text that tells all of its bits, −0 among them; NaN as NaN."""
-    return float(loss).hex()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -335,6 +282,7 @@ FAULTS = {
     "rank adds as ring": ("rank", "ACROSS", "rank", independent.from_the_next),
     "tree adds as rank": ("tree", "WITHIN", "tree", independent.left_to_right),
     "exact in float64": ("exact, cancelling", "exact", None, lambda parts: np.sum(parts, 0, np.float64).astype("f4")),
+    "fp64, exact in one integer": ("fp64, exact, cancelling", "of_two_integers", None, lambda total, *_: total.astype(float)),
     "exact adds as rank": ("exact", "exact", None, independent.left_to_right),
     "rounded before the bias": ("fp16", "linear", None, rounded_before_the_bias),
     "a step late": ("cosine", "rate_of", None, steps_for_updates),

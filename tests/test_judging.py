@@ -33,6 +33,7 @@ from zerosim.verdict.outcome import RankMemory, RankTraffic, faults
 from zerosim.verdict.run import run_locally
 from zerosim.worlds.local import LocalWorld, spawn
 
+WORK = ("forward", "backward", "recomputation")
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 
 
@@ -64,12 +65,13 @@ def test_what_is_true_of_each_precision():
 
 def test_a_row_of_which_nothing_is_said_has_no_claims_but_the_reference():
     assert Claims() == Claims(
-        volume=None, messages=None, does_not_fit=False, test_accuracy=0.0, test_loss=0.0, reference=True)
+        volume=None, messages=None, largest_message=None, activations=None, does_not_fit=False, test_accuracy=0.0,
+        test_loss=0.0, reference=True)
     said = replace(scenario(stages=("ddp", "zero3")), check=Check(
-        volumes=(2, 3), messages=(4, 5), does_not_fit=("zero3",), test_accuracy=0.5, test_loss="bigram",
+        volumes=(2, 3), messages=(4, 5), largest_messages=(6, 7), activations=(8, 9), does_not_fit=("zero3",), test_accuracy=0.5, test_loss=1.5,
         reference=False))
     assert [row.claims for row in said.rows] == [
-        Claims(2, 4, False, 0.5, "bigram", False), Claims(3, 5, True, 0.5, "bigram", False)]
+        Claims(2, 4, 6, 8, False, 0.5, 1.5, False), Claims(3, 5, 7, 9, True, 0.5, 1.5, False)]
 
 
 # A rank's figures.
@@ -93,6 +95,7 @@ def test_every_kind_may_reach_its_bound_and_no_byte_more(kind):
     below = memory()
     stage = SimpleNamespace(
         equal=True, compared_with="one process", disagreement=None, traffic=[], memory=[below, above], updates=0,
+        operations=[], formula_operations=dict.fromkeys(WORK, 0),
         config=SimpleNamespace(steps=1, scaling=lambda: SimpleNamespace(dynamic=True)))
     assert faults(stage) == [
         f"more is alive at the peak than should be: rank 1 holds 11 B of {kind}, where 10 are enough"]
@@ -112,6 +115,27 @@ def test_of_a_kind_that_is_known_to_the_byte_too_little_fails():
 ])
 def test_what_rests_is_the_formulas_and_nothing_beside_it(changes, rests):
     assert memory(**changes).rests is rests
+
+
+@pytest.mark.parametrize(("offloaded", "due", "words"), [
+    (7, 7, None), (0, 0, None), (8, 7, "had 8 B in its file, where 7 are due"), (0, 7, "had 0 B in its file, where 7 are due"),
+])
+def test_what_is_offloaded_is_the_formulas(offloaded, due, words):
+    found = memory(offloaded_bytes=offloaded, formula_offloaded_bytes=due).mismeasured
+    assert found is None if words is None else words in found
+
+
+@pytest.mark.parametrize("what", WORK)
+def test_operations_are_the_models_on_every_rank(what):
+    due = dict.fromkeys(WORK, 5)
+    stage = SimpleNamespace(
+        equal=True, compared_with="one process", disagreement=None, traffic=[], memory=[], updates=0,
+        operations=[due, due], formula_operations=due,
+        config=SimpleNamespace(steps=0, scaling=lambda: SimpleNamespace(dynamic=True)))
+    assert faults(stage) == []
+    stage.operations = [due, due | {what: 6}]
+    assert faults(stage) == [
+        f"floating-point operations of {what} are not the model's: 6 of rank 1, where 5 are due"]
 
 
 FIGURES = {"sent_bytes": 8, "received_bytes": 6, "messages": 2}
@@ -139,7 +163,7 @@ def test_every_count_is_held_to_the_formula(changes, what):
 def left(owners):
     figures = SimpleNamespace(
         rank=0, owners={kind: owners.get(kind, {}) for kind in KINDS}, peak_bytes={}, alive_bytes=0, resident_bytes=0,
-        curve=[], copies_messages=owners.get("copies", False), at_rest=owners.get("at rest", {}),
+        curve=[], copies_messages=owners.get("copies", False), at_rest=owners.get("at rest", {}), offloaded_bytes=0,
     )
     return judged_memory(config("ddp"), figures).overweight
 

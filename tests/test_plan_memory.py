@@ -328,7 +328,7 @@ def test_figure_1_as_json_and_as_bars(capsys):
     assert [printed(rounded(total, 1)) for total in totals] == list(FIGURE_1.values())
     shown = lines(capsys, "--table", "figure1")
     bars = [line.split()[-2] for line in shown if line.rstrip().endswith("%")]
-    assert bars == ["█" * 7 + "▓" * 7 + "░" * 42, "█" * 7 + "▓" * 7 + "░", "█" * 7 + "░", "░"]
+    assert bars == ["█" * 7 + "▓" * 7 + "░" * 42, "█" * 7 + "▓" * 7 + "░", "█" * 7 + "▓░", "█▓░"]
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -395,7 +395,14 @@ def test_colour_on_a_terminal_unless_no_color(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "--parameters --table is required"),
+        ([], "--parameters --model --table is required"),
+        (["--model", "layers=2,vocabulary=5,sequence=4"], "--model needs --ranks"),
+        (["--model", "layers=2", "--ranks", "2"], "give it a vocabulary and a sequence"),
+        (["--model", "layer=2", "--ranks", "2"], "unknown key 'layer' in [model]; did you mean 'layers'?"),
+        (["--model", "layers=0", "--ranks", "2"], "model.layers must be an integer of at least 1"),
+        (["--model", "layers", "--ranks", "2"], "found 'layers'; give key=value pairs"),
+        (["--model", "width=10,heads=3,vocabulary=5,sequence=4", "--ranks", "2"], "heads: 3 heads must divide"),
+        (["--parameters", "10", "--ranks", "2", "--micro-batch", "2"], "leave out --micro-batch"),
         (["--parameters", "7.5e9"], "--parameters needs --ranks"),
         (["--parameters", "7,5", "--ranks", "4"], "found '7,5'; give a whole number"),
         (["--parameters", "7.5", "--ranks", "4"], "found '7.5'; give a whole number"),
@@ -425,6 +432,31 @@ def test_wrong_flags_exit_with_2_and_say_what_to_give(capsys, flags, message):
     assert caught.value.code == 2
     captured = capsys.readouterr()
     assert message in captured.err.splitlines()[-1]
+
+
+LLAMA = "architecture=llama,vocabulary={},layers=32,width=4096,heads=32,sequence=2048"
+
+
+@pytest.mark.parametrize(("shape", "count"), [
+    ("layers=12,width=768,heads=12,vocabulary=50257,sequence=1024,tied_embeddings=true", 124_439_808),
+    (LLAMA.format(32000) + ",inner=11008", 6_738_415_616),
+    (LLAMA.format(128256) + ",inner=14336,key_value_heads=8", 8_030_261_248),
+])
+def test_a_shape_has_the_parameters_that_others_count(capsys, shape, count):
+    found = printed_json(capsys, "--model", shape, "--ranks", "64")
+    assert found["parameters"] == count
+    assert found["stages"][3]["total_bytes"] == 16 * count / 64
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_a_block_keeps_what_its_operations_need(capsys, samples):
+    s, h, a, layers = 24, 20, 5, 3
+    shape = f"layers={layers},width={h},heads={a},vocabulary=11,sequence={s}"
+    found = printed_json(capsys, "--model", shape, "--ranks", "2", "--micro-batch", str(samples))["activations"]
+    assert found["block_bytes"] == samples * s * (32 * h + 2 * a * s)
+    assert found["korthikanti_bytes"] == samples * s * (34 * h + 5 * a * s)
+    assert layers * found["block_bytes"] < found["peak_bytes"] < (layers + 2) * found["block_bytes"]
+    assert found["recomputed_peak_bytes"] < found["peak_bytes"] - (layers - 2) * found["block_bytes"]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

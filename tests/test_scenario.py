@@ -58,6 +58,9 @@ stages = ["zero3", "ddp"]
 order = "rank"
 units = [[0, 2], [1]]
 recompute = [1]
+offload_activations = true
+offload_folder = "there"
+bucket_mb = 0.5
 accumulation = "micro_batch"
 accumulate_dtype = "fp32"
 reduce_dtype = "fp32"
@@ -74,6 +77,11 @@ does_not_fit = ["zero2"]
 same_weights = false
 volumes = [3, 2.5]
 messages = [4, 3]
+largest_messages = [5, 6]
+activations = [7, 8]
+fragmentation = true
+beyond_peak = [7, 0]
+beyond_peak_laid_out = [0, 8]
 [[variant]]
 name = "first"
 stage = "zero2"
@@ -89,6 +97,8 @@ publish = "broadcasts"
 reshard_after_forward = true
 prefetch = true
 recompute = false
+offload_activations = false
+bucket_mb = 0
 overlap = false
 """
 
@@ -140,7 +150,8 @@ def test_every_key_can_be_set_and_is_reported(loaded):
         {"name": "first", "stage": "zero2", "units": "model", "accumulation": "boundary",
          "accumulate_dtype": "weights", "reduce_dtype": "weights"},
         {"name": "second", "stage": "zero1", "gradients": "reduce_scatter", "publish": "broadcasts",
-         "reshard_after_forward": True, "prefetch": True, "overlap": False, "recompute": False},
+         "reshard_after_forward": True, "prefetch": True, "overlap": False, "recompute": False,
+         "offload_activations": False, "bucket_mb": 0.0},
     ]
     assert {key for variant in said for key in variant} == {key.name for key in fields(Variant)}
 
@@ -165,12 +176,14 @@ def test_the_defaults_of_the_design():
             "stages": ["ddp", "zero1", "zero2", "zero3"], "order": "ring", "units": "layer",
             "accumulation": "boundary", "accumulate_dtype": "weights", "reduce_dtype": "weights",
             "gradients": "reduce_scatter", "publish": "weights", "reshard_after_forward": True,
-            "prefetch": False, "overlap": False, "recompute": False,
+            "prefetch": False, "overlap": False, "recompute": False, "offload_activations": False, "offload_folder": "",
+            "bucket_mb": 0.0,
         },
         "variant": [],
         "check": {
             "reference": True, "test_accuracy": 0.0, "test_loss": 0.0, "same_bits_on": [], "does_not_fit": [],
-            "same_weights": None, "volumes": [], "messages": [],
+            "same_weights": None, "volumes": [], "messages": [], "largest_messages": [], "activations": [],
+            "fragmentation": False, "beyond_peak": [], "beyond_peak_laid_out": [],
         },
     }
 
@@ -332,6 +345,7 @@ OF_VARIANTS = {
     "reshard_after_forward": "true or false", "prefetch": "true or false", "overlap": "true or false",
     "name": "a string in quotes",
     "recompute": "true, false or an array, each an integer of at least 0",
+    "offload_activations": "true or false",
 }
 
 
@@ -367,6 +381,12 @@ OF_VARIANTS = {
     ("[[variant]]\nrecompute = [0, 7]", "parallel.recompute names layer 7; there are layers 0 to 2"),
     *((f"train.precision = 'fp64'\nparallel.{key} = 'fp32'", f"parallel.{key} fp32 has fewer bits than the gradients of ")
       for key in ("accumulate_dtype", "reduce_dtype")),
+    ("parallel.offload_activations = true", "parallel.offload_activations is for the inputs of units that are run again"),
+    ("parallel.offload_activations = true\nparallel.recompute = true\n[[variant]]\nrecompute = false", "are run again"),
+    ('parallel.offload_folder = "a\\u0000b"', "parallel.offload_folder: a path has no NUL byte in it"),
+    ("parallel.bucket_mb = -1", "parallel.bucket_mb must be a finite number of at least 0, found -1"),
+    ("parallel.bucket_mb = 31e-6", "1:22: parallel.bucket_mb must be 0, or hold an element for each of 4 ranks, 32 bytes = "),
+    *((f"check.{key} = [1]", f"check.{key} has 1 numbers for 4 rows") for key in ("largest_messages", "activations")),
     ("check.test_loss = 'trigram'", 'check.test_loss must be'), ("check.test_loss = -1", "check.test_loss must be"),
     ("model.frozen = [-1]", "at least 0, found -1"),
     ("model.frozen = [0, 3]", "1:20: model.frozen names layer 3; there are layers 0 to 2"),
@@ -416,6 +436,7 @@ def test_what_is_not_allowed_is_refused_with_what_is(complaint, text, expected):
     ("check.test_loss = 'bigram'", "check", "test_loss", "bigram"), ("check.test_loss = 2", "check", "test_loss", 2.0),
     ("parallel.recompute = [2, 0]", "parallel", "recompute", (2, 0)),
     ("parallel.recompute = true", "parallel", "recompute", True),
+    ("parallel.bucket_mb = 32e-6", "parallel", "bucket_bytes", 32),
     ("model.dropout = 0.99", "model", "dropout", 0.99), ("model.layers = 10_000", "model", "layers", 10_000),
     (TIED + "parallel.units = [[0, 3], [2, 1]]", "parallel", "units", ((0, 3), (2, 1))),
     (TIED, "model", "layer_units", ((0, 3), (1,), (2,))),

@@ -40,6 +40,14 @@ def test_a_shipped_scenario_passes(name):
     assert outcome.scenario.caption
 
 
+NUMBERS = {
+    "largest_messages": "sends {:,} bytes in its largest message, not {:,}",
+    "activations": "holds {:,} bytes of activations at the peak, not {:,}",
+    "beyond_peak": "needs {:,} bytes beyond the peak by first_fit, not {:,}",
+    "beyond_peak_laid_out": "needs {:,} bytes beyond the peak by first_fit_laid_out, not {:,}",
+}
+
+
 def opposites():
     """Each claim that a scenario makes of its rows, turned around, and what must then be found."""
     for name in TRAINING:
@@ -53,6 +61,11 @@ def opposites():
         for row, wanted in enumerate(check.messages):
             changed = [*check.messages[:row], wanted + 1, *check.messages[row + 1 :]]
             yield name, f"check.messages={changed}", f"sends {wanted} messages a step, not {wanted + 1}"
+        for key, words in NUMBERS.items():
+            for row, wanted in enumerate(getattr(check, key)):
+                changed = [*getattr(check, key)]
+                changed[row] += 1
+                yield name, f"check.{key}={changed}", words.format(wanted, wanted + 1)
 
 
 @pytest.mark.parametrize(("name", "opposite", "found"), list(opposites()))

@@ -21,6 +21,7 @@ from zerosim.worlds.objects import broadcast_object, gather_objects
 
 COMMANDS = {
     "run": ("zerosim.commands.run", "train by a scenario file and compare every bit"),
+    "report": ("zerosim.commands.report", "make a page of a run, or of two side by side, from their outcomes"),
     "show": ("zerosim.commands.show", "draw what a collective does, round by round, or list them all"),
     "prove": ("zerosim.commands.prove", "prove a collective, ours or yours, on symbols"),
     "grade": ("zerosim.commands.grade", "grade a learner's functions against proofs and laws"),

@@ -147,9 +147,12 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Parallel, "stages"): unsaid,
     (Parallel, "units"): unsaid,
     (Parallel, "recompute"): unsaid,
+    (Parallel, "offload_folder"): one_of("", "."),
+    (Parallel, "bucket_mb"): one_of(0, 0.0, 0.001, 0.005, 0.02, 1, 1e6),
     (Variant, "name"): one_of(*NAMES),
     (Variant, "units"): unsaid,
     (Variant, "recompute"): unsaid,
+    (Variant, "bucket_mb"): one_of(0, 0.002, 0.03, 1.5),
     (Check, "test_accuracy"): unsaid,
     (Check, "test_loss"): unsaid,
     (Check, "same_bits_on"): unsaid,
@@ -157,6 +160,10 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Check, "same_weights"): unsaid,
     (Check, "volumes"): unsaid,
     (Check, "messages"): unsaid,
+    (Check, "largest_messages"): unsaid,
+    (Check, "activations"): unsaid,
+    (Check, "beyond_peak"): unsaid,
+    (Check, "beyond_peak_laid_out"): unsaid,
     (CollectiveScenario, "title"): one_of(*WORDS),
     (CollectiveScenario, "caption"): one_of(*WORDS),
     (CollectiveWorld, "ranks"): unsaid,
@@ -223,6 +230,8 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
         if chance.random() < SAID:
             row["recompute"] = recomputed(layers, chance)
         agree(row, parallel, train)
+        if "bucket_mb" in row and not small(model):
+            row["bucket_mb"] *= 100
     draw_frozen(model, parallel, variants, layers, tied, chance)
 
     document: Document = keys(Scenario, chance)
@@ -270,6 +279,13 @@ def layers_of(model: Document) -> int:
     if model.get("kind") == "transformer":
         return model["layers"] + 2
     return len(model.get("hidden", (64, 64))) + 1
+
+
+def small(model: Document) -> bool:
+    """Whether a model may travel in messages of a few bytes without keeping anybody waiting."""
+    if model.get("kind") == "transformer":
+        return bool(model["width"] <= 8)
+    return max(model.get("hidden", (64,)), default=0) <= 8
 
 
 def words(chance: Random) -> str:
@@ -325,6 +341,8 @@ def agree(row: Document, parallel: Document, train: Document) -> None:
     if parallel.get("order", "ring") in ("tree", "exact"):
         row.pop("accumulation", None)
     whole = {**parallel, **row}
+    if whole.get("offload_activations") and not whole.get("recompute"):
+        row["offload_activations"] = False
     if whole.get("prefetch") and not whole.get("reshard_after_forward", True):
         row["reshard_after_forward"] = True
 

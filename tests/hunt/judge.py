@@ -200,8 +200,11 @@ def documented(document: Document) -> Iterator[Fault]:
         for name in ("traffic", "memory"):
             for each in stage.get(name, []):
                 yield from differing(name, each, promised()[name])
-        if stage.get("first_divergence") is not None:
-            yield from differing("first_divergence", stage["first_divergence"], promised()["first_divergence"])
+        for name in ("first_divergence", "fragmentation"):
+            if stage.get(name) is not None:
+                yield from differing(name, stage[name], promised()[name])
+        for each in (stage.get("fragmentation") or {}).get("address_space", []):
+            yield from differing("address_space", each, promised()["address_space"])
 
 
 def differing(name: str, found: Document, due: set[str]) -> Iterator[Fault]:
@@ -340,9 +343,17 @@ def claims_of_training(document: Document) -> Document:
         "same_weights": len({stage["weights_sha256"] for stage in stages}) == 1,
         "volumes": [stage["volume"] for stage in stages],
     }
+    said["largest_messages"] = [max(rank["largest_message_bytes"] for rank in stage["traffic"]) for stage in stages]
+    said["activations"] = [max(rank["peak_bytes"]["activations"] for rank in stage["memory"]) for stage in stages]
+    if steps and not any(stage["fragmentation"] is None for stage in stages):
+        for key, name in (("beyond_peak", "first_fit"), ("beyond_peak_laid_out", "first_fit_laid_out")):
+            said[key] = [stage["fragmentation"]["beyond_peak_bytes"][name] for stage in stages]
     most = [max(rank["messages"] for rank in stage["traffic"]) for stage in stages]
     if steps and all(stage["updates"] == steps for stage in stages):
         said["messages"] = [count // steps for count in most]
+    if steps:
+        said["largest_messages"] = [max(rank["largest_message_bytes"] for rank in row["traffic"]) for row in stages]
+        said["activations"] = [max(rank["peak_bytes"]["activations"] for rank in row["memory"]) for row in stages]
     tests = [stage["test"] for stage in stages]
     if scenario["data"]["source"] in ("digits", "sort", "reverse"):
         said["test_accuracy"] = min([*tests, 0.99])

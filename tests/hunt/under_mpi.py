@@ -14,8 +14,8 @@ from tests.mpi.launch import mpirun
 START_SECONDS, SCENARIO_SECONDS = 30, 10
 OF_THE_LAUNCHER = ("Abort(", "application called")
 IN_BOTH = ("passed", "failures", "stages", "on_other_ranks", "did_not_fit", "programs", "findings")
-OWN_TO_A_WORLD = ("seconds", "memory", "trace")
-"""Of a row: under MPI there are buffers for messages."""
+OWN_TO_A_WORLD = ("seconds", "memory", "trace", "fragmentation")
+"""Of a row: under MPI there are buffers for messages, and what is prefetched is taken at times of its own."""
 
 
 def judge_under_mpi(batch: Sequence[tuple[Drawn, Path]], ranks: int) -> Iterator[tuple[Drawn, Fault | None]]:

@@ -28,6 +28,7 @@ from zerosim.comm import Communicator
 from zerosim.data import Dataset
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
+from zerosim.instruments.resident import keep_freed
 from zerosim.instruments.trace import Tracer
 from zerosim.instruments.traffic import Traffic
 from zerosim.payloads.extents import Extent
@@ -142,6 +143,7 @@ WORKLOADS = {
 
 def time_steps(comm: Communicator, rounds: int, workload: Workload) -> list[Timing] | None:
     """The timings of every stage on rank 0, None on the other rank."""
+    keep_freed()
     with threadpool_limits(1):
         alone = steps(plain(FirstRanks(comm, 1), "ddp", workload)) if comm.rank == 0 else None
         together = {name: steps(plain(comm, name, workload)) for name in STAGES}
@@ -161,6 +163,7 @@ def time_steps(comm: Communicator, rounds: int, workload: Workload) -> list[Timi
 
 def time_ledgers(comm: Communicator, rounds: int, workload: Workload) -> list[Overhead] | None:
     """What counting and tracing cost every stage, on rank 0; None on the other. Who goes first changes by turns."""
+    keep_freed()
     found = []
     with threadpool_limits(1):
         for name in STAGES:

@@ -16,7 +16,7 @@ from zerosim.worlds.launcher import launched
 WIDTH = 100
 """Columns of what goes to a file or a pipe, if nothing else is said."""
 
-FLAGS = ("json", "svg", "trace", "weights")
+FLAGS = ("html", "json", "report", "svg", "trace", "weights")
 """Those that name a file to write."""
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -102,6 +102,24 @@ def write_bytes(path: str, content: bytes) -> None:
         with open(path, "wb") as file:
             file.write(content)
     except OSError as error:
+        raise ZerosimError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_beside(path: str, text: str) -> None:
+    """Write `text` beside the file `path` and rename it into place, so that there is always a whole one.
+
+    A link stays a link; what is no file, such as a pipe, is written to. Raises `ZerosimError` when that fails.
+    """
+    place = os.path.realpath(path)
+    if os.path.exists(place) and not os.path.isfile(place):
+        write_text(path, text)
+        return
+    beside = f"{place}.{os.getpid()}.part"
+    write_text(beside, text)
+    try:
+        os.replace(beside, place)
+    except OSError as error:
+        os.unlink(beside)
         raise ZerosimError(f"cannot write {path}: {error.strerror}") from error
 
 

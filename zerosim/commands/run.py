@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from zerosim.commands.output import (
     complain,
     console,
     standard_output,
+    write_beside,
     write_bytes,
     write_json,
     write_text,
@@ -29,6 +31,9 @@ from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError, ZerosimError
 from zerosim.report.collectives import collectives_document, described_values, show_collectives
 from zerosim.report.document import document
+from zerosim.report.page.page import page
+from zerosim.report.page.run import runs_of
+from zerosim.report.page.vega import converter
 from zerosim.report.progress import Live, Plain
 from zerosim.report.table import show_heading, show_outcome
 from zerosim.report.trace_events import trace_events
@@ -56,10 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--progress", choices=("auto", "live", "plain", "none"), default="auto",
         help="how to show progress on standard error; auto, the default, is live on a terminal, else plain lines")
+    parser.add_argument("--report", metavar="FILE", help="write a page of HTML with everything the run found out")
+    parser.add_argument(
+        "--timeline", action="store_true", help="draw below the table what ranks compute, send and receive in a step")
     parser.add_argument("--trace", metavar="FILE", help="write what each rank did when as trace events, for Perfetto")
     parser.add_argument(
         "--trace-steps", metavar="FIRST..LAST", type=steps_in_order,
-        help="the steps to trace, 4 or 3..5; default the last, if anything asks for a trace")
+        help="the steps to trace, 4 or 3..5; default the last, for --timeline alone the last 5")
     parser.add_argument(
         "-v", "--verbose", action="store_true",
         help="show what the table leaves out too: messages, bytes by kind and at the peak, padding, whole digests")
@@ -67,6 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 WIDTH = 80
 """Columns of what a run shows where nobody says: launchers pipe it to terminals that may have no more."""
+
+
+TIMELINE_STEPS = 5
+"""So many of the last are traced for a timeline, which shows the one of median length."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +103,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def run_alone(arguments: argparse.Namespace) -> int:
     check_writable(arguments)
+    check_pictures(arguments)
     job = prepared(arguments)
     refuse_limit(job.scenario)
     world = local_world(job.scenario)
@@ -115,12 +128,19 @@ def refuse_limit(scenario: Scenario | CollectiveScenario) -> None:
         )
 
 
+def check_pictures(arguments: argparse.Namespace) -> None:
+    """Refuse, before anything runs, a page that could not be made."""
+    if arguments.report:
+        converter()
+
+
 def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> int:
     """Rank 0 reads the scenario first; what it cannot read it says once, and all ranks end alike."""
     job, refused = None, None
     if comm.rank == 0:
         try:
             check_writable(arguments)
+            check_pictures(arguments)
             job = prepared(arguments)
             check_fits(job.scenario, comm, arguments)
         except ZerosimError as error:
@@ -162,16 +182,25 @@ def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
         inputs_digest(scenario, *experiment.dataset.arrays),
         run,
         f"{whole.words}, {whole.count:,} parameters, {scenario.train.optimizer}",
-        partial(show_outcome, verbose=arguments.verbose, timed=launched() is not None),
-        document,
+        partial(
+            show_outcome, verbose=arguments.verbose, timed=launched() is not None, timeline=arguments.timeline),
+        partial(document, command=command_line(arguments, scenario)),
     )
 
 
+def command_line(arguments: argparse.Namespace, scenario: Scenario) -> str:
+    """What runs this scenario once more, without the files that it writes."""
+    launcher = [] if launched() is None else ["mpirun", "-n", str(scenario.world.ranks)]
+    overrides = [word for each in arguments.overrides for word in ("--set", each)]
+    return shlex.join([*launcher, "zerosim", "run", arguments.scenario, *overrides])
+
+
 def traced_steps(arguments: argparse.Namespace, scenario: Scenario) -> range:
-    """The steps to trace: those named, the last one if only a trace is asked for, otherwise none."""
+    """The steps to trace: those named, otherwise the last if a trace is asked for, a few if it is only a timeline."""
     steps, named = scenario.train.steps, arguments.trace_steps
     if named is None:
-        return range(max(steps, 1), steps + 1) if arguments.trace else range(0)
+        count = 1 if arguments.trace or arguments.report else TIMELINE_STEPS * arguments.timeline
+        return range(max(steps + 1 - count, 1), steps + 1)
     if named[-1] > steps:
         raise UsageError(f"--trace-steps: there is no step {named[-1]}; train.steps = {steps}")
     return range(named[0], named[-1] + 1)
@@ -189,8 +218,11 @@ def ended(shown: Progress) -> Iterator[None]:
 def collective_job(scenario: CollectiveScenario, arguments: argparse.Namespace) -> Job:
     if arguments.weights:
         raise UsageError("a scenario of collectives has no weights; leave out --weights")
-    if arguments.trace or arguments.trace_steps:
-        raise UsageError("a scenario of collectives has no steps to trace; leave out --trace and --trace-steps")
+    if arguments.trace or arguments.trace_steps or arguments.timeline:
+        raise UsageError(
+            "a scenario of collectives has no steps to trace; leave out --trace, --trace-steps and --timeline")
+    if arguments.report:
+        raise UsageError("a scenario of collectives has no page; leave out --report, and draw it with zerosim show")
     programs = programs_of(scenario)
     return Job(
         scenario,
@@ -264,9 +296,12 @@ def conclude(arguments: argparse.Namespace, job: Job, outcome: Any, world: World
     if arguments.trace:
         traces = [(stage.name, stage.trace) for stage in outcome.stages if stage.trace]
         write_text(arguments.trace, json.dumps(trace_events(traces)))
-    if arguments.json:
-        where = {"kind": world.kind, "ranks": world.ranks, "library": world.library}
-        write_json(arguments.json, job.document(outcome, where))
+    if arguments.json or arguments.report:
+        found = job.document(outcome, {"kind": world.kind, "ranks": world.ranks, "library": world.library})
+        if arguments.json:
+            write_json(arguments.json, found)
+        if arguments.report:
+            write_beside(arguments.report, page(runs_of([found], ["this run"])))
     return 0 if outcome.passed else 1
 
 

@@ -5,10 +5,11 @@ import argparse
 from zerosim.collectives import find
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.commands.arguments import whole_number
-from zerosim.commands.output import check_writable, standard_output, write_json, write_text
+from zerosim.commands.output import check_writable, standard_output, write_beside, write_json, write_text
 from zerosim.errors import CollectiveError, UsageError
 from zerosim.proofs.subject import Subject, named_subject
 from zerosim.report import algorithms_table
+from zerosim.report.page.page import schedule_page
 from zerosim.report.schedule import document, scheduled
 from zerosim.report.schedule_svg import picture
 from zerosim.report.schedule_text import show_schedule
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--root", type=int, metavar="R", help="the rank that has, or gets, the whole; default 0")
     parser.add_argument(
         "--as", choices=COLLECTIVES, dest="collective", help="what the function claims to be, if its name does not say")
+    parser.add_argument("--html", metavar="FILE", help="write it as a page to step through")
     parser.add_argument("--svg", metavar="FILE", help="write it as a picture")
     parser.add_argument("--json", metavar="FILE", help="write it as data; - is standard output")
 
@@ -39,7 +41,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def show_table(arguments: argparse.Namespace) -> int:
-    for flag in ("root", "collective", "svg"):
+    for flag in ("root", "collective", "html", "svg"):
         if getattr(arguments, flag) is not None:
             raise UsageError(f"leave out --{flag.replace('collective', 'as')}: it is for a drawing, not for --list")
     size = arguments.ranks or 8
@@ -56,6 +58,8 @@ def show_run(arguments: argparse.Namespace) -> int:
     check_root(subject, size, arguments.root)
     schedule = scheduled(subject, size, arguments.root or 0)
     show_schedule(standard_output(arguments), schedule)
+    if arguments.html:
+        write_beside(arguments.html, schedule_page(schedule))
     if arguments.svg:
         write_text(arguments.svg, picture(schedule))
     if arguments.json:

@@ -7,7 +7,7 @@
     laid out       long-lived arrays lie in one block below all others, where each has its place before the step begins
 
 A block that is given back in the middle leaves a hole, which may be too short for what comes next: fragmentation. The
-ZeRO paper, section 5.3 of its arXiv form, lays long-lived arrays out for that reason ("memory defragmentation").
+ZeRO paper lays long-lived arrays out for that reason ("memory defragmentation").
 """
 
 import math

@@ -21,6 +21,11 @@ def show_conclusion(console: Console, outcome: Outcome) -> None:
     console.print(whole, style="bold red", markup=False, soft_wrap=alone)
 
 
+def verdict(outcome: Outcome) -> str:
+    """PASSED or FAILED, and what did, in a line."""
+    return passed(outcome) if outcome.passed else failed(outcome)
+
+
 def passed(outcome: Outcome) -> str:
     """What was trained, and with what its bits were compared."""
     stages, ranks = outcome.stages, outcome.scenario.world.ranks

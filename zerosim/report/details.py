@@ -8,10 +8,10 @@ from rich.text import Text
 from zerosim.instruments.memory import KINDS
 from zerosim.report.figures import (
     KEPT,
-    common_unit,
     fullest,
     in_unit,
     joined,
+    memory_unit,
     messages_per_step,
     sent_per_step,
     short,
@@ -23,11 +23,7 @@ from zerosim.verdict.outcome import Outcome, RankMemory, TrainedRow
 HELD = (*KINDS, "total")
 PEAK, FORMULA = "  at the peak", "  by formula"
 
-SENT = "P: bytes of all weights. N: ranks. A reduce-scatter and an all-gather of all weights are P (N−1)/N each."
-KEPT_BY = (
-    "By formula a rank keeps 1/N of the optimizer state in Stage I, of the gradients too in Stage II, and of the "
-    "weights too in Stage III; of all else the whole."
-)
+SENT = "A reduce-scatter and an all-gather of all weights are P (N−1)/N each."
 
 ALLOCATORS = {
     "first_fit": "first fit", "best_fit": "best fit",
@@ -41,13 +37,12 @@ LAID_OUT_MEANS = (
 def show_details(console: Console, outcome: Outcome, *, timed: bool) -> None:
     """Every figure that the table rounds, adds up or leaves out; of the whole run, in the mean over its steps."""
     if outcome.scenario.train.steps:
-        show_heading(console, "Sent by a rank in a step")
+        show_heading(console, "What a rank sends in a step")
         show_sent(console, outcome, timed=timed)
         show_words(console, SENT, style="dim")
-        show_heading(console, "Kept by a rank between steps, and the peak of each kind and of all")
+        show_heading(console, "What a rank keeps between steps, and the peak of each kind and of all")
         show_held(console, outcome)
         show_padding(console, outcome)
-        show_words(console, KEPT_BY, style="dim")
     if any(stage.fragmentation for stage in outcome.stages):
         show_heading(console, "Addresses that rank 0's memory takes in the last step beyond the peak of its bytes")
         show_fragmentation(console, outcome)
@@ -66,10 +61,10 @@ def show_heading(console: Console, words: str) -> None:
 def show_sent(console: Console, outcome: Outcome, *, timed: bool) -> None:
     """Bytes and messages, the formula, and each collective's share; where ranks differ, the least and the most."""
     stages, steps = outcome.stages, outcome.scenario.train.steps
-    unit = common_unit(max(max(sent_per_step(stage, steps)) for stage in stages))
+    unit = memory_unit(outcome)
     sent = [spread(in_unit(count, unit) for count in sent_per_step(stage, steps)) for stage in stages]
     columns = [
-        Column(f"sent\n{unit.name}", sent),
+        Column(f"all of it\n{unit.name}", sent),
         Column("by formula\nP (N−1)/N", [f"{stage.volume:.4g}" for stage in stages]),
         Column("messages", [messages_per_step(stage, steps) for stage in stages]),
     ]
@@ -85,7 +80,7 @@ def show_sent(console: Console, outcome: Outcome, *, timed: bool) -> None:
 
 def show_held(console: Console, outcome: Outcome) -> None:
     """Two lines a row, of the rank with the highest peak; a third with the formula where that does not hold."""
-    unit = common_unit(max(fullest(stage).peak_bytes["total"] for stage in outcome.stages))
+    unit = memory_unit(outcome)
     names, counts = [], []
     for stage in outcome.stages:
         for name, found in held(stage.name, fullest(stage)):
@@ -112,7 +107,7 @@ def held(name: str, memory: RankMemory) -> list[tuple[str, dict[str, int]]]:
 def show_fragmentation(console: Console, outcome: Outcome) -> None:
     """The peak, and by each allocator what it needs beyond that."""
     found = {stage.name: stage.fragmentation for stage in outcome.stages if stage.fragmentation}
-    unit = common_unit(max(each.peak_bytes for each in found.values()))
+    unit = memory_unit(outcome)
     columns = [Column(f"peak\n{unit.name}", [in_unit(each.peak_bytes, unit) for each in found.values()])]
     for name, heading in ALLOCATORS.items():
         cells = [in_unit(each.beyond_peak_bytes[name], unit) for each in found.values()]
@@ -124,7 +119,8 @@ def show_padding(console: Console, outcome: Outcome) -> None:
     """That what is kept is the formula's, if it is, and how much of it is padding."""
     if all(rank.rests for stage in outcome.stages for rank in stage.memory):
         paddings = sorted(rank.padding_bytes for stage in outcome.stages for rank in stage.memory)
-        show_words(console, f"Kept are the formula's bytes, {spread(map(str, paddings))} B of padding included.")
+        padding = spread(map(str, paddings))
+        show_words(console, f"What is kept are the formula's bytes, {padding} B of padding included.", style="dim")
 
 
 def show_digests(console: Console, stages: Sequence[TrainedRow]) -> None:

@@ -1,20 +1,28 @@
 """The outcome of a run as one JSON document: the same numbers that the terminal shows."""
 
 import math
+import platform
 from dataclasses import asdict
+from importlib.metadata import version
 from typing import Any
 
 from zerosim.instruments.trace import Trace
 from zerosim.plan.addresses import Fragmentation
+from zerosim.report.conclusion import verdict
 from zerosim.scenario import resolved
 from zerosim.verdict.outcome import Outcome, RankMemory, TrainedRow
 
 SCHEMA = "zerosim.run/1"
+PACKAGES = ("zerosim", "numpy")
+"""Whose versions a document names."""
 STEP_FIGURES = ("computation_ns", "waiting_ns", "idle_ns", "communication_ns", "hidden_ns")
 
 
-def document(outcome: Outcome, world: dict[str, Any]) -> dict[str, Any]:
-    """The whole outcome in JSON's own types; NaN and infinities become the strings "nan", "inf" and "-inf"."""
+def document(outcome: Outcome, world: dict[str, Any], command: str | None = None) -> dict[str, Any]:
+    """The whole outcome in JSON's own types; NaN and infinities become the strings "nan", "inf" and "-inf".
+
+    `command` is the command line that ran it, where there was one.
+    """
     scenario = outcome.scenario
     found: dict[str, Any] = plain(
         {
@@ -22,7 +30,10 @@ def document(outcome: Outcome, world: dict[str, Any]) -> dict[str, Any]:
             "title": scenario.title,
             "scenario": resolved(scenario),
             "world": world,
+            "command": command,
+            "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
             "passed": outcome.passed,
+            "verdict": verdict(outcome),
             "failures": [{"name": name, "what": what} for name, what in outcome.failures],
             "stages": [stage_document(stage) for stage in outcome.stages],
             "did_not_fit": [

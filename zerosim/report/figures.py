@@ -27,6 +27,17 @@ def in_unit(count: int, unit: ByteUnit) -> str:
     return short(count / unit.size)
 
 
+def in_one_unit(counts: Sequence[int], unit: ByteUnit) -> list[str]:
+    """With as many places for all that the least of them has two digits, but three at most.
+
+    >>> in_one_unit([275_600, 3_400], common_unit(275_600)), in_one_unit([24_000_000, 68_000], common_unit(24_000_000))
+    (['275.6', '3.4'], ['24.000', '0.068'])
+    """
+    least = min((count for count in counts if count), default=unit.size)
+    places = 1 + (least < unit.size) + (10 * least < unit.size)
+    return [f"{count / unit.size:.{places}f}" for count in counts]
+
+
 def short(value: float) -> str:
     """One place after the point, none from 1000 on.
 
@@ -121,6 +132,15 @@ def sent_in_units(outcome: Outcome, stage: TrainedRow) -> float:
     """What a rank sends in a step, the mean over ranks: by formula if that holds, else as counted."""
     if all(rank.holds for rank in stage.traffic):
         return stage.volume
-    steps = max(outcome.scenario.train.steps, 1)
-    mean = sum(rank.sent_bytes for rank in stage.traffic) / len(stage.traffic) / steps
-    return mean / max(gathering_bytes(outcome), 1)
+    return mean_sent(outcome, stage) / max(gathering_bytes(outcome), 1)
+
+
+def mean_sent(outcome: Outcome, stage: TrainedRow) -> int:
+    """Bytes that a rank sends in a step, as counted: the mean over ranks and steps."""
+    messages = sum(rank.sent_bytes for rank in stage.traffic)
+    return messages // (len(stage.traffic) * max(outcome.scenario.train.steps, 1))
+
+
+def memory_unit(outcome: Outcome) -> ByteUnit:
+    """For all bytes of a run: the one in which the highest peak is well written."""
+    return common_unit(max(fullest(stage).peak_bytes["total"] for stage in outcome.stages))

@@ -6,7 +6,6 @@ Long names take several lines, and columns that do not fit go below.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -21,22 +20,22 @@ LEAST_NAME = 12
 
 @dataclass(frozen=True)
 class Column:
-    """A heading of one line or two, and a cell for each row; `group` stands above all columns that share it."""
+    """A heading of one line or two and a cell for each row, flush right; but the heading, if so said, `to_the_left`."""
 
     heading: str
     cells: Sequence[str | Text]
-    group: str = ""
+    to_the_left: bool = False
 
     @property
     def width(self) -> int:
         return max(cell_len(str(words)) for words in [*self.heading.split("\n"), *self.cells])
 
 
-def show_words(console: Console, words: str, *, key: str = "", style: str = "", most: int = 10_000) -> None:
+def show_words(console: Console, words: str | Text, *, key: str = "", style: str = "", most: int = 10_000) -> None:
     """`words` wrapped between words, in `most` columns or fewer; a `key` before them stands alone in its columns."""
     first = cell_len(key)
     room = max(1, min(console.width, most) - first)
-    for number, line in enumerate(Text(words, style=style).wrap(console, room)):
+    for number, line in enumerate(Text("", style=style).append(words).wrap(console, room)):
         line.rstrip()
         console.print(Text.assemble((key if not number else " " * first, style), line), soft_wrap=True)
 
@@ -91,18 +90,13 @@ def grid(console: Console, names: Sequence[str], columns: Sequence[Column], corn
 
 
 def headings(corner: str, columns: Sequence[Column]) -> Iterator[Text]:
-    """The lines above the rows; a group's heading takes the place of its columns' upper lines."""
+    """The lines above the rows."""
     upper, lower = Text(" " * len(corner), style="bold"), Text(corner, style="bold")
-    for group, members in groupby(columns, lambda column: column.group):
-        grouped = list(members)
-        if group:
-            width = sum(GAP + column.width for column in grouped) - GAP
-            upper.append(" " * GAP + f" {group} ".center(width, "─"))
-        for column in grouped:
-            *above, below = column.heading.split("\n")
-            if not group:
-                upper.append_text(right("".join(above), GAP + column.width))
-            lower.append_text(right(below, GAP + column.width))
+    for column in columns:
+        *above, below = column.heading.split("\n")
+        for line, words in ((upper, "".join(above)), (lower, below)):
+            padded = f"{words:<{column.width}}" if column.to_the_left else words
+            line.append_text(right(padded, GAP + column.width))
     yield from (line for line in (upper, lower) if line.plain.strip())
 
 

@@ -2,33 +2,17 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.text import Text
 
 from zerosim.plan.blocks import BlockActivations
 from zerosim.plan.estimate import Estimate, Row
-from zerosim.plan.memory import ModelStates
 from zerosim.plan.published import PublishedTable
+from zerosim.report.bars import KINDS, stacked
 from zerosim.report.grid import GAP, Column, show_grid, show_words
 from zerosim.stages import STAGES
 
-
-class Kind(NamedTuple):
-    """How one kind of model state is drawn: without colour its shade tells it apart."""
-
-    name: str
-    shade: str
-    colour: str
-
-
-KINDS = (
-    Kind("parameters", "█", "blue"),
-    Kind("gradients", "▓", "yellow"),
-    Kind("optimizer", "░", "green"),
-)
 PAGE_COLUMNS = 80
 BAR_COLUMNS = 56
 
@@ -132,24 +116,10 @@ def bar_columns(estimate: Estimate, width: int) -> list[Column]:
     legend = "   ".join(f"{kind.shade} {kind.name}" for kind in KINDS)
     titles = max(len(STAGES[row.stage].title) for row in estimate.rows)
     room = max(len(legend), min(BAR_COLUMNS, width - titles - 2 * GAP - share.width))
-    bars = [bar(row.states, whole, room) for row in estimate.rows]
+    bars = [stacked([getattr(row.states, kind.name) for kind in KINDS], whole, room) for row in estimate.rows]
     for drawn in bars:
         drawn.pad_right(room - len(drawn))
     return [Column(f"{legend:<{room}}", bars), share]
-
-
-def bar(states: ModelStates, whole: Fraction, room: int) -> Text:
-    """`whole` bytes fill all of the room. Ends are rounded, not lengths: rounding does not add up.
-
-    >>> bar(ModelStates(Fraction(1), Fraction(1), Fraction(2)), whole=Fraction(56), room=56).plain
-    '█▓░░'
-    """
-    held = [getattr(states, kind.name) for kind in KINDS]
-    ends = [round(end * room / whole) for end in accumulate(held, initial=Fraction(0))]
-    return Text.assemble(*(
-        (kind.shade * (stop - start), kind.colour)
-        for kind, (start, stop) in zip(KINDS, pairwise(ends), strict=True)
-    ))
 
 
 def largest(rows: Sequence[Row]) -> Fraction:

@@ -5,43 +5,38 @@ Everything fits into 80 columns, reads without colour, and explains itself; a na
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from zerosim.optim.scaling import LOWEST_SCALE, skipped_in_vain
+from zerosim.report.bars import KINDS, bar, stacked
 from zerosim.report.conclusion import show_conclusion
 from zerosim.report.details import show_details
 from zerosim.report.figures import (
-    KEPT,
-    common_unit,
-    element_bytes,
     fullest,
-    gathering_bytes,
     grouped,
-    in_unit,
+    in_one_unit,
     joined,
-    messages_per_step,
+    mean_sent,
+    memory_unit,
     plural,
-    sent_in_units,
     short_digest,
     spread,
-    three_digits,
 )
-from zerosim.report.grid import Column, fitting, show_grid, show_words
-from zerosim.report.memory_table import ByteUnit
+from zerosim.report.grid import GAP, Column, longest, show_grid, show_words
+from zerosim.report.legend import WRONG, show_legend
+from zerosim.report.timeline import show_timeline
 from zerosim.report.times import show_times
-from zerosim.stages import STAGES
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.outcome import Outcome, TrainedRow
 
-CHANGED, WRONG = "›", "≠"
-COLOURS = {"e": "green", "d": "red", WRONG: "red"}
-"""Of cells, by their first character: equal, differ, wrong."""
+MOST_NAME = 16
+"""Columns that names have at most, if figures could have bars beside them."""
 
-GROUP = "kept, bytes a parameter"
+BARS = ((32, 18), (16, 12), (8, 6), (0, 0))
+"""Columns of the bars of what a rank keeps and sends, widest first: quarters, thirds and halves come out whole."""
 
 
 def show_heading(console: Console, title: str, caption: str, setting: str) -> None:
@@ -51,16 +46,21 @@ def show_heading(console: Console, title: str, caption: str, setting: str) -> No
             show_words(console, words, style=style)
 
 
-def show_outcome(console: Console, outcome: Outcome, *, verbose: bool = False, timed: bool = False) -> None:
+def show_outcome(
+    console: Console, outcome: Outcome, *, verbose: bool = False, timed: bool = False, timeline: bool = False
+) -> None:
     """What each row computed, sent and held, what all share, what went wrong, and the verdict.
 
-    What was traced is shown too. `verbose` adds what the table leaves out, `timed` the time of a step to that: for
-    worlds in which it says something.
+    What was traced is shown too, on a `timeline` if that is wanted. `verbose` adds what the table
+    leaves out, `timed` the time of a step to that: for worlds in which it says something.
     """
     if outcome.stages:
-        show_table(console, outcome)
+        table = show_table(console, outcome)
         show_shared(console, outcome)
-        show_legend(console, outcome)
+        console.print()
+        show_legend(console, outcome, table)
+        if timeline:
+            show_timeline(console, outcome, timed=timed)
         show_times(console, outcome, timed=timed)
         if verbose:
             show_details(console, outcome, timed=timed)
@@ -75,75 +75,92 @@ def show_outcome(console: Console, outcome: Outcome, *, verbose: bool = False, t
     show_conclusion(console, outcome)
 
 
-def show_table(console: Console, outcome: Outcome) -> None:
-    """The main table; where there is no room for the kinds of states, what is kept of them together."""
-    names = [stage.name for stage in outcome.stages]
-    wide = columns(outcome, [*KEPT, "sum"])
-    fits = fitting(names, wide, console.width) == len(wide)
-    show_grid(console, names, wide if fits else columns(outcome, ["sum"]))
-
-
-def columns(outcome: Outcome, kinds: Sequence[str]) -> list[Column]:
-    """What else the stage of each row is called, its bits and, where there were steps, what it sent, kept and held."""
-    stages = outcome.stages
-    found = [
-        Column("", [STAGES[stage.stage].also.partition(",")[0] for stage in stages]),
-        Column("bits", marked([bits(stage) for stage in stages])),
-    ]
-    if not outcome.scenario.train.steps:
-        return found
-    found.append(Column(sent_heading(outcome), marked([sent(outcome, stage) for stage in stages])))
-    group = GROUP if len(kinds) > 1 else ""
-    for kind in kinds:
-        heading = KEPT.get(kind, kind) if group else "kept, bytes\na parameter"
-        found.append(Column(heading, marked([kept(outcome, stage, kind) for stage in stages]), group))
-    unit = peak_unit(outcome)
-    peaks = [in_unit(fullest(stage).peak_bytes["total"], unit) for stage in stages]
-    return [*found, Column(f"peak\n{unit.name}", marked(peaks))]
-
-
-def marked(cells: Sequence[str]) -> list[Text]:
-    """The cells, with a mark at those that are not as in the row above, and at those that are wrong."""
-    found = [Text(cell, style=COLOURS.get(cell[0], "")) for cell in cells[:1]]
-    for above, cell in pairwise(cells):
-        colour = COLOURS.get(cell[0], "")
-        changed = cell != above and not cell.startswith(WRONG)
-        marked_cell = Text(f"{CHANGED}{cell}", style=f"bold {colour or 'cyan'}")
-        found.append(marked_cell if changed else Text(cell, style=colour))
+def show_table(console: Console, outcome: Outcome) -> list[Column]:
+    """The main table; figures have bars beside them where there is room. Gives its columns."""
+    names = [row.config.name for row in outcome.rows]
+    beside = console.width - min(longest(names), MOST_NAME)
+    *wider, narrowest = (columns(outcome, *rooms) for rooms in BARS)
+    found = next((each for each in wider if taken(each) <= beside), narrowest)
+    show_grid(console, names, found)
     return found
 
 
-def bits(stage: TrainedRow) -> str:
-    """Equal to what they are compared with or not."""
-    return {None: "–", True: "equal", False: "differ"}[stage.equal]
+def taken(found: Sequence[Column]) -> int:
+    """Columns of the terminal."""
+    return sum(GAP + column.width for column in found)
 
 
-def sent_heading(outcome: Outcome) -> str:
-    """With the unit in which figures below it are, unless nothing is sent."""
-    count = gathering_bytes(outcome)
-    if not count:
-        return "sent"
-    unit = common_unit(count)
-    return f"sent\n×{in_unit(count, unit)} {unit.name}"
+def columns(outcome: Outcome, for_kept: int, for_sent: int) -> list[Column]:
+    """Whether bits are the same and, where there were steps, what a rank keeps, sends and holds at the peak.
+
+    Bars of what it keeps and sends have so many columns of the terminal.
+    """
+    compared = any(stage.compared_with for stage in outcome.stages)
+    found = [same_bits(outcome)] if compared or outcome.did_not_fit else []
+    if not outcome.scenario.train.steps:
+        return found
+    return [*found, kept(outcome, for_kept), sent(outcome, for_sent), peaks(outcome)]
 
 
-def sent(outcome: Outcome, stage: TrainedRow) -> str:
-    """By a rank in a step, in units of gathering all weights, marked where it is not what the formula says."""
-    holds = all(rank.holds for rank in stage.traffic)
-    return f"{WRONG * (not holds)}{sent_in_units(outcome, stage):.4g}"
+def same_bits(outcome: Outcome) -> Column:
+    """As what they are compared with, or not; of a row that did not fit, that."""
+    partners = {stage.compared_with for stage in outcome.stages} - {None}
+    partner = "one process" if partners <= {"one process"} else "another row"
+    words = {None: Text("–"), True: Text("yes", style="green"), False: Text("NO", style="bold red")}
+    cells = [words[stage.equal] for stage in outcome.stages]
+    misfit = Text("does not fit", style="yellow")
+    return Column(f"same bits as\n{partner}" if partners else "", among(outcome, cells, misfit))
 
 
-def kept(outcome: Outcome, stage: TrainedRow, kind: str) -> str:
-    """Bytes of a kind, or of all, for each parameter; marked where they are not what the formula says."""
-    rank = fullest(stage)
-    found, due = rank.resting_bytes, rank.formula_bytes
-    wrong = found[kind] != due[kind] if kind in found else not all(rank.rests for rank in stage.memory)
-    count = found[kind] if kind in found else sum(found.values())
-    return f"{WRONG * wrong}{three_digits(count / outcome.model.count)}"
+def kept(outcome: Outcome, room: int) -> Column:
+    """By the rank with the highest peak: the sum, and a bar of its kinds."""
+    unit, held = memory_unit(outcome), [fullest(stage).resting_bytes for stage in outcome.stages]
+    sums = [sum(found.values()) for found in held]
+    wrong = [not all(rank.rests for rank in stage.memory) for stage in outcome.stages]
+    bars = [stacked([found[kind.name] for kind in KINDS], max(sums), room) for found in held]
+    cells = drawn(marked(in_one_unit(sums, unit), wrong), bars, room)
+    return Column(f"each rank\nkeeps, {unit.name}", among(outcome, cells), to_the_left=room > 0)
 
 
-def peak_unit(outcome: Outcome) -> ByteUnit:
-    return common_unit(max(fullest(stage).peak_bytes["total"] for stage in outcome.stages))
+def sent(outcome: Outcome, room: int) -> Column:
+    """By a rank in a step, the mean over ranks."""
+    unit, counts = memory_unit(outcome), [mean_sent(outcome, stage) for stage in outcome.stages]
+    wrong = [not all(rank.holds for rank in stage.traffic) for stage in outcome.stages]
+    bars = [bar(count, max(counts), room) for count in counts]
+    cells = drawn(marked(in_one_unit(counts, unit), wrong), bars, room)
+    return Column(f"sends\na step, {unit.name}", among(outcome, cells), to_the_left=room > 0)
+
+
+def peaks(outcome: Outcome) -> Column:
+    """Of the rank with the highest."""
+    unit = memory_unit(outcome)
+    wrong = [not all(rank.peaks for rank in stage.memory) for stage in outcome.stages]
+    counts = [fullest(stage).peak_bytes["total"] for stage in outcome.stages]
+    return Column(f"peak\n{unit.name}", among(outcome, marked(in_one_unit(counts, unit), wrong)))
+
+
+def marked(figures: Sequence[str], wrong: Sequence[bool]) -> list[Text]:
+    """With a mark at those that are not the formula's."""
+    pairs = zip(figures, wrong, strict=True)
+    return [Text(f"{WRONG}{figure}", style="bold red") if bad else Text(figure) for figure, bad in pairs]
+
+
+def drawn(figures: Sequence[Text], bars: Sequence[Text], room: int) -> list[Text]:
+    """Each figure, flush right, with its bar, if there is room for any."""
+    if not room:
+        return list(figures)
+    width, cells = max(map(len, figures)), []
+    for figure, beside in zip(figures, bars, strict=True):
+        cell = Text.assemble(" " * (width - len(figure)), figure, " ", beside)
+        cell.pad_right(width + 1 + room - len(cell))
+        cells.append(cell)
+    return cells
+
+
+def among(outcome: Outcome, cells: Sequence[Text], otherwise: Text | None = None) -> list[Text]:
+    """The cells of the rows that were trained, between those that did not fit."""
+    left = iter(cells)
+    return [next(left) if row.trained else otherwise or Text() for row in outcome.rows]
 
 
 def recomputed(stage: TrainedRow) -> float:
@@ -175,12 +192,13 @@ def show_shared(console: Console, outcome: Outcome) -> None:
         facts["says"] = [json.dumps(stage.sample, ensure_ascii=False) for stage in stages]
     if any(sum(each["recomputation"] for each in stage.operations) for stage in stages):
         facts["floating-point operations"] = [f"×{recomputed(stage):.3g}" for stage in stages]
-    if steps:
-        facts["messages a step"] = [messages_per_step(stage, steps) for stage in stages]
-    facts["weights SHA-256"] = [short_digest(stage.weights_sha256) for stage in stages]
+    digests = [short_digest(stage.weights_sha256) for stage in stages]
+    if len(set(digests)) > 1:
+        facts["weights SHA-256"] = digests
     same = [f"{what} {found[0]}" for what, found in facts.items() if len(set(found)) == 1]
+    alike = ["the same weights"] if len(stages) > 1 and len(set(digests)) == 1 else []
     prefix = {1: "", 2: "In both rows: "}.get(len(stages), f"In all {len(stages)} rows: ")
-    show_words(console, f"{prefix}{', '.join([plural(steps, 'step'), *same])}")
+    show_words(console, f"{prefix}{', '.join([plural(steps, 'step'), *same, *alike])}")
     for what, found in facts.items():
         if len(set(found)) > 1:
             show_words(console, sentence(f"{what}: {grouped([stage.name for stage in stages], found)}"))
@@ -188,57 +206,6 @@ def show_shared(console: Console, outcome: Outcome) -> None:
 
 def sentence(words: str) -> str:
     return words[:1].upper() + words[1:]
-
-
-def show_legend(console: Console, outcome: Outcome) -> None:
-    """What the headings and marks mean, for those that are there."""
-    entries = list(legend(outcome))
-    width = max((len(key) for key, _ in entries), default=0)
-    for key, words in entries:
-        show_words(console, words, key=f"{key:<{width}}  ", style="dim")
-
-
-def legend(outcome: Outcome) -> Iterator[tuple[str, str]]:
-    """Each heading or mark, and its meaning."""
-    if words := meaning_of_bits(outcome):
-        yield "bits", words
-    if outcome.scenario.train.steps:
-        yield "sent", meaning_of_sent(outcome)
-        yield "kept", "by a rank between steps: its weights, gradients and optimizer state"
-        yield "peak", "the most that a rank holds at a time, activations and buffers too"
-        cells = [str(cell) for column in columns(outcome, [*KEPT, "sum"]) for cell in column.cells]
-        if any(cell.startswith(CHANGED) for cell in cells):
-            yield CHANGED, "not as in the row above"
-        if any(cell.startswith(WRONG) for cell in cells):
-            yield WRONG, "not what the formula says"
-    for also in dict.fromkeys(STAGES[stage.stage].also for stage in outcome.stages):
-        name, _, others = also.partition(", ")
-        if others:
-            yield name, f"also called {others}"
-
-
-def meaning_of_bits(outcome: Outcome) -> str:
-    """With what the bytes of a row were compared; nothing where there was nothing to compare with."""
-    partners = {stage.compared_with for stage in outcome.stages} - {None}
-    if not partners:
-        return ""
-    what = "one process" if partners == {"one process"} else "the first row that adds in the same order"
-    if not outcome.scenario.train.steps:
-        return f"compared with {what}: initial weights"
-    return f"compared with {what}: loss, weights, gradients and optimizer state of every step"
-
-
-def meaning_of_sent(outcome: Outcome) -> str:
-    count = gathering_bytes(outcome)
-    if not count:
-        return "one rank has nobody to send to"
-    unit = common_unit(count)
-    evenly = all(len({rank.sent_bytes for rank in stage.traffic}) == 1 for stage in outcome.stages)
-    whole = in_unit(outcome.model.count * element_bytes(outcome), unit)
-    return (
-        f"by a rank in a step{'' if evenly else ', on average'}; {in_unit(count, unit)} {unit.name} is what gathering "
-        f"all weights once takes: (N−1)/N of {whole} {unit.name} on N = {outcome.scenario.world.ranks} ranks"
-    )
 
 
 def show_skipped(console: Console, outcome: Outcome) -> None:
@@ -293,7 +260,7 @@ def divergence(found: Divergence) -> str:
 def value(number: float, bits: str) -> str:
     """A number, with its bits where it does not tell them.
 
-    >>> value(0.5, "3f000000"), value(-0.0, "80000000")
+    >>> value(0.5, "0x3f000000"), value(-0.0, "0x80000000")
     ('0.5', '-0.0 (0x80000000)')
     """
-    return f"{number!r} (0x{bits})" if number == 0 or math.isnan(number) else f"{number!r}"
+    return f"{number!r} ({bits})" if number == 0 or math.isnan(number) else f"{number!r}"

@@ -2,6 +2,7 @@
 
 from zerosim.comm import Communicator
 from zerosim.instruments.limit import MemoryLimit
+from zerosim.instruments.resident import keep_freed
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement
 from zerosim.training.run import Progress, Run, alike_everywhere, measure
@@ -37,6 +38,8 @@ def run_on(
 
     def program(comm: Communicator) -> Outcome | None:
         second = world.channel() if beside else None
+        if world.rank_is_process and not limit:
+            keep_freed()
         with MemoryLimit(limit):
             return measure_and_judge(comm, Run(world, experiment, progress, keep_weights, second, traced))
 

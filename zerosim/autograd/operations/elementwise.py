@@ -7,7 +7,7 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty, Operation, Shape
-from zerosim.autograd.operations.shapes import refuse, same_shape
+from zerosim.autograd.operations.shapes import pieces, refuse, same_shape
 
 
 def add_forward(x: Array, other: Array, *, out: Array, empty: Empty) -> None:
@@ -84,9 +84,10 @@ def tanh_forward(x: Array, *, out: Array, empty: Empty) -> None:
 
 def tanh_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, y: Array) -> None:
     """∂L/∂x = upstream (1 − y²)."""
-    slope = np.square(y, out=empty(y.shape, y.dtype))
-    np.subtract(1.0, slope, out=slope)
-    np.multiply(upstream, slope, out=into["x"])
+    for part, u, gradient, slope in pieces(y, upstream, into["x"], empty=empty, work=1):
+        np.square(part, out=slope)
+        np.subtract(1.0, slope, out=slope)
+        np.multiply(u, slope, out=gradient)
 
 
 ROOT = math.sqrt(2.0 / math.pi)
@@ -103,35 +104,37 @@ def gelu_forward(x: Array, *, out: Array, empty: Empty) -> None:
     >>> y + 0.0
     array([0., 0., 9.])
     """
-    gelu_tanh(x, out)
-    out += 1.0
-    out *= x
-    out *= 0.5
+    for part, y in pieces(x, out, empty=empty):
+        gelu_tanh(part, y)
+        y += 1.0
+        y *= part
+        y *= 0.5
 
 
 def gelu_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, x: Array) -> None:
     """∂L/∂x = upstream ½ (1 + t + x (1 − t²) u′), t = tanh u, u′ = √(2/π) (1 + 3 · 0.044715 x²)."""
-    t = gelu_tanh(x, empty(x.shape, x.dtype))
-    slope = np.square(t, out=empty(x.shape, x.dtype))
-    np.subtract(1.0, slope, out=slope)
-    slope *= x  # before u′, so that far from 0, where 1 − t² is 0, no product overflows
-    x *= x
-    x *= 3.0 * CUBIC * ROOT
-    x += ROOT
-    slope *= x
-    slope += t
-    slope += 1.0
-    slope *= 0.5
-    np.multiply(upstream, slope, out=into["x"])
+    for part, u, gradient, t, slope in pieces(x, upstream, into["x"], empty=empty, work=2):
+        gelu_tanh(part, t)
+        np.square(t, out=slope)
+        np.subtract(1.0, slope, out=slope)
+        slope *= part  # before u′, so that far from 0, where 1 − t² is 0, no product overflows
+        part *= part
+        part *= 3.0 * CUBIC * ROOT
+        part += ROOT
+        slope *= part
+        slope += t
+        slope += 1.0
+        slope *= 0.5
+        np.multiply(u, slope, out=gradient)
 
 
-def gelu_tanh(x: Array, out: Array) -> Array:
+def gelu_tanh(x: Array, out: Array) -> None:
     u = np.square(x, out=out)
     u *= CUBIC
     u += 1.0
     u *= x
     u *= ROOT
-    return np.tanh(u, out=u)
+    np.tanh(u, out=u)
 
 
 def silu_forward(x: Array, *, out: Array, empty: Empty) -> None:
@@ -144,26 +147,27 @@ def silu_forward(x: Array, *, out: Array, empty: Empty) -> None:
     >>> y
     array([ 0., 99.])
     """
-    sigmoid(x, out)
-    out *= x
+    for part, y in pieces(x, out, empty=empty):
+        sigmoid(part, y)
+        y *= part
 
 
 def silu_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, x: Array) -> None:
     """∂L/∂x = upstream σ (1 + x (1 − σ))."""
-    sigma = sigmoid(x, empty(x.shape, x.dtype))
-    slope = np.subtract(1.0, sigma, out=empty(x.shape, x.dtype))
-    slope *= x
-    slope += 1.0
-    slope *= sigma
-    np.multiply(upstream, slope, out=into["x"])
+    for part, u, gradient, sigma, slope in pieces(x, upstream, into["x"], empty=empty, work=2):
+        sigmoid(part, sigma)
+        np.subtract(1.0, sigma, out=slope)
+        slope *= part
+        slope += 1.0
+        slope *= sigma
+        np.multiply(u, slope, out=gradient)
 
 
-def sigmoid(x: Array, out: Array) -> Array:
+def sigmoid(x: Array, out: Array) -> None:
     np.multiply(x, 0.5, out=out)
     np.tanh(out, out=out)
     out += 1.0
     out *= 0.5
-    return out
 
 
 add = Operation(add_forward, None, two_alike, {}, over="other", passed={"x": itself, "other": itself})

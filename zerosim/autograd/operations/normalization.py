@@ -1,10 +1,12 @@
 """Normalisation of each row of numbers, the last dimension, by its mean and its size."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty, Operation, Shape
-from zerosim.autograd.operations.shapes import refuse, rows
+from zerosim.autograd.operations.shapes import pieces, refuse, rows
 
 EPSILON = 1e-5
 """Added to the mean square, as PyTorch's LayerNorm and Llama's RMSNorm do."""
@@ -20,9 +22,10 @@ def layer_norm_forward(x: Array, weight: Array, bias: Array, *, out: Array, empt
     >>> y.round(4)
     array([[-1.,  1.]])
     """
-    standardized(x, out, empty)
-    out *= weight
-    out += bias
+    for part, y, work in pieces(x, out, empty=empty, work=1):
+        standardized(part, y, work)
+        y *= weight
+        y += bias
 
 
 def layer_norm_backward(
@@ -31,11 +34,8 @@ def layer_norm_backward(
     """∂L/∂x = (g − mean g − x̂ · mean(g x̂)) / √(variance + ε), g = upstream · weight;  ∂L/∂weight = Σ upstream · x̂."""
     if "bias" in into:
         np.sum(rows(upstream), axis=0, out=into["bias"])
-    if x is None:
-        return
-    x_hat = empty(x.shape, x.dtype)
-    scale = standardized(x, x_hat, empty)
-    normalized_gradients(upstream, into, x_hat, scale, weight, empty, centred=True)
+    if x is not None:
+        normalized_gradients(standardized, upstream, into, x, weight, empty)
 
 
 def rms_norm_forward(x: Array, weight: Array, *, out: Array, empty: Empty) -> None:
@@ -48,28 +48,27 @@ def rms_norm_forward(x: Array, weight: Array, *, out: Array, empty: Empty) -> No
     >>> y.round(4)
     array([[0.2, 1.4]])
     """
-    scaled(x, out, empty)
-    out *= weight
+    for part, y, work in pieces(x, out, empty=empty, work=1):
+        scaled(part, y, work)
+        y *= weight
 
 
 def rms_norm_backward(
     upstream: Array, into: dict[str, Array], *, empty: Empty, x: Array, weight: Array | None = None
 ) -> None:
     """∂L/∂x = (g − x̂ · mean(g x̂)) / √(mean x² + ε), g = upstream · weight;  ∂L/∂weight = Σ upstream · x̂."""
-    x_hat = empty(x.shape, x.dtype)
-    scale = scaled(x, x_hat, empty)
-    normalized_gradients(upstream, into, x_hat, scale, weight, empty, centred=False)
+    normalized_gradients(scaled, upstream, into, x, weight, empty)
 
 
-def standardized(x: Array, out: Array, empty: Empty) -> Array:
+def standardized(x: Array, out: Array, work: Array) -> Array:
     """x̂ into `out`; 1 / √(variance + ε) of each row."""
     np.subtract(x, np.mean(x, axis=-1, keepdims=True), out=out)
-    return scaled(out, out, empty)
+    return scaled(out, out, work)
 
 
-def scaled(x: Array, out: Array, empty: Empty) -> Array:
+def scaled(x: Array, out: Array, work: Array) -> Array:
     """x / √(mean x² + ε) into `out`; the reciprocal of that root, of each row."""
-    scale: Array = np.mean(np.square(x, out=empty(x.shape, x.dtype)), axis=-1, keepdims=True)
+    scale: Array = np.mean(np.square(x, out=work), axis=-1, keepdims=True)
     scale += EPSILON
     np.sqrt(scale, out=scale)
     np.divide(1.0, scale, out=scale)
@@ -78,24 +77,25 @@ def scaled(x: Array, out: Array, empty: Empty) -> Array:
 
 
 def normalized_gradients(
-    upstream: Array, into: dict[str, Array], x_hat: Array, scale: Array, weight: Array | None, empty: Empty,
-    *, centred: bool,
+    normalize: Callable[[Array, Array, Array], Array], upstream: Array, into: dict[str, Array], x: Array,
+    weight: Array | None, empty: Empty,
 ) -> None:
-    """The gradients of x and weight; `centred` where the mean was subtracted."""
-    work = empty(x_hat.shape, x_hat.dtype)
+    """The gradients of x and weight, where `normalize` is what makes x̂ of x."""
+    terms = empty(x.shape, x.dtype)
+    for part, u, term, g, x_hat, work in pieces(x, upstream, terms, into.get("x", terms), empty=empty, work=2):
+        scale = normalize(part, x_hat, work)
+        np.multiply(u, x_hat, out=term)
+        if weight is None:
+            continue
+        np.multiply(u, weight, out=g)
+        np.multiply(g, x_hat, out=work)
+        x_hat *= np.mean(work, axis=-1, keepdims=True)
+        if normalize is standardized:
+            g -= np.mean(g, axis=-1, keepdims=True)
+        g -= x_hat
+        g *= scale
     if "weight" in into:
-        np.multiply(upstream, x_hat, out=work)
-        np.sum(rows(work), axis=0, out=into["weight"])
-    if "x" not in into:
-        return
-    assert weight is not None
-    g = np.multiply(upstream, weight, out=into["x"])
-    np.multiply(g, x_hat, out=work)
-    x_hat *= np.mean(work, axis=-1, keepdims=True)
-    if centred:
-        g -= np.mean(g, axis=-1, keepdims=True)
-    g -= x_hat
-    g *= scale
+        np.sum(rows(terms), axis=0, out=into["weight"])
 
 
 def normalized_shape(x: Shape, weight: Shape, bias: Shape | None = None) -> Shape:

@@ -1,0 +1,31 @@
+"""Outcomes and pages of them, for tests: of small runs in the local world, with a trace of the last step."""
+
+from tests.training import labelled, scenario
+from zerosim.report.document import document
+from zerosim.report.page.page import page
+from zerosim.report.page.run import runs_of
+from zerosim.scenario import Scenario
+from zerosim.stages import adding
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Silent
+from zerosim.verdict.run import run_locally
+
+HOSTILE = '</script><script>alert(1)</script>&amp;<img src=x onerror=alert(2)>\x1b[31m\x00"\'\u202e'
+
+
+def outcome(built: Scenario | None = None, *, traced: bool = True, **changes):
+    """The document of a run."""
+    built = built or scenario(**changes)
+    steps = built.train.steps
+    done = run_locally(prepare(built, labelled()), Silent(), traced=range(steps, steps + 1) if traced else range(0))
+    return document(done, {"kind": "local", "ranks": built.world.ranks, "library": "threads"}, "zerosim run mine.toml")
+
+
+def added_otherwise(monkeypatch, **changes):
+    """The document of a run in which the ranks add in another order than is declared."""
+    monkeypatch.setitem(adding.ADDITIONS, "ring", adding.ADDITIONS["rank"])
+    return outcome(**changes)
+
+
+def page_of(*documents):
+    return page(runs_of(documents, [f"{number}.json" for number in range(len(documents))]))

@@ -1,0 +1,207 @@
+"""Allocators with a fixed address space: laws, and faults that break them."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.test_planted import outcome_of
+from zerosim.allocation import allocate
+from zerosim.instruments.observed import ObservedAllocator
+from zerosim.instruments.takings import Taking, Takings
+from zerosim.plan import addresses
+from zerosim.plan.addresses import (
+    FITS,
+    Addresses,
+    best_fit,
+    events,
+    first_fit,
+    fragmentation,
+    laid_out,
+    long_lived,
+    meet,
+    peak,
+    placed,
+)
+
+KINDS = st.sampled_from(["parameters", "gradients", "activations"])
+OWNERS = st.sampled_from(["layers.0", "layers.1", "loss"])
+
+
+@st.composite
+def steps(draw):
+    """The takings of some step: what was there before, and what came, and perhaps went."""
+    takings = Takings()
+    allocator = ObservedAllocator(allocate, takings)
+    alive, begins, numbers = [], draw(st.integers(0, 5)), st.integers(1, 40)
+    for count in range(draw(st.integers(0, 25))):
+        if count == begins:
+            takings.begin()
+        if alive and draw(st.booleans()):
+            del alive[draw(st.integers(0, len(alive) - 1))]
+        else:
+            alive.append(allocator(draw(numbers), np.uint8, kind=draw(KINDS), owner=draw(OWNERS)))
+    return takings.end()
+
+
+def overlapping(takings, starts):
+    """The pairs that have an address in common while both are out."""
+    rows = list(zip(takings, starts, strict=True))
+    return [
+        (one, other)
+        for number, (one, at) in enumerate(rows) for other, there in rows[:number]
+        if meet(one, other) and at < there + other.held_bytes and there < at + one.held_bytes
+    ]
+
+
+@given(steps())
+def test_no_two_live_blocks_overlap_and_none_needs_less_than_the_peak(takings):
+    found = fragmentation(takings)
+    assert len(found.addresses) == 2 * len(FITS)
+    for starts in found.addresses.values():
+        assert overlapping(takings, starts) == []
+        assert all(start >= 0 for start in starts)
+    assert all(beyond >= 0 for beyond in found.beyond_peak_bytes.values())
+    assert found.peak_bytes == most_at_a_time(takings)
+
+
+def most_at_a_time(takings):
+    """By another way than events: what is out just after each taking began."""
+    return max((sum(
+        each.held_bytes for each in takings if each.since <= one.since and (each.until or math.inf) > one.since
+    ) for one in takings), default=0)
+
+
+@given(steps())
+def test_what_is_laid_out_keeps_to_its_block_and_everything_else_out_of_it(takings):
+    found = fragmentation(takings)
+    for name in ("first_fit_laid_out", "best_fit_laid_out"):
+        for taking, stays, start in zip(takings, found.long_lived, found.addresses[name], strict=True):
+            assert (start + taking.held_bytes <= found.laid_out_bytes) is stays
+    kept = [taking for taking, stays in zip(takings, found.long_lived, strict=True) if stays]
+    assert peak(kept) <= found.laid_out_bytes <= sum(taking.held_bytes for taking in kept)
+
+
+def free(taken, start, needed):
+    """Whether nobody of `taken` has any of these addresses."""
+    return all(start + needed <= at or at + held <= start for at, held in taken.items())
+
+
+@given(steps())
+def test_first_fit_takes_the_lowest_hole(takings):
+    space, taken, where = Addresses(first_fit), {}, {}
+    for taking, begins in events(takings):
+        if begins:
+            start = space.take(taking.held_bytes)
+            lower = [at for at in range(start) if free(taken, at, taking.held_bytes)]
+            assert lower == []
+            taken[start], where[taking] = taking.held_bytes, start
+        else:
+            del taken[where[taking]]
+            space.give_back(where[taking], taking.held_bytes)
+
+
+@given(steps())
+def test_best_fit_takes_the_shortest_hole(takings):
+    space, taken, where = Addresses(best_fit), {}, {}
+    for taking, begins in events(takings):
+        if begins:
+            edges = sorted([0, *(at + held for at, held in taken.items())])
+            holes = [(start, min([at for at in taken if at >= start], default=math.inf)) for start in edges]
+            fitting = [(stop - start, start) for start, stop in holes if stop - start >= taking.held_bytes]
+            assert space.take(taking.held_bytes) == min(fitting)[1]
+            start = min(fitting)[1]
+            taken[start], where[taking] = taking.held_bytes, start
+        else:
+            del taken[where[taking]]
+            space.give_back(where[taking], taking.held_bytes)
+
+
+@given(st.lists(st.integers(1, 30), max_size=20), st.randoms())
+def test_what_is_all_given_back_is_one_hole_again(sizes, chance):
+    for fit in FITS.values():
+        space = Addresses(fit)
+        out = [(space.take(size), size) for size in sizes]
+        chance.shuffle(out)
+        for start, size in out:
+            space.give_back(start, size)
+        assert space.take(10_000) == 0
+
+
+def taken(kind, since, until=None, owner="layers.1", size=10):
+    return Taking(kind, owner, size, since, until)
+
+
+def test_who_is_long_lived():
+    loss = taken("activations", 5, 8, owner="loss")
+    said = [
+        (taken("parameters", 0), False), (taken("gradients", 0, 1), True), (taken("gradients", 7), True),
+        (taken("gradients", 6, 9), False), (taken("activations", 2, 7), True), (taken("activations", 2), True),
+        (taken("activations", 2, 4), False), (taken("activations", 6, 9), False), (loss, False),
+    ]
+    assert long_lived([taking for taking, _ in said]) == [stays for _, stays in said]
+
+
+def overlaps(takings):
+    return dict.fromkeys(takings, 0)
+
+
+def test_a_block_that_overlaps_is_seen(monkeypatch):
+    """A layout without lives; an allocator that gives a hole twice."""
+    pair = [taken("gradients", 1), taken("gradients", 2)]
+    assert overlapping(pair, [laid_out(pair)[each] for each in pair]) == []
+    monkeypatch.setattr(addresses, "laid_out", overlaps)
+    found = fragmentation(pair)
+    assert len(overlapping(pair, found.addresses["first_fit_laid_out"])) == 1
+    assert found.beyond_peak_bytes["first_fit_laid_out"] == -10
+
+
+def test_a_hole_that_is_given_twice_is_seen(monkeypatch):
+    pair = [taken("activations", 1), taken("activations", 2)]
+    monkeypatch.setattr(Addresses, "take", lambda self, needed: 0)
+    assert len(overlapping(pair, placed(pair, first_fit, {}))) == 1
+
+
+def test_takings_are_those_of_one_step_and_none_of_the_worlds():
+    takings = Takings()
+    give = ObservedAllocator(allocate, takings)
+    before, gone = (give(4, np.uint8, kind="parameters", owner=name) for name in "ab")
+    assert takings.end() == []
+    takings.begin()
+    message = give(9, np.uint8, kind="buffers", owner="messages")
+    empty = give(0, np.uint8, kind="buffers", owner="widened")
+    del gone
+    twins = [give(2, np.uint8, kind="activations", owner="c") for _ in range(2)]
+    del twins[0]
+    found = takings.end()
+    assert [(each.owner, each.held_bytes, each.since, each.until) for each in found] == [
+        ("a", 4, 0, None), ("b", 4, 0, 1), ("c", 2, 2, 4), ("c", 2, 3, None)]
+    assert len({*found}) == 4
+    assert len(message) + len(empty) + len(before) == 13
+
+
+@pytest.mark.parametrize("keys", [
+    {}, {"recompute": True}, {"recompute": True, "offload_activations": True}, {"order": "exact"},
+    {"accumulation": "micro_batch", "precision": "fp16"}, {"prefetch": True}, {"bucket_mb": 0.00004},
+], ids=str)
+def test_the_record_of_a_step_has_the_peak_of_the_ledger(keys):
+    """The last of two steps is like any other, so its peak is the run's."""
+    outcome = outcome_of(fragmentation=True, **keys)
+    assert outcome.failures == []
+    for stage in outcome.stages:
+        assert stage.fragmentation.peak_bytes == stage.memory[0].peak_bytes["total"]
+
+
+def test_nothing_is_written_down_unless_asked():
+    assert [stage.fragmentation for stage in outcome_of().stages] == [None] * 4
+
+
+@pytest.mark.parametrize("key", ["beyond_peak", "beyond_peak_laid_out"])
+def test_a_claim_is_held_to_what_is_found(key):
+    found = outcome_of(stages=("ddp",), fragmentation=True).stages[0].fragmentation.beyond_peak_bytes
+    name = {"beyond_peak": "first_fit"}.get(key, "first_fit_laid_out")
+    assert outcome_of(stages=("ddp",), **{key: (found[name],)}).failures == []
+    ((_, what),) = outcome_of(stages=("ddp",), **{key: (found[name] + 1,)}).failures
+    assert what == f"needs {found[name]:,} bytes beyond the peak by {name}, not {found[name] + 1:,}"

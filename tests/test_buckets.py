@@ -1,0 +1,125 @@
+"""Buckets: the same bits and bytes in more messages, none of them larger; and what gives itself out as that."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.test_planted import fails, outcome_of
+from zerosim.collectives import ring
+from zerosim.data import load_dataset
+from zerosim.scenario import Scenario, load
+from zerosim.sharding import split
+from zerosim.training import build
+from zerosim.training.buckets import Buckets
+from zerosim.training.experiment import prepare
+from zerosim.worlds.local import spawn
+
+TINY = 0.00004
+"""40 bytes: three elements of 4 bytes of each chunk on 3 ranks, or one of 8 bytes."""
+
+
+@given(st.integers(0, 50), st.integers(1, 64), st.integers(0, 400))
+def test_pieces_follow_one_another_and_none_is_too_long(length, abreast, most):
+    pieces = Buckets(most).pieces(length, abreast)
+    assert [at for piece in pieces for at in range(piece.start, piece.stop)] == list(range(length))
+    assert len(pieces) == 1 or all(0 < (piece.stop - piece.start) * abreast <= max(most, abreast) for piece in pieces)
+    longest = pieces[0].stop
+    assert all(piece.stop - piece.start == longest for piece in pieces[:-1])
+    assert most or len(pieces) == 1
+
+
+class Calls(list):
+    """Writes down the elements of each call's chunks."""
+
+    def __call__(self, comm, chunks):
+        self.append([len(chunk) for chunk in chunks])
+        ring.reduce_scatter(comm, chunks)
+
+
+def test_a_call_has_the_same_piece_of_every_chunk():
+    def program(comm):
+        calls, vector = Calls(), np.arange(15.0) + comm.rank
+        Buckets(50).chunked(calls)(comm, split(vector, 3))
+        whole = np.arange(15.0) + comm.rank
+        ring.reduce_scatter(comm, split(whole, 3))
+        return calls, vector.tobytes() == whole.tobytes()
+
+    assert spawn(program, 3) == [([[2] * 3, [2] * 3, [1] * 3], True)] * 3
+
+
+KEYS = [
+    {}, {"order": "rank"}, {"order": "tree", "ranks": 4, "micro_batches": 8}, {"order": "exact"},
+    {"order": "exact", "precision": "fp64"}, {"order": "exact", "precision": "bf16", "accumulate_dtype": "fp32"},
+    {"precision": "fp16", "reduce_dtype": "fp32", "clip_norm": 0.1}, {"publish": "broadcasts"},
+    {"publish": "updates", "gradients": "all_reduce"}, {"prefetch": True, "frozen": (1,)},
+    {"accumulation": "micro_batch"}, {"units": "model", "reshard_after_forward": False}, {"ranks": 1},
+]
+
+
+@pytest.mark.parametrize("keys", KEYS, ids=str)
+def test_the_bits_and_bytes_stay_and_messages_multiply(keys):
+    whole, pieces = (outcome_of(**keys, bucket_mb=bucket) for bucket in (0.0, TINY))
+    assert (whole.failures, pieces.failures) == ([], [])
+    for one, other in zip(whole.stages, pieces.stages, strict=True):
+        assert one.weights_sha256 == other.weights_sha256
+        for before, after in zip(one.traffic, other.traffic, strict=True):
+            assert before.sent_bytes == after.sent_bytes
+            assert before.messages < after.messages or len(one.traffic) == 1
+            assert after.largest_message_bytes <= 40
+            assert before.largest_message_bytes > after.largest_message_bytes or len(one.traffic) == 1
+
+
+def test_messages_of_a_step_by_hand():
+    """Chunks of 12, 8 and 5 elements of 4 bytes on 3 ranks; 40 bytes have 3 elements of each: 4 + 3 + 2 pieces."""
+    ddp, *_, third = outcome_of(bucket_mb=TINY).stages
+    for rank in ddp.traffic:
+        assert (rank.messages, rank.largest_message_bytes) == (2 * 2 * 9 * 2, 12)
+        assert rank.by_collective["all_gather"]["calls"] == 2 * 9
+    assert {rank.messages for rank in third.traffic} == {2 * 3 * 9 * 2}
+
+
+def test_an_order_free_sum_has_copies_of_a_bucket_and_no_more():
+    """40 bytes are one integer of 8 bytes of each of 3 chunks; two contributions of float32."""
+    for stage in outcome_of(order="exact", bucket_mb=TINY).stages:
+        assert {rank.peak_bytes["buffers"] for rank in stage.memory} == {2 * 1 * 3 * 4}
+    for stage in outcome_of(order="exact").stages:
+        assert {rank.peak_bytes["buffers"] for rank in stage.memory} == {0}
+
+
+def unbounded(self, collective):
+    return collective
+
+
+@pytest.mark.parametrize("name", ["chunked", "broadcast"])
+def test_a_bucket_without_a_bound_is_seen(monkeypatch, name):
+    monkeypatch.setattr(Buckets, name, unbounded)
+    fails(outcome_of(stages=("zero1",), publish="broadcasts", bucket_mb=TINY), "are not the formula's")
+
+
+def next_to_each_other(comm, chunks):
+    """Buckets as others have them: neighbouring elements, each bucket cut into chunks of its own."""
+    for piece in Buckets(40).pieces(len(chunks.flat), 4):
+        ring.all_reduce(comm, split(chunks.flat[piece], comm.size))
+
+
+def some_twice(comm, chunks):
+    for piece in (slice(0, 3), slice(2, None)):
+        ring.reduce_scatter(comm, [chunk[piece] for chunk in chunks])
+
+
+@pytest.mark.parametrize("collective", [next_to_each_other, some_twice])
+def test_a_bucket_that_moves_a_boundary_is_seen(monkeypatch, collective):
+    """The same sums, in the order of other chunks; or elements that two buckets have."""
+    monkeypatch.setattr(build, "reduce_scatter", lambda config, comm, allocate: comm.named(
+        "reduce_scatter", config.addition.by(collective).reduce_scatter))
+    fails(outcome_of(stages=("ddp",), bucket_mb=TINY), "bits differ")
+
+
+@pytest.mark.parametrize("name", ["parallel", "variant"])
+def test_a_bucket_holds_an_element_of_every_rank(name, tmp_path):
+    path = tmp_path / "scenario.toml"
+    path.write_text("[[variant]]\nbucket_mb = 0.00003" if name == "variant" else "[parallel]\nbucket_mb = 0.00003")
+    with pytest.raises(Exception, match="4 ranks, 32 bytes = 3.2e-05, found 3e-05"):
+        load(path)
+    assert prepare(load(path, ["world.ranks=2"]), load_dataset(Scenario())).rows[0].buckets.most_bytes == 30

@@ -1,0 +1,260 @@
+"""zerosim's transformers against those that were written from the documentation alone: weights and losses, to the bit."""
+
+import functools
+import itertools
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from tests import independent, independent_transformer
+from tests.independent_runs import alike, differences, run
+from zerosim.data.sequences import sequences
+
+TEXT = "the quick brown fox jumps over the lazy dog, and then sleeps; " * 8
+SOURCES = {
+    "text": {"source": "words.txt", "sequence": 5, "vocabulary": 0},
+    "few tokens": {"source": "words.txt", "sequence": 2, "vocabulary": 3},
+    "spare tokens": {"source": "words.txt", "sequence": 7, "vocabulary": 40},
+    "some not judged": {"source": "reverse", "sequence": 6, "vocabulary": 3},
+}
+SIZES = {
+    "one head": {"width": 6, "heads": 1, "inner": 3},
+    "heads": {"width": 8, "heads": 2, "layers": 2},
+    "heads that share keys": {"width": 16, "heads": 4, "key_value_heads": 2},
+    "heads that share one key": {"width": 18, "heads": 3, "key_value_heads": 1, "inner": 1},
+}
+RANKS = {"1": (1, 4), "2": (2, 2), "2, many": (2, 8), "3": (3, 6), "4": (4, 16)}
+
+# Every value of every key that decides bits, or should not; the rest of a scenario is not a model's
+VALUES = {
+    "architecture": ["gpt2", "llama"],
+    "sizes": list(SIZES),
+    "data": list(SOURCES),
+    "tied_embeddings": [False, True],
+    "dropout": [0, 0.1, 0.9],
+    "frozen": ["none", "first", "last"],
+    "units": ["layer", "model", "ends", "beginning"],
+    "precision": ["fp32", "fp64", "fp16", "bf16"],
+    "order": ["ring", "rank", "tree", "exact"],
+    "ranks": list(RANKS),
+    "accumulation": ["boundary", "micro_batch"],
+    "accumulate_dtype": ["weights", "fp32"],
+    "reduce_dtype": ["weights", "fp32"],
+    "publish": ["weights", "updates"],
+    "optimizer": ["sgd", "adamw"],
+    "clip_norm": [0, 0.02],
+    "loss_scale": ["dynamic", 1000.5],
+    "decay_biases": [True, False],
+    "recompute": [True, False],
+    "bucket_mb": [0, 5e-3],
+}
+PLAIN = {key: values[0] for key, values in VALUES.items()}
+REST = {"kind": "transformer", "layers": 1, "micro_batch": 3, "steps": 2, "learning_rate": 0.02, "weight_decay": 0.1}
+
+
+def allowed(case):
+    """Whether zerosim takes such a scenario, and each of its values says something."""
+    return not (
+        (case["architecture"] == "gpt2" and "share" in case["sizes"])
+        or (case["order"] in ("tree", "exact") and case["accumulation"] == "micro_batch")
+        or (case["order"] == "tree" and case["ranks"] == "3")
+        or (case["precision"] == "fp64" and "fp32" in (case["accumulate_dtype"], case["reduce_dtype"]))
+        or (case["units"] == "model" and case["frozen"] == "last")
+    )
+
+
+def pairs(case):
+    return set(itertools.combinations(case.items(), 2))
+
+
+def drawn(draw):
+    while not allowed(case := {key: draw.choice(values) for key, values in VALUES.items()}):
+        pass
+    return case
+
+
+def grid(count, tries=40):
+    """Cases of which each, of so many tries, has most pairs of values that none before it has."""
+    draw, seen, found = random.Random(0), set(), []
+    for _ in range(count):
+        found.append(max((drawn(draw) for _ in range(tries)), key=lambda case: len(pairs(case) - seen)))
+        seen |= pairs(found[-1])
+    return found
+
+
+THREE = {"architecture": "llama", "width": 24, "heads": 6, "key_value_heads": 2, "sequence": 9}
+LARGE = {"width": 96, "heads": 4, "sequence": 40, "micro_batch": 9, "micro_batches": 2, "steps": 1, "layers": 1}
+CASES = {
+    "gpt2": {},
+    "llama": {"architecture": "llama"},
+    "initial": {"steps": 0, "layers": 2},
+    "one token": {"sequence": 1, "micro_batch": 1},
+    "one number a head": {"width": 3, "heads": 3},
+    "one number": {"width": 1, "heads": 1},
+    "llama, two numbers": {"architecture": "llama", "width": 2, "heads": 1, "sequence": 1},
+    "more than a piece": LARGE | {"dropout": 0.1},
+    "llama, more than a piece": LARGE | {"architecture": "llama", "key_value_heads": 2},
+    "bf16, more than a piece": LARGE | {"architecture": "llama", "precision": "bf16"},
+    "bf16": {"precision": "bf16", "layers": 2, "micro_batches": 8},
+    "all frozen": {"frozen": [0, 1, 2]},
+    "block frozen": {"frozen": [1, 2], "layers": 3, "dropout": 0.1, "architecture": "llama"},
+    "fp16, skipped": {"precision": "fp16", "loss_scale": "dynamic", "learning_rate": 1000.0, "steps": 4},
+    "fp16, NaN": {"precision": "fp16", "loss_scale": 1, "learning_rate": 1e5, "steps": 4, "optimizer": "sgd"},
+    "dropped, NaN": {"precision": "fp16", "loss_scale": 1, "learning_rate": 3e4, "steps": 4, "dropout": 0.5},
+    "three heads to a key": THREE,
+    "three heads to a key, fp16": THREE | {"precision": "fp16"},
+    "dropout": {"dropout": 0.1},
+}
+"""By the keys of a scenario."""
+
+
+def settings(case):
+    """A case of the grid, by the keys of a scenario."""
+    keys = REST | {key: value for key, value in case.items() if key not in ("sizes", "data", "ranks")}
+    keys |= SIZES[case["sizes"]] | SOURCES[case["data"]]
+    keys["ranks"], keys["micro_batches"] = RANKS[case["ranks"]]
+    last = keys["layers"] + 1
+    blocks, tied = list(range(1, last)), case["tied_embeddings"]
+    units = {
+        "layer": [[0, last] if tied else [0], *([i] for i in blocks), *([] if tied else [[last]])],
+        "model": [list(range(last + 1))],
+        "ends": [[0, last], blocks] if tied else [[0], [*blocks, last]],
+        "beginning": [[0, 1, last], *([i] for i in blocks[1:])] if tied else [[0, 1], list(range(2, last + 1))],
+    }[case["units"]]
+    keys["frozen"] = {"none": [], "first": units[0], "last": units[-1]}[case["frozen"]]
+    if case["units"] in ("ends", "beginning"):
+        keys["units"] = units
+    return keys
+
+
+SIMPLE = REST | SIZES["heads"] | SOURCES["text"] | {"ranks": 2, "micro_batches": 4, "layers": 1}
+KEYS = {name: SIMPLE | case for name, case in CASES.items()}
+GRID = grid(32)
+KEYS |= {f"grid {number}": settings(case) for number, case in enumerate(GRID)}
+
+
+@functools.cache
+def data(source, sequence, vocabulary, folder):
+    """Tokens, targets, and how many tokens there are."""
+    found = sequences(source, sequence, vocabulary or None, ValueError, folder)
+    return found.x.astype(np.int64), found.y.astype(np.int64), found.classes
+
+
+def write(folder):
+    (folder / "words.txt").write_text(TEXT)
+
+
+@functools.cache
+def outcome_of_case(name):
+    keys = KEYS[name]
+    return run(keys, alike(keys)[0], write)
+
+
+@pytest.fixture(scope="module")
+def opinion(tmp_path_factory):
+    """What the independent trainer comes to, of a scenario's keys and a stage."""
+    folder = tmp_path_factory.mktemp("texts")
+    write(folder)
+
+    def train(keys, stage):
+        keys = dict(keys)
+        x, y, vocabulary = data(*(keys.pop(key) for key in ("source", "sequence", "vocabulary")), folder)
+        with threadpool_limits(1):
+            return independent_transformer.train(x, y, stage=stage, **keys | {"vocabulary": vocabulary})
+
+    return train
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_an_independent_transformer_has_the_same_bits(name, opinion):
+    keys = KEYS[name]
+    for stages in alike(keys):
+        rows, file = outcome_of_case(name) if stages == alike(keys)[0] else run(keys, stages, write)
+        expected = opinion(keys, stages[0])
+        assert [row["stage"] for row in rows] == stages
+        assert differences(rows, file, expected) == []
+        if "skipped" in name:
+            assert 0 < expected[2] < keys["steps"]
+        if "NaN" in name:
+            assert any(math.isnan(loss) for loss in expected[1])
+
+
+def test_the_grid_has_almost_every_pair_of_values():
+    possible, draw = set(), random.Random(1)
+    for _ in range(3000):
+        possible |= pairs(drawn(draw))
+    seen = set().union(*map(pairs, GRID))
+    assert len(possible) > 1000
+    assert len(seen & possible) >= 0.9 * len(possible)
+    assert {key for key, _ in itertools.chain(*seen)} == set(VALUES)
+
+
+def test_targets_that_are_not_judged_are_among_the_data():
+    _, y, _ = data("reverse", 6, 3, Path())
+    assert (y == -1).any()
+
+
+def softmax_rounded(*arrays, heads, groups, attention=independent_transformer.attention):
+    y, p = attention(*arrays, heads, groups)
+    p = p.astype(np.float16).astype(np.float32)
+    v = arrays[2]
+    each = [independent_transformer.by_heads(v1, groups, 1) for v1 in v]
+    return np.stack([independent_transformer.by_tokens(np.matmul(p1, v1)) for p1, v1 in zip(p, each, strict=True)]), p
+
+
+def last_to_first(a, first_to_last=independent_transformer.first_to_last):
+    return first_to_last(a[:, ::-1])
+
+
+def undropped(*_):
+    return lambda x: x
+
+
+def dropped_as_the_first(keys, places, *rest, dropping=independent_transformer.dropping):
+    return dropping(keys, range(len(places)), *rest)
+
+
+def next_operation(keys, places, step, layer, operation, shape, dropping=independent_transformer.dropping):
+    return dropping(keys, places, step, layer, operation + 1, shape)
+
+
+def not_turned_back(x, heads, *, back=False, turned=independent_transformer.turned):
+    return turned(x, heads)
+
+
+def scale_without_epsilon(x):
+    return 1.0 / np.sqrt(np.mean(np.square(x), axis=-1, keepdims=True))
+
+
+def by_heads_of_neighbours_mixed(a, groups, each):
+    """Heads of queries with the same key taken H / K apart."""
+    return a.reshape(len(a), each, groups, -1).transpose(2, 1, 0, 3)
+
+
+def cross_entropy_of_rows(o, labels, samples, cross_entropy=independent.cross_entropy):
+    return cross_entropy(o, labels, 2 * samples)
+
+
+FAULTS = {
+    "the softmax rounded": ("three heads to a key, fp16", independent_transformer, "attention", softmax_rounded),
+    "the last head first": ("three heads to a key", independent_transformer, "first_to_last", last_to_first),
+    "nothing is dropped": ("dropout", independent_transformer, "dropping", undropped),
+    "each micro-batch drops the same": ("dropout", independent_transformer, "dropping", dropped_as_the_first),
+    "operations miscounted": ("dropout", independent_transformer, "dropping", next_operation),
+    "rotary is not turned back": ("llama", independent_transformer, "turned", not_turned_back),
+    "no epsilon": ("gpt2", independent_transformer, "scale", scale_without_epsilon),
+    "keys shared by others": ("three heads to a key", independent_transformer, "by_heads", by_heads_of_neighbours_mixed),
+    "gelu is silu": ("gpt2", independent, "gelu", independent_transformer.silu),
+    "twice as many judged": ("gpt2", independent, "cross_entropy", cross_entropy_of_rows),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_makes_the_two_differ(fault, monkeypatch, opinion):
+    name, module, attribute, wrong = FAULTS[fault]
+    monkeypatch.setattr(module, attribute, wrong)
+    assert differences(*outcome_of_case(name), opinion(KEYS[name], "ddp")) != []

@@ -1,0 +1,364 @@
+"""The page of a run: everything in order, nothing from elsewhere, and no word of a scenario taken for HTML."""
+
+import configparser
+import copy
+import json
+import os
+import re
+from dataclasses import replace
+from fnmatch import fnmatch
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import zerosim
+from tests.pages import HOSTILE, added_otherwise, outcome, page_of
+from tests.training import scenario
+from zerosim.cli import main
+from zerosim.commands.output import write_beside
+from zerosim.errors import ZerosimError
+from zerosim.report.page import run, steps, vega
+from zerosim.report.page.drawings import Drawings
+from zerosim.report.page.markup import printable
+from zerosim.report.page.run import Run
+from zerosim.report.page.sections import toml
+from zerosim.report.page.textures import TEXTURES
+from zerosim.scenario import load, resolved
+from zerosim.scenario.schema import Variant
+
+PACKAGE = Path(zerosim.__file__).parent
+SMALL = ["--set", "train.steps=3", "--set", "check.test_accuracy=0", "--progress", "none"]
+SCENARIO = str(PACKAGE.parent / "scenarios" / "zero3.toml")
+
+
+class Seen(HTMLParser):
+    """The elements of a page, the words outside of scripts, and what it would load."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.ids, self.words, self.loads, self.data = [], [], [], [], ""
+        self.policy, self._script = "", None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.tags.append(tag)
+        self.policy += given["content"] if given.get("http-equiv") == "Content-Security-Policy" else ""
+        self.ids += [given["id"]] if "id" in given and tag == "section" else []
+        self.loads += [given[key] for key in ("src", "href") if not given.get(key, "#").startswith("#")]
+        self._script = given.get("type", "script") if tag in ("script", "style") else None
+
+    def handle_endtag(self, tag):
+        self._script = None
+
+    def handle_data(self, data):
+        if self._script is None:
+            self.words.append(data)
+        elif self._script == "application/json":
+            self.data += data
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+    @property
+    def values(self):
+        return json.loads(self.data)["values"]
+
+
+@pytest.fixture(scope="module")
+def four():
+    return outcome()
+
+
+@pytest.fixture(scope="module")
+def seen(four):
+    return Seen(page_of(four))
+
+
+def test_its_sections_are_in_the_order_in_which_one_reads_a_run(seen, four):
+    assert seen.ids == ["table", "step", "traffic", "losses", "schedule", "origin"]
+    assert seen.text.index(four["verdict"]) < seen.text.index("What each row does")
+    assert [tag for tag in seen.tags if tag == "article"] == ["article"] * 8
+    for words in (four["command"], four["stages"][3]["weights_sha256"], four["versions"]["numpy"]):
+        assert words in seen.text
+
+
+def test_it_loads_nothing(seen):
+    assert seen.loads == []
+    assert seen.policy.startswith("default-src 'none'; ")
+    assert Seen('<img src="http://a.example/b.png"><a href="c.html">').loads == ["http://a.example/b.png", "c.html"]
+
+
+def test_every_span_and_both_ends_of_every_message_are_in_it(seen, four):
+    for number, stage in enumerate(four["stages"], 1):
+        spans = [dict(zip(seen.values[f"spans-{number}"], each, strict=True))
+                 for each in zip(*seen.values[f"spans-{number}"].values(), strict=True)]
+        assert len(spans) == sum(len(step["spans"]) for step in stage["trace"]["steps"])
+        messages = [span for span in spans if span["peer"] is not None]
+        assert {span["link"] for span in spans if span["peer"] is None} == {-1}
+        ends = {}
+        for span in messages:
+            ends.setdefault(span["link"], []).append(span)
+        assert len(ends) == sum(rank["messages"] for rank in stage["traffic"]) // 4
+        for link, (one, other) in ends.items():
+            assert link >= 0
+            assert (one["rank"], one["bytes"], one["unit"]) == (other["peer"], other["bytes"], other["unit"])
+        sent = seen.values[f"partners-{number}"]
+        assert sum(sent["bytes"]) == sum(rank["sent_bytes"] for rank in stage["traffic"]) // 4
+        assert sum(sent["messages"]) == len(messages) // 2
+
+
+def test_work_beside_the_step_has_lanes_of_its_own(four, seen):
+    beside = copy.deepcopy(four)
+    for step in beside["stages"][3]["trace"]["steps"]:
+        for span in step["spans"]:
+            span["channel"] = 2 if span["what"] == "all_gather" else 1
+    found = Seen(page_of(beside))
+    assert set(found.values["spans-4"]["lane"]) == {0, 1, 2, 3, 4}
+    assert "out, second channel" in found.text
+    assert sorted(found.values["links-4"]["link"]) == sorted(seen.values["links-4"]["link"])
+    assert set(seen.values["spans-4"]["lane"]) == {0, 1, 2}
+    assert "second channel" not in seen.text
+
+
+def test_without_a_trace_it_says_how_to_have_one():
+    bare = Seen(page_of(outcome(traced=False)))
+    assert "--report FILE.html traces the last one" in bare.text
+    assert not [name for name in bare.values if name.startswith("spans")]
+    assert "curve-1" in bare.values
+
+
+def test_a_diverging_run_points_at_the_first_element(monkeypatch):
+    found = added_otherwise(monkeypatch, stages=("zero2",), ranks=4, micro_batches=8)
+    page = page_of(found)
+    assert "divergence" in Seen(page).ids
+    first = found["stages"][0]["first_divergence"]
+    where = f"layers.{first['layer']}.{first['parameter']}[{', '.join(map(str, first['index']))}]"
+    assert f"{where} is the first element that differs, after step {first['step']}." in re.sub("<[^>]*>", "", page)
+    assert f"{first['ours']!r} ({first['ours_bits']})" in page
+    for side, words in first["order_of_addition"].items():
+        marked = page.split(f"{side} adds")[1].split("</pre>")[0]
+        assert re.sub("<[^>]*>", "", marked) == words
+        assert marked.count("<mark>g") == 8
+    assert Seen(page).values["divergences"] == {"row": ["Stage II"], "step": [first["step"]]}
+    assert "FAILED" in page
+    assert 'href="#divergence"' in page
+
+
+def test_words_of_a_scenario_are_never_html():
+    hostile = outcome(replace(
+        scenario(stages=("zero3",)), title=HOSTILE, caption=HOSTILE, variant=(Variant(name=HOSTILE, stage="zero3"),)))
+    hostile["command"] = hostile["world"]["library"] = HOSTILE
+    hostile["failures"] = [{"name": HOSTILE, "what": HOSTILE}]
+    page = page_of(hostile)
+    seen = Seen(page)
+    assert seen.tags.count("script") == 4
+    assert "img" not in seen.tags
+    assert seen.text.count("<script>alert(1)") >= 6
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e]", page)
+    assert json.loads(seen.data)["values"]["kept"]["row"][0] == printable(HOSTILE)
+    step = next(step for step in hostile["stages"][0]["trace"]["steps"])
+    step["spans"] = [span | {"unit": HOSTILE} for span in step["spans"]]
+    for _, spec in Drawings(Run(hostile).rows).files():
+        assert "<script" not in vega.svg(spec)
+
+
+def test_two_outcomes_stand_side_by_side(four):
+    other = copy.deepcopy(four)
+    other["scenario"]["train"]["learning_rate"] = 7.0
+    seen = Seen(page_of(four, other))
+    assert seen.ids == ["table", "differences", "step", "traffic", "losses", "schedule", "originA", "originB"]
+    assert "train.learning_rate 0.01 7.0" in seen.text
+    assert "All rows of both end with the same weights" in seen.text
+    assert "A: Stage I" in seen.text
+    assert seen.tags.count("article") == 16
+    other["stages"] = [dict(stage, weights_sha256="0") for stage in other["stages"]]
+    assert "They end with different weights." in Seen(page_of(four, other)).text
+
+
+@pytest.mark.parametrize("changes", [
+    {"steps": 0}, {"ranks": 1, "micro_batches": 2}, {"steps": 1, "reference": False}, {"order": "exact"},
+    {"order": "tree", "ranks": 4, "micro_batches": 4},
+])
+def test_every_kind_of_run_has_a_page(changes):
+    built = scenario(**changes)
+    seen = Seen(page_of(outcome(built, traced=built.train.steps > 0)))
+    assert ("step" in seen.ids) == (built.train.steps > 0)
+
+
+def test_a_run_of_which_nothing_fitted_has_a_page(four):
+    nothing = dict(four, stages=[], passed=False, did_not_fit=[
+        {"stage": "ddp", "name": "DDP", "needed_bytes": 9 * 10**6, "allowed_bytes": 10**6, "would_fit": ["zero3"]}])
+    assert "DDP does not fit: it needs 9 MB" in Seen(page_of(nothing)).text
+
+
+def test_losses_that_are_no_numbers_are_left_out(four):
+    odd = copy.deepcopy(four)
+    odd["stages"][1]["losses"][1:] = ["nan", "inf", "-inf"]
+    values = Seen(page_of(odd)).values["losses"]
+    assert values["step"].count(1) == 2
+    assert values["step"].count(3) == 1
+
+
+def test_eight_ranks_and_four_rows_are_under_three_megabytes():
+    page = page_of(outcome(ranks=8, micro_batches=8))
+    assert len(page.encode()) < 3_000_000
+    assert len(Seen(page).values["spans-4"]["rank"]) > 1000
+
+
+def test_of_very_many_spans_those_of_the_first_ranks_are_drawn(four, monkeypatch):
+    assert {row.drawn for row in Run(four).rows} == {3}
+    monkeypatch.setattr(run, "MOST_SPANS", sum(len(row.spans) for row in Run(four).rows) - 1)
+    assert {row.drawn for row in Run(four).rows} == {2}
+    seen = Seen(page_of(four))
+    assert set(seen.values["spans-1"]["rank"]) == {0, 1}
+    assert "Stage III: ranks 0 to 1 are drawn, of 3." in seen.text
+    monkeypatch.setattr(run, "MOST_SPANS", 1)
+    assert {row.drawn for row in Run(four).rows} == {1}
+
+
+def test_the_scenario_on_the_page_is_the_scenario(four, tmp_path):
+    again = tmp_path / "again.toml"
+    for built in (scenario(), replace(scenario(), title='"\x7f\\\u2028', variant=(
+            Variant(name="a", stage="ddp"), Variant(name="b", stage="zero3", units=((0, 1), (2,)))))):
+        again.write_text(toml(resolved(built)), encoding="utf-8")
+        assert resolved(load(str(again), [])) == json.loads(json.dumps(resolved(built)))
+
+
+def test_pictures_for_files_have_marks_and_textures(four):
+    files = dict(Drawings(Run(four).rows).files())
+    each_row = {f"{what}-{number}" for what in ("step", "partners") for number in range(1, 5)}
+    assert set(files) == {"kept", "sent", "losses"} | each_row
+    drawn = {name: vega.svg(spec) for name, spec in files.items()}
+    assert all(svg.count("<path") > 10 for svg in drawn.values())
+    spans = len(Run(four).rows[3].spans)
+    assert drawn["step-4"].count("<path") > spans
+    assert {name for name in TEXTURES if f'url(#texture-{name})"' in drawn["step-1"]} == {
+        "backward", "update", "reduce_scatter"}
+    assert vega.png(files["kept"])[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_every_texture_that_is_used_is_defined(four):
+    svg = vega.svg(dict(Drawings(Run(four).rows).files())["step-4"])
+    used = set(re.findall(r"url\(#(texture-\w+)\)", svg))
+    assert used
+    assert used <= set(re.findall(r'<pattern id="([^"]+)"', svg))
+
+
+@pytest.mark.parametrize(("order", "ranks", "names"), [
+    ("ring", 3, ["ring.all_reduce", "ring.reduce_scatter", "ring.all_gather"]),
+    ("tree", 16, ["rabenseifner.all_reduce", "rabenseifner.reduce_scatter", "ring.all_gather"]),
+])
+def test_the_collectives_that_a_run_uses_can_be_stepped_through(order, ranks, names):
+    found = steps.of_run(order, ranks)
+    assert [each["name"] for each in found] == names
+    assert {each["ranks"] for each in found} == {min(ranks, 8)}
+    last = {}
+    for state in found[0]["states"]:
+        last |= {(cell["rank"], cell["place"]): cell["text"] for cell in state["cells"]}
+    assert all(text.endswith("✓") for text in last.values())
+    assert len(last) == min(ranks, 8) ** 2
+
+
+# The commands.
+
+
+def test_a_run_and_its_outcome_give_the_same_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", SCENARIO, *SMALL, "--report", "a.html", "--json", "a.json"]) == 0
+    assert main(["report", "a.json", "--html", "b.html", "--pictures", "pictures/of/it"]) == 0
+    assert Path("a.html").read_bytes() == Path("b.html").read_bytes()
+    assert Path("pictures/of/it/step-1.svg").exists()
+    assert main(["report", "a.json", "a.json", "--html", "b.html"]) == 0
+    written = json.loads(Path("a.json").read_text())
+    assert written["command"] == f"zerosim run {SCENARIO} --set train.steps=3 --set check.test_accuracy=0"
+    assert written["stages"][0]["trace"]["steps"][0]["step"] == 3
+    assert sorted(os.listdir()) == ["a.html", "a.json", "b.html", "pictures"]
+
+
+def test_a_collective_is_a_page_too(tmp_path, capsys):
+    file = tmp_path / "ring.html"
+    assert main(["show", "ring.all_reduce", "--ranks", "5", "--html", str(file)]) == 0
+    seen = Seen(file.read_text())
+    assert seen.ids == ["schedule"]
+    assert "PASSED: every rank holds what all_reduce promises" in seen.text
+    assert main(["show", "--list", "--html", str(file)]) == 2
+    assert "leave out --html" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["run", SCENARIO, *SMALL, "--report", "-"], "--report: only --json writes to standard output; name a file"),
+    (["run", SCENARIO, *SMALL, "--report", "nowhere/a.html"], "--report: cannot write 'nowhere/a.html'"),
+    (["run", SCENARIO.replace("zero3", "reduce_scatter_slides"), "--report", "a.html"],
+     "a scenario of collectives has no page"),
+    (["report", "absent.json", "--html", "a.html"], "cannot read absent.json"),
+    (["report", "empty", "--html", "a.html"], "empty is no JSON"),
+    (["report", "nan", "--html", "a.html"], "nan is no JSON: NaN is no number"),
+    (["report", "list", "--html", "a.html"], "list is no outcome of a training: it names no schema"),
+    (["report", "memory", "--html", "a.html"], "its schema is 'zerosim.memory/1', not 'zerosim.run/1'"),
+    (["report", "old", "--html", "a.html"], "old has no 'title': another version of zerosim wrote it"),
+    (["report", "list"], "nothing to write"),
+    (["report", "list", "list", "--html", "a.html"], "list is no outcome"),
+])
+def test_a_mistake_is_one_line(arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"empty": "", "list": "[1]", "memory": '{"schema": "zerosim.memory/1"}', "nan": "[NaN]",
+                       "old": '{"schema": "zerosim.run/1"}'}.items():
+        Path(name).write_text(text)
+    assert main(arguments) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert words in said[0]
+    assert not Path("a.html").exists()
+
+
+def test_a_row_that_lacks_something_is_refused(four):
+    with pytest.raises(ZerosimError, match="has no 'memory'"):
+        page_of(dict(four, stages=[{key: each for key, each in four["stages"][0].items() if key != "memory"}]))
+
+
+def test_without_the_extra_nothing_runs(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
+    assert main(["run", SCENARIO, *SMALL, "--report", str(tmp_path / "a.html")]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        "zerosim: pictures need vl-convert, which is not installed: pip install 'vl-convert-python>=1.9', or zerosim "
+        "with its extra [report]\n")
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
+    file, link = tmp_path / "a.html", tmp_path / "link.html"
+    file.write_text("old")
+    link.symlink_to(file)
+
+    def fails(source, target):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "replace", fails)
+        with pytest.raises(ZerosimError, match="cannot write"):
+            write_beside(str(file), "new")
+    assert file.read_text() == "old"
+    write_beside(str(link), "new")
+    assert link.is_symlink()
+    assert file.read_text() == "new"
+    assert sorted(os.listdir(tmp_path)) == ["a.html", "link.html"]
+    write_beside(os.devnull, "gone")
+    assert not os.path.isfile(os.devnull)
+
+
+def test_every_file_of_the_package_is_installed():
+    config = configparser.ConfigParser()
+    config.read(PACKAGE.parent / "setup.cfg")
+    patterns = {room: re.split(r"[,\s]+", found) for room, found in config["options.package_data"].items()}
+    others = [path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
+
+    def installed(path):
+        room = ".".join(path.parent.relative_to(PACKAGE.parent).parts)
+        return any(fnmatch(path.name, pattern) for pattern in patterns.get(room, []))
+
+    assert [path for path in others if not installed(path)] == []
+    assert not installed(PACKAGE / "report" / "page" / "page.html")

@@ -1,0 +1,532 @@
+"""Transformers by every stage: equal bits, bytes by hand, dropout and recomputation, and what must be caught."""
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.hunt.draw import Drawn
+from tests.hunt.under_mpi import judge_under_mpi
+from tests.transformers import counts, gpt2_most_alive, outcome, prepared, scenario, tokens, unit_counts
+from zerosim.autograd.operations import attention
+from zerosim.autograd.operations.attention import causal_attention, causal_self_attention
+from zerosim.autograd.operations.linear import affine
+from zerosim.autograd.player import Player
+from zerosim.autograd.tape import Tape
+from zerosim.cli import main
+from zerosim.models.transformer import Shape, transformer
+from zerosim.numerics import draws
+from zerosim.plan.activations import pass_peaks
+from zerosim.scenario.schema import STAGE_KEYS, Variant
+
+LLAMA = {"architecture": "llama", "width": 12, "heads": 6, "key_value_heads": 3, "inner": 5}
+DROPOUT = {"dropout": 0.3}
+TIED = {"tied_embeddings": True}
+PRECISIONS = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}
+
+
+# Sizes and names.
+
+
+@pytest.mark.parametrize(("shape", "expected"), [
+    (Shape("gpt2", 12, 768, 12, 12, 3072, 50257, 1024, tied_embeddings=True), 124_439_808),
+    (Shape("gpt2", 12, 768, 12, 12, 3072, 50257, 1024, tied_embeddings=False), 124_439_808 + 50257 * 768),
+    (Shape("llama", 32, 4096, 32, 32, 11008, 32000, 2048, tied_embeddings=False), 6_738_415_616),
+    (Shape("llama", 32, 4096, 32, 8, 14336, 128256, 8192, tied_embeddings=False), 8_030_261_248),
+])
+def test_parameters_of_published_models(shape, expected):
+    """GPT-2 small, tied and not; Llama 2 7B; Llama 3 8B."""
+    assert transformer(shape).count == expected
+
+
+@pytest.mark.parametrize("keys", [{}, {"inner": 5}, TIED, LLAMA, LLAMA | TIED, LLAMA | {"inner": 0}], ids=str)
+def test_parameters_of_every_layer_by_hand(keys):
+    built = prepared(stages=("ddp",), **keys).rows[0]
+    first, block, last = counts(built.row.model)
+    if built.row.model.architecture == "gpt2" and not built.row.model.inner:
+        assert block == 12 * 6**2 + 13 * 6
+    assert [layer.count for layer in built.model.layers] == [first, block, block, last]
+    assert [unit.count for unit in built.model.units] == [count for count, _, _ in unit_counts(built.row.model)]
+
+
+GPT2_NAMES = {
+    "wte.weight": (7, 6), "wpe.weight": (5, 6), "ln_f.weight": (6,), "ln_f.bias": (6,), "lm_head.weight": (7, 6),
+} | {f"h.{n}.{name}": shape for n in range(2) for name, shape in {
+    "ln_1.weight": (6,), "ln_1.bias": (6,), "attn.c_attn.weight": (6, 18), "attn.c_attn.bias": (18,),
+    "attn.c_proj.weight": (6, 6), "attn.c_proj.bias": (6,), "ln_2.weight": (6,), "ln_2.bias": (6,),
+    "mlp.c_fc.weight": (6, 24), "mlp.c_fc.bias": (24,), "mlp.c_proj.weight": (24, 6), "mlp.c_proj.bias": (6,),
+}.items()}
+LLAMA_NAMES = {
+    "model.embed_tokens.weight": (7, 12), "model.norm.weight": (12,), "lm_head.weight": (7, 12),
+} | {f"model.layers.{n}.{name}.weight": shape for n in range(2) for name, shape in {
+    "self_attn.q_proj": (12, 12), "self_attn.k_proj": (6, 12), "self_attn.v_proj": (6, 12), "self_attn.o_proj": (12, 12),
+    "mlp.gate_proj": (5, 12), "mlp.up_proj": (5, 12), "mlp.down_proj": (12, 5), "input_layernorm": (12,),
+    "post_attention_layernorm": (12,),
+}.items()}
+
+
+@pytest.mark.parametrize(("keys", "names"), [({}, GPT2_NAMES), (LLAMA, LLAMA_NAMES)], ids=["gpt2", "llama"])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("units", ["layer", "model"])
+def test_weights_have_the_names_that_others_know(keys, names, tied, units, tmp_path):
+    settings = {
+        "model": {"kind": "transformer", "width": 6, "heads": 3, "vocabulary": 7, "sequence": 5, "tied_embeddings": tied,
+                  **keys},
+        "world": {"ranks": 1}, "data": {"source": "sort"}, "train": {"steps": 0},
+        "parallel": {"stages": ["zero3"], "units": units},
+    }
+    (tmp_path / "a.toml").write_text("")
+    overrides = [flag for section, said in settings.items() for key, value in said.items()
+                 for flag in ("--set", f"{section}.{key}={str(value).lower() if isinstance(value, bool) else value}")]
+    weights = tmp_path / "a.safetensors"
+    arguments = ["run", str(tmp_path / "a.toml"), *overrides, "--weights", str(weights), "--progress", "none"]
+    assert main(arguments) == 0
+    found = {name: array.shape for name, array in load_file(weights).items()}
+    assert found == {name: shape for name, shape in names.items() if not (tied and name == "lm_head.weight")}
+
+
+# Every stage, precision, order, with and without tied embeddings and recomputation.
+
+
+def combinations():
+    """All of precision, order, recomputation and tied embeddings; the rest goes round."""
+    around = list(product((1, 2, 3, 4, 5, 6, 7, 8), ({}, LLAMA), ("boundary", "micro_batch"), (1, 2)))
+    grid = product(PRECISIONS, ("ring", "rank", "tree", "exact"), (False, True), (False, True))
+    for number, (precision, order, again, tied) in enumerate(grid):
+        recompute = again and (True, (1,), (0, 3))[number % 3]
+        ranks, family, accumulation, each = around[number * 13 % len(around)]
+        if order == "tree":
+            ranks = 1 << ranks.bit_length() - 1
+        if order in ("tree", "exact"):
+            accumulation = "boundary"
+        yield {
+            "precision": precision, "order": order, "recompute": recompute, "tied_embeddings": tied, "ranks": ranks,
+            "micro_batches": ranks * (each if ranks < 5 else 1), "accumulation": accumulation, "micro_batch": 1 + number % 2,
+            "seed": number, "dropout": (0.0, 0.3)[number // 3 % 2], **family,
+        }
+
+
+@pytest.mark.parametrize("keys", list(combinations()), ids=lambda keys: "-".join(map(str, keys.values())))
+def test_every_stage_computes_what_one_process_does_and_sends_what_is_due(keys):
+    found = outcome(**keys)
+    assert found.failures == []
+    assert [stage.stage for stage in found.stages] == list(STAGE_KEYS)
+    assert all(stage.equal for stage in found.stages)
+    for stage in found.stages:
+        for rank in stage.traffic:
+            assert rank.sent_bytes == sent_by_hand(scenario(**keys), stage.stage, updates=stage.updates)
+
+
+def sent_by_hand(built, stage, *, reshards=True, updates=2):
+    """What every rank sends in all steps, of which some are skipped: per element of a chunk, to N − 1 ranks."""
+    ranks, steps, size = built.world.ranks, built.train.steps, PRECISIONS[built.train.precision]
+    each = built.train.micro_batches // ranks
+    parts = each if built.parallel.accumulation == "micro_batch" and stage in ("zero2", "zero3") else 1
+    by_integers = 4 + 8 * (2 if size == 8 else 1)           # an exponent there and back, and the integers
+    summed = by_integers if built.parallel.order == "exact" else size
+    units = unit_counts(built.model)
+    lowest = min((number for number, (_, _, trained) in enumerate(units) if trained), default=len(units))
+    tied, sent = built.model.tied_embeddings, 0
+    for number, (count, turns, trained) in enumerate(units):
+        chunk = -(-count // ranks) * (ranks - 1)
+        if trained:
+            sent += steps * parts * chunk * summed
+            sent += {"ddp": steps, "zero1": updates, "zero2": updates, "zero3": 0}[stage] * chunk * size
+        if stage == "zero3":
+            back = turns if number >= lowest else int(tied and number == 0 and lowest < len(units))     # the head
+            gathers = turns + back if reshards else 1 + max(back - 1, 0)
+            sent += steps * parts * chunk * size * gathers
+    norms = 8 * sum(trained for _, _, trained in units) * (ranks - 1)
+    if built.train.precision == "fp16" and stage != "ddp":
+        sent += steps * norms
+    return sent
+
+
+@pytest.mark.parametrize("keys", [
+    {}, TIED, {"reshard_after_forward": False}, TIED | {"reshard_after_forward": False}, {"prefetch": True},
+    TIED | {"prefetch": True}, {"frozen": (0,)}, {"frozen": (0, 1)}, {"frozen": (1,)}, TIED | {"frozen": (1, 2)},
+    TIED | {"frozen": (0, 3)}, {"frozen": (3,)}, {"recompute": True, "frozen": (0, 1)},
+], ids=str)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_stage_3_gathers_a_unit_once_for_each_turn_recomputed_or_not(keys, ranks):
+    keys = {"ranks": ranks, "micro_batches": ranks, "stages": ("zero3",), "units": "layer"} | keys
+    for recompute in (False, True):
+        found = outcome(**keys | {"recompute": recompute})
+        assert found.failures == []
+        expected = sent_by_hand(scenario(**keys), "zero3", reshards=keys.get("reshard_after_forward", True))
+        assert {rank.sent_bytes for rank in found.stages[0].traffic} == {expected}
+
+
+def test_the_volume_is_that_of_the_zero_paper():
+    found = outcome(ranks=4)
+    assert [stage.volume for stage in found.stages] == [2, 2, 2, 3]
+    assert [stage.volume for stage in outcome(ranks=4, recompute=True).stages] == [2, 2, 2, 3]
+
+
+@pytest.mark.parametrize("keys", [
+    {"units": ((0, 1), (2, 3))}, {"units": ((0,), (1, 2), (3,))}, {"units": "model"},
+    TIED | {"units": ((0, 3), (2, 1))}, TIED | {"units": ((1,), (3, 2, 0))}, TIED | {"units": ((0, 1, 3), (2,))},
+    TIED | {"units": "model", "recompute": True}, TIED | {"units": ((0, 3, 2), (1,)), "recompute": (2,)},
+], ids=str)
+def test_any_units_of_layers_give_the_same_bits_where_order_does_not_tell(keys):
+    alone = outcome(order="exact", stages=("zero3",), **{key: keys[key] for key in keys if key == "tied_embeddings"})
+    rows = tuple(Variant(stage=stage) for stage in STAGE_KEYS) + (
+        Variant(stage="zero3", prefetch=True), Variant(stage="zero3", reshard_after_forward=False),
+        Variant(stage="zero1", publish="updates"), Variant(stage="zero2", publish="broadcasts"),
+        Variant(stage="zero2", bucket_mb=64e-6), Variant(stage="zero3", recompute=True, offload_activations=True))
+    found = outcome(order="exact", variant=rows, **keys)
+    assert found.failures == []
+    assert {stage.weights_sha256 for stage in found.stages} == {alone.stages[0].weights_sha256}
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_same_bits_in_both_worlds(ranks, tmp_path):
+    """One start for each number of ranks."""
+    base = {"kind": "transformer", "width": 6, "heads": 3, "sequence": 5}
+    models = (base, base | TIED | DROPOUT, base | LLAMA | {"layers": 1}, base | LLAMA | TIED)
+    rows = [{"stage": "zero2", "recompute": True}, {"stage": "zero3", "prefetch": True},
+            {"stage": "zero3", "recompute": [1, 2], "offload_activations": True, "bucket_mb": 1e-3}]
+    batch = []
+    for number, (model, precision, order) in enumerate(zip(
+        models, ("fp32", "bf16", "fp64", "fp16"), ("ring", "tree", "exact", "rank"), strict=True,
+    )):
+        document = {
+            "world": {"ranks": ranks}, "data": {"source": "words.txt"}, "model": model, "variant": rows,
+            "train": {"steps": 2, "micro_batch": 1, "micro_batches": 2 * ranks, "precision": precision},
+            "parallel": {"order": order},
+        }
+        drawn = Drawn(number, document, flags=("--progress", "none", "--json", "out.json"), text="to be or not " * 20)
+        batch.append((drawn, tmp_path / str(number)))
+    found = list(judge_under_mpi(batch, ranks))
+    assert len(found) == 4
+    assert [fault for _, fault in found if fault] == []
+
+
+# Dropout.
+
+
+@pytest.mark.parametrize("order", ["exact", "tree"])
+@pytest.mark.parametrize("keys", [{}, LLAMA, TIED | {"recompute": True}], ids=str)
+def test_what_is_dropped_does_not_depend_on_the_number_of_ranks(order, keys):
+    keys = {"order": order, "ranks": 4, "stages": ("zero3",)} | keys
+    found = outcome(same_bits_on=(1, 2), **keys | DROPOUT)
+    assert found.failures == []
+    digest = found.stages[0].weights_sha256
+    assert [other.weights_sha256 for other in found.on_other_ranks] == [digest, digest]
+    assert digest != outcome(**keys | {"ranks": 1}).stages[0].weights_sha256
+    assert digest != outcome(**keys | {"ranks": 1, "dropout": 0.4}).stages[0].weights_sha256
+
+
+def test_dropout_that_counts_from_each_ranks_first_micro_batch_is_caught(monkeypatch):
+    honest = Tape._draws
+
+    def from_nought(tape, number, instruction):
+        tape.first_micro_batch = 0
+        return honest(tape, number, instruction)
+
+    monkeypatch.setattr(Tape, "_draws", from_nought)
+    found = outcome(stages=("zero2",), order="exact", same_bits_on=(1,), **DROPOUT)
+    said = {what[:len("other bits on 1")] for _, what in found.failures}
+    assert {"bits differ: st", "other bits on 1"} & said
+    assert outcome(stages=("zero2",), order="exact", same_bits_on=(1,)).failures == []
+
+
+def test_a_sample_is_dropped_alike_in_micro_batches_of_any_size():
+    """All numbers that are drawn for a step are those of its samples, whoever has them."""
+    def drawn(micro_batch, micro_batches):
+        seen = Counter()
+        for number in range(micro_batches):
+            out = np.empty((micro_batch, 5, 6), np.float32)
+            draws.uniform(3, 1, out, number, 2, 4)
+            seen.update(sample.tobytes() for sample in out)
+        return seen
+
+    assert drawn(1, 8) == drawn(2, 4) == drawn(8, 1)
+    assert len(drawn(1, 8)) == 8
+
+
+# Recomputation.
+
+
+@pytest.mark.parametrize("keys", [{}, TIED, LLAMA, DROPOUT, LLAMA | TIED | DROPOUT | {"precision": "fp16"}], ids=str)
+def test_recomputing_gives_the_same_bits_and_holds_less(keys):
+    rows = tuple(Variant(stage="zero3", name=str(each), recompute=each) for each in (False, (1,), True))
+    found = outcome(variant=rows, layers=3, micro_batches=2, **keys)
+    assert found.failures == []
+    assert len({stage.weights_sha256 for stage in found.stages}) == 1
+    peaks = [stage.memory[0].peak_bytes["activations"] for stage in found.stages]
+    assert peaks[0] > peaks[1] > peaks[2]
+
+
+RECOMPUTED = [(), (1,), (2,), (3,), (1, 2, 3), (0, 4), (0, 1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("keys", [
+    {}, {"vocabulary": 13}, {"width": 12, "heads": 1, "sequence": 9}, {"inner": 1}, {"vocabulary": 500}, TIED,
+], ids=str)
+def test_activations_of_a_transformer_to_the_byte(keys):
+    for recomputed in RECOMPUTED:
+        if recomputed == (0, 4) and keys is TIED:
+            continue
+        config, expected = by_hand(keys, recomputed)
+        assert pass_peaks(config).activations == expected, recomputed
+
+
+def by_hand(keys, recomputed):
+    """A row of one rank that has one micro-batch, and the most bytes of activations that it should hold."""
+    keys = {"layers": 3, "ranks": 1, "micro_batches": 1, "stages": ("zero3",), "recompute": recomputed} | keys
+    (config,) = prepared(**keys).rows
+    model = config.row.model
+    expected = gpt2_most_alive(
+        config.row.train.micro_batch, model.sequence, model.width, model.heads, model.layers, model.vocabulary,
+        inner=model.inner, recomputed=recomputed)
+    return config, expected
+
+
+@pytest.mark.parametrize("recomputed", RECOMPUTED)
+def test_a_run_holds_what_is_worked_out_by_hand(recomputed):
+    _, expected = by_hand({}, recomputed)
+    found = outcome(layers=3, ranks=2, micro_batches=2, stages=("ddp", "zero3"), recompute=recomputed)
+    assert found.failures == []
+    assert {rank.peak_bytes["activations"] for stage in found.stages for rank in stage.memory} == {expected}
+
+
+@pytest.mark.parametrize(("recompute", "again"), [(False, 0), ((2,), 1), ((1, 2, 3), 3), (True, 3)])
+def test_operations_are_six_for_each_weight_and_token_and_eight_with_recomputation(recompute, again):
+    """2 forward and 4 backward, and for attention 4 T d and 8 T d of each token, causal ones counted in full."""
+    found = outcome(layers=3, stages=("zero2",), steps=3, recompute=recompute)
+    tokens_of_a_rank = 3 * 2 * 2 * 5                            # steps, micro-batches, samples, places
+    block, head, scores = 12 * 6**2, 7 * 6, 2 * 5 * 6
+    forward = 2 * tokens_of_a_rank * (3 * (block + scores) + head)
+    once_more = 2 * tokens_of_a_rank * (again * (block + scores) + (head if recompute is True else 0))
+    for rank in found.stages[0].operations:
+        assert rank == {"forward": forward, "backward": 2 * forward, "recomputation": once_more}
+
+
+# What a model computes.
+
+
+@pytest.mark.parametrize("keys", [{}, LLAMA], ids=["gpt2", "llama"])
+def test_a_token_does_not_see_those_after_it(keys):
+    seen_too_early(keys)
+
+
+@pytest.mark.parametrize("keys", [{}, LLAMA], ids=["gpt2", "llama"])
+def test_a_mask_that_lets_a_token_see_the_next_is_caught(monkeypatch, keys):
+    monkeypatch.setattr(attention, "hidden", lambda tokens, dtype: np.triu(np.full((tokens,) * 2, -np.inf, dtype), 2))
+    with pytest.raises(AssertionError, match="sees"):
+        seen_too_early(keys)
+
+
+def seen_too_early(keys):
+    (config,) = prepared(stages=("ddp",), **keys).rows
+    random = np.random.default_rng(0)
+    weights = {unit: random.standard_normal(unit.count) for unit in config.model.units}
+    x = random.integers(0, 7, (2, 5))
+
+    def outputs(x):
+        tape, found = Tape(lowest=len(config.model.layers)), [x]
+        for unit in config.model.forward_units:
+            found = tape.forward(unit, weights[unit], found)
+        return found[0]
+
+    before = outputs(x)
+    for place in range(1, 5):
+        other = x.copy()
+        other[:, place:] = (other[:, place:] + 1) % 7
+        after = outputs(other)
+        assert after[:, :place].tobytes() == before[:, :place].tobytes(), f"a token before place {place} sees it"
+        assert not np.allclose(after[:, place:], before[:, place:])
+
+
+def gradients(keys, weights, dtype="f8"):
+    """The loss, and the gradient of each parameter by name, of weights by name."""
+    (config,) = prepared(stages=("ddp",), **keys).rows
+    model = config.model
+    flat = {unit: np.zeros(unit.count, dtype) for unit in model.units}
+    for unit in model.units:
+        for name, view in unit.views(flat[unit]).items():
+            view[...] = weights[name]
+    batch = tokens()
+    tape, activations = Tape(), [batch.x[:3].astype(np.int64)]
+    for unit in model.forward_units:
+        activations = tape.forward(unit, flat[unit], activations)
+    loss, upstreams = tape.loss(model.loss, activations, [batch.y[:3].astype(np.int64)], 3)
+    found = {}
+    for unit in model.backward_units:
+        upstreams, gradient = tape.backward(unit, flat[unit], upstreams)
+        found |= {} if gradient is None else unit.views(gradient)
+    return float(loss[0]), found
+
+
+def random_weights(keys):
+    random = np.random.default_rng(1)
+    (config,) = prepared(stages=("ddp",), **keys).rows
+    return {place.name: 0.5 * random.standard_normal(place.shape) for place in config.model.places}
+
+
+@pytest.mark.parametrize("keys", [{"layers": 1}, LLAMA | {"layers": 1}, TIED | {"layers": 1}], ids=str)
+def test_gradients_are_central_differences(keys):
+    weights, step = random_weights(keys), 1e-6
+    _, found = gradients(keys, weights)
+    assert set(found) == set(weights)
+    random = np.random.default_rng(2)
+    for name, gradient in found.items():
+        way = random.standard_normal(gradient.shape)
+        ahead, behind = (gradients(keys, weights | {name: weights[name] + sign * step * way})[0] for sign in (1, -1))
+        np.testing.assert_allclose(np.sum(gradient * way), (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-9)
+
+
+HEAD_AND_TABLE = {"gpt2": ("lm_head.weight", "wte.weight"), "llama": ("lm_head.weight", "model.embed_tokens.weight")}
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize(("family", "keys"), [("gpt2", {}), ("llama", LLAMA)])
+def test_a_tied_gradient_is_the_heads_and_then_the_embeddings(family, keys, dtype):
+    tied_is_both(family, keys, dtype)
+
+
+def tied_is_both(family, keys, dtype):
+    head, table = HEAD_AND_TABLE[family]
+    weights = random_weights(keys)
+    weights[head] = weights[table]
+    _, apart = gradients(keys, weights, dtype)
+    _, together = gradients(keys | TIED, weights, dtype)
+    assert (apart[head] + apart[table]).tobytes() == together[table].tobytes(), "not the sum of both"
+    assert all(together[name].tobytes() == apart[name].tobytes() for name in together if name != table)
+
+
+def only_first(player, name, found, contribution):
+    """A plant: of a parameter's terms the first one counts."""
+    if name not in contribution.written:
+        honest_write(player, name, found, contribution)
+
+
+def only_last(player, name, found, contribution):
+    contribution.written.discard(name)
+    honest_write(player, name, found, contribution)
+
+
+honest_write = Player._write
+
+
+@pytest.mark.parametrize("plant", [only_first, only_last])
+@pytest.mark.parametrize(("family", "keys"), [("gpt2", {}), ("llama", LLAMA)])
+def test_a_tied_gradient_that_forgets_one_of_both_is_caught(monkeypatch, plant, family, keys):
+    monkeypatch.setattr(Player, "_write", plant)
+    with pytest.raises(AssertionError, match="not the sum of both"):
+        tied_is_both(family, keys, "f8")
+
+
+# Faults in a run.
+
+
+def on_a_rank(monkeypatch, method, fault):
+    """Plant a fault in what a stage's tape does, and not in the reference, which allocates past any ledger."""
+    honest = getattr(Tape, method)
+
+    def planted(tape, *arguments, **keywords):
+        if type(tape._allocate).__name__ != "ObservedAllocator":
+            return honest(tape, *arguments, **keywords)
+        return fault(tape, partial(honest, tape), *arguments, **keywords)
+
+    monkeypatch.setattr(Tape, method, planted)
+
+
+def test_an_operation_that_keeps_one_array_more_differs_from_the_one_by_hand(monkeypatch):
+    """Runs and plans share the tape, so it takes a second ledger to know."""
+    hoarding = replace(
+        affine, needs={**affine.needs, "bias": ("y",)},
+        backward=lambda upstream, into, *, y, **named: affine.backward(upstream, into, **named))
+    monkeypatch.setattr("zerosim.models.transformer.affine", hoarding)
+    config, expected = by_hand({}, ())
+    assert pass_peaks(config).activations > expected
+    assert outcome(stages=("zero2",)).failures == []
+
+
+@pytest.mark.parametrize("kind", ["activations", "buffers"])
+def test_a_tape_that_holds_on_to_an_array_in_a_run_is_caught(monkeypatch, kind):
+    def hoards(tape, honest, unit, weights, activations):
+        if isinstance(activations[0], np.ndarray) and unit.name == "h.1":
+            tape.hoard = tape._allocate((1,), np.int8, kind=kind, owner="hoard")
+        return honest(unit, weights, activations)
+
+    on_a_rank(monkeypatch, "forward", hoards)
+    found = outcome(stages=("zero2",))
+    assert any("B of" in what and kind in what for _, what in found.failures)
+
+
+def test_a_unit_that_is_not_let_go_of_although_it_is_recomputed_is_caught(monkeypatch):
+    """It keeps everything in forward and recomputes nothing: the bits are the same, and nothing else is."""
+    honest = Tape.__init__
+
+    def keeps_all(tape, *arguments, **keywords):
+        honest(tape, *arguments, **keywords)
+        if isinstance(tape._allocate, object) and type(tape._allocate).__name__ == "ObservedAllocator":
+            tape._recomputed = ()
+
+    assert outcome(stages=("zero2",), recompute=True).failures == []
+    monkeypatch.setattr("zerosim.training.build.Tape.__init__", keeps_all)
+    config, expected = by_hand({}, (1, 2, 3))
+    assert pass_peaks(config).activations > expected
+    found = outcome(stages=("zero2",), recompute=True)
+    assert {rank["recomputation"] for rank in found.stages[0].operations} == {0}
+    assert any("operations of recomputation are not the model's" in what for _, what in found.failures)
+
+
+def test_recomputation_that_drops_other_numbers_is_caught(monkeypatch):
+    def without(tape, honest, unit, weights):
+        draw, tape._draw = tape._draw, None
+        honest(unit, weights)
+        tape._draw = draw
+
+    on_a_rank(monkeypatch, "recompute", without)
+    assert outcome(stages=("zero3",), recompute=True).failures == []
+    found = outcome(stages=("zero3",), recompute=True, **DROPOUT)
+    assert any(what.startswith("bits differ") for _, what in found.failures)
+
+
+def test_recomputation_with_other_weights_is_caught(monkeypatch):
+    def stale(tape, honest, unit, weights):
+        honest(unit, np.zeros_like(weights) if isinstance(weights, np.ndarray) else weights)
+
+    on_a_rank(monkeypatch, "recompute", stale)
+    found = outcome(stages=("zero1",), recompute=(1,))
+    assert any(what.startswith("bits differ") for _, what in found.failures)
+    assert outcome(stages=("zero1",)).failures == []
+
+
+def test_a_tied_gradient_that_only_the_ranks_forget_is_caught(monkeypatch):
+    def forgets(tape, honest, unit, weights, upstreams):
+        if tape._contributions.get(unit):
+            for contribution in tape._contributions[unit]:
+                contribution.flat[...] = 0
+        return honest(unit, weights, upstreams)
+
+    on_a_rank(monkeypatch, "backward", forgets)
+    found = outcome(stages=("zero2",), **TIED)
+    assert any(what.startswith("bits differ") for _, what in found.failures)
+    assert outcome(stages=("zero2",)).failures == []
+
+
+def test_attention_of_one_head_of_keys_for_all_is_attention_of_copies_of_it():
+    """Grouped queries are what they are said to be: as if each group's key and value were there several times."""
+    random = np.random.default_rng(4)
+    q = random.standard_normal((2, 5, 12))
+    k, v = random.standard_normal((2, 2, 5, 6))
+
+    def repeated(array):
+        return np.repeat(array.reshape(2, 5, 3, 2), 2, axis=2).reshape(2, 5, 12)
+
+    y, z, w = (np.empty_like(q) for _ in range(3))
+    causal_attention.forward(q, k, v, out=y, empty=np.empty, heads=6, key_value_heads=3)
+    causal_attention.forward(q, repeated(k), repeated(v), out=z, empty=np.empty, heads=6, key_value_heads=6)
+    np.testing.assert_allclose(y, z, rtol=1e-13)
+    causal_self_attention.forward(
+        np.concatenate([q, repeated(k), repeated(v)], axis=-1), out=w, empty=np.empty, heads=6)
+    assert w.tobytes() == z.tobytes()

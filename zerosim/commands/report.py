@@ -1,0 +1,63 @@
+"""`zerosim report`: the page of a run from what `zerosim run --json` wrote, or of two runs side by side."""
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from zerosim.commands.output import check_writable, write_beside, write_bytes, write_text
+from zerosim.errors import UsageError
+from zerosim.report.page.drawings import Drawings
+from zerosim.report.page.page import page
+from zerosim.report.page.run import Run, runs_of
+from zerosim.report.page.vega import png, svg
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the flags of `zerosim report`."""
+    parser.add_argument("outcome", help="what zerosim run --json wrote")
+    parser.add_argument("other", nargs="?", help="another one, to be shown beside it")
+    parser.add_argument("--html", metavar="FILE", help="write the page")
+    parser.add_argument("--pictures", metavar="FOLDER", help="write each picture as SVG and PNG, for slides and papers")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Write the page, the pictures, or both; 0, whatever the runs came to."""
+    if not arguments.html and not arguments.pictures:
+        raise UsageError("nothing to write: name a file with --html, or a folder with --pictures")
+    check_writable(arguments)
+    names = [arguments.outcome, *([arguments.other] if arguments.other else [])]
+    runs = runs_of([read(name) for name in names], names)
+    if arguments.html:
+        write_beside(arguments.html, page(runs))
+    if arguments.pictures:
+        write_pictures(arguments.pictures, runs)
+    return 0
+
+
+def write_pictures(folder: str, runs: Sequence[Run]) -> None:
+    """Every picture of the page as an SVG and a PNG, in a folder that is made where it is not there."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--pictures: cannot make the folder {folder!r}: {error.strerror}") from error
+    for name, spec in Drawings([row for run in runs for row in run.rows]).files():
+        write_text(os.path.join(folder, f"{name}.svg"), svg(spec))
+        write_bytes(os.path.join(folder, f"{name}.png"), png(spec))
+
+
+def refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON's")
+
+
+def read(name: str) -> Any:
+    """A document in JSON; `UsageError` for a file that is none."""
+    try:
+        with open(name, encoding="utf-8") as file:
+            return json.load(file, parse_constant=refuse_constant)
+    except OSError as error:
+        raise UsageError(f"cannot read {name}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        how = "write an outcome with zerosim run SCENARIO --json FILE"
+        raise UsageError(f"{name} is no JSON: {error}; {how}") from error

@@ -1,0 +1,46 @@
+"""Bars of characters: the kinds of a rank's model states end to end, told apart by shades where there is no colour."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from rich.text import Text
+
+
+class Kind(NamedTuple):
+    """How one kind of model state is drawn: without colour its shade tells it apart."""
+
+    name: str
+    shade: str
+    colour: str
+
+
+KINDS = (
+    Kind("parameters", "█", "blue"),
+    Kind("gradients", "▓", "yellow"),
+    Kind("optimizer", "░", "green"),
+)
+
+
+def stacked(counts: Sequence[int | Fraction], whole: int | Fraction, room: int) -> Text:
+    """One bar of what there is of each of `KINDS`; `whole` fills all of the room, equal counts are equally long.
+
+    What is there has at least a column; the longest gives way where the sum would be longer than the room.
+
+    >>> stacked([1, 1, 2], whole=56, room=56).plain, stacked([70, 1, 1], whole=72, room=8).plain
+    ('█▓░░', '██████▓░')
+    """
+    lengths = [max(round(count * room / whole), int(count > 0)) for count in counts]
+    longest = lengths.index(max(lengths))
+    lengths[longest] -= max(sum(lengths) - room, 0)
+    return Text.assemble(*(
+        (kind.shade * length, kind.colour) for kind, length in zip(KINDS, lengths, strict=True)))
+
+
+def bar(count: float, whole: float, room: int) -> Text:
+    """Of `whole`, which fills all of the room; what is there has at least a column.
+
+    >>> bar(2, 3, 6).plain, bar(0, 3, 6).plain
+    ('━━━━', '')
+    """
+    return Text("━" * max(round(count * room / whole), 1) if count else "", style="cyan")

@@ -1,0 +1,108 @@
+"""What the headings, marks and names of the main table mean: one line each, below it."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from zerosim.report.bars import KINDS
+from zerosim.report.figures import (
+    KEPT,
+    element_bytes,
+    gathering_bytes,
+    grouped,
+    in_one_unit,
+    joined,
+    memory_unit,
+    sent_in_units,
+)
+from zerosim.report.grid import Column, show_words
+from zerosim.stages import STAGES, Stage
+from zerosim.verdict.outcome import Outcome
+
+WRONG = "≠"
+"""Before what is not the formula's."""
+
+STATES = {kind: f"{name} state" if kind == "optimizer" else name for kind, name in KEPT.items()}
+"""What sentences call what a rank keeps."""
+
+
+def show_legend(console: Console, outcome: Outcome, table: Sequence[Column]) -> None:
+    """What there is to explain in a table of these columns."""
+    there = " ".join(str(words) for column in table for words in [column.heading, *column.cells])
+    found = legend(outcome, bars="━" in there)
+    entries = [*of_stages(outcome), *((key, words) for key, words in found if key in there)]
+    width = max((len(key) for key, _ in entries), default=0)
+    for key, words in entries:
+        show_words(console, words, key=f"{key:<{width}}  ", style="dim")
+
+
+def legend(outcome: Outcome, *, bars: bool) -> Iterator[tuple[str, str | Text]]:
+    """Each heading or mark, and its meaning."""
+    yield "same bits", meaning_of_bits(outcome)
+    if outcome.scenario.train.steps:
+        yield "keeps", meaning_of_kept(outcome, bars=bars)
+        yield "sends", meaning_of_sent(outcome)
+    yield "peak", "the most that a rank holds at one time, activations and messages too"
+    yield WRONG, "not what the formula says"
+
+
+def meaning_of_bits(outcome: Outcome) -> str:
+    """What is compared, and with what."""
+    partners = {stage.compared_with for stage in outcome.stages} - {None}
+    what = "loss, weights, gradients and optimizer state after every step"
+    if not outcome.scenario.train.steps:
+        what = "the initial weights"
+    if partners == {"one process"}:
+        return f"{what}, compared with those of one process that trains alone"
+    return f"{what}, compared with those of the first row that adds in the same order"
+
+
+def meaning_of_kept(outcome: Outcome, *, bars: bool) -> Text:
+    """Its kinds, with the shades that they have in bars."""
+    kinds = [Text.assemble((f"{kind.shade} " * bars, kind.colour), STATES[kind.name]) for kind in KINDS]
+    mixed = any(row.config.precision.mixed for row in outcome.rows)
+    apart = Text("  " if bars else ", ")
+    return Text("between steps: ").append(apart.join(kinds)).append(", with float32 copies of weights" * mixed)
+
+
+def meaning_of_sent(outcome: Outcome) -> str:
+    """The multiples that texts about ZeRO speak of."""
+    count = gathering_bytes(outcome)
+    if not count:
+        return "one rank has nobody to send to"
+    unit, ranks = memory_unit(outcome), outcome.scenario.world.ranks
+    evenly = all(len({rank.sent_bytes for rank in stage.traffic}) == 1 for stage in outcome.stages)
+    multiples = [f"{sent_in_units(outcome, stage):.4g}" for stage in outcome.stages]
+    whose = multiples[0] if len(set(multiples)) == 1 else grouped([stage.name for stage in outcome.stages], multiples)
+    once, whole = in_one_unit([count, outcome.model.count * element_bytes(outcome)], unit)
+    mean = "" if evenly else ", the mean over all"
+    return (
+        f"by a rank{mean}, in units of {once} {unit.name}, which gathering all weights takes: {whose}. "
+        f"(Texts call it P (N−1)/N: P = {whole} {unit.name} of weights, N = {ranks} ranks.)"
+    )
+
+
+def of_stages(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    """For each stage what a rank keeps in it, and what else it is called."""
+    names: dict[str, list[str]] = {}
+    for row in outcome.rows:
+        names.setdefault(row.config.row.stage, []).append(row.config.name)
+    for key, rows in names.items():
+        stage = STAGES[key]
+        whose = "" if all(name.startswith(stage.title) for name in rows) else f", in {joined(rows)}"
+        yield stage.title, f"{stage.also}{whose}: {shares(stage, outcome.scenario.world.ranks)}"
+
+
+def shares(stage: Stage, ranks: int) -> str:
+    """How much of each model state a rank keeps.
+
+    >>> shares(STAGES["zero2"], 4)
+    'keeps 1/4 of gradients and optimizer state, all weights'
+    """
+    cut = [STATES[kind.name] for kind in KINDS if kind.name in stage.sharded]
+    whole = [STATES[kind.name] for kind in KINDS if kind.name not in stage.sharded]
+    if not cut:
+        return f"every rank keeps all {joined(whole)}"
+    return f"keeps 1/{ranks} of {joined(cut)}, all {joined(whole)}" if whole else (
+        f"keeps 1/{ranks} of all, gathers weights for use")

@@ -1,0 +1,82 @@
+"""All pictures of the rows of a page: their specifications, once each, and the data that these name, row by row."""
+
+from collections.abc import Iterator, Sequence
+
+from zerosim.report.figures import common_unit
+from zerosim.report.page import pictures
+from zerosim.report.page.pictures import Values
+from zerosim.report.page.run import NO_UNIT, Row
+from zerosim.report.page.textures import TEXTURES
+from zerosim.report.page.vega import Spec
+
+
+class Drawings:
+    """`specs` by the name of the picture, `values` by the name of the data; all on one scale of time and of bytes."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        found = {span["unit"] for row in rows for span in row.spans}
+        self.units = sorted(found, key=lambda unit: (unit == NO_UNIT, len(unit), unit))
+        done = {span["what"] for row in rows for span in row.spans}
+        self.textures = [what for what in TEXTURES if what in done]
+        self.lanes = 1 + max((span["lane"] for row in rows for span in row.spans), default=0)
+        self.specs = self._specs()
+        self.values = self._values()
+
+    def _specs(self) -> dict[str, Spec]:
+        rows = self._rows
+        until = max((row.end_ns for row in rows), default=0) or 1
+        most_bytes = max((row.fullest["peak_bytes"]["total"] for row in rows), default=0) or 1
+        curves = pictures.loss_curves(rows)
+        losses = [loss for curve in curves.values() for loss in curve if loss is not None]
+        logarithmic = bool(losses) and 0 < 20 * min(losses) < max(losses)
+        return {
+            "timeline": pictures.timeline(
+                self.units, self.textures, max((row.drawn for row in rows), default=1), self.lanes, until),
+            "memory": pictures.memory(until, most_bytes),
+            "partners": pictures.partners(
+                max((row.ranks for row in rows), default=1), common_unit(self._most_sent)),
+            "kept": pictures.kept(rows),
+            "sent": pictures.sent(rows),
+            "losses": pictures.losses(list(curves), max((row.steps for row in rows), default=1), logarithmic),
+        }
+
+    def _values(self) -> dict[str, Values]:
+        rows = self._rows
+        found = {"kept": pictures.kept_values(rows), "sent": pictures.sent_values(rows),
+                 "losses": pictures.loss_values(rows), "divergences": pictures.divergence_values(rows)}
+        for number, row in enumerate(rows, 1):
+            found[f"curve-{number}"] = pictures.curve_values(row.curve, row.end_ns)
+            if row.spans:
+                found[f"spans-{number}"] = pictures.span_values(row)
+                found[f"links-{number}"] = pictures.link_values(row)
+                found[f"partners-{number}"] = pictures.partner_values(row, common_unit(self._most_sent))
+        return found
+
+    @property
+    def _most_sent(self) -> int:
+        """By a rank in a step."""
+        return max((row.sent_bytes for row in self._rows), default=0)
+
+    def for_a_page(self) -> dict[str, Spec]:
+        """The specifications without legends where many pictures share one, which then stands above them all."""
+        shared = {"config": pictures.CONFIG | {"legend": {"disable": True}}}
+        return {name: spec | shared if name in ("timeline", "memory") else spec for name, spec in self.specs.items()}
+
+    def files(self) -> Iterator[tuple[str, Spec]]:
+        """Every picture that there is data for, with its data, and a name for its file; rows are numbered from 1."""
+        once = {"kept": {"bars": "kept"}, "sent": {"bars": "sent"},
+                "losses": {"losses": "losses", "divergences": "divergences"}}
+        for name, data in once.items():
+            yield name, self._filled(name, data)
+        for number, row in enumerate(self._rows, 1):
+            memory = self._filled("memory", {"curve": f"curve-{number}"})
+            if row.spans:
+                timeline = self._filled("timeline", {"spans": f"spans-{number}", "links": f"links-{number}"})
+                yield f"step-{number}", pictures.above(timeline, memory, row.name)
+                yield f"partners-{number}", self._filled("partners", {"partners": f"partners-{number}"})
+            else:
+                yield f"memory-{number}", memory
+
+    def _filled(self, spec: str, data: dict[str, str]) -> Spec:
+        return pictures.with_values(self.specs[spec], {name: self.values[each] for name, each in data.items()})

@@ -1,0 +1,92 @@
+"""The page: sections, styles, scripts and data in one file that asks nobody for anything."""
+
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from zerosim.report.page import pictures, sections, steps, vega
+from zerosim.report.page.drawings import Drawings
+from zerosim.report.page.markup import Markup, element
+from zerosim.report.page.run import Run
+from zerosim.report.page.textures import definitions
+from zerosim.report.schedule import Schedule
+
+POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:"
+"""What the browser may load: nothing. Vega makes functions of its expressions, which counts as evaluating."""
+
+
+def page(runs: Sequence[Run]) -> str:
+    """The HTML of one run, or of several side by side.
+
+    Raises `UsageError` where the extra that draws pictures is missing.
+    """
+    rows = [row for run in runs for row in run.rows]
+    drawings = Drawings(rows)
+    ranks = max(run.ranks for run in runs)
+    stepped = [each for order in dict.fromkeys(run.scenario["parallel"]["order"] for run in runs)
+               for each in steps.of_run(order, ranks)]
+    content = [sections.head(runs), sections.table(runs), sections.differences(runs)]
+    if any(row.steps for row in rows):
+        content += [sections.step(rows, drawings), sections.traffic(rows), sections.losses(rows)]
+    content += [sections.schedules(stepped, ranks), sections.divergence(rows), *map(sections.origin, runs)]
+    data = {
+        "specs": {name: vega.compiled(spec) for name, spec in drawings.for_a_page().items()},
+        "values": {name: columns(values) for name, values in drawings.values.items()},
+        "schedules": stepped,
+        "lanes": {"tops": pictures.lane_tops(drawings.lanes), "height": pictures.rank_height(drawings.lanes)},
+    }
+    title = " · ".join(run.title for run in runs if run.title) or "A run"
+    return document(title, content, data, [vega.script(), own("page.js"), own("player.js")])
+
+
+def schedule_page(schedule: Schedule) -> str:
+    """The HTML of one collective to step through; it needs no extra.
+
+    >>> from zerosim.proofs.subject import named_subject
+    >>> from zerosim.report.schedule import scheduled
+    >>> schedule_page(scheduled(named_subject("ring.all_reduce"), 4)).count("<script")
+    2
+    """
+    stepped = [steps.steps(schedule)]
+    content = [sections.verdict_of(schedule), sections.schedules(stepped, schedule.size)]
+    return document(schedule.title, content, {"schedules": stepped}, [own("player.js")])
+
+
+def document(title: str, content: Sequence[Markup], data: dict[str, Any], scripts: Sequence[str]) -> str:
+    """The whole file."""
+    head = element(
+        "head", element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", title), element("style", Markup(own("page.css"))))
+    textures = Markup(f'<svg width="0" height="0" aria-hidden="true" class="textures">{definitions()}</svg>')
+    body = element(
+        "body", textures, element("main", *content), element("div", id="tip", role="status", hidden=True),
+        element("script", embedded(data), type="application/json", id="data"),
+        *(element("script", Markup(each)) for each in scripts))
+    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+
+
+def own(name: str) -> str:
+    """A file of this package's."""
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def embedded(data: Any) -> Markup:
+    """JSON that cannot end the script it stands in.
+
+    >>> embedded(["</script>"])
+    '["\\\\u003c/script>"]'
+    """
+    return Markup(json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))
+
+
+def columns(values: pictures.Values) -> dict[str, list[Any]]:
+    """Each key once, with its values in a row: a third of the size.
+
+    >>> columns([{"a": 1, "b": 2}, {"a": 3, "b": 4}])
+    {'a': [1, 3], 'b': [2, 4]}
+    """
+    return {key: [value[key] for value in values] for key in values[0]} if values else {}

@@ -1,0 +1,450 @@
+"""The pictures of a run, each declared as a Vega-Lite specification over named data, and that data.
+
+A specification is the same for all rows; its data has a name, so that a page draws it from its own copy and a file
+has it inside. Times are nanoseconds since the step began, bytes are bytes.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from zerosim.report.figures import three_digits
+from zerosim.report.memory_table import ByteUnit
+from zerosim.report.page.run import KINDS, NO_UNIT, Row
+from zerosim.report.page.textures import SHADES
+from zerosim.report.page.vega import Spec
+
+Values = list[dict[str, Any]]
+
+VEGA_LITE = "https://vega.github.io/schema/vega-lite/v6.json"
+
+UNIT_COLOURS = ("#3b8fd4", "#e39a1b", "#19a37a", "#cf6fae", "#7fb8e8", "#e0662f", "#b9a62a", "#8f83d8", "#4fb3b3",
+                "#b5765a")
+"""Of units, in turn; told apart by people who see red and green alike, on white and on dark."""
+KIND_COLOURS = ("#4477aa", "#ee9944", "#aa4477", "#55aa77", "#9a9a9a")
+"""Of kinds of memory, from the bottom up."""
+
+TALL, LANE, GAP = 18, 11, 12
+"""Pixels: the height of the lane of computation, of another lane, and what lies between two ranks."""
+NO_COLOUR = "#9aa3ad"
+PICKED = "#d0006f"
+SIDE = 70
+"""Pixels left of every picture of time, so that those above each other have one axis."""
+
+FONT = "system-ui, sans-serif"
+CONFIG: Spec = {
+    "background": None,
+    "font": FONT,
+    "view": {"stroke": None},
+    "axis": {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "gridOpacity": 0.25,
+             "domainOpacity": 0.6, "tickOpacity": 0.6},
+    "legend": {"orient": "top", "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal",
+               "symbolType": "square", "labelLimit": 600},
+}
+
+
+def colour(domain: Sequence[str], colours: Sequence[str], title: str | None) -> Spec:
+    """A scale that gives the domain colours in turn."""
+    scale = {"domain": list(domain), "range": [colours[number % len(colours)] for number in range(len(domain))]}
+    return {"type": "nominal", "scale": scale, "title": title}
+
+
+def time_axis(title: str | None) -> Spec:
+    """The axis of time between the parameters `begin` and `end`, in milliseconds."""
+    return {
+        "type": "quantitative",
+        "scale": {"domain": [{"expr": "begin"}, {"expr": "end"}], "nice": False, "zero": False},
+        "axis": {"title": title, "labelExpr": "format(datum.value / 1e6, end - begin < 4e5 ? '.3~f' : '.2~f')",
+                 "grid": True, "tickCount": 8},
+    }
+
+
+def window(until: int) -> list[Spec]:
+    """The parameters of the stretch of time that is shown; at first all of it."""
+    return [{"name": "begin", "value": 0}, {"name": "end", "value": until}]
+
+
+def lane_tops(lanes: int) -> list[int]:
+    """Where each lane of a rank begins, in pixels, and last where the rank ends.
+
+    >>> lane_tops(3)
+    [0, 19, 31, 42]
+    """
+    return [0, *(TALL + 1 + (LANE + 1) * lane for lane in range(lanes - 1)), TALL + (LANE + 1) * (lanes - 1)]
+
+
+def rank_height(lanes: int) -> int:
+    return lane_tops(lanes)[-1] + GAP
+
+
+def unit_scale(units: Sequence[str]) -> Spec:
+    """Colours of units; grey for what is of none."""
+    found = colour(units, UNIT_COLOURS, "unit")
+    found["scale"]["range"] = [
+        NO_COLOUR if unit == NO_UNIT else each for unit, each in zip(units, found["scale"]["range"], strict=True)]
+    return found
+
+
+def timeline(units: Sequence[str], textures: Sequence[str], ranks: int, lanes: int, until: int) -> Spec:
+    """A step: lanes for each rank, colour = unit, texture = what; data `spans` and `links`.
+
+    The parameters `picked` and `current` number the message and the span that are looked at; a line joins the two ends
+    of that message.
+    """
+    tops, height = lane_tops(lanes), rank_height(lanes)
+
+    def pixels(rank: str, lane: str, share: float = 0) -> str:
+        """Where a lane of a rank is, by this share of its height below its top."""
+        below = f"{share} * ({lane} == 0 ? {TALL} : {LANE})"
+        return f"{rank} * {height} + {tops}[{lane}] + {below}"
+
+    x, x2 = time_axis("ms since the step began"), {"field": "end_ns"}
+    y: Spec = {
+        "field": "top", "type": "quantitative",
+        "scale": {"domain": [-3, ranks * height], "reverse": True, "nice": False, "zero": False},
+        "axis": {"title": None, "grid": False, "values": [rank * height + TALL / 2 for rank in range(ranks)],
+                 "labelExpr": f"'rank ' + format((datum.value - {TALL / 2}) / {height}, 'd')", "ticks": False,
+                 "domain": False, "minExtent": SIDE, "maxExtent": SIDE},
+    }
+    box = {"x": {"field": "begin_ns", **x}, "x2": x2, "y": y, "y2": {"field": "bottom"}}
+    rect = {"type": "rect", "clip": True, "aria": False}
+    unit = {"color": {"field": "unit", **unit_scale(units)}}
+    width_of = "scale('x', datum.end_ns) - scale('x', datum.begin_ns)"
+    return {
+        "$schema": VEGA_LITE,
+        "data": {"name": "spans"},
+        "width": "container",
+        "height": ranks * height + 3,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "config": CONFIG,
+        "params": [*window(until), {"name": "picked", "value": -1}, {"name": "current", "value": -1}],
+        "transform": [
+            {"calculate": pixels("datum.rank", "datum.lane"), "as": "top"},
+            {"calculate": f"datum.kind == 'collectives' ? datum.top + {2 * LANE + 1} : "
+                          + pixels("datum.rank", "datum.lane", 1), "as": "bottom"},
+            {"calculate": "datum.begin_ns + datum.waited_ns", "as": "came_ns"},
+        ],
+        "layer": [
+            {
+                "name": "collectives",
+                "transform": [{"filter": "datum.kind == 'collectives'"}],
+                "mark": rect | {"fillOpacity": 0.16, "strokeWidth": 0.8},
+                "encoding": box | unit | {
+                    "stroke": unit["color"] | {"legend": None},
+                    "tooltip": {"field": "number", "type": "quantitative"}},
+            },
+            {
+                "name": "waits",
+                "transform": [{"filter": "datum.waited_ns > 0"}],
+                "mark": rect | {"fillOpacity": 0.22},
+                "encoding": box | unit | {"x2": {"field": "came_ns"},
+                                          "tooltip": {"field": "number", "type": "quantitative"}},
+            },
+            {
+                "name": "spans",
+                "transform": [{"filter": "datum.kind != 'collectives'"}],
+                "mark": rect | {"cursor": "pointer"},
+                "encoding": box | unit | {
+                    "x": box["x"] | {"field": "came_ns"},
+                    "fillOpacity": {"condition": [
+                        {"test": f"datum.what == '{what}'", "value": shade} for what, shade in SHADES.items()
+                    ], "value": 1},
+                    "tooltip": {"field": "number", "type": "quantitative"},
+                },
+            },
+            {
+                "name": "textures",
+                "transform": [{"filter": {"and": [{"field": "what", "oneOf": list(textures)},
+                                                  "datum.kind != 'collectives'"]}}],
+                "mark": rect,
+                "encoding": box | {
+                    "x": box["x"] | {"field": "came_ns"},
+                    "fill": {"field": "what", "type": "nominal", "title": "texture", "scale": {
+                        "domain": list(textures), "range": [f"url(#texture-{what})" for what in textures]}}},
+            },
+            {
+                "name": "labels",
+                "transform": [
+                    {"filter": "datum.kind == 'computation'"},
+                    {"calculate": pixels("datum.rank", "datum.lane", 0.5), "as": "middle"},
+                ],
+                "mark": {"type": "text", "clip": True, "aria": False, "align": "left", "dx": 3, "fontSize": 10},
+                "encoding": {
+                    "x": box["x"],
+                    "y": y | {"field": "middle"},
+                    "text": {"field": "label"},
+                    "opacity": {"condition": {"test": f"{width_of} > 6.5 * length(datum.label) + 4", "value": 1},
+                                "value": 0},
+                },
+            },
+            {
+                "name": "chosen",
+                "transform": [{"filter": "datum.number == current || (picked >= 0 && datum.link == picked)"}],
+                "mark": rect | {"fillOpacity": 0, "stroke": PICKED, "strokeWidth": 2.5},
+                "encoding": box,
+            },
+            {
+                "name": "links",
+                "data": {"name": "links"},
+                "transform": [
+                    {"filter": "datum.link == picked"},
+                    {"calculate": pixels("datum.source", "datum.out", 0.5), "as": "from"},
+                    {"calculate": pixels("datum.to", "datum.in", 0.5), "as": "towards"},
+                ],
+                "mark": {"type": "rule", "clip": True, "aria": False, "stroke": PICKED, "strokeWidth": 2.5},
+                "encoding": {
+                    "x": {"field": "begin_ns", **x}, "x2": x2, "y": y | {"field": "from"}, "y2": {"field": "towards"},
+                },
+            },
+        ],
+    }
+
+
+SPAN = ("rank", "lane", "kind", "channel", "what", "unit", "begin_ns", "end_ns", "bytes", "peer", "waited_ns")
+
+
+def span_values(row: Row) -> Values:
+    """The spans of a row, numbered; `link` numbers the message that a span is an end of, or is −1."""
+    link_of = {end: number for number, ends in enumerate(row.links) for end in ends}
+    return [
+        {key: span[key] for key in SPAN}
+        | {"number": number, "link": link_of.get(number, -1), "label": label(span)}
+        for number, span in enumerate(row.spans)
+    ]
+
+
+def label(span: dict[str, Any]) -> str:
+    """A span in a few characters.
+
+    >>> label({"kind": "computation", "what": "backward", "unit": "layers.1"})
+    'b 1'
+    """
+    unit = span["unit"].removeprefix("layers.").removeprefix(NO_UNIT)
+    return f"{span['what'][:1]} {unit}".strip() if span["kind"] == "computation" else ""
+
+
+def link_values(row: Row) -> Values:
+    """The messages of a row, from where each left to where it came in."""
+    return [
+        {"link": number, "source": row.spans[left]["rank"], "to": row.spans[came]["rank"],
+         "out": row.spans[left]["lane"], "in": row.spans[came]["lane"],
+         "begin_ns": row.spans[left]["begin_ns"], "end_ns": row.spans[came]["end_ns"]}
+        for number, (left, came) in enumerate(row.links)
+    ]
+
+
+def memory(until: int, most_bytes: int) -> Spec:
+    """What a rank holds in a step, kind upon kind; data `curve`."""
+    return {
+        "$schema": VEGA_LITE,
+        "data": {"name": "curve"},
+        "width": "container",
+        "height": 130,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "config": CONFIG,
+        "params": window(until),
+        "mark": {"type": "area", "interpolate": "step-after", "clip": True, "aria": False, "strokeWidth": 0.8,
+                 "stroke": "#0006"},
+        "encoding": {
+            "x": {"field": "ns", **time_axis("ms since the step began")},
+            "y": {"field": "bytes", "type": "quantitative", "stack": "zero",
+                  "scale": {"domain": [0, most_bytes], "nice": True},
+                  "axis": {"title": None, "format": "~s", "labelExpr": "datum.label + 'B'", "tickCount": 4,
+                           "minExtent": SIDE, "maxExtent": SIDE}},
+            "color": {"field": "kind", **colour(KINDS, KIND_COLOURS, "kind")},
+            "order": {"field": "place", "type": "quantitative"},
+            "tooltip": [{"field": "kind"}],
+        },
+    }
+
+
+def curve_values(curve: Sequence[dict[str, int]], until: int) -> Values:
+    """A curve of memory as one value for each change and kind, up to the end of the step."""
+    ends = [{**curve[-1], "ns": until}] if curve and curve[-1]["ns"] < until else []
+    return [
+        {"ns": at["ns"], "kind": kind, "place": place, "bytes": at.get(kind, 0)}
+        for at in [*curve, *ends] for place, kind in enumerate(KINDS)
+    ]
+
+
+def partners(ranks: int, unit: ByteUnit) -> Spec:
+    """Who sent how much to whom in a step, in that unit; data `partners`."""
+    axis = {"labelAngle": 0, "domain": False, "ticks": False, "grid": False}
+    cell = min(54, max(18, 330 // ranks))
+    return {
+        "$schema": VEGA_LITE,
+        "data": {"name": "partners"},
+        "width": ranks * cell,
+        "height": ranks * cell,
+        "config": CONFIG,
+        "encoding": {
+            "x": {"field": "to", "type": "ordinal", "axis": axis | {"title": f"{unit.name} to rank", "orient": "top"}},
+            "y": {"field": "source", "type": "ordinal", "axis": axis | {"title": "from rank"}},
+            "tooltip": [{"field": "source", "title": "from rank"}, {"field": "to", "title": "to rank"},
+                        {"field": "bytes", "format": ","}, {"field": "messages"}],
+        },
+        "layer": [
+            {"mark": {"type": "rect", "aria": False, "stroke": "#8886", "strokeWidth": 1}, "encoding": {
+                "fill": {"value": UNIT_COLOURS[0]},
+                "fillOpacity": {"field": "bytes", "type": "quantitative", "legend": None,
+                                "scale": {"domainMin": 0, "range": [0, 0.75]}},
+            }},
+            {"mark": {"type": "text", "aria": False, "fontSize": 10}, "encoding": {
+                "text": {"field": "words"},
+            }},
+        ],
+    }
+
+
+def partner_values(row: Row, unit: ByteUnit) -> Values:
+    """For every two ranks the bytes and messages that the one sent the other in the traced step."""
+    sent = {(source, to): [0, 0] for source in range(row.ranks) for to in range(row.ranks)}
+    for span in (span for step in row.traced for span in step["spans"]):
+        if span["lane"] == "communication out":
+            found = sent[span["rank"], span["peer"]]
+            found[0] += span["bytes"]
+            found[1] += 1
+    return [
+        {"source": source, "to": to, "bytes": count, "messages": messages,
+         "words": three_digits(count / unit.size) if count else ""}
+        for (source, to), (count, messages) in sent.items()
+    ]
+
+
+def bars(title: str, field: str, domain: Sequence[str], colours: Sequence[str], names: Sequence[str]) -> Spec:
+    """A bar for each row, in pieces by `field`; data `bars`."""
+    return {
+        "$schema": VEGA_LITE,
+        "data": {"name": "bars"},
+        "width": "container",
+        "height": 26 * len(names),
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "config": CONFIG,
+        "mark": {"type": "bar", "aria": False, "stroke": "#0008", "strokeWidth": 0.8},
+        "encoding": {
+            "y": {"field": "row", "type": "nominal", "sort": list(names),
+                  "axis": {"title": None, "labelLimit": 150, "ticks": False, "domain": False}},
+            "x": {"field": "bytes", "type": "quantitative",
+                  "axis": {"title": title, "format": "~s", "labelExpr": "datum.label + 'B'", "tickCount": 8}},
+            "color": {"field": field, **colour(domain, colours, None)},
+            "order": {"field": "place", "type": "quantitative"},
+            "tooltip": [{"field": "row"}, {"field": field}, {"field": "bytes", "format": ",.6~g"}],
+        },
+    }
+
+
+def kept(rows: Sequence[Row]) -> Spec:
+    """What a rank of each row keeps between steps, by kind: the picture of the ZeRO paper's Figure 1."""
+    return bars("kept by a rank between steps", "kind", KINDS[:3], KIND_COLOURS, [row.name for row in rows])
+
+
+def kept_values(rows: Sequence[Row]) -> Values:
+    """For every row and kind of model state, what the fullest rank keeps."""
+    return [
+        {"row": row.name, "kind": kind, "place": place, "bytes": row.fullest["resting_bytes"].get(kind, 0)}
+        for row in rows for place, kind in enumerate(KINDS[:3])
+    ]
+
+
+COLLECTIVES = {"reduce_scatter": "#e0662f", "all_gather": "#7fb8e8", "broadcast": "#b9a62a", "gather_norms": "#9a9a9a"}
+
+
+def sent(rows: Sequence[Row]) -> Spec:
+    """What a rank of each row sends in a step, by collective."""
+    used = {value["collective"] for value in sent_values(rows)}
+    colours = {name: each for name, each in COLLECTIVES.items() if name in used}
+    return bars("sent by a rank in a step, the mean over ranks and steps", "collective", list(colours),
+                list(colours.values()), [row.name for row in rows])
+
+
+def sent_values(rows: Sequence[Row]) -> Values:
+    """For every row and collective, what a rank sent in a step on average."""
+    found = []
+    for row in rows:
+        steps = max(row.steps, 1) * max(len(row.found["traffic"]), 1)
+        for place, name in enumerate(COLLECTIVES):
+            shares = [rank["by_collective"].get(name, {}) for rank in row.found["traffic"]]
+            if any(shares):
+                found.append({
+                    "row": row.name, "collective": name, "place": place,
+                    "bytes": sum(share.get("sent_bytes", 0) for share in shares) / steps,
+                    "messages": sum(share.get("messages", 0) for share in shares) / steps,
+                })
+    return found
+
+
+def losses(names: Sequence[str], steps: int, logarithmic: bool) -> Spec:
+    """The loss of every step, a line for each row or for rows that have the same; data `losses` and `divergences`."""
+    return {
+        "$schema": VEGA_LITE,
+        "data": {"name": "losses"},
+        "width": "container",
+        "height": 240,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "config": CONFIG,
+        "layer": [
+            {
+                "mark": {"type": "line", "strokeWidth": 2, "point": {"size": 26}},
+                "encoding": {
+                    "x": {"field": "step", "type": "quantitative",
+                          "scale": {"domain": [1, max(steps, 2)], "nice": False},
+                          "axis": {"title": "step", "format": "d", "tickMinStep": 1, "grid": False}},
+                    "y": {"field": "loss", "type": "quantitative", "scale":
+                          {"type": "log", "nice": True} if logarithmic else {"zero": False, "nice": True},
+                        "axis": {"title": "loss", "tickCount": 5}},
+                    "color": {"field": "row", **colour(names, UNIT_COLOURS, None)},
+                    "shape": {"field": "row", "type": "nominal", "scale": {"domain": list(names)}, "title": None},
+                    "tooltip": [{"field": "row"}, {"field": "step"}, {"field": "loss", "format": ".9~g"}],
+                },
+            },
+            {
+                "data": {"name": "divergences"},
+                "mark": {"type": "rule", "aria": False, "stroke": "#d0006f", "strokeWidth": 2, "strokeDash": [5, 3]},
+                "encoding": {"x": {"field": "step", "type": "quantitative"},
+                             "tooltip": [{"field": "row"}, {"field": "step", "title": "bits first differ in step"}]},
+            },
+        ],
+    }
+
+
+def loss_curves(rows: Sequence[Row]) -> dict[str, list[float | None]]:
+    """Each curve once, under the names of all rows that have it."""
+    found: dict[tuple[float | None, ...], list[str]] = {}
+    for row in rows:
+        found.setdefault(tuple(row.losses), []).append(row.name)
+    return {", ".join(names): list(curve) for curve, names in found.items()}
+
+
+def loss_values(rows: Sequence[Row]) -> Values:
+    """The curves, step by step; losses that are no finite numbers are left out."""
+    return [
+        {"row": names, "step": step, "loss": loss}
+        for names, curve in loss_curves(rows).items() for step, loss in enumerate(curve, 1) if loss is not None
+    ]
+
+
+def divergence_values(rows: Sequence[Row]) -> Values:
+    """In which step the bits of which row first differ."""
+    return [{"row": row.name, "step": row.found["first_divergence"]["step"]}
+            for row in rows if row.found["first_divergence"]]
+
+
+def above(upper: Spec, lower: Spec, title: str) -> Spec:
+    """Two pictures with their data as one, on one window of time."""
+    whole = {"$schema", "config", "background", "datasets", "params"}
+    params = {param["name"]: param for spec in (upper, lower) for param in spec["params"]}
+    return {key: upper[key] for key in whole} | {
+        "title": {"text": title, "anchor": "start", "font": FONT, "fontSize": 14},
+        "params": list(params.values()),
+        "datasets": upper["datasets"] | lower["datasets"],
+        "vconcat": [{key: each for key, each in spec.items() if key not in whole} for spec in (upper, lower)],
+        "resolve": {"scale": {"color": "independent"}},
+    }
+
+
+def with_values(spec: Spec, data: dict[str, Values], width: int = 860) -> Spec:
+    """The specification with its data inside and a width of its own: a picture for a file."""
+    found = spec | {"datasets": data, "background": "white"}
+    if spec["width"] == "container":
+        found |= {"width": width}
+        del found["autosize"]
+    return found

@@ -1,0 +1,180 @@
+"""A run read from its JSON document: its rows, and of each what pictures and tables are made of."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+from zerosim.errors import UsageError
+from zerosim.report.document import SCHEMA
+from zerosim.report.page.markup import printable
+
+KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
+LANES = ("computation", "communication out", "communication in", "out, second channel", "in, second channel")
+"""Of each rank, from above; the last two only where something goes on beside the step."""
+STEP_LANES = {"computation": 0, "waiting": 0, "collectives": 1, "communication out": 1, "communication in": 2}
+MOST_SPANS = 8_000
+"""Of all rows together: a browser draws them in a second."""
+NO_UNIT = "no unit"
+"""The unit of what is of none."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the comparison; `of` names its run where the page shows two."""
+
+    found: dict[str, Any]
+    ranks: int
+    steps: int
+    of: str = ""
+    drawn: int = 0
+    """The ranks whose spans are drawn, from rank 0 on; 0: all."""
+
+    @property
+    def name(self) -> str:
+        name = printable(str(self.found["name"]))
+        return f"{self.of}: {name}" if self.of else name
+
+    @cached_property
+    def traced(self) -> list[dict[str, Any]]:
+        """The last step that was traced, of each rank; none without a trace."""
+        steps: list[dict[str, Any]] = (self.found.get("trace") or {"steps": []})["steps"]
+        last = max((step["step"] for step in steps), default=0)
+        return [step for step in steps if step["step"] == last]
+
+    @property
+    def hidden(self) -> float | None:
+        """How much of the communication went on while its rank computed, from 0 to 1."""
+        found: float | None = (self.found.get("trace") or {"hidden": None})["hidden"]
+        return found
+
+    @cached_property
+    def spans(self) -> list[dict[str, Any]]:
+        """Of the step that was traced, rank by rank and lane by lane, each in its order, from the step's beginning."""
+        first = self.first_ns
+        found = [
+            span | {"lane": lane(span), "kind": span["lane"], "unit": span["unit"] or NO_UNIT,
+                    "begin_ns": span["begin_ns"] - first, "end_ns": span["end_ns"] - first}
+            for step in self.traced for span in step["spans"] if step["rank"] < (self.drawn or self.ranks)
+        ]
+        return sorted(found, key=lambda span: (span["rank"], span["lane"], span["begin_ns"], -span["end_ns"]))
+
+    @cached_property
+    def links(self) -> list[tuple[int, int]]:
+        """Each message as the numbers of its two spans, where it left and where it came in.
+
+        Messages between two ranks arrive in order in each channel, so the k-th that left is the k-th that came.
+        """
+        ends: dict[tuple[int, int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        for number, span in enumerate(self.spans):
+            if span["kind"] == "communication out":
+                ends[span["rank"], span["peer"], span["channel"]][0].append(number)
+            elif span["kind"] == "communication in":
+                ends[span["peer"], span["rank"], span["channel"]][1].append(number)
+        return [pair for left, came in ends.values() for pair in zip(left, came, strict=False)]
+
+    @property
+    def curve(self) -> list[dict[str, int]]:
+        """What the fullest rank held, at each change since the step began: of the traced step, or else of the last."""
+        for step in self.traced:
+            if step["rank"] == self.fullest["rank"] and step["memory"]:
+                return [at | {"ns": max(at["ns"] - self.first_ns, 0)} for at in step["memory"]]
+        found: list[dict[str, int]] = self.fullest["curve"]
+        return found
+
+    @property
+    def fullest(self) -> dict[str, Any]:
+        """The memory of the rank with the highest peak."""
+        found: dict[str, Any] = max(self.found["memory"], key=lambda rank: rank["peak_bytes"]["total"])
+        return found
+
+    @property
+    def first_ns(self) -> int:
+        """When the first rank begins the traced step."""
+        found: int = min((step["begin_ns"] for step in self.traced), default=0)
+        return found
+
+    @property
+    def end_ns(self) -> int:
+        """When the last rank ends the step, or memory last changes, since the first began."""
+        ends: list[int] = [step["end_ns"] - self.first_ns for step in self.traced]
+        return max([*ends, *(at["ns"] for at in self.curve)], default=0)
+
+    @property
+    def sent_bytes(self) -> int:
+        """By a rank in a step, the mean over ranks and steps."""
+        traffic = self.found["traffic"]
+        total: int = sum(rank["sent_bytes"] for rank in traffic)
+        return round(total / max(len(traffic) * self.steps, 1))
+
+    @property
+    def losses(self) -> list[float | None]:
+        """None for those that are no finite numbers."""
+        return [loss if isinstance(loss, int | float) else None for loss in self.found["losses"]]
+
+
+def lane(span: dict[str, Any]) -> int:
+    """The number of the lane that a span is drawn in."""
+    return STEP_LANES[span["lane"]] + (2 if span["channel"] > 1 else 0)
+
+
+@dataclass(frozen=True)
+class Run:
+    """An outcome as `zerosim run --json` writes it; `label` tells it from another on the same page."""
+
+    document: dict[str, Any]
+    label: str = ""
+
+    @property
+    def title(self) -> str:
+        return str(self.document["title"])
+
+    @property
+    def scenario(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.document["scenario"]
+        return found
+
+    @property
+    def ranks(self) -> int:
+        return int(self.document["world"]["ranks"])
+
+    @property
+    def steps(self) -> int:
+        return int(self.scenario["train"]["steps"])
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Those that were trained, with as many ranks to be drawn as a page has room for."""
+        rows = [Row(found, self.ranks, self.steps, self.label) for found in self.document["stages"]]
+        spans = Counter(span["rank"] for row in rows for span in row.spans)
+        up_to = accumulate(spans[rank] for rank in range(self.ranks))
+        drawn = max(1, sum(count <= MOST_SPANS for count in up_to))
+        return [replace(row, drawn=drawn) for row in rows]
+
+    @property
+    def diverging(self) -> list[Row]:
+        return [row for row in self.rows if row.found["first_divergence"]]
+
+
+NEEDED = ("title", "scenario", "world", "command", "versions", "passed", "verdict", "failures", "stages", "did_not_fit")
+NEEDED_OF_A_ROW = ("stage", "name", "equal", "compared_with", "first_divergence", "losses", "test", "weights_sha256",
+                   "optimizer_sha256", "traffic", "traffic_holds", "volume", "memory")
+
+
+def runs_of(documents: Sequence[Any], names: Sequence[str]) -> list[Run]:
+    """The documents read; two of them are called A and B. `UsageError` for what is no outcome of a training."""
+    for document, name in zip(documents, names, strict=True):
+        schema = document.get("schema") if isinstance(document, dict) else None
+        if schema != SCHEMA:
+            found = f"its schema is {schema!r}" if schema else "it names no schema"
+            raise UsageError(f"{name} is no outcome of a training: {found}, not {SCHEMA!r}; "
+                             "write one with zerosim run SCENARIO --json FILE")
+        lacking = [key for key in NEEDED if key not in document]
+        lacking += [key for row in document.get("stages", []) for key in NEEDED_OF_A_ROW if key not in row]
+        if lacking:
+            raise UsageError(f"{name} has no {lacking[0]!r}: another version of zerosim wrote it; "
+                             "write it anew with zerosim run SCENARIO --json FILE")
+    labels = ["A", "B"] if len(documents) > 1 else [""]
+    return [Run(document, label) for document, label in zip(documents, labels, strict=True)]

@@ -1,0 +1,423 @@
+"""The sections of the page, in the order in which one reads a run; each is HTML, its pictures are places for them."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from zerosim.report.figures import common_unit, grouped, in_unit, plural, spread
+from zerosim.report.figures import joined as listed
+from zerosim.report.page.drawings import Drawings
+from zerosim.report.page.markup import Markup, element, joined, printable
+from zerosim.report.page.pictures import KIND_COLOURS, loss_curves, unit_scale
+from zerosim.report.page.run import KINDS, LANES, Row, Run
+from zerosim.report.page.textures import swatch
+from zerosim.report.schedule import Schedule
+from zerosim.stages import STAGES
+
+CHANGED, WRONG = "›", "≠"
+NO_TRACE = "No step of this run was traced. zerosim run SCENARIO --report FILE.html traces the last one."
+
+
+def section(name: str, title: str, *content: str) -> Markup:
+    """A section with its heading, which links lead to by its name."""
+    return element("section", element("h2", title), *content, id=name)
+
+
+def picture(spec: str, about: str, data: dict[str, str], columns: dict[str, str], *, timed: bool = False) -> Markup:
+    """A place for a picture, and its numbers as a table behind a click.
+
+    `data` gives each named data of the specification a name in the page's own; `columns` are the headings of the
+    table, by the keys of the first of them.
+    """
+    numbers = element("details", element("summary", "The numbers"), class_="numbers",
+                      data_of=next(iter(data.values())), data_columns=json.dumps(columns))
+    place = element("div", class_="drawing", data_spec=spec, data_data=json.dumps(data), role="img", aria_label=about)
+    if timed:
+        place = element("div", class_="drawing timed", data_spec=spec, data_data=json.dumps(data), role="application",
+                        aria_label=about, tabindex=0)
+    return element("figure", place, numbers)
+
+
+def head(runs: Sequence[Run]) -> Markup:
+    """What was claimed, and the verdict in a sentence."""
+    return element("header", *(heading(run) for run in runs))
+
+
+def heading(run: Run) -> Markup:
+    title = run.title or "A run without a title"
+    verdict = str(run.document["verdict"])
+    parts = [
+        element("h1", f"{run.label}: {title}" if run.label else title),
+        element("p", str(run.scenario["caption"]), class_="caption"),
+        element("p", verdict, class_="verdict passed" if run.document["passed"] else "verdict failed"),
+    ]
+    failures = [element("li", f"{each['name']}: {each['what']}") for each in run.document["failures"]]
+    if failures:
+        parts.append(element("ul", *failures, class_="failures"))
+    if run.diverging:
+        parts.append(element("p", element("a", "Where bits first differ", href="#divergence")))
+    return element("div", *parts)
+
+
+def table(runs: Sequence[Run]) -> Markup:
+    """A line for each row: bits, what it sends, keeps and holds at the peak."""
+    rows = [row for run in runs for row in run.rows]
+    unit = common_unit(max((row.fullest["peak_bytes"]["total"] for row in rows), default=0))
+    also = [STAGES[row.found["stage"]].also.partition(",")[0] for row in rows]
+    columns: list[tuple[str, list[str]]] = [
+        ("bits", [{None: "–", True: "equal", False: "differ"}[row.found["equal"]] for row in rows]),
+        (f"sent, {unit.name}", [in_unit(row.sent_bytes, unit) for row in rows]),
+        ("× P (N−1)/N", [f"{WRONG * (not row.found['traffic_holds'])}{row.found['volume']:.4g}" for row in rows]),
+        ("messages", [messages(row) for row in rows]),
+        *((f"{'weights' if kind == 'parameters' else kind}, {unit.name}",
+           [in_unit(row.fullest["resting_bytes"].get(kind, 0), unit) for row in rows]) for kind in KINDS[:3]),
+        (f"peak, {unit.name}", [in_unit(row.fullest["peak_bytes"]["total"], unit) for row in rows]),
+    ]
+    headings = [element("th", heading, scope="col") for heading in ("row", "", *(name for name, _ in columns))]
+    lines = [
+        element("tr", element("th", row.name, scope="row"), element("td", also[number]),
+                *(cell(cells, number) for _, cells in columns))
+        for number, row in enumerate(rows)
+    ]
+    legend = (
+        "bits: compared with one process, or with the first row that adds in the same order: loss, weights, gradients "
+        "and optimizer state of every step. sent, messages: by a rank in a step. weights, gradients, optimizer: what a "
+        "rank keeps between steps. peak: the most that it holds at a time, activations and buffers too. "
+        f"P: bytes of all weights, N: ranks. {CHANGED} not as in the row above; {WRONG} not what the formula says."
+    )
+    return section("table", "What each row does", scrolling(element(
+        "table", element("thead", element("tr", *headings)), element("tbody", *lines), class_="rows")),
+        element("p", legend, class_="legend"), *map(shared, runs), *map(shortages, runs),
+        picture("kept", "what a rank of each row keeps between steps, by kind", {"bars": "kept"},
+                {"row": "row", "kind": "kind", "bytes": "bytes"}))
+
+
+def cell(cells: Sequence[str], number: int) -> Markup:
+    """A cell, marked where it is not as in the row above."""
+    changed = number > 0 and cells[number] != cells[number - 1]
+    wrong = cells[number] == "differ" or cells[number].startswith(WRONG)
+    kind = "wrong" if wrong else "changed" if changed else ""
+    mark = CHANGED if changed and not wrong else ""
+    return element("td", mark + cells[number], class_=kind or False)
+
+
+def scrolling(content: Markup) -> Markup:
+    """What may be wider than the page: it scrolls by itself, by keys too."""
+    return element("div", content, class_="scrolling", tabindex=0)
+
+
+def messages(row: Row) -> str:
+    """Of a rank in a step, the fewest and the most."""
+    return spread(str(rank) for rank in sorted(rank["messages"] // max(row.steps, 1) for rank in row.found["traffic"]))
+
+
+def shared(run: Run) -> Markup:
+    """What is true of all rows, or of which of them."""
+    names = [row.name for row in run.rows]
+    if not names:
+        return joined()
+    facts = {"steps": [f"{run.steps:,}"] * len(names)}
+    if run.steps:
+        facts["final loss"] = [f"{row.found['losses'][-1]}" for row in run.rows]
+    if all(row.found["test"] is not None for row in run.rows):
+        facts["test accuracy, or of a regression the mean squared error"] = [
+            f"{row.found['test']:.6g}" for row in run.rows]
+    facts["SHA-256 of the weights"] = [row.found["weights_sha256"] for row in run.rows]
+    items = [
+        element("li", f"{what}: {found[0] if len(set(found)) == 1 else grouped(names, found)}")
+        for what, found in facts.items()
+    ]
+    whose = [element("p", f"{run.label}:")] if run.label else []
+    return element("div", *whose, element("ul", *items, class_="facts"))
+
+
+def shortages(run: Run) -> Markup:
+    """The rows that did not fit, if there are any."""
+    return joined(*(
+        element("p", f"{each['name']} does not fit: it needs {each['needed_bytes'] / 1e6:,.0f} MB for its model states "
+                     f"on each rank, {each['allowed_bytes'] / 1e6:,.0f} MB are allowed")
+        for each in run.document["did_not_fit"]
+    ))
+
+
+def step(rows: Sequence[Row], drawings: Drawings) -> Markup:
+    """For each row the timeline of a step and below it memory, side by side on one scale of time."""
+    traced = [row for row in rows if row.spans]
+    missing = [row.name for row in rows if not row.spans]
+    notes = [element("p", f"{listed(missing)}: {NO_TRACE}" if traced else NO_TRACE, class_="note")] if missing else []
+    notes += [element("p", f"{row.name}: ranks 0 to {row.drawn - 1} are drawn, of {row.ranks}.", class_="legend")
+              for row in traced if row.drawn < row.ranks]
+    chooser = element("fieldset", element("legend", "Rows shown"), *(
+        element("label", element("input", type="checkbox", checked=True, data_row=number), row.name)
+        for number, row in enumerate(rows, 1)
+    ), class_="chooser")
+    cards = [card(number, row) for number, row in enumerate(rows, 1)]
+    keys = element(
+        "p", "Click a picture, or reach it with the tab key: the wheel and + and − zoom all of them alike, dragging "
+        "and ← and → move along, 0 shows the whole step; n and p walk from span to span, ↑ and ↓ from lane to lane, "
+        "Escape lets go.", class_="legend")
+    buttons = element("p", *(
+        element("button", words, type="button", data_zoom=what, title=title) for words, what, title in
+        (("−", "out", "zoom out"), ("+", "in", "zoom in"), ("←", "left", "earlier"), ("→", "right", "later"),
+         ("whole step", "all", "the whole step"))
+    ), element("span", "", class_="window", aria_live="polite"), class_="buttons")
+    return section("step", "A step in time", *notes, keys, legends(drawings) if traced else joined(), kinds(),
+                   element("div", chooser, buttons, class_="controls"), element("div", *cards, class_="cards"))
+
+
+def legends(drawings: Drawings) -> Markup:
+    """What lanes, colours and textures mean."""
+    words = (
+        f"Lanes of each rank, from above: {'; '.join(LANES[:drawings.lanes])}. A pale box around messages is their "
+        "collective; the pale part of a message is waiting, before anything came.")
+    return element(
+        "div", element("p", words),
+        element("ul", *map(colour_key, drawings.units, unit_scale(drawings.units)["scale"]["range"]), class_="keys"),
+        element("ul", *(
+            element("li", Markup(swatch(what)), what.replace("_", "-"))
+            for what in ("forward", *drawings.textures, "all_gather")), class_="keys"),
+        class_="legend")
+
+
+def kinds() -> Markup:
+    """What the colours of memory mean."""
+    return element("div", element("p", "Memory below, from the bottom up:"), element(
+        "ul", *map(colour_key, KINDS, KIND_COLOURS), class_="keys"), class_="legend")
+
+
+def colour_key(name: str, colour: str) -> Markup:
+    return element("li", element("span", "", class_="patch", style=f"background:{colour}"), name)
+
+
+SPAN_COLUMNS = {"rank": "rank", "kind": "lane", "channel": "channel", "what": "what", "unit": "unit",
+                "begin_ns": "begins, ns", "end_ns": "ends, ns", "bytes": "bytes", "peer": "other rank",
+                "waited_ns": "waited, ns"}
+CURVE_COLUMNS = {"ns": "since, ns", "kind": "kind", "bytes": "bytes"}
+
+
+def card(number: int, row: Row) -> Markup:
+    """A row's timeline, if it was traced, and its memory."""
+    rank = row.fullest["rank"]
+    timeline = picture(
+        "timeline", f"{row.name}: what every rank computes, sends and receives in a step",
+        {"spans": f"spans-{number}", "links": f"links-{number}"}, SPAN_COLUMNS, timed=True)
+    curve = picture(
+        "memory", f"{row.name}: memory of rank {rank} by kind in a step", {"curve": f"curve-{number}"}, CURVE_COLUMNS,
+        timed=True)
+    hidden = "" if row.hidden is None else f"{row.hidden:.0%} of the communication hid behind computation"
+    return element(
+        "article", element("h3", row.name, element("small", hidden)), timeline if row.spans else joined(),
+        element("h4", f"memory of rank {rank}, which holds the most"), curve, id=f"row-{number}")
+
+
+def traffic(rows: Sequence[Row]) -> Markup:
+    """Who sent how much to whom, and by which collective."""
+    bars = picture("sent", "what a rank of each row sends in a step, by collective", {"bars": "sent"},
+                   {"row": "row", "collective": "collective", "bytes": "bytes", "messages": "messages"})
+    squares = [
+        element("article", element("h3", row.name), picture(
+            "partners", f"{row.name}: bytes from each rank to each other in a step",
+            {"partners": f"partners-{number}"},
+            {"source": "from rank", "to": "to rank", "bytes": "bytes", "messages": "messages"}))
+        for number, row in enumerate(rows, 1) if row.spans
+    ]
+    return section("traffic", "Who sends how much to whom", bars, element("div", *squares, class_="squares"))
+
+
+def losses(rows: Sequence[Row]) -> Markup:
+    curves = loss_curves(rows)
+    words = "All rows have the same losses, bit for bit." if len(curves) == 1 < len(rows) and all(
+        row.found["equal"] for row in rows) else ""
+    return section("losses", "Losses", element("p", words, class_="legend") if words else joined(), picture(
+        "losses", "the loss of every step", {"losses": "losses", "divergences": "divergences"},
+        {"row": "row", "step": "step", "loss": "loss"}))
+
+
+def verdict_of(schedule: Schedule) -> Markup:
+    """What the recorded run of a collective came to."""
+    kind = "verdict failed" if schedule.faults else "verdict passed"
+    about = schedule.subject.algorithm.title if schedule.subject.algorithm else schedule.subject.collective
+    return element("header", element("div", element("h1", schedule.title), element("p", f"{schedule.cost}; {about}"),
+                                     *(element("p", words, class_=kind) for words in schedule.verdict.split("; "))))
+
+
+def schedules(stepped: Sequence[dict[str, Any]], ranks: int) -> Markup:
+    """Collectives to step through, of a run on so many ranks."""
+    options = [element("option", f"{each['name']} on {plural(each['ranks'], 'rank')}", value=number)
+               for number, each in enumerate(stepped)]
+    shown = stepped[0]["ranks"]
+    fewer = [element("p", f"Drawn on {shown} ranks, of the run's {ranks}.", class_="legend")] if shown != ranks else []
+    title = "Round by round" if len(stepped) == 1 else "The collectives, round by round"
+    return section(
+        "schedule", title,
+        element("p", "Columns are ranks, rows are chunks. A cell says whose contributions a rank holds there, in their "
+                     "order of addition: 2+3+0 is rank 2's, then 3's, then 0's; ✓ is what the collective promises. "
+                     "A thick border is news of this round. In the drawing, space plays, ← and → step.",
+                class_="legend"),
+        *fewer,
+        element("div",
+                element("p",
+                        element("label", "collective ", element("select", *options, id="schedule-name")),
+                        element("button", "play", type="button", id="schedule-play"),
+                        element("label", "round ", element(
+                            "input", type="range", min=0, max=0, value=0, step=1, id="schedule-round")),
+                        element("output", "", id="schedule-heading"), class_="buttons"),
+                element("div", "", id="schedule-drawing", class_="scrolling", tabindex=0, role="application",
+                        aria_label="what every rank holds after this round"),
+                element("p", "", id="schedule-words", aria_live="polite"), id="player"))
+
+
+def divergence(rows: Sequence[Row]) -> Markup:
+    """Where bits first differ, with both orders of addition; nothing where they do not."""
+    found = [row for row in rows if row.found["first_divergence"]]
+    return section("divergence", "Where bits first differ", *map(one_divergence, found)) if found else joined()
+
+
+def one_divergence(row: Row) -> Markup:
+    first = row.found["first_divergence"]
+    where = first["name"]
+    index = f"[{', '.join(map(str, first['index']))}]" if first["index"] else ""
+    what = f"{first['state']} of {where}" if first["state"] else where
+    apart = "not comparable in ULPs" if first["ulps"] is None else f"{first['ulps']:,} ULP apart"
+    facts = {
+        "step": f"{first['step']}", "element": f"{what}{index}",
+        "chunk": f"{first['chunk']}, {plural(first['differing_elements'], 'element')} of it differing",
+        "noticed by": f"rank {first['rank']}",
+        f"{row.name} holds": f"{first['ours']!r} ({first['ours_bits']})",
+        f"{row.found['compared_with']} holds": f"{first['reference']!r} ({first['reference_bits']})",
+        "distance": apart,
+    }
+    lines = [element("tr", element("th", key, scope="row"), element("td", value)) for key, value in facts.items()]
+    return element(
+        "article", element("h3", row.name),
+        element("p", element("strong", f"{what}{index}"), f" is the first element that differs, after step "
+                f"{first['step']}.", class_="verdict failed"),
+        element("table", element("tbody", *lines), class_="facts"), *orders(first["order_of_addition"]))
+
+
+def orders(order: dict[str, str] | None) -> Iterator[Markup]:
+    """Both orders in which the chunk was added, marked from where they part."""
+    if order is None:
+        return
+    ours, reference = order["ours"], order["reference"]
+    if ours == reference:
+        yield element("p", "Both sides add this chunk in the same order:", class_="legend")
+        yield element("pre", ours, class_="order")
+        return
+    for side, one, other in (("ours adds", ours, reference), ("reference adds", reference, ours)):
+        yield element("p", side, class_="legend")
+        yield element("pre", marked(one, other), class_="order")
+
+
+def marked(ours: str, others: str) -> Markup:
+    """A sum with a mark at each part of it that is not what the other has in its place.
+
+    >>> marked("(g0 + g1)", "(g1 + g0)")
+    '(<mark>g0</mark> + <mark>g1</mark>)'
+    """
+    one, other = (re.findall(r"g\[?\d+\]?|.", words) for words in (ours, others))
+    return joined(*(
+        part if part == there else element("mark", part) for part, there in zip_longest(one, other[:len(one)])
+    ))
+
+
+def origin(run: Run) -> Markup:
+    """The scenario as resolved, versions, digests and the command that repeats it."""
+    world = run.document["world"]
+    facts = {
+        "world": f"{world['kind']}, {plural(world['ranks'], 'rank')}, {world['library']}",
+        **{name: str(found) for name, found in run.document["versions"].items()},
+    }
+    digests = [
+        element("tr", element("th", row.name, scope="row"),
+                *(element("td", element("code", row.found[f"{what}_sha256"])) for what in ("weights", "optimizer")))
+        for row in run.rows
+    ]
+    command = run.document["command"]
+    again = toml(run.scenario)
+    prefix = f"mpirun -n {run.ranks} " if world["kind"] == "mpi" else ""
+    name = f"{run.label}: " if run.label else ""
+    return section(
+        f"origin{run.label}", f"{name}How to have it again",
+        *([element("p", "This was run as"), element("pre", str(command))] if command else []),
+        element("p", "The scenario as resolved, every default filled in. As again.toml it gives the same bits by ",
+                element("code", f"{prefix}zerosim run again.toml --report again.html"), "."),
+        element("details", element("summary", "again.toml"), element("pre", again, class_="scenario")),
+        element("table", element("tbody", *(
+            element("tr", element("th", key, scope="row"), element("td", value)) for key, value in facts.items()
+        )), class_="facts"),
+        element("h3", "SHA-256"),
+        scrolling(element("table", element("thead", element("tr", *(
+            element("th", each, scope="col") for each in ("row", "weights", "optimizer state")))),
+            element("tbody", *digests))))
+
+
+def toml(scenario: dict[str, Any]) -> str:
+    """A resolved scenario as the text of a file.
+
+    >>> print(toml({"title": "x", "world": {"ranks": 2}, "variant": [{"stage": "ddp", "units": None}]}))
+    title = "x"
+    <BLANKLINE>
+    [world]
+    ranks = 2
+    <BLANKLINE>
+    [[variant]]
+    stage = "ddp"
+    <BLANKLINE>
+    """
+    lines = [f"{key} = {toml_value(value)}" for key, value in scenario.items() if is_plain(value)]
+    for key, value in scenario.items():
+        tables = [value] if isinstance(value, dict) else [] if is_plain(value) else value
+        for each in tables:
+            lines += ["", f"[{key}]" if isinstance(value, dict) else f"[[{key}]]"]
+            lines += [f"{name} = {toml_value(found)}" for name, found in each.items() if found is not None]
+    return "\n".join(lines) + "\n"
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a key's own, neither a table nor a list of tables."""
+    return not isinstance(value, dict) and not (isinstance(value, list) and (not value or isinstance(value[0], dict)))
+
+
+def toml_value(value: Any) -> str:
+    """JSON's text of numbers, booleans, lists and words is TOML's too; characters unfit for a page by their numbers."""
+    words = json.dumps(value, ensure_ascii=False)
+    return "".join(each if printable(each) == each else f"\\u{ord(each):04x}" for each in words)
+
+
+def differences(runs: Sequence[Run]) -> Markup:
+    """Of two runs, the keys in which their scenarios differ, and which rows have the same weights."""
+    if len(runs) < 2:
+        return joined()
+    one, other = (flat(run.scenario) for run in runs)
+    changed = [(key, one.get(key), other.get(key)) for key in dict.fromkeys([*one, *other])
+               if one.get(key) != other.get(key) and key not in ("title", "caption")]
+    lines = [element("tr", element("th", key, scope="row"), *(
+        element("td", json.dumps(each, ensure_ascii=False)) for each in both)) for key, *both in changed]
+    said = element("table", element("thead", element("tr", *(
+        element("th", each, scope="col") for each in ("key", *(run.label for run in runs))))),
+        element("tbody", *lines)) if lines else element("p", "Both have the same scenario but for words.")
+    return section("differences", "In what the two differ", scrolling(said), element("p", same_bits(runs)))
+
+
+def same_bits(runs: Sequence[Run]) -> str:
+    """Whether the rows of both end with the same weights."""
+    digests = [{row.found["weights_sha256"] for row in run.rows} for run in runs]
+    if digests[0] == digests[1] and len(digests[0]) == 1:
+        return "All rows of both end with the same weights, bit for bit."
+    common = digests[0] & digests[1]
+    return "Some rows of both end with the same weights." if common else "They end with different weights."
+
+
+def flat(scenario: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a scenario with their sections before them.
+
+    >>> flat({"title": "x", "world": {"ranks": 2}})
+    {'title': 'x', 'world.ranks': 2}
+    """
+    found: dict[str, Any] = {}
+    for key, value in scenario.items():
+        found |= {f"{key}.{name}": each for name, each in value.items()} if isinstance(value, dict) else {key: value}
+    return found

@@ -1,0 +1,69 @@
+"""A schedule as data to step through: what every rank holds after each round, and the messages of each."""
+
+from typing import Any
+
+from zerosim.collectives import ALGORITHMS
+from zerosim.proofs.subject import named_subject
+from zerosim.report.schedule import Schedule, expression, scheduled
+from zerosim.report.schedule_svg import TONES
+from zerosim.stages.adding import ADDITIONS
+
+MOST_RANKS = 8
+"""Columns that a lecturer's screen has room for."""
+
+
+def collectives_of(order: str) -> list[str]:
+    """The algorithms by which a run adds and gathers, and where there is one both in a row.
+
+    >>> collectives_of("ring"), collectives_of("exact")
+    (['ring.all_reduce', 'ring.reduce_scatter', 'ring.all_gather'], ['ring.all_gather'])
+    """
+    adds = ADDITIONS[order].collective
+    family = adds.__module__.rpartition(".")[2] if adds else ""
+    wanted = (f"{family}.all_reduce", f"{family}.reduce_scatter", "ring.all_gather")
+    return [name for name in wanted if name in ALGORITHMS]
+
+
+def shown_ranks(ranks: int) -> int:
+    """As many as the run has, or the most that are drawn."""
+    return min(ranks, MOST_RANKS)
+
+
+def steps(schedule: Schedule) -> dict[str, Any]:
+    """The schedule by states; in each only the cells that are new.
+
+    >>> found = steps(scheduled(named_subject("ring.all_gather"), 2))
+    >>> found["states"][1]["messages"][0]["words"]
+    'rank 1 sends chunk 1 to rank 0'
+    """
+    return {
+        "name": schedule.subject.name,
+        "about": f"{schedule.title}: {schedule.cost}",
+        "ranks": schedule.size,
+        "places": [schedule.place_name(place) for place in range(schedule.chunks)],
+        "tones": [{"line": tone.line, "ground": tone.ground} for tone in TONES],
+        "states": [state(schedule, number) for number in range(len(schedule.states))],
+    }
+
+
+def state(schedule: Schedule, number: int) -> dict[str, Any]:
+    return {
+        "heading": schedule.heading(number),
+        "cells": [
+            {"rank": rank, "place": cell.place, "text": cell.text, "holds": expression(cell.holds, cell.place)}
+            for rank, cells in enumerate(schedule.states[number]) for cell in cells if cell.since == number
+        ],
+        "messages": [
+            {
+                "source": arrow.source, "to": arrow.to, "chunks": list(arrow.chunks), "lands": list(arrow.lands),
+                "words": f"rank {arrow.source} sends {schedule.cargo(arrow)} to rank {arrow.to}"
+                         + ", which adds it" * arrow.reduced,
+            }
+            for arrow in schedule.arrows_in(number)
+        ],
+    }
+
+
+def of_run(order: str, ranks: int) -> list[dict[str, Any]]:
+    """Everything that a run with this order of addition can be stepped through."""
+    return [steps(scheduled(named_subject(name), shown_ranks(ranks))) for name in collectives_of(order)]

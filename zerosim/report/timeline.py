@@ -1,0 +1,272 @@
+"""The timeline: what ranks compute, send and receive when, a step of each row in the terminal, all on one time scale.
+
+    rank 0 computes   F forward, B backward, … and . while it does nothing but wait for others
+           sends      S reduce-scatter, G all-gather, …
+           receives   the same, and . until something comes
+
+A column is as much time in every line. Its letter is what took most of that time, small where that was less than half
+of the column. Everything is drawn from recorded spans.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.text import Text
+
+from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING, RankStep, Span, Trace
+from zerosim.report.figures import short
+from zerosim.report.grid import show_words
+from zerosim.report.times import TURNS, share
+from zerosim.verdict.outcome import Outcome
+
+
+class Letter(NamedTuple):
+    """How something is drawn: without colour its letter tells it apart."""
+
+    letter: str
+    colour: str
+    words: str
+
+
+LETTERS = {
+    "forward": Letter("F", "blue", "forward"),
+    "loss": Letter("L", "white", "loss"),
+    "recompute": Letter("R", "yellow", "recomputation"),
+    "backward": Letter("B", "magenta", "backward"),
+    "update": Letter("U", "green", "update"),
+    "reduce_scatter": Letter("S", "red", "reduce-scatter"),
+    "all_gather": Letter("G", "cyan", "all-gather"),
+    "gather_norms": Letter("N", "white", "norms"),
+    "broadcast": Letter("C", "yellow", "broadcast"),
+}
+ANYTHING = Letter("X", "white", "other")
+WAITS, ENDS = ".", "|"
+COLOURS = {each.letter: each.colour for each in [*LETTERS.values(), ANYTHING]} | {WAITS: "dim", ENDS: "dim"}
+
+SENT = {LETTERS[name].letter for name in ("reduce_scatter", "all_gather", "gather_norms", "broadcast")}
+
+MOST_RANKS = 4
+"""All ranks are drawn if there are no more; of more all but the last place."""
+
+LEAST_TICK = 6
+"""Columns between two numbers of an axis, at least."""
+
+MOST_WIDE = 120
+LABEL = len("rank 0 computes ")
+
+
+class Piece(NamedTuple):
+    """Something in a lane."""
+
+    letter: str
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class Scale:
+    """`columns` of the terminal are `whole_ns`."""
+
+    whole_ns: int
+    columns: int
+
+    def column(self, ns: int) -> int:
+        """The one in which so much time has passed.
+
+        >>> [Scale(100, 10).column(ns) for ns in (0, 9, 10, 99)]
+        [0, 0, 1, 9]
+        """
+        return ns * self.columns // self.whole_ns
+
+    def begin_ns(self, column: int) -> int:
+        """The first moment of a column."""
+        return -(-column * self.whole_ns // self.columns)
+
+
+def show_timeline(console: Console, outcome: Outcome, *, timed: bool) -> None:
+    """A traced step of each row, its axis, and a legend; a warning where time says little (not `timed`)."""
+    rows = [(stage.name, typical_step(stage.trace)) for stage in outcome.stages if stage.trace and stage.trace.steps]
+    if not rows:
+        show_words(console, "No step was taken, so there is none to draw.")
+        return
+    columns = max(min(console.width, MOST_WIDE) - LABEL, 1)
+    scale = Scale(max(duration(trace) for _, trace in rows), columns)
+    drawn: set[str] = set()
+    for name, trace in rows:
+        console.print()
+        show_words(console, heading(name, trace), style="bold")
+        lines = [*lanes(trace, scale)]
+        drawn |= {letter for _, line in lines for letter in line.upper()}
+        for label, line in [("ms", axis(scale)), *lines]:
+            console.print(Text(f"{label:>{LABEL - 1}} ").append_text(coloured(line)), soft_wrap=True)
+        if folded(trace):
+            show_words(console, folded(trace), style="dim")
+    console.print()
+    show_legend(console, drawn, scale, timed=timed)
+
+
+def typical_step(trace: Trace) -> Trace:
+    """Of those that were traced the one of median length."""
+    by_step: dict[int, list[RankStep]] = {}
+    for each in sorted(trace.steps, key=lambda step: step.rank):
+        by_step.setdefault(each.step, []).append(each)
+    in_order = sorted((Trace(trace.clocks, steps) for steps in by_step.values()), key=duration)
+    return in_order[(len(in_order) - 1) // 2]
+
+
+def duration(trace: Trace) -> int:
+    """Nanoseconds from the first rank's beginning to the last one's end."""
+    return max(max(step.end_ns for step in trace.steps) - began(trace), 1)
+
+
+def began(trace: Trace) -> int:
+    return min(step.begin_ns for step in trace.steps)
+
+
+def heading(name: str, trace: Trace) -> str:
+    """What took how long, and how much of its communication cost no time."""
+    found = f"{name}, step {trace.steps[0].step}: {short(duration(trace) / 1e6)} ms"
+    if trace.hidden is None:
+        return f"{found}, no communication"
+    return f"{found}, {share(trace.hidden)} of communication hidden behind computation"
+
+
+def lanes(trace: Trace, scale: Scale) -> Iterator[tuple[str, str]]:
+    """A label and a line for each lane of the ranks that are drawn."""
+    began_ns = began(trace)
+    for step in trace.steps[: drawn_ranks(trace)]:
+        end = scale.column(step.end_ns - began_ns - 1) + 1
+        for number, (label, found) in enumerate(pieces(step)):
+            whose = "" if number else f"rank {step.rank} "
+            yield f"{whose}{label:<8}", with_end(line(found, began_ns, scale), end)
+
+
+def drawn_ranks(trace: Trace) -> int:
+    count = len(trace.steps)
+    return count if count <= MOST_RANKS else MOST_RANKS - 1
+
+
+def folded(trace: Trace) -> str:
+    """That there are other ranks, if there are."""
+    others = [str(step.rank) for step in trace.steps[drawn_ranks(trace) :]]
+    if not others:
+        return ""
+    return f"and {len(others):,} more ranks, {others[0]} to {others[-1]}: --trace FILE has all"
+
+
+def pieces(step: RankStep) -> Iterator[tuple[str, list[list[Piece]]]]:
+    """Of each lane its label and what is in it, apart for each channel and for waiting: there nothing overlaps."""
+    spans = step.spans
+    alone = [span for span in spans if span.lane == WAITING or (span.lane == COLLECTIVES and span.channel == 1)]
+    yield "computes", [
+        [piece(span) for span in spans if span.lane == COMPUTATION],
+        [Piece(WAITS, span.begin_ns, span.end_ns) for span in alone],
+    ]
+    channels = sorted({span.channel for span in spans})
+    yield "sends", [[piece(span) for span in spans if span.lane == OUT and span.channel == each] for each in channels]
+    yield "receives", [
+        [part for span in spans if span.lane == IN and span.channel == each for part in received(span)]
+        for each in channels
+    ]
+
+
+def piece(span: Span) -> Piece:
+    return Piece(LETTERS.get(span.what, ANYTHING).letter, span.begin_ns, span.end_ns)
+
+
+def received(span: Span) -> list[Piece]:
+    """The wait for a message, and its coming."""
+    came_ns = span.begin_ns + span.waited_ns
+    return [Piece(WAITS, span.begin_ns, came_ns), piece(span)._replace(begin_ns=came_ns)]
+
+
+def line(found: Sequence[Sequence[Piece]], began_ns: int, scale: Scale) -> str:
+    """One character for each column: what took most of it.
+
+    >>> line([[Piece("F", 0, 40), Piece("B", 40, 64)]], 0, Scale(100, 10))
+    'FFFFBBb   '
+    """
+    taken = [Counter[str]() for _ in range(scale.columns)]
+    for each in found:
+        assert not overlapping(each), "two spans of one lane and channel overlap"
+        for letter, begin_ns, end_ns in each:
+            begin, end = begin_ns - began_ns, end_ns - began_ns
+            for column in range(scale.column(begin), min(scale.column(max(end - 1, begin)) + 1, scale.columns)):
+                within = min(end, scale.begin_ns(column + 1)) - max(begin, scale.begin_ns(column))
+                taken[column][letter] += max(within, 0)
+    return "".join(character(each, scale.whole_ns / scale.columns) for each in taken)
+
+
+def overlapping(found: Iterable[Piece]) -> bool:
+    """Whether two are at one time."""
+    in_order = sorted((each.begin_ns, each.end_ns) for each in found)
+    return any(begin < end for (_, end), (begin, _) in pairwise(in_order))
+
+
+def character(taken: Counter[str], column_ns: float) -> str:
+    """The letter of what took most of a column, small for less than half of it.
+
+    >>> character(Counter({"F": 60, ".": 40}), 100), character(Counter({"F": 10, ".": 90}), 100)
+    ('F', 'f')
+    """
+    active = [(ns, letter) for letter, ns in taken.items() if letter != WAITS and ns > 0]
+    if active:
+        ns, letter = max(active)
+        return letter if 2 * ns >= column_ns else letter.lower()
+    return WAITS if 2 * taken[WAITS] >= column_ns else " "
+
+
+def with_end(drawn: str, end: int) -> str:
+    """With a mark where the step is over, if that is before the end of the line."""
+    return drawn if end >= len(drawn) else f"{drawn[:end]}{ENDS}{drawn[end + 1 :]}"
+
+
+def axis(scale: Scale) -> str:
+    """Milliseconds, each number beginning in the column of its moment.
+
+    >>> axis(Scale(50_000_000, 50))
+    '0         10        20        30        40        '
+    """
+    tick_ns = next(tick for tick in ticks() if scale.column(tick) >= LEAST_TICK)
+    found = ""
+    for number in range(scale.columns):
+        at_ns = number * tick_ns
+        words = f"{at_ns / 1e6:g}"
+        if at_ns >= scale.whole_ns or scale.column(at_ns) + len(words) > scale.columns:
+            break
+        found = f"{found:<{scale.column(at_ns)}}{words}"
+    return f"{found:<{scale.columns}}"
+
+
+def ticks() -> Iterator[int]:
+    """Round numbers of nanoseconds, each larger than the one before."""
+    power = 1_000
+    while True:
+        yield from (power, 2 * power, 5 * power)
+        power *= 10
+
+
+def coloured(line: str) -> Text:
+    found = Text()
+    for each in line:
+        found.append(each, style=COLOURS.get(each.upper(), ""))
+    return found
+
+
+def show_legend(console: Console, drawn: set[str], scale: Scale, *, timed: bool) -> None:
+    """What is in the lines above."""
+    letters = [each for each in [*LETTERS.values(), ANYTHING] if each.letter in drawn]
+    words = Text("  ").join(Text.assemble((each.letter, each.colour), f"={each.words}") for each in letters)
+    show_words(console, words)
+    column = f"{scale.whole_ns / scale.columns / 1e6:.2g}"
+    notes = [
+        f"A column is {column} ms, a small letter less than half of it.",
+        ". is waiting for others." * (WAITS in drawn), "| ends the step." * (ENDS in drawn),
+        "A message is sent until its call returns; in an exchange one must come before that." * bool(drawn & SENT),
+        TURNS * (not timed),
+    ]
+    show_words(console, " ".join(filter(None, notes)), style="dim")
