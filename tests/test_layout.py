@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "testing": GROUND | {"collectives", "instruments", "numerics", "payloads", "proofs", "worlds"},
     "training": GROUND | {"autograd", "collectives", "data", "instruments", "models", "numerics", "optim", "reference",
                           "scenario", "stages", "worlds"},
-    "plan": GROUND | {"autograd", "collectives", "instruments", "models", "optim", "payloads", "scenario", "stages",
+    "plan": GROUND | {"autograd", "collectives", "data", "instruments", "models", "optim", "payloads", "scenario", "stages",
                       "training"},
     "verdict": GROUND | {"collectives", "instruments", "models", "payloads", "plan", "proofs", "reference", "scenario",
                          "stages", "training", "worlds"},

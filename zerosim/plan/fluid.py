@@ -95,7 +95,7 @@ class State:
         self.waiting: list[deque[Message]] = [deque() for _ in self.programs]
         self.busy: set[int] = set()
         self.ended_ns = [0.0] * len(self.programs)
-        self.capacities = np.array(self.links.capacities)
+        self.capacities = np.array(self.links.capacities, np.float64)
         self._runnable = set(range(len(self.programs)))
 
     def advance(self) -> bool:

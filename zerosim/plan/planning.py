@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerosim.instruments.memory import KINDS
+from zerosim.instruments.trace import Clock, Trace
 from zerosim.models import transformer
 from zerosim.models.units import Task
 from zerosim.plan.cluster import NS, Cluster, cluster_of
@@ -115,6 +116,11 @@ class PlannedRow:
         bound, ns = self.found.clock.bound_ns.most_common(1)[0]
         words = {"products": "matrix products", "attention": "attention", "memory": "the bandwidth of memory"}
         return f"{words[bound]}: {ns / self.found.clock.now_ns:.0%} of a step; {exposed:.0%} waits for communication"
+
+    @property
+    def trace(self) -> Trace:
+        """Of the rank that stands for all; of micro-batches that are reduced by themselves, the first three."""
+        return Trace([Clock(0, "virtual")], [self.found.clock.step])
 
     def document(self) -> dict[str, Any]:
         """In JSON's own types."""
