@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import zerosim as zs
-from tests.oracles import simgrid
+from tests.oracles import simgrid_cases as simgrid
 from tests.published_runs import published_runs
 from zerosim.cli import main
 from zerosim.collectives import ALGORITHMS, direct, doubling, halving, ring, tree
@@ -174,14 +174,14 @@ def test_memory_bytes_and_operations_are_those_of_a_run(precision, clip_norm):
     scenario = small(variant=VARIANTS, train={"precision": precision, "clip_norm": clip_norm})
     for row in run_locally(prepare(scenario, load_dataset(scenario)), Silent()).stages:
         found = rehearse(row.config, cluster(4))
-        measured = row.measurement.memory[0].peak_bytes
+        measured = row.memory[0].peak_bytes
         assert {kind: found.peak[kind] for kind in measured if kind != "total"} | {
             "total": found.peak_total} == measured, row.name
         steps = row.config.steps
-        assert found.clock.sent["bytes"] * steps == row.measurement.traffic[0].sent_bytes, row.name
-        assert found.clock.sent["messages"] * steps == row.measurement.traffic[0].messages, row.name
-        assert {what: found.operations[what] * steps for what in row.measurement.operations[0]} == \
-            row.measurement.operations[0], row.name
+        assert found.clock.sent["bytes"] * steps == row.traffic[0].sent_bytes, row.name
+        assert found.clock.sent["messages"] * steps == row.traffic[0].messages, row.name
+        assert {what: found.operations[what] * steps for what in row.operations[0]} == \
+            row.operations[0], row.name
 
 
 def test_micro_batches_that_are_not_run_take_what_the_third_took():

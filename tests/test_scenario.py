@@ -243,7 +243,7 @@ def test_weight_decay_depends_on_the_optimizer_unless_given(loaded, optimizer, w
     ("parallel.stages = 'ddp'", 'found "ddp"; arrays are written in brackets'),
     ("parallel.stages = ['ddp',\n'ddp']", '2:1: parallel.stages names "ddp" twice'),
     ("model.hidden = [8, 0]", "1:20: model.hidden[1] must be an integer of at least 1, found 0"),
-    ("world.ranks = 0", "must be an integer of at least 1 and at most 4096, found 0"),
+    ("world.ranks = 0", "must be an integer of at least 1 and at most 1048576, found 0"),
     ("check.reference = 1", "1:19: check.reference must be true or false, found 1"),
     ("title = 1979-05-27", "1:9: title must be a string in quotes, found 1979-05-27"),
     ("data.source = ['\\u001b']", "found an array of length 1"),
@@ -351,9 +351,9 @@ OF_VARIANTS = {
 
 @pytest.mark.parametrize(("text", "expected"), [
     ("train.micro_batch = 10_000_001", "train.micro_batch must be an integer of at least 1 and at most 10000000, "),
-    ("train.micro_batches = 1_000_001", "train.micro_batches must be an integer of at least 1 and at most 1000000,"),
+    ("train.micro_batches = 100_000_001", "train.micro_batches must be an integer of at least 1 and at most 100000000,"),
     ("train.micro_batch = 0", "found 0"), ("train.micro_batches = 0", "found 0"),
-    ("world.ranks = 4097", "at most 4096, found 4097"), ("world.memory_limit_mb = -1", "at least 0, found -1"),
+    ("world.ranks = 1_048_577", "at most 1048576, found 1048577"), ("world.memory_limit_mb = -1", "at least 0, found -1"),
     *((f"train.{key} = {value}", f"train.{key} must be a finite number of at least 0, found {value}")
       for key in NOT_NEGATIVE for value in (-1, -1e-9)),
     ("train.betas = [-0.1, 0]", "train.betas[0] must be a finite number of at least 0 and below 1, found -0.1"),
@@ -420,8 +420,8 @@ def test_what_is_not_allowed_is_refused_with_what_is(complaint, text, expected):
 
 @pytest.mark.parametrize(("text", "section", "key", "value"), [
     ("train.micro_batch = 10_000_000", "train", "micro_batch", 10**7),
-    ("train.micro_batches = 1_000_000", "train", "micro_batches", 10**6),
-    ("world.ranks = 4096\ntrain.micro_batches = 4096", "world", "ranks", 4096),
+    ("train.micro_batches = 100_000_000", "train", "micro_batches", 10**8),
+    ("world.ranks = 1_048_576\ntrain.micro_batches = 1_048_576", "world", "ranks", 2**20),
     *((f"train.{key} = 0", "train", key, 0.0) for key in NOT_NEGATIVE),
     ("train.betas = [0, 0.999]", "train", "betas", (0.0, 0.999)),
     ("train.loss_scale = 'dynamic'", "train", "loss_scale", "dynamic"),

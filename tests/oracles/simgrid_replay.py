@@ -8,6 +8,7 @@ Messages of a rank leave one after the other, each when the one before has arriv
 """
 
 import json
+import os
 import sys
 from collections import deque
 
@@ -30,6 +31,8 @@ def main():
         Actor.create(f"rank {rank}", host, run, rank, program, queue, posted, ends)
     engine.run()
     json.dump(max(ends), sys.stdout)
+    sys.stdout.flush()
+    os._exit(0)  # not by way of the bindings' destructors, of which some fail
 
 
 def platform(case):
@@ -49,10 +52,12 @@ def platform(case):
 
 
 def sender(rank, queue, posted):
-    Actor.self().daemonize()
     while True:
         posted.acquire()
-        to, size = queue.popleft()
+        following = queue.popleft()
+        if following is None:
+            return
+        to, size = following
         Mailbox.by_name(f"{rank} to {to}").put_async("message", size).wait()
 
 
@@ -66,6 +71,8 @@ def run(rank, program, queue, posted, ends):
         else:
             Mailbox.by_name(f"{each[0]} to {rank}").get()
     ends[rank] = Engine.clock
+    queue.append(None)
+    posted.release()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""SimGrid's answers to what messages take: `python -m tests.oracles.simgrid` holds ours to them, `--write` records them.
+"""SimGrid's answers to what messages take: `python -m tests.oracles.simgrid_cases` holds ours to them, `--write` records them.
 
 It is asked through the system's Python, which has Debian's python3-simgrid: see `simgrid_replay.py`.
 """
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -56,9 +57,9 @@ def cases():
         for ranks, hosts in ((4, 4), (4, 1), (8, 4), (16, 8), (32, 8)):
             for name in LINKS:
                 yield Case(collective, ranks, hosts, 10**6 * ranks, name)
-    for collective in ("halving.reduce_scatter", "doubling.all_gather", "rabenseifner.all_reduce"):
-        yield Case(collective, 256, 8, 10**9, "nvlink, 8 cards")
-        yield Case(collective, 256, 256, 10**9, "one card")
+    for collective in ("halving.reduce_scatter", "bruck.all_gather"):
+        yield Case(collective, 256, 8, 10**9 + 7, "nvlink, 8 cards")
+        yield Case(collective, 256, 256, 10**9 + 7, "one card")
     for collective in ("ring.all_gather", "direct.all_gather"):
         yield Case(collective, 64, 8, 10**9, "nvlink, 8 cards")
         yield Case(collective, 64, 64, 10**7 + 3, "one card")
@@ -67,7 +68,10 @@ def cases():
 
 
 def asked(case):
-    """When the last rank has ended, in nanoseconds, as SimGrid has it."""
+    """When the last rank has ended, in nanoseconds, as SimGrid has it; None where its bindings for Python crash.
+
+    They do (3.32) where many messages end at the same moment.
+    """
     found = programs(case.function, case.bytes, np.dtype("u1"), case.ranks)
     network = links(case.cluster, case.ranks)
     pairs = {(rank, each.to) for rank, program in enumerate(found) for each in program if isinstance(each, Message)}
@@ -76,12 +80,14 @@ def asked(case):
         "routes": {f"{source},{to}": network.route(source, to) for source, to in pairs},
     }
     command = [SYSTEM_PYTHON, str(Path(__file__).with_name("simgrid_replay.py"))]
-    done = subprocess.run(command, input=json.dumps(question), capture_output=True, text=True, check=True)
+    done = subprocess.run(command, input=json.dumps(question), capture_output=True, text=True, check=False)
+    if done.returncode == -signal.SIGSEGV:
+        return None
     return float(done.stdout) * 1e9
 
 
 def main(flags):
-    answers = {case.name: asked(case) for case in cases()}
+    answers = {name: ns for name, ns in ((case.name, asked(case)) for case in cases()) if ns is not None}
     if "--write" in flags:
         ANSWERS.write_text(json.dumps(answers, indent=1) + "\n")
         return 0
