@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from zerosim.plan import rehearsal
 from zerosim.plan.clock import Clock
 from zerosim.plan.cluster import NS, cluster_of, device_of
 from zerosim.plan.costs import Costs, Time
-from zerosim.plan.planning import PlannedRow, task_in_words
+from zerosim.plan.planning import task_in_words
 from zerosim.scenario.origin import Origin
 from zerosim.training.config import configured
 
@@ -27,7 +28,7 @@ FITTED = ("product_share", "half_width", "attention_share", "memory_share")
 class Noted(Costs):
     """In place of times the numbers of what takes them."""
 
-    features = []
+    features: ClassVar[list] = []
 
     def _of_operation(self, step, way, operations):
         weight = step.input_shapes.get("weight")
@@ -98,7 +99,8 @@ def compressed(events, repeated, features):
     found, counts, positions = [], Counter(), {}
     for index, (what, value) in enumerate([*events, ("end", 0)]):
         if what != "compute" or index in marks:
-            found.append(("compute", (np.array(list(counts)), np.array(list(counts.values())))) if counts else ("none", 0))
+            numbers = np.array(list(counts), int), np.array(list(counts.values()), int)
+            found.append(("compute", numbers) if counts else ("none", 0))
             counts = Counter()
         if index in marks:
             positions[index] = len(found)

@@ -1,4 +1,4 @@
-"""SimGrid's answers to what messages take: `python -m tests.oracles.simgrid_cases` holds ours to them, `--write` records them.
+"""SimGrid's answers to what messages take: `python -m tests.oracles.simgrid_cases` asks again, `--write` records them.
 
 It is asked through the system's Python, which has Debian's python3-simgrid: see `simgrid_replay.py`.
 """

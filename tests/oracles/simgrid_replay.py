@@ -25,7 +25,7 @@ def main():
     ])
     hosts = platform(case)
     ends = [0.0] * len(hosts)
-    for rank, (host, program) in enumerate(zip(hosts, case["programs"])):
+    for rank, (host, program) in enumerate(zip(hosts, case["programs"], strict=True)):
         queue, posted = deque(), Semaphore(0)
         Actor.create(f"sender {rank}", host, sender, rank, queue, posted)
         Actor.create(f"rank {rank}", host, run, rank, program, queue, posted, ends)
