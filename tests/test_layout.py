@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "training": GROUND | {"autograd", "collectives", "data", "instruments", "models", "numerics", "optim", "reference",
                           "scenario", "stages", "worlds"},
     "plan": GROUND | {"autograd", "collectives", "data", "instruments", "models", "optim", "payloads", "scenario", "stages",
-                      "training"},
+                      "training", "worlds"},
     "verdict": GROUND | {"collectives", "instruments", "models", "payloads", "plan", "proofs", "reference", "scenario",
                          "stages", "training", "worlds"},
     "bench": GROUND | {"collectives", "data", "instruments", "models", "payloads", "plan", "proofs", "scenario", "stages",

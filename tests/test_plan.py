@@ -241,6 +241,16 @@ def test_published_runs_that_are_planned_for_another_device_are_far_off():
     assert row.tokens_per_second != pytest.approx(run.tokens_per_second, rel=0.25)
 
 
+@pytest.mark.parametrize(("shape", "fits"), [
+    ({"layers": 62, "width": 4096, "heads": 32}, {"ddp": False, "zero2": True}),
+    ({"layers": 24, "width": 2048, "heads": 16}, {"ddp": True, "zero2": True}),
+])
+def test_what_trains_on_32_gb_without_model_parallelism_is_what_the_zero_paper_says(shape, fits):
+    keys = {f"model.{name}": value for name, value in shape.items()}
+    found = zs.plan(PLANS / "zero_7b5.toml", set={**keys, "train.micro_batch": 1})
+    assert {row.config.row.stage: row.fits for row in found.rows if row.config.row.stage in fits} == fits
+
+
 @pytest.mark.parametrize("kind", ["device", "link"])
 def test_every_machine_says_its_source(kind):
     assert all(entry["source"] for entry in machines()[kind].values())
