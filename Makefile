@@ -4,6 +4,7 @@
 #               environments of their own
 # make browser  the page of a run in the system's Chromium, driven by Playwright from an environment of its own
 # make simgrid  ask SimGrid anew what messages take, through the system's Python (Debian: python3-simgrid)
+# make pictures  draw the pictures of the lessons and notebooks anew; make records records the runs behind them first
 # make fuzz     random scenarios, 500 in the local world and 60 under MPI; SEED=n COUNT=n MPI=n for some again
 # make lint     ruff and mypy --strict
 # make mutants  change one line at a time and see which test notices: SEED=1 COUNT=800 for others, and more
@@ -13,7 +14,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PROGRESS := $(shell test -t 2 && echo live || echo auto)
 
-.PHONY: run test oracles browser simgrid fuzz lint mutants clean
+.PHONY: run test oracles browser simgrid pictures records fuzz lint mutants clean
 
 run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
@@ -34,6 +35,13 @@ browser: .venv-browser/playwright
 
 simgrid: .venv/test
 	$(BIN)/python -m tests.oracles.simgrid_cases
+
+pictures: .venv/test
+	$(BIN)/python -m tests.pictures
+	$(BIN)/python -m tests.notebooks
+
+records: .venv/test
+	$(BIN)/python -m tests.pictures --record
 
 fuzz: .venv/test
 	nice $(BIN)/python -m tests.hunt $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(MPI),--mpi $(MPI))

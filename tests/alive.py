@@ -26,94 +26,107 @@ class Alive:
 
 def most_alive(widths, activation, rows, count, *, units=None, frozen=(), size=4, passes=1):
     """The most bytes of activations and of buffers; `count` micro-batches of `rows` samples go together."""
-    last = len(widths) - 2
-    units = units or [[layer] for layer in range(last + 1)]
-    lowest = min((layer for layer in range(last + 1) if layer not in frozen), default=last + 1)
-    keeping = {layer for unit in units if unit[-1] >= lowest for layer in unit}
-    narrow, wide = size * rows, max(size, 4) * rows
-    rounds = size == 2
-    alive, widened = Alive(), [0]
-
-    def activated(layer):
-        return layer < last
-
-    def needed(layer):
-        """Whether backward reads the output of a layer: its own activation, or the next layer's linear map."""
-        own = layer in keeping and activated(layer) and activation != "gelu"
-        return own or (layer + 1 in keeping and layer + 1 <= last and layer + 1 not in frozen)
-
-    def make(name, width):
-        """An operation's result: in 16 bits a wide one is rounded."""
-        if rounds:
-            alive.take("wide", wide * width)
-        alive.take(name, narrow * width)
-        if rounds:
-            alive.drop("wide")
-
-    def buffers(*elements):
-        if rounds:
-            widened.append(4 * sum(elements))
-
-    def forward(layer, j, before):
-        inputs, outputs = widths[layer : layer + 2]
-        buffers(rows * inputs, inputs * outputs + outputs)
-        make(("z" if activated(layer) else "y", layer, j), outputs)
-        if before is not None and not needed(before):
-            alive.drop(("y", before, j))
-        if not activated(layer):
-            return
-        buffers(rows * outputs)
-        if activation == "gelu":
-            make(("y", layer, j), outputs)
-        elif rounds:
-            alive.take(("y", layer, j), narrow * outputs)
-        if activation != "gelu" and not rounds:
-            alive.held["y", layer, j] = alive.held.pop(("z", layer, j))
-        elif activation != "gelu" or layer not in keeping:
-            alive.drop(("z", layer, j))
-
-    def backward(layer, j):
-        inputs, outputs = widths[layer : layer + 2]
-        if activated(layer):
-            scratch = {"relu": 0, "tanh": 1, "gelu": 2}[activation]
-            buffers(rows * outputs, rows * outputs)
-            for number in range(scratch):
-                alive.take(number, wide * outputs)
-            alive.drop(*range(scratch))
-            if rounds:
-                alive.take("rounded", narrow * outputs)
-                alive.drop("rounded")
-            alive.drop(("z" if activation == "gelu" else "y", layer, j))
-        trains, passes_on = layer not in frozen, layer > lowest
-        parameters = inputs * outputs + outputs
-        buffers(rows * outputs, trains * (rows * inputs + parameters), passes_on * inputs * outputs)
-        if passes_on:
-            make(("u", layer - 1, j), inputs)
-        alive.drop(("u", layer, j))
-        of_the_next = layer - 1 in keeping and activation != "gelu"
-        if trains and layer > 0 and not of_the_next:
-            alive.drop(("y", layer - 1, j))
-
-    left = []
+    pass_ = Pass(widths, activation, rows, count, units or [[layer] for layer in range(len(widths) - 1)], frozen, size)
     for _ in range(passes):
-        for unit in units:
-            for j in range(count):
+        pass_.run()
+    return pass_.most, max(pass_.widened)
+
+
+class Pass(Alive):
+    """One pass after another, on arrays that are called z (of a linear map), y (of a layer) and u (∂L/∂y)."""
+
+    def __init__(self, widths, activation, rows, count, units, frozen, size):
+        super().__init__()
+        self.widths, self.activation, self.rows, self.count = widths, activation, rows, count
+        self.units, self.frozen, self.last = units, frozen, len(widths) - 2
+        self.lowest = min((layer for layer in range(self.last + 1) if layer not in frozen), default=self.last + 1)
+        self.keeping = {layer for unit in units if unit[-1] >= self.lowest for layer in unit}
+        self.narrow, self.wide, self.rounds = size * rows, max(size, 4) * rows, size == 2
+        self.widened = [0]
+
+    def needed(self, layer):
+        """Whether backward reads the output of a layer: its own activation, or the next layer's linear map."""
+        own = layer in self.keeping and layer < self.last and self.activation != "gelu"
+        return own or (layer + 1 in self.keeping and layer + 1 <= self.last and layer + 1 not in self.frozen)
+
+    def make(self, name, width):
+        """An operation's result: in 16 bits a wide one is rounded."""
+        if self.rounds:
+            self.take("wide", self.wide * width)
+        self.take(name, self.narrow * width)
+        if self.rounds:
+            self.drop("wide")
+
+    def buffers(self, *elements):
+        if self.rounds:
+            self.widened.append(4 * sum(elements))
+
+    def forward(self, layer, j, before):
+        inputs, outputs = self.widths[layer : layer + 2]
+        self.buffers(self.rows * inputs, inputs * outputs + outputs)
+        self.make(("z" if layer < self.last else "y", layer, j), outputs)
+        if before is not None and not self.needed(before):
+            self.drop(("y", before, j))
+        if layer < self.last:
+            self.buffers(self.rows * outputs)
+            self.activate(layer, j, outputs)
+
+    def activate(self, layer, j, outputs):
+        if self.activation == "gelu":
+            self.make(("y", layer, j), outputs)
+            if layer not in self.keeping:
+                self.drop(("z", layer, j))
+        elif self.rounds:
+            self.take(("y", layer, j), self.narrow * outputs)
+            self.drop(("z", layer, j))
+        else:
+            self.held["y", layer, j] = self.held.pop(("z", layer, j))
+
+    def backward(self, layer, j):
+        inputs, outputs = self.widths[layer : layer + 2]
+        if layer < self.last:
+            self.activation_backward(layer, j, outputs)
+        trains, passes_on = layer not in self.frozen, layer > self.lowest
+        parameters = inputs * outputs + outputs
+        self.buffers(
+            self.rows * outputs, trains * (self.rows * inputs + parameters), passes_on * inputs * outputs)
+        if passes_on:
+            self.make(("u", layer - 1, j), inputs)
+        self.drop(("u", layer, j))
+        of_the_next = layer - 1 in self.keeping and self.activation != "gelu"
+        if trains and layer > 0 and not of_the_next:
+            self.drop(("y", layer - 1, j))
+
+    def activation_backward(self, layer, j, outputs):
+        """The result lies over what came in; beside it there is a slope, and for gelu a tanh."""
+        scratch = range({"relu": 0, "tanh": 1, "gelu": 2}[self.activation])
+        self.buffers(self.rows * outputs, self.rows * outputs)
+        for number in scratch:
+            self.take(number, self.wide * outputs)
+        self.drop(*scratch)
+        if self.rounds:
+            self.take("rounded", self.narrow * outputs)
+            self.drop("rounded")
+        self.drop(("z" if self.activation == "gelu" else "y", layer, j))
+
+    def run(self):
+        """Forward, the loss and backward; ∂L/∂y of the last pass is there until this one's is, if nobody took it."""
+        for unit in self.units:
+            for j in range(self.count):
                 for before, layer in pairwise([None, *unit]):
-                    forward(layer, j, before)
-            if unit[0] > 0 and not needed(unit[0] - 1):
-                alive.drop(*(("y", unit[0] - 1, j) for j in range(count)))
-        for j in range(count):
-            buffers(rows * widths[-1])
-            if ("u", last, j) in left:
-                alive.held["of the pass before", j] = alive.held.pop(("u", last, j))
-            make(("u", last, j), widths[-1])
-        alive.drop(*(name for name in list(alive.held) if name[0] == "of the pass before"))
-        for unit in reversed(units):
-            for j in range(count):
+                    self.forward(layer, j, before)
+            if unit[0] > 0 and not self.needed(unit[0] - 1):
+                self.drop(*(("y", unit[0] - 1, j) for j in range(self.count)))
+        before = {name: self.held.pop(name) for name in list(self.held) if name[0] == "u"}
+        self.held |= {("before", *name): held_bytes for name, held_bytes in before.items()}
+        for j in range(self.count):
+            self.buffers(self.rows * self.widths[-1])
+            self.make(("u", self.last, j), self.widths[-1])
+        self.drop(*(("before", *name) for name in before))
+        for unit in reversed(self.units):
+            for j in range(self.count):
                 for layer in reversed(unit):
-                    if layer in keeping:
-                        backward(layer, j)
-        alive.drop(*(("y", last, j) for j in range(count)))
-        left = [name for name in alive.held if name[0] == "u"]
-        assert set(alive.held) == set(left)
-    return alive.most, max(widened)
+                    if layer in self.keeping:
+                        self.backward(layer, j)
+        self.drop(*(("y", self.last, j) for j in range(self.count)))
+        assert {name[0] for name in self.held} <= {"u"}

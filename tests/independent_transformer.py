@@ -1,4 +1,4 @@
-"""Transformers, forward and backward by hand, from `docs/computation.md` alone; all else of training is `independent`'s.
+"""Transformers by hand, forward and backward, from `docs/computation.md` alone; the rest is as in `independent`.
 
 Functions compute in the dtype of what they are given; `Rounding` widens it and rounds what they return.
 """
@@ -219,9 +219,9 @@ def attention_backward(u, q, k, v, p, heads, groups):
     each = heads // groups
     root = math.sqrt(q.shape[-1] // heads)
     found = []
-    for u1, q1, k1, v1, p1 in zip(u, q, k, v, p, strict=True):
-        u1, q1 = by_heads(u1, groups, each), by_heads(q1, groups, each)
-        k1, v1 = by_heads(k1, groups, 1), by_heads(v1, groups, 1)
+    for *sample, p1 in zip(u, q, k, v, p, strict=True):
+        u1, q1 = (by_heads(a, groups, each) for a in sample[:2])
+        k1, v1 = (by_heads(a, groups, 1) for a in sample[2:])
         dv = first_to_last(np.matmul(p1.transpose(0, 1, 3, 2), u1))
         c = np.matmul(u1, v1.transpose(0, 1, 3, 2))
         c -= np.sum(c * p1, axis=-1, keepdims=True)

@@ -8,42 +8,40 @@ from rich.console import Console
 
 from tests.mpi.launch import mpirun
 from zerosim.bench import timings as bench
-from zerosim.bench.timings import Duration, Overhead, Timing, time_ledgers, time_steps, time_worlds
+from zerosim.bench.timings import Duration, Overhead, Timing, Workload, time_ledgers, time_steps, time_worlds
 from zerosim.cli import main
 from zerosim.report.bench_table import show_durations, show_overheads, show_timings
+from zerosim.scenario import Model
 from zerosim.stages import STAGES
 from zerosim.worlds.local import spawn
 
-
-@pytest.fixture
-def _small(monkeypatch):
-    monkeypatch.setattr(bench, "WIDTHS", (5, 4, 3))
-    monkeypatch.setattr(bench, "BATCH", 4)
+MLP = Workload(Model(hidden=(4,)), batch=4, inputs=5, outputs=3)
+TRANSFORMER = Workload(Model(kind="transformer", layers=1, width=4, heads=2), batch=4, inputs=5, outputs=7)
 
 
-def shown(show, measured):
+def shown(show, measured, *heading):
     console = Console(file=StringIO(), width=120)
-    show(console, measured)
+    show(console, measured, *heading)
     return console.file.getvalue()
 
 
-@pytest.mark.usefixtures("_small")
+@pytest.mark.parametrize(("workload", "words"), [
+    (MLP, "5-4-3 MLP, AdamW, batch 4"), (TRANSFORMER, "1-block transformer, width 4, AdamW, 4 sequences of 5 tokens")])
 @pytest.mark.parametrize(("measure", "show"), [(time_steps, show_timings), (time_ledgers, show_overheads)])
-def test_every_stage_is_timed_in_every_round(measure, show):
-    measured, nothing = spawn(lambda comm: measure(comm, 3), ranks=2)
+def test_every_stage_is_timed_in_every_round(measure, show, workload, words):
+    measured, nothing = spawn(lambda comm: measure(comm, 3, workload), ranks=2)
     assert nothing is None
     assert list(dict.fromkeys(each.stage for each in measured)) == list(STAGES)
     for each in measured:
         assert len(each.ratios) == 3
         low, high = each.document()["ratio_range"]
         assert 0 < low <= each.document()["ratio"] <= high
-    assert all(row.title in shown(show, measured) for row in STAGES.values())
+    assert all(title in shown(show, measured, workload) for title in [words, *(row.title for row in STAGES.values())])
 
 
-@pytest.mark.usefixtures("_small")
 def test_the_ledger_is_there_in_one_step_and_not_in_the_other():
     def program(comm):
-        counted, plain = bench.counted(comm, "zero3"), bench.plain(comm, "zero3")
+        counted, plain = bench.counted(comm, "zero3", MLP), bench.plain(comm, "zero3", MLP)
         for trained in (counted, plain):
             next(bench.steps(trained))
         (traffic,), (ledger,) = counted[1].comm.instruments, counted[1].allocate.instruments
@@ -56,7 +54,6 @@ def test_the_ledger_is_there_in_one_step_and_not_in_the_other():
         assert allocate is bench.allocate
 
 
-@pytest.mark.usefixtures("_small")
 def test_a_traced_step_notes_spans(monkeypatch):
     noted = []
 
@@ -66,7 +63,7 @@ def test_a_traced_step_notes_spans(monkeypatch):
             return noted[-1]
 
     monkeypatch.setattr(bench, "Tracer", Noting)
-    spawn(lambda comm: next(bench.traced_steps(comm, "zero2")), ranks=2)
+    spawn(lambda comm: next(bench.traced_steps(comm, "zero2", MLP)), ranks=2)
     assert [len(step.spans) > 10 for step in noted] == [True, True]
 
 
@@ -97,10 +94,10 @@ def test_figures_are_written_as_json(monkeypatch, tmp_path):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("what", ["step", "ledger"])
-def test_the_command_measures_on_real_processes(what, tmp_path):
+@pytest.mark.parametrize(("what", "model"), [("step", "mlp"), ("step", "transformer"), ("ledger", "mlp")])
+def test_the_command_measures_on_real_processes(what, model, tmp_path):
     out = tmp_path / "out.json"
-    done = mpirun(2, ["-m", "zerosim", "bench", what, "--rounds", "1", "--json", str(out)])
+    done = mpirun(2, ["-m", "zerosim", "bench", what, "--model", model, "--rounds", "1", "--json", str(out)])
     assert done.returncode == 0, done.stderr
     rows = [(each["stage"], each.get("what")) for each in json.loads(out.read_text())["stages"]]
     assert rows == [(stage, each) for stage in STAGES for each in ([None] if what == "step" else ["counted", "traced"])]

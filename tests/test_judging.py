@@ -68,8 +68,8 @@ def test_a_row_of_which_nothing_is_said_has_no_claims_but_the_reference():
         volume=None, messages=None, largest_message=None, activations=None, does_not_fit=False, test_accuracy=0.0,
         test_loss=0.0, reference=True)
     said = replace(scenario(stages=("ddp", "zero3")), check=Check(
-        volumes=(2, 3), messages=(4, 5), largest_messages=(6, 7), activations=(8, 9), does_not_fit=("zero3",), test_accuracy=0.5, test_loss=1.5,
-        reference=False))
+        volumes=(2, 3), messages=(4, 5), largest_messages=(6, 7), activations=(8, 9), does_not_fit=("zero3",),
+        test_accuracy=0.5, test_loss=1.5, reference=False))
     assert [row.claims for row in said.rows] == [
         Claims(2, 4, 6, 8, False, 0.5, 1.5, False), Claims(3, 5, 7, 9, True, 0.5, 1.5, False)]
 
@@ -118,7 +118,8 @@ def test_what_rests_is_the_formulas_and_nothing_beside_it(changes, rests):
 
 
 @pytest.mark.parametrize(("offloaded", "due", "words"), [
-    (7, 7, None), (0, 0, None), (8, 7, "had 8 B in its file, where 7 are due"), (0, 7, "had 0 B in its file, where 7 are due"),
+    (7, 7, None), (0, 0, None), (8, 7, "had 8 B in its file, where 7 are due"),
+    (0, 7, "had 0 B in its file, where 7 are due"),
 ])
 def test_what_is_offloaded_is_the_formulas(offloaded, due, words):
     found = memory(offloaded_bytes=offloaded, formula_offloaded_bytes=due).mismeasured
@@ -165,7 +166,7 @@ def left(owners):
         rank=0, owners={kind: owners.get(kind, {}) for kind in KINDS}, peak_bytes={}, alive_bytes=0, resident_bytes=0,
         curve=[], copies_messages=owners.get("copies", False), at_rest=owners.get("at rest", {}), offloaded_bytes=0,
     )
-    return judged_memory(config("ddp"), figures).overweight
+    return judged_memory(config("ddp"), figures, updates=1).overweight
 
 
 def test_a_kind_that_is_not_the_same_after_every_step_is_named():

@@ -43,8 +43,9 @@ MAY_IMPORT = {
                         "scenario", "stages", "verdict"},
     "grading": GROUND | {"collectives", "data", "proofs", "report", "scenario", "stages", "testing", "training",
                          "verdict"},
-    "commands": GROUND | {"bench", "collectives", "data", "grading", "models", "optim", "plan", "proofs", "report", "scenario",
-                          "training", "verdict", "worlds"},
+    "commands": GROUND | {"bench", "collectives", "data", "grading", "models", "optim", "plan", "proofs", "report",
+                          "scenario", "training", "verdict", "worlds"},
+    "notebook": GROUND | {"commands", "data", "proofs", "report", "scenario", "training", "verdict", "worlds"},
     "cli": GROUND | {"commands", "worlds"},
     "__main__": {"cli"},
 }

@@ -135,7 +135,8 @@ def test_a_full_disk_is_one_line_and_exit_code_3(tmp_path, monkeypatch, capsys):
 def test_a_folder_that_is_not_there_is_the_scenario_s_fault(tmp_path, capsys):
     assert run(tmp_path, "nowhere") == 2
     said = capsys.readouterr().err.strip()
-    assert f"scenario.toml:8:18: cannot make a file for offloaded activations in {tmp_path}/nowhere: no such file" in said
+    assert "scenario.toml:8:18: cannot make a file for offloaded activations" in said
+    assert f"{tmp_path}/nowhere: no such file" in said
     assert "name another folder in parallel.offload_folder" in said
     assert said.count("\n") == 0
 
@@ -149,7 +150,7 @@ def test_a_disk_that_writes_and_reads_little_by_little(monkeypatch):
 def test_a_file_that_ends_too_early_is_an_error():
     file = OffloadFile()
     file.write(0, np.ones(2))
-    with pytest.raises(OffloadError, match="cannot read 8 bytes .* it has ended"):
+    with pytest.raises(OffloadError, match=r"cannot read 8 bytes .* it has ended"):
         file.read(0, np.empty(3))()
     file.close()
 

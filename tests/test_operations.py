@@ -17,7 +17,7 @@ from hypothesis.errors import NoSuchExample
 from tests.operations import KITS, OPERATIONS, few, normals, seeds, spaced, uniform_draws
 from zerosim.autograd.graph import Graph, Plan
 from zerosim.autograd.operation import Operation
-from zerosim.autograd.operations import attention, elementwise, normalization
+from zerosim.autograd.operations import attention, elementwise, normalization, shapes
 from zerosim.autograd.operations.losses import LOSSES, UNCOUNTED, cross_entropy
 from zerosim.autograd.player import Contribution, Player, Precise
 from zerosim.errors import ZerosimError
@@ -182,6 +182,39 @@ def test_backward_reads_and_writes_what_is_declared(name):
     given(KITS[name].cases, dtypes)(settings(max_examples=25)(
         lambda case, dtype: check_backward(OPERATIONS[name], case, dtype)
     ))()
+
+
+def all_bits(operation, case, dtype):
+    """Of the output and all gradients."""
+    y = nan(result_shape(operation, case), dtype)
+    run_forward(operation, case, case.arrays(dtype).values(), y)
+    names = differentiable(operation, case)
+    return bits({"y": y} | (backward(operation, case, dtype, names) if names else {}))
+
+
+def check_pieces(name, operation, size):
+    @settings(max_examples=20)
+    @given(KITS[name].cases, dtypes)
+    def check(case, dtype):
+        whole = all_bits(operation, case, dtype)
+        with mock.patch.object(shapes, "PIECE", size):
+            assert all_bits(operation, case, dtype) == whole
+
+    check()
+
+
+@pytest.mark.parametrize("size", [1, 5])
+@every_operation
+def test_work_in_pieces_has_the_bits_of_work_on_the_whole(name, size):
+    check_pieces(name, OPERATIONS[name], size)
+
+
+def test_a_sum_over_what_is_cut_is_caught():
+    def normalize(x, *, out, empty):
+        shapes.piecewise(lambda x, y: np.divide(x, x.sum(), out=y), x, out, empty=empty)
+
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        check_pieces("elementwise.tanh", replace(OPERATIONS["elementwise.tanh"], forward=normalize), 5)
 
 
 @every_operation
@@ -403,8 +436,8 @@ def with_other_later_tokens(seed, x, token):
 @given(seeds, st.integers(1, 3), st.integers(2, 40), st.integers(1, 3), st.sampled_from([1, 2]), dtypes, st.data())
 def test_attention_does_not_see_the_future(seed, b, t, k, groups, dtype, data):
     token = data.draw(st.integers(1, t - 1))
-    shapes = (b, t, k * groups * 4), (b, t, k * 4), (b, t, k * 4)
-    inputs = [normals([seed, number], *shape).astype(dtype) for number, shape in enumerate(shapes, start=2)]
+    sizes = (b, t, k * groups * 4), (b, t, k * 4), (b, t, k * 4)
+    inputs = [normals([seed, number], *shape).astype(dtype) for number, shape in enumerate(sizes, start=2)]
     heads = {"heads": k * groups, "key_value_heads": k}
     y = evaluate("attention.causal_attention", *inputs, **heads)
     changed = [with_other_later_tokens(seed, x, token).astype(dtype) for x in inputs]
@@ -493,9 +526,9 @@ def test_gelu_is_the_ramp_far_from_zero(dtype):
 
 @every_operation
 def test_what_does_not_go_together_is_named(name):
-    for shapes, given_settings in KITS[name].wrong:
+    for wrong, given_settings in KITS[name].wrong:
         with pytest.raises(ZerosimError) as raised:
-            OPERATIONS[name].shape(*shapes, **given_settings)
+            OPERATIONS[name].shape(*wrong, **given_settings)
         assert "\n" not in str(raised.value)
         assert "wants" in str(raised.value)
         assert "found" in str(raised.value)
@@ -505,17 +538,17 @@ def test_what_does_not_go_together_is_named(name):
 def edited(draw, kit):
     """A case in which one shape or one number of the settings is another."""
     case = draw(kit.cases)
-    shapes, given_settings = dict(case.shapes), dict(case.settings)
+    changed, given_settings = dict(case.shapes), dict(case.settings)
     numbers = [key for key, value in given_settings.items() if isinstance(value, int)]
     if numbers and draw(st.booleans()):
         given_settings[draw(st.sampled_from(numbers))] = draw(st.integers(1, 6))
     else:
-        name = draw(st.sampled_from(sorted(shapes)))
-        axis = draw(st.integers(0, len(shapes[name])))
-        before, after = shapes[name][:axis], shapes[name][axis + 1:]
-        more = (*before, 1, *shapes[name][axis:])
-        shapes[name] = draw(st.sampled_from([(*before, *after), (*before, 5, *after), more]))
-    return replace(case, shapes=shapes, settings=given_settings)
+        name = draw(st.sampled_from(sorted(changed)))
+        axis = draw(st.integers(0, len(changed[name])))
+        before, after = changed[name][:axis], changed[name][axis + 1:]
+        more = (*before, 1, *changed[name][axis:])
+        changed[name] = draw(st.sampled_from([(*before, *after), (*before, 5, *after), more]))
+    return replace(case, shapes=changed, settings=given_settings)
 
 
 @every_operation
@@ -603,8 +636,8 @@ def leaves_the_rest(upstream, into, *, empty):
     np.sum(upstream, axis=0, out=into["weight"][: upstream.shape[1]])
 
 
-def twice(y, *shapes, **named):
-    return 2 * OPERATIONS["linear.linear"].multiplications(y, *shapes, **named)
+def twice(y, *of_inputs, **named):
+    return 2 * OPERATIONS["linear.linear"].multiplications(y, *of_inputs, **named)
 
 
 FAULTS = [

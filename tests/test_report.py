@@ -16,6 +16,8 @@ from zerosim.plan.addresses import fragmentation
 from zerosim.report.bars import KINDS
 from zerosim.report.document import document
 from zerosim.report.figures import short
+from zerosim.report.page.run import Run
+from zerosim.report.rows import compared
 from zerosim.report.table import show_outcome
 from zerosim.scenario import Check, Scenario
 from zerosim.scenario.schema import Variant
@@ -291,7 +293,8 @@ def test_digests_on_other_ranks_are_named_where_rows_differ(four):
 
 FOUND = Divergence(
     step=2, layer=1, parameter="weight", name="layers.1.weight", index=(0, 2), ours=0.5, reference=0.25,
-    ours_bits="0x3f000000", reference_bits="0x3e800000", ulps=8388608, rank=1, state=None, differing_elements=3, chunk=0,
+    ours_bits="0x3f000000", reference_bits="0x3e800000", ulps=8388608, rank=1, state=None,
+    differing_elements=3, chunk=0,
 )
 
 
@@ -369,6 +372,7 @@ def test_every_key_of_the_document_is_documented(four):
         "Each of `spans`": set(traced["steps"][0]["spans"][0]),
         "`fragmentation`": set(stage["fragmentation"]),
         "Each of `address_space`": set(stage["fragmentation"]["address_space"][0]),
+        "As plain rows": set(compared(Run(document(four, {"ranks": 4})))[0]),
         "`first_divergence`": set(stage["first_divergence"]),
         "Each of `did_not_fit`": set(written["did_not_fit"][0]),
         "Each of `on_other_ranks`": set(written["on_other_ranks"][0]),

@@ -53,6 +53,14 @@ warmup_steps = 2
 clip_norm = 1
 precision = "bf16"
 loss_scale = 8
+[cluster]
+device = "a100_80gb"
+devices_per_host = 4
+inside = "nvlink3"
+between = { latency_us = 5, gigabytes_per_second = 25 }
+collectives = "written"
+kernels = "fused"
+
 [parallel]
 stages = ["zero3", "ddp"]
 order = "rank"
@@ -74,6 +82,8 @@ test_accuracy = 0.5
 test_loss = "bigram"
 same_bits_on = [1, 2]
 does_not_fit = ["zero2"]
+fits = ["zero3"]
+mfu = [0.25, 0.5]
 same_weights = false
 volumes = [3, 2.5]
 messages = [4, 3]
@@ -182,6 +192,7 @@ def test_the_defaults_of_the_design():
         "variant": [],
         "check": {
             "reference": True, "test_accuracy": 0.0, "test_loss": 0.0, "same_bits_on": [], "does_not_fit": [],
+            "fits": [], "mfu": [],
             "same_weights": None, "volumes": [], "messages": [], "largest_messages": [], "activations": [],
             "fragmentation": False, "beyond_peak": [], "beyond_peak_laid_out": [],
         },
@@ -372,20 +383,20 @@ OF_VARIANTS = {
       for key in ("key_value_heads", "inner", "vocabulary", "sequence")),
     ("model.layers = 10_001", "at most 10000, found 10001"),
     ("model.kind = 'transformer'\nmodel.frozen = [4]", "2:17: model.frozen names layer 4; there are layers 0 to 3"),
-    ("model.kind = 'transformer'\nparallel.units = [[0, 1, 2]]", "parallel.units must name layers 0 to 3, each once and "),
-    (TIED + "parallel.units = [[0, 1], [2, 3]]", "layers 0 and 3 share their weights, so parallel.units must name them in "
-     "one unit; or untie them"),
+    ("model.kind = 'transformer'\nparallel.units = [[0, 1, 2]]", "must name layers 0 to 3, each once and in order"),
+    (TIED + "parallel.units = [[0, 1], [2, 3]]", "layers 0 and 3 share their weights, so parallel.units must name "
+     "them in one unit; or untie them"),
     (TIED + "parallel.units = [[0, 3], [1]]", "parallel.units must name layers 0 to 3, each once, found [0, 3, 1]"),
     ("parallel.recompute = [3]", "1:23: parallel.recompute names layer 3; there are layers 0 to 2"),
-    ("parallel.recompute = 'all'", "parallel.recompute must be true, false or an array, each an integer of at least 0, found"),
+    ("parallel.recompute = 'all'", "parallel.recompute must be true, false or an array, each an integer of at"),
     ("[[variant]]\nrecompute = [0, 7]", "parallel.recompute names layer 7; there are layers 0 to 2"),
-    *((f"train.precision = 'fp64'\nparallel.{key} = 'fp32'", f"parallel.{key} fp32 has fewer bits than the gradients of ")
+    *((f"train.precision = 'fp64'\nparallel.{key} = 'fp32'", f"parallel.{key} fp32 has fewer bits than the gradients")
       for key in ("accumulate_dtype", "reduce_dtype")),
-    ("parallel.offload_activations = true", "parallel.offload_activations is for the inputs of units that are run again"),
+    ("parallel.offload_activations = true", "offload_activations is for the inputs of units that are run again"),
     ("parallel.offload_activations = true\nparallel.recompute = true\n[[variant]]\nrecompute = false", "are run again"),
     ('parallel.offload_folder = "a\\u0000b"', "parallel.offload_folder: a path has no NUL byte in it"),
     ("parallel.bucket_mb = -1", "parallel.bucket_mb must be a finite number of at least 0, found -1"),
-    ("parallel.bucket_mb = 31e-6", "1:22: parallel.bucket_mb must be 0, or hold an element for each of 4 ranks, 32 bytes = "),
+    ("parallel.bucket_mb = 31e-6", "1:22: parallel.bucket_mb must be 0, or hold an element for each of 4 ranks, 32 "),
     *((f"check.{key} = [1]", f"check.{key} has 1 numbers for 4 rows") for key in ("largest_messages", "activations")),
     ("check.test_loss = 'trigram'", 'check.test_loss must be'), ("check.test_loss = -1", "check.test_loss must be"),
     ("model.frozen = [-1]", "at least 0, found -1"),

@@ -15,7 +15,7 @@ from zerosim.verdict.run import run_locally
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 NEEDS_PROCESSES = "fits_only_sharded.toml"
 TRAINING = [path.name for path in sorted(SCENARIOS.glob("*.toml")) if isinstance(load(path), Scenario)]
-FEW_STEPS = ("train.steps=4", "check.test_accuracy=0")
+FEW_STEPS = ("train.steps=4", "train.warmup_steps=0", "check.test_accuracy=0", "check.test_loss=0")
 
 
 @cache

@@ -119,6 +119,13 @@ def test_windows_tile_the_text(whole, data):
     assert np.shares_memory(dataset.x, dataset.y) == (len(dataset.x) > 1 or sequence > 1)
 
 
+@pytest.mark.parametrize("sequence", [1, 2, 3, 15])
+def test_a_task_is_measured_by_its_answers_and_a_text_by_its_loss(sequence):
+    """A single digit is its own answer: it leaves no place that is not judged, and is no text for that."""
+    assert tasks.task("sort", sequence, None, fault).measure == "exact sequences"
+    assert windows_of("ab" * 80, sequence, None, fault).measure == "loss"
+
+
 def planted(dataset, **changed):
     arrays = {name: getattr(dataset, name).copy() for name in ("x", "y", "x_test", "y_test")} | changed
     return Dataset(**arrays, classes=dataset.classes, alphabet=dataset.alphabet)

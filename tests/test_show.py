@@ -282,9 +282,9 @@ def test_a_function_of_the_user_with_a_deadlock_exits_with_1(tmp_path, capsys):
 MISTAKES = {
     "ring.all_recude": "'ring.all_recude' is neither in the table of algorithms",
     "doubling.all_gather --ranks 6": "not 6: use 'bruck' or 'ring' or 'direct'",
-    "ring.all_reduce --root 0": "leave out --root: ring.all_reduce has none",
-    "tree.reduce --root 4": "--root 4 is none of the 4 ranks: give one from 0 to 3",
-    "tree.reduce --root -1": "--root -1 is none of the 4 ranks",
+    "ring.all_reduce --root 0": "leave out root: ring.all_reduce has none",
+    "tree.reduce --root 4": "root 4 is none of the 4 ranks: give one from 0 to 3",
+    "tree.reduce --root -1": "root -1 is none of the 4 ranks",
     "tree.reduce --svg /": "--svg: cannot write '/'; name a file in a folder that exists",
     "tree.reduce --json no/such/folder": "--json: cannot write 'no/such/folder'",
     "--list --root 1": "leave out --root: it is for a drawing",

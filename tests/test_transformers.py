@@ -63,9 +63,9 @@ GPT2_NAMES = {
 LLAMA_NAMES = {
     "model.embed_tokens.weight": (7, 12), "model.norm.weight": (12,), "lm_head.weight": (7, 12),
 } | {f"model.layers.{n}.{name}.weight": shape for n in range(2) for name, shape in {
-    "self_attn.q_proj": (12, 12), "self_attn.k_proj": (6, 12), "self_attn.v_proj": (6, 12), "self_attn.o_proj": (12, 12),
-    "mlp.gate_proj": (5, 12), "mlp.up_proj": (5, 12), "mlp.down_proj": (12, 5), "input_layernorm": (12,),
-    "post_attention_layernorm": (12,),
+    "self_attn.q_proj": (12, 12), "self_attn.k_proj": (6, 12), "self_attn.v_proj": (6, 12),
+    "self_attn.o_proj": (12, 12), "mlp.gate_proj": (5, 12), "mlp.up_proj": (5, 12), "mlp.down_proj": (12, 5),
+    "input_layernorm": (12,), "post_attention_layernorm": (12,),
 }.items()}
 
 
@@ -74,8 +74,10 @@ LLAMA_NAMES = {
 @pytest.mark.parametrize("units", ["layer", "model"])
 def test_weights_have_the_names_that_others_know(keys, names, tied, units, tmp_path):
     settings = {
-        "model": {"kind": "transformer", "width": 6, "heads": 3, "vocabulary": 7, "sequence": 5, "tied_embeddings": tied,
-                  **keys},
+        "model": {
+            "kind": "transformer", "width": 6, "heads": 3, "vocabulary": 7, "sequence": 5, **keys,
+            "tied_embeddings": tied,
+        },
         "world": {"ranks": 1}, "data": {"source": "sort"}, "train": {"steps": 0},
         "parallel": {"stages": ["zero3"], "units": units},
     }
@@ -105,8 +107,8 @@ def combinations():
             accumulation = "boundary"
         yield {
             "precision": precision, "order": order, "recompute": recompute, "tied_embeddings": tied, "ranks": ranks,
-            "micro_batches": ranks * (each if ranks < 5 else 1), "accumulation": accumulation, "micro_batch": 1 + number % 2,
-            "seed": number, "dropout": (0.0, 0.3)[number // 3 % 2], **family,
+            "micro_batches": ranks * (each if ranks < 5 else 1), "accumulation": accumulation,
+            "micro_batch": 1 + number % 2, "seed": number, "dropout": (0.0, 0.3)[number // 3 % 2], **family,
         }
 
 
@@ -174,7 +176,8 @@ def test_the_volume_is_that_of_the_zero_paper():
 ], ids=str)
 def test_any_units_of_layers_give_the_same_bits_where_order_does_not_tell(keys):
     alone = outcome(order="exact", stages=("zero3",), **{key: keys[key] for key in keys if key == "tied_embeddings"})
-    rows = tuple(Variant(stage=stage) for stage in STAGE_KEYS) + (
+    rows = (
+        *(Variant(stage=stage) for stage in STAGE_KEYS),
         Variant(stage="zero3", prefetch=True), Variant(stage="zero3", reshard_after_forward=False),
         Variant(stage="zero1", publish="updates"), Variant(stage="zero2", publish="broadcasts"),
         Variant(stage="zero2", bucket_mb=64e-6), Variant(stage="zero3", recompute=True, offload_activations=True))
@@ -268,6 +271,7 @@ RECOMPUTED = [(), (1,), (2,), (3,), (1, 2, 3), (0, 4), (0, 1, 2, 3, 4)]
 
 @pytest.mark.parametrize("keys", [
     {}, {"vocabulary": 13}, {"width": 12, "heads": 1, "sequence": 9}, {"inner": 1}, {"vocabulary": 500}, TIED,
+    {"width": 96, "sequence": 64, "micro_batch": 8},
 ], ids=str)
 def test_activations_of_a_transformer_to_the_byte(keys):
     for recomputed in RECOMPUTED:
@@ -438,11 +442,13 @@ def on_a_rank(monkeypatch, method, fault):
     monkeypatch.setattr(Tape, method, planted)
 
 
+def without_y(upstream, into, *, y, **named):
+    affine.backward(upstream, into, **named)
+
+
 def test_an_operation_that_keeps_one_array_more_differs_from_the_one_by_hand(monkeypatch):
     """Runs and plans share the tape, so it takes a second ledger to know."""
-    hoarding = replace(
-        affine, needs={**affine.needs, "bias": ("y",)},
-        backward=lambda upstream, into, *, y, **named: affine.backward(upstream, into, **named))
+    hoarding = replace(affine, needs={**affine.needs, "bias": ("y",)}, backward=without_y)
     monkeypatch.setattr("zerosim.models.transformer.affine", hoarding)
     config, expected = by_hand({}, ())
     assert pass_peaks(config).activations > expected

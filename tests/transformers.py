@@ -50,12 +50,12 @@ def counts(model):
     d, v, s, inner = model.width, model.vocabulary, model.sequence, model.inner
     if model.architecture == "gpt2":
         inner = inner or 4 * d
-        attention, perceptron, norms = (3 * d * d + 3 * d) + (d * d + d), (d * inner + inner) + (inner * d + d), 2 * 2 * d
+        attention, perceptron, norms = 4 * d * d + 4 * d, (d * inner + inner) + (inner * d + d), 4 * d
         first, last = v * d + s * d, 2 * d
     else:
         inner = inner or -(-8 * d // 3)
         keys = d // model.heads * (model.key_value_heads or model.heads)
-        attention, perceptron, norms = d * d + 2 * d * keys + d * d, 3 * d * inner, 2 * d
+        attention, perceptron, norms = 2 * d * d + 2 * d * keys, 3 * d * inner, 2 * d
         first, last = v * d, d
     return first, attention + perceptron + norms, last + (0 if model.tied_embeddings else v * d)
 
@@ -75,99 +75,107 @@ def unit_counts(model):
 
 def gpt2_most_alive(samples, sequence, width, heads, layers, vocabulary, *, inner=None, recomputed=()):
     """The most bytes of activations in a pass; `recomputed` has the numbers of layers that keep their input alone."""
-    a = 4 * samples * sequence * width
-    i, v = a // width * (inner or 4 * width), a // width * vocabulary
-    chances = 4 * samples * heads * sequence**2
-    alive = Alive()
+    rows = samples * sequence
+    pass_ = Gpt2(layers, rows, width, inner or 4 * width, vocabulary, 4 * heads * sequence**2, samples)
+    pass_.run(recomputed)
+    return pass_.most
 
-    def make(name, size, *scratch):
+
+def at_a_time(rows, width):
+    """Bytes of scratch: of large arrays 2¹⁵ numbers are worked on at a time, in whole rows."""
+    return 4 * (rows * width if rows * width <= 2**15 else 2**15 // width * width)
+
+
+class Gpt2(Alive):
+    """Arrays of one pass, each with its layer; a: bytes of a block's input, i: within its perceptron, v: of logits."""
+
+    def __init__(self, layers, rows, width, inner, vocabulary, chances_of_a_sample, samples):
+        super().__init__()
+        self.last, self.a, self.i, self.v = layers + 1, 4 * rows * width, 4 * rows * inner, 4 * rows * vocabulary
+        self.scratch, self.scratch_inside = at_a_time(rows, width), at_a_time(rows, inner)
+        self.chances_of_a_sample, self.chances = chances_of_a_sample, samples * chances_of_a_sample
+
+    def make(self, name, size, *scratch):
         """`name` is there while scratch is taken, and stays."""
-        alive.take(name, size)
+        self.take(name, size)
         for number, each in enumerate(scratch):
-            alive.take(number, each)
-        alive.drop(*range(len(scratch)))
+            self.take(number, each)
+        self.drop(*range(len(scratch)))
 
-    def norm_backward(upstream):
-        """Its result lies over what came in; x̂ stays while a square, and then the work, come and go."""
-        assert upstream in alive.held
-        alive.take("x hat", a)
-        make("square or work", a)
-        alive.drop("square or work", "x hat")
+    def chain(self, layer, keeps, *made):
+        """Arrays made one of the other: each is let go of after the next, unless it is kept; the last stays."""
+        for number, (name, size, *scratch) in enumerate(made):
+            self.make((name, layer), size, *scratch)
+            if number and not keeps:
+                self.drop((made[number - 1][0], layer))
 
-    def forward(layer, keeps):
-        """A layer's output, y; what it keeps has its number."""
-        def let_go(name):
+    def forward(self, layer, keeps):
+        a, i = self.a, self.i
+        if layer == 0:
+            self.make(("y", 0), a)
+        elif layer == self.last:
+            self.chain(layer, keeps, ("h", a, self.scratch), ("y", self.v))
+        else:
+            self.chain(layer, keeps, ("h1", a, self.scratch), ("qkv", 3 * a))
+            self.make(("attended", layer), a)
+            self.make(("chances", layer), self.chances)
             if not keeps:
-                alive.drop((name, layer))
+                self.drop(("chances", layer), ("qkv", layer))
+            self.make(("x2", layer), a)                 # the projection, to which x is added in place
+            if not keeps:
+                self.drop(("attended", layer))
+            self.chain(layer, keeps, ("h2", a, self.scratch), ("c_fc", i), ("gelu", i), ("y", a))   # to y, x2 is
+            if not keeps:
+                self.drop(("x2", layer))
 
+    def norm_backward(self, upstream):
+        """Its result lies over what came in; beside it are the weight's terms, and of a piece x̂ and the work."""
+        assert upstream in self.held
+        self.make("terms", self.a, self.scratch, self.scratch)
+        self.drop("terms")
+
+    def backward(self, layer):
+        """From ("u", layer), ∂L/∂y, to that of its input, which is then let go of."""
         if layer == 0:
-            make(("y", 0), a)
-        elif layer == layers + 1:
-            make(("h", layer), a, a)
-            make(("y", layer), v)
-            let_go("h")
+            self.drop(("u", 0))
+        elif layer == self.last:
+            self.make(("u", layer - 1), self.a)
+            self.drop(("u", layer), ("h", layer))
+            self.norm_backward(("u", layer - 1))
+            self.drop(("y", layer - 1))
         else:
-            make(("h1", layer), a, a)
-            make(("qkv", layer), 3 * a)
-            let_go("h1")
-            make(("attended", layer), a)
-            make(("chances", layer), chances)
-            let_go("chances")
-            let_go("qkv")
-            make(("x2", layer), a)              # the projection, to which x is added in place
-            let_go("attended")
-            make(("h2", layer), a, a)
-            make(("c_fc", layer), i)
-            let_go("h2")
-            make(("gelu", layer), i)
-            let_go("c_fc")
-            make(("y", layer), a)               # likewise x2
-            let_go("gelu")
-            let_go("x2")
+            self.block_backward(layer)
+            self.held["u", layer - 1] = self.held.pop(("u", layer))
+            self.drop(("y", layer - 1))
 
-    def backward(layer):
-        """From ("u", layer), ∂L/∂y, to that of its input."""
-        below = ("u", layer - 1)
-        if layer == 0:
-            return alive.drop(("u", 0))
-        if layer == layers + 1:
-            make(below, a)
-            alive.drop(("u", layer), ("h", layer))
-            norm_backward(below)
-        else:
-            make("of gelu", i)
-            alive.drop(("gelu", layer))
-            alive.take("t", i)
-            make("slope", i)
-            alive.drop("t", "slope", ("c_fc", layer))
-            make("of h2", a)
-            alive.drop("of gelu", ("h2", layer))
-            norm_backward("of h2")
-            alive.drop("of h2", ("x2", layer))  # added to ∂L/∂y, which passes beside
-            make("of attended", a)
-            alive.drop(("attended", layer))
-            make("of qkv", 3 * a, chances // samples, chances // samples)
-            alive.drop("of attended", ("qkv", layer), ("chances", layer))
-            make("of h1", a)
-            alive.drop("of qkv", ("h1", layer))
-            norm_backward("of h1")
-            alive.drop("of h1")
-            alive.held[below] = alive.held.pop(("u", layer))
-        return alive.drop(("y", layer - 1))
+    def block_backward(self, layer):
+        """Both branches are added to ∂L/∂y, which passes beside them."""
+        self.make("of gelu", self.i)
+        self.drop(("gelu", layer))
+        self.make("t", self.scratch_inside, self.scratch_inside)
+        self.drop("t", ("c_fc", layer))
+        self.make("of h2", self.a)
+        self.drop("of gelu", ("h2", layer))
+        self.norm_backward("of h2")
+        self.drop("of h2", ("x2", layer))
+        self.make("of attended", self.a)
+        self.drop(("attended", layer))
+        self.make("of qkv", 3 * self.a, self.chances_of_a_sample, self.chances_of_a_sample)
+        self.drop("of attended", ("qkv", layer), ("chances", layer))
+        self.make("of h1", self.a)
+        self.drop("of qkv", ("h1", layer))
+        self.norm_backward("of h1")
+        self.drop("of h1")
 
-    for layer in range(layers + 2):
-        forward(layer, layer not in recomputed)
-    alive.take(("u", layers + 1), v)
-    for layer in reversed(range(layers + 2)):
-        if layer in recomputed:
-            last = layer == layers + 1
-            if last:
-                alive.held["logits"] = alive.held.pop(("y", layer))
-            forward(layer, True)
-            alive.drop(("y", layer))
-            if last:
-                alive.held["y", layer] = alive.held.pop("logits")
-        backward(layer)
-    alive.drop(("y", layers + 1))
-    assert not alive.held
-    return alive.most
+    def run(self, recomputed):
+        for layer in range(self.last + 1):
+            self.forward(layer, layer not in recomputed)
+        self.take(("u", self.last), self.v)
+        self.held["logits"] = self.held.pop(("y", self.last))
+        for layer in reversed(range(self.last + 1)):
+            if layer in recomputed:
+                self.forward(layer, True)
+                self.drop(("y", layer))
+            self.backward(layer)
+        self.drop("logits")
+        assert not self.held

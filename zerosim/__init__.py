@@ -26,6 +26,7 @@ from zerosim.collectives import (
 )
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, ScenarioError, ZerosimError
+from zerosim.notebook import run, show
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi import MpiCommunicator, connect
 
@@ -44,6 +45,8 @@ __all__ = [
     "all_to_all",
     "barrier",
     "plan",
+    "run",
+    "show",
     "ZerosimError",
     "CollectiveError",
     "Deadlock",

@@ -242,7 +242,8 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
         document["world"]["memory_limit_mb"] = 4096
     arrays, text = {}, ""
     if language:
-        document["data"] = {"source": chance.choice(("words.txt",) * 9 + ("text", "sort", "sort", "reverse", "reverse"))}
+        sources = ("text", "sort", "sort", "reverse", "reverse")
+        document["data"] = {"source": chance.choice(("words.txt",) * 9 + sources)}
         text = words(chance) if document["data"]["source"] == "words.txt" else ""
     else:
         arrays = data(chance) if chance.random() < 0.7 else {}
@@ -256,7 +257,8 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
 
 def transformer(chance: Random) -> Document:
     """Sizes of a transformer that go together; heads, and heads of keys and values, odd as often as even."""
-    key_value_heads, shared, size = chance.choice((1, 1, 2, 3)), chance.choice((1, 1, 2, 3)), chance.choice((1, 2, 3, 4, 5))
+    key_value_heads, shared = chance.choice((1, 1, 2, 3)), chance.choice((1, 1, 2, 3))
+    size = chance.choice((1, 2, 3, 4, 5))
     family = chance.choice(("gpt2", "llama"))
     if family == "gpt2":
         shared = 1

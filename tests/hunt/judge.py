@@ -31,6 +31,7 @@ from zerosim.cli import main
 ROOT = Path(__file__).parents[2]
 COLUMNS = 80
 LIMIT_SECONDS = 60
+"""Of a processor's time; five times as much by the clock, since others may be using the machine."""
 COLLECTIVE_KEYS = {"schema", "title", "scenario", "world", "passed", "programs", "findings"}
 
 
@@ -120,13 +121,17 @@ def limited(seconds: float) -> Iterator[None]:
     def over(number: int, frame: FrameType | None) -> None:
         raise TooLong(f"still ran after {seconds} s")
 
-    before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    timers = {signal.ITIMER_PROF: (signal.SIGPROF, seconds), signal.ITIMER_REAL: (signal.SIGALRM, 5 * seconds)}
+    before = {number: signal.signal(number, over) for number, _ in timers.values()}
+    for timer, (_, allowed) in timers.items():
+        signal.setitimer(timer, allowed)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for timer in timers:
+            signal.setitimer(timer, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def spoke(done: Done) -> Fault | None:
@@ -312,8 +317,8 @@ NAMES = (
 
 def place_in_model(name: str) -> tuple[int, int, bool]:
     """
-    >>> sorted(["lm_head.weight", "h.10.ln_1.weight", "h.2.ln_2.bias", "h.2.ln_1.bias", "wpe.weight"], key=place_in_model)
-    ['wpe.weight', 'h.2.ln_1.bias', 'h.2.ln_2.bias', 'h.10.ln_1.weight', 'lm_head.weight']
+    >>> sorted(["ln_f.bias", "h.10.ln_1.weight", "h.2.ln_2.bias", "h.2.ln_1.bias", "wpe.weight"], key=place_in_model)
+    ['wpe.weight', 'h.2.ln_1.bias', 'h.2.ln_2.bias', 'h.10.ln_1.weight', 'ln_f.bias']
     >>> sorted(["layers.1.weight", "layers.0.bias", "layers.0.weight"], key=place_in_model)
     ['layers.0.weight', 'layers.0.bias', 'layers.1.weight']
     """

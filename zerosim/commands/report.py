@@ -20,12 +20,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("other", nargs="?", help="another one, to be shown beside it")
     parser.add_argument("--html", metavar="FILE", help="write the page")
     parser.add_argument("--pictures", metavar="FOLDER", help="write each picture as SVG and PNG, for slides and papers")
+    parser.add_argument(
+        "--picture", metavar="NAME=FILE", action="append", default=[], type=name_and_file,
+        help="write one of them, to a file that ends in .svg or .png: kept, sent, losses, of the third row step-3, "
+             "memory-3, partners-3; may be given several times")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Write the page, the pictures, or both; 0, whatever the runs came to."""
-    if not arguments.html and not arguments.pictures:
-        raise UsageError("nothing to write: name a file with --html, or a folder with --pictures")
+    if not arguments.html and not arguments.pictures and not arguments.picture:
+        raise UsageError("nothing to write: name a file with --html, a folder with --pictures, or one picture with "
+                         "--picture NAME=FILE")
     check_writable(arguments)
     names = [arguments.outcome, *([arguments.other] if arguments.other else [])]
     runs = runs_of([read(name) for name in names], names)
@@ -33,7 +38,35 @@ def main(arguments: argparse.Namespace) -> int:
         write_beside(arguments.html, page(runs))
     if arguments.pictures:
         write_pictures(arguments.pictures, runs)
+    for name, path in arguments.picture:
+        write_picture(name, path, runs)
     return 0
+
+
+def name_and_file(words: str) -> tuple[str, str]:
+    """
+    >>> name_and_file("step-3=stage3.svg")
+    ('step-3', 'stage3.svg')
+    """
+    name, equals, path = words.partition("=")
+    if not equals or not path.endswith((".svg", ".png")):
+        raise argparse.ArgumentTypeError(f"{words!r}: write it as NAME=FILE, FILE ending in .svg or .png")
+    return name, path
+
+
+def drawn(runs: Sequence[Run]) -> Drawings:
+    return Drawings([row for run in runs for row in run.rows])
+
+
+def write_picture(name: str, path: str, runs: Sequence[Run]) -> None:
+    """One picture of the page as SVG or PNG, as the file's name says."""
+    specs = dict(drawn(runs).files())
+    if name not in specs:
+        raise UsageError(f"--picture: there is no picture {name!r}; there are {', '.join(specs)}")
+    if path.endswith(".svg"):
+        write_text(path, svg(specs[name]))
+    else:
+        write_bytes(path, png(specs[name]))
 
 
 def write_pictures(folder: str, runs: Sequence[Run]) -> None:
@@ -42,7 +75,7 @@ def write_pictures(folder: str, runs: Sequence[Run]) -> None:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--pictures: cannot make the folder {folder!r}: {error.strerror}") from error
-    for name, spec in Drawings([row for run in runs for row in run.rows]).files():
+    for name, spec in drawn(runs).files():
         write_text(os.path.join(folder, f"{name}.svg"), svg(spec))
         write_bytes(os.path.join(folder, f"{name}.png"), png(spec))
 

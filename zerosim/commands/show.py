@@ -80,6 +80,6 @@ def check_root(subject: Subject, size: int, root: int | None) -> None:
     if root is None:
         return
     if not subject.kind.rooted:
-        raise UsageError(f"leave out --root: {subject.name} has none")
+        raise UsageError(f"leave out root: {subject.name} has none")
     if not 0 <= root < size:
-        raise UsageError(f"--root {root} is none of the {size} ranks: give one from 0 to {size - 1}")
+        raise UsageError(f"root {root} is none of the {size} ranks: give one from 0 to {size - 1}")

@@ -13,9 +13,6 @@ from zerosim.errors import ScenarioError
 Fault = Callable[[str], ScenarioError]
 """Makes the error for a message; it blames the key of the scenario that named the data."""
 
-UNCOUNTED = -1
-"""The target of a place that is not judged."""
-
 OTHER = "\N{REPLACEMENT CHARACTER}"
 """Stands for a token that has no character of its own."""
 
@@ -47,6 +44,8 @@ class Dataset:
     y_test: Array | None
     classes: int | None
     alphabet: str = ""
+    answers: bool = False
+    """Whether each sequence is a question and its one right answer."""
 
     @property
     def kind(self) -> Literal["labels", "values", "tokens"]:
@@ -76,7 +75,7 @@ class Dataset:
                 return "accuracy"
             case "values":
                 return "mean squared error"
-        return "exact sequences" if (self.y[:1] == UNCOUNTED).any() else "loss"
+        return "exact sequences" if self.answers else "loss"
 
     @property
     def loss(self) -> Literal["cross_entropy", "mean_squared_error"]:

@@ -47,7 +47,7 @@ def task(name: str, sequence: int, vocabulary: int | None, fault: Fault) -> Data
     x[:, n : 2 * n - 1] = answers[:, :-1]
     y[:, n - 1 : 2 * n - 1] = answers
     x_test, y_test = (part[:test].astype(np.int64) for part in (x, y))
-    return Dataset(x[test:], y[test:], x_test, y_test, vocabulary or base, "0123456789"[:base])
+    return Dataset(x[test:], y[test:], x_test, y_test, vocabulary or base, "0123456789"[:base], answers=True)
 
 
 def distinct_digits(base: int, n: int) -> Array:

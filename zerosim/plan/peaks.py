@@ -29,12 +29,13 @@ from zerosim.sharding import chunk_length, padded
 from zerosim.training.config import Config
 
 
-def peak_bounds(config: Config, *, copies_messages: bool = False) -> dict[Kind, int]:
-    """Bytes of each kind."""
+def peak_bounds(config: Config, *, copies_messages: bool = False, updated: bool = True) -> dict[Kind, int]:
+    """Bytes of each kind; `updated` says whether any step was not skipped."""
     within = pass_peaks(config)
-    buffers = max(within.buffers, pending(config), in_buckets(config))
+    published = pending(config) if updated else 0
+    buffers = max(within.buffers, published, in_buckets(config))
     if config.row.parallel.overlap and copies_messages:
-        buffers = max(within.buffers + in_buckets(config), pending(config))
+        buffers = max(within.buffers + in_buckets(config), published)
     return {
         "parameters": parameters(config),
         "gradients": gradients(config),

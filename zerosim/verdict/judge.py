@@ -36,7 +36,7 @@ def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
         operations=measured.operations,
         formula_operations=operations(config),
         traffic=[judged_traffic(config, counts, measured.updates) for counts in measured.traffic],
-        memory=[judged_memory(config, figures) for figures in measured.memory],
+        memory=[judged_memory(config, figures, measured.updates) for figures in measured.memory],
         trace=measured.trace,
         volume=volume(config),
         most_messages=most_messages(config),
@@ -71,10 +71,10 @@ def judged_traffic(config: Config, counts: TrafficCounts, updates: int) -> RankT
     )
 
 
-def judged_memory(config: Config, figures: MemoryFigures) -> RankMemory:
+def judged_memory(config: Config, figures: MemoryFigures, updates: int) -> RankMemory:
     """One rank's figures beside the formulas."""
     resting = resting_bytes(config)
-    bounds = peak_bounds(config, copies_messages=figures.copies_messages)
+    bounds = peak_bounds(config, copies_messages=figures.copies_messages, updated=updates > 0)
     return RankMemory(
         rank=figures.rank,
         resting_bytes={kind: sum(figures.owners[kind].values()) for kind in MODEL_STATES},

@@ -7,7 +7,7 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty, Operation, Shape
-from zerosim.autograd.operations.shapes import pieces, refuse, same_shape
+from zerosim.autograd.operations.shapes import piecewise, refuse, same_shape
 
 
 def add_forward(x: Array, other: Array, *, out: Array, empty: Empty) -> None:
@@ -84,10 +84,13 @@ def tanh_forward(x: Array, *, out: Array, empty: Empty) -> None:
 
 def tanh_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, y: Array) -> None:
     """∂L/∂x = upstream (1 − y²)."""
-    for part, u, gradient, slope in pieces(y, upstream, into["x"], empty=empty, work=1):
-        np.square(part, out=slope)
-        np.subtract(1.0, slope, out=slope)
-        np.multiply(u, slope, out=gradient)
+    piecewise(tanh_gradient, y, upstream, into["x"], empty=empty, work=1)
+
+
+def tanh_gradient(y: Array, upstream: Array, gradient: Array, slope: Array) -> None:
+    np.square(y, out=slope)
+    np.subtract(1.0, slope, out=slope)
+    np.multiply(upstream, slope, out=gradient)
 
 
 ROOT = math.sqrt(2.0 / math.pi)
@@ -104,28 +107,34 @@ def gelu_forward(x: Array, *, out: Array, empty: Empty) -> None:
     >>> y + 0.0
     array([0., 0., 9.])
     """
-    for part, y in pieces(x, out, empty=empty):
-        gelu_tanh(part, y)
-        y += 1.0
-        y *= part
-        y *= 0.5
+    piecewise(gelu_of, x, out, empty=empty)
+
+
+def gelu_of(x: Array, y: Array) -> None:
+    gelu_tanh(x, y)
+    y += 1.0
+    y *= x
+    y *= 0.5
 
 
 def gelu_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, x: Array) -> None:
     """∂L/∂x = upstream ½ (1 + t + x (1 − t²) u′), t = tanh u, u′ = √(2/π) (1 + 3 · 0.044715 x²)."""
-    for part, u, gradient, t, slope in pieces(x, upstream, into["x"], empty=empty, work=2):
-        gelu_tanh(part, t)
-        np.square(t, out=slope)
-        np.subtract(1.0, slope, out=slope)
-        slope *= part  # before u′, so that far from 0, where 1 − t² is 0, no product overflows
-        part *= part
-        part *= 3.0 * CUBIC * ROOT
-        part += ROOT
-        slope *= part
-        slope += t
-        slope += 1.0
-        slope *= 0.5
-        np.multiply(u, slope, out=gradient)
+    piecewise(gelu_gradient, x, upstream, into["x"], empty=empty, work=2)
+
+
+def gelu_gradient(x: Array, upstream: Array, gradient: Array, t: Array, slope: Array) -> None:
+    gelu_tanh(x, t)
+    np.square(t, out=slope)
+    np.subtract(1.0, slope, out=slope)
+    slope *= x  # before u′, so that far from 0, where 1 − t² is 0, no product overflows
+    x *= x
+    x *= 3.0 * CUBIC * ROOT
+    x += ROOT
+    slope *= x
+    slope += t
+    slope += 1.0
+    slope *= 0.5
+    np.multiply(upstream, slope, out=gradient)
 
 
 def gelu_tanh(x: Array, out: Array) -> None:
@@ -147,20 +156,26 @@ def silu_forward(x: Array, *, out: Array, empty: Empty) -> None:
     >>> y
     array([ 0., 99.])
     """
-    for part, y in pieces(x, out, empty=empty):
-        sigmoid(part, y)
-        y *= part
+    piecewise(silu_of, x, out, empty=empty)
+
+
+def silu_of(x: Array, y: Array) -> None:
+    sigmoid(x, y)
+    y *= x
 
 
 def silu_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, x: Array) -> None:
     """∂L/∂x = upstream σ (1 + x (1 − σ))."""
-    for part, u, gradient, sigma, slope in pieces(x, upstream, into["x"], empty=empty, work=2):
-        sigmoid(part, sigma)
-        np.subtract(1.0, sigma, out=slope)
-        slope *= part
-        slope += 1.0
-        slope *= sigma
-        np.multiply(u, slope, out=gradient)
+    piecewise(silu_gradient, x, upstream, into["x"], empty=empty, work=2)
+
+
+def silu_gradient(x: Array, upstream: Array, gradient: Array, sigma: Array, slope: Array) -> None:
+    sigmoid(x, sigma)
+    np.subtract(1.0, sigma, out=slope)
+    slope *= x
+    slope += 1.0
+    slope *= sigma
+    np.multiply(upstream, slope, out=gradient)
 
 
 def sigmoid(x: Array, out: Array) -> None:

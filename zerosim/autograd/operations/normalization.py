@@ -6,7 +6,7 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty, Operation, Shape
-from zerosim.autograd.operations.shapes import pieces, refuse, rows
+from zerosim.autograd.operations.shapes import piecewise, refuse, rows
 
 EPSILON = 1e-5
 """Added to the mean square, as PyTorch's LayerNorm and Llama's RMSNorm do."""
@@ -22,10 +22,12 @@ def layer_norm_forward(x: Array, weight: Array, bias: Array, *, out: Array, empt
     >>> y.round(4)
     array([[-1.,  1.]])
     """
-    for part, y, work in pieces(x, out, empty=empty, work=1):
-        standardized(part, y, work)
+    def normalize(x: Array, y: Array, work: Array) -> None:
+        standardized(x, y, work)
         y *= weight
         y += bias
+
+    piecewise(normalize, x, out, empty=empty, work=1)
 
 
 def layer_norm_backward(
@@ -48,9 +50,11 @@ def rms_norm_forward(x: Array, weight: Array, *, out: Array, empty: Empty) -> No
     >>> y.round(4)
     array([[0.2, 1.4]])
     """
-    for part, y, work in pieces(x, out, empty=empty, work=1):
-        scaled(part, y, work)
+    def normalize(x: Array, y: Array, work: Array) -> None:
+        scaled(x, y, work)
         y *= weight
+
+    piecewise(normalize, x, out, empty=empty, work=1)
 
 
 def rms_norm_backward(
@@ -82,18 +86,21 @@ def normalized_gradients(
 ) -> None:
     """The gradients of x and weight, where `normalize` is what makes x̂ of x."""
     terms = empty(x.shape, x.dtype)
-    for part, u, term, g, x_hat, work in pieces(x, upstream, terms, into.get("x", terms), empty=empty, work=2):
-        scale = normalize(part, x_hat, work)
-        np.multiply(u, x_hat, out=term)
+
+    def differentiate(x: Array, upstream: Array, term: Array, g: Array, x_hat: Array, work: Array) -> None:
+        scale = normalize(x, x_hat, work)
+        np.multiply(upstream, x_hat, out=term)
         if weight is None:
-            continue
-        np.multiply(u, weight, out=g)
+            return
+        np.multiply(upstream, weight, out=g)
         np.multiply(g, x_hat, out=work)
         x_hat *= np.mean(work, axis=-1, keepdims=True)
         if normalize is standardized:
             g -= np.mean(g, axis=-1, keepdims=True)
         g -= x_hat
         g *= scale
+
+    piecewise(differentiate, x, upstream, terms, into.get("x", terms), empty=empty, work=2)
     if "weight" in into:
         np.sum(rows(terms), axis=0, out=into["weight"])
 

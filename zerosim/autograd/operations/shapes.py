@@ -1,6 +1,6 @@
 """Views and other operations on shapes alone, and what is said of shapes that do not go together."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -24,32 +24,32 @@ PIECE = 1 << 15
 """Numbers of each array that are worked on at a time: what a few arrays have of them stays in a core's cache."""
 
 
-def pieces(*arrays: Array, empty: Empty, work: int = 0) -> Iterator[tuple[Array, ...]]:
-    """The same rows of all arrays, which have one shape, some rows after others; and as much of `work` further arrays.
+def piecewise(compute: Callable[..., None], *arrays: Array, empty: Empty, work: int = 0) -> None:
+    """Call `compute` on the same rows of all arrays, which have one shape, some rows after others.
 
-    Arrays that are not in one piece come whole. Of arrays that have no numbers one piece says all.
+    It also gets `work` further arrays of that size, to use as it likes. Arrays that do not lie in one piece come whole;
+    of arrays that have no numbers one piece says all.
 
     >>> x, out = np.ones((3, PIECE)), np.empty((3, PIECE))
-    >>> for part, y, twice in pieces(x, out, empty=np.empty, work=1):
-    ...     np.subtract(np.multiply(part, 2.0, out=twice), part, out=y)
-    ...     print(twice.shape)
+    >>> def double(x, out, work):
+    ...     print(x.shape)
+    ...     np.multiply(x, 2.0, out=out)
+    >>> piecewise(double, x, out, empty=np.empty, work=1)
     (1, 32768)
     (1, 32768)
     (1, 32768)
-    >>> bool((x == out).all())
+    >>> bool((out == 2.0).all())
     True
     """
-    shape = arrays[0].shape
-    count = elements(shape)
-    real = isinstance(arrays[0], np.ndarray)
-    if count <= PIECE or (real and not all(each.flags.c_contiguous for each in arrays)):
-        yield (*arrays, *(empty(shape, arrays[0].dtype) for _ in range(work)))
+    shape, real = arrays[0].shape, isinstance(arrays[0], np.ndarray)
+    if elements(shape) <= PIECE or (real and not all(each.flags.c_contiguous for each in arrays)):
+        compute(*arrays, *(empty(shape, arrays[0].dtype) for _ in range(work)))
         return
     step, seen = max(1, PIECE // shape[-1]), [rows(each) for each in arrays]
     room = [empty((step, shape[-1]), arrays[0].dtype) for _ in range(work)]
     for start in range(0, len(seen[0]) if real else 1, step):
         part = [each[start : start + step] for each in seen]
-        yield (*part, *(each[: len(part[0])] for each in room))
+        compute(*part, *(each[: len(part[0])] for each in room))
 
 
 def elements(shape: Shape) -> int:

@@ -71,12 +71,11 @@ class Drawings:
             yield name, self._filled(name, data)
         for number, row in enumerate(self._rows, 1):
             memory = self._filled("memory", {"curve": f"curve-{number}"})
+            yield f"memory-{number}", memory | pictures.headed(row.name)
             if row.spans:
                 timeline = self._filled("timeline", {"spans": f"spans-{number}", "links": f"links-{number}"})
                 yield f"step-{number}", pictures.above(timeline, memory, row.name)
                 yield f"partners-{number}", self._filled("partners", {"partners": f"partners-{number}"})
-            else:
-                yield f"memory-{number}", memory
 
     def _filled(self, spec: str, data: dict[str, str]) -> Spec:
         return pictures.with_values(self.specs[spec], {name: self.values[each] for name, each in data.items()})

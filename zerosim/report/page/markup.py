@@ -2,7 +2,7 @@
 
 from html import escape
 
-VOID = {"input", "meta", "br"}
+VOID = {"input", "meta", "br", "img"}
 """Elements without content."""
 
 

@@ -108,7 +108,7 @@ def timeline(units: Sequence[str], textures: Sequence[str], ranks: int, lanes: i
     box = {"x": {"field": "begin_ns", **x}, "x2": x2, "y": y, "y2": {"field": "bottom"}}
     rect = {"type": "rect", "clip": True, "aria": False}
     unit = {"color": {"field": "unit", **unit_scale(units)}}
-    width_of = "scale('x', datum.end_ns) - scale('x', datum.begin_ns)"
+    width_of = "(datum.end_ns - datum.begin_ns) / (end - begin) * room"
     return {
         "$schema": VEGA_LITE,
         "data": {"name": "spans"},
@@ -116,7 +116,8 @@ def timeline(units: Sequence[str], textures: Sequence[str], ranks: int, lanes: i
         "height": ranks * height + 3,
         "autosize": {"type": "fit-x", "contains": "padding"},
         "config": CONFIG,
-        "params": [*window(until), {"name": "picked", "value": -1}, {"name": "current", "value": -1}],
+        "params": [*window(until), {"name": "picked", "value": -1}, {"name": "current", "value": -1},
+                   {"name": "room", "expr": "width"}],
         "transform": [
             {"calculate": pixels("datum.rank", "datum.lane"), "as": "top"},
             {"calculate": f"datum.kind == 'collectives' ? datum.top + {2 * LANE + 1} : "
@@ -432,8 +433,7 @@ def above(upper: Spec, lower: Spec, title: str) -> Spec:
     """Two pictures with their data as one, on one window of time."""
     whole = {"$schema", "config", "background", "datasets", "params"}
     params = {param["name"]: param for spec in (upper, lower) for param in spec["params"]}
-    return {key: upper[key] for key in whole} | {
-        "title": {"text": title, "anchor": "start", "font": FONT, "fontSize": 14},
+    return {key: upper[key] for key in whole} | headed(title) | {
         "params": list(params.values()),
         "datasets": upper["datasets"] | lower["datasets"],
         "vconcat": [{key: each for key, each in spec.items() if key not in whole} for spec in (upper, lower)],
@@ -441,10 +441,17 @@ def above(upper: Spec, lower: Spec, title: str) -> Spec:
     }
 
 
+def headed(title: str) -> Spec:
+    """What puts a heading above a picture."""
+    return {"title": {"text": title, "anchor": "start", "font": FONT, "fontSize": 14}}
+
+
 def with_values(spec: Spec, data: dict[str, Values], width: int = 860) -> Spec:
     """The specification with its data inside and a width of its own: a picture for a file."""
     found = spec | {"datasets": data, "background": "white"}
     if spec["width"] == "container":
         found |= {"width": width}
+        found["params"] = [
+            {"name": "room", "value": width} if param["name"] == "room" else param for param in spec.get("params", [])]
         del found["autosize"]
     return found

@@ -53,17 +53,35 @@ def heading(run: Run) -> Markup:
         element("p", str(run.scenario["caption"]), class_="caption"),
         element("p", verdict, class_="verdict passed" if run.document["passed"] else "verdict failed"),
     ]
-    failures = [element("li", f"{each['name']}: {each['what']}") for each in run.document["failures"]]
-    if failures:
-        parts.append(element("ul", *failures, class_="failures"))
+    parts.append(failures(run))
     if run.diverging:
         parts.append(element("p", element("a", "Where bits first differ", href="#divergence")))
     return element("div", *parts)
 
 
+def failures(run: Run) -> Markup:
+    """The checks that did not hold, if there are any."""
+    found = [element("li", f"{each['name']}: {each['what']}") for each in run.document["failures"]]
+    return element("ul", *found, class_="failures") if found else joined()
+
+
 def table(runs: Sequence[Run]) -> Markup:
-    """A line for each row: bits, what it sends, keeps and holds at the peak."""
+    """A line for each row, what the columns mean, and what is the same in all rows."""
     rows = [row for run in runs for row in run.rows]
+    legend = (
+        "bits: compared with one process, or with the first row that adds in the same order: loss, weights, gradients "
+        "and optimizer state of every step. sent, messages: by a rank in a step. weights, gradients, optimizer: what a "
+        "rank keeps between steps. peak: the most that it holds at a time, activations and buffers too. "
+        f"P: bytes of all weights, N: ranks. {CHANGED} not as in the row above; {WRONG} not what the formula says."
+    )
+    return section("table", "What each row does", scrolling(rows_table(rows)),
+        element("p", legend, class_="legend"), *map(shared, runs), *map(shortages, runs),
+        picture("kept", "what a rank of each row keeps between steps, by kind", {"bars": "kept"},
+                {"row": "row", "kind": "kind", "bytes": "bytes"}))
+
+
+def rows_table(rows: Sequence[Row]) -> Markup:
+    """Bits, what each row sends, keeps and holds at the peak."""
     unit = common_unit(max((row.fullest["peak_bytes"]["total"] for row in rows), default=0))
     also = [STAGES[row.found["stage"]].also.partition(",")[0] for row in rows]
     columns: list[tuple[str, list[str]]] = [
@@ -81,17 +99,7 @@ def table(runs: Sequence[Run]) -> Markup:
                 *(cell(cells, number) for _, cells in columns))
         for number, row in enumerate(rows)
     ]
-    legend = (
-        "bits: compared with one process, or with the first row that adds in the same order: loss, weights, gradients "
-        "and optimizer state of every step. sent, messages: by a rank in a step. weights, gradients, optimizer: what a "
-        "rank keeps between steps. peak: the most that it holds at a time, activations and buffers too. "
-        f"P: bytes of all weights, N: ranks. {CHANGED} not as in the row above; {WRONG} not what the formula says."
-    )
-    return section("table", "What each row does", scrolling(element(
-        "table", element("thead", element("tr", *headings)), element("tbody", *lines), class_="rows")),
-        element("p", legend, class_="legend"), *map(shared, runs), *map(shortages, runs),
-        picture("kept", "what a rank of each row keeps between steps, by kind", {"bars": "kept"},
-                {"row": "row", "kind": "kind", "bytes": "bytes"}))
+    return element("table", element("thead", element("tr", *headings)), element("tbody", *lines), class_="rows")
 
 
 def cell(cells: Sequence[str], number: int) -> Markup:

@@ -1,0 +1,273 @@
+"""`zs.run` and `zs.show`: objects that show themselves offline, print well, and become plain rows."""
+
+import math
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+import zerosim as zs
+from tests.pages import HOSTILE
+from zerosim.errors import LaunchError, ScenarioError, UsageError
+from zerosim.notebook.outcome import ShownOutcome, override
+from zerosim.report.page.run import Run
+from zerosim.report.rows import compared
+
+SMALL = """
+title = "Small"
+[world]
+ranks = 2
+[model]
+hidden = [8]
+[train]
+steps = 2
+micro_batches = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    found = tmp_path_factory.mktemp("scenario") / "small.toml"
+    found.write_text(SMALL)
+    return found
+
+
+@pytest.fixture(scope="module")
+def outcome(path):
+    return zs.run(path)
+
+
+def html(shown):
+    return shown._repr_mimebundle_()["text/html"]
+
+
+def test_an_outcome_prints_in_a_line_or_as_the_tables(outcome):
+    assert repr(outcome) == "<outcome of 'Small': PASSED: 4 rows on 2 ranks: every bit equal to one process>"
+    lines = str(outcome).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == outcome.verdict == "PASSED: 4 rows on 2 ranks: every bit equal to one process"
+    assert "\x1b" not in str(outcome)
+    assert outcome._repr_mimebundle_()["text/plain"] == str(outcome)
+
+
+def test_an_outcome_is_the_document_of_the_command_line(outcome):
+    assert outcome.passed
+    assert outcome.document["schema"] == "zerosim.run/1"
+    assert outcome.document["world"] == {"kind": "local", "ranks": 2, "library": "threads"}
+    assert outcome.document["command"] is None
+
+
+def test_rows_are_plain_and_say_what_the_document_says(outcome):
+    for rows in (outcome.rows(), outcome.losses(), outcome.spans(), outcome.memory()):
+        assert rows
+        assert {tuple(row) for row in rows} == {tuple(rows[0])}
+        assert {type(value) for row in rows for value in row.values()} <= {str, int, float, bool, type(None)}
+    for row, found in zip(outcome.rows(), outcome.document["stages"], strict=True):
+        assert row["final_loss"] == found["losses"][-1]
+        assert row["sent_bytes"] * 2 * 2 == sum(rank["sent_bytes"] for rank in found["traffic"])
+        assert row["messages"] * 2 == max(rank["messages"] for rank in found["traffic"])
+        assert row["kept_bytes"] == sum(found["memory"][0]["resting_bytes"].values())
+        assert row["kept_bytes"] == row["weights_bytes"] + row["gradients_bytes"] + row["optimizer_bytes"]
+    assert [(row["name"], row["step"]) for row in outcome.losses()][:3] == [("DDP", 1), ("DDP", 2), ("Stage I", 1)]
+    spans = [span for row in outcome.document["stages"] for step in row["trace"]["steps"] for span in step["spans"]]
+    assert [{key: row[key] for key in spans[0]} for row in outcome.spans()] == spans
+    assert {row["step"] for row in outcome.memory()} == {2}
+
+
+def test_rows_of_a_run_that_went_to_nan_or_made_no_step(outcome, path):
+    row = outcome.document["stages"][0]
+    changed = outcome.document | {"stages": [row | {"losses": ["nan", "-inf"], "test": "nan"}]}
+    (found,) = compared(Run(changed))
+    assert found["final_loss"] == -math.inf
+    assert math.isnan(found["test"])
+    still = zs.run(path, set={"train.steps": 0, "parallel.stages": ["ddp"]})
+    assert still.rows()[0]["final_loss"] is None
+    assert still.losses() == still.spans() == still.memory() == []
+    assert "PASSED" in html(still)
+
+
+class Seen(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.frames, self.words = [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.words += data
+
+
+def test_a_notebook_shows_verdict_table_and_pictures_that_are_inside(outcome):
+    seen = Seen(html(outcome))
+    assert "PASSED: 4 rows" in seen.words
+    assert [seen.words.count(row["name"]) > 0 for row in outcome.rows()] == [True] * 4
+    images = [given["src"] for tag, given in seen.tags if tag == "img"]
+    assert len(images) == 2
+    assert all(each.startswith("data:image/svg+xml;base64,") for each in images)
+    assert "script" not in {tag for tag, _ in seen.tags}
+
+
+def test_words_of_a_scenario_are_no_html(outcome):
+    hostile = outcome.document | {"title": HOSTILE, "verdict": HOSTILE, "failures": [{"name": HOSTILE, "what": HOSTILE}]}
+    shown = replace(outcome, run=Run(hostile))
+    seen = Seen(html(shown))
+    assert {tag for tag, _ in seen.tags} <= {"p", "strong", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "img"}
+    frame = Seen(html(shown.page()))
+    (tag, given), = frame.tags
+    assert tag == "iframe"
+    assert given["srcdoc"] == shown.page().html
+    assert given["sandbox"] == "allow-scripts"
+    assert frame.words == ""
+
+
+def test_without_the_extra_there_is_the_table_and_how_to_have_pictures(outcome, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    assert "pip install 'vl-convert-python" in Seen(html(outcome)).words
+    assert "Stage III" in Seen(html(outcome)).words
+    with pytest.raises(UsageError, match="pictures need vl-convert"):
+        outcome.picture("kept")
+
+
+def test_pictures_are_named(outcome, tmp_path):
+    for name, row in [("kept", ""), ("sent", ""), ("losses", ""), ("step", "Stage III"), ("memory", "DDP"),
+                      ("partners", "Stage I")]:
+        picture = outcome.picture(name, row)
+        ElementTree.fromstring(picture._repr_mimebundle_()["image/svg+xml"])
+        assert repr(picture) == f"<picture: {name}{f' of {row}' * bool(row)} in Small>"
+    picture.save(str(tmp_path / "a.svg"))
+    assert (tmp_path / "a.svg").read_text() == picture.svg
+    picture.save(str(tmp_path / "a.png"))
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(UsageError, match=r"a.gif: a picture is written as .svg or .png"):
+        picture.save("a.gif")
+
+
+@pytest.mark.parametrize(("name", "row", "said"), [
+    ("kpet", "", "no picture 'kpet'; there are kept, sent and losses, and of a row, such as row='DDP', memory, step and "),
+    ("step", "", "no picture 'step'; there are kept"), ("step", "Stage 3", "no row 'Stage 3'; there are DDP, Stage I, "),
+    ("kept", "DDP", "no picture 'kept' of a row"),
+])
+def test_a_picture_that_there_is_not(outcome, name, row, said):
+    with pytest.raises(UsageError, match=said):
+        outcome.picture(name, row)
+
+
+def test_a_page_is_saved_as_the_command_line_writes_it(outcome, tmp_path):
+    outcome.page().save(str(tmp_path / "a.html"))
+    assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
+
+
+def test_keys_are_set_as_python_has_them(path):
+    found = zs.run(path, set={"parallel.stages": ("zero3",), "parallel.prefetch": True, "train.learning_rate": 1e-2,
+                              "title": 'with "quotes" and π'})
+    assert [row["name"] for row in found.rows()] == ["Stage III"]
+    scenario = found.document["scenario"]
+    assert (scenario["parallel"]["prefetch"], scenario["train"]["learning_rate"]) == (True, 0.01)
+    assert found.document["title"] == 'with "quotes" and π'
+
+
+@pytest.mark.parametrize(("changes", "error", "said"), [
+    ({"train.stpes": 3}, ScenarioError, "did you mean 'steps'"),
+    ({"train.steps": np.zeros(2)}, UsageError, "set: 'train.steps' is to be a ndarray; numbers, text, truth values"),
+    ({"world.memory_limit_mb": 9}, LaunchError, "run it with mpirun -n 2"),
+])
+def test_what_cannot_be_run_is_said(path, changes, error, said):
+    with pytest.raises(error, match=said):
+        zs.run(path, set=changes)
+
+
+def test_under_a_launcher_there_is_another_command(path, monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "2")
+    with pytest.raises(LaunchError, match="use zerosim run under mpirun"):
+        zs.run(path)
+
+
+def test_an_override_is_toml():
+    assert override("a.b", None) == "a.b=null"
+    assert override("model.hidden", [1, 2]) == "model.hidden=[1, 2]"
+
+
+def test_a_failed_run_says_so(path):
+    found = zs.run(path, set={"check.test_accuracy": 1})
+    assert not found.passed
+    assert "FAILED" in repr(found)
+    assert "test accuracy is" in Seen(html(found)).words
+
+
+COLLECTIVE = """
+kind = "collective"
+title = "Mine"
+[world]
+ranks = 3
+[[program]]
+name = "ring"
+calls = ["ring.all_reduce"]
+[[program]]
+calls = ["tree.reduce"]
+"""
+
+
+def test_a_scenario_of_collectives(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(COLLECTIVE)
+    found = zs.run(path)
+    assert not isinstance(found, ShownOutcome)
+    assert found.passed
+    assert repr(found) == "<outcome of 'Mine': nothing was claimed>"
+    assert found._repr_mimebundle_() == {"text/plain": str(found)}
+    rows = found.rows()
+    assert [(row["name"], row["rank"]) for row in rows] == [("ring", r) for r in range(3)] + [
+        ("tree.reduce", r) for r in range(3)]
+    assert len({row["result_sha256"] for row in rows[:3]}) == 1
+    assert rows[4]["result_sha256"] is None
+
+
+def mine_all_reduce(comm, chunks):
+    """Does nothing."""
+
+
+def test_a_schedule_shows_itself():
+    found = zs.show("ring.all_reduce", ranks=3)
+    assert repr(found) == (
+        "<ring.all_reduce on 3 ranks: 4 rounds, 12 messages; PASSED: every rank holds what all_reduce promises>")
+    assert str(found).splitlines()[-1] == found.verdict
+    bundle = found._repr_mimebundle_()
+    assert bundle["text/plain"] == str(found)
+    assert bundle["image/svg+xml"] == found.picture().svg
+    assert len(ElementTree.fromstring(bundle["image/svg+xml"]).findall(".//*[@class='message']")) == 12
+    assert found.rows()[0] == {"round": 1, "source": 2, "to": 0, "chunks": [1], "reduced": True}
+    assert "srcdoc" in Seen(html(found.page())).tags[0][1]
+
+
+def test_a_schedule_of_a_function_and_with_a_root():
+    found = zs.show(mine_all_reduce, ranks=2)
+    assert not found.passed
+    assert "FAILED" in repr(found)
+    assert zs.show(mine_all_reduce, ranks=2, claims="barrier").schedule.subject.collective == "barrier"
+    assert zs.show("tree.broadcast", 4, root=2).schedule.root == 2
+
+
+def test_a_schedule_too_large_to_draw_is_words(monkeypatch):
+    found = zs.show("ring.all_reduce", ranks=40)
+    assert set(found._repr_mimebundle_()) == {"text/plain"}
+    with pytest.raises(UsageError, match="cells"):
+        found.picture()
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("ring.all_reduc",), "did you mean 'ring.all_reduce'"),
+    (("ring.all_reduce", 0), "ranks=0: a schedule is drawn for 1 to 128 ranks"),
+    (("ring.all_reduce", 2.0), "ranks=2.0"),
+    (("ring.all_reduce", 4, 1), "leave out root: ring.all_reduce has none"),
+    (("tree.broadcast", 4, 4), "root 4 is none of the 4 ranks: give one from 0 to 3"),
+    (("halving.reduce_scatter", 3), "power"),
+    ((np.add,), "which collective is 'add'"),
+])
+def test_what_cannot_be_shown_is_said(arguments, said):
+    with pytest.raises(UsageError, match=said):
+        zs.show(*arguments)

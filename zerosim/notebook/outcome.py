@@ -1,0 +1,173 @@
+"""A run for the Python prompt and for notebooks: its verdict, its figures as plain rows, its pictures, its page."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from zerosim.commands.run import local_world, refuse_limit
+from zerosim.data import load_dataset
+from zerosim.errors import LaunchError, UsageError
+from zerosim.notebook.display import Bundle, Page, Picture, printed
+from zerosim.report import rows
+from zerosim.report.collectives import collectives_document, show_collectives
+from zerosim.report.document import document
+from zerosim.report.figures import joined
+from zerosim.report.page.drawings import Drawings
+from zerosim.report.page.excerpt import excerpt
+from zerosim.report.page.page import page
+from zerosim.report.page.run import Run
+from zerosim.report.page.vega import Spec, svg
+from zerosim.report.table import show_outcome
+from zerosim.scenario import CollectiveScenario, load
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Silent
+from zerosim.verdict.collectives import CollectivesOutcome, programs_of, run_collectives_on
+from zerosim.verdict.outcome import Outcome
+from zerosim.verdict.run import run_on
+from zerosim.worlds.launcher import has_company
+
+
+@dataclass(frozen=True, repr=False)
+class ShownOutcome:
+    """An outcome that shows itself: `print` gives the tables of `zerosim run`, a notebook has pictures too."""
+
+    outcome: Outcome
+    run: Run
+    """The same, read from its document."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check held."""
+        return self.outcome.passed
+
+    @property
+    def verdict(self) -> str:
+        """The same in a sentence."""
+        return str(self.document["verdict"])
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """All that was found out, as `zerosim run --json` writes it."""
+        return self.run.document
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A plain dict for each row, as `pandas.DataFrame` takes them; `docs/outcome.md` has the keys."""
+        return rows.compared(self.run)
+
+    def losses(self) -> list[dict[str, Any]]:
+        """A plain dict for each step of each row: `name`, `step`, `loss`."""
+        return rows.losses(self.run)
+
+    def spans(self) -> list[dict[str, Any]]:
+        """A plain dict for each thing that a rank did in the traced step of each row."""
+        return rows.spans(self.run)
+
+    def memory(self) -> list[dict[str, Any]]:
+        """A plain dict for each change of what a rank held in the traced step of each row."""
+        return rows.memory(self.run)
+
+    @cached_property
+    def _specs(self) -> dict[str, Spec]:
+        return dict(Drawings(self.run.rows).files())
+
+    def picture(self, name: str, row: str = "") -> Picture:
+        """One picture of the page: `kept`, `sent`, `losses`; of a row `step` or `partners`.
+
+        Raises `UsageError` for what there is no picture of, and where vl-convert is not installed.
+        """
+        names = [each.name for each in self.run.rows]
+        if row and row not in names:
+            raise UsageError(f"there is no row {row!r}; there are {joined(names)}")
+        key = f"{name}-{names.index(row) + 1}" if row else name
+        if key not in self._specs:
+            whole = [each for each in self._specs if "-" not in each]
+            of_rows = dict.fromkeys(each.partition("-")[0] for each in self._specs if "-" in each)
+            raise UsageError(f"there is no picture {name!r}{' of a row' * bool(row)}; there are "
+                             f"{joined(whole)}, and of a row, such as row={names[0]!r}, {joined(list(of_rows))}")
+        return Picture(svg(self._specs[key]), f"{name}{f' of {row}' * bool(row)} in {self.run.title or 'a run'}")
+
+    def page(self) -> Page:
+        """All of it as one page, as `zerosim run --report` writes it."""
+        return Page(page([self.run]), f"all of {self.run.title or 'a run'}")
+
+    def __str__(self) -> str:
+        return printed(lambda console: show_outcome(console, untraced(self.outcome)))
+
+    def __repr__(self) -> str:
+        return f"<outcome of {self.run.title!r}: {self.verdict}>"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
+        return {"text/plain": str(self), "text/html": str(excerpt(self.run))}
+
+
+@dataclass(frozen=True, repr=False)
+class ShownCollectives:
+    """What a scenario of collectives found out; `print` and notebooks show it as `zerosim run` does."""
+
+    outcome: CollectivesOutcome
+    document: dict[str, Any]
+    """All that was found out, as `zerosim run --json` writes it."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether what was claimed holds."""
+        return self.outcome.passed
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A plain dict for each rank of each program: `name`, `rank`, `sent_bytes`, `messages`, `result_sha256`."""
+        return [
+            {"name": each["name"], "rank": rank, "sent_bytes": sent, "messages": messages, "result_sha256": digest}
+            for each in self.document["programs"]
+            for rank, (sent, messages, digest) in enumerate(
+                zip(each["sent_bytes"], each["messages"], each["results_sha256"], strict=True))
+        ]
+
+    def __str__(self) -> str:
+        return printed(lambda console: show_collectives(console, self.outcome))
+
+    def __repr__(self) -> str:
+        return f"<outcome of {self.outcome.scenario.title!r}: {str(self).splitlines()[-1]}>"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
+        return {"text/plain": str(self)}
+
+
+def untraced(outcome: Outcome) -> Outcome:
+    """The same without the times of its last step, which say little where ranks take turns in one process."""
+    return replace(outcome, rows=[
+        replace(row, trained=row.trained and replace(row.trained, trace=None)) for row in outcome.rows])
+
+
+def run_here(path: str | os.PathLike[str], changes: Mapping[str, Any]) -> ShownOutcome | ShownCollectives:
+    """The scenario at `path` with these changes, run in this process."""
+    if has_company():
+        raise LaunchError("zs.run has all ranks in this process, and a launcher has started several: "
+                          "use zerosim run under mpirun, or Python without it")
+    scenario = load(path, [override(key, value) for key, value in changes.items()])
+    refuse_limit(scenario)
+    world = local_world(scenario)
+    place = {"kind": world.kind, "ranks": world.ranks, "library": world.library}
+    if isinstance(scenario, CollectiveScenario):
+        found = run_collectives_on(world, scenario, programs_of(scenario))
+        assert found is not None
+        return ShownCollectives(found, collectives_document(found, place))
+    last = scenario.train.steps
+    outcome = run_on(world, prepare(scenario, load_dataset(scenario)), Silent(), traced=range(max(last, 1), last + 1))
+    assert outcome is not None
+    return ShownOutcome(outcome, Run(document(outcome, place)))
+
+
+def override(key: str, value: Any) -> str:
+    """A change as the command line has it: JSON's text of numbers, words, truth values and lists is TOML's.
+
+    >>> override("train.steps", 5), override("parallel.stages", ("ddp", "zero3")), override("parallel.overlap", True)
+    ('train.steps=5', 'parallel.stages=["ddp", "zero3"]', 'parallel.overlap=true')
+    """
+    try:
+        return f"{key}={json.dumps(value, ensure_ascii=False)}"
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"set: {key!r} is to be a {type(value).__name__}; "
+                         "numbers, text, truth values and lists of them can be set") from error

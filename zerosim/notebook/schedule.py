@@ -1,0 +1,69 @@
+"""A schedule for the Python prompt and for notebooks: drawn, printed, as data, and as a page to step through."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from zerosim.commands.show import MOST_RANKS, check_root, check_served
+from zerosim.errors import UsageError
+from zerosim.notebook.display import Bundle, Page, Picture, printed
+from zerosim.proofs.subject import named_subject, subject
+from zerosim.report.page.page import schedule_page
+from zerosim.report.schedule import Schedule, document, scheduled
+from zerosim.report.schedule_svg import MOST_CELLS, cell_count, picture
+from zerosim.report.schedule_text import show_schedule
+
+
+@dataclass(frozen=True, repr=False)
+class ShownSchedule:
+    """A schedule that shows itself: `print` gives what `zerosim show` prints, a notebook has the picture."""
+
+    schedule: Schedule
+
+    @property
+    def passed(self) -> bool:
+        """Whether every rank holds what the collective promises."""
+        return not self.schedule.faults
+
+    @property
+    def verdict(self) -> str:
+        """The same in a sentence, or what is wrong."""
+        return self.schedule.verdict
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """All of it as `zerosim show --json` writes it: `docs/lessons/4_schedules.md` has the keys."""
+        return document(self.schedule)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A plain dict for each message: `round`, `source`, `to`, `chunks`, `reduced`."""
+        found: list[dict[str, Any]] = self.document["messages"]
+        return found
+
+    def picture(self) -> Picture:
+        """All rounds side by side; `UsageError` where that would be too many cells to be looked at."""
+        return Picture(picture(self.schedule), self.schedule.title)
+
+    def page(self) -> Page:
+        """The same to step through."""
+        return Page(schedule_page(self.schedule), f"{self.schedule.title}, to step through")
+
+    def __str__(self) -> str:
+        return printed(lambda console: show_schedule(console, self.schedule), width=100)
+
+    def __repr__(self) -> str:
+        return f"<{self.schedule.title}: {self.schedule.cost}; {self.verdict}>"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
+        drawn = {"image/svg+xml": self.picture().svg} if cell_count(self.schedule) <= MOST_CELLS else {}
+        return {"text/plain": str(self)} | drawn
+
+
+def shown(collective: str | Callable[..., Any], ranks: int, root: int | None, claims: str | None) -> ShownSchedule:
+    """The schedule of a named algorithm, or of a function, on that many ranks."""
+    asked = named_subject(collective, claims) if isinstance(collective, str) else subject(collective, claims)
+    if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
+        raise UsageError(f"ranks={ranks!r}: a schedule is drawn for 1 to {MOST_RANKS} ranks")
+    check_served(asked, ranks)
+    check_root(asked, ranks, root)
+    return ShownSchedule(scheduled(asked, ranks, root or 0))

@@ -1,0 +1,33 @@
+"""A run in a few lines of HTML, for a cell of a notebook: no script, no style of its own, pictures as images."""
+
+from base64 import b64encode
+
+from zerosim.errors import UsageError
+from zerosim.report.page.drawings import Drawings
+from zerosim.report.page.markup import Markup, element, joined
+from zerosim.report.page.run import Run
+from zerosim.report.page.sections import failures, rows_table
+from zerosim.report.page.vega import svg
+
+PICTURES = {"kept": "what a rank of each row keeps between steps, by kind",
+            "sent": "what a rank of each row sends in a step, by collective"}
+
+
+def excerpt(run: Run) -> Markup:
+    """The verdict, the table, and what a rank keeps and sends; where pictures cannot be drawn, why."""
+    said = [element("p", element("strong", run.title)), element("p", str(run.document["verdict"])), failures(run)]
+    if not run.rows:
+        return joined(*said)
+    return joined(*said, rows_table(run.rows), images(run))
+
+
+def images(run: Run) -> Markup:
+    """Images rather than SVG inside the page, whose styles and names would be all cells' alike."""
+    specs = dict(Drawings(run.rows).files())
+    try:
+        drawn = {about: svg(specs[name]) for name, about in PICTURES.items()}
+    except UsageError as error:
+        return element("p", str(error))
+    return joined(*(
+        element("p", element("img", src=f"data:image/svg+xml;base64,{b64encode(each.encode()).decode()}", alt=about))
+        for about, each in drawn.items()))
