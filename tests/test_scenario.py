@@ -189,6 +189,10 @@ def test_the_defaults_of_the_design():
             "prefetch": False, "overlap": False, "recompute": False, "offload_activations": False, "offload_folder": "",
             "bucket_mb": 0.0,
         },
+        "cluster": {
+            "device": "h100_80gb", "devices_per_host": 8, "inside": "", "between": "", "collectives": "pipelined",
+            "kernels": "written",
+        },
         "variant": [],
         "check": {
             "reference": True, "test_accuracy": 0.0, "test_loss": 0.0, "same_bits_on": [], "does_not_fit": [],

@@ -65,6 +65,11 @@ class Abreast:
     def copy(self) -> "Abreast":
         return self
 
+    def __len__(self) -> int:
+        if np.ptp(self.lengths):
+            raise Unlike("ranks would do different things: their messages are not equally long")
+        return int(self.lengths[0])
+
     def __getitem__(self, index: Any) -> "Abreast":
         if index is Ellipsis or index == slice(None):
             return self
