@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure: worlds and plans in this process, the others as one of 2 ranks or, without a launcher, by starting those 2."""
+    """Measure: worlds and plans in this process, else as one of 2 ranks or, without a launcher, by starting those 2."""
     check_writable(arguments)
     if arguments.what in ALONE:
         if launched() is not None:

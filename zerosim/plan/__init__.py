@@ -17,8 +17,8 @@ class Planning(ModuleType):
     """The package itself, as a function: its name is that of the command."""
 
     def __call__(
-        self, path: str | os.PathLike[str], ranks: Sequence[int] = (), *, set: Mapping[str, Any] = {},  # noqa: A002, B006
-        sweep: Mapping[str, Sequence[Any]] = {},  # noqa: B006
+        self, path: str | os.PathLike[str], ranks: Sequence[int] = (), *, set: Mapping[str, Any] = {},
+        sweep: Mapping[str, Sequence[Any]] = {},
     ) -> "Plan":
         """The plan of the scenario at `path`, on its own number of ranks or on each of `ranks`.
 

@@ -116,13 +116,12 @@ class State:
         for flow, rate, ends in zip(self.flows, rates, ended, strict=True):
             if flow.latency_ns:
                 flow.latency_ns = 0 if ends else flow.latency_ns - passed
-                ends = ends and not flow.left
             else:
-                flow.left -= rate * passed / NS
-            if ends:
-                self._end(flow)
-            else:
+                flow.left = 0 if ends else flow.left - rate * passed / NS
+            if flow.latency_ns or flow.left:
                 flowing.append(flow)
+            else:
+                self._end(flow)
         self.flows = flowing
         for rank in list(self._runnable):
             self._begin_next(rank)

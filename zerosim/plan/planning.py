@@ -108,7 +108,8 @@ class PlannedRow:
         """What bounds the row, in a sentence."""
         device = self.cluster.device
         if not self.fits:
-            return f"does not fit: {self.missing_bytes / 1e9:.1f} GB more than the {device.memory / 1e9:g} GB of a device"
+            missing, there = self.missing_bytes / 1e9, device.memory / 1e9
+            return f"does not fit: {missing:.1f} GB more than the {there:g} GB of a device"
         exposed = self.exposed_seconds / self.step_seconds if self.step_seconds else 0.0
         if exposed > SHARE_THAT_BOUNDS:
             link = self.cluster.slowest(self.config.ranks)

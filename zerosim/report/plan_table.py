@@ -8,10 +8,6 @@ from zerosim.plan.planning import Plan, PlannedRow
 from zerosim.report.figures import common_unit, in_unit, joined, plural
 from zerosim.report.grid import Column, show_grid, show_words
 
-FLAT = 0.02
-"""Curves whose tokens a second on a device differ by less are called flat."""
-
-
 def show_plan(console: Console, plan: Plan) -> None:
     """The table, then sentences."""
     first = plan.rows[0]
@@ -37,7 +33,8 @@ def show_plan(console: Console, plan: Plan) -> None:
     for broken in plan.broken:
         show_words(console, f"FAILED: {broken}", style="bold red")
     if claimed and plan.passed:
-        show_words(console, f"PASSED: what was claimed of {plural(plan.scenario.world.ranks, 'rank')} holds", style="bold")
+        ranks = plural(plan.scenario.world.ranks, "rank")
+        show_words(console, f"PASSED: what was claimed of {ranks} holds", style="bold")
 
 
 LEGEND = (
