@@ -8,6 +8,7 @@ from zerosim.plan.planning import Plan, PlannedRow
 from zerosim.report.figures import common_unit, in_unit, joined, plural
 from zerosim.report.grid import Column, show_grid, show_words
 
+
 def show_plan(console: Console, plan: Plan) -> None:
     """The table, then sentences."""
     first = plan.rows[0]

@@ -49,7 +49,8 @@ class Updates:
 
     def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
         updates = replica.all_gather(unit, self._pending.pop(unit))
-        assert updates is not None and not isinstance(updates, Coming)
+        assert updates is not None
+        assert not isinstance(updates, Coming)
         replica.rule.apply(unit, 0, full, updates, step=replica.state.step)
 
 
