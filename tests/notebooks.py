@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
+from pprint import pformat
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
@@ -67,7 +68,7 @@ def forms(value):
     """By MIME type, as a front end asks for them."""
     if hasattr(value, "_repr_mimebundle_"):
         return value._repr_mimebundle_()
-    return {"text/plain": repr(value)}
+    return {"text/plain": pformat(value, sort_dicts=False)}
 
 
 def lines(words):
@@ -118,7 +119,7 @@ def unfit(output):
         except ElementTree.ParseError as error:
             yield f"no SVG: {error}"
         else:
-            if not [each for each in drawn.iter() if each.tag.endswith(("}path", "}rect"))]:
+            if not [each for each in drawn.iter() if each.tag.rpartition("}")[2] in ("path", "rect")]:
                 yield "an empty picture"
     for form in ("image/svg+xml", "text/html"):
         if re.search(r"""(src|href)\s*=\s*["']?(https?:)?//|@import|url\(["']?https?:""", data.get(form, "")):

@@ -252,7 +252,7 @@ right_room = Player._room
 @pytest.mark.parametrize(("owner", "attribute", "wrong"), [
     (Player, "_add", always_in_place), (Player, "_add", last_term_alone), (Player, "_add", into_what_is_passed_on),
     (Player, "_write", first_gradient_alone),
-    (Plan, "_in_place", in_place_whoever_reads), (Plan, "_last_reader", lambda self, slot, number: True),
+    (Plan, "_in_place", in_place_whoever_reads), (Plan, "_reads_last", lambda self, slot, number: True),
     (Player, "_room", room_over_upstream),
 ])
 def test_a_player_that_writes_over_what_others_read_is_caught(monkeypatch, owner, attribute, wrong):

@@ -65,13 +65,16 @@ def test_what_is_true_of_each_precision():
 
 def test_a_row_of_which_nothing_is_said_has_no_claims_but_the_reference():
     assert Claims() == Claims(
-        volume=None, messages=None, largest_message=None, activations=None, does_not_fit=False, test_accuracy=0.0,
-        test_loss=0.0, reference=True)
+        volume=None, messages=None, largest_message=None, activations=None, beyond_peak=None,
+        beyond_peak_laid_out=None, fragmentation=False, does_not_fit=False, test_accuracy=0.0, test_loss=0.0,
+        reference=True)
     said = replace(scenario(stages=("ddp", "zero3")), check=Check(
-        volumes=(2, 3), messages=(4, 5), largest_messages=(6, 7), activations=(8, 9), does_not_fit=("zero3",),
+        volumes=(2, 3), messages=(4, 5), largest_messages=(6, 7), activations=(8, 9), beyond_peak=(10, 11),
+        beyond_peak_laid_out=(12, 13), does_not_fit=("zero3",),
         test_accuracy=0.5, test_loss=1.5, reference=False))
     assert [row.claims for row in said.rows] == [
-        Claims(2, 4, 6, 8, False, 0.5, 1.5, False), Claims(3, 5, 7, 9, True, 0.5, 1.5, False)]
+        Claims(2, 4, 6, 8, 10, 12, True, False, 0.5, 1.5, False),
+        Claims(3, 5, 7, 9, 11, 13, True, True, 0.5, 1.5, False)]
 
 
 # A rank's figures.

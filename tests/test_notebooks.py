@@ -26,9 +26,9 @@ def test_there_are_three_in_the_form_of_notebooks():
 
 
 def notebook(*sources):
-    return {"cells": [
-        {"cell_type": "code", "id": str(number), "metadata": {}, "source": [source], "execution_count": None, "outputs": []}
-        for number, source in enumerate(sources)], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    cell = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
+    cells = [cell | {"id": str(number), "source": [source]} for number, source in enumerate(sources)]
+    return {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
 
 
 def saved(folder, *sources):
@@ -71,7 +71,7 @@ Drawn()
 @pytest.mark.parametrize(("form", "text", "fault"), [
     ("image/svg+xml", "<svg><path>", "cell 1: no SVG: "),
     ("image/svg+xml", "<svg/>", "cell 1: an empty picture"),
-    ("image/svg+xml", '<svg><path/><image href="https://a.example/x"/></svg>', "cell 1: image/svg+xml fetches something"),
+    ("image/svg+xml", '<svg><path/><image href="https://a.example"/></svg>', "cell 1: image/svg+xml fetches something"),
     ("text/html", '<script src="//a.example/x.js"></script>', "cell 1: text/html fetches something"),
     ("text/html", '<img src="data:image/png;base64,">', ""),
 ])

@@ -229,10 +229,10 @@ def test_the_scenario_on_the_page_is_the_scenario(four, tmp_path):
 
 def test_pictures_for_files_have_marks_and_textures(four):
     files = dict(Drawings(Run(four).rows).files())
-    each_row = {f"{what}-{number}" for what in ("step", "partners") for number in range(1, 5)}
+    each_row = {f"{what}-{number}" for what in ("step", "memory", "partners") for number in range(1, 5)}
     assert set(files) == {"kept", "sent", "losses"} | each_row
     drawn = {name: vega.svg(spec) for name, spec in files.items()}
-    assert all(svg.count("<path") > 10 for svg in drawn.values())
+    assert all(svg.count("<path") >= 10 for svg in drawn.values())
     spans = len(Run(four).rows[3].spans)
     assert drawn["step-4"].count("<path") > spans
     assert {name for name in TEXTURES if f'url(#texture-{name})"' in drawn["step-1"]} == {
@@ -362,3 +362,45 @@ def test_every_file_of_the_package_is_installed():
 
     assert [path for path in others if not installed(path)] == []
     assert not installed(PACKAGE / "report" / "page" / "page.html")
+
+
+def test_one_picture_of_a_name(four, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("a.json").write_text(json.dumps(four))
+    assert main(["report", "a.json", "--picture", "step-4=a.svg", "--picture", "kept=b.png"]) == 0
+    assert "Stage III" in Path("a.svg").read_text()
+    assert Path("b.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["report", "a.json", "--picture", "step-5=a.svg"]) == 2
+    assert "there is no picture 'step-5'; there are kept, sent, losses, memory-1, step-1" in capsys.readouterr().err
+    for wrong in ("step-4", "step-4=a.gif"):
+        with pytest.raises(SystemExit):
+            main(["report", "a.json", "--picture", wrong])
+        assert "write it as NAME=FILE, FILE ending in .svg or .png" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_picture_in_a_file_is_the_same_each_time_and_has_its_labels(four):
+    spec = dict(Drawings(Run(four).rows).files())["step-4"]
+    long = copy.deepcopy(spec)
+    for span in long["datasets"]["spans"]:
+        span["end_ns"] = span["begin_ns"] + long["params"][1]["value"]
+    assert [vega.svg(spec), vega.svg(spec)] == [vega.svg(spec)] * 2
+    assert len(re.findall(r">[fbu] \d</text>", vega.svg(long))) == len(
+        [span for span in long["datasets"]["spans"] if re.fullmatch(r"[fbu] \d", span["label"])])
+    assert vega.svg(long).count("clip-path") > 0
+    assert 'id="clip0"' in vega.svg(spec)
+
+
+def test_a_tidy_picture_lost_nothing_that_is_seen(four):
+    import vl_convert
+
+    for name, spec in Drawings(Run(four).rows).files():
+        whole = vl_convert.vegalite_to_svg(vega.drawable(spec))
+        tidied = vega.tidy(whole)
+        assert len(tidied) < 0.9 * len(whole), name
+        for mark in ("<rect", "<line", "fill=", "clip-path="):
+            lost = whole.count(mark) - tidied.count(mark)
+            hidden = len(re.findall(r'<text [^>]*[^-]opacity="0"', whole))
+            assert lost == (hidden if mark == "fill=" else 0), (name, mark)
+        texts = re.findall(r"<text ([^>]*)>([^<]*)</text>", whole)
+        said = [words for given, words in texts if ' opacity="0"' not in given]
+        assert re.findall(r">([^<]*)</text>", tidied) == said, name

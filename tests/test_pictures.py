@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+from itertools import pairwise
 
 import pytest
 
@@ -20,7 +21,7 @@ def test_every_picture_is_what_its_command_makes(tmp_path):
 
 
 def test_every_picture_is_shown_somewhere():
-    pages = [path for path in [ROOT / "README.md", *ROOT.glob("docs/lessons/*.md")]]
+    pages = [ROOT / "README.md", *ROOT.glob("docs/lessons/*.md")]
     shown = {str((page.parent / target).resolve().relative_to(ROOT))
              for page in pages for target in re.findall(r"!\[[^]]+\]\(([^)]+)\)", page.read_text())}
     assert shown == set(pictures.pictures())
@@ -39,7 +40,8 @@ def copied(tmp_path):
     folder.mkdir(parents=True)
     kept = ("ring_all_reduce.svg", "kept.svg")
     lines = (ROOT / TABLES).read_text().splitlines()
-    (folder / "README.md").write_text("\n".join(line for line in lines if line.startswith(tuple(f"| [{k}]" for k in kept))))
+    of_these = [line for line in lines if line.startswith(tuple(f"| [{name}]" for name in kept))]
+    (folder / "README.md").write_text("\n".join(of_these))
     for name in (*kept, "compare.json"):
         shutil.copy(ROOT / "docs" / "pictures" / name, folder)
     return tmp_path / "copy"
@@ -76,7 +78,7 @@ def test_a_record_is_of_the_command_that_is_named(name):
     assert shlex.join(words).startswith(f"{found['command']} --")
     assert words[-2:] == ["--json", name]
     assert found["passed"]
-    overrides = [value for flag, value in zip(words, words[1:], strict=False) if flag == "--set"]
+    overrides = [value for flag, value in pairwise(words) if flag == "--set"]
     now = json.loads(json.dumps(resolved(load(ROOT / words[words.index("run") + 1], overrides))))
     assert [key for key, value in flat(found["scenario"]) if value != dict(flat(now)).get(key)] == []
 
@@ -90,7 +92,8 @@ def flat(value, name=""):
 
 
 def test_the_record_of_the_stages_is_what_they_still_do():
-    name, figures = "docs/pictures/compare.json", ("name", "sent_bytes", "messages", "kept_bytes", "peak_bytes", "equal")
+    name = "docs/pictures/compare.json"
+    figures = ("name", "sent_bytes", "messages", "kept_bytes", "peak_bytes", "equal")
     recorded = compared(runs_of([json.loads((ROOT / name).read_text())], [name])[0])
     now = run(ROOT / "scenarios" / "compare.toml", set={"train.steps": 2, "check.test_accuracy": 0}).rows()
     assert [[row[each] for each in figures] for row in recorded] == [[row[each] for each in figures] for row in now]

@@ -4,6 +4,7 @@ A graph knows every value's shape and last use before any number exists. So it c
 needs, which is kept, and when everything else is let go of.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -68,6 +69,8 @@ class Graph:
     def __post_init__(self) -> None:
         self.input = self._value(self.input_shape)
         self.output = self.input
+        self._operations_of = Counter[int]()
+        """How many there are so far of each layer."""
 
     def _value(self, shape: Shape) -> Variable:
         self.values.append(Variable(self, len(self.values), shape))
@@ -83,7 +86,8 @@ class Graph:
         """What `operation` makes of `inputs`."""
         output = self._value(operation.shape(*(each.shape for each in inputs), **settings))
         slots = {name: each.slot for name, each in zip(operation.inputs, inputs, strict=False)}
-        number = sum(each.layer == self.layer for each in self.instructions)
+        number = self._operations_of[self.layer]
+        self._operations_of[self.layer] += 1
         self.instructions.append(Instruction(operation, slots, output.slot, settings, self.layer, number))
         return output
 
@@ -138,10 +142,11 @@ class Plan:
             needed=needed,
             spoiled=frozenset(
                 name for name in instruction.operation.spoils
-                if name in needed and not self._last_reader(needed[name], number)
+                if name in needed and not self._reads_last(needed[name], number)
             ),
-            done=tuple(slot for slot in self._mortal if self._last_use[slot] == number and slot not in self.kept),
-            done_backward=tuple(slot for slot in self.kept if self._first_reader[slot] == number),
+            done=tuple(slot for slot in self._ending[number] if slot not in self.kept),
+            done_backward=tuple(slot for slot in sorted(set(needed.values())) if self._first_reader[slot] == number
+                                and slot in self.kept),
             in_place=self._in_place(number, instruction),
             input_shapes={name: self.graph.shape(slot) for name, slot in instruction.inputs.items()},
             forward_operations=self._operations(instruction),
@@ -167,10 +172,11 @@ class Plan:
                 readers.setdefault(slot, number)
         return readers
 
-    def _last_reader(self, slot: int, number: int) -> bool:
+    def _reads_last(self, slot: int, number: int) -> bool:
         """Whether nobody reads the slot, or another view of its memory, after this instruction's backward."""
-        family = [each for each in self.kept if self._memory[each] == self._memory[slot]]
-        mine = self._memory[slot] not in (self._memory[self.graph.input.slot], self._memory[self.graph.output.slot])
+        memory = self._memory[slot]
+        family = [each for each in self._families[memory] if each in self.kept]
+        mine = memory not in (self._memory[self.graph.input.slot], self._memory[self.graph.output.slot])
         return mine and all(self._first_reader[each] == number for each in family)
 
     @cached_property
@@ -179,9 +185,13 @@ class Plan:
         return {slot: number for number, each in enumerate(self.graph.instructions) for slot in each.inputs.values()}
 
     @cached_property
-    def _mortal(self) -> tuple[int, ...]:
-        """The slots that end within forward, unless they are kept: neither a parameter nor the output."""
-        return tuple(slot for slot in self._last_use if slot not in self._parameters and slot != self.graph.output.slot)
+    def _ending(self) -> Mapping[int, list[int]]:
+        """The slots that end with each instruction in forward, unless kept: neither a parameter nor the output."""
+        found = defaultdict(list)
+        for slot, number in self._last_use.items():
+            if slot not in self._parameters and slot != self.graph.output.slot:
+                found[number].append(slot)
+        return found
 
     @cached_property
     def _memory(self) -> dict[int, int]:
@@ -192,13 +202,21 @@ class Plan:
                 found[each.output] = found[next(iter(each.inputs.values()))]
         return found
 
+    @cached_property
+    def _families(self) -> Mapping[int, list[int]]:
+        """The slots that lie in the memory of each slot."""
+        found = defaultdict(list)
+        for slot, memory in self._memory.items():
+            found[memory].append(slot)
+        return found
+
     def _in_place(self, number: int, instruction: Instruction) -> bool:
         """Whether y may be written over the operation's input, as nobody else will read that memory."""
         if instruction.operation.over is None:
             return False
         slot = instruction.inputs[instruction.operation.over]
         memory = self._memory[slot]
-        family = [each for each, lies_in in self._memory.items() if lies_in == memory]
+        family = self._families[memory]
         foreign = memory in self._parameters or memory == self._memory[self.graph.input.slot]
         lives_on = any(each in self.kept or self._last_use.get(each, number) > number for each in family)
         twice = list(instruction.inputs.values()).count(slot) > 1

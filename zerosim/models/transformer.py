@@ -87,7 +87,7 @@ def llama_head(w: Weights, x: Variable, s: Shape) -> Variable:
 
 
 def dropped(x: Variable, s: Shape) -> Variable:
-    """GPT-2's dropout, where there is to be any."""
+    """x with dropout, where there is to be any: in the places that GPT-2 has it, but for attention's own."""
     return dropout(x, probability=s.dropout) if s.dropout else x
 
 

@@ -10,7 +10,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 
 import numpy as np
 
@@ -149,8 +149,12 @@ class Unit:
 
     def bounds(self, number: int) -> tuple[int, int]:
         """The first element of layer `number` of the model and the one after its last."""
-        before = [layer.count for other, layer in zip(self.numbers, self.layers, strict=True) if other < number]
-        return sum(before), sum(before) + self.layers[self.numbers.index(number)].count
+        return self._bounds[number]
+
+    @cached_property
+    def _bounds(self) -> dict[int, tuple[int, int]]:
+        stops = list(accumulate(layer.count for layer in self.layers))
+        return dict(zip(self.numbers, pairwise([0, *stops]), strict=True))
 
     @cached_property
     def name(self) -> str:

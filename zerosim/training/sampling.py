@@ -9,17 +9,20 @@ from zerosim.autograd.tape import Tape
 from zerosim.data import Dataset
 from zerosim.models.units import Model, Unit
 
+LONGEST = 256
+"""Tokens of a text that are looked at: each one said takes a pass forward over all of them."""
+
 
 def continued(model: Model, weights: Mapping[Unit, Array], dataset: Dataset, seed: int) -> str:
     """The first test sequence as far as it is given, and after `|` what the model makes of it.
 
-    Of a task the answer, each token the likeliest one; of a text, after a quarter of the sequence, each token drawn
-    with the model's own probabilities. The same weights and seed always say the same.
+    Of a task the answer, each token the likeliest one; of a text, after a quarter of the sequence, or of its first 256
+    tokens, each token drawn with the model's own probabilities. The same weights and seed always say the same.
     """
     assert dataset.x_test is not None
     assert dataset.y_test is not None
     answers = dataset.measure == "exact sequences"
-    tokens = np.append(dataset.x_test[0], 0)
+    tokens = np.append(dataset.x_test[0] if answers else dataset.x_test[0, :LONGEST], 0)
     counted = np.flatnonzero(dataset.y_test[0] >= 0)
     first, last = (int(counted[0]), int(counted[-1])) if answers else (len(tokens) // 4, len(tokens) - 2)
     random = np.random.default_rng(seed)
@@ -40,5 +43,5 @@ def outputs(model: Model, weights: Mapping[Unit, Array], inputs: Array) -> Array
 
 def drawn(random: np.random.Generator, scores: Array) -> int:
     """A token, with the probabilities that its scores stand for."""
-    probabilities = np.exp(scores - scores.max())
-    return int(np.searchsorted(np.cumsum(probabilities), random.random() * probabilities.sum(), side="right"))
+    sums = np.cumsum(np.exp(scores - scores.max()))
+    return int(np.searchsorted(sums, random.random() * sums[-1], side="right"))
