@@ -3,6 +3,7 @@
 # make oracles  ask PyTorch anew what the suite has recorded, and Perfetto whether it reads our traces, in
 #               environments of their own
 # make browser  the page of a run in the system's Chromium, driven by Playwright from an environment of its own
+# make simgrid  ask SimGrid anew what messages take, through the system's Python (Debian: python3-simgrid)
 # make pictures  draw the pictures of the lessons and notebooks anew; make records records the runs behind them first
 # make fuzz     random scenarios, 500 in the local world and 60 under MPI; SEED=n COUNT=n MPI=n for some again
 # make lint     ruff and mypy --strict
@@ -13,7 +14,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PROGRESS := $(shell test -t 2 && echo live || echo auto)
 
-.PHONY: run test oracles browser pictures records fuzz lint mutants clean
+.PHONY: run test oracles browser simgrid pictures records fuzz lint mutants clean
 
 run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
@@ -31,6 +32,9 @@ oracles: .venv/test .venv-torch/torch .venv-perfetto/perfetto
 
 browser: .venv-browser/playwright
 	BROWSER=required .venv-browser/bin/python -m pytest tests/browser
+
+simgrid: .venv/test
+	$(BIN)/python -m tests.oracles.simgrid_cases
 
 pictures: .venv/test
 	$(BIN)/python -m tests.pictures

@@ -10,6 +10,7 @@ from tests.mpi.launch import mpirun
 from zerosim.bench import timings as bench
 from zerosim.bench.timings import Duration, Overhead, Timing, Workload, time_ledgers, time_steps, time_worlds
 from zerosim.cli import main
+from zerosim.commands.bench import ALONE
 from zerosim.report.bench_table import show_durations, show_overheads, show_timings
 from zerosim.scenario import Model
 from zerosim.stages import STAGES
@@ -85,7 +86,7 @@ def test_the_worlds_do_what_is_timed():
 
 
 def test_figures_are_written_as_json(monkeypatch, tmp_path):
-    monkeypatch.setattr("zerosim.commands.bench.time_worlds", lambda: [Duration("nothing", 0.5)])
+    monkeypatch.setitem(ALONE, "worlds", lambda: [Duration("nothing", 0.5)])
     monkeypatch.setattr("zerosim.commands.bench.launched", lambda: None)
     assert main(["bench", "worlds", "--json", str(tmp_path / "out.json")]) == 0
     assert json.loads((tmp_path / "out.json").read_text()) == {

@@ -54,6 +54,14 @@ warmup_steps = 2
 clip_norm = 1
 precision = "bf16"
 loss_scale = 8
+[cluster]
+device = "a100_80gb"
+devices_per_host = 4
+inside = "nvlink3"
+between = { latency_us = 5, gigabytes_per_second = 25 }
+collectives = "written"
+kernels = "fused"
+
 [parallel]
 stages = ["zero3", "ddp"]
 order = "rank"
@@ -75,6 +83,8 @@ test_accuracy = 0.5
 test_loss = "bigram"
 same_bits_on = [1, 2]
 does_not_fit = ["zero2"]
+fits = ["zero3"]
+mfu = [0.25, 0.5]
 same_weights = false
 volumes = [3, 2.5]
 messages = [4, 3]
@@ -184,9 +194,14 @@ def test_the_defaults_of_the_design():
             "prefetch": False, "overlap": False, "recompute": False, "offload_activations": False, "offload_folder": "",
             "bucket_mb": 0.0,
         },
+        "cluster": {
+            "device": "h100_80gb", "devices_per_host": 8, "inside": "", "between": "", "collectives": "pipelined",
+            "kernels": "written",
+        },
         "variant": [],
         "check": {
             "reference": True, "test_accuracy": 0.0, "test_loss": 0.0, "same_bits_on": [], "does_not_fit": [],
+            "fits": [], "mfu": [],
             "same_weights": None, "volumes": [], "messages": [], "largest_messages": [], "activations": [],
             "fragmentation": False, "beyond_peak": [], "beyond_peak_laid_out": [],
         },
@@ -249,7 +264,7 @@ def test_weight_decay_depends_on_the_optimizer_unless_given(loaded, optimizer, w
     ("parallel.stages = 'ddp'", 'found "ddp"; arrays are written in brackets'),
     ("parallel.stages = ['ddp',\n'ddp']", '2:1: parallel.stages names "ddp" twice'),
     ("model.hidden = [8, 0]", "1:20: model.hidden[1] must be an integer of at least 1 and at most 1000000, found 0"),
-    ("world.ranks = 0", "must be an integer of at least 1 and at most 4096, found 0"),
+    ("world.ranks = 0", "must be an integer of at least 1 and at most 1048576, found 0"),
     ("check.reference = 1", "1:19: check.reference must be true or false, found 1"),
     ("title = 1979-05-27", "1:9: title must be a string in quotes, found 1979-05-27"),
     ("data.source = ['\\u001b']", "found an array of length 1"),
@@ -357,9 +372,10 @@ OF_VARIANTS = {
 
 @pytest.mark.parametrize(("text", "expected"), [
     ("train.micro_batch = 10_000_001", "train.micro_batch must be an integer of at least 1 and at most 10000000, "),
-    ("train.micro_batches = 1_000_001", "train.micro_batches must be an integer of at least 1 and at most 1000000,"),
+    ("train.micro_batches = 100_000_001", "train.micro_batches must be an integer of at least 1 and at most 1000000"),
     ("train.micro_batch = 0", "found 0"), ("train.micro_batches = 0", "found 0"),
-    ("world.ranks = 4097", "at most 4096, found 4097"), ("world.memory_limit_mb = -1", "at least 0, found -1"),
+    ("world.ranks = 1_048_577", "at most 1048576, found 1048577"),
+    ("world.memory_limit_mb = -1", "at least 0, found -1"),
     *((f"train.{key} = {value}", f"train.{key} must be a finite number of at least 0, found {value}")
       for key in NOT_NEGATIVE for value in (-1, -1e-9)),
     ("train.betas = [-0.1, 0]", "train.betas[0] must be a finite number of at least 0 and below 1, found -0.1"),
@@ -430,8 +446,8 @@ def test_what_is_not_allowed_is_refused_with_what_is(complaint, text, expected):
 
 @pytest.mark.parametrize(("text", "section", "key", "value"), [
     ("train.micro_batch = 10_000_000", "train", "micro_batch", 10**7),
-    ("train.micro_batches = 1_000_000", "train", "micro_batches", 10**6),
-    ("world.ranks = 4096\ntrain.micro_batches = 4096", "world", "ranks", 4096),
+    ("train.micro_batches = 100_000_000", "train", "micro_batches", 10**8),
+    ("world.ranks = 1_048_576\ntrain.micro_batches = 1_048_576", "world", "ranks", 2**20),
     *((f"train.{key} = 0", "train", key, 0.0) for key in NOT_NEGATIVE),
     ("train.betas = [0, 0.999]", "train", "betas", (0.0, 0.999)),
     ("train.loss_scale = 'dynamic'", "train", "loss_scale", "dynamic"),

@@ -12,6 +12,7 @@ from zerosim.worlds.launcher import guard
 
 guard()
 
+from zerosim import plan
 from zerosim.collectives import (
     all_gather,
     all_reduce,
@@ -43,6 +44,7 @@ __all__ = [
     "gather",
     "all_to_all",
     "barrier",
+    "plan",
     "run",
     "show",
     "ZerosimError",

@@ -27,6 +27,7 @@ COMMANDS = {
     "prove": ("zerosim.commands.prove", "prove a collective, ours or yours, on symbols"),
     "grade": ("zerosim.commands.grade", "grade a learner's functions against proofs and laws"),
     "memory": ("zerosim.commands.memory", "memory of model states, by formula"),
+    "plan": ("zerosim.commands.plan", "plan a scenario on a cluster: memory and time, on shapes alone"),
     "bench": ("zerosim.commands.bench", "measure ratios of times within one run"),
 }
 """The module of each command, and what it is for. Only the one that is called is imported."""

@@ -169,6 +169,8 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Check, "test_loss"): unsaid,
     (Check, "same_bits_on"): unsaid,
     (Check, "does_not_fit"): one_of([]),
+    (Check, "fits"): unsaid,
+    (Check, "mfu"): unsaid,
     (Check, "same_weights"): unsaid,
     (Check, "volumes"): unsaid,
     (Check, "messages"): unsaid,

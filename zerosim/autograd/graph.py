@@ -148,6 +148,9 @@ class Plan:
             done_backward=tuple(slot for slot in sorted(set(needed.values())) if self._first_reader[slot] == number
                                 and slot in self.kept),
             in_place=self._in_place(number, instruction),
+            input_shapes={name: self.graph.shape(slot) for name, slot in instruction.inputs.items()},
+            forward_operations=self._operations(instruction),
+            backward_operations=self._backward_operations(instruction),
         )
 
     @cached_property
@@ -228,10 +231,12 @@ class Plan:
     @cached_property
     def backward_operations(self) -> int:
         """Of all matrix products in backward."""
-        return round(sum(
-            self._operations(each) * each.operation.backward_products.get(name, 0.0)
-            for each in self.graph.instructions for name in self.wanted(each)
-        ))
+        return sum(self._backward_operations(each) for each in self.graph.instructions)
+
+    def _backward_operations(self, instruction: Instruction) -> int:
+        products = instruction.operation.backward_products
+        times = sum(products.get(name, 0.0) for name in self.wanted(instruction))
+        return round(self._operations(instruction) * times)
 
     def _operations(self, instruction: Instruction) -> int:
         if instruction.operation.multiplications is None:
@@ -256,4 +261,8 @@ class Step:
     done_backward: tuple[int, ...]
     """The kept slots that nobody needs after its backward."""
     in_place: bool
+    input_shapes: Mapping[str, Shape]
+    forward_operations: int
+    """Floating-point operations of its matrix products, in forward and in backward."""
+    backward_operations: int
 

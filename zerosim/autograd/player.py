@@ -70,6 +70,19 @@ class Precise:
         return narrow
 
 
+Perform = Callable[..., Any]
+"""`perform(step, function, *arrays, **named)` carries out one operation's forward or backward; a loss has no step."""
+
+
+def perform(step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+    """What `function` makes of these arrays.
+
+    >>> perform(None, max, 1, 2)
+    2
+    """
+    return function(*arrays, **named)
+
+
 @dataclass(eq=False)
 class Player:
     """Runs a plan with a unit's parameters, by name; `draws` gives an operation its random numbers, if any."""
@@ -78,6 +91,7 @@ class Player:
     parameters: Mapping[str, Array]
     precise: Precise
     draws: Callable[[Instruction], Draws | None]
+    perform: Perform = perform
 
     def __post_init__(self) -> None:
         graph = self.plan.graph
@@ -108,11 +122,11 @@ class Player:
             return view, None
         if operation.moves:
             out = self.precise.empty(step.shape, dtype)
-            operation.forward(*inputs, out=out, empty=self.precise.empty, **settings)
+            self.perform(step, operation.forward, *inputs, out=out, empty=self.precise.empty, **settings)
             return out, None
         wide = [self.precise.widened(each) for each in inputs]
         out = self._output(step, inputs, wide)
-        saved = operation.forward(*wide, out=out, empty=self.precise.empty, **settings)
+        saved = self.perform(step, operation.forward, *wide, out=out, empty=self.precise.empty, **settings)
         return self.precise.rounded(out, dtype), None if saved is None else self.precise.rounded(saved, dtype)
 
     def _output(self, step: Step, inputs: Sequence[Array], wide: Sequence[Array]) -> Array:
@@ -167,7 +181,8 @@ class Player:
         for name in step.wanted:
             if name not in operation.passed:
                 into[name] = self._room(step, name, upstream, wide, into, gradients, contribution)
-        operation.backward(wide, into, empty=self.precise.empty, **named, **self._settings(step))
+        self.perform(
+            step, operation.backward, wide, into, empty=self.precise.empty, **named, **self._settings(step))
         for name, found in into.items():
             narrow = found if slots[name] in self._names else self.precise.rounded(found, upstream.dtype)
             self._give(slots[name], narrow, gradients, contribution, shared=False)

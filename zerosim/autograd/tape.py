@@ -15,7 +15,7 @@ from zerosim.autograd.graph import Instruction, Plan
 from zerosim.autograd.operation import Shape
 from zerosim.autograd.operations.dropout import Draws
 from zerosim.autograd.operations.losses import LOSSES
-from zerosim.autograd.player import Contribution, Kept, Player, Precise
+from zerosim.autograd.player import Contribution, Kept, Perform, Player, Precise, perform
 from zerosim.autograd.shelf import InMemory, Shelf
 
 
@@ -68,6 +68,7 @@ class Tape:
     micro-batches, first to last, to the loss and to each unit's gradient. Layers below `lowest` need no gradient, and
     neither does what is frozen. `draw` is where dropout's numbers come from; without one nothing is dropped. Of the
     units in `recomputed` only the input is kept, on `shelf`; not that of layer 0, which whoever hands it in holds.
+    `perform` carries out each operation: who watches, or has no numbers, gives another one.
 
     Numbers of 16 bits are for keeping and sending: every operation widens them, computes in float32 and rounds. With
     them gradients may be scaled by `loss_scale`, so that small ones do not vanish; the loss itself never is.
@@ -87,6 +88,7 @@ class Tape:
     def __init__(
         self, allocate: Allocator = allocate, accumulate: Accumulate = left_to_right, lowest: int = 0,
         draw: Draw | None = None, recomputed: Collection[TapeUnit] = (), shelf: Shelf | None = None,
+        perform: Perform = perform,
     ) -> None:
         self.loss_scale = 1.0
         self.first_micro_batch = 0
@@ -98,6 +100,7 @@ class Tape:
         self._lowest = lowest
         self._draw = draw
         self._recomputed = recomputed
+        self._perform = perform
         self.shelf = shelf or InMemory()
         self._given = InMemory()
         self._turns = Counter[TapeUnit]()
@@ -216,7 +219,7 @@ class Tape:
 
     def _player(self, unit: TapeUnit, plan: Plan, weights: Array, number: int) -> Player:
         precise = Precise(self._allocate, unit.name)
-        return Player(plan, unit.views(weights), precise, partial(self._draws, number))
+        return Player(plan, unit.views(weights), precise, partial(self._draws, number), self._perform)
 
     def _draws(self, number: int, instruction: Instruction) -> Draws | None:
         """What fills an array with the random numbers of one operation on one micro-batch."""
@@ -233,7 +236,9 @@ class Tape:
     def _judge(self, name: str, output: Array, target: Array, samples: int) -> tuple[Array, Array]:
         """A micro-batch's loss in at least 32 bits, and ∂L/∂output, scaled, in the precision of the output."""
         precise = Precise(self._allocate, "loss")
-        contribution, upstream = LOSSES[name](precise.widened(output), target, samples, empty=precise.empty)
+        wide = precise.widened(output)
+        contribution, upstream = self._perform(None, LOSSES[name], wide, target, samples, empty=precise.empty)
+        del wide
         if self.loss_scale != 1.0:
             upstream *= self.loss_scale
         return contribution, precise.rounded(upstream, output.dtype)

@@ -26,6 +26,19 @@ def rank_counts(text: str) -> list[int]:
     return counts
 
 
+MOST_DEVICES = 2**20
+
+
+def cluster_sizes(text: str) -> list[int]:
+    """Numbers of ranks of a plan, in a list.
+
+    >>> cluster_sizes("8,64,512")
+    [8, 64, 512]
+    """
+    read = whole_number(1, MOST_DEVICES)
+    return [read(part) for part in text.split(",")]
+
+
 def refused(text: str) -> argparse.ArgumentTypeError:
     return argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {MOST_RANKS}, no range 2..9 and no list 2,4,8")
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
+from zerosim.bench.plans import time_plans
 from zerosim.bench.timings import (
     RANKS,
     WORKLOADS,
@@ -29,10 +30,15 @@ SUBJECTS = {
     "step": "a step of each stage on 2 MPI ranks against one process",
     "ledger": "a step of each stage with its bytes counted, and traced as well, against one without",
     "worlds": "what the local world needs for many ranks, a large proof, many examples",
+    "plan": "what plans need, and how that grows with ranks, layers and bytes",
 }
 
 Measure = Callable[[Communicator, int, Workload], Sequence[Timing | Overhead] | None]
-SHOW: dict[str, Callable[..., None]] = {"step": show_timings, "ledger": show_overheads, "worlds": show_durations}
+ALONE: dict[str, Callable[[], Sequence[Duration]]] = {"worlds": time_worlds, "plan": time_plans}
+"""What is measured in this process."""
+SHOW: dict[str, Callable[..., None]] = {
+    "step": show_timings, "ledger": show_overheads, "worlds": show_durations, "plan": show_durations,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,12 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure: the worlds in this process, the others as one of 2 ranks or, without a launcher, by starting those 2."""
+    """Measure: worlds and plans in this process, else as one of 2 ranks or, without a launcher, by starting those 2."""
     check_writable(arguments)
-    if arguments.what == "worlds":
+    if arguments.what in ALONE:
         if launched() is not None:
-            raise UsageError("bench worlds measures the local world, in one process: run it without mpirun")
-        return report(arguments, time_worlds())
+            raise UsageError(f"bench {arguments.what} measures what one process does: run it without mpirun")
+        return report(arguments, ALONE[arguments.what]())
     if launched() is None:
         return start_ranks(arguments.what)
     if launched() != RANKS:
@@ -78,9 +84,9 @@ def start_ranks(what: str) -> int:
 def report(arguments: argparse.Namespace, measured: Sequence[Timing | Overhead | Duration] | None) -> int:
     """Show and write what rank 0 has measured."""
     if measured is not None:
-        heading = [WORKLOADS[arguments.model]] if arguments.what != "worlds" else []
+        heading = [] if arguments.what in ALONE else [WORKLOADS[arguments.model]]
         SHOW[arguments.what](standard_output(arguments), measured, *heading)
         if arguments.json:
-            rows = "tasks" if arguments.what == "worlds" else "stages"
+            rows = "tasks" if arguments.what in ALONE else "stages"
             write_json(arguments.json, {"schema": "zerosim.bench/1", rows: [each.document() for each in measured]})
     return 0

@@ -78,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show what the table leaves out too: messages, bytes by kind and at the peak, padding, whole digests")
 
 
+MOST_THREADS = 4096
 WIDTH = 80
 """Columns of what a run shows where nobody says: launchers pipe it to terminals that may have no more."""
 
@@ -121,6 +122,10 @@ def local_world(scenario: Scenario | CollectiveScenario) -> LocalWorld:
     if isinstance(scenario, CollectiveScenario):
         sends: Any = scenario.world.sends
         return LocalWorld(scenario.world.ranks, sends=sends)
+    if scenario.world.ranks > MOST_THREADS:
+        raise UsageError(
+            f"a run has at most {MOST_THREADS} ranks in one process, and the scenario wants {scenario.world.ranks}: "
+            "zerosim plan is for more")
     return LocalWorld(scenario.world.ranks)
 
 

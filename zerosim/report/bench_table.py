@@ -48,7 +48,7 @@ def show_overheads(console: Console, overheads: Sequence[Overhead], workload: Wo
 
 def show_durations(console: Console, durations: Sequence[Duration]) -> None:
     """A row for each thing that was done, and the seconds it took."""
-    table = columns("local world", "seconds")
+    table = columns("in one process", "seconds")
     for duration in durations:
         table.add_row(duration.what, f"{duration.seconds:.2f}")
     console.print(table)

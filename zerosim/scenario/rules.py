@@ -211,6 +211,27 @@ class Groups(Rule):
 
 
 @dataclass(frozen=True)
+class NameOr(Rule):
+    """A name, which whoever has the table of names looks up, or a table of one's own."""
+
+    section: type[Any]
+
+    def __str__(self) -> str:
+        return f"a name in quotes, or a table with {', '.join(rules(self.section))}"
+
+    def read(self, value: object, path: KeyPath, origin: Origin) -> Any:
+        if isinstance(value, str):
+            return value
+        if not isinstance(value, dict):
+            raise self.refuse(value, path, origin)
+        missing = [name for name in rules(self.section) if name not in value]
+        found = Table(self.section).read(value, path, origin)
+        if missing:
+            raise origin.error(f"[{dotted(path)}] lacks {', '.join(missing)}", path, at="key")
+        return found
+
+
+@dataclass(frozen=True)
 class Tables(Rule):
     """One table or more, written [[name]]."""
 
@@ -347,6 +368,10 @@ def choices(default: tuple[str, ...], names: tuple[str, ...]) -> Any:
 
 def section(of: type[Any]) -> Any:
     return field(default_factory=of, metadata={"rule": Table(of)})
+
+
+def name_or(of: type[Any], default: str) -> Any:
+    return field(default=default, metadata={"rule": NameOr(of)})
 
 
 def texts(default: tuple[str, ...], *, at_least: int = 0) -> Any:

@@ -20,6 +20,7 @@ from zerosim.scenario.rules import (
     maybe_choice,
     maybe_groups,
     maybe_switch_or_integers,
+    name_or,
     number,
     number_or_word,
     numbers,
@@ -40,6 +41,9 @@ ACCUMULATIONS = ("boundary", "micro_batch")
 DTYPES = ("weights", "fp32")
 REDUCTIONS = ("reduce_scatter", "all_reduce")
 PUBLICATIONS = ("weights", "updates", "broadcasts")
+COLLECTIVE_COSTS = ("pipelined", "written")
+KERNELS = ("written", "fused")
+MOST_RANKS = 2**20
 MEGABYTE = 10**6
 OFFLOAD_FOLDER = ("parallel", "offload_folder")
 WIDEST_BYTES = 8
@@ -54,7 +58,7 @@ ROW_BY_ROW = ("volumes", "messages", "largest_messages", "activations", "beyond_
 
 @dataclass(frozen=True)
 class World:
-    ranks: int = integer(4, at_least=1, at_most=4096)
+    ranks: int = integer(4, at_least=1, at_most=MOST_RANKS)
     memory_limit_mb: int = integer(0, at_least=0)
     """How much memory each rank's process may take for training; 0 is no limit. For the MPI world."""
 
@@ -109,7 +113,7 @@ class Train:
 
     steps: int = integer(20, at_least=0)
     micro_batch: int = integer(16, at_least=1, at_most=10**7)
-    micro_batches: int = integer(4, at_least=1, at_most=10**6)
+    micro_batches: int = integer(4, at_least=1, at_most=10**8)
     optimizer: str = choice("adam", tuple(WEIGHT_DECAY))
     learning_rate: float = number(1e-3, at_least=0)
     betas: tuple[float, float] = pair((0.9, 0.999), at_least=0, below=1)
@@ -197,6 +201,41 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class Device:
+    """What a rank computes with, where its name is in no table."""
+
+    flops: float = number(0.0, at_least=1)
+    """Floating-point operations a second in the precision of the weights: what is reached, by large products."""
+    memory_bandwidth: float = number(0.0, at_least=1)
+    """Bytes a second, as above."""
+    memory: float = number(0.0, at_least=1)
+    """Bytes."""
+
+
+@dataclass(frozen=True)
+class Link:
+    latency_us: float = number(0.0, at_least=0)
+    gigabytes_per_second: float = number(0.0, at_least=1e-6)
+    """Each way, of 10⁹ bytes: of a device inside its host, of all network cards of a host between hosts."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The machine that a plan is for."""
+
+    device: str | Device = name_or(Device, "h100_80gb")
+    devices_per_host: int = integer(8, at_least=1, at_most=1024)
+    inside: str | Link = name_or(Link, "")
+    """The link of a device to the others of its host; without a name, the device's usual one."""
+    between: str | Link = name_or(Link, "")
+    """The links of a host to other hosts; without a name, the device's usual ones."""
+    collectives: str = choice("pipelined", COLLECTIVE_COSTS)
+    """What one costs: as libraries pipeline it, or message by message as its text is written."""
+    kernels: str = choice("written", KERNELS)
+    """What operations have in memory: all that their text does, or what fused ones leave there."""
+
+
+@dataclass(frozen=True)
 class Check:
     """What a run must show to pass, beside the formula for its traffic."""
 
@@ -208,7 +247,11 @@ class Check:
     same_bits_on: tuple[int, ...] = integers((), at_least=1)
     """Other numbers of ranks, to train on as well: the weights must come out the same."""
     does_not_fit: tuple[str, ...] = subset(STAGE_KEYS)
-    """The stages that must fail under the memory limit."""
+    """The stages that must fail under the memory limit; of a plan, on the device."""
+    fits: tuple[str, ...] = subset(STAGE_KEYS)
+    """The stages that must fit on a plan's device."""
+    mfu: tuple[float, ...] = numbers()
+    """The least and the most that the model FLOPs utilisation of a plan's fastest row that fits may be."""
     same_weights: bool | None = maybe()
     """Whether all rows must end with the same weights, or must not."""
     volumes: tuple[float, ...] = numbers()
@@ -261,6 +304,7 @@ class Scenario:
     model: Model = section(Model)
     train: Train = section(Train)
     parallel: Parallel = section(Parallel)
+    cluster: Cluster = section(Cluster)
     variant: tuple[Variant, ...] = sections(Variant)
     check: Check = section(Check)
     checkpoint: Checkpoint = section(Checkpoint)

@@ -8,11 +8,10 @@ With 16-bit weights the third is another computation by its nature: updates are 
 16-bit weights, while the others round the float32 master copy anew.
 """
 
-import numpy as np
-
 from zerosim.allocation import Array
 from zerosim.models.units import Unit
 from zerosim.sharding import split
+from zerosim.stages.beside import Coming
 from zerosim.stages.replica import Publishing, Replica
 
 
@@ -50,7 +49,8 @@ class Updates:
 
     def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
         updates = replica.all_gather(unit, self._pending.pop(unit))
-        assert isinstance(updates, np.ndarray)
+        assert updates is not None
+        assert not isinstance(updates, Coming)
         replica.rule.apply(unit, 0, full, updates, step=replica.state.step)
 
 

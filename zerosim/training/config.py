@@ -99,12 +99,12 @@ class Config:
         """The dtype in which a rank adds up its micro-batches."""
         return np.dtype(np.float32) if self.accumulates_in_float32 else self.precision.weights
 
-    @property
+    @cached_property
     def recomputed(self) -> frozenset[Unit]:
         """The units that keep their input alone, and are run again before backward."""
         chosen = self.row.parallel.recompute
-        numbers = range(len(self.model.layers)) if chosen is True else chosen or ()
-        return frozenset(unit for unit in self.model.units if set(unit.numbers) & set(numbers))
+        numbers = set(range(len(self.model.layers)) if chosen is True else chosen or ())
+        return frozenset(unit for unit in self.model.units if set(unit.numbers) & numbers)
 
     @property
     def accumulates_in_float32(self) -> bool:

@@ -171,8 +171,16 @@ def thirds(qkv: Array) -> tuple[Array, Array, Array]:
 
 @cache
 def hidden(tokens: int, dtype: str) -> Array:
-    """(T, T): −∞ where a token would see a later one, otherwise 0."""
-    return np.triu(np.full((tokens, tokens), -np.inf, dtype), 1)
+    """(T, T): −∞ where a token would see a later one, otherwise 0. Its rows share the memory of one.
+
+    >>> hidden(3, "float32")
+    array([[  0., -inf, -inf],
+           [  0.,   0., -inf],
+           [  0.,   0.,   0.]], dtype=float32)
+    """
+    row = np.zeros(2 * tokens - 1, dtype)
+    row[tokens:] = -np.inf
+    return np.lib.stride_tricks.sliding_window_view(row, tokens)[::-1]
 
 
 def attention_shape(q: Shape, k: Shape, v: Shape, *, heads: int, key_value_heads: int) -> Shape:

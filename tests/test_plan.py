@@ -1,0 +1,338 @@
+"""The plan: closed forms, SimGrid's answers, real runs to the byte, published runs, claims, bad input."""
+
+import dataclasses
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zerosim as zs
+from tests.oracles import simgrid_cases as simgrid
+from tests.published_runs import published_runs
+from zerosim.cli import main
+from zerosim.collectives import ALGORITHMS, direct, doubling, halving, ring, tree
+from zerosim.data import load_dataset
+from zerosim.errors import CollectiveError, Deadlock, ScenarioError, UsageError
+from zerosim.plan.clock import Clock
+from zerosim.plan.cluster import Cluster, Device, Link, cluster_of, machines
+from zerosim.plan.costs import Costs
+from zerosim.plan.fluid import Links, Message, Receive, ends_ns, last_end_ns
+from zerosim.plan.network import Lockstep, links, programs, written_ns
+from zerosim.plan.planning import on_ranks, planned, task_in_words
+from zerosim.plan.rehearsal import rehearse
+from zerosim.scenario import load
+from zerosim.scenario.schema import Check, Data, Model, Parallel, Scenario, Train, Variant, World
+from zerosim.scenario.schema import Cluster as Said
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Silent
+from zerosim.verdict.run import run_locally
+from zerosim.worlds.lockstep import AbreastChunks, LockstepWorld, Unlike, ranks
+
+PLANS = Path(__file__).parents[1] / "scenarios" / "plans"
+SLOW = Link("slow", 1000, 10**9)
+
+
+def cluster(devices_per_host=8, inside=SLOW, between=SLOW, pipelined=False, fused=False, **device):
+    given = {"flops": 1e12, "memory": 1e9, "memory_bandwidth": 1e11} | device
+    return Cluster(Device("a device", **given), devices_per_host, inside, between, pipelined, fused)
+
+
+# Messages.
+
+@pytest.mark.parametrize("size", [2, 3, 4, 8, 64, 1024])
+def test_the_ring_takes_its_closed_form_to_the_nanosecond(size):
+    chunk = 1_000_003
+    each = SLOW.latency_ns + chunk
+    assert written_ns(ring.all_gather, chunk * size, 1, cluster(size), size) == (size - 1) * each
+    assert written_ns(ring.all_reduce, chunk * size, 1, cluster(size), size) == 2 * (size - 1) * each
+
+
+@pytest.mark.parametrize("size", [2, 4, 8, 256])
+def test_halving_and_doubling_take_their_closed_form(size):
+    chunk, doublings = 4096, size.bit_length() - 1
+    expected = doublings * SLOW.latency_ns + (size - 1) * chunk
+    assert written_ns(halving.reduce_scatter, chunk * size, 1, cluster(size), size) == expected
+    assert written_ns(doubling.all_gather, chunk * size, 1, cluster(size), size) == expected
+
+
+@pytest.mark.parametrize("size", [2, 4, 8, 32])
+def test_a_tree_takes_its_closed_form(size):
+    def broadcast(comm, chunks):
+        tree.broadcast(comm, chunks[:], 0)
+
+    count = 1000 * size
+    assert written_ns(broadcast, count, 1, cluster(size), size) == (size.bit_length() - 1) * (SLOW.latency_ns + count)
+
+
+@pytest.mark.parametrize("devices_per_host", [16, 4, 1])
+@pytest.mark.parametrize(
+    "name", ["ring.all_gather", "ring.reduce_scatter", "halving.reduce_scatter", "doubling.all_gather"])
+def test_lockstep_and_the_local_world_agree(name, devices_per_host):
+    collective, size, count = ALGORITHMS[name].function, 16, 16 * 12_345
+    found = cluster(devices_per_host, between=Link("", 7000, 3e9))
+    clocks = Lockstep(found, size)
+    LockstepWorld(size, clocks).run(lambda comm: collective(comm, AbreastChunks(count, size, np.float32)))
+    apart = last_end_ns(programs(collective, count, np.dtype(np.float32), size), links(found, size))
+    assert clocks.now_ns.max() == pytest.approx(apart, abs=2 * size)
+
+
+def test_a_link_that_was_forgotten_is_seen():
+    """The comparison above can fail: without the latency between hosts it does."""
+    found = cluster(4, between=Link("", 7000, 3e9))
+    forgotten = dataclasses.replace(found, between=Link("", 0, 3e9))
+    one, other = (written_ns(ring.all_gather, 16_000, 4, each, 16) for each in (found, forgotten))
+    assert one != pytest.approx(other, abs=32)
+
+
+@pytest.mark.parametrize("program", [
+    lambda comm: tree.broadcast(comm, AbreastChunks(8, comm.size, "u1")[:], 0),
+    lambda comm: direct.reduce_scatter(comm, AbreastChunks(8, comm.size, "u1")),
+    lambda comm: comm.send(AbreastChunks(8, comm.size, "u1")[:], to=0),
+    lambda comm: comm.exchange(AbreastChunks(8, 4, "u1")[:], to=comm.rank * 0, into=None, source=comm.rank * 0),
+])
+def test_lockstep_says_where_ranks_do_different_things(program):
+    with pytest.raises(Unlike, match="ranks would do different things"):
+        LockstepWorld(4).run(program)
+
+
+def test_lockstep_refuses_messages_of_another_length():
+    chunks = AbreastChunks(10, 4, np.float32)
+
+    def program(comm):
+        right, left = (comm.rank + 1) % 4, (comm.rank - 1) % 4
+        comm.exchange(chunks[comm.rank], to=right, into=chunks[comm.rank], source=left)
+        comm.exchange(chunks[comm.rank], to=right, into=chunks[left * 1][...], source=right)
+
+    with pytest.raises(CollectiveError):
+        LockstepWorld(4).run(program)
+
+
+def test_ranks_answer_what_is_true_of_all():
+    assert ranks(4) >= 0
+    assert not ranks(4) > 3
+    with pytest.raises(Unlike):
+        bool(ranks(4) > 2)
+
+
+def test_two_messages_share_a_link():
+    shared = Links([1e9, 1e9, 1e9], lambda source, to: (100, [source, 2]))
+    programs = [[Message(2, 1000)], [Message(3, 1000)], [Receive(0)], [Receive(1)]]
+    assert ends_ns(programs, Links([1e9, 1e9, 1e9], shared.route)) == [0, 0, 2100, 2100]
+
+
+def test_a_message_that_nobody_sends_is_a_deadlock():
+    with pytest.raises(Deadlock, match="rank 1 waits"):
+        last_end_ns([[], [Receive(0)]], Links([1.0], lambda source, to: (0, [0])))
+
+
+@pytest.mark.parametrize("case", [case for case in simgrid.cases() if case.ranks < 32], ids=lambda case: case.name)
+def test_messages_take_what_simgrid_says(case):
+    recorded = json.loads(simgrid.ANSWERS.read_text())[case.name]
+    ours = written_ns(case.function, case.bytes, 1, case.cluster, case.ranks)
+    assert abs(ours / recorded - 1) < 1e-4
+
+
+# The clock.
+
+def test_what_goes_on_beside_is_exposed_only_where_it_is_waited_for():
+    clock = Clock()
+    with clock.beside():
+        first, second = clock.communicate("a", 100), clock.communicate("b", 100)
+    clock.compute("forward", 150)
+    clock.wait(first)
+    assert (clock.now_ns, clock.exposed_ns) == (150, 0)
+    clock.wait(second)
+    assert (clock.now_ns, clock.exposed_ns) == (200, 50)
+
+
+def small(**keys):
+    world, train = keys.pop("world", World(4)), keys.pop("train", {})
+    given = {"steps": 2, "micro_batch": 3, "micro_batches": 8, "precision": "bf16"} | train
+    return Scenario(
+        world=world, data=Data("text"), train=Train(**given), check=Check(reference=False),
+        model=Model(kind="transformer", layers=3, width=16, heads=2, sequence=8), **keys,
+    )
+
+
+def configs(scenario):
+    return prepare(scenario, load_dataset(scenario)).rows
+
+
+VARIANTS = (
+    Variant(stage="ddp"), Variant(stage="zero1", publish="broadcasts", gradients="all_reduce"),
+    Variant(stage="zero1", publish="updates", overlap=True), Variant(stage="zero2", accumulation="micro_batch"),
+    Variant(stage="zero3", prefetch=True, overlap=True, recompute=True),
+    Variant(stage="zero3", reshard_after_forward=False, accumulate_dtype="fp32"),
+    Variant(stage="zero3", accumulation="micro_batch", reduce_dtype="fp32", overlap=True),
+    Variant(stage="zero3", recompute=True, offload_activations=True, bucket_mb=0.002),
+)
+
+
+@pytest.mark.parametrize(("precision", "clip_norm"), [("bf16", 0.0), ("fp16", 1.0)])
+def test_memory_bytes_and_operations_are_those_of_a_run(precision, clip_norm):
+    scenario = small(variant=VARIANTS, train={"precision": precision, "clip_norm": clip_norm})
+    for row in run_locally(prepare(scenario, load_dataset(scenario)), Silent()).stages:
+        found = rehearse(row.config, cluster(4))
+        measured = row.memory[0].peak_bytes
+        assert {kind: found.peak[kind] for kind in measured if kind != "total"} | {
+            "total": found.peak_total} == measured, row.name
+        steps = row.config.steps
+        assert found.clock.sent["bytes"] * steps == row.traffic[0].sent_bytes, row.name
+        assert found.clock.sent["messages"] * steps == row.traffic[0].messages, row.name
+        assert {what: found.operations[what] * steps for what in row.operations[0]} == \
+            row.operations[0], row.name
+
+
+def test_micro_batches_that_are_not_run_take_what_the_third_took():
+    scenario = small(
+        variant=(Variant(stage="zero3", accumulation="micro_batch", overlap=True, prefetch=True),),
+        train={"micro_batches": 28})
+    (config,) = configs(scenario)
+    counts = {}
+    for block in (4, 5, 7):
+        row = dataclasses.replace(config.row, train=dataclasses.replace(config.row.train, micro_batches=4 * block))
+        counts[block] = rehearse(dataclasses.replace(config, row=row), cluster(4)).clock.reading()
+    each = {what: counts[5][what] - counts[4][what] for what in counts[4]}
+    assert {what: counts[7][what] - counts[5][what] for what in counts[4]} == {what: 2 * n for what, n in each.items()}
+    assert each["sent bytes"]
+
+
+def test_a_gather_costs_nothing_once_it_is_shorter_than_what_it_goes_on_beside():
+    def exposed(bytes_per_second):
+        scenario = small(variant=(Variant(stage="zero3", prefetch=True, overlap=True),))
+        (config,) = configs(scenario)
+        fast = cluster(4, inside=Link("", 0, bytes_per_second), flops=1e9)
+        clock = rehearse(config, fast).clock
+        return clock.exposed_ns / clock.now_ns
+
+    assert exposed(1e6) > 0.5
+    assert exposed(1e12) < 0.01
+
+
+def test_written_collectives_are_those_of_the_ring():
+    (config,) = configs(small(parallel=Parallel(stages=("zero3",))))
+    clock = rehearse(config, cluster(4)).clock
+    bytes_each = [3 * (-(-unit.count // 4)) * 2 for unit in config.model.units]
+    assert clock.communicating_ns["reduce_scatter"] == sum(3 * SLOW.latency_ns + count for count in bytes_each)
+
+
+def test_costs_are_remembered_and_a_single_rank_communicates_for_nothing():
+    costs = Costs(cluster(), 1, 2)
+    assert costs.price(ring.all_gather, [np.zeros(3)]) == (0, 0, 0)
+
+
+# Published runs.
+
+SAMPLE = [run for run in published_runs() if run.precision == "bf16"][::6]
+
+
+@pytest.mark.parametrize("run", SAMPLE, ids=lambda run: run.name)
+def test_a_published_run_is_near_its_plan(run):
+    (row,) = planned(run.scenario, (), task_in_words)
+    assert row.mfu == pytest.approx(run.mfu, rel=0.25)
+
+
+def test_published_runs_that_are_planned_for_another_device_are_far_off():
+    run = SAMPLE[0]
+    other = dataclasses.replace(run.scenario, cluster=dataclasses.replace(run.scenario.cluster, device="v100_32gb"))
+    (row,) = planned(other, (), task_in_words)
+    assert row.tokens_per_second != pytest.approx(run.tokens_per_second, rel=0.25)
+
+
+@pytest.mark.parametrize(("shape", "fits"), [
+    ({"layers": 62, "width": 4096, "heads": 32}, {"ddp": False, "zero2": True}),
+    ({"layers": 24, "width": 2048, "heads": 16}, {"ddp": True, "zero2": True}),
+])
+def test_what_trains_on_32_gb_without_model_parallelism_is_what_the_zero_paper_says(shape, fits):
+    keys = {f"model.{name}": value for name, value in shape.items()}
+    found = zs.plan(PLANS / "zero_7b5.toml", set={**keys, "train.micro_batch": 1})
+    assert {row.config.row.stage: row.fits for row in found.rows if row.config.row.stage in fits} == fits
+
+
+@pytest.mark.parametrize("kind", ["device", "link"])
+def test_every_machine_says_its_source(kind):
+    assert all(entry["source"] for entry in machines()[kind].values())
+    assert all(entry["fit"] for entry in machines()["device"].values())
+
+
+# Scenarios and the command.
+
+@cache
+def shipped(name):
+    return zs.plan(PLANS / name)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in PLANS.glob("*.toml")))
+def test_a_shipped_plan_keeps_its_claims(name):
+    found = shipped(name)
+    assert found.broken == []
+    check = found.scenario.check
+    assert check.fits
+    assert found.scenario.caption
+
+
+def test_claims_that_do_not_hold_are_broken():
+    found = shipped("zero_7b5.toml")
+    check = Check(fits=("ddp",), does_not_fit=("zero3",), mfu=(0.9, 1.0))
+    broken = dataclasses.replace(found, scenario=dataclasses.replace(found.scenario, check=check)).broken
+    assert len(broken) == 3
+
+
+def test_more_ranks_have_as_many_micro_batches_each():
+    scenario = load(PLANS / "mpt_7b.toml")
+    assert on_ranks(scenario, 8).train.micro_batches == 8
+
+
+def test_the_command_writes_the_plan(tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    trace = tmp_path / "trace.json"
+    flags = ["--ranks", "8,64", "--sweep", "train.micro_batch=1,2", "--set", "model.layers=2", "--set", "check.mfu=[]",
+             "--set", "check.fits=[]", "--set", "check.does_not_fit=[]", "--json", str(path), "--trace", str(trace)]
+    assert main(["plan", str(PLANS / "llama3_8b.toml"), *flags]) == 0
+    document = json.loads(path.read_text())
+    assert document["schema"] == "zerosim.plan/1"
+    assert len(document["rows"]) == 2 * 2 * 4
+    assert {"name", "stage", "ranks", "fits", "memory", "step_seconds", "compute_seconds", "communication_seconds",
+            "exposed_communication_seconds", "update_seconds", "mfu", "hfu", "tokens_per_second_per_device",
+            "sent_bytes"} <= set(document["rows"][0])
+    assert json.loads(trace.read_text())["traceEvents"]
+    assert "Best that fits" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("key", "found"), [
+    ("cluster.device=h100_80", "cluster.device: no device \"h100_80\"; did you mean 'h100_80gb'?"),
+    ("cluster.between=rope", "cluster.between: no link \"rope\""),
+    ("cluster.devices_per_host=7", "64 ranks do not fill hosts of 7 devices"),
+    ("cluster.device={flops=1e12}", "lacks memory_bandwidth, memory"),
+    ("world.ranks=1000000000", "world.ranks must be an integer of at least 1 and at most 1048576"),
+    ("parallel.order=exact", "order exact adds integers"),
+    ("model.heads=7", "7 heads must divide"),
+])
+def test_bad_input_gets_one_line(key, found, capsys):
+    code = main(["plan", str(PLANS / "mpt_7b.toml"), "--set", key, "--set", "check.does_not_fit=[]"])
+    said = capsys.readouterr().err
+    assert code in (2, 3)
+    assert found in said
+    assert said.count("\n") == 1
+
+
+def test_collectives_and_endless_sweeps_have_no_plan():
+    with pytest.raises(UsageError, match="which have no plan"):
+        zs.plan(PLANS.parent / "unsafe_sends.toml")
+    with pytest.raises(UsageError, match="more than 1000 rows"):
+        zs.plan(PLANS / "mpt_7b.toml", sweep={"train.micro_batch": range(1, 2000)})
+
+
+def test_nothing_fits_is_said(capsys):
+    flags = ["--set", "cluster.device={flops=1e12,memory_bandwidth=1e12,memory=1e6}", "--set", "check.fits=[]"]
+    assert main(["plan", str(PLANS / "mpt_7b.toml"), *flags]) == 1
+    assert "Nothing fits" in capsys.readouterr().out
+
+
+def test_a_device_of_its_own_is_taken_at_its_word():
+    said = Said(device=machines() and "v100_32gb", devices_per_host=4)
+    assert cluster_of(said, Scenario().origin, 4).device.flops == 125e12
+    with pytest.raises(ScenarioError):
+        cluster_of(dataclasses.replace(said, device="none"), Scenario().origin, 4)

@@ -1,0 +1,51 @@
+"""How long plans take, and how that grows with ranks and layers; with bytes it does not."""
+
+from functools import partial
+
+from zerosim.bench.timings import Duration, seconds_of
+from zerosim.collectives import ring
+from zerosim.models.units import Task
+from zerosim.plan.cluster import cluster_of
+from zerosim.plan.network import written_ns
+from zerosim.plan.rehearsal import rehearse
+from zerosim.scenario.schema import Cluster, Model, Parallel, Scenario, Train, World
+from zerosim.training.config import configured
+
+RING_RANKS = (64, 256, 1024)
+STEPS = (
+    (1024, 128, 25600, 1), (16384, 128, 25600, 1), (1024, 32, 4096, 1), (1024, 1000, 4096, 1), (1024, 32, 4096, 32),
+)
+"""Ranks, layers, width, and sequences in a micro-batch."""
+SEQUENCE, VOCABULARY, HEAD_SIZE = 2048, 51200, 128
+
+
+def time_plans() -> list[Duration]:
+    """Seconds for a ring message by message, and for steps of Stage III of transformers."""
+    cluster = cluster_of(Cluster(), Scenario().origin, max(RING_RANKS))
+    rings = [
+        Duration(
+            f"ring all-reduce on {ranks:,} ranks, message by message",
+            seconds_of(partial(written_ns, ring.all_reduce, ranks * 10**6, 2, cluster, ranks)),
+        )
+        for ranks in RING_RANKS
+    ]
+    return rings + [timed_step(*each) for each in STEPS]
+
+
+def timed_step(ranks: int, layers: int, width: int, samples: int) -> Duration:
+    """A plan of one step, model and all."""
+    scenario = Scenario(
+        world=World(ranks),
+        model=Model(
+            kind="transformer", layers=layers, width=width, heads=width // HEAD_SIZE, vocabulary=VOCABULARY,
+            sequence=SEQUENCE,
+        ),
+        train=Train(micro_batch=samples, micro_batches=ranks, precision="bf16"),
+        parallel=Parallel(stages=("zero3",), prefetch=True, overlap=True, recompute=True),
+    )
+    (row,) = scenario.rows
+    config = configured(row, Task(SEQUENCE, VOCABULARY, "cross_entropy", tokens=True))
+    cluster = cluster_of(scenario.cluster, scenario.origin, ranks)
+    size = f"{config.model.count / 1e9:,.0f} billion parameters in {layers:,} layers"
+    words = f"Stage III, {size} on {ranks:,} ranks, micro-batches of {samples}"
+    return Duration(words, seconds_of(lambda: rehearse(config, cluster)))

@@ -1,0 +1,65 @@
+"""`zerosim plan`: what a scenario would take on a cluster, by its stages' own text on shapes."""
+
+import argparse
+import json
+from collections.abc import Sequence
+
+from zerosim.commands.arguments import cluster_sizes
+from zerosim.commands.output import check_writable, standard_output, write_json, write_text
+from zerosim.errors import UsageError
+from zerosim.plan.reading import read_plan
+from zerosim.report.plan_table import show_plan
+from zerosim.report.table import show_heading
+from zerosim.report.trace_events import trace_events
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the flags of `zerosim plan`."""
+    parser.add_argument("scenario", help="a TOML file; its machine is [cluster]")
+    parser.add_argument(
+        "--ranks", type=cluster_sizes, default=[], metavar="N,N",
+        help="numbers of ranks to plan for, each with as many micro-batches as in the scenario; default the scenario's")
+    parser.add_argument(
+        "--set", metavar="A.B=VALUE", action="append", default=[], dest="overrides",
+        help="replace a key of the scenario; may be given several times")
+    parser.add_argument(
+        "--sweep", metavar="A.B=V,V", nargs="+", default=[], help="plan for every combination of these values of keys")
+    parser.add_argument("--json", metavar="FILE", help="write the plan; - is standard output")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="write what a rank of each row does when as trace events, for Perfetto")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Show the plan; 0 if every claim held, 1 if one did not."""
+    check_writable(arguments)
+    found = read_plan(arguments.scenario, arguments.ranks, overrides(arguments.overrides), swept(arguments.sweep))
+    console = standard_output(arguments)
+    show_heading(console, found.scenario.title, found.scenario.caption, "")
+    show_plan(console, found)
+    if arguments.json:
+        write_json(arguments.json, found.document())
+    if arguments.trace:
+        write_text(arguments.trace, json.dumps(trace_events([(row.name, row.trace) for row in found.rows])))
+    return 0 if found.passed else 1
+
+
+def overrides(given: Sequence[str]) -> dict[str, str]:
+    """What each --set says."""
+    return dict(key_and_value(each, "--set", "section.key=value") for each in given)
+
+
+def swept(given: Sequence[str]) -> dict[str, list[str]]:
+    """The values of each key in --sweep.
+
+    >>> swept(["a.b=1,2", "a.c=x"])
+    {'a.b': ['1', '2'], 'a.c': ['x']}
+    """
+    found = dict(key_and_value(each, "--sweep", "section.key=value,value") for each in given)
+    return {key: values.split(",") for key, values in found.items()}
+
+
+def key_and_value(given: str, flag: str, form: str) -> tuple[str, str]:
+    key, equals, value = given.partition("=")
+    if not (key and equals and all(value.split(","))):
+        raise UsageError(f"{flag} {given!r}: give {form}")
+    return key, value

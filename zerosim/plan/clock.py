@@ -1,0 +1,120 @@
+"""The virtual clock of a rank: integer nanoseconds, one count for what it computes and one for what it communicates.
+
+    now       when the step's own text stands: computation, and waiting
+    stream    when the last collective that was begun will have ended; they go one after the other, in order
+
+The two wait for each other only where the text does: a collective of the step itself is waited for at once, one that
+goes on beside it when its result is wanted.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, WAIT, WAITING, RankStep, Span
+
+
+@dataclass(eq=False)
+class Clock:
+    """Starts at 0.
+
+    >>> clock = Clock()
+    >>> clock.compute("forward", 100)
+    >>> with clock.beside():
+    ...     ready = clock.communicate("all_gather", 70)
+    >>> clock.compute("forward", 50)
+    >>> clock.wait(ready)
+    >>> clock.now_ns, clock.exposed_ns
+    (170, 20)
+    """
+
+    now_ns: int = 0
+    stream_ns: int = 0
+    exposed_ns: int = 0
+    """While nothing is computed because something is communicated."""
+    computing_ns: Counter[str] = field(default_factory=Counter)
+    communicating_ns: Counter[str] = field(default_factory=Counter)
+    sent: Counter[str] = field(default_factory=Counter)
+    """Bytes, and messages."""
+    bound_ns: Counter[str] = field(default_factory=Counter)
+    """What is computed, by what bounds it: products, attention, memory."""
+    spans: list[Span] = field(default_factory=list)
+    _beside: bool = False
+    _open: list[tuple[str, str, int]] = field(default_factory=list)
+
+    def compute(self, what: str, ns: int, bound: str = "memory") -> None:
+        self.now_ns += ns
+        self.computing_ns[what] += ns
+        self.bound_ns[bound] += ns
+
+    def communicate(self, what: str, ns: int, unit: str = "", sent_bytes: int = 0) -> int:
+        """A collective, begun now, or once the one before has ended; when it will have ended."""
+        began_ns = max(self.now_ns, self.stream_ns)
+        self.stream_ns = began_ns + ns
+        self.communicating_ns[what] += ns
+        channel = 2 if self._beside else 1
+        self.spans.append(Span(0, COLLECTIVES, channel, what, unit, began_ns, self.stream_ns, sent_bytes))
+        if not self._beside:
+            self.wait(self.stream_ns)
+        return self.stream_ns
+
+    def wait(self, until_ns: int) -> None:
+        """For what goes on beside the step."""
+        self.exposed_ns += max(until_ns - self.now_ns, 0)
+        self.now_ns = max(until_ns, self.now_ns)
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Let what is communicated go on beside the step."""
+        self._beside = True
+        try:
+            yield
+        finally:
+            self._beside = False
+
+    def computing(self, name: str, owner: str) -> None:
+        """As an instrument: the step begins to compute, or to wait."""
+        self._open.append((name, owner, self.now_ns))
+
+    def computed(self, name: str, owner: str) -> None:
+        what, unit, began_ns = self._open.pop()
+        if not self._open:
+            lane = WAITING if what == WAIT else COMPUTATION
+            self.spans.append(Span(0, lane, 1, what, unit, began_ns, self.now_ns))
+
+    @property
+    def step(self) -> RankStep:
+        """All that took place."""
+        return RankStep(0, 1, 0, self.now_ns, self.spans)
+
+    def reading(self) -> Counter[str]:
+        """All counts as they stand."""
+        found = Counter({"now": self.now_ns, "exposed": self.exposed_ns})
+        for name, counts in self._counts.items():
+            found.update({f"{name} {what}": count for what, count in counts.items()})
+        return found
+
+    @property
+    def _counts(self) -> dict[str, Counter[str]]:
+        return {
+            "computing": self.computing_ns, "communicating": self.communicating_ns, "sent": self.sent,
+            "bound by": self.bound_ns,
+        }
+
+    def repeat(self, times: int, before: Counter[str], after: Counter[str]) -> None:
+        """Let what took place between two readings take place so many times more. Nothing may be on its way.
+
+        >>> clock = Clock()
+        >>> before = clock.reading()
+        >>> clock.compute("forward", 5)
+        >>> clock.repeat(3, before, clock.reading())
+        >>> clock.now_ns
+        20
+        """
+        assert self.stream_ns <= self.now_ns
+        self.now_ns += times * (after["now"] - before["now"])
+        self.exposed_ns += times * (after["exposed"] - before["exposed"])
+        for name, counts in self._counts.items():
+            for what in counts:
+                counts[what] += times * (after[f"{name} {what}"] - before[f"{name} {what}"])

@@ -1,0 +1,159 @@
+"""The machine of a plan: devices, and the links inside a host and between hosts.
+
+Names are looked up in `machines.toml`, which says where its numbers come from. A device or a link that a scenario
+writes out itself is taken at its word: its numbers are what is reached.
+"""
+
+import difflib
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from zerosim.scenario.origin import Origin
+from zerosim.scenario.rules import shown
+from zerosim.scenario.schema import Cluster as Said
+from zerosim.scenario.schema import Device as SaidDevice
+from zerosim.scenario.schema import Link as SaidLink
+
+NS = 10**9
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a rank computes with; rates are in seconds, shares say how much of them is reached."""
+
+    title: str
+    flops: float
+    memory: float
+    memory_bandwidth: float
+    product_share: float = 1.0
+    half_width: float = 0.0
+    attention_share: float = 1.0
+    memory_share: float = 1.0
+
+    def products_ns(self, operations: int, width: int) -> float:
+        """Of matrix products with weights whose narrower side is `width`."""
+        share = self.product_share * width / (width + self.half_width)
+        return operations * NS / (self.flops * share)
+
+    def attention_ns(self, operations: int) -> float:
+        """Of matrix products without weights."""
+        return operations * NS / (self.flops * self.attention_share)
+
+    def moved_ns(self, moved_bytes: float) -> float:
+        """Of reading and writing so many bytes of memory."""
+        return moved_bytes * NS / (self.memory_bandwidth * self.memory_share)
+
+
+@dataclass(frozen=True)
+class Link:
+    """`bytes_per_second` each way, after `latency_ns`.
+
+    >>> Link("", 1000, 10**9).message_ns(500)
+    1500
+    """
+
+    title: str
+    latency_ns: int
+    bytes_per_second: float
+
+    def message_ns(self, message_bytes: int) -> int:
+        """Of a message that has the link to itself."""
+        return self.latency_ns + self.transfer_ns(message_bytes)
+
+    def transfer_ns(self, message_bytes: int) -> int:
+        """How long a message is on its way, its first byte's latency apart."""
+        return round(message_bytes * NS / self.bytes_per_second)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Hosts of equal devices; `between` is what all network cards of a host have together."""
+
+    device: Device
+    devices_per_host: int
+    inside: Link
+    between: Link
+    pipelined: bool
+    """Whether collectives cost what libraries make of them, or what they are as written."""
+    fused: bool
+    """Whether operations leave in memory what fused kernels do."""
+
+    @property
+    def port_bytes_per_second(self) -> float:
+        """Of a rank's own link, each way; alone on its host it has that host's."""
+        return (self.between if self.devices_per_host == 1 else self.inside).bytes_per_second
+
+    def host(self, rank: int) -> int:
+        return rank // self.devices_per_host
+
+    def hosts(self, ranks: int) -> int:
+        return -(-ranks // self.devices_per_host)
+
+    def links(self, ranks: int) -> list[Link]:
+        """Those that a ring through so many ranks passes."""
+        inside = [self.inside] if min(ranks, self.devices_per_host) > 1 else []
+        return inside + ([self.between] if ranks > self.devices_per_host else [])
+
+    def slowest(self, ranks: int) -> Link:
+        """Of those links; of one rank, the link it would take."""
+        return min(self.links(ranks) or [self.inside], key=lambda link: link.bytes_per_second)
+
+
+def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
+    """What a scenario's [cluster] is in numbers; raises `ScenarioError` for names that nobody knows."""
+    device, usual = device_of(said.device, origin)
+    if ranks > said.devices_per_host and ranks % said.devices_per_host:
+        raise origin.error(
+            f"{ranks} ranks do not fill hosts of {said.devices_per_host} devices; set world.ranks to a multiple of "
+            "cluster.devices_per_host, or devices_per_host to a divisor of it",
+            ("cluster", "devices_per_host"), ("world", "ranks"),
+        )
+    return Cluster(
+        device=device,
+        devices_per_host=said.devices_per_host,
+        inside=link_of(said.inside, usual["inside"], origin, "inside"),
+        between=link_of(said.between, usual["between"], origin, "between"),
+        pipelined=said.collectives == "pipelined",
+        fused=said.kernels == "fused",
+    )
+
+
+def device_of(said: str | SaidDevice, origin: Origin) -> tuple[Device, dict[str, str]]:
+    """A device, and the names of its usual links."""
+    if isinstance(said, SaidDevice):
+        own = Device("a device of its own", said.flops, said.memory, said.memory_bandwidth)
+        return own, {"inside": "nvlink4", "between": "infiniband_8x400"}
+    found = look_up("device", said, origin, "device")
+    numbers = {name: found[name] for name in Device.__dataclass_fields__ if name in found}
+    return Device(**numbers), {each: found[each] for each in ("inside", "between")}
+
+
+def link_of(said: str | SaidLink, usual: str, origin: Origin, key: str) -> Link:
+    if isinstance(said, SaidLink):
+        return Link("a link of its own", round(said.latency_us * 1000), said.gigabytes_per_second * 1e9)
+    found = look_up("link", said or usual, origin, key)
+    reached = found["gigabytes_per_second"] * found["share"] * 1e9
+    return Link(found["title"], round(found["latency_us"] * 1000), reached)
+
+
+def look_up(kind: str, name: str, origin: Origin, key: str) -> dict[str, Any]:
+    known = machines()[kind]
+    if name in known:
+        entry: dict[str, Any] = known[name]
+        return entry
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    raise origin.error(f"cluster.{key}: no {kind} {shown(name)}; {meant}, or a table of its own", ("cluster", key))
+
+
+@cache
+def machines() -> dict[str, Any]:
+    """All devices and links by name.
+
+    >>> machines()["device"]["a100_80gb"]["memory_bandwidth"]
+    2039000000000.0
+    """
+    return tomllib.loads(resources.files("zerosim.plan").joinpath("machines.toml").read_text("utf-8"))

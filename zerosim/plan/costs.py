@@ -1,0 +1,145 @@
+"""What an operation, an update and a collective take on a cluster, in integer nanoseconds.
+
+    operation     the larger of: its floating-point operations by the rate that products reach; the bytes of what it
+                  reads and writes, each number once, by the bandwidth of memory
+    update        the bytes of gradient, weights and state that it reads and writes
+    collective    pipelined, which is the default: the bytes a rank sends, by the bandwidth of a ring through all ranks,
+                  and a latency for each step; or as written: message by message, see `network`
+
+The first is the roofline of Williams, Waterman and Patterson, "Roofline: an insightful visual performance model"
+(2009). The bandwidth of a pipelined ring is the least of what it passes: rings enter and leave a host by all of its
+network cards together. Steps between hosts are as many as hosts but one: so NCCL reckons (src/graph/tuning.cc).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NamedTuple
+
+from zerosim.autograd.graph import Step
+from zerosim.autograd.operation import Shape
+from zerosim.collectives import ALGORITHMS
+from zerosim.collectives.table import Algorithm
+from zerosim.plan.cluster import Cluster
+from zerosim.plan.network import written_ns
+
+BY_FUNCTION: dict[Callable[..., None], Algorithm] = {row.function: row for row in ALGORITHMS.values()}
+
+
+class Price(NamedTuple):
+    """Of a collective on one rank."""
+
+    ns: int
+    sent_bytes: int
+    messages: int
+
+
+class Time(NamedTuple):
+    """Of an operation, and what bounds it."""
+
+    ns: int
+    bound: str
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """On `cluster`, of numbers of `itemsize` bytes, over `ranks` ranks. What has been asked once is remembered."""
+
+    cluster: Cluster
+    ranks: int
+    itemsize: int
+    _prices: dict[Any, Price] = field(default_factory=dict)
+    _operations: dict[Any, Time] = field(default_factory=dict)
+
+    def forward(self, step: Step) -> Time:
+        return self._of_operation(step, "forward", step.forward_operations)
+
+    def backward(self, step: Step) -> Time:
+        return self._of_operation(step, "backward", step.backward_operations)
+
+    def _of_operation(self, step: Step, way: str, operations: int) -> Time:
+        operation = step.instruction.operation
+        key = (operation, way, tuple(step.input_shapes.items()), step.wanted, operations)
+        if key not in self._operations:
+            moving = Time(round(self.cluster.device.moved_ns(self.moved_bytes(step, way))), "memory")
+            self._operations[key] = max(moving, self.products(step, operations))
+        return self._operations[key]
+
+    def products(self, step: Step, operations: int) -> Time:
+        """Of its matrix products; their width is the narrower side of the weights."""
+        weight = step.input_shapes.get("weight")
+        if weight is None:
+            return Time(round(self.cluster.device.attention_ns(operations)), "attention")
+        return Time(round(self.cluster.device.products_ns(operations, min(weight))), "products")
+
+    def moved_bytes(self, step: Step, way: str) -> int:
+        """What it reads and writes: in backward also ∂L/∂y, and the gradients that are wanted."""
+        operation, shapes = step.instruction.operation, step.input_shapes
+        if operation.moves and way == "forward":
+            return 2 * self.bytes_of(step.shape)
+        if way == "forward":
+            return sum(map(self.bytes_of, [step.shape, *shapes.values()]))
+        read = {**shapes, "y": step.shape}
+        named = [read[name] for name in step.needed]
+        return sum(map(self.bytes_of, [step.shape, *named, *(shapes[name] for name in step.wanted)]))
+
+    def bytes_of(self, shape: Shape) -> int:
+        return prod(shape) * self.itemsize
+
+    def loss_ns(self, outputs: Shape) -> int:
+        """Of a loss and its gradient: outputs are read, and a gradient is written."""
+        return round(self.cluster.device.moved_ns(2 * self.bytes_of(outputs)))
+
+    def moved_ns(self, moved_bytes: int) -> int:
+        return round(self.cluster.device.moved_ns(moved_bytes))
+
+    def price(self, function: Callable[..., None], argument: Any, root: int = 0) -> Price:
+        """Of a collective on chunks, one for each rank and equally long, or on one vector; what rank 0 sends in it."""
+        chunked = isinstance(argument, Sequence)
+        length = argument[0].nbytes if chunked else argument.nbytes
+        key = (function, length, chunked, root)
+        if key not in self._prices:
+            self._prices[key] = self._price(BY_FUNCTION[function], length, chunked, root)
+        return self._prices[key]
+
+    def _price(self, algorithm: Algorithm, length: int, chunked: bool, root: int) -> Price:
+        if self.ranks == 1:
+            return Price(0, 0, 0)
+        lengths = [length] * self.ranks if chunked else cut(length, self.ranks)
+        sent, most = (algorithm.sent_bytes(lengths, rank, root) for rank in (0, root))
+        ns = self.pipelined_ns(algorithm, most) if self.cluster.pipelined else self._written_ns(algorithm, sum(lengths))
+        return Price(ns, sent, algorithm.messages(0, self.ranks, root))
+
+    def _written_ns(self, algorithm: Algorithm, vector_bytes: int) -> int:
+        """Message by message; of a collective with a root, rank 0 stands for all."""
+        collective = algorithm.function
+        if algorithm.collective == "broadcast":
+            collective = from_first(collective)
+        return written_ns(collective, vector_bytes, 1, self.cluster, self.ranks)
+
+    def pipelined_ns(self, algorithm: Algorithm, sent_bytes: int) -> int:
+        """As one ring through all ranks, or as many as there are network cards, at work on slices of every message."""
+        cluster, steps = self.cluster, algorithm.steps(self.ranks)
+        hosts = cluster.hosts(self.ranks)
+        between = -(-steps * (hosts - 1) // (self.ranks - 1))
+        latency = between * cluster.between.latency_ns + (steps - between) * cluster.inside.latency_ns
+        return latency + cluster.slowest(self.ranks).transfer_ns(sent_bytes)
+
+
+def from_first(broadcast: Callable[..., None]) -> Callable[..., None]:
+    """A broadcast of a whole vector from rank 0, on chunks."""
+
+    def call(comm: Any, chunks: Any) -> None:
+        broadcast(comm, chunks[:], 0)
+
+    return call
+
+
+def cut(length: int, ranks: int) -> list[int]:
+    """A vector's bytes as chunks.
+
+    >>> cut(10, 4)
+    [3, 3, 3, 1]
+    """
+    each = -(-length // ranks)
+    return [max(min(each, length - rank * each), 0) for rank in range(ranks)]

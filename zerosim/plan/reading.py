@@ -1,0 +1,57 @@
+"""From a scenario's file to its plan."""
+
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from zerosim.data import load_dataset
+from zerosim.errors import UsageError
+from zerosim.models.units import Task
+from zerosim.plan.planning import Plan, plan, task_in_words
+from zerosim.scenario import Scenario, load
+
+MOST_ROWS = 1000
+
+
+def read_plan(
+    path: str | os.PathLike[str], ranks: Sequence[int], overrides: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]
+) -> Plan:
+    """The plan of a scenario's file, its keys replaced by `overrides`, for all combinations of what `sweep` gives keys.
+
+    Values are TOML's, or text as it stands in a command line.
+    """
+    fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
+    keys = [[f"{key}={written(value)}" for value in values] for key, values in sweep.items()]
+    scenario = training(path, fixed)
+    combinations = [names for names in itertools.product(*keys) if names]
+    if max(len(combinations), 1) * max(len(ranks), 1) * len(scenario.rows) > MOST_ROWS:
+        raise UsageError(f"that makes more than {MOST_ROWS} rows; sweep less, or over fewer ranks at a time")
+    return plan(scenario, [(names, training(path, [*fixed, *names])) for names in combinations], ranks, task_of)
+
+
+def written(value: Any) -> str:
+    """A value as an override has it.
+
+    >>> written("adam"), written(True), written([1, 2])
+    ('adam', 'true', '[1, 2]')
+    """
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def training(path: str | os.PathLike[str], overrides: Sequence[str]) -> Scenario:
+    """The scenario of training in a file."""
+    found = load(path, overrides)
+    if not isinstance(found, Scenario):
+        raise UsageError(f"{os.fspath(path)} is a scenario of collectives, which have no plan; give one of training")
+    return found
+
+
+def task_of(scenario: Scenario) -> Task:
+    """What its data ask of a model; data are read only where the scenario does not say it itself."""
+    said = task_in_words(scenario)
+    if said is not None:
+        return said
+    dataset = load_dataset(scenario)
+    return Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")

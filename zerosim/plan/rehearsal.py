@@ -1,0 +1,319 @@
+"""One rank's step on shapes alone: the stage's own text, with a memory ledger and a clock, without memory or messages.
+
+The ranks of a step do the same, so one of them stands for all: what it sends goes nowhere, and what it receives is
+there. A collective costs what `costs` says; an operation too, and what it has in memory is seen once for each shape.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import Allocator, Array, Kind
+from zerosim.autograd.graph import Step
+from zerosim.autograd.shelf import Offloaded
+from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.errors import ZerosimError
+from zerosim.instruments.memory import Ledger
+from zerosim.instruments.observed import Observed, ObservedAllocator, telling
+from zerosim.instruments.trace import WAIT
+from zerosim.models.units import Unit
+from zerosim.optim.update import UpdateRule
+from zerosim.plan import activations
+from zerosim.plan.activations import extent, nothing_drawn
+from zerosim.plan.clock import Clock
+from zerosim.plan.cluster import Cluster
+from zerosim.plan.costs import Costs
+from zerosim.stages.beside import Beside, Coming, Work
+from zerosim.stages.replica import Batch, Replica
+from zerosim.training.build import gathering, replica
+from zerosim.training.config import Config
+
+SEEN_PARTS = 3
+"""How many micro-batches that are reduced by themselves are run: all further ones take what the third took."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What one step holds, takes and sends on a rank."""
+
+    resting: Counter[Kind]
+    peak: Counter[Kind]
+    peak_total: int
+    clock: Clock
+    operations: Counter[str]
+    """Floating-point operations of matrix products, in forward, backward and recomputation."""
+
+
+def rehearse(config: Config, cluster: Cluster) -> Rehearsal:
+    """One step of a row on a cluster.
+
+    Raises `ZerosimError` where gradients are added in no order: what that costs depends on their values.
+    """
+    if config.addition.collective is None:
+        raise ZerosimError(f"{config.name}: order exact adds integers, which no plan counts; take ring, rank or tree")
+    ledger, clock = Ledger(), Clock()
+    costs = Costs(cluster, config.ranks, config.precision.weights.itemsize)
+    counted = ObservedAllocator(extent, ledger)
+    allocate = device_allocator(counted) if cluster.fused else counted
+    comm = Clocked(config.ranks, clock, costs)
+    performer = Performer(clock, costs, fused=cluster.fused)
+    mine = on_shapes(config, comm, allocate, performer)
+    mine.begin(lambda unit: extent(unit.count, np.float32, kind="parameters", owner=unit.name))
+    ledger.begin_peak()
+    config.stage.step(mine, whole_batch(config))
+    return Rehearsal(
+        resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=clock,
+        operations=Counter(mine.tape.operations),
+    )
+
+
+def on_shapes(config: Config, comm: "Clocked", allocate: Allocator, performer: "Performer") -> "Rehearsing":
+    """A replica of a row that stands for all ranks."""
+    built = replica(config, comm, allocate, perform=performer.perform)
+    if config.row.parallel.offload_activations:
+        built.tape.shelf = Offloaded(activations.Nowhere(), allocate)
+    beside = telling(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
+    rule = Timed(**vars(config.rule), clock=comm.clock, costs=comm.costs)
+    changed = replace(
+        built,
+        gathering=gathering(config, beside),
+        overlap=beside if config.row.parallel.overlap else None,
+        rule=telling(rule, comm.instruments, update="update", differences="update", apply="update"),
+    )
+    return Rehearsing(**vars(changed), clock=comm.clock, passes=config.passes)
+
+
+def whole_batch(config: Config) -> Batch:
+    """A rank's micro-batches; of those that are reduced by themselves, as many as are run."""
+    inputs, targets = activations.batch(config)
+    count = min(config.block, SEEN_PARTS) if config.part_by_part else config.block
+    return Batch(1, [inputs] * count, [targets] * count, config.samples, 0)
+
+
+def device_allocator(counted: Allocator) -> Allocator:
+    """As `counted`, but for copies of 16-bit numbers in 32 bits, which a device has in its registers."""
+
+    def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
+        return (extent if owner == "widened" else counted)(shape, dtype, kind=kind, owner=owner)
+
+    return allocate
+
+
+class Nowhere:
+    """Rank 0's communicator where nobody else is: every message has gone, and every answer has come."""
+
+    def __init__(self, size: int) -> None:
+        self.rank = 0
+        self.size = size
+
+    def exchange(
+        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
+    ) -> None: ...
+    def send(self, outgoing: Payload, *, to: int) -> None: ...
+    def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None: ...
+
+
+class Clocked(Observed):
+    """A communicator whose collectives take time, and nothing else."""
+
+    def __init__(self, ranks: int, clock: Clock, costs: Costs) -> None:
+        super().__init__(Nowhere(ranks), clock)
+        self.clock = clock
+        self.costs = costs
+
+    def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function` on the clock."""
+
+        def call(owner: str, comm: Any, argument: Any, root: int = 0) -> None:
+            price = self.costs.price(function, argument, root)
+            self.clock.communicate(name, price.ns, owner, price.sent_bytes)
+            self.clock.sent.update(bytes=price.sent_bytes, messages=price.messages)
+
+        return call
+
+
+@dataclass(eq=False)
+class Rehearsing(Replica):
+    """A replica whose micro-batches, after the third that is reduced by itself, take what that took."""
+
+    clock: Clock = field(kw_only=True)
+    passes: int = field(kw_only=True)
+
+    def parts(self, batch: Batch) -> Iterator[Batch]:
+        readings, operations = [], []
+        for part in super().parts(batch):
+            yield part
+            readings.append(self.clock.reading())
+            operations.append(Counter(self.tape.operations))
+        left = self.passes - len(readings)
+        if left > 0:
+            self.clock.repeat(left, *readings[-2:])
+            self._repeat_counts(left, *operations[-2:])
+
+    def _repeat_counts(self, times: int, before: Counter[str], after: Counter[str]) -> None:
+        for what in after:
+            self.tape.operations[what] += times * (after[what] - before[what])
+
+    def _chunk_sums(self, chunk: int) -> list[float]:
+        """Nothing to sum."""
+        return [0.0 for unit in self.units if not unit.frozen]
+
+
+class Arriving(Coming):
+    """An array that is there when the clock says so."""
+
+    def __init__(self, found: Array, ready_ns: int) -> None:
+        done: Future[Array] = Future()
+        done.set_result(found)
+        super().__init__(done)
+        self.ready_ns = ready_ns
+
+
+class OnTheClock(Beside):
+    """What goes on beside the step takes place in the clock's stream, and the step waits for it where it is wanted."""
+
+    def __init__(self, comm: Communicator, clock: Clock) -> None:
+        super().__init__(comm)
+        self._clock = clock
+
+    def begin(self, work: Work) -> Coming:
+        with self._clock.beside():
+            return Arriving(super().begin(work).take(), self._clock.stream_ns)
+
+    def wait(self, unit: Unit, coming: Coming) -> Array:
+        assert isinstance(coming, Arriving)
+        self._clock.wait(coming.ready_ns)
+        return coming.take()
+
+
+@dataclass(frozen=True)
+class Timed(UpdateRule):
+    """A rule that leaves weights and state as they are, and takes the time of reading and writing them."""
+
+    clock: Clock = field(kw_only=True)
+    costs: Costs = field(kw_only=True)
+
+    def update(self, unit: Unit, start: int, weights: Any, gradient: Any, state: Any, **_: Any) -> None:
+        self._take(weights, gradient, state, [])
+
+    def differences(self, unit: Unit, start: int, weights: Any, gradient: Any, state: Any, **named: Any) -> None:
+        self._take(weights, gradient, state, [named["out"]])
+
+    def apply(self, unit: Unit, start: int, weights: Any, differences: Any, **_: Any) -> None:
+        self._take(weights, differences, {}, [])
+
+    def _take(self, weights: Any, gradient: Any, state: Any, written: list[Any]) -> None:
+        both_ways = [weights, *state.values()]
+        moved = 2 * sum(each.nbytes for each in both_ways) + sum(each.nbytes for each in [gradient, *written])
+        self.clock.compute("update", self.costs.moved_ns(moved))
+
+
+@dataclass(eq=False)
+class Performer:
+    """Carries out a tape's operations on shapes: they take time, and what they have in memory meanwhile is noted.
+
+    An operation that was seen with equal shapes is not run again.
+    """
+
+    clock: Clock
+    costs: Costs
+    fused: bool
+    seen: dict[Any, "Script"] = field(default_factory=dict)
+
+    def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+        self._charge(step, function, arrays)
+        if step is None:
+            return function(*arrays, **named)
+        empty = named.pop("empty")
+        if named.get("draws"):
+            named["draws"] = nothing_drawn
+        if self.fused and function is step.instruction.operation.backward:
+            return None
+        key = (function, step.shape, step.wanted, *(described(each) for each in (*arrays, *named.values())))
+        if key not in self.seen:
+            self.seen[key] = watched(function, arrays, named)
+        found = self.seen[key]
+        return found.kept_by_fused(empty) if self.fused else found.play(empty)
+
+    def _charge(self, step: Step | None, function: Callable[..., Any], arrays: tuple[Any, ...]) -> None:
+        if step is None:
+            self.clock.compute("loss", self.costs.loss_ns(arrays[0].shape))
+        elif function is step.instruction.operation.forward:
+            self.clock.compute("forward", *self.costs.forward(step))
+        else:
+            self.clock.compute("backward", *self.costs.backward(step))
+
+
+def described(value: Any) -> Any:
+    """Of an argument what matters for shapes."""
+    if isinstance(value, dict):
+        return tuple((name, described(each)) for name, each in value.items())
+    if hasattr(value, "shape"):
+        return value.shape, value.dtype
+    return value if value.__hash__ else repr(value)
+
+
+@dataclass(frozen=True)
+class Script:
+    """What an operation takes from `empty` and gives back, in order: numbers of arrays, which it takes once each."""
+
+    shapes: tuple[Any, ...]
+    events: tuple[int, ...]
+    """The number of an array, from 0, when it is taken; and −1 − number when it is given back."""
+    saved: int | None
+    """The number of the one that it returns."""
+
+    def play(self, empty: Any) -> Any:
+        held: dict[int, Any] = {}
+        for event in self.events:
+            if event >= 0:
+                held[event] = empty(*self.shapes[event])
+            else:
+                del held[-1 - event]
+        return None if self.saved is None else held[self.saved]
+
+    def kept_by_fused(self, empty: Any) -> Any:
+        """A fused kernel's work is in registers, and of what it saves a number for each row is enough."""
+        if self.saved is None:
+            return None
+        shape, _ = self.shapes[self.saved]
+        return empty(shape[:-1], np.float32)
+
+
+def watched(function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]) -> Script:
+    """Run an operation on shapes, and see what it takes and gives back."""
+    recorder = Recorder()
+    counted = ObservedAllocator(extent, recorder)
+
+    def empty(shape: Any, dtype: Any) -> Any:
+        recorder.shapes.append((shape, np.dtype(dtype)))
+        number = len(recorder.shapes) - 1
+        return counted(shape, dtype, kind="activations", owner=str(number))
+
+    saved = function(*arrays, empty=empty, **named)
+    number = None
+    if saved is not None:
+        alive = {int(owner) for owner in recorder.alive}
+        (number,) = alive
+    return Script(tuple(recorder.shapes), tuple(recorder.events), number)
+
+
+class Recorder:
+    """An instrument that notes when arrays, whose owners are numbers, are taken and given back."""
+
+    def __init__(self) -> None:
+        self.shapes: list[Any] = []
+        self.events: list[int] = []
+        self.alive: set[str] = set()
+
+    def taken(self, kind: Kind, owner: str, held_bytes: int) -> None:
+        self.events.append(int(owner))
+        self.alive.add(owner)
+
+    def given_back(self, kind: Kind, owner: str, held_bytes: int) -> None:
+        self.events.append(-1 - int(owner))
+        self.alive.discard(owner)

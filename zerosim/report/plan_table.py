@@ -1,0 +1,97 @@
+"""A plan on the terminal: a table, what bounds each row, and the best that fits."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from zerosim.plan.planning import Plan, PlannedRow
+from zerosim.report.figures import common_unit, in_unit, joined, plural
+from zerosim.report.grid import Column, show_grid, show_words
+
+
+def show_plan(console: Console, plan: Plan) -> None:
+    """The table, then sentences."""
+    first = plan.rows[0]
+    several = len({row.config.ranks for row in plan.rows}) > 1
+    show_words(console, machine(first), style="dim")
+    show_words(console, f"{first.config.model.words}, {first.config.model.count:,} parameters, "
+                        f"{first.config.row.train.precision}, {first.config.row.train.optimizer}", style="dim")
+    names = [f"{row.name} on {row.config.ranks:,}" if several else row.name for row in plan.rows]
+    show_grid(console, names, columns(plan.rows))
+    for words in LEGEND:
+        show_words(console, words[1], key=f"{words[0]:<9}", style="dim")
+    for name, row in zip(names, plan.rows, strict=True):
+        show_words(console, f"{name}: {row.bound}")
+    if several:
+        show_scaling(console, plan.rows)
+    best = plan.best
+    if best is None:
+        show_words(console, "Nothing fits: take more ranks, a smaller micro-batch, or recompute", style="bold")
+    elif len(plan.rows) > 1:
+        show_words(console, f"Best that fits: {names[plan.rows.index(best)]}, "
+                            f"{best.tokens_per_second:,.0f} {unit_of_data(best)} a second on each device", style="bold")
+    claimed = plan.scenario.check.fits or plan.scenario.check.does_not_fit or plan.scenario.check.mfu
+    for broken in plan.broken:
+        show_words(console, f"FAILED: {broken}", style="bold red")
+    if claimed and plan.passed:
+        ranks = plural(plan.scenario.world.ranks, "rank")
+        show_words(console, f"PASSED: what was claimed of {ranks} holds", style="bold")
+
+
+LEGEND = (
+    ("memory", "at the peak, on each device; below 'fits' what is too much for it"),
+    ("step", "the time of one; compute is forward, backward and what is computed again"),
+    ("waits", "while nothing is computed because something is communicated"),
+    ("MFU, HFU", "operations that the model needs, and that are computed, over what the device could do"),
+)
+
+
+def machine(row: PlannedRow) -> str:
+    """What the plan is for."""
+    cluster, ranks = row.cluster, row.config.ranks
+    inside = f"{cluster.inside.title} inside a host of {cluster.devices_per_host}"
+    between = f", {cluster.between.title} between hosts" if ranks > cluster.devices_per_host else ""
+    cost = "pipelined" if cluster.pipelined else "as written"
+    return f"{plural(ranks, 'rank')} of {cluster.device.title}; {inside}{between}; collectives {cost}"
+
+
+def unit_of_data(row: PlannedRow) -> str:
+    return "tokens" if row.config.model.task.tokens else "samples"
+
+
+def columns(rows: Sequence[PlannedRow]) -> list[Column]:
+    size = common_unit(max(row.peak_bytes for row in rows))
+    what = unit_of_data(rows[0])
+    return [
+        Column(f"memory\n{size.name}", [in_unit(row.peak_bytes, size) for row in rows]),
+        Column("fits", ["yes" if row.fits else f"+{in_unit(row.missing_bytes, size)}" for row in rows]),
+        Column("step", [duration(row.step_seconds) for row in rows]),
+        Column("compute", [duration(row.compute_seconds) for row in rows]),
+        Column("update", [duration(row.update_seconds) for row in rows]),
+        Column("sends for", [duration(row.communication_seconds) for row in rows]),
+        Column("waits", [duration(row.exposed_seconds) for row in rows]),
+        Column("MFU", [f"{row.mfu:.1%}" for row in rows]),
+        Column("HFU", [f"{row.hfu:.1%}" for row in rows]),
+        Column(f"{what}/s\na device", [f"{row.tokens_per_second:,.0f}" for row in rows]),
+    ]
+
+
+def duration(seconds: float) -> str:
+    """Three digits in the unit that suits them.
+
+    >>> duration(12.345), duration(0.0123), duration(0.0000012)
+    ('12.3 s', '12.3 ms', '1.2 µs')
+    """
+    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
+        if seconds * factor >= 1 or unit == "µs":
+            return f"{seconds * factor:.3g} {unit}"
+    raise AssertionError
+
+
+def show_scaling(console: Console, rows: Sequence[PlannedRow]) -> None:
+    """Of each row that stands there on several numbers of ranks: how its speed on a device changes."""
+    for name in dict.fromkeys(row.name for row in rows):
+        curve = [row for row in rows if row.name == name]
+        first = curve[0].tokens_per_second
+        shares = [f"{row.tokens_per_second / first:.0%} on {row.config.ranks:,}" for row in curve if first]
+        show_words(console, f"{name}, speed of a device: {joined(shares)}")

@@ -1,0 +1,203 @@
+"""The lockstep world: all ranks at once, for texts in which every rank does the same. Payloads are lengths alone.
+
+    rank       a vector: the numbers of all ranks
+    chunks     indexed by a vector of numbers, one for each rank, or cut by vectors of bounds
+    abreast    one message of every rank
+
+A text runs once, however many ranks there are. Where it would have ranks do different things, as a root does, it raises
+`Unlike`: then the local world runs the same text, rank by rank.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Protocol, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from zerosim.allocation import Allocator, Array
+from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.errors import CollectiveError
+from zerosim.sharding import bounds
+from zerosim.worlds.world import Result, counted
+
+
+class Unlike(CollectiveError):
+    """The ranks of a lockstep world would do different things."""
+
+
+class Ranks(np.ndarray[Any, Any]):
+    """A number for every rank. What is true of all of them or of none can be asked, and nothing else."""
+
+    def __bool__(self) -> bool:
+        if self.size and (self == self.flat[0]).view(np.ndarray).all():
+            return bool(self.flat[0])
+        raise Unlike("ranks would do different things: here a text asks what is true of some of them alone")
+
+    def __index__(self) -> int:
+        if self.size and (self == self.flat[0]).view(np.ndarray).all():
+            return int(self.flat[0])
+        raise Unlike("ranks would do different things: here a text wants one number, and each rank has its own")
+
+
+def ranks(count: int) -> Ranks:
+    """0 … count − 1.
+
+    >>> bool(ranks(4) >= 0), (ranks(4) + 1) % 4
+    (True, Ranks([1, 2, 3, 0], dtype=int32))
+    """
+    return np.arange(count, dtype=np.int32).view(Ranks)
+
+
+@dataclass(frozen=True, eq=False)
+class Abreast:
+    """A message or a stretch of memory on every rank: how many elements each has."""
+
+    lengths: Array
+    dtype: np.dtype[Any]
+
+    @cached_property
+    def nbytes(self) -> Array:
+        """On every rank."""
+        return self.lengths * self.dtype.itemsize
+
+    def copy(self) -> "Abreast":
+        return self
+
+    def __len__(self) -> int:
+        if np.ptp(self.lengths):
+            raise Unlike("ranks would do different things: their messages are not equally long")
+        return int(self.lengths[0])
+
+    def __getitem__(self, index: Any) -> "Abreast":
+        if index is Ellipsis or index == slice(None):
+            return self
+        raise Unlike("ranks would do different things: they cut a message in different places")
+
+    def __setitem__(self, index: Any, other: Any) -> None:
+        """Nothing to write."""
+
+
+class AbreastChunks:
+    """The chunks of a vector of `count` elements on every rank, as `sharding` cuts it.
+
+    >>> chunks = AbreastChunks(10, 4, np.float32)
+    >>> chunks[ranks(4)].lengths.tolist(), chunks[:].lengths.tolist()
+    ([3, 3, 3, 1], [10, 10, 10, 10])
+    """
+
+    def __init__(self, count: int, size: int, dtype: npt.DTypeLike) -> None:
+        self._size = size
+        self._dtype = np.dtype(dtype)
+        self._starts = np.array([start for start, _ in bounds(count, size)] + [count])
+        chunks = np.full(size, count // size)
+        self._any_chunk = Abreast(chunks, self._dtype) if count % size == 0 else None
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: Any) -> Abreast:
+        if self._any_chunk is not None and not isinstance(index, slice):
+            return self._any_chunk
+        first, last = (index.start, index.stop) if isinstance(index, slice) else (index, index + 1)
+        first = 0 if first is None else first
+        last = self._size if last is None else last
+        lengths = self._starts[last] - self._starts[first]
+        return Abreast(np.broadcast_to(np.asarray(lengths), (self._size,)), self._dtype)
+
+
+class Network(Protocol):
+    """What is told of every exchange: to whom each rank sends, from whom it receives, and how many bytes."""
+
+    def exchange(self, to: Array, source: Array, sent_bytes: Array) -> None: ...
+
+
+class Silent:
+    """A network that nobody asks."""
+
+    def exchange(self, to: Array, source: Array, sent_bytes: Array) -> None:
+        """Nothing to note."""
+
+
+class LockstepCommunicator:
+    """All ranks of a lockstep world."""
+
+    def __init__(self, size: int, network: Network) -> None:
+        self.rank: Any = ranks(size)
+        self.size = size
+        self._network = network
+        self._pairs: dict[tuple[bytes, bytes], tuple[Array, Array]] = {}
+
+    def exchange(
+        self, outgoing: Payload, *, to: Any, into: Payload, source: Any, reduce: Reduction | None = None
+    ) -> None:
+        receivers, senders = self._paired(to, source)
+        if outgoing is not into:
+            self._check(outgoing, into, senders)
+        self._network.exchange(receivers, senders, outgoing.nbytes)
+
+    def _paired(self, to: Any, source: Any) -> tuple[Array, Array]:
+        """To whom each rank sends, and from whom it receives; the same arrays each time they are equal."""
+        receivers, senders = self._numbers(to), self._numbers(source)
+        key = receivers.tobytes(), senders.tobytes()
+        if key not in self._pairs:
+            if not np.array_equal(senders[receivers], np.arange(self.size)):
+                raise Unlike("ranks would do different things: not everyone receives from the rank that sends to it")
+            self._pairs[key] = receivers, senders
+        return self._pairs[key]
+
+    def _check(self, outgoing: Abreast, into: Abreast, senders: Array) -> None:
+        if np.array_equal(outgoing.lengths[senders], into.lengths) and outgoing.dtype == into.dtype:
+            return
+        rank = int(np.argmax(outgoing.lengths[senders] != into.lengths))
+        raise CollectiveError(
+            f"rank {senders[rank]} sent {outgoing.lengths[senders[rank]]} × {outgoing.dtype} to rank {rank}, which "
+            f"receives it into {into.lengths[rank]} × {into.dtype}: both sides must name the same length and dtype"
+        )
+
+    def send(self, outgoing: Payload, *, to: Any) -> None:
+        raise Unlike("ranks would do different things: one sends and another receives")
+
+    def recv(self, *, into: Payload, source: Any, reduce: Reduction | None = None) -> None:
+        raise Unlike("ranks would do different things: one sends and another receives")
+
+    def _numbers(self, given: SupportsIndex | Array) -> Array:
+        if isinstance(given, np.ndarray) and given.shape == (self.size,):
+            return given.view(np.ndarray)
+        return np.broadcast_to(np.asarray(given), (self.size,))
+
+
+@dataclass(frozen=True)
+class LockstepWorld:
+    """All ranks in one thread, at once: a `World`.
+
+    >>> from zerosim.comm import left, right
+    >>> def program(comm):
+    ...     chunks = AbreastChunks(10, comm.size, np.float32)
+    ...     comm.exchange(chunks[comm.rank], to=right(comm), into=chunks[left(comm)], source=left(comm))
+    ...     return comm.size
+    >>> LockstepWorld(4).run(program)
+    [4]
+    """
+
+    ranks: int
+    network: Network = Silent()
+    kind: ClassVar[str] = "lockstep"
+    library: ClassVar[str] = "vectors"
+    rank_is_process: ClassVar[bool] = False
+    copies_messages: ClassVar[bool] = False
+
+    @property
+    def words(self) -> str:
+        return f"{counted(self.ranks)} at once (lockstep world)"
+
+    def run(self, program: Callable[[Communicator], Result]) -> list[Result]:
+        """What `program` returned, which is the same on all ranks. Raises `Unlike` where it cannot be."""
+        return [program(LockstepCommunicator(self.ranks, self.network))]
+
+    def channel(self) -> None:
+        """None: there is one thread."""
+
+    def take_buffers_from(self, allocate: Allocator) -> None:
+        """Nothing to do: there are no buffers."""
