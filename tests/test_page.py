@@ -319,6 +319,16 @@ def test_a_row_that_lacks_something_is_refused(four):
         page_of(dict(four, stages=[{key: each for key, each in four["stages"][0].items() if key != "memory"}]))
 
 
+@pytest.mark.parametrize("key", ["stages", "scenario", "world", "failures"])
+def test_an_outcome_with_a_hole_is_refused_in_one_line(key, four, tmp_path, capsys):
+    torn = tmp_path / "torn.json"
+    torn.write_text(json.dumps(dict(four, **{key: None})))
+    assert main(["report", str(torn), "--html", str(tmp_path / "a.html")]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "not the whole of what zerosim run --json writes" in said
+    assert not (tmp_path / "a.html").exists()
+
+
 def test_without_the_extra_nothing_runs(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
     assert main(["run", SCENARIO, *SMALL, "--report", str(tmp_path / "a.html")]) == 2

@@ -392,7 +392,7 @@ OF_VARIANTS = {
     *((f"model.{key} = 0", f"model.{key} must be an integer of at least 1") for key in ("layers", "width", "heads")),
     *((f"model.{key} = -1", f"model.{key} must be an integer of at least 0")
       for key in ("key_value_heads", "inner", "vocabulary", "sequence")),
-    ("model.layers = 10_001", "at most 10000, found 10001"),
+    ("model.layers = 1001", "at most 1000, found 1001"),
     ("model.heads = 10_001", "at most 10000, found 10001"),
     ("model.hidden = [9, 1_000_001]", "at most 1000000, found 1000001"),
     *((f"model.{key} = 1_000_001", "at most 1000000, found 1000001")

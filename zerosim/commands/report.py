@@ -3,7 +3,8 @@
 import argparse
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from zerosim.commands.output import check_writable, write_beside, write_bytes, write_text
@@ -33,14 +34,27 @@ def main(arguments: argparse.Namespace) -> int:
                          "--picture NAME=FILE")
     check_writable(arguments)
     names = [arguments.outcome, *([arguments.other] if arguments.other else [])]
-    runs = runs_of([read(name) for name in names], names)
-    if arguments.html:
-        write_beside(arguments.html, page(runs))
-    if arguments.pictures:
-        write_pictures(arguments.pictures, runs)
-    for name, path in arguments.picture:
-        write_picture(name, path, runs)
+    documents = [read(name) for name in names]
+    with whole(names):
+        runs = runs_of(documents, names)
+        if arguments.html:
+            write_beside(arguments.html, page(runs))
+        if arguments.pictures:
+            write_pictures(arguments.pictures, runs)
+        for name, path in arguments.picture:
+            write_picture(name, path, runs)
     return 0
+
+
+@contextmanager
+def whole(names: Sequence[str]) -> Iterator[None]:
+    """Within, a document of which a part is missing, or is of another kind, is refused in one line."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{' or '.join(names)}: not the whole of what zerosim run --json writes ({type(error).__name__}: {error})"
+        ) from error
 
 
 def name_and_file(words: str) -> tuple[str, str]:

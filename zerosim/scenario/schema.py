@@ -75,7 +75,7 @@ class Model:
     """Widths of an mlp's layers but the last; the keys from `architecture` to `dropout` are a transformer's."""
     activation: str = choice("relu", ("relu", "tanh", "gelu"))
     architecture: str = choice("gpt2", ("gpt2", "llama"))
-    layers: int = integer(2, at_least=1, at_most=10_000)
+    layers: int = integer(2, at_least=1, at_most=1000)
     """Blocks; layer 0 is the embedding, layer `layers` + 1 the head."""
     width: int = integer(64, at_least=1, at_most=LARGEST_SIZE)
     heads: int = integer(4, at_least=1, at_most=10_000)
