@@ -247,8 +247,8 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
         if chance.random() < SAID:
             row["recompute"] = recomputed(layers, chance)
         agree(row, parallel, train)
-        if "bucket_mb" in row and not small(model):
-            row["bucket_mb"] *= 100
+        if "bucket_mb" in row and small(model):
+            row["bucket_mb"] /= 10
     draw_frozen(model, parallel, variants, layers, tied, chance)
 
     document: Document = keys(Scenario, chance)
