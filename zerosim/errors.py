@@ -27,6 +27,10 @@ class CollectiveError(ZerosimError):
     """A collective or an exchange was called with ranks, lengths or dtypes that cannot work."""
 
 
+class Unlike(CollectiveError):
+    """The ranks of a lockstep world would do different things."""
+
+
 class OffloadError(ZerosimError):
     """What a rank offloads cannot be written to its file, or read."""
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, WAIT, WAITING, RankStep, Span
 
@@ -48,9 +49,14 @@ class Clock:
         self.computing_ns[what] += ns
         self.bound_ns[bound] += ns
 
-    def communicate(self, what: str, ns: int, unit: str = "", sent_bytes: int = 0) -> int:
-        """A collective, begun now, or once the one before has ended; when it will have ended."""
-        began_ns = max(self.now_ns, self.stream_ns)
+    @property
+    def free_ns(self) -> int:
+        """When a collective can begin: now, or once the one before has ended."""
+        return max(self.now_ns, self.stream_ns)
+
+    def communicate(self, what: str, ns: int, unit: str = "", sent_bytes: int = 0, others_ns: int = 0) -> int:
+        """A collective, begun as soon as it can be, and all others have come to it; when it will have ended."""
+        began_ns = max(self.free_ns, others_ns)
         self.stream_ns = began_ns + ns
         self.communicating_ns[what] += ns
         channel = 2 if self._beside else 1
@@ -58,6 +64,11 @@ class Clock:
         if not self._beside:
             self.wait(self.stream_ns)
         return self.stream_ns
+
+    def send(self, sent_bytes: Any, messages: Any) -> None:
+        """Count what is sent; both may be vectors, with a number for each rank."""
+        for what, count in (("bytes", sent_bytes), ("messages", messages)):
+            self.sent[what] = self.sent[what] + count
 
     def wait(self, until_ns: int) -> None:
         """For what goes on beside the step."""

@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from zerosim.allocation import Array
 from zerosim.autograd.graph import Step
 from zerosim.autograd.operation import Shape
 from zerosim.collectives import ALGORITHMS
@@ -23,15 +26,27 @@ from zerosim.collectives.table import Algorithm
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.network import written_ns
 
+MOST_COUNTED = 1024
+"""Ranks of which each one's messages are counted where they differ; of more, rank 0's alone."""
+
 BY_FUNCTION: dict[Callable[..., None], Algorithm] = {row.function: row for row in ALGORITHMS.values()}
 
 
+Each = int | Array
+"""A number of each rank; one, where it is the same for all."""
+
+
+def of_rank(count: Each, rank: int) -> int:
+    """What one of them has."""
+    return int(count[rank]) if isinstance(count, np.ndarray) else count
+
+
 class Price(NamedTuple):
-    """Of a collective on one rank."""
+    """Of a collective."""
 
     ns: int
-    sent_bytes: int
-    messages: int
+    sent_bytes: Each
+    messages: Each
 
 
 class Time(NamedTuple):
@@ -50,6 +65,7 @@ class Costs:
     itemsize: int
     _prices: dict[Any, Price] = field(default_factory=dict)
     _operations: dict[Any, Time] = field(default_factory=dict)
+    _messages: dict[Any, Array] = field(default_factory=dict)
 
     def forward(self, step: Step) -> Time:
         return self._of_operation(step, "forward", step.forward_operations)
@@ -94,7 +110,7 @@ class Costs:
         return round(self.cluster.device.moved_ns(moved_bytes))
 
     def price(self, function: Callable[..., None], argument: Any, root: int = 0) -> Price:
-        """Of a collective on chunks, one for each rank and equally long, or on one vector; what rank 0 sends in it."""
+        """Of a collective on chunks, one for each rank and equally long, or on one vector, from a root."""
         chunked = isinstance(argument, Sequence)
         length = argument[0].nbytes if chunked else argument.nbytes
         key = (function, length, chunked, root)
@@ -106,9 +122,20 @@ class Costs:
         if self.ranks == 1:
             return Price(0, 0, 0)
         lengths = [length] * self.ranks if chunked else cut(length, self.ranks)
-        sent, most = (algorithm.sent_bytes(lengths, rank, root) for rank in (0, root))
+        most = algorithm.sent_bytes(lengths, root, root)
         ns = self.pipelined_ns(algorithm, most) if self.cluster.pipelined else self._written_ns(algorithm, sum(lengths))
-        return Price(ns, sent, algorithm.messages(0, self.ranks, root))
+        if chunked:
+            return Price(ns, most, algorithm.messages(0, self.ranks))
+        messages = self._messages_from(algorithm, root)
+        return Price(ns, messages * length, messages)
+
+    def _messages_from(self, algorithm: Algorithm, root: int) -> Array:
+        """How many copies of the root's vector each rank passes on."""
+        key = algorithm.name, root
+        if key not in self._messages:
+            ranks = range(self.ranks if self.ranks <= MOST_COUNTED else 1)
+            self._messages[key] = np.array([algorithm.messages(rank, self.ranks, root) for rank in ranks])
+        return self._messages[key]
 
     def _written_ns(self, algorithm: Algorithm, vector_bytes: int) -> int:
         """Message by message; of a collective with a root, rank 0 stands for all."""

@@ -1,11 +1,13 @@
-"""One rank's step on shapes alone: the stage's own text, with a memory ledger and a clock, without memory or messages.
+"""A step on shapes alone: the stage's own text, with a memory ledger and a clock, without memory.
 
-The ranks of a step do the same, so one of them stands for all: what it sends goes nowhere, and what it receives is
-there. A collective costs what `costs` says; an operation too, and what it has in memory is seen once for each shape.
+All ranks go at once, in the lockstep world: a rank is a vector, so that what is found holds for each of them. Where
+the text has ranks do different things, that world says so, and each goes by itself in the local world: there messages
+travel, and collectives begin when the last rank has come. A collective costs what `costs` says; an operation too, and
+what it has in memory is seen once for each shape.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,8 +17,9 @@ import numpy as np
 from zerosim.allocation import Allocator, Array, Kind
 from zerosim.autograd.graph import Step
 from zerosim.autograd.shelf import Offloaded
-from zerosim.comm import Communicator, Payload, Reduction
-from zerosim.errors import ZerosimError
+from zerosim.collectives import dissemination
+from zerosim.comm import Communicator
+from zerosim.errors import Unlike, ZerosimError
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator, telling
 from zerosim.instruments.trace import WAIT
@@ -26,11 +29,17 @@ from zerosim.plan import activations
 from zerosim.plan.activations import extent, nothing_drawn
 from zerosim.plan.clock import Clock
 from zerosim.plan.cluster import Cluster
-from zerosim.plan.costs import Costs
+from zerosim.plan.costs import Costs, of_rank
+from zerosim.sharding import padded
 from zerosim.stages.beside import Beside, Coming, Work
 from zerosim.stages.replica import Batch, Replica
 from zerosim.training.build import gathering, replica
 from zerosim.training.config import Config
+from zerosim.worlds.local import LocalWorld
+from zerosim.worlds.lockstep import LockstepWorld
+
+MOST_APART = 64
+"""Ranks that are rehearsed one by one."""
 
 SEEN_PARTS = 3
 """How many micro-batches that are reduced by themselves are run: all further ones take what the third took."""
@@ -47,32 +56,72 @@ class Rehearsal:
     operations: Counter[str]
     """Floating-point operations of matrix products, in forward, backward and recomputation."""
 
+    def sent(self, rank: int) -> dict[str, int]:
+        """The bytes and the messages that a rank sends."""
+        return {what: of_rank(count, rank) for what, count in self.clock.sent.items()}
+
 
 def rehearse(config: Config, cluster: Cluster) -> Rehearsal:
-    """One step of a row on a cluster.
+    """One step of a row on a cluster: what holds for every rank or, where they differ, for the worst off.
 
     Raises `ZerosimError` where gradients are added in no order: what that costs depends on their values.
     """
     if config.addition.collective is None:
         raise ZerosimError(f"{config.name}: order exact adds integers, which no plan counts; take ring, rank or tree")
-    ledger, clock = Ledger(), Clock()
-    costs = Costs(cluster, config.ranks, config.precision.weights.itemsize)
+    try:
+        return rehearsed_at_once(config, cluster)
+    except Unlike as unlike:
+        if config.ranks > MOST_APART:
+            raise ZerosimError(
+                f"{config.name}: {unlike}, and at most {MOST_APART} are planned one by one; set world.ranks to that"
+            ) from unlike
+        return worst(rehearsed_apart(config, cluster))
+
+
+def rehearsed_at_once(config: Config, cluster: Cluster) -> Rehearsal:
+    """Of all ranks, as vectors. Raises `Unlike` where they do different things."""
+    asked = costs(config, cluster)
+    (found,) = LockstepWorld(config.ranks).run(lambda comm: rehearsed(config, Clocked(comm, asked)))
+    return found
+
+
+def rehearsed_apart(config: Config, cluster: Cluster) -> list[Rehearsal]:
+    """Of each rank by itself; messages are sent, and counted one by one."""
+    asked, meetings = costs(config, cluster), Meetings()
+    return LocalWorld(config.ranks).run(lambda comm: rehearsed(config, Meeting(comm, asked, meetings)))
+
+
+def costs(config: Config, cluster: Cluster) -> Costs:
+    return Costs(cluster, config.ranks, config.precision.weights.itemsize)
+
+
+def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
+    """The slowest rank, with the most memory that any has."""
+    slowest = max(ranks, key=lambda rank: rank.clock.now_ns)
+    resting, peak = Counter[Kind](), Counter[Kind]()
+    for rank in ranks:
+        resting |= rank.resting
+        peak |= rank.peak
+    return replace(slowest, resting=resting, peak=peak, peak_total=max(rank.peak_total for rank in ranks))
+
+
+def rehearsed(config: Config, comm: "Clocked") -> Rehearsal:
+    """What a step takes of whom `comm` speaks for: of one rank, or of all at once."""
+    ledger, fused = Ledger(), comm.costs.cluster.fused
     counted = ObservedAllocator(extent, ledger)
-    allocate = device_allocator(counted) if cluster.fused else counted
-    comm = Clocked(config.ranks, clock, costs)
-    performer = Performer(clock, costs, fused=cluster.fused)
-    mine = on_shapes(config, comm, allocate, performer)
-    mine.begin(lambda unit: extent(unit.count, np.float32, kind="parameters", owner=unit.name))
+    allocate = device_allocator(counted) if fused else counted
+    mine = on_shapes(config, comm, allocate, Performer(comm.clock, comm.costs, fused))
+    mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
     ledger.begin_peak()
     config.stage.step(mine, whole_batch(config))
     return Rehearsal(
-        resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=clock,
+        resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=comm.clock,
         operations=Counter(mine.tape.operations),
     )
 
 
 def on_shapes(config: Config, comm: "Clocked", allocate: Allocator, performer: "Performer") -> "Rehearsing":
-    """A replica of a row that stands for all ranks."""
+    """A replica of a row that has no numbers."""
     built = replica(config, comm, allocate, perform=performer.perform)
     if config.row.parallel.offload_activations:
         built.tape.shelf = Offloaded(activations.Nowhere(), allocate)
@@ -103,35 +152,60 @@ def device_allocator(counted: Allocator) -> Allocator:
     return allocate
 
 
-class Nowhere:
-    """Rank 0's communicator where nobody else is: every message has gone, and every answer has come."""
-
-    def __init__(self, size: int) -> None:
-        self.rank = 0
-        self.size = size
-
-    def exchange(
-        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
-    ) -> None: ...
-    def send(self, outgoing: Payload, *, to: int) -> None: ...
-    def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None: ...
-
-
 class Clocked(Observed):
-    """A communicator whose collectives take time, and nothing else."""
+    """A communicator of which collectives take time, and nothing else: no message is sent."""
 
-    def __init__(self, ranks: int, clock: Clock, costs: Costs) -> None:
-        super().__init__(Nowhere(ranks), clock)
-        self.clock = clock
+    def __init__(self, comm: Communicator, costs: Costs) -> None:
+        self.clock = Clock()
         self.costs = costs
+        super().__init__(comm, self.clock)
 
     def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function` on the clock."""
 
-        def call(owner: str, comm: Any, argument: Any, root: int = 0) -> None:
-            price = self.costs.price(function, argument, root)
-            self.clock.communicate(name, price.ns, owner, price.sent_bytes)
-            self.clock.sent.update(bytes=price.sent_bytes, messages=price.messages)
+        def call(owner: str, comm: Communicator, *arguments: Any) -> None:
+            price = self.costs.price(function, *arguments)
+            self.clock.communicate(name, price.ns, owner, of_rank(price.sent_bytes, 0))
+            self.clock.send(price.sent_bytes, price.messages)
+
+        return call
+
+
+class Meetings:
+    """When the last rank came to each collective, of all that ranks call in the same order."""
+
+    def __init__(self) -> None:
+        self._began_ns = Counter[int]()
+
+    def come(self, number: int, at_ns: int) -> None:
+        """A rank has come to the collective with this number."""
+        self._began_ns[number] = max(self._began_ns[number], at_ns)
+
+    def began_ns(self, number: int) -> int:
+        """Once all have come."""
+        return self._began_ns[number]
+
+
+class Meeting(Clocked):
+    """One rank's communicator: messages travel and are counted, and a collective begins when all ranks have come."""
+
+    def __init__(self, comm: Communicator, costs: Costs, meetings: Meetings) -> None:
+        super().__init__(comm, costs)
+        self._sent = (lambda outgoing, _: self.clock.send(outgoing.nbytes, 1),)
+        self._meetings = meetings
+        self._number = 0
+
+    def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, on shapes, and on the clock."""
+
+        def call(owner: str, comm: Communicator, *arguments: Any) -> None:
+            before, number = self.clock.sent["bytes"], self._number
+            self._number += 1
+            self._meetings.come(number, self.clock.free_ns)
+            function(comm, *arguments)
+            dissemination.barrier(self._comm)
+            price, sent_bytes = self.costs.price(function, *arguments), self.clock.sent["bytes"] - before
+            self.clock.communicate(name, price.ns, owner, sent_bytes, self._meetings.began_ns(number))
 
         return call
 

@@ -18,13 +18,9 @@ import numpy.typing as npt
 
 from zerosim.allocation import Allocator, Array
 from zerosim.comm import Communicator, Payload, Reduction
-from zerosim.errors import CollectiveError
+from zerosim.errors import CollectiveError, Unlike
 from zerosim.sharding import bounds
 from zerosim.worlds.world import Result, counted
-
-
-class Unlike(CollectiveError):
-    """The ranks of a lockstep world would do different things."""
 
 
 class Ranks(np.ndarray[Any, Any]):
@@ -45,9 +41,9 @@ def ranks(count: int) -> Ranks:
     """0 … count − 1.
 
     >>> bool(ranks(4) >= 0), (ranks(4) + 1) % 4
-    (True, Ranks([1, 2, 3, 0], dtype=int32))
+    (True, Ranks([1, 2, 3, 0]))
     """
-    return np.arange(count, dtype=np.int32).view(Ranks)
+    return np.arange(count).view(Ranks)
 
 
 @dataclass(frozen=True, eq=False)
