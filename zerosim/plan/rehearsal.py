@@ -55,7 +55,7 @@ def rehearse(config: Config, cluster: Cluster) -> Rehearsal:
     """
     if config.addition.collective is None:
         raise ZerosimError(f"{config.name}: order exact adds integers, which no plan counts; take ring, rank or tree")
-    ledger, clock = Ledger(), Clock()
+    ledger, clock = Ledger(), Clock(cluster.device.taken_by_collectives)
     costs = Costs(cluster, config.ranks, config.precision.weights.itemsize)
     counted = ObservedAllocator(extent, ledger)
     allocate = device_allocator(counted) if cluster.fused else counted
@@ -242,6 +242,8 @@ class Performer:
     def _charge(self, step: Step | None, function: Callable[..., Any], arrays: tuple[Any, ...]) -> None:
         if step is None:
             self.clock.compute("loss", self.costs.loss_ns(arrays[0].shape))
+        elif self.fused and self.clock.doing == "recompute" and not step.for_backward:
+            return  # as PyTorch's checkpoint, which stops when it has what backward needs (set_checkpoint_early_stop)
         elif function is step.instruction.operation.forward:
             self.clock.compute("forward", *self.costs.forward(step))
         else:
