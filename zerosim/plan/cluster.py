@@ -32,6 +32,14 @@ class Device:
     half_width: float = 0.0
     attention_share: float = 1.0
     memory_share: float = 1.0
+    multiprocessors: int = 1
+    channels: int = 0
+    """Multiprocessors that collectives occupy while they run."""
+
+    @property
+    def taken_by_collectives(self) -> float:
+        """The share of what it computes with that collectives have."""
+        return self.channels / self.multiprocessors
 
     def products_ns(self, operations: int, width: int) -> float:
         """Of matrix products with weights whose narrower side is `width`."""

@@ -1,13 +1,16 @@
 """What an operation, an update and a collective take on a cluster, in integer nanoseconds.
 
-    operation     the larger of: its floating-point operations by the rate that products reach; the bytes of what it
-                  reads and writes, each number once, by the bandwidth of memory
+    operation     its floating-point operations by the rate that products reach, and then the bytes of what it reads and
+                  writes, each number once, by the bandwidth of memory
+    loss          its passes over the outputs, in 32 bits
     update        the bytes of gradient, weights and state that it reads and writes
     collective    pipelined, which is the default: the bytes a rank sends, by the bandwidth of a ring through all ranks,
                   and a latency for each step; or as written: message by message, see `network`
 
 The first is the roofline of Williams, Waterman and Patterson, "Roofline: an insightful visual performance model"
-(2009). The bandwidth of a pipelined ring is the least of what it passes: rings enter and leave a host by all of its
+(2009), for an operation that does not overlap its two parts: one takes their sum then, and not the larger. That
+products of narrow matrices are slower needs no number of its own so. Fused attention computes its scores again in
+backward: five products, where the text has four (Dao, "FlashAttention-2", 2023, section 4.1). The bandwidth of a pipelined ring is the least of what it passes: rings enter and leave a host by all of its
 network cards together. Steps between hosts are as many as hosts but one: so NCCL reckons (src/graph/tuning.cc).
 """
 
@@ -71,22 +74,26 @@ class Costs:
         return self._of_operation(step, "forward", step.forward_operations)
 
     def backward(self, step: Step) -> Time:
-        return self._of_operation(step, "backward", step.backward_operations)
+        operations = step.backward_operations
+        if self.cluster.fused and is_attention(step):
+            operations = operations * 5 // 4
+        return self._of_operation(step, "backward", operations)
 
     def _of_operation(self, step: Step, way: str, operations: int) -> Time:
         operation = step.instruction.operation
         key = (operation, way, tuple(step.input_shapes.items()), step.wanted, operations)
         if key not in self._operations:
             moving = Time(round(self.cluster.device.moved_ns(self.moved_bytes(step, way))), "memory")
-            self._operations[key] = max(moving, self.products(step, operations))
+            longer = max(moving, products := self.products(step, operations))
+            self._operations[key] = longer._replace(ns=moving.ns + products.ns)
         return self._operations[key]
 
     def products(self, step: Step, operations: int) -> Time:
-        """Of its matrix products; their width is the narrower side of the weights."""
-        weight = step.input_shapes.get("weight")
-        if weight is None:
-            return Time(round(self.cluster.device.attention_ns(operations)), "attention")
-        return Time(round(self.cluster.device.products_ns(operations, min(weight))), "products")
+        """Of its matrix products, their operands being at hand; their width is the narrower side of the weights."""
+        device = self.cluster.device
+        if is_attention(step):
+            return Time(round(device.attention_ns(operations)), "attention")
+        return Time(round(device.products_ns(operations, min(step.input_shapes["weight"]))), "products")
 
     def moved_bytes(self, step: Step, way: str) -> int:
         """What it reads and writes: in backward also ∂L/∂y, and the gradients that are wanted."""
@@ -103,8 +110,10 @@ class Costs:
         return prod(shape) * self.itemsize
 
     def loss_ns(self, outputs: Shape) -> int:
-        """Of a loss and its gradient: outputs are read, and a gradient is written."""
-        return round(self.cluster.device.moved_ns(2 * self.bytes_of(outputs)))
+        """Of a loss and its gradient: outputs are widened, their logarithms taken, and a gradient written and rounded."""
+        wide = 4 * prod(outputs)
+        rounding = 0 if self.itemsize == 4 else 2 * (wide + self.bytes_of(outputs))
+        return round(self.cluster.device.moved_ns(rounding + 4 * wide))
 
     def moved_ns(self, moved_bytes: int) -> int:
         return round(self.cluster.device.moved_ns(moved_bytes))
@@ -151,6 +160,11 @@ class Costs:
         between = -(-steps * (hosts - 1) // (self.ranks - 1))
         latency = between * cluster.between.latency_ns + (steps - between) * cluster.inside.latency_ns
         return latency + cluster.slowest(self.ranks).transfer_ns(sent_bytes)
+
+
+def is_attention(step: Step) -> bool:
+    """Whether its matrix products, if it has any, have no weights."""
+    return "weight" not in step.input_shapes
 
 
 def from_first(broadcast: Callable[..., None]) -> Callable[..., None]:

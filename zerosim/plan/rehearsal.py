@@ -156,7 +156,7 @@ class Clocked(Observed):
     """A communicator of which collectives take time, and nothing else: no message is sent."""
 
     def __init__(self, comm: Communicator, costs: Costs) -> None:
-        self.clock = Clock()
+        self.clock = Clock(costs.cluster.device.taken_by_collectives)
         self.costs = costs
         super().__init__(comm, self.clock)
 
@@ -316,6 +316,8 @@ class Performer:
     def _charge(self, step: Step | None, function: Callable[..., Any], arrays: tuple[Any, ...]) -> None:
         if step is None:
             self.clock.compute("loss", self.costs.loss_ns(arrays[0].shape))
+        elif self.fused and self.clock.doing == "recompute" and not step.for_backward:
+            return  # as PyTorch's checkpoint, which stops when it has what backward needs (set_checkpoint_early_stop)
         elif function is step.instruction.operation.forward:
             self.clock.compute("forward", *self.costs.forward(step))
         else:
