@@ -1,7 +1,8 @@
 """What an operation, an update and a collective take on a cluster, in integer nanoseconds.
 
     operation     the larger of: its floating-point operations by the rate that products reach; the bytes of what it
-                  reads and writes, each number once, by the bandwidth of memory
+                  reads and writes, each number once, by the bandwidth of memory; and the launch of a kernel. On a
+                  device that says what calls take, every call of its text instead: see `calls`
     update        the bytes of gradient, weights and state that it reads and writes
     collective    pipelined, which is the default: the bytes a rank sends, by the bandwidth of a ring through all ranks,
                   and a latency for each step; or as written: message by message, see `network`
@@ -11,6 +12,7 @@ The first is the roofline of Williams, Waterman and Patterson, "Roofline: an ins
 network cards together. Steps between hosts are as many as hosts but one: so NCCL reckons (src/graph/tuning.cc).
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -20,6 +22,7 @@ from zerosim.autograd.graph import Step
 from zerosim.autograd.operation import Shape
 from zerosim.collectives import ALGORITHMS
 from zerosim.collectives.table import Algorithm
+from zerosim.plan.calls import Call, calls_of
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.network import written_ns
 
@@ -62,8 +65,24 @@ class Costs:
         key = (operation, way, tuple(step.input_shapes.items()), step.wanted, operations)
         if key not in self._operations:
             moving = Time(round(self.cluster.device.moved_ns(self.moved_bytes(step, way))), "memory")
-            self._operations[key] = max(moving, self.products(step, operations))
+            longer = max(moving, self.products(step, operations))
+            self._operations[key] = longer._replace(ns=longer.ns + round(self.cluster.device.launch_ns))
         return self._operations[key]
+
+    def of_calls(self, key: Any, function: Callable[..., Any], arrays: Any, named: dict[str, Any]) -> Time:
+        """Of every call in a function of arrays without numbers; equal keys have equal calls."""
+        if key not in self._operations:
+            spent = Counter[str]()
+            for call in calls_of(function, arrays, named):
+                spent["memory" if call.sides is None else "products"] += round(self.call_ns(call))
+            bound = max(spent, key=lambda each: spent[each], default="memory")
+            self._operations[key] = Time(spent.total(), bound)
+        return self._operations[key]
+
+    def call_ns(self, call: Call) -> float:
+        """Of one call, on a device that says what calls take."""
+        assert self.cluster.device.calls is not None
+        return self.cluster.device.calls.ns(call)
 
     def products(self, step: Step, operations: int) -> Time:
         """Of its matrix products; their width is the narrower side of the weights."""
@@ -93,6 +112,9 @@ class Costs:
     def moved_ns(self, moved_bytes: int) -> int:
         return round(self.cluster.device.moved_ns(moved_bytes))
 
+    def update_ns(self, moved_bytes: int) -> int:
+        return round(self.cluster.device.update_ns(moved_bytes))
+
     def price(self, function: Callable[..., None], argument: Any, root: int = 0) -> Price:
         """Of a collective on chunks, one for each rank and equally long, or on one vector; what rank 0 sends in it."""
         chunked = isinstance(argument, Sequence)
@@ -108,7 +130,13 @@ class Costs:
         lengths = [length] * self.ranks if chunked else cut(length, self.ranks)
         sent, most = (algorithm.sent_bytes(lengths, rank, root) for rank in (0, root))
         ns = self.pipelined_ns(algorithm, most) if self.cluster.pipelined else self._written_ns(algorithm, sum(lengths))
+        if self.cluster.device.calls is not None and "reduce" in algorithm.collective:
+            ns += self._adding_ns(max(lengths))
         return Price(ns, sent, algorithm.messages(0, self.ranks, root))
+
+    def _adding_ns(self, chunk_bytes: int) -> int:
+        """Of adding what the others send to a rank's chunk, call by call."""
+        return round((self.ranks - 1) * self.call_ns(Call("add", None, 0, 3 * chunk_bytes)))
 
     def _written_ns(self, algorithm: Algorithm, vector_bytes: int) -> int:
         """Message by message; of a collective with a root, rank 0 stands for all."""
