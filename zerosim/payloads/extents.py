@@ -29,6 +29,8 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
     """
 
     __slots__ = ("__weakref__", "base", "dtype", "shape")
+    walked = False
+    """Whether what is done piece by piece is done with each of the pieces, although one says all."""
 
     def __init__(self, shape: int | Shape, dtype: npt.DTypeLike, base: "Extent | None" = None) -> None:
         self.shape = shape if isinstance(shape, tuple) else (operator.index(shape),)

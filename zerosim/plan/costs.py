@@ -1,7 +1,8 @@
 """What an operation, an update and a collective take on a cluster, in integer nanoseconds.
 
-    operation     its floating-point operations by the rate that products reach, and then the bytes of what it reads and
-                  writes, each number once, by the bandwidth of memory
+    operation     its floating-point operations by the rate that products reach, then the bytes of what it reads and
+                  writes, each number once, by the bandwidth of memory, and the launch of a kernel. On a device that
+                  says what calls take, every call of its text instead: see `calls`
     loss          its passes over the outputs, in 32 bits
     update        the bytes of gradient, weights and state that it reads and writes
     collective    pipelined, which is the default: the bytes a rank sends, by the bandwidth of a ring through all ranks,
@@ -10,10 +11,12 @@
 The first is the roofline of Williams, Waterman and Patterson, "Roofline: an insightful visual performance model"
 (2009), for an operation that does not overlap its two parts: one takes their sum then, and not the larger. That
 products of narrow matrices are slower needs no number of its own so. Fused attention computes its scores again in
-backward: five products, where the text has four (Dao, "FlashAttention-2", 2023, section 4.1). The bandwidth of a pipelined ring is the least of what it passes: rings enter and leave a host by all of its
-network cards together. Steps between hosts are as many as hosts but one: so NCCL reckons (src/graph/tuning.cc).
+backward: five products, where the text has four (Dao, "FlashAttention-2", 2023, section 4.1). The bandwidth of a
+pipelined ring is the least of what it passes: rings enter and leave a host by all of its network cards together.
+Steps between hosts are as many as hosts but one: so NCCL reckons (src/graph/tuning.cc).
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -26,6 +29,7 @@ from zerosim.autograd.graph import Step
 from zerosim.autograd.operation import Shape
 from zerosim.collectives import ALGORITHMS
 from zerosim.collectives.table import Algorithm
+from zerosim.plan.calls import Call, calls_of
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.network import written_ns
 
@@ -85,8 +89,24 @@ class Costs:
         if key not in self._operations:
             moving = Time(round(self.cluster.device.moved_ns(self.moved_bytes(step, way))), "memory")
             longer = max(moving, products := self.products(step, operations))
-            self._operations[key] = longer._replace(ns=moving.ns + products.ns)
+            launch_ns = round(self.cluster.device.launch_ns)
+            self._operations[key] = longer._replace(ns=moving.ns + products.ns + launch_ns)
         return self._operations[key]
+
+    def of_calls(self, key: Any, function: Callable[..., Any], arrays: Any, named: dict[str, Any]) -> Time:
+        """Of every call in a function of arrays without numbers; equal keys have equal calls."""
+        if key not in self._operations:
+            spent = Counter[str]()
+            for call in calls_of(function, arrays, named):
+                spent["memory" if call.sides is None else "products"] += round(self.call_ns(call))
+            bound = max(spent, key=lambda each: spent[each], default="memory")
+            self._operations[key] = Time(spent.total(), bound)
+        return self._operations[key]
+
+    def call_ns(self, call: Call) -> float:
+        """Of one call, on a device that says what calls take."""
+        assert self.cluster.device.calls is not None
+        return self.cluster.device.calls.ns(call)
 
     def products(self, step: Step, operations: int) -> Time:
         """Of its matrix products, their operands being at hand; their width is the narrower side of the weights."""
@@ -110,13 +130,16 @@ class Costs:
         return prod(shape) * self.itemsize
 
     def loss_ns(self, outputs: Shape) -> int:
-        """Of a loss and its gradient: outputs are widened, their logarithms taken, and a gradient written and rounded."""
+        """Of a loss and its gradient: outputs widened, their logarithms taken, a gradient written and rounded."""
         wide = 4 * prod(outputs)
         rounding = 0 if self.itemsize == 4 else 2 * (wide + self.bytes_of(outputs))
         return round(self.cluster.device.moved_ns(rounding + 4 * wide))
 
     def moved_ns(self, moved_bytes: int) -> int:
         return round(self.cluster.device.moved_ns(moved_bytes))
+
+    def update_ns(self, moved_bytes: int) -> int:
+        return round(self.cluster.device.update_ns(moved_bytes))
 
     def price(self, function: Callable[..., None], argument: Any, root: int = 0) -> Price:
         """Of a collective on chunks, one for each rank and equally long, or on one vector, from a root."""
@@ -133,6 +156,8 @@ class Costs:
         lengths = [length] * self.ranks if chunked else cut(length, self.ranks)
         most = algorithm.sent_bytes(lengths, root, root)
         ns = self.pipelined_ns(algorithm, most) if self.cluster.pipelined else self._written_ns(algorithm, sum(lengths))
+        if self.cluster.device.calls is not None and "reduce" in algorithm.collective:
+            ns += self._adding_ns(max(lengths))
         if chunked:
             return Price(ns, most, algorithm.messages(0, self.ranks))
         messages = self._messages_from(algorithm, root)
@@ -145,6 +170,10 @@ class Costs:
             ranks = range(self.ranks if self.ranks <= MOST_COUNTED else 1)
             self._messages[key] = np.array([algorithm.messages(rank, self.ranks, root) for rank in ranks])
         return self._messages[key]
+
+    def _adding_ns(self, chunk_bytes: int) -> int:
+        """Of adding what the others send to a rank's chunk, call by call."""
+        return round((self.ranks - 1) * self.call_ns(Call("add", None, 0, 3 * chunk_bytes)))
 
     def _written_ns(self, algorithm: Algorithm, vector_bytes: int) -> int:
         """Message by message; of a collective with a root, rank 0 stands for all."""

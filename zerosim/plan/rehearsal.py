@@ -27,6 +27,7 @@ from zerosim.models.units import Unit
 from zerosim.optim.update import UpdateRule
 from zerosim.plan import activations
 from zerosim.plan.activations import extent, nothing_drawn
+from zerosim.plan.calls import Call, Noted, silent
 from zerosim.plan.clock import Clock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs, of_rank
@@ -108,7 +109,8 @@ def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
 def rehearsed(config: Config, comm: "Clocked") -> Rehearsal:
     """What a step takes of whom `comm` speaks for: of one rank, or of all at once."""
     ledger, fused = Ledger(), comm.costs.cluster.fused
-    counted = ObservedAllocator(extent, ledger)
+    taken = charged(extent, comm.clock, comm.costs) if comm.costs.cluster.device.calls else extent
+    counted = ObservedAllocator(taken, ledger)
     allocate = device_allocator(counted) if fused else counted
     mine = on_shapes(config, comm, allocate, Performer(comm.clock, comm.costs, fused))
     mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
@@ -148,6 +150,19 @@ def device_allocator(counted: Allocator) -> Allocator:
 
     def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
         return (extent if owner == "widened" else counted)(shape, dtype, kind=kind, owner=owner)
+
+    return allocate
+
+
+def charged(taken: Allocator, clock: Clock, costs: Costs) -> Allocator:
+    """As `taken`, but every call that its arrays go through takes time: what a stage's text copies and adds."""
+
+    def tell(call: Call) -> None:
+        clock.compute("copies", round(costs.call_ns(call)))
+
+    def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
+        found = taken(shape, dtype, kind=kind, owner=owner)
+        return Noted(found.shape, found.dtype, tell=tell)
 
     return allocate
 
@@ -283,7 +298,7 @@ class Timed(UpdateRule):
     def _take(self, weights: Any, gradient: Any, state: Any, written: list[Any]) -> None:
         both_ways = [weights, *state.values()]
         moved = 2 * sum(each.nbytes for each in both_ways) + sum(each.nbytes for each in [gradient, *written])
-        self.clock.compute("update", self.costs.moved_ns(moved))
+        self.clock.compute("update", self.costs.update_ns(moved))
 
 
 @dataclass(eq=False)
@@ -299,12 +314,15 @@ class Performer:
     seen: dict[Any, "Script"] = field(default_factory=dict)
 
     def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-        self._charge(step, function, arrays)
+        if self.costs.cluster.device.calls is not None:
+            arrays, named = tuple(map(silent, arrays)), {name: silent(each) for name, each in named.items()}
+            self._charge_calls(step, function, arrays, named)
+        else:
+            self._charge(step, function, arrays)
         if step is None:
             return function(*arrays, **named)
         empty = named.pop("empty")
-        if named.get("draws"):
-            named["draws"] = nothing_drawn
+        named = undrawn(named)
         if self.fused and function is step.instruction.operation.backward:
             return None
         key = (function, step.shape, step.wanted, *(described(each) for each in (*arrays, *named.values())))
@@ -312,6 +330,17 @@ class Performer:
             self.seen[key] = watched(function, arrays, named)
         found = self.seen[key]
         return found.kept_by_fused(empty) if self.fused else found.play(empty)
+
+    def _charge_calls(
+        self, step: Step | None, function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        """What the function's text calls."""
+        given = {name: each for name, each in named.items() if name not in ("empty", "draws")}
+        what = "loss"
+        if step is not None:
+            what = "forward" if function is step.instruction.operation.forward else "backward"
+        key = (function, *(described(each) for each in (*arrays, *given.values())))
+        self.clock.compute(what, *self.costs.of_calls(key, function, arrays, undrawn(named)))
 
     def _charge(self, step: Step | None, function: Callable[..., Any], arrays: tuple[Any, ...]) -> None:
         if step is None:
@@ -322,6 +351,11 @@ class Performer:
             self.clock.compute("forward", *self.costs.forward(step))
         else:
             self.clock.compute("backward", *self.costs.backward(step))
+
+
+def undrawn(named: dict[str, Any]) -> dict[str, Any]:
+    """The same arguments, drawing nothing."""
+    return {**named, "draws": nothing_drawn} if named.get("draws") else named
 
 
 def described(value: Any) -> Any:

@@ -24,6 +24,7 @@ from zerosim.scenario.rules import (
     number,
     number_or_word,
     numbers,
+    optional,
     pair,
     rules,
     section,
@@ -201,6 +202,22 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class Functions:
+    """Numbers a second that calls of a function go through; 0: as many as memory's bandwidth lets pass."""
+
+    exp: float = number(0.0, at_least=0)
+    tanh: float = number(0.0, at_least=0)
+    max: float = number(0.0, at_least=0)
+    """As `sum` and `mean`, of the numbers of each row."""
+    sum: float = number(0.0, at_least=0)
+    mean: float = number(0.0, at_least=0)
+    take: float = number(0.0, at_least=0)
+    scatter: float = number(0.0, at_least=0)
+    update: float = number(0.0, at_least=0)
+    """Bytes of weights, gradients and state that an optimizer reads and writes."""
+
+
+@dataclass(frozen=True)
 class Device:
     """What a rank computes with, where its name is in no table."""
 
@@ -210,6 +227,15 @@ class Device:
     """Bytes a second, as above."""
     memory: float = number(0.0, at_least=1)
     """Bytes."""
+    launch_us: float = optional(number(0.0, at_least=0))
+    """Of each operation, beyond its work; where `bandwidths` are given, of each call in its text."""
+    half_width: float = optional(number(0.0, at_least=0))
+    """The narrower side at which a product reaches half of `flops`."""
+    working_sets: tuple[float, ...] = optional(numbers())
+    """Bytes that a call works on, ascending, and the `bandwidths` that it then has: such a device is charged call by
+    call, as the text of an operation has them."""
+    bandwidths: tuple[float, ...] = optional(numbers())
+    functions: Functions = optional(section(Functions))
 
 
 @dataclass(frozen=True)
