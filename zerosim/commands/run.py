@@ -44,7 +44,7 @@ from zerosim.training.run import Progress, Silent
 from zerosim.verdict.collectives import programs_of, run_collectives_on
 from zerosim.verdict.outcome import Outcome
 from zerosim.verdict.run import run_on
-from zerosim.worlds.launcher import launched, launched_rank
+from zerosim.worlds.launcher import launched, launched_rank, restarts
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.mpi import MpiCommunicator, MpiWorld, connect
 from zerosim.worlds.objects import broadcast_object, gather_objects
@@ -162,6 +162,8 @@ def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> 
     if not have_read_the_same(comm, job):
         return LaunchError.exit_code
 
+    if isinstance(job.scenario, Scenario):
+        comm.timeout_seconds = job.scenario.world.timeout_seconds
     world = MpiWorld(comm)
     if comm.rank == 0:
         announce(arguments, job, world)
@@ -210,7 +212,9 @@ def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
         with ended(shown):
             if keeping is not None and launched_rank() <= 0:
                 keeping.begin()
-            return run_on(world, experiment, shown, keep_weights=keep_weights, traced=traced, keeping=keeping)
+            return run_on(
+                world, experiment, shown, keep_weights=keep_weights, traced=traced, keeping=keeping,
+                restarts=restarts(resumes=arguments.resume is not None))
 
     return Job(
         scenario,

@@ -26,6 +26,8 @@ SIZE_VARIABLES = (
     "PALS_SIZE",             # Cray's mpiexec
 )
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "SLURM_PROCID")
+RESTARTS = "ZEROSIM_RESTARTS"
+RESTART_VARIABLES = (RESTARTS, "SLURM_RESTART_COUNT")
 FIRST_RESERVED_SLURM_STEP = 0xFFFF_FFF0  # steps above are batch scripts and interactive shells
 FORWARDING = 0.2  # seconds for the launcher to pass on what was printed; it drops the rest
 LOOKOUT = 0.1  # seconds between two looks at the other ranks
@@ -54,6 +56,11 @@ def launched_rank() -> int:
 def has_company() -> bool:
     """Whether this process is one of several ranks."""
     return (launched() or 1) > 1
+
+
+def restarts(*, resumes: bool) -> int:
+    """How often this job has been begun anew, as a supervisor or Slurm says; one that `resumes` once at least."""
+    return max(first_number(*RESTART_VARIABLES) or 0, int(resumes))
 
 
 def first_number(*variables: str) -> int | None:

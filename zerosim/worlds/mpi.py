@@ -22,7 +22,7 @@ from functools import cache
 from math import inf
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
 
 import mpi4py
 import numpy as np
@@ -32,6 +32,7 @@ from zerosim.allocation import Allocator, Array, allocate
 from zerosim.comm import Communicator, Reduction
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, ZerosimError
 from zerosim.worlds.delivery import check_into, check_rank, deliver
+from zerosim.worlds.here import HERE, spaced
 from zerosim.worlds.last_words import exit_code, say
 from zerosim.worlds.launcher import FORWARDING, LAST_WORDS, has_company, launched, watched
 from zerosim.worlds.world import Result, counted
@@ -322,7 +323,8 @@ class MpiCommunicator:
             other = "" if tag == dtype_tag(dtype) else " of another dtype"
             raise CollectiveError(
                 f"rank {source} sent {sent_bytes} bytes{other} to rank {self.rank}, which receives them "
-                f"into {landing.nbytes} bytes of {dtype}: both sides must name the same length and dtype"
+                f"into {landing.nbytes} bytes of {dtype}{spaced(HERE.place)}: both sides must name the same length and "
+                "dtype"
             )
 
     def _poll(self, done: Callable[[], Result | None], awaited: str) -> Result:
@@ -380,6 +382,15 @@ class MpiWorld:
     def take_buffers_from(self, allocate: Allocator) -> None:
         for channel in self._channels:
             channel.take_buffers_from(allocate)
+
+    def kill(self, comm: Communicator) -> NoReturn:
+        """As the operating system does when memory is short."""
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("nobody survives SIGKILL")
+
+    def stop(self, comm: Communicator) -> None:
+        """Until somebody sends SIGCONT."""
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def check_timeout(seconds: Any) -> None:
