@@ -1,0 +1,18 @@
+"""What Linux says of other processes."""
+
+from pathlib import Path
+
+FROZEN, GONE = "Tt", "ZX"
+
+
+def state_of(process: str) -> str:
+    """Its letter in Linux's table of processes: R runs, S sleeps, T is stopped, Z has ended; X, it is no more."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+def are_listed() -> bool:
+    """Whether this system lists its processes so."""
+    return Path("/proc/self/stat").exists()
