@@ -4,8 +4,6 @@ import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from zerosim.worlds.world import counted
-
 SHOWN_RANKS = 8
 
 
@@ -39,7 +37,7 @@ def explained(found: Sequence[tuple[str, str]]) -> str:
     ': rank 0 waits in step 2; rank 1 is stopped'
     """
     shown, more = found[:SHOWN_RANKS], len(found) - SHOWN_RANKS
-    others = [f"and {counted(more)} more"] if more > 0 else []
+    others = [f"and {more} more ranks"] if more > 0 else []
     places = {place for _, place in found}
     if len(places) == 1:
         return f"{spaced(*places)}: {'; '.join([*(words for words, _ in shown), *others])}"
