@@ -16,3 +16,12 @@ def state_of(process: str) -> str:
 def are_listed() -> bool:
     """Whether this system lists its processes so."""
     return Path("/proc/self/stat").exists()
+
+
+def children_of(process: int) -> set[int]:
+    """The processes that it is the parent of, those among them that have ended; none where they are not listed."""
+    try:
+        listed = Path(f"/proc/{process}/task").glob("*/children")
+        return {int(child) for each in listed for child in each.read_text().split()}
+    except OSError:
+        return set()
