@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -218,7 +217,7 @@ def faults_of(comm: Communicator, run: Run) -> Faults:
         fault for fault in run.experiment.scenario.fault
         if run.faulty and fault.rank == comm.rank and fault.after_restarts == run.restarts
     ]
-    return Faults(due, partial(run.world.kill, comm), partial(run.world.stop, comm))
+    return Faults(due, lambda: run.world.kill(comm), lambda: run.world.stop(comm))
 
 
 def carrier(comm: Communicator, run: Run, faults: Faults) -> Communicator:

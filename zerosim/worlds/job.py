@@ -15,8 +15,6 @@ from zerosim.worlds.processes import children_of
 
 ENDING = 5.0
 """Seconds that a launcher has for ending its ranks, once it is asked to."""
-SETTLING = 1.0
-"""Seconds that ranks have for ending by themselves, once their launcher has ended."""
 LOOKOUT = 0.01
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that ask a process to end."""
@@ -24,7 +22,7 @@ PARENT_DEATH_SIGNAL, SUBREAPER = 1, 36  # options of Linux's prctl
 
 
 def run_job(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a launcher; its exit code, below 0 where a signal ended it.
+    """Run a launcher; its exit code, 128 and more where a signal ended it.
 
     An interrupt, SIGTERM or SIGHUP here ends the job and raises `KeyboardInterrupt`. Even where this process is killed,
     the launcher is asked to end.
@@ -33,24 +31,18 @@ def run_job(command: Sequence[str], environment: Mapping[str, str]) -> int:
     >>> run_job([sys.executable, "-c", "import sys; sys.exit(7)"], os.environ)
     7
     """
-    before = children_of(os.getpid())
+    others = children_of(os.getpid())
     set_option(SUBREAPER, 1)  # whose parent dies becomes a child of this process, and no orphan
     with interrupted_by_signals():
-        launcher = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True,
-            preexec_fn=end_with_parent,  # noqa: PLW1509 - it takes no lock that another thread may hold
-        )
         try:
-            return launcher.wait()
+            code = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True,
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - it takes no lock that another thread may hold
+            ).wait()
         finally:
             ignore_signals()
-            with suppress(OSError):
-                launcher.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                launcher.wait(ENDING)
-            end_strays(before | {launcher.pid})
-            launcher.kill()
-            launcher.wait()
+            end_children(others)
+    return code if code >= 0 else 128 - code
 
 
 @contextmanager
@@ -82,15 +74,19 @@ def interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def end_strays(others: set[int]) -> None:
-    """Wait a little for the children that are not among `others`, and for theirs, then kill them."""
-    patience = time.monotonic() + SETTLING
-    while strays := children_of(os.getpid()) - others:
-        for stray in strays:
-            with suppress(ChildProcessError, ProcessLookupError):
-                if time.monotonic() > patience:
-                    os.kill(stray, signal.SIGKILL)
-                os.waitpid(stray, os.WNOHANG)
+def end_children(others: set[int]) -> None:
+    """Ask the children that are not among `others`, and their children, to end; those that do not, after a while."""
+    deadline = time.monotonic() + ENDING
+    asked: set[int] = set()
+    while left := children_of(os.getpid()) - others:
+        late = time.monotonic() > deadline
+        for child in left if late else left - asked:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL if late else signal.SIGTERM)
+        asked |= left
+        for child in left:
+            with suppress(ChildProcessError):
+                os.waitpid(child, os.WNOHANG)
         time.sleep(LOOKOUT)
 
 

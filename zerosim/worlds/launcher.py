@@ -34,6 +34,7 @@ RESTARTS = "ZEROSIM_RESTARTS"
 RESTART_VARIABLES = (RESTARTS, "SLURM_RESTART_COUNT")
 FIRST_RESERVED_SLURM_STEP = 0xFFFF_FFF0  # steps above are batch scripts and interactive shells
 FORWARDING = 0.2  # seconds for the launcher to pass on what was printed; it drops the rest
+PROXY = -1
 LOOKOUT = 0.1  # seconds between two looks at the other ranks
 LAST_WORDS = 2.0  # seconds that the first rank to fail has for ending the others
 
@@ -187,33 +188,50 @@ def watch(rank: int, proxy: int, expected: int | None, pipe: int) -> None:
             said = os.read(pipe, 64).split()
             if said:
                 file, ranks = map(int, said)
-                watch_board(Board(os.open(f"/proc/{rank}/fd/{file}", os.O_RDWR), ranks))
+                board = Board(os.open(f"/proc/{rank}/fd/{file}", os.O_RDWR), ranks)
+                watch_board(board, proxy if expected is not None else None)
             return
 
 
-def watch_board(board: Board) -> None:
-    """Once a rank of this host dies and nobody says why, say of all ranks what they did."""
-    os.setsid()
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1):
-        os.dup2(nowhere, stream)
-    ends = select.poll()
-    ranks = {}
-    for rank, process in board.processes.items():
+def watch_board(board: Board, proxy: int | None) -> None:
+    """Once a rank of this host dies and nobody says why, say of all ranks what they did.
+
+    Where MPICH's `proxy`, which would end them all, has died itself, end them.
+    """
+    stay_alone()
+    ends, ranks = select.poll(), {}
+    for rank, process in [*board.processes.items(), *([(PROXY, proxy)] if proxy is not None else [])]:
         with suppress(ProcessLookupError):
             opened = os.pidfd_open(process)
             ranks[opened] = rank
             ends.register(opened, select.POLLIN)
     died: list[int] = []
-    while ranks and not died and not board.is_ending:
-        ended = []
+    while set(ranks.values()) - {PROXY} and not died and not board.is_ending:
         for each, _ in ends.poll():
             ends.unregister(each)
-            ended.append(ranks.pop(each))
-        died = sorted(set(ended) & set(board.processes))
+            rank = ranks.pop(each)
+            died += [rank] if rank in board.processes else []
+            if rank == PROXY:
+                kill_all(board)
     if died and not board.is_ending:
-        sys.stderr.write(f"zerosim: no rank can go on{explained(board.what_all_do(died))}\n")
+        sys.stderr.write(f"zerosim: no rank can go on{explained(board.what_all_do(sorted(died)))}\n")
         sys.stderr.flush()
+
+
+def stay_alone() -> None:
+    """Let nobody reach this process who ends or reads the ranks: it ends when they have ended."""
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1):
+        os.dup2(nowhere, stream)
+
+
+def kill_all(board: Board) -> None:
+    """End the ranks of this host."""
+    for process in board.processes.values():
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def ranks_of_the_proxy() -> int | None:

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from math import inf
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
 
 import mpi4py
@@ -526,6 +526,16 @@ class FirstFailure:
             if self._floor is not None and host.size > 1:
                 watcher.stay(self._floor, self._world.size)
         host.Free()
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if self.board is not None and in_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self.end_as_told)
+
+    def end_as_told(self, number: int, frame: FrameType | None) -> None:
+        """Somebody ends all ranks, and knows why: nobody need say it."""
+        assert self.board is not None
+        self.board.end()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
     def __call__(
         self,
