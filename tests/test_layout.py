@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "models": GROUND | {"autograd"},
     "optim": GROUND | {"models", "numerics"},
     "worlds": GROUND,
-    "instruments": GROUND | {"worlds"},
+    "instruments": GROUND | {"scenario", "worlds"},
     "scenario": GROUND,
     "data": GROUND | {"scenario"},
     "stages": GROUND | {"autograd", "collectives", "models", "optim"},

@@ -31,6 +31,10 @@ class Unlike(CollectiveError):
     """The ranks of a lockstep world would do different things."""
 
 
+class MessageError(ZerosimError):
+    """A message did not come as it was sent: it was changed on the way, lost, or came twice."""
+
+
 class OffloadError(ZerosimError):
     """What a rank offloads cannot be written to its file, or read."""
 

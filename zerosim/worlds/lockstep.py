@@ -11,7 +11,7 @@ A text runs once, however many ranks there are. Where it would have ranks do dif
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, SupportsIndex
+from typing import Any, ClassVar, NoReturn, Protocol, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -197,3 +197,11 @@ class LockstepWorld:
 
     def take_buffers_from(self, allocate: Allocator) -> None:
         """Nothing to do: there are no buffers."""
+
+    def kill(self, comm: Communicator) -> NoReturn:
+        """Refused: all ranks are one thread."""
+        raise Unlike("one rank cannot end alone where all ranks do the same at once")
+
+    def stop(self, comm: Communicator) -> NoReturn:
+        """Refused, as above."""
+        self.kill(comm)
