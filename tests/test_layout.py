@@ -14,9 +14,9 @@ import pytest
 import zerosim
 
 ROOT = Path(zerosim.__file__).parent
-GROUND = {"allocation", "comm", "errors", "sharding"}
+GROUND = {"allocation", "comm", "errors", "files", "sharding"}
 MAY_IMPORT = {
-    "errors": set(), "allocation": set(), "comm": set(), "sharding": set(),
+    "errors": set(), "allocation": set(), "comm": set(), "files": set(), "sharding": set(),
     "payloads": GROUND,
     "numerics": GROUND,
     "collectives": GROUND | {"numerics"},

@@ -1,7 +1,7 @@
 """The weights of a checkpoint as one safetensors file that others open: whole parameters, under the names they know."""
 
 import json
-import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ from zerosim.checkpoint.manifest import Manifest, ParameterRecord
 from zerosim.checkpoint.reshard import Resharded
 from zerosim.checkpoint.shards import BLOCK_BYTES, DTYPES
 from zerosim.errors import CheckpointError, ZerosimError
+from zerosim.files import replace
 from zerosim.numerics.digests import little_endian
 from zerosim.numerics.precisions import PRECISIONS
 from zerosim.training.comparison import WEIGHTS
@@ -19,18 +20,13 @@ OF_PRECISIONS = {DTYPES[each.weights.name]: each.weights for each in PRECISIONS.
 
 def write_full(folder: Path, manifest: Manifest, path: Path) -> None:
     """Write the weights of the checkpoint in `folder` to `path`, beside it and renamed, block by block."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        try:
-            write_weights(folder, manifest, beside)
-            os.replace(beside, path)
-        finally:
-            beside.unlink(missing_ok=True)
+        replace(path, blocks_of_weights(folder, manifest))
     except OSError as error:
         raise ZerosimError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def write_weights(folder: Path, manifest: Manifest, path: Path) -> None:
+def blocks_of_weights(folder: Path, manifest: Manifest) -> Iterator[bytes]:
     """A header, and behind it each parameter in model order."""
     saved, kind = Resharded(folder, manifest), dtype_of(manifest, folder)
     parameters = in_model_order(manifest)
@@ -42,15 +38,12 @@ def write_weights(folder: Path, manifest: Manifest, path: Path) -> None:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     block = np.empty(BLOCK_BYTES // kind.itemsize, kind)
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for unit, each in parameters:
-            for start in range(0, each.count, len(block)):
-                out = block[: each.count - start]
-                saved.copy(unit, WEIGHTS, each.start + start, out)
-                file.write(little_endian(out))
-        file.flush()
-        os.fsync(file.fileno())
+    yield len(text).to_bytes(8, "little") + text
+    for unit, each in parameters:
+        for start in range(0, each.count, len(block)):
+            out = block[: each.count - start]
+            saved.copy(unit, WEIGHTS, each.start + start, out)
+            yield little_endian(out).tobytes()
 
 
 def in_model_order(manifest: Manifest) -> list[tuple[int, ParameterRecord]]:

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0 if at least one function is written and all that are hold, 1 if not."""
-    check_writable(arguments)
+    check_writable(arguments, {"the file of your functions": arguments.file})
     console = standard_output(arguments)
     grades = []
     for name in exercises_in(arguments.file):

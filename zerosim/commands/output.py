@@ -4,12 +4,17 @@ import argparse
 import errno
 import json
 import os
+import stat
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from zerosim.checkpoint.folders import STEP
 from zerosim.errors import ScenarioError, UsageError, ZerosimError
+from zerosim.files import check_replaceable, reason, replace
 from zerosim.worlds.last_words import exit_code, last_words
 from zerosim.worlds.launcher import launched
 
@@ -60,22 +65,56 @@ def standard_output(arguments: argparse.Namespace, width: int = WIDTH) -> Consol
     return console(arguments, stderr=arguments.json == "-", width=width)
 
 
-def check_writable(arguments: argparse.Namespace) -> None:
-    """Refuse, before anything runs, files that cannot be written and one file for two things."""
-    flag_of: dict[str, str] = {}
-    for flag in FLAGS:
-        path = getattr(arguments, flag, None)
-        if path is None or (flag == "json" and path == "-"):
-            continue
+def check_writable(arguments: argparse.Namespace, inputs: Mapping[str, str | Path] | None = None) -> None:
+    """Refuse, before anything runs, files that cannot be written, one file for two things, and one that is read.
+
+    `inputs` has the paths of what is read, by what it is.
+    """
+    outputs = {f"--{flag}": path for flag in FLAGS if (path := getattr(arguments, flag, None)) is not None}
+    check_outputs(outputs, inputs or {})
+
+
+def check_outputs(outputs: Mapping[str, str], inputs: Mapping[str, str | Path]) -> None:
+    """The same of files to write by what names them, such as "--json"."""
+    named: dict[str, str] = {}
+    for flag, path in outputs.items():
         if path == "-":
-            raise UsageError(f"--{flag}: only --json writes to standard output; name a file")
+            if flag != "--json":
+                raise UsageError(f"{flag}: only --json writes to standard output; name a file")
+            continue
+        try:
+            check_replaceable(path)
+        except (OSError, ValueError) as error:
+            why = reason(error)
+            raise UsageError(f"{flag}: cannot write {path!r}: {why}; name a file in a folder that exists") from None
         real = os.path.realpath(path)
-        place = path if os.path.exists(path) else os.path.dirname(real)
-        if not os.path.basename(path) or os.path.isdir(path) or not os.access(place, os.W_OK):
-            raise UsageError(f"--{flag}: cannot write {path!r}; name a file in a folder that exists")
-        if real in flag_of:
-            raise UsageError(f"--{flag_of[real]} and --{flag} name the same file {path!r}; give each its own")
-        flag_of[real] = flag
+        if real in named:
+            raise UsageError(f"{named[real]} and {flag} name the same file {path!r}; give each its own")
+        named[real] = flag
+        for what, read in inputs.items():
+            if are_one_file(path, read):
+                raise UsageError(f"{flag}: {path!r} is {what}, which is read; name another file")
+        if STEP.fullmatch(Path(real).parent.name):
+            raise UsageError(f"{flag}: {path!r} is inside a checkpoint, which stays as it is; name another file")
+        for stream, descriptor in (("standard output", 1), ("standard error", 2)):
+            if is_file_of(descriptor, path):
+                raise UsageError(f"{flag}: {path!r} is where {stream} goes; name another file")
+
+
+def are_one_file(path: str, other: str | Path) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except (OSError, ValueError):
+        return False
+
+
+def is_file_of(descriptor: int, path: str) -> bool:
+    """Whether a stream of this process is the regular file at `path`."""
+    try:
+        found = os.fstat(descriptor)
+        return stat.S_ISREG(found.st_mode) and os.path.samestat(found, os.stat(path))
+    except OSError:
+        return False
 
 
 def write_json(path: str, document: dict[str, Any]) -> None:
@@ -97,29 +136,10 @@ def write_text(path: str, text: str) -> None:
 
 
 def write_bytes(path: str, content: bytes) -> None:
-    """Write through to what is at `path`, be it a file, a link or a pipe; raises `ZerosimError` when that fails."""
+    """Let the file at `path` hold `content`, as `replace` does; raises `ZerosimError` when that fails."""
     try:
-        with open(path, "wb") as file:
-            file.write(content)
+        replace(path, [content])
     except OSError as error:
-        raise ZerosimError(f"cannot write {path}: {error.strerror}") from error
-
-
-def write_beside(path: str, text: str) -> None:
-    """Write `text` beside the file `path` and rename it into place, so that there is always a whole one.
-
-    A link stays a link; what is no file, such as a pipe, is written to. Raises `ZerosimError` when that fails.
-    """
-    place = os.path.realpath(path)
-    if os.path.exists(place) and not os.path.isfile(place):
-        write_text(path, text)
-        return
-    beside = f"{place}.{os.getpid()}.part"
-    write_text(beside, text)
-    try:
-        os.replace(beside, place)
-    except OSError as error:
-        os.unlink(beside)
         raise ZerosimError(f"cannot write {path}: {error.strerror}") from error
 
 

@@ -11,6 +11,7 @@ from zerosim.plan.reading import cluster_in, read_plan
 from zerosim.report.plan_table import show_plan
 from zerosim.report.table import show_heading
 from zerosim.report.trace_events import trace_events
+from zerosim.scenario.reading import files_read
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,10 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Show the plan; 0 if every claim held, 1 if one did not."""
-    check_writable(arguments)
+    read = {"the scenario": arguments.scenario}
+    if arguments.cluster is not None:
+        read["the cluster"] = arguments.cluster
+    check_writable(arguments, read)
     machine = {} if arguments.cluster is None else cluster_in(arguments.cluster)
     changes = machine | overrides(arguments.overrides)
     found = read_plan(arguments.scenario, arguments.ranks, changes, swept(arguments.sweep))
+    check_writable(arguments, files_read(found.scenario))
     console = standard_output(arguments)
     show_heading(console, found.scenario.title, found.scenario.caption, "")
     show_plan(console, found)

@@ -10,7 +10,7 @@ from zerosim.commands.arguments import rank_counts
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import UsageError
 from zerosim.proofs.proof import Proof, prove
-from zerosim.proofs.subject import Subject, named_subject
+from zerosim.proofs.subject import Subject, files_of, named_subject
 
 SHOWN = 8
 """Up to this many ranks the sums are printed."""
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0 if everything was proved for every number of ranks, 1 if not."""
-    check_writable(arguments)
+    check_writable(arguments, files_of(arguments.subject))
     console = standard_output(arguments)
     subject = named_subject(arguments.subject, arguments.collective)
     if subject.collective not in COLLECTIVES:

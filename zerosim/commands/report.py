@@ -7,12 +7,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from zerosim.commands.output import check_writable, write_beside, write_bytes, write_text
+from zerosim.commands.output import check_outputs, write_bytes, write_text
 from zerosim.errors import UsageError
+from zerosim.files import read_at_most
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.page import page
 from zerosim.report.page.run import Run, runs_of
 from zerosim.report.page.vega import png, svg
+
+MOST_BYTES = 1 << 26
+"""Of an outcome; as Python's objects they take up to 30 times as much memory."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,13 +36,15 @@ def main(arguments: argparse.Namespace) -> int:
     if not arguments.html and not arguments.pictures and not arguments.picture:
         raise UsageError("nothing to write: name a file with --html, a folder with --pictures, or one picture with "
                          "--picture NAME=FILE")
-    check_writable(arguments)
     names = [arguments.outcome, *([arguments.other] if arguments.other else [])]
+    pictures = {f"--picture {name}={path}": path for name, path in arguments.picture}
+    pages = {} if arguments.html is None else {"--html": arguments.html}
+    check_outputs(pages | pictures, dict(zip(("the outcome", "the other outcome"), names, strict=False)))
     documents = [read(name) for name in names]
     with whole(names):
         runs = runs_of(documents, names)
         if arguments.html:
-            write_beside(arguments.html, page(runs))
+            write_text(arguments.html, page(runs))
         if arguments.pictures:
             write_pictures(arguments.pictures, runs)
         for name, path in arguments.picture:
@@ -101,8 +107,10 @@ def refuse_constant(name: str) -> float:
 def read(name: str) -> Any:
     """A document in JSON; `UsageError` for a file that is none."""
     try:
-        with open(name, encoding="utf-8") as file:
-            return json.load(file, parse_constant=refuse_constant)
+        content = read_at_most(name, MOST_BYTES)
+        if len(content) > MOST_BYTES:
+            raise UsageError(f"{name} has more than {MOST_BYTES:,} bytes, which no outcome has")
+        return json.loads(content, parse_constant=refuse_constant)
     except OSError as error:
         raise UsageError(f"cannot read {name}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -22,7 +22,6 @@ from zerosim.commands.output import (
     complain,
     console,
     standard_output,
-    write_beside,
     write_bytes,
     write_json,
     write_text,
@@ -40,6 +39,7 @@ from zerosim.report.progress import Live, Plain
 from zerosim.report.table import show_heading, show_outcome
 from zerosim.report.trace_events import trace_events
 from zerosim.scenario import CollectiveScenario, Scenario, load, resolved
+from zerosim.scenario.reading import files_read
 from zerosim.training.experiment import Experiment, prepare
 from zerosim.training.run import Progress, Silent
 from zerosim.verdict.collectives import programs_of, run_collectives_on
@@ -119,9 +119,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def run_alone(arguments: argparse.Namespace) -> int:
-    check_writable(arguments)
-    check_pictures(arguments)
+    check_outputs_of(arguments)
     job = prepared(arguments)
+    check_writable(arguments, files_read(job.scenario))
     refuse_limit(job.scenario)
     world = local_world(job.scenario)
     announce(arguments, job, world)
@@ -159,8 +159,9 @@ def refuse_limit(scenario: Scenario | CollectiveScenario) -> None:
         )
 
 
-def check_pictures(arguments: argparse.Namespace) -> None:
-    """Refuse, before anything runs, a page that could not be made."""
+def check_outputs_of(arguments: argparse.Namespace) -> None:
+    """Refuse, before anything is read, what could not be written, and a page that could not be made."""
+    check_writable(arguments, {"the scenario": arguments.scenario})
     if arguments.report:
         converter()
 
@@ -170,9 +171,9 @@ def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> 
     job, refused = None, None
     if comm.rank == 0:
         try:
-            check_writable(arguments)
-            check_pictures(arguments)
+            check_outputs_of(arguments)
             job = prepared(arguments)
+            check_writable(arguments, files_read(job.scenario))
             check_fits(job.scenario, comm, arguments)
         except ZerosimError as error:
             refused = complain(error)
@@ -359,7 +360,7 @@ def conclude(arguments: argparse.Namespace, job: Job, outcome: Any, world: World
         if arguments.json:
             write_json(arguments.json, found)
         if arguments.report:
-            write_beside(arguments.report, page(runs_of([found], ["this run"])))
+            write_text(arguments.report, page(runs_of([found], ["this run"])))
     return 0 if outcome.passed else 1
 
 

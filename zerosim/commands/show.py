@@ -5,9 +5,9 @@ import argparse
 from zerosim.collectives import find
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.commands.arguments import whole_number
-from zerosim.commands.output import check_writable, standard_output, write_beside, write_json, write_text
+from zerosim.commands.output import check_writable, standard_output, write_json, write_text
 from zerosim.errors import CollectiveError, UsageError
-from zerosim.proofs.subject import Subject, named_subject
+from zerosim.proofs.subject import Subject, files_of, named_subject
 from zerosim.report import algorithms_table
 from zerosim.report.page.page import schedule_page
 from zerosim.report.schedule import document, scheduled
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0 if the collective keeps its promise, or for the table; 1 if it does not."""
-    check_writable(arguments)
+    check_writable(arguments, files_of(arguments.subject))
     return show_table(arguments) if arguments.list else show_run(arguments)
 
 
@@ -59,7 +59,7 @@ def show_run(arguments: argparse.Namespace) -> int:
     schedule = scheduled(subject, size, arguments.root or 0)
     show_schedule(standard_output(arguments), schedule)
     if arguments.html:
-        write_beside(arguments.html, schedule_page(schedule))
+        write_text(arguments.html, schedule_page(schedule))
     if arguments.svg:
         write_text(arguments.svg, picture(schedule))
     if arguments.json:

@@ -1,13 +1,12 @@
 """A user's file, opened without waiting for anyone."""
 
-import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from zerosim.data.dataset import Fault
+from zerosim.files import open_regular
 
 
 @contextmanager
@@ -20,14 +19,8 @@ def regular_file(folder: Path, source: str, allowed: str, fault: Fault) -> Itera
     if "\0" in source:
         raise fault("a path has no NUL byte in it")
     try:
-        with open(folder / source, "rb", opener=at_once) as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise fault(f"this is no regular file; it must be {allowed}")
+        with open_regular(folder / source) as stream:
             yield stream
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise fault(f"{reason}; it must be {allowed}") from None
-
-
-def at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)

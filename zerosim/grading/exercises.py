@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from zerosim.errors import ScenarioError
+from zerosim.files import reason
+from zerosim.proofs.subject import read_python
 
 EXERCISES = (
     "reduce_scatter", "all_gather", "all_reduce", "broadcast", "reduce", "zero1_step", "zero2_step", "zero3_step",
@@ -37,14 +39,15 @@ def exercises_in(file: str) -> list[str]:
     Raises `ScenarioError` for a file that cannot be read or has none of them.
     """
     try:
-        with open(file, "rb") as opened:
-            body = ast.parse(opened.read(), file).body
+        body = ast.parse(read_python(file), file).body
     except SyntaxError as error:
         raise ScenarioError(
             f"is not Python: {error.msg}", file=file, line=error.lineno or 1, column=error.offset or 1
         ) from error
-    except (OSError, ValueError) as error:
-        raise ScenarioError(f"cannot be read: {error}", file=file) from error
+    except OSError as error:
+        raise ScenarioError(f"cannot be read: {reason(error)}", file=file) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ScenarioError(f"is not Python: {error}", file=file) from error
     defined = {node.name for node in body if isinstance(node, ast.FunctionDef)}
     for node in body:
         if isinstance(node, ast.Assign):

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from zerosim.commands.output import write_beside, write_bytes, write_text
+from zerosim.commands.output import write_bytes, write_text
 from zerosim.errors import UsageError
 from zerosim.report.page.vega import pixels
 
@@ -52,7 +52,7 @@ class Page:
 
     def save(self, path: str) -> None:
         """Write it to a file that any browser opens."""
-        write_beside(path, self.html)
+        write_text(path, self.html)
 
     def __repr__(self) -> str:
         return f"<page: {self.about}>"

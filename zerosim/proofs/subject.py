@@ -5,6 +5,7 @@ kinds says) works in place on a vector, as those in `zerosim.collectives` do. An
 returns its result, as `zerosim.all_reduce` and its siblings do.
 """
 
+import errno
 import importlib.util
 import inspect
 import sys
@@ -21,7 +22,11 @@ from zerosim.collectives import ALGORITHMS, Algorithm
 from zerosim.collectives.kinds import COLLECTIVES, KINDS, Kind, own
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError, UsageError
+from zerosim.files import open_regular, reason
 from zerosim.sharding import split
+
+MOST_BYTES = 1 << 20
+"""Of a user's Python file."""
 
 IN_PLACE = {name for kind in KINDS.values() for name in kind.parameters[:1]}
 
@@ -151,6 +156,16 @@ def named_subject(name: str, collective: str | None = None) -> Subject:
     return subject(getattr(module, function), collective)
 
 
+def files_of(name: str | None) -> dict[str, str]:
+    """The file in the name of a user's function, by what it is.
+
+    >>> files_of("mine.py:my_all_reduce"), files_of("ring.all_reduce")
+    ({'the file of the function': 'mine.py'}, {})
+    """
+    file, separator, _ = (name or "").rpartition(":")
+    return {"the file of the function": file} if separator else {}
+
+
 def meant(name: str, names: Iterable[str]) -> str:
     """
     >>> meant("ring.all_reduc", ["ring.all_gather", "ring.all_reduce"]), meant("fly", ["ring.all_gather"])
@@ -160,11 +175,22 @@ def meant(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+def read_python(file: str) -> bytes:
+    """The text of a Python file; `OSError` where it is no regular file, or longer than anybody writes one."""
+    with open_regular(file) as opened:
+        found = opened.read(MOST_BYTES + 1)
+    if len(found) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES:,} bytes")
+    return found
+
+
 def load_file(file: str) -> Any:
     """The Python file as a module; raises `UsageError` in one line when it cannot be."""
     path = Path(file)
-    if not path.is_file():
-        raise UsageError(f"{file}: no such file")
+    try:
+        read_python(file)
+    except OSError as error:
+        raise UsageError(f"{file}: {reason(error)}; name a Python file") from None
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from zerosim.errors import ScenarioError
+from zerosim.files import read_at_most
 from zerosim.scenario.bounds import MOST_BYTES, check_bounds, check_size
 from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.origin import OVERRIDE, Origin
@@ -45,10 +46,9 @@ def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Scenari
 
 def read_text(file: str) -> str:
     try:
-        with open(file, "rb") as stream:
-            content = stream.read(MOST_BYTES + 1)
-            check_size(max(len(content), os.fstat(stream.fileno()).st_size), file)
-            return content.decode("utf-8-sig")
+        content = read_at_most(file, MOST_BYTES)
+        check_size(max(len(content), os.stat(file).st_size), file)
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = error.object[: error.start].decode()
         line, column = place(before, len(before))

@@ -17,6 +17,8 @@ from zerosim.scenario.origin import Origin
 from zerosim.scenario.positions import KeyPath
 
 LARGEST_INTEGER = 2**63 - 1  # TOML's own
+MOST_TABLES = 1000
+"""Of one name, each a row or a program."""
 
 
 class Rule(ABC):
@@ -138,13 +140,14 @@ class Array(Rule):
             raise self.refuse(value, path, origin, "; arrays are written in brackets")
         if not self.at_least <= len(value) <= self.at_most:
             raise self.refuse(value, path, origin)
-        elements: list[Any] = []
-        for index, found in enumerate(value):
-            element = self.element.read(found, (*path, index), origin)
-            if self.distinct and element in elements:
-                raise origin.error(f"{dotted(path)} names {shown(found)} twice", (*path, index))
-            elements.append(element)
-        return tuple(elements)
+        elements = tuple(self.element.read(found, (*path, index), origin) for index, found in enumerate(value))
+        if self.distinct:
+            seen = set()
+            for index, element in enumerate(elements):
+                if element in seen:
+                    raise origin.error(f"{dotted(path)} names {shown(value[index])} twice", (*path, index))
+                seen.add(element)
+        return elements
 
 
 @dataclass(frozen=True)
@@ -239,12 +242,14 @@ class Tables(Rule):
     section: type[Any]
 
     def __str__(self) -> str:
-        return "an array of tables"
+        return f"an array of tables, at most {MOST_TABLES}"
 
     def read(self, value: object, path: KeyPath, origin: Origin) -> tuple[Any, ...]:
         if not isinstance(value, list) or not value:
             hint = f"; write [[{dotted(path)}]]" if isinstance(value, dict) else ""
             raise self.refuse(value, path, origin, hint)
+        if len(value) > MOST_TABLES:
+            raise self.refuse(value, path, origin)
         one = Table(self.section)
         return tuple(one.read(found, (*path, index), origin) for index, found in enumerate(value))
 

@@ -1,7 +1,6 @@
 """What a scenario says: every key, its default, and beside each what is allowed."""
 
 import dataclasses
-import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -515,12 +514,16 @@ class Scenario:
         >>> Scenario(variant=(Variant("a"), Variant("a"), Variant(stage="ddp"))).names({"ddp": "DDP"})
         ['a', 'a (2)', 'DDP']
         """
-        found: list[str] = []
+        found: dict[str, None] = {}
+        numbers: dict[str, int] = {}
         given = [variant.named(titles) for variant in self.variant]
         for name in given or [titles.get(stage, stage) for stage in self.parallel.stages]:
-            others = (f"{name} ({number})" for number in itertools.count(2))
-            found.append(next(each for each in itertools.chain([name], others) if each not in found))
-        return found
+            another = name
+            while another in found:
+                numbers[name] = numbers.get(name, 1) + 1
+                another = f"{name} ({numbers[name]})"
+            found[another] = None
+        return list(found)
 
     def _row(self, number: int, name: str, parallel: Parallel) -> Row:
         (stage,) = parallel.stages

@@ -1,0 +1,149 @@
+"""Files of others: read where they are regular and no larger than they may be, written beside and renamed into place.
+
+What cannot be read or written raises `OSError`, whose `strerror` says why. Nothing here waits for who never comes.
+"""
+
+import errno
+import io
+import os
+import secrets
+import select
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import BinaryIO
+
+Name = str | os.PathLike[str]
+
+PIPE_SECONDS = 10.0
+"""How long a pipe may keep who reads it, or who waits for its reader."""
+
+
+@contextmanager
+def open_regular(path: Name) -> Iterator[BinaryIO]:
+    """The regular file at `path`, open for reading; a pipe, a device or a socket is refused at once."""
+    with open(path, "rb", opener=at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise irregular()
+        yield file
+
+
+def at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def irregular() -> OSError:
+    return OSError(errno.EINVAL, "this is no regular file")
+
+
+def read_at_most(path: Name, most_bytes: int) -> bytes:
+    """What the file or pipe at `path` holds, one byte more than `most_bytes` at most: that tells who holds too much.
+
+    The writer of a pipe has `PIPE_SECONDS`.
+    """
+    descriptor = at_once(os.fspath(path), os.O_RDONLY | os.O_CLOEXEC)
+    with open(descriptor, "rb", buffering=0) as file:
+        kind = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(kind):
+            raise refused(errno.EISDIR)
+        if not stat.S_ISREG(kind) and not stat.S_ISFIFO(kind):
+            raise irregular()
+        found, deadline = io.BytesIO(), time.monotonic() + PIPE_SECONDS
+        while found.tell() <= most_bytes:
+            if stat.S_ISFIFO(kind):
+                await_bytes(descriptor, deadline)
+            piece = file.read(most_bytes + 1 - found.tell())
+            if not piece:
+                break
+            found.write(piece)
+        return found.getvalue()
+
+
+def await_bytes(descriptor: int, deadline: float) -> None:
+    """Wait until a pipe has bytes, or its writers have left it."""
+    left_ms = max(deadline - time.monotonic(), 0) * 1000
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    if not waiting.poll(left_ms):
+        raise TimeoutError(errno.ETIMEDOUT, f"nobody wrote all of it to this pipe within {PIPE_SECONDS:g} s")
+
+
+def check_replaceable(path: Name) -> None:
+    """Refuse a name under which `replace` could write nothing, by making the file beside it."""
+    if not os.path.basename(path) or os.path.isdir(path):
+        raise refused(errno.EISDIR)
+    place = os.path.realpath(path)
+    try:
+        kind = os.stat(place).st_mode
+    except FileNotFoundError:
+        kind = stat.S_IFREG
+    else:
+        if not os.access(place, os.W_OK):
+            raise refused(errno.EACCES)
+    if stat.S_ISREG(kind):
+        beside = beside_of(place)
+        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
+        os.unlink(beside)
+
+
+def reason(error: OSError | ValueError) -> str:
+    """Why something cannot be read or written, in small letters.
+
+    >>> reason(OSError(2, "No such file or directory"))
+    'no such file or directory'
+    """
+    return (getattr(error, "strerror", None) or str(error)).lower()
+
+
+def refused(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+def beside_of(place: str) -> str:
+    """A new name beside `place`, hidden, and short however long that is."""
+    return os.path.join(os.path.dirname(place), f".zerosim-{os.getpid()}-{secrets.token_hex(4)}.part")
+
+
+def replace(path: Name, pieces: Iterable[bytes]) -> None:
+    """Let the file at `path` hold `pieces`: whatever happens, there is the old one or the whole new one.
+
+    It is written beside, flushed to disk, and renamed. A link stays a link, and a file keeps its permissions. What is
+    no file, such as a pipe or a device, is written to.
+    """
+    place = os.path.realpath(path)
+    mode = os.stat(place).st_mode if os.path.exists(place) else None
+    if mode is not None and not stat.S_ISREG(mode):
+        with open(opened_for_writing(place), "wb") as stream:
+            stream.writelines(pieces)
+        return
+    beside = beside_of(place)
+    try:
+        with open(beside, "xb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), stat.S_IMODE(mode))
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, place)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(beside)
+        raise
+
+
+def opened_for_writing(place: str) -> int:
+    """A descriptor of what is no file; of a pipe, once somebody reads it."""
+    deadline = time.monotonic() + PIPE_SECONDS
+    while True:
+        try:
+            descriptor = os.open(place, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.ENXIO or not stat.S_ISFIFO(os.stat(place).st_mode):
+                raise
+            if time.monotonic() > deadline:
+                raise TimeoutError(errno.ETIMEDOUT, f"nobody read this pipe within {PIPE_SECONDS:g} s") from None
+            time.sleep(0.02)
+        else:
+            os.set_blocking(descriptor, True)
+            return descriptor
