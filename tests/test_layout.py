@@ -70,7 +70,8 @@ def imports(path: Path) -> list[str]:
     return found
 
 
-FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+FILES = sorted(
+    path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py" and (path.parent / "__init__.py").exists())
 
 
 def faults(path: Path, names: list[str]) -> list[str]:
