@@ -2,6 +2,7 @@
 
 import configparser
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +103,9 @@ def test_no_command_ends_in_a_traceback_where_an_extra_is_missing(tmp_path):
         "show ring.all_reduce --html page.html --svg picture.svg": (0, ""),
         "show --list": (0, ""),
         "prove ring.py:all_gather": (0, ""),
+        "exercises here": (0, ""),
+        "lessons": (0, ""),
+        "grade here/2_tree.py": (1, ""),
         "memory --parameters 1e9 --ranks 8": (0, ""),
         "plan zero3 --set train.steps=1": (0, ""),
         "--version": (0, ""),
@@ -147,3 +151,20 @@ def test_the_package_data_are_declared():
     assert set(course.scenarios().values()) <= taken
 
 
+
+
+def test_exercises_and_lessons_are_copied_out(tmp_path, capsys):
+    mine = tmp_path / "mine"
+    assert main(["exercises", str(mine)]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[-1] == f"    zerosim grade {mine / '1_ring.py'}"
+    assert main(["run", str(mine / "scenarios" / "unsafe_sends.toml")]) == 3, "what it needs beside it was copied too"
+    assert main(["exercises", str(mine)]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert main(["lessons"]) == 0
+    listed = capsys.readouterr().out
+    assert all(str(path) in listed for path in course.lessons())
+    assert main(["lessons", str(tmp_path / "read")]) == 0
+    for page in (tmp_path / "read").glob("lessons/*.md"):
+        pictures = re.findall(r"\]\((\.\./pictures/[^)]+)\)", page.read_text())
+        assert [picture for picture in pictures if not (page.parent / picture).exists()] == []

@@ -28,6 +28,31 @@ def lessons() -> list[Path]:
     return sorted((HERE / "docs" / "lessons").glob("[0-9]*.md"), key=lambda path: int(path.name.partition("_")[0]))
 
 
+SMALL = ("zero1", "zero2", "zero3", "compare", "stage2_needs_no_all_reduce", "reduce_scatter_slides", "unsafe_sends")
+"""Scenarios that go with the exercises: each takes seconds."""
+
+
+def exercises() -> dict[Path, Path]:
+    """What is copied for a learner, and to which place in the folder: skeletons, how to work, small scenarios."""
+    folder = HERE / "docs" / "exercises"
+    skeletons = {path: Path(path.name) for path in [*sorted(folder.glob("*.py")), folder / "README.md"]}
+    helpers = {scenarios()[name].with_name("collectives.py") for name in SMALL}
+    files = [*(scenarios()[name] for name in SMALL), *helpers]
+    return skeletons | {path: Path("scenarios", path.name) for path in files}
+
+
+def material() -> dict[Path, Path]:
+    """The lessons, what they lead to, and their pictures, each with its place beside the others."""
+    docs = HERE / "docs"
+    found = [*docs.glob("*.md"), *docs.glob("lessons/*"), *docs.glob("exercises/*.*"), *docs.glob("pictures/*.*")]
+    return {path: path.relative_to(docs) for path in sorted(found)}
+
+
+def title(page: Path) -> str:
+    """The heading of a page."""
+    return page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
 def scenario_file(given: str | os.PathLike[str]) -> str:
     """The file that is meant: the one that is there, or else the shipped scenario of that name.
 
