@@ -130,9 +130,9 @@ def run_alone(arguments: argparse.Namespace) -> int:
 
 def run_supervised(arguments: argparse.Namespace) -> int:
     """Start the ranks, once all that can be known before is known to be right."""
-    check_writable(arguments)
-    check_pictures(arguments)
+    check_outputs_of(arguments)
     scenario = prepared(arguments).scenario
+    check_writable(arguments, files_read(scenario))
     if not isinstance(scenario, Scenario):
         raise UsageError("a scenario of collectives has nothing to go on from; leave out --restarts")
     return supervise(arguments, scenario)

@@ -7,30 +7,90 @@ import ast
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from zerosim.errors import ScenarioError
 from zerosim.files import reason
 from zerosim.proofs.subject import read_python
 
-EXERCISES = (
-    "reduce_scatter", "all_gather", "all_reduce", "broadcast", "reduce", "zero1_step", "zero2_step", "zero3_step",
-)
+EXERCISES = {
+    "reduce_scatter": 13, "all_gather": 11, "all_reduce": 15, "broadcast": 11, "reduce": 11,
+    "zero1_step": 10, "zero2_step": 10, "zero3_step": 10,
+    "reduce_scatter_left": 8, "reduce_scatter_elsewhere": 8, "all_reduce_two_level": 10,
+    "zero2_each_part_step": 10, "zero3_kept_step": 12, "fsdp_step": 12,
+}
+"""The points of each exercise, in the order in which they are met."""
+
 PATIENCE_SECONDS = 60.0
 """How long the examination of one function may take; that of an honest one takes a few seconds."""
 
-State = Literal["holds", "does not hold yet", "not yet written", "does not end"]
+State = Literal["holds", "holds so far", "does not hold yet", "not yet written", "does not end"]
+Found = Literal["holds", "does not hold", "not asked", "cannot be asked"]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One claim, and what was found out about it."""
+
+    says: str
+    points: int
+    state: Found
+    law: str = ""
+    complaint: str | None = None
+
+    @property
+    def earned(self) -> int:
+        """All of its points, or none."""
+        return self.points if self.state == "holds" else 0
 
 
 @dataclass(frozen=True)
 class Grade:
-    """What was found out about one function: the claims that hold, and a complaint about the first that does not."""
+    """What was found out about one function: item by item, and a complaint about the first that does not hold.
+
+    It "holds so far" when nothing was found that does not, and something could not be asked here.
+    """
 
     function: str
     state: State
-    held: list[str]
+    items: list[Item] = field(default_factory=list)
     complaint: str | None = None
+    printed: list[str] = field(default_factory=list)
+    """What the function itself printed while the first item was asked that does not hold, or the first of all."""
+
+    @property
+    def held(self) -> list[str]:
+        """The claims that hold."""
+        return [item.says for item in self.items if item.state == "holds"]
+
+    @property
+    def earned(self) -> int:
+        return sum(item.earned for item in self.items)
+
+    @property
+    def points(self) -> int:
+        """What a solution earns."""
+        return EXERCISES.get(self.function, 0) or sum(item.points for item in self.items)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "function": self.function, "state": self.state, "earned": self.earned, "points": self.points,
+            "held": self.held, "complaint": self.complaint, "items": [asdict(item) for item in self.items],
+            "printed": self.printed,
+        }
+
+
+def from_document(document: dict[str, Any]) -> Grade:
+    """The grade that `Grade.document` gave.
+
+    >>> grade = Grade("all_gather", "holds", [Item("it returns", 2, "holds")])
+    >>> from_document(grade.document()) == grade
+    True
+    """
+    items = [Item(**item) for item in document["items"]]
+    return Grade(document["function"], document["state"], items, document["complaint"], document["printed"])
 
 
 def exercises_in(file: str) -> list[str]:
@@ -70,11 +130,12 @@ def grade_apart(file: str, name: str, patience_seconds: float = PATIENCE_SECONDS
         )
     except subprocess.TimeoutExpired:
         advice = f"still busy after {patience_seconds:g} seconds: look for a loop that never ends"
-        return Grade(name, "does not end", [], advice)
+        return Grade(name, "does not end", complaint=advice)
     if not ended.stdout:
         last = ended.stderr.strip().rpartition("\n")[2]
-        return Grade(name, "does not hold yet", [], f"its process ended with code {ended.returncode} {last}".strip())
+        said = f"its process ended with code {ended.returncode} {last}".strip()
+        return Grade(name, "does not hold yet", complaint=said)
     answer = json.loads(ended.stdout)
     if "unusable" in answer:
         raise ScenarioError(answer["unusable"], file=file)
-    return Grade(**answer)
+    return from_document(answer)

@@ -24,7 +24,6 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
 
-import mpi4py
 import numpy as np
 import numpy.typing as npt
 
@@ -71,6 +70,8 @@ def connect(timeout_seconds: float | None = None) -> "MpiCommunicator":
 @cache
 def connection() -> "MpiCommunicator":
     """What `connect` returns, made by its first call."""
+    if not has_company():
+        sys.excepthook = fail_alone
     first_failure = join()
     from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
 
@@ -78,6 +79,14 @@ def connection() -> "MpiCommunicator":
     comm.board = first_failure.board
     atexit.register(close_or_fail, comm, first_failure)
     return comm
+
+
+def fail_alone(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """An excepthook for a process without company that cannot connect: one line for a `ZerosimError`."""
+    if isinstance(error, ZerosimError):
+        print(f"zerosim: {error}", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
 
 
 def join() -> "FirstFailure":
@@ -121,9 +130,15 @@ def start_mpi() -> None:
     MPICH under Open MPI's launcher aborts while it initializes, so this is noticed before; the
     other mismatches leave every rank alone in a world of its own.
     """
-    mpi4py.rc(initialize=False, finalize=True)
     try:
+        import mpi4py  # noqa: PLC0415 - may be missing, and nobody else needs it
+
+        mpi4py.rc(initialize=False, finalize=True)
         from mpi4py import MPI  # noqa: PLC0415 - loads the MPI library
+    except ModuleNotFoundError as error:
+        raise LaunchError(
+            "mpi4py is not installed; install it and an MPI library, e.g. pip install mpi4py mpich"
+        ) from error
     except (ImportError, RuntimeError) as error:
         raise LaunchError(
             "mpi4py finds no MPI library; install one, e.g. pip install 'zerosim[mpich]'"
