@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -81,6 +81,17 @@ def perform(step: Step | None, function: Callable[..., Any], *arrays: Any, **nam
     2
     """
     return function(*arrays, **named)
+
+
+class Plays(Protocol):
+    """What a tape asks of who plays a turn, see `Player`."""
+
+    def forward(self, x: Array, /) -> tuple[Array, Kept]: ...
+    def backward(self, kept: Kept, upstream: Array, contribution: Contribution | None, /) -> list[Array]: ...
+
+
+Players = Callable[[Plan, Mapping[Any, Array], Precise, Callable[[Instruction], Draws | None], Perform], Plays]
+"""`players(plan, parameters, precise, draws, perform)` gives who plays a turn: a `Player`."""
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from zerosim.autograd.graph import Instruction, Plan
 from zerosim.autograd.operation import Shape
 from zerosim.autograd.operations.dropout import Draws
 from zerosim.autograd.operations.losses import LOSSES
-from zerosim.autograd.player import Contribution, Kept, Perform, Player, Precise, perform
+from zerosim.autograd.player import Contribution, Kept, Perform, Player, Players, Plays, Precise, perform
 from zerosim.autograd.shelf import InMemory, Shelf
 
 
@@ -68,7 +68,8 @@ class Tape:
     micro-batches, first to last, to the loss and to each unit's gradient. Layers below `lowest` need no gradient, and
     neither does what is frozen. `draw` is where dropout's numbers come from; without one nothing is dropped. Of the
     units in `recomputed` only the input is kept, on `shelf`; not that of layer 0, which whoever hands it in holds.
-    `perform` carries out each operation: who watches, or has no numbers, gives another one.
+    `perform` carries out each operation, and `players` plays the turns of units: who watches, or has no numbers, gives
+    others.
 
     Numbers of 16 bits are for keeping and sending: every operation widens them, computes in float32 and rounds. With
     them gradients may be scaled by `loss_scale`, so that small ones do not vanish; the loss itself never is.
@@ -88,7 +89,7 @@ class Tape:
     def __init__(
         self, allocate: Allocator = allocate, accumulate: Accumulate = left_to_right, lowest: int = 0,
         draw: Draw | None = None, recomputed: Collection[TapeUnit] = (), shelf: Shelf | None = None,
-        perform: Perform = perform,
+        perform: Perform = perform, players: Players = Player,
     ) -> None:
         self.loss_scale = 1.0
         self.first_micro_batch = 0
@@ -101,6 +102,7 @@ class Tape:
         self._draw = draw
         self._recomputed = recomputed
         self._perform = perform
+        self._players = players
         self.shelf = shelf or InMemory()
         self._given = InMemory()
         self._turns = Counter[TapeUnit]()
@@ -218,9 +220,9 @@ class Tape:
             kept.append(keep)
         return outputs, kept
 
-    def _player(self, unit: TapeUnit, visit: TapeVisit, plan: Plan, weights: Array, number: int) -> Player:
+    def _player(self, unit: TapeUnit, visit: TapeVisit, plan: Plan, weights: Array, number: int) -> Plays:
         precise, draws = Precise(self._allocate, unit.name), partial(self._draws, number, visit.first_layer)
-        return Player(plan, unit.parts(weights), precise, draws, self._perform)
+        return self._players(plan, unit.parts(weights), precise, draws, self._perform)
 
     def _draws(self, number: int, first_layer: int, instruction: Instruction) -> Draws | None:
         """What fills an array with the random numbers of one operation on one micro-batch."""
