@@ -1,4 +1,4 @@
-"""Turns that are played again are as a player would play them: the same arrays are taken and given back in that order."""
+"""Turns that are played again are as a player plays them: the same arrays are taken and given back in that order."""
 
 from dataclasses import replace
 from itertools import product
@@ -44,7 +44,8 @@ class Players:
 def row(model, task, precision="fp32", **parallel):
     scenario = Scenario(
         world=World(2), model=model, check=Check(reference=False),
-        train=Train(micro_batch=2, micro_batches=6, precision=precision), parallel=Parallel(stages=("ddp",), **parallel),
+        train=Train(micro_batch=2, micro_batches=6, precision=precision),
+        parallel=Parallel(stages=("ddp",), **parallel),
     )
     (found,) = scenario.rows
     return configured(found, task)
