@@ -16,6 +16,7 @@ import numpy as np
 
 from zerosim.allocation import Allocator, Array, Kind
 from zerosim.autograd.graph import Step
+from zerosim.autograd.player import Player, Players, perform
 from zerosim.autograd.shelf import Offloaded
 from zerosim.collectives import dissemination
 from zerosim.comm import Communicator
@@ -31,6 +32,7 @@ from zerosim.plan.calls import Call, Noted, silent
 from zerosim.plan.clock import Clock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs, of_rank
+from zerosim.plan.turns import Turns
 from zerosim.sharding import padded
 from zerosim.stages.beside import Beside, Coming, Work
 from zerosim.stages.replica import Batch, Replica
@@ -108,11 +110,11 @@ def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
 
 def rehearsed(config: Config, comm: "Clocked") -> Rehearsal:
     """What a step takes of whom `comm` speaks for: of one rank, or of all at once."""
-    ledger, fused = Ledger(), comm.costs.cluster.fused
-    taken = charged(extent, comm.clock, comm.costs) if comm.costs.cluster.device.calls else extent
-    counted = ObservedAllocator(taken, ledger)
-    allocate = device_allocator(counted) if fused else counted
-    mine = on_shapes(config, comm, allocate, Performer(comm.clock, comm.costs, fused))
+    ledger, cluster = Ledger(), comm.costs.cluster
+    called = cluster.device.calls is not None
+    counted = ObservedAllocator(charged(extent, comm.clock, comm.costs) if called else extent, ledger)
+    allocate = device_allocator(counted) if cluster.fused else counted
+    mine = on_shapes(config, comm, allocate, (CallByCall if called else Performer)(comm.clock, comm.costs))
     mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
     ledger.begin_peak()
     config.stage.step(mine, whole_batch(config))
@@ -124,7 +126,7 @@ def rehearsed(config: Config, comm: "Clocked") -> Rehearsal:
 
 def on_shapes(config: Config, comm: "Clocked", allocate: Allocator, performer: "Performer") -> "Rehearsing":
     """A replica of a row that has no numbers."""
-    built = replica(config, comm, allocate, perform=performer.perform)
+    built = replica(config, comm, allocate, perform=performer.perform, players=performer.players)
     if config.row.parallel.offload_activations:
         built.tape.shelf = Offloaded(activations.Nowhere(), allocate)
     beside = telling(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
@@ -301,35 +303,54 @@ class Timed(UpdateRule):
         self.clock.compute("update", self.costs.update_ns(moved))
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Performer:
-    """Carries out a tape's operations on shapes: they take time, and what they have in memory meanwhile is noted.
-
-    An operation that was seen with equal shapes is not run again.
-    """
+    """Carries out a tape's operations on shapes: they take time, and of fused ones only what is kept has memory."""
 
     clock: Clock
     costs: Costs
-    fused: bool
-    seen: dict[Any, "Script"] = field(default_factory=dict)
 
     def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-        if self.costs.cluster.device.calls is not None:
-            arrays, named = tuple(map(silent, arrays)), {name: silent(each) for name, each in named.items()}
-            self._charge_calls(step, function, arrays, named)
-        else:
-            self._charge(step, function, arrays)
         if step is None:
+            self.clock.compute("loss", self.costs.loss_ns(arrays[0].shape))
             return function(*arrays, **named)
+        self.charge(step, function)
+        return self.carry_out(step, function, *arrays, **named)
+
+    @property
+    def players(self) -> Players:
+        """What plays a tape's units: what was seen once takes place again."""
+        return Turns(self.carry_out, self.charge).player
+
+    def charge(self, step: Step, function: Callable[..., Any]) -> None:
+        """Let an operation take its time; PyTorch's checkpoint stops when it has what backward needs, and so do we."""
+        if self.costs.cluster.fused and self.clock.doing == "recompute" and not step.for_backward:
+            return
+        if function is step.instruction.operation.forward:
+            self.clock.compute("forward", *self.costs.forward(step))
+        else:
+            self.clock.compute("backward", *self.costs.backward(step))
+
+
+    def carry_out(self, step: Step, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+        """In no time."""
+        return (kept_by_fused if self.costs.cluster.fused else perform)(step, function, *arrays, **undrawn(named))
+
+
+class CallByCall(Performer):
+    """The same on a device that says what calls take: each call of an operation's text takes its time."""
+
+    @property
+    def players(self) -> Players:
+        return Player
+
+    def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+        given, named = tuple(map(silent, arrays)), {name: silent(each) for name, each in named.items()}
+        self._charge_calls(step, function, given, named)
+        if step is None:
+            return function(*given, **named)
         empty = named.pop("empty")
-        named = undrawn(named)
-        if self.fused and function is step.instruction.operation.backward:
-            return None
-        key = (function, step.shape, step.wanted, *(described(each) for each in (*arrays, *named.values())))
-        if key not in self.seen:
-            self.seen[key] = watched(function, arrays, named)
-        found = self.seen[key]
-        return found.kept_by_fused(empty) if self.fused else found.play(empty)
+        return self.carry_out(step, function, *given, **named, empty=lambda *shape: silent(empty(*shape)))
 
     def _charge_calls(
         self, step: Step | None, function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]
@@ -341,16 +362,6 @@ class Performer:
             what = "forward" if function is step.instruction.operation.forward else "backward"
         key = (function, *(described(each) for each in (*arrays, *given.values())))
         self.clock.compute(what, *self.costs.of_calls(key, function, arrays, undrawn(named)))
-
-    def _charge(self, step: Step | None, function: Callable[..., Any], arrays: tuple[Any, ...]) -> None:
-        if step is None:
-            self.clock.compute("loss", self.costs.loss_ns(arrays[0].shape))
-        elif self.fused and self.clock.doing == "recompute" and not step.for_backward:
-            return  # as PyTorch's checkpoint, which stops when it has what backward needs (set_checkpoint_early_stop)
-        elif function is step.instruction.operation.forward:
-            self.clock.compute("forward", *self.costs.forward(step))
-        else:
-            self.clock.compute("backward", *self.costs.backward(step))
 
 
 def undrawn(named: dict[str, Any]) -> dict[str, Any]:
@@ -367,63 +378,13 @@ def described(value: Any) -> Any:
     return value if value.__hash__ else repr(value)
 
 
-@dataclass(frozen=True)
-class Script:
-    """What an operation takes from `empty` and gives back, in order: numbers of arrays, which it takes once each."""
-
-    shapes: tuple[Any, ...]
-    events: tuple[int, ...]
-    """The number of an array, from 0, when it is taken; and −1 − number when it is given back."""
-    saved: int | None
-    """The number of the one that it returns."""
-
-    def play(self, empty: Any) -> Any:
-        held: dict[int, Any] = {}
-        for event in self.events:
-            if event >= 0:
-                held[event] = empty(*self.shapes[event])
-            else:
-                del held[-1 - event]
-        return None if self.saved is None else held[self.saved]
-
-    def kept_by_fused(self, empty: Any) -> Any:
-        """A fused kernel's work is in registers, and of what it saves a number for each row is enough."""
-        if self.saved is None:
-            return None
-        shape, _ = self.shapes[self.saved]
-        return empty(shape[:-1], np.float32)
+def kept_by_fused(step: Step, function: Callable[..., Any], *arrays: Any, empty: Any, **named: Any) -> Any:
+    """A fused kernel's work is in registers, and of what it saves a number for each row is enough."""
+    if function is step.instruction.operation.backward:
+        return None
+    saved = function(*arrays, empty=in_registers, **named)
+    return None if saved is None else empty(saved.shape[:-1], np.float32)
 
 
-def watched(function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]) -> Script:
-    """Run an operation on shapes, and see what it takes and gives back."""
-    recorder = Recorder()
-    counted = ObservedAllocator(extent, recorder)
-
-    def empty(shape: Any, dtype: Any) -> Any:
-        recorder.shapes.append((shape, np.dtype(dtype)))
-        number = len(recorder.shapes) - 1
-        return counted(shape, dtype, kind="activations", owner=str(number))
-
-    saved = function(*arrays, empty=empty, **named)
-    number = None
-    if saved is not None:
-        alive = {int(owner) for owner in recorder.alive}
-        (number,) = alive
-    return Script(tuple(recorder.shapes), tuple(recorder.events), number)
-
-
-class Recorder:
-    """An instrument that notes when arrays, whose owners are numbers, are taken and given back."""
-
-    def __init__(self) -> None:
-        self.shapes: list[Any] = []
-        self.events: list[int] = []
-        self.alive: set[str] = set()
-
-    def taken(self, kind: Kind, owner: str, held_bytes: int) -> None:
-        self.events.append(int(owner))
-        self.alive.add(owner)
-
-    def given_back(self, kind: Kind, owner: str, held_bytes: int) -> None:
-        self.events.append(-1 - int(owner))
-        self.alive.discard(owner)
+def in_registers(shape: Any, dtype: Any) -> Any:
+    return extent(shape, dtype, kind="buffers", owner="registers")
