@@ -5,8 +5,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from zerosim.bench.plans import time_plans
+from zerosim.bench.published import compare, published_runs
 from zerosim.bench.timings import (
     RANKS,
     WORKLOADS,
@@ -22,7 +24,7 @@ from zerosim.comm import Communicator
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import LaunchError, UsageError
-from zerosim.report.bench_table import show_durations, show_overheads, show_timings
+from zerosim.report.bench_table import show_compared, show_durations, show_overheads, show_timings
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiWorld, connect, own_launcher
 
@@ -31,6 +33,7 @@ SUBJECTS = {
     "ledger": "a step of each stage with its bytes counted, and traced as well, against one without",
     "worlds": "what the local world needs for many ranks, a large proof, many examples",
     "plan": "what plans need, and how that grows with ranks, layers and bytes",
+    "published": "nothing: it plans published runs, and shows how far each plan's MFU is off",
 }
 
 Measure = Callable[[Communicator, int, Workload], Sequence[Timing | Overhead] | None]
@@ -49,12 +52,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rounds", type=whole_number(1, 1000), default=15, metavar="N",
         help="measured rounds, after 2 to warm up; default 15")
     parser.add_argument("--model", choices=WORKLOADS, default="mlp", help="what is trained; default mlp")
+    parser.add_argument(
+        "--runs", metavar="FILE.csv", type=Path, help="of published: the runs, in place of those that are shipped")
     parser.add_argument("--json", metavar="FILE", help="write the figures; - is standard output")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Measure: worlds and plans in this process, else as one of 2 ranks or, without a launcher, by starting those 2."""
     check_writable(arguments)
+    if arguments.runs is not None and arguments.what != "published":
+        raise UsageError(f"bench {arguments.what} compares no runs: --runs goes with bench published")
+    if arguments.what == "published":
+        return report_published(arguments)
     if arguments.what in ALONE:
         if launched() is not None:
             raise UsageError(f"bench {arguments.what} measures what one process does: run it without mpirun")
@@ -89,4 +98,14 @@ def report(arguments: argparse.Namespace, measured: Sequence[Timing | Overhead |
         if arguments.json:
             rows = "tasks" if arguments.what in ALONE else "stages"
             write_json(arguments.json, {"schema": "zerosim.bench/1", rows: [each.document() for each in measured]})
+    return 0
+
+
+def report_published(arguments: argparse.Namespace) -> int:
+    """Plan published runs; show and write how far off the plans are."""
+    compared = compare(published_runs(arguments.runs))
+    show_compared(standard_output(arguments), compared)
+    if arguments.json:
+        runs = [each.document() for each in compared]
+        write_json(arguments.json, {"schema": "zerosim.bench/1", "runs": runs})
     return 0

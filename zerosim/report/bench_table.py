@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from zerosim.bench.published import NEAR, Compared, errors
 from zerosim.bench.timings import RANKS, Duration, Overhead, Timing, Workload
 from zerosim.stages import STAGES
 
@@ -52,6 +53,30 @@ def show_durations(console: Console, durations: Sequence[Duration]) -> None:
     for duration in durations:
         table.add_row(duration.what, f"{duration.seconds:.2f}")
     console.print(table)
+
+
+def show_compared(console: Console, compared: Sequence[Compared]) -> None:
+    """Every run beside its plan, and a row for each device and precision of products."""
+    table = columns("run", "MFU", "planned", "error")
+    for each in compared:
+        table.add_row(each.run.name, f"{each.run.mfu:.1%}", f"{each.planned_mfu:.1%}", f"{each.error:+.1%}")
+    console.print(table)
+    console.print()
+    summary = columns("device", "runs", "mean error of MFU", f"within {NEAR:.0%}", "worst")
+    for device, found in by_device(compared).items():
+        of_all = errors([each.error for each in found])
+        worst = max(found, key=lambda each: abs(each.error)).error
+        summary.add_row(device, str(of_all.count), f"{of_all.mean:.1%}", f"{of_all.near:.0%}", f"{worst:+.1%}")
+    console.print(summary)
+
+
+def by_device(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
+    """Those of each device, of which runs in 8 bits are apart."""
+    found: dict[str, list[Compared]] = {}
+    for each in compared:
+        device = each.run.device + (", fp8" if each.run.precision == "amp_fp8" else "")
+        found.setdefault(device, []).append(each)
+    return found
 
 
 def columns(first: str, *others: str) -> Table:
