@@ -259,6 +259,18 @@ def test_every_figure_of_a_machine_says_its_source_or_is_fitted(kind, fitted):
         assert kind == "link" or entry["fit"]
 
 
+def test_speed_up_is_beyond_linear_where_more_replicas_make_room_for_larger_micro_batches():
+    found = zs.plan(
+        PLANS / "zero_60b.toml", set={"parallel.stages": ["zero2"], "check.does_not_fit": []},
+        ranks=[4, 25], sweep={"train.micro_batch": [24, 48]})
+    best = {}
+    for row in found.rows:
+        if row.fits:
+            best[row.config.ranks] = max(best.get(row.config.ranks, row), row, key=lambda each: each.tokens_per_second)
+    assert best[25].config.row.train.micro_batch > best[4].config.row.train.micro_batch
+    assert best[25].tokens_per_second > best[4].tokens_per_second
+
+
 # Scenarios and the command.
 
 @cache
