@@ -6,7 +6,7 @@ writes out itself is taken at its word: its numbers are what is reached.
 
 import difflib
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -33,6 +33,8 @@ class Device:
     half_width: float = 0.0
     attention_share: float = 1.0
     memory_share: float = 1.0
+    flops_fp8: float = 0.0
+    """The same in 8 bits; 0: not at all."""
     multiprocessors: int = 1
     channels: int = 0
     """Multiprocessors that collectives occupy while they run."""
@@ -99,6 +101,8 @@ class Cluster:
     """Whether collectives cost what libraries make of them, or what they are as written."""
     fused: bool
     """Whether operations leave in memory what fused kernels do."""
+    fp8: bool = False
+    """Whether weights are multiplied in 8 bits; the device's rate is then that."""
 
     @property
     def port_bytes_per_second(self) -> float:
@@ -130,6 +134,8 @@ def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
             "cluster.devices_per_host, or devices_per_host to a divisor of it",
             ("cluster", "devices_per_host"), ("world", "ranks"),
         )
+    if said.products == "fp8":
+        device = in_8_bits(device, origin)
     return Cluster(
         device=device,
         devices_per_host=said.devices_per_host,
@@ -137,7 +143,19 @@ def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
         between=link_of(said.between, usual["between"], origin, "between"),
         pipelined=said.collectives == "pipelined",
         fused=said.kernels == "fused",
+        fp8=said.products == "fp8",
     )
+
+
+def in_8_bits(device: Device, origin: Origin) -> Device:
+    """The same, with the rate of products in 8 bits; attention stays in 16."""
+    if not device.flops_fp8:
+        able = [name for name, entry in machines()["device"].items() if "flops_fp8" in entry]
+        raise origin.error(
+            f'cluster.products: {device.title} multiplies nothing in 8 bits; there are {", ".join(able)}, '
+            'or set it to "weights"', ("cluster", "products"))
+    slower = device.flops / device.flops_fp8
+    return replace(device, flops=device.flops_fp8, attention_share=device.attention_share * slower)
 
 
 def device_of(said: str | SaidDevice, origin: Origin) -> tuple[Device, dict[str, str]]:

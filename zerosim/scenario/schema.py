@@ -44,6 +44,7 @@ REDUCTIONS = ("reduce_scatter", "all_reduce")
 PUBLICATIONS = ("weights", "updates", "broadcasts")
 COLLECTIVE_COSTS = ("pipelined", "written")
 KERNELS = ("written", "fused")
+PRODUCTS = ("weights", "fp8")
 MOST_RANKS = 2**20
 MEGABYTE = 10**6
 OFFLOAD_FOLDER = ("parallel", "offload_folder")
@@ -262,6 +263,8 @@ class Cluster:
     """What one costs: as libraries pipeline it, or message by message as its text is written."""
     kernels: str = choice("written", KERNELS)
     """What operations have in memory: all that their text does, or what fused ones leave there."""
+    products: str = choice("weights", PRODUCTS)
+    """In what precision weights are multiplied: their own, or 8 bits, to which both operands are cast each time."""
 
 
 @dataclass(frozen=True)
