@@ -2,12 +2,16 @@
 
 import argparse
 import json
+import shlex
+import sys
 from collections.abc import Sequence
 
 from zerosim.commands.arguments import cluster_sizes
-from zerosim.commands.output import check_writable, standard_output, write_json, write_text
+from zerosim.commands.output import check_writable, standard_output, write_beside, write_json, write_text
 from zerosim.errors import UsageError
 from zerosim.plan.reading import cluster_in, read_plan
+from zerosim.report.page.plan import plan_page
+from zerosim.report.page.vega import converter
 from zerosim.report.plan_table import show_plan
 from zerosim.report.table import show_heading
 from zerosim.report.trace_events import trace_events
@@ -28,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", metavar="FILE", help="plan for the [cluster] of this file, such as zerosim bench cluster writes")
     parser.add_argument("--json", metavar="FILE", help="write the plan; - is standard output")
+    parser.add_argument("--report", metavar="FILE", help="write a page of HTML with the table and a step of each row")
     parser.add_argument(
         "--trace", metavar="FILE", help="write what a rank of each row does when as trace events, for Perfetto")
 
@@ -38,6 +43,8 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.cluster is not None:
         read["the cluster"] = arguments.cluster
     check_writable(arguments, read)
+    if arguments.report:
+        converter()
     machine = {} if arguments.cluster is None else cluster_in(arguments.cluster)
     changes = machine | overrides(arguments.overrides)
     found = read_plan(arguments.scenario, arguments.ranks, changes, swept(arguments.sweep))
@@ -47,6 +54,8 @@ def main(arguments: argparse.Namespace) -> int:
     show_plan(console, found)
     if arguments.json:
         write_json(arguments.json, found.document())
+    if arguments.report:
+        write_beside(arguments.report, plan_page(found, shlex.join(["zerosim", *sys.argv[1:]])))
     if arguments.trace:
         write_text(arguments.trace, json.dumps(trace_events([(row.name, row.trace) for row in found.rows])))
     return 0 if found.passed else 1

@@ -121,7 +121,7 @@ class PlannedRow:
     @property
     def trace(self) -> Trace:
         """Of the rank that stands for all; of micro-batches that are reduced by themselves, the first three."""
-        return Trace([Clock(0, "virtual")], [self.found.clock.step])
+        return Trace([Clock(0, "virtual")], [self.found.step])
 
     def document(self) -> dict[str, Any]:
         """In JSON's own types."""

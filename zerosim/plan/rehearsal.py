@@ -22,7 +22,7 @@ from zerosim.comm import Communicator
 from zerosim.errors import Unlike, ZerosimError
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator, telling
-from zerosim.instruments.trace import WAIT
+from zerosim.instruments.trace import WAIT, Curve, RankStep
 from zerosim.models.units import Unit
 from zerosim.optim.update import UpdateRule
 from zerosim.plan import activations
@@ -56,6 +56,13 @@ class Rehearsal:
     clock: Clock
     operations: Counter[str]
     """Floating-point operations of matrix products, in forward, backward and recomputation."""
+    curve: Curve
+    """What is alive from each change on, by the clock."""
+
+    @property
+    def step(self) -> RankStep:
+        """All that took place, and what was in memory meanwhile, as a traced step of a run has it."""
+        return replace(self.clock.step, memory=self.curve)
 
     def sent(self, rank: int) -> dict[str, int]:
         """The bytes and the messages that a rank sends."""
@@ -108,17 +115,19 @@ def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
 
 def rehearsed(config: Config, comm: "Clocked") -> Rehearsal:
     """What a step takes of whom `comm` speaks for: of one rank, or of all at once."""
-    ledger, fused = Ledger(), comm.costs.cluster.fused
-    taken = charged(extent, comm.clock, comm.costs) if comm.costs.cluster.device.calls else extent
+    ledger, fused = Ledger(clock=lambda: comm.clock.now_ns), comm.costs.cluster.fused
+    taken = charged(extent, comm) if comm.costs.cluster.device.calls else extent
     counted = ObservedAllocator(taken, ledger)
     allocate = device_allocator(counted) if fused else counted
     mine = on_shapes(config, comm, allocate, Performer(comm.clock, comm.costs, fused))
     mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
+    comm.begun = True
     ledger.begin_peak()
+    ledger.begin_curve()
     config.stage.step(mine, whole_batch(config))
     return Rehearsal(
         resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=comm.clock,
-        operations=Counter(mine.tape.operations),
+        operations=Counter(mine.tape.operations), curve=ledger.curve_so_far(),
     )
 
 
@@ -154,11 +163,12 @@ def device_allocator(counted: Allocator) -> Allocator:
     return allocate
 
 
-def charged(taken: Allocator, clock: Clock, costs: Costs) -> Allocator:
+def charged(taken: Allocator, comm: "Clocked") -> Allocator:
     """As `taken`, but every call that its arrays go through takes time: what a stage's text copies and adds."""
 
     def tell(call: Call) -> None:
-        clock.compute("copies", round(costs.call_ns(call)))
+        if comm.begun:
+            comm.clock.compute("copies", round(comm.costs.call_ns(call)))
 
     def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
         found = taken(shape, dtype, kind=kind, owner=owner)
@@ -173,6 +183,8 @@ class Clocked(Observed):
     def __init__(self, comm: Communicator, costs: Costs) -> None:
         self.clock = Clock(costs.cluster.device.taken_by_collectives)
         self.costs = costs
+        self.begun = False
+        """Whether the step has begun: what is copied before it takes no time of it."""
         super().__init__(comm, self.clock)
 
     def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -217,7 +229,7 @@ class Meeting(Clocked):
             before, number = self.clock.sent["bytes"], self._number
             self._number += 1
             self._meetings.come(number, self.clock.free_ns)
-            function(comm, *arguments)
+            function(comm, *map(silent, arguments))
             dissemination.barrier(self._comm)
             price, sent_bytes = self.costs.price(function, *arguments), self.clock.sent["bytes"] - before
             self.clock.communicate(name, price.ns, owner, sent_bytes, self._meetings.began_ns(number))
@@ -314,11 +326,11 @@ class Performer:
     seen: dict[Any, "Script"] = field(default_factory=dict)
 
     def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-        if self.costs.cluster.device.calls is not None:
+        if self.costs.cluster.device.calls is None:
+            self._charge(step, function, arrays)
+        elif step is not None:
             arrays, named = tuple(map(silent, arrays)), {name: silent(each) for name, each in named.items()}
             self._charge_calls(step, function, arrays, named)
-        else:
-            self._charge(step, function, arrays)
         if step is None:
             return function(*arrays, **named)
         empty = named.pop("empty")
@@ -332,13 +344,11 @@ class Performer:
         return found.kept_by_fused(empty) if self.fused else found.play(empty)
 
     def _charge_calls(
-        self, step: Step | None, function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]
+        self, step: Step, function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]
     ) -> None:
-        """What the function's text calls."""
+        """What the function's text calls; a loss is run each time, and tells of its calls itself."""
         given = {name: each for name, each in named.items() if name not in ("empty", "draws")}
-        what = "loss"
-        if step is not None:
-            what = "forward" if function is step.instruction.operation.forward else "backward"
+        what = "forward" if function is step.instruction.operation.forward else "backward"
         key = (function, *(described(each) for each in (*arrays, *given.values())))
         self.clock.compute(what, *self.costs.of_calls(key, function, arrays, undrawn(named)))
 
