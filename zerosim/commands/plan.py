@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from zerosim.commands.arguments import cluster_sizes
-from zerosim.commands.output import check_writable, standard_output, write_beside, write_json, write_text
+from zerosim.commands.output import check_writable, standard_output, write_json, write_text
 from zerosim.errors import UsageError
 from zerosim.plan.reading import cluster_in, read_plan
 from zerosim.report.page.plan import plan_page
@@ -55,7 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         write_json(arguments.json, found.document())
     if arguments.report:
-        write_beside(arguments.report, plan_page(found, shlex.join(["zerosim", *sys.argv[1:]])))
+        write_text(arguments.report, plan_page(found, shlex.join(["zerosim", *sys.argv[1:]])))
     if arguments.trace:
         write_text(arguments.trace, json.dumps(trace_events([(row.name, row.trace) for row in found.rows])))
     return 0 if found.passed else 1

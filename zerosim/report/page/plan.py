@@ -52,7 +52,8 @@ def plan_page(plan: Plan, command: str) -> str:
 
 def row_of(name: str, row: PlannedRow) -> Row:
     """What the pictures of a run ask of a row, of the rank that stands for all."""
-    peak = {**{kind: row.found.peak[kind] for kind in KINDS}, "total": row.peak_bytes}
+    peak: dict[str, int] = {kind: row.found.peak[kind] for kind in KINDS}
+    peak["total"] = row.peak_bytes
     resting = {kind: row.found.resting[kind] for kind in KINDS}
     trace = trace_document(row.trace)
     for step in trace["steps"]:
