@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim plan`."""
     parser.add_argument("scenario", help="a TOML file; its machine is [cluster]")
     parser.add_argument(
-        "--ranks", type=cluster_sizes, default=[], metavar="N,N",
+        "--ranks", default="", metavar="N,N",
         help="numbers of ranks to plan for, each with as many micro-batches as in the scenario; default the scenario's")
     parser.add_argument(
         "--set", metavar="A.B=VALUE", action="append", default=[], dest="overrides",
@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
         converter()
     machine = {} if arguments.cluster is None else cluster_in(arguments.cluster)
     changes = machine | overrides(arguments.overrides)
-    found = read_plan(arguments.scenario, arguments.ranks, changes, swept(arguments.sweep))
+    found = read_plan(arguments.scenario, ranks(arguments.ranks), changes, swept(arguments.sweep))
     check_writable(arguments, files_read(found.scenario))
     console = standard_output(arguments)
     show_heading(console, found.scenario.title, found.scenario.caption, "")
@@ -61,6 +61,14 @@ def main(arguments: argparse.Namespace) -> int:
     return 0 if found.passed else 1
 
 
+def ranks(given: str) -> list[int]:
+    """What --ranks says; nothing where it is left out."""
+    try:
+        return cluster_sizes(given) if given else []
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"--ranks {given}: {error}") from None
+
+
 def overrides(given: Sequence[str]) -> dict[str, str]:
     """What each --set says."""
     return dict(key_and_value(each, "--set", "section.key=value") for each in given)
@@ -72,8 +80,13 @@ def swept(given: Sequence[str]) -> dict[str, list[str]]:
     >>> swept(["a.b=1,2", "a.c=x"])
     {'a.b': ['1', '2'], 'a.c': ['x']}
     """
-    found = dict(key_and_value(each, "--sweep", "section.key=value,value") for each in given)
-    return {key: values.split(",") for key, values in found.items()}
+    found: dict[str, list[str]] = {}
+    for each in given:
+        key, values = key_and_value(each, "--sweep", "section.key=value,value")
+        if key in found:
+            raise UsageError(f"--sweep {each!r}: {key} is swept twice; give all of its values at once")
+        found[key] = values.split(",")
+    return found
 
 
 def key_and_value(given: str, flag: str, form: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from zerosim.plan import activations
 from zerosim.plan.activations import extent, nothing_drawn
 from zerosim.plan.calls import Call, Noted, silent
 from zerosim.plan.clock import Clock
-from zerosim.plan.cluster import Cluster
+from zerosim.plan.cluster import Cluster, Link
 from zerosim.plan.costs import Costs, of_rank
 from zerosim.sharding import padded
 from zerosim.stages.beside import Beside, Coming, Work
@@ -72,10 +73,9 @@ class Rehearsal:
 def rehearse(config: Config, cluster: Cluster) -> Rehearsal:
     """One step of a row on a cluster: what holds for every rank or, where they differ, for the worst off.
 
-    Raises `ZerosimError` where gradients are added in no order: what that costs depends on their values.
+    Raises `ZerosimError` where they differ and are too many.
     """
-    if config.addition.collective is None:
-        raise ZerosimError(f"{config.name}: order exact adds integers, which no plan counts; take ring, rank or tree")
+    assert config.addition.collective is not None
     try:
         return rehearsed_at_once(config, cluster)
     except Unlike as unlike:
@@ -135,7 +135,7 @@ def on_shapes(config: Config, comm: "Clocked", allocate: Allocator, performer: "
     """A replica of a row that has no numbers."""
     built = replica(config, comm, allocate, perform=performer.perform)
     if config.row.parallel.offload_activations:
-        built.tape.shelf = Offloaded(activations.Nowhere(), allocate)
+        built.tape.shelf = Offloaded(HostMemory(comm.clock, comm.costs.cluster.host_memory), allocate)
     beside = telling(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
     rule = Timed(**vars(config.rule), clock=comm.clock, costs=comm.costs)
     changed = replace(
@@ -289,6 +289,26 @@ class OnTheClock(Beside):
         assert isinstance(coming, Arriving)
         self._clock.wait(coming.ready_ns)
         return coming.take()
+
+
+@dataclass(eq=False)
+class HostMemory:
+    """A store at the other end of a link: the step waits for what it writes, and for what it reads once it wants it."""
+
+    clock: Clock
+    link: Link
+    free_ns: int = 0
+    """When the link has carried all that it was given to read."""
+
+    def write(self, start: int, array: Any) -> None:
+        self.clock.wait_for_host(self.clock.now_ns + self.link.message_ns(array.nbytes))
+
+    def read(self, start: int, array: Any) -> Callable[[], object]:
+        self.free_ns = max(self.clock.now_ns, self.free_ns) + self.link.message_ns(array.nbytes)
+        return partial(self.clock.wait_for_host, self.free_ns)
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 @dataclass(frozen=True)
