@@ -150,4 +150,6 @@ def silent(value: Any) -> Any:
     """Views of the same extents, which tell nobody."""
     if isinstance(value, dict):
         return {key: silent(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [silent(each) for each in value]
     return Extent(value.shape, value.dtype, value) if isinstance(value, Noted) else value

@@ -9,6 +9,7 @@ import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from math import inf
 from typing import Any
 
 from zerosim.plan.calls import Rates
@@ -103,6 +104,8 @@ class Cluster:
     """Whether operations leave in memory what fused kernels do."""
     fp8: bool = False
     """Whether weights are multiplied in 8 bits; the device's rate is then that."""
+    host_memory: Link = Link("memory at hand", 0, inf)
+    """From a device to the memory of its host, where activations are offloaded to."""
 
     @property
     def port_bytes_per_second(self) -> float:
@@ -141,6 +144,7 @@ def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
         devices_per_host=said.devices_per_host,
         inside=link_of(said.inside, usual["inside"], origin, "inside"),
         between=link_of(said.between, usual["between"], origin, "between"),
+        host_memory=link_of(said.host_memory, usual["host_memory"], origin, "host_memory"),
         pipelined=said.collectives == "pipelined",
         fused=said.kernels == "fused",
         fp8=said.products == "fp8",
@@ -158,13 +162,17 @@ def in_8_bits(device: Device, origin: Origin) -> Device:
     return replace(device, flops=device.flops_fp8, attention_share=device.attention_share * slower)
 
 
+USUAL = {"inside": "nvlink4", "between": "infiniband_8x400", "host_memory": "pcie5"}
+"""The links of a device that a scenario writes out."""
+
+
 def device_of(said: str | SaidDevice, origin: Origin) -> tuple[Device, dict[str, str]]:
     """A device, and the names of its usual links."""
     if isinstance(said, SaidDevice):
-        return own_device(said, origin), {"inside": "nvlink4", "between": "infiniband_8x400"}
+        return own_device(said, origin), USUAL
     found = look_up("device", said, origin, "device")
     numbers = {name: found[name] for name in Device.__dataclass_fields__ if name in found}
-    return Device(**numbers), {each: found[each] for each in ("inside", "between")}
+    return Device(**numbers), {each: found[each] for each in USUAL}
 
 
 def own_device(said: SaidDevice, origin: Origin) -> Device:

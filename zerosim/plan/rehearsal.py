@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,14 @@ from zerosim.comm import Communicator
 from zerosim.errors import Unlike, ZerosimError
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator, telling
-from zerosim.instruments.trace import WAIT
+from zerosim.instruments.trace import WAIT, Curve, RankStep
 from zerosim.models.units import Unit
 from zerosim.optim.update import UpdateRule
 from zerosim.plan import activations
 from zerosim.plan.activations import extent, nothing_drawn
 from zerosim.plan.calls import Call, Noted, silent
 from zerosim.plan.clock import Clock
-from zerosim.plan.cluster import Cluster
+from zerosim.plan.cluster import Cluster, Link
 from zerosim.plan.costs import Costs, of_rank
 from zerosim.plan.turns import Turns
 from zerosim.sharding import padded
@@ -58,6 +59,13 @@ class Rehearsal:
     clock: Clock
     operations: Counter[str]
     """Floating-point operations of matrix products, in forward, backward and recomputation."""
+    curve: Curve
+    """What is alive from each change on, by the clock."""
+
+    @property
+    def step(self) -> RankStep:
+        """All that took place, and what was in memory meanwhile, as a traced step of a run has it."""
+        return replace(self.clock.step, memory=self.curve)
 
     def sent(self, rank: int) -> dict[str, int]:
         """The bytes and the messages that a rank sends."""
@@ -67,10 +75,9 @@ class Rehearsal:
 def rehearse(config: Config, cluster: Cluster) -> Rehearsal:
     """One step of a row on a cluster: what holds for every rank or, where they differ, for the worst off.
 
-    Raises `ZerosimError` where gradients are added in no order: what that costs depends on their values.
+    Raises `ZerosimError` where they differ and are too many.
     """
-    if config.addition.collective is None:
-        raise ZerosimError(f"{config.name}: order exact adds integers, which no plan counts; take ring, rank or tree")
+    assert config.addition.collective is not None
     try:
         return rehearsed_at_once(config, cluster)
     except Unlike as unlike:
@@ -110,17 +117,19 @@ def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
 
 def rehearsed(config: Config, comm: "Clocked") -> Rehearsal:
     """What a step takes of whom `comm` speaks for: of one rank, or of all at once."""
-    ledger, cluster = Ledger(), comm.costs.cluster
+    ledger, cluster = Ledger(clock=lambda: comm.clock.now_ns), comm.costs.cluster
     called = cluster.device.calls is not None
-    counted = ObservedAllocator(charged(extent, comm.clock, comm.costs) if called else extent, ledger)
+    counted = ObservedAllocator(charged(extent, comm) if called else extent, ledger)
     allocate = device_allocator(counted) if cluster.fused else counted
     mine = on_shapes(config, comm, allocate, (CallByCall if called else Performer)(comm.clock, comm.costs))
     mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
+    comm.begun = True
     ledger.begin_peak()
+    ledger.begin_curve()
     config.stage.step(mine, whole_batch(config))
     return Rehearsal(
         resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=comm.clock,
-        operations=Counter(mine.tape.operations),
+        operations=Counter(mine.tape.operations), curve=ledger.curve_so_far(),
     )
 
 
@@ -128,7 +137,7 @@ def on_shapes(config: Config, comm: "Clocked", allocate: Allocator, performer: "
     """A replica of a row that has no numbers."""
     built = replica(config, comm, allocate, perform=performer.perform, players=performer.players)
     if config.row.parallel.offload_activations:
-        built.tape.shelf = Offloaded(activations.Nowhere(), allocate)
+        built.tape.shelf = Offloaded(HostMemory(comm.clock, comm.costs.cluster.host_memory), allocate)
     beside = telling(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
     rule = Timed(**vars(config.rule), clock=comm.clock, costs=comm.costs)
     changed = replace(
@@ -156,11 +165,12 @@ def device_allocator(counted: Allocator) -> Allocator:
     return allocate
 
 
-def charged(taken: Allocator, clock: Clock, costs: Costs) -> Allocator:
+def charged(taken: Allocator, comm: "Clocked") -> Allocator:
     """As `taken`, but every call that its arrays go through takes time: what a stage's text copies and adds."""
 
     def tell(call: Call) -> None:
-        clock.compute("copies", round(costs.call_ns(call)))
+        if comm.begun:
+            comm.clock.compute("copies", round(comm.costs.call_ns(call)))
 
     def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
         found = taken(shape, dtype, kind=kind, owner=owner)
@@ -175,6 +185,8 @@ class Clocked(Observed):
     def __init__(self, comm: Communicator, costs: Costs) -> None:
         self.clock = Clock(costs.cluster.device.taken_by_collectives)
         self.costs = costs
+        self.begun = False
+        """Whether the step has begun: what is copied before it takes no time of it."""
         super().__init__(comm, self.clock)
 
     def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -219,7 +231,7 @@ class Meeting(Clocked):
             before, number = self.clock.sent["bytes"], self._number
             self._number += 1
             self._meetings.come(number, self.clock.free_ns)
-            function(comm, *arguments)
+            function(comm, *map(silent, arguments))
             dissemination.barrier(self._comm)
             price, sent_bytes = self.costs.price(function, *arguments), self.clock.sent["bytes"] - before
             self.clock.communicate(name, price.ns, owner, sent_bytes, self._meetings.began_ns(number))
@@ -279,6 +291,26 @@ class OnTheClock(Beside):
         assert isinstance(coming, Arriving)
         self._clock.wait(coming.ready_ns)
         return coming.take()
+
+
+@dataclass(eq=False)
+class HostMemory:
+    """A store at the other end of a link: the step waits for what it writes, and for what it reads once it wants it."""
+
+    clock: Clock
+    link: Link
+    free_ns: int = 0
+    """When the link has carried all that it was given to read."""
+
+    def write(self, start: int, array: Any) -> None:
+        self.clock.wait_for_host(self.clock.now_ns + self.link.message_ns(array.nbytes))
+
+    def read(self, start: int, array: Any) -> Callable[[], object]:
+        self.free_ns = max(self.clock.now_ns, self.free_ns) + self.link.message_ns(array.nbytes)
+        return partial(self.clock.wait_for_host, self.free_ns)
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 @dataclass(frozen=True)
@@ -345,21 +377,20 @@ class CallByCall(Performer):
         return Player
 
     def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-        given, named = tuple(map(silent, arrays)), {name: silent(each) for name, each in named.items()}
-        self._charge_calls(step, function, given, named)
+        """A loss tells of its calls itself."""
         if step is None:
-            return function(*given, **named)
+            return function(*arrays, **named)
+        arrays, named = tuple(map(silent, arrays)), {name: silent(each) for name, each in named.items()}
+        self._charge_calls(step, function, arrays, named)
         empty = named.pop("empty")
-        return self.carry_out(step, function, *given, **named, empty=lambda *shape: silent(empty(*shape)))
+        return self.carry_out(step, function, *arrays, **named, empty=lambda *shape: silent(empty(*shape)))
 
     def _charge_calls(
-        self, step: Step | None, function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]
+        self, step: Step, function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]
     ) -> None:
         """What the function's text calls."""
         given = {name: each for name, each in named.items() if name not in ("empty", "draws")}
-        what = "loss"
-        if step is not None:
-            what = "forward" if function is step.instruction.operation.forward else "backward"
+        what = "forward" if function is step.instruction.operation.forward else "backward"
         key = (function, *(described(each) for each in (*arrays, *given.values())))
         self.clock.compute(what, *self.costs.of_calls(key, function, arrays, undrawn(named)))
 

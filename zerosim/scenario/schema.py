@@ -259,6 +259,8 @@ class Cluster:
     """The link of a device to the others of its host; without a name, the device's usual one."""
     between: str | Link = name_or(Link, "")
     """The links of a host to other hosts; without a name, the device's usual ones."""
+    host_memory: str | Link = name_or(Link, "")
+    """The link of a device to its host's memory; without a name, the device's usual one."""
     collectives: str = choice("pipelined", COLLECTIVE_COSTS)
     """What one costs: as libraries pipeline it, or message by message as its text is written."""
     kernels: str = choice("written", KERNELS)

@@ -394,7 +394,13 @@ def is_plain(value: Any) -> bool:
 
 
 def toml_value(value: Any) -> str:
-    """JSON's text of numbers, booleans, lists and words is TOML's too; characters unfit for a page by their numbers."""
+    """JSON's text of numbers, booleans, lists and words is TOML's too; characters unfit for a page by their numbers.
+
+    >>> toml_value({"flops": 1e12, "functions": {}})
+    '{ flops = 1000000000000.0, functions = {  } }'
+    """
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {toml_value(each)}' for key, each in value.items())} }}"
     words = json.dumps(value, ensure_ascii=False)
     return "".join(each if printable(each) == each else f"\\u{ord(each):04x}" for each in words)
 
