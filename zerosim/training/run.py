@@ -213,11 +213,9 @@ def train(
 
 def faults_of(comm: Communicator, run: Run) -> Faults:
     """What is to befall this rank in a row."""
-    due = [
-        fault for fault in run.experiment.scenario.fault
-        if run.faulty and fault.rank == comm.rank and fault.after_restarts == run.restarts
-    ]
-    return Faults(due, lambda: run.world.kill(comm), lambda: run.world.stop(comm))
+    due = run.experiment.scenario.faults_after(run.restarts) if run.faulty else []
+    mine = [fault for fault in due if fault.rank == comm.rank]
+    return Faults(mine, lambda: run.world.kill(comm), lambda: run.world.stop(comm))
 
 
 def carrier(comm: Communicator, run: Run, faults: Faults) -> Communicator:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from zerosim.allocation import Array
 from zerosim.comm import Communicator, Reduction
-from zerosim.errors import CollectiveError, MessageError
+from zerosim.errors import LengthError, MessageError
 from zerosim.worlds.delivery import deliver
 from zerosim.worlds.here import HERE, spaced
 
@@ -85,18 +85,16 @@ the way
 
     @contextmanager
     def _due(self, source: int) -> Iterator[None]:
-        """Within, a message of `source` comes; one of another length is not the one that is due."""
+        """Within, a message of `source` comes; one of another length may not be the one that is due."""
         self._came[source] += 1
         try:
             yield
-        except CollectiveError as error:
-            raise MessageError(
-                f"{error}, each with {TRAILER.size} bytes of number and checksum, in message {self._came[source]}; or "
-                "one before it was lost or came twice"
-            ) from None
+        except LengthError as error:
+            if error.arrived.dtype == np.uint8 and error.arrived.nbytes >= TRAILER.size:
+                self._check_number(TRAILER.unpack(error.arrived[-TRAILER.size :].tobytes())[0], source)
+            raise
 
     def _deliver(self, landing: Bytes, into: Array, source: int, reduce: Reduction | None) -> None:
-        due = self._came[source]
         number, brought = TRAILER.unpack_from(landing.data, into.nbytes)
         found = checksum(landing, number, into.dtype)
         if brought != found:
@@ -104,10 +102,14 @@ the way
                 f"{self._due_words(source)} came with checksum {brought:#010x}, and its bytes have {found:#010x}: they "
                 "were changed on the way"
             )
-        if number != due:
-            why = f"number {number} came twice" if number < due else f"{number - due} of them did not come"
-            raise MessageError(f"{self._due_words(source)} was due, and number {number} came: {why}")
+        self._check_number(number, source)
         deliver(landing[: into.nbytes].view(into.dtype).reshape(into.shape), into, reduce)
+
+    def _check_number(self, number: int, source: int) -> None:
+        if number > self._came[source]:
+            raise MessageError(f"{self._due_words(source)} was lost: number {number} came in its place")
+        if number < self._came[source]:
+            raise MessageError(f"{self._due_words(source)} was due, and number {number} came once more")
 
     def _due_words(self, source: int) -> str:
         return f"rank {self.rank}{spaced(HERE.place)}: message {self._came[source]} from rank {source}"

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from zerosim.allocation import Allocator, Array, allocate
 from zerosim.comm import Communicator, Reduction
-from zerosim.errors import CollectiveError, Deadlock, LaunchError, ZerosimError
+from zerosim.errors import CollectiveError, Deadlock, LaunchError, LengthError, ZerosimError
 from zerosim.worlds.board import CHANNELS, MESSAGE, Board
 from zerosim.worlds.delivery import check_into, check_rank, deliver
 from zerosim.worlds.here import HERE, Place, explained, spaced
@@ -348,7 +348,8 @@ class MpiCommunicator:
         self.came_ns = time.monotonic_ns()
         sent_bytes, tag = self._status.Get_count(), self._status.Get_tag()
         fits = sent_bytes == landing.nbytes
-        request = message.Irecv(landing if fits else np.empty(sent_bytes, np.uint8))
+        arriving = landing if fits else np.empty(sent_bytes, np.uint8)
+        request = message.Irecv(arriving)
         self._poll(request.Test, source)
         if tag == FAREWELL:
             self._unheard.discard(source)
@@ -356,10 +357,11 @@ class MpiCommunicator:
                 f"rank {self.rank} waits for a message from rank {source}, which has finished{spaced(HERE.place)}")
         if not fits or tag != dtype_tag(dtype):
             other = "" if tag == dtype_tag(dtype) else " of another dtype"
-            raise CollectiveError(
+            raise LengthError(
                 f"rank {source} sent {sent_bytes} bytes{other} to rank {self.rank}, which receives them "
                 f"into {landing.nbytes} bytes of {dtype}{spaced(HERE.place)}: both sides must name the same length and "
-                "dtype"
+                "dtype",
+                arriving,
             )
 
     def _poll(self, done: Callable[[], Result | None], source: int) -> Result:
