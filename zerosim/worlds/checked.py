@@ -27,6 +27,8 @@ Bytes = npt.NDArray[np.uint8]
 class Checked:
     """A communicator of NumPy arrays whose messages are checked: all ranks must have one, for the same messages.
 
+    It keeps memory for the longest message each way, which is in no ledger.
+
     Raises `MessageError` at the receiver of a message that is not the one that was sent, or not the next.
 
     >>> from zerosim.worlds.local import spawn
@@ -51,6 +53,8 @@ the way
         self._comm = comm
         self._sent: Counter[int] = Counter()
         self._came: Counter[int] = Counter()
+        self._outgoing = Space()
+        self._landing = Space()
 
     @property
     def came_ns(self) -> int:
@@ -60,7 +64,7 @@ the way
     def exchange(
         self, outgoing: Array, *, to: int, into: Array, source: int, reduce: Reduction | None = None
     ) -> None:
-        landing = space_for(into)
+        landing = self._landing.of(into)
         with self._due(source):
             self._comm.exchange(self._sealed(outgoing, to), to=to, into=landing, source=source)
         self._deliver(landing, into, source, reduce)
@@ -69,7 +73,7 @@ the way
         self._comm.send(self._sealed(outgoing, to), to=to)
 
     def recv(self, *, into: Array, source: int, reduce: Reduction | None = None) -> None:
-        landing = space_for(into)
+        landing = self._landing.of(into)
         with self._due(source):
             self._comm.recv(into=landing, source=source)
         self._deliver(landing, into, source, reduce)
@@ -77,7 +81,7 @@ the way
     def _sealed(self, outgoing: Array, to: int) -> Bytes:
         """A copy of a message, with what is looked at behind it."""
         self._sent[to] += 1
-        sealed = space_for(outgoing)
+        sealed = self._outgoing.of(outgoing)
         sealed[: outgoing.nbytes].view(outgoing.dtype).reshape(outgoing.shape)[...] = outgoing
         number = self._sent[to]
         TRAILER.pack_into(sealed.data, outgoing.nbytes, number, checksum(sealed, number, outgoing.dtype))
@@ -112,12 +116,21 @@ the way
             raise MessageError(f"{self._due_words(source)} was due, and number {number} came once more")
 
     def _due_words(self, source: int) -> str:
-        return f"rank {self.rank}{spaced(HERE.place)}: message {self._came[source]} from rank {source}"
+        return f"rank {self.rank}{spaced(HERE.spot)}: message {self._came[source]} from rank {source}"
 
 
-def space_for(array: Array) -> Bytes:
-    """Memory for a message with what is looked at behind it."""
-    return np.empty(array.nbytes + TRAILER.size, np.uint8)
+class Space:
+    """Memory for one message at a time, with what is looked at behind it: the page faults of fresh memory cost more."""
+
+    def __init__(self) -> None:
+        self._memory: Bytes = np.empty(0, np.uint8)
+
+    def of(self, array: Array) -> Bytes:
+        """Enough for a message like `array`."""
+        wanted = array.nbytes + TRAILER.size
+        if self._memory.nbytes < wanted:
+            self._memory = np.empty(wanted, np.uint8)
+        return self._memory[:wanted]
 
 
 def checksum(message: Bytes, number: int, dtype: np.dtype[Any]) -> int:
