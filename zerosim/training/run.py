@@ -143,11 +143,14 @@ def train_alone(comm: Communicator, run: Run, config: Config) -> list[Fingerprin
         for leg, snapshot in alone(run.batches(config))
     )
     history: list[Fingerprint] = []
+    whereabouts = Whereabouts("one process")
     run.progress.begin("one process", config.steps)
     for found in published(comm, fingerprints if comm.rank == 0 else None):
         history[found.step :] = [found]
+        whereabouts.begin(found.step + 1)
         if found.step:
             run.progress.step(found.step, float(np.frombuffer(found.loss, config.precision.state)[0]))
+    whereabouts.begin(0)
     run.progress.end()
     return history
 

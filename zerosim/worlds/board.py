@@ -1,7 +1,8 @@
 """What the ranks of one host do, for each other to see: who waits for whom, and where; who has finished, who is frozen.
 
-A file that they all map, with some bytes for each rank. What one writes is there for the others at once, whatever becomes
-of it then, so that whoever ends the run can say what all of them did. Of ranks on other hosts nothing is known here.
+A file that they all map, with some bytes for each rank. What one writes is there for the others at once, whatever
+becomes of it then, so that whoever ends the run can say what all of them did. Of ranks on other hosts nothing is known
+here.
 """
 
 import mmap
