@@ -1,4 +1,4 @@
-"""Messages with checksums, and communicators in which faults may strike: worlds like any other, until something happens."""
+"""Messages with checksums, and communicators in which faults may strike: worlds as any other, until one does."""
 
 import os
 import signal
