@@ -32,7 +32,7 @@ from zerosim.worlds.mpi import MpiWorld, connect, own_launcher
 
 SUBJECTS = {
     "step": "a step of each stage on 2 MPI ranks against one process",
-    "ledger": "a step of each stage with its bytes counted, and traced as well, against one without",
+    "ledger": "a step of each stage with its bytes counted, traced, and with checksums, against one without",
     "worlds": "what the local world needs for many ranks, a large proof, many examples",
     "plan": "what plans need, and how that grows with ranks, layers and bytes",
     "cluster": "this machine as the [cluster] of a plan, and steps of four models on 2 MPI ranks against their plans",

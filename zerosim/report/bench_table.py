@@ -37,8 +37,10 @@ def show_timings(console: Console, timings: Sequence[Timing], workload: Workload
 
 
 def show_overheads(console: Console, overheads: Sequence[Overhead], workload: Workload) -> None:
-    """Two rows a stage: its step as in a run against one without the ledgers, and a traced one against that."""
-    console.print(f"{trained(workload)}: a step with its bytes counted, and without; a counted step traced, and not")
+    """Three rows a stage: its step as in a run against one without the ledgers; that traced, and with checksums."""
+    console.print(
+        f"{trained(workload)}: a step with its bytes counted, and without; a counted step traced, and with checksums, "
+        "and without")
     table = columns("stage", "ms with", "ms without", "ratio", "range of ratios")
     for overhead in overheads:
         figures = overhead.document()
