@@ -16,7 +16,7 @@ import zerosim
 from tests.pages import HOSTILE, added_otherwise, outcome, page_of
 from tests.training import scenario
 from zerosim.cli import main
-from zerosim.commands.output import write_beside
+from zerosim.commands.output import write_text
 from zerosim.errors import ZerosimError
 from zerosim.report.page import run, steps, vega
 from zerosim.report.page.drawings import Drawings
@@ -350,13 +350,13 @@ def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
     with monkeypatch.context() as broken:
         broken.setattr(os, "replace", fails)
         with pytest.raises(ZerosimError, match="cannot write"):
-            write_beside(str(file), "new")
+            write_text(str(file), "new")
     assert file.read_text() == "old"
-    write_beside(str(link), "new")
+    write_text(str(link), "new")
     assert link.is_symlink()
     assert file.read_text() == "new"
     assert sorted(os.listdir(tmp_path)) == ["a.html", "link.html"]
-    write_beside(os.devnull, "gone")
+    write_text(os.devnull, "gone")
     assert not os.path.isfile(os.devnull)
 
 
