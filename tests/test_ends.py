@@ -68,7 +68,7 @@ def test_a_file_that_loops_is_told_so(stubborn, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(users_code, "LEAVE", leave)
-    loop = "while True: pass"
+    loop = "while True: len(str())"
     Path("mine.py").write_text(f"while True:\n  try:\n    {loop}\n  except Exception: pass" if stubborn else loop)
     with pytest.raises(KeyboardInterrupt if stubborn else UsageError) as told:
         load_file("mine.py")
@@ -104,7 +104,8 @@ STREAMS = """
 import os, sys
 from zerosim.cli import main
 commands = [["show", "--list"], ["prove", "ring.all_gather"], ["memory", "--table", "figure1"], ["run", "no"],
-            ["plan", "no"], ["grade", "no"], ["report", "no", "--html", "x"], ["checkpoint", "show", "no"], ["bench", "worlds"]]
+            ["plan", "no"], ["grade", "no"], ["report", "no", "--html", "x"], ["checkpoint", "show", "no"],
+            ["bench", "worlds"]]
 codes = []
 for command in commands:
     sys.stdout = None
@@ -122,8 +123,8 @@ def test_every_command_refuses_a_closed_standard_output_in_one_line():
 @pytest.mark.parametrize(("command", "code"), [(["run", "no"], 2), (["--help"], 3), (["no"], 2)])
 def test_streams_without_room_do_not_say_that_a_check_failed(command, code):
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-m", "zerosim", *command], stdout=full, stderr=full, timeout=60, check=False,
-                              env=os.environ | {"PYTHONUNBUFFERED": ""})
+        done = subprocess.run([sys.executable, "-m", "zerosim", *command], stdout=full, stderr=full, timeout=60,
+                              check=False, env=os.environ | {"PYTHONUNBUFFERED": ""})
     assert done.returncode == code
 
 
