@@ -20,7 +20,7 @@ run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
 
 test: .venv/test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 oracles: .venv/test .venv-torch/torch .venv-perfetto/perfetto
 	.venv-torch/bin/python -m tests.oracles.torch_gradients build/torch_answers.npz

@@ -5,9 +5,11 @@ are those of a run that nobody killed.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +34,7 @@ precision = "bf16"
 [parallel]
 stages = ["zero3"]
 """
+MOST_STEPS = 10_000
 LOOK_EVERY_SECONDS = 0.002
 LONGEST_SECONDS = 60.0
 LONGEST_END_SECONDS = 20.0
@@ -50,7 +53,10 @@ class Kills:
 
 
 def kill_and_resume(folder: Path, *, count: int, steps: int, seed: int, mpi: int = 0) -> Kills:
-    """Kill a run in `folder` so often, `mpi` processes or one, and let the last one end."""
+    """Kill a run in `folder` so often, `mpi` processes or one, and let the last one end.
+
+    A run that is through before its moment comes was too short: all begins anew with twice the steps.
+    """
     chance, found, saved = random.Random(seed), Kills(), folder / "saved"
     path = folder / "scenario.toml"
     path.write_text(SCENARIO.format(ranks=mpi or 3, steps=steps))
@@ -58,13 +64,17 @@ def kill_and_resume(folder: Path, *, count: int, steps: int, seed: int, mpi: int
         run = started(path, saved, mpi, "--set", "check.reference=false")
         sort = chance.choice(("at any time", "while writing"))
         ended = wait_for_the_moment(run, saved, chance, sort)
-        if ended:
-            raise AssertionError(f"it was to be killed and ended with {run.returncode}: {run.communicate()[1]}")
-        while mpi and not (ranks := ranks_of(run.pid)):
-            time.sleep(LOOK_EVERY_SECONDS)
+        processes = ranks_once_there(run) if mpi else [run.pid]
+        if ended or not processes:
+            words = run.communicate()[1]
+            if run.returncode or steps > MOST_STEPS:
+                raise AssertionError(f"it was to be killed and ended with {run.returncode}: {words}")
+            shutil.rmtree(folder)
+            folder.mkdir()
+            return kill_and_resume(folder, count=count, steps=2 * steps, seed=seed, mpi=mpi)
         at = last_step(saved)
         killed = time.monotonic()
-        os.kill(chance.choice(ranks) if mpi else run.pid, signal.SIGKILL)
+        kill(chance.choice(processes))
         try:
             run.communicate(timeout=LONGEST_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -119,8 +129,22 @@ def being_written(saved: Path) -> list[str]:
     return [each.name for each in saved.glob("zero3/.step-*") if each.is_dir()]
 
 
+def kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 def last_step(saved: Path) -> int:
     return max((int(each.name.removeprefix("step-")) for each in saved.glob("zero3/step-*")), default=0)
+
+
+def ranks_once_there(run: "subprocess.Popen[str]") -> list[int]:
+    """The processes of the ranks; none if the run is through."""
+    while run.poll() is None:
+        if ranks := ranks_of(run.pid):
+            return ranks
+        time.sleep(LOOK_EVERY_SECONDS)
+    return []
 
 
 def ranks_of(launcher: int) -> list[int]:

@@ -43,7 +43,7 @@ def small(tmp_path):
 def zerosim(*arguments, cwd=None):
     return subprocess.run(
         [sys.executable, "-m", "zerosim", *map(str, arguments)],
-        capture_output=True, text=True, check=False, cwd=cwd, timeout=60,
+        capture_output=True, text=True, check=False, cwd=cwd, timeout=120,
     )
 
 
@@ -196,7 +196,7 @@ def test_no_color_is_honoured(small):
     environment = os.environ | {"NO_COLOR": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "zerosim", "run", str(small), "--progress", "live"],
-        capture_output=True, text=True, check=False, env=environment, timeout=60,
+        capture_output=True, text=True, check=False, env=environment, timeout=120,
     )
     assert "\x1b[3" not in done.stdout + done.stderr
 
@@ -217,7 +217,7 @@ def test_weights_go_into_a_pipe(small, tmp_path):
     os.mkfifo(pipe)
     with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
         assert main(["run", str(small), "--progress", "none", "--weights", str(pipe)]) == 0
-        assert len(load(reader.communicate(timeout=10)[0])) == 4
+        assert len(load(reader.communicate(timeout=120)[0])) == 4
 
 
 def test_weights_honour_the_umask(small, tmp_path):
@@ -272,7 +272,7 @@ def small_files_only():
 def test_a_file_without_room_is_one_line(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "zerosim", "memory", "--table", "figure1", "--json", tmp_path / "m.json"],
-        capture_output=True, text=True, check=False, timeout=60, preexec_fn=small_files_only,
+        capture_output=True, text=True, check=False, timeout=120, preexec_fn=small_files_only,
     )
     assert done.returncode == 3
     assert done.stderr == f"zerosim: cannot write {tmp_path}/m.json: File too large\n"
@@ -282,7 +282,7 @@ def test_standard_output_without_room_is_one_line(tmp_path):
     with open(tmp_path / "out", "w") as out:
         done = subprocess.run(
             [sys.executable, "-m", "zerosim", "show", "--list"], stdout=out, stderr=subprocess.PIPE,
-            text=True, check=False, timeout=60, preexec_fn=small_files_only,
+            text=True, check=False, timeout=120, preexec_fn=small_files_only,
         )
     assert done.returncode == 3
     assert done.stderr == "zerosim: cannot write to standard output: File too large\n"
@@ -293,7 +293,7 @@ def test_a_reader_that_has_left_is_no_reason_to_speak():
     os.close(reading)
     done = subprocess.run(
         [sys.executable, "-m", "zerosim", "show", "--list"], stdout=writing, stderr=subprocess.PIPE,
-        text=True, check=False, timeout=60,
+        text=True, check=False, timeout=120,
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (3, "")
@@ -335,7 +335,7 @@ def test_an_interrupted_run_gives_the_cursor_back(small):
         said = running.stderr.read(6)
         running.send_signal(signal.SIGINT)
         try:
-            _, rest = running.communicate(timeout=30)
+            _, rest = running.communicate(timeout=120)
         except subprocess.TimeoutExpired:
             running.kill()
             raise
@@ -391,7 +391,7 @@ def test_a_terminal_that_knows_only_ascii_is_enough(small):
     small.write_text(SMALL.replace("small", "Größe −1"), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "zerosim", "run", str(small), "--json", "-"],
-        capture_output=True, check=False, timeout=60,
+        capture_output=True, check=False, timeout=120,
         env=os.environ | {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"},
     )
     assert done.returncode == 0, done.stderr

@@ -68,8 +68,8 @@ def test_a_file_that_loops_is_told_so(stubborn, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(users_code, "LEAVE", leave)
-    loop = "while True: len(str())"
-    Path("mine.py").write_text(f"while True:\n  try:\n    {loop}\n  except Exception: pass" if stubborn else loop)
+    stubbornly = "def f():\n  while True:\n    try: g()\n    except Exception: pass\n"
+    Path("mine.py").write_text(f"{stubbornly * stubborn}def g():\n  while True: pass\n{'fg'[not stubborn]}()\n")
     with pytest.raises(KeyboardInterrupt if stubborn else UsageError) as told:
         load_file("mine.py")
     assert left == [3] * stubborn

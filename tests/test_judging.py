@@ -98,7 +98,7 @@ def test_every_kind_may_reach_its_bound_and_no_byte_more(kind):
     below = memory()
     stage = SimpleNamespace(
         equal=True, compared_with="one process", disagreement=None, traffic=[], memory=[below, above], updates=0,
-        operations=[], formula_operations=dict.fromkeys(WORK, 0),
+        operations=[], missed_faults=[], formula_operations=dict.fromkeys(WORK, 0),
         config=SimpleNamespace(steps=1, steps_here=1, scaling=lambda: SimpleNamespace(dynamic=True)))
     assert faults(stage) == [
         f"more is alive at the peak than should be: rank 1 holds 11 B of {kind}, where 10 are enough"]
@@ -134,7 +134,7 @@ def test_operations_are_the_models_on_every_rank(what):
     due = dict.fromkeys(WORK, 5)
     stage = SimpleNamespace(
         equal=True, compared_with="one process", disagreement=None, traffic=[], memory=[], updates=0,
-        operations=[due, due], formula_operations=due,
+        operations=[due, due], formula_operations=due, missed_faults=[],
         config=SimpleNamespace(steps=0, steps_here=0, scaling=lambda: SimpleNamespace(dynamic=True)))
     assert faults(stage) == []
     stage.operations = [due, due | {what: 6}]

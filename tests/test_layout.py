@@ -24,8 +24,9 @@ MAY_IMPORT = {
     "models": GROUND | {"autograd"},
     "optim": GROUND | {"models", "numerics"},
     "worlds": GROUND,
-    "instruments": GROUND | {"worlds"},
-    "scenario": GROUND,
+    "instruments": GROUND | {"scenario", "worlds"},
+    "course": GROUND,
+    "scenario": GROUND | {"course"},
     "data": GROUND | {"scenario"},
     "stages": GROUND | {"autograd", "collectives", "models", "optim"},
     "reference": {"allocation", "sharding", "autograd", "models", "numerics", "optim"},
@@ -38,14 +39,14 @@ MAY_IMPORT = {
                       "stages", "training", "worlds"},
     "verdict": GROUND | {"collectives", "instruments", "models", "payloads", "plan", "proofs", "reference", "scenario",
                          "stages", "training", "worlds"},
-    "bench": GROUND | {"collectives", "data", "instruments", "models", "payloads", "plan", "proofs", "scenario",
-                       "stages", "testing", "training", "worlds"},
+    "bench": GROUND | {"collectives", "data", "instruments", "models", "optim", "payloads", "plan", "proofs",
+                       "scenario", "stages", "testing", "training", "worlds"},
     "report": GROUND | {"bench", "collectives", "instruments", "numerics", "optim", "payloads", "plan", "proofs",
                         "checkpoint", "scenario", "stages", "verdict"},
-    "grading": GROUND | {"collectives", "data", "proofs", "report", "scenario", "stages", "testing", "training",
-                         "verdict"},
-    "commands": GROUND | {"bench", "checkpoint", "collectives", "data", "grading", "models", "optim", "plan", "proofs",
-                          "report", "scenario", "training", "verdict", "worlds"},
+    "grading": GROUND | {"collectives", "data", "instruments", "numerics", "payloads", "plan", "proofs",
+                         "report", "scenario", "stages", "testing", "training", "verdict", "worlds"},
+    "commands": GROUND | {"bench", "checkpoint", "collectives", "course", "data", "grading", "models", "optim", "plan",
+                          "proofs", "report", "scenario", "training", "verdict", "worlds"},
     "notebook": GROUND | {"checkpoint", "commands", "data", "proofs", "report", "scenario", "training", "verdict",
                           "worlds"},
     "cli": GROUND | {"commands", "worlds"},
@@ -69,7 +70,8 @@ def imports(path: Path) -> list[str]:
     return found
 
 
-FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+FILES = sorted(
+    path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py" and (path.parent / "__init__.py").exists())
 
 
 def faults(path: Path, names: list[str]) -> list[str]:

@@ -15,7 +15,7 @@ from zerosim.errors import UsageError
 from zerosim.worlds import launcher, mpi
 from zerosim.worlds.local import spawn
 
-SECONDS = 20
+SECONDS = 120
 """No run here takes that long, on however busy a machine; the start of MPI waits three times as long."""
 
 PLANT = """\

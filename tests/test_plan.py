@@ -14,7 +14,7 @@ from tests.published_runs import published_runs
 from zerosim.cli import main
 from zerosim.collectives import ALGORITHMS, direct, doubling, halving, ring, tree
 from zerosim.data import load_dataset
-from zerosim.errors import CollectiveError, Deadlock, ScenarioError, UsageError
+from zerosim.errors import CollectiveError, Deadlock, ScenarioError, Unlike, UsageError
 from zerosim.plan.clock import Clock
 from zerosim.plan.cluster import Cluster, Device, Link, cluster_of, machines
 from zerosim.plan.costs import Costs
@@ -28,7 +28,7 @@ from zerosim.scenario.schema import Cluster as Said
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
 from zerosim.verdict.run import run_locally
-from zerosim.worlds.lockstep import AbreastChunks, LockstepWorld, Unlike, ranks
+from zerosim.worlds.lockstep import AbreastChunks, LockstepWorld, ranks
 
 PLANS = Path(__file__).parents[1] / "scenarios" / "plans"
 SLOW = Link("slow", 1000, 10**9)
@@ -179,8 +179,10 @@ def test_memory_bytes_and_operations_are_those_of_a_run(precision, clip_norm):
         assert {kind: found.peak[kind] for kind in measured if kind != "total"} | {
             "total": found.peak_total} == measured, row.name
         steps = row.config.steps
-        assert found.clock.sent["bytes"] * steps == row.traffic[0].sent_bytes, row.name
-        assert found.clock.sent["messages"] * steps == row.traffic[0].messages, row.name
+        for rank, traffic in enumerate(row.traffic):
+            sent = found.sent(rank)
+            assert sent["bytes"] * steps == traffic.sent_bytes, row.name
+            assert sent["messages"] * steps == traffic.messages, row.name
         assert {what: found.operations[what] * steps for what in row.operations[0]} == \
             row.operations[0], row.name
 

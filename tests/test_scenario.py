@@ -19,6 +19,7 @@ caption = "equal to the bit"
 [world]
 ranks = 2
 memory_limit_mb = 600
+timeout_seconds = 2.5
 [data]
 source = "digits"
 [model]
@@ -78,6 +79,7 @@ publish = "updates"
 reshard_after_forward = false
 overlap = true
 [check]
+checksums = true
 reference = false
 test_accuracy = 0.5
 test_loss = "bigram"
@@ -174,7 +176,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
 def test_the_defaults_of_the_design():
     assert resolved(Scenario()) == {
         "kind": "training", "title": "", "caption": "",
-        "world": {"ranks": 4, "memory_limit_mb": 0},
+        "world": {"ranks": 4, "memory_limit_mb": 0, "timeout_seconds": 60.0},
         "data": {"source": "digits"},
         "model": {
             "kind": "mlp", "hidden": [64, 64], "activation": "relu", "architecture": "gpt2", "layers": 2, "width": 64,
@@ -200,19 +202,20 @@ def test_the_defaults_of_the_design():
         },
         "variant": [],
         "check": {
-            "reference": True, "test_accuracy": 0.0, "test_loss": 0.0, "same_bits_on": [], "does_not_fit": [],
-            "fits": [], "mfu": [],
+            "reference": True, "checksums": False, "test_accuracy": 0.0, "test_loss": 0.0, "same_bits_on": [],
+            "does_not_fit": [], "fits": [], "mfu": [],
             "same_weights": None, "volumes": [], "messages": [], "largest_messages": [], "activations": [],
             "fragmentation": False, "beyond_peak": [], "beyond_peak_laid_out": [],
         },
         "checkpoint": {"folder": "", "every": 1, "keep": 2},
+        "fault": [],
     }
 
 
 def test_a_pickled_scenario_is_the_same_and_can_still_blame(loaded):
     scenario = pickle.loads(pickle.dumps(loaded(COMPLETE)))
     assert scenario == loaded(COMPLETE)
-    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:26:9: no"
+    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:27:9: no"
 
 
 @pytest.mark.parametrize(("optimizer", "weight_decay"), [

@@ -3,12 +3,14 @@
 import argparse
 import json
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from zerosim.cli import main
 from zerosim.collectives import ALGORITHMS
 from zerosim.comm import left, right
 from zerosim.commands import show
@@ -336,3 +338,26 @@ def test_the_table_as_data(capsys):
     assert rows["ring.all_reduce"]["sent_share"] == pytest.approx(10 / 6)
     assert (rows["halving.reduce_scatter"]["steps"], rows["halving.reduce_scatter"]["sent_share"]) == (None, None)
     assert rows["tree.reduce"]["order"] == "near tree"
+
+
+def test_one_round_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["show", "ring.all_reduce", "--ranks", "8", "--round", "6", "--svg", "a.svg", "--html", "a.html"]) == 0
+    out = capsys.readouterr().out
+    assert "round 6" in out
+    assert out.count("chunk") == 16
+    assert "round 5" not in out
+    assert "1…3 is 1+2+3" in out
+    headings = re.findall(r'class="heading"[^>]*>([^<]*)<', Path("a.svg").read_text())
+    assert headings == ["round 5", "round 6"]
+    assert Path("a.svg").read_text().count('class="message"') == 8
+    assert '"first":6' in Path("a.html").read_text()
+    assert main(["show", "ring.all_reduce", "--ranks", "3", "--round", "5"]) == 2
+    assert capsys.readouterr().err == (
+        "zerosim: --round 5: ring.all_reduce on 3 ranks has rounds 1 to 4; 0 is the start\n")
+
+
+def test_sums_of_sixteen_ranks_are_written_as_one_writes_them():
+    texts = {cell.text for _, cell in scheduled(named_subject("ring.all_reduce"), 16).news()}
+    assert "12…15+0…11✓" in texts
+    assert not any("terms" in text for text in texts)

@@ -7,10 +7,12 @@ Exit codes: 0, every check held; 1, a check failed; 2, the scenario or the comma
 import argparse
 import contextlib
 import importlib
+import importlib.metadata
 import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
 from zerosim.comm import Communicator
 from zerosim.commands.output import abandon_full_streams, complain, open_streams, replace_what_cannot_be_printed
@@ -21,10 +23,13 @@ from zerosim.worlds.objects import broadcast_object, gather_objects
 
 COMMANDS = {
     "run": ("zerosim.commands.run", "train by a scenario file and compare every bit"),
+    "scenarios": ("zerosim.commands.scenarios", "list the scenarios that come with the package"),
     "report": ("zerosim.commands.report", "make a page of a run, or of two side by side, from their outcomes"),
     "checkpoint": ("zerosim.commands.checkpoint", "show, verify or unite the files of a checkpoint"),
     "show": ("zerosim.commands.show", "draw what a collective does, round by round, or list them all"),
     "prove": ("zerosim.commands.prove", "prove a collective, ours or yours, on symbols"),
+    "lessons": ("zerosim.commands.lessons", "list the lessons that come with the package, or copy them"),
+    "exercises": ("zerosim.commands.exercises", "copy skeletons to fill in out of the package"),
     "grade": ("zerosim.commands.grade", "grade a learner's functions against proofs and laws"),
     "memory": ("zerosim.commands.memory", "memory of model states, by formula"),
     "plan": ("zerosim.commands.plan", "plan a scenario on a cluster: memory and time, on shapes alone"),
@@ -82,6 +87,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         prog="zerosim",
         description="Train by DDP and ZeRO Stages I, II and III under MPI, every bit checked against one process.",
     )
+    top.add_argument("--version", action=Version)
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
     for name, (module, purpose) in COMMANDS.items():
         command = commands.add_parser(name, help=purpose, description=purpose.capitalize() + ".")
@@ -91,6 +97,21 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         return top.parse_args(given)
     finally:
         sys.stdout.flush()
+
+
+class Version(argparse.Action):
+    """Prints the version of what is installed, and ends."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="print the version")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        try:
+            found = importlib.metadata.version("zerosim")
+        except importlib.metadata.PackageNotFoundError:
+            found = "(not installed)"
+        print(f"zerosim {found}")
+        parser.exit()
 
 
 @contextlib.contextmanager

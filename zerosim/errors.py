@@ -27,6 +27,14 @@ class CollectiveError(ZerosimError):
     """A collective or an exchange was called with ranks, lengths or dtypes that cannot work."""
 
 
+class Unlike(CollectiveError):
+    """The ranks of a lockstep world would do different things."""
+
+
+class MessageError(ZerosimError):
+    """A message did not come as it was sent: it was changed on the way, lost, or came twice."""
+
+
 class OffloadError(ZerosimError):
     """What a rank offloads cannot be written to its file, or read."""
 

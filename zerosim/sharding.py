@@ -7,6 +7,7 @@
 Every figure and every order of addition in zerosim refers to this one map from element to chunk.
 """
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
@@ -101,7 +102,7 @@ class Layout:
     @property
     def length(self) -> int:
         """Elements of the buffer, with padding."""
-        return (self.last - self.first) * chunk_length(self.count, self.size)
+        return operator.index(self.last - self.first) * chunk_length(self.count, self.size)
 
     @property
     def start(self) -> int:
@@ -116,7 +117,8 @@ class Layout:
         """
         assert len(buffer) == self.length
         assert self.first <= other.first <= other.last <= self.last
-        return buffer[other.start - self.start :][: other.length]
+        start = other.start - self.start
+        return buffer[start : start + other.length]
 
     def chunks(self, buffer: Any) -> Iterator[tuple[int, Any]]:
         """The number and the elements of each chunk in `buffer`, views.

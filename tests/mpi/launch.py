@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+SECONDS_AT_MOST = 180.0  # for any run, on a machine that others use
+SECONDS_TO_END = 30.0  # after a failure; no wait of a run is given up so early
 OPEN_MPI_AS_ROOT_ON_FEW_CORES = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -16,7 +18,7 @@ OPEN_MPI_AS_ROOT_ON_FEW_CORES = {
 
 
 def mpirun(
-    ranks: int, arguments: Sequence[str], *, timeout: float = 60.0
+    ranks: int, arguments: Sequence[str], *, timeout: float = SECONDS_AT_MOST
 ) -> subprocess.CompletedProcess[str]:
     """Run `python *arguments` on `ranks` ranks, in the project's root; kill all after `timeout` s.
 
@@ -27,7 +29,7 @@ def mpirun(
 
 
 def mpiexec(
-    arguments: Sequence[str], *, timeout: float = 60.0, environment: Mapping[str, str] | None = None
+    arguments: Sequence[str], *, timeout: float = SECONDS_AT_MOST, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run `mpiexec *arguments` in the project's root, with more in its environment; kill all after `timeout` s."""
     command = [str(Path(sys.executable).with_name("mpiexec")), *arguments]

@@ -151,6 +151,7 @@ class Plan:
             input_shapes={name: self.graph.shape(slot) for name, slot in instruction.inputs.items()},
             forward_operations=self._operations(instruction),
             backward_operations=self._backward_operations(instruction),
+            for_backward=number <= self._last_for_backward,
         )
 
     @cached_property
@@ -158,6 +159,22 @@ class Plan:
         """The slots that stay from forward until backward; no parameters, which are handed in again."""
         needed = {slot for each in self.graph.instructions for slot in self.needed(each).values()}
         return frozenset(needed - self._parameters)
+
+    @cached_property
+    def _last_for_backward(self) -> int:
+        """The number of the last instruction that makes, or saves, what backward reads; −1 if none does.
+
+        >>> from zerosim.autograd.operations.linear import linear
+        >>> graph = Graph((8, 3))
+        >>> narrow = linear(graph.input, graph.parameter("a", (2, 3)))
+        >>> graph.output = linear(narrow, graph.parameter("b", (4, 2)))
+        >>> [step.for_backward for step in Plan(graph, of_parameters=True, of_input=True).steps]
+        [True, False]
+        """
+        return max((
+            number for number, each in enumerate(self.graph.instructions)
+            if each.output in self.kept or (each.operation.saves and self.wanted(each))
+        ), default=-1)
 
     @cached_property
     def _parameters(self) -> frozenset[int]:
@@ -265,4 +282,6 @@ class Step:
     forward_operations: int
     """Floating-point operations of its matrix products, in forward and in backward."""
     backward_operations: int
+    for_backward: bool
+    """Whether it comes before what backward needs: who computes a unit again may stop after the last that does."""
 

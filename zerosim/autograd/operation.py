@@ -86,5 +86,10 @@ class Operation:
         found = inspect.signature(self.forward).parameters.values()
         return tuple(each.name for each in found if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
+    @cached_property
+    def saves(self) -> bool:
+        """Whether backward reads what forward returns."""
+        return self.backward is not None and "saved" in inspect.signature(self.backward).parameters
+
     def __call__(self, *inputs: "Variable", **settings: Any) -> "Variable":
         return inputs[0].graph.apply(self, inputs, settings)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from zerosim.bench.cluster import Measured, measure_cluster
 from zerosim.bench.plans import time_plans
 from zerosim.bench.timings import (
     RANKS,
@@ -21,9 +22,10 @@ from zerosim.bench.timings import (
 )
 from zerosim.comm import Communicator
 from zerosim.commands.arguments import whole_number
-from zerosim.commands.output import check_writable, standard_output, write_json
+from zerosim.commands.output import check_writable, standard_output, write_json, write_text
 from zerosim.errors import LaunchError, UsageError
-from zerosim.report.bench_table import show_durations, show_overheads, show_timings
+from zerosim.report.bench_table import show_compared, show_durations, show_overheads, show_timings
+from zerosim.report.cluster_toml import cluster_toml
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiWorld, connect, own_launcher
 
@@ -32,6 +34,7 @@ SUBJECTS = {
     "ledger": "a step of each stage with its bytes counted, and traced as well, against one without",
     "worlds": "what the local world needs for many ranks, a large proof, many examples",
     "plan": "what plans need, and how that grows with ranks, layers and bytes",
+    "cluster": "this machine as the [cluster] of a plan, and steps of four models on 2 MPI ranks against their plans",
 }
 
 Measure = Callable[[Communicator, int, Workload], Sequence[Timing | Overhead] | None]
@@ -51,11 +54,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="measured rounds, after 2 to warm up; default 15")
     parser.add_argument("--model", choices=WORKLOADS, default="mlp", help="what is trained; default mlp")
     parser.add_argument("--json", metavar="FILE", help="write the figures; - is standard output")
+    parser.add_argument(
+        "--toml", metavar="FILE", help="of cluster: write this machine as a [cluster], for zerosim plan --cluster FILE")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Measure: worlds and plans in this process, else as one of 2 ranks or, without a launcher, by starting those 2."""
     check_writable(arguments)
+    if arguments.toml and arguments.what != "cluster":
+        raise UsageError(f"bench {arguments.what} measures no cluster; leave out --toml, or measure cluster")
     if arguments.what in ALONE:
         if launched() is not None:
             raise UsageError(f"bench {arguments.what} measures what one process does: run it without mpirun")
@@ -65,6 +72,9 @@ def main(arguments: argparse.Namespace) -> int:
     if launched() != RANKS:
         raise UsageError(f"bench {arguments.what} measures {RANKS} ranks and the launcher started {launched()}: "
                          f"run it with mpirun -n {RANKS}, or without")
+    if arguments.what == "cluster":
+        (found,) = MpiWorld(connect()).run(lambda comm: measure_cluster(comm, arguments.rounds))
+        return report_cluster(arguments, found)
     measure: Measure = {"step": time_steps, "ledger": time_ledgers}[arguments.what]
     (measured,) = MpiWorld(connect()).run(lambda comm: measure(comm, arguments.rounds, WORKLOADS[arguments.model]))
     return report(arguments, measured)
@@ -92,4 +102,15 @@ def report(arguments: argparse.Namespace, measured: Sequence[Timing | Overhead |
         if arguments.json:
             rows = "tasks" if arguments.what in ALONE else "stages"
             write_json(arguments.json, {"schema": "zerosim.bench/1", rows: [each.document() for each in measured]})
+    return 0
+
+
+def report_cluster(arguments: argparse.Namespace, found: Measured | None) -> int:
+    """Show and write what rank 0 has found."""
+    if found is not None:
+        show_compared(standard_output(arguments), found.steps)
+        if arguments.toml:
+            write_text(arguments.toml, cluster_toml(found.cluster))
+        if arguments.json:
+            write_json(arguments.json, {"schema": "zerosim.bench/1", **found.document()})
     return 0

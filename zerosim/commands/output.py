@@ -22,7 +22,7 @@ from zerosim.worlds.launcher import launched
 WIDTH = 100
 """Columns of what goes to a file or a pipe, if nothing else is said."""
 
-FLAGS = ("html", "json", "report", "svg", "trace", "weights")
+FLAGS = ("csv", "html", "json", "report", "svg", "toml", "trace", "weights")
 """Those that name a file to write."""
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from zerosim.commands.arguments import cluster_sizes
 from zerosim.commands.output import check_writable, standard_output, write_json, write_text
 from zerosim.errors import UsageError
-from zerosim.plan.reading import read_plan
+from zerosim.plan.reading import cluster_in, read_plan
 from zerosim.report.plan_table import show_plan
 from zerosim.report.table import show_heading
 from zerosim.report.trace_events import trace_events
@@ -25,6 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="replace a key of the scenario; may be given several times")
     parser.add_argument(
         "--sweep", metavar="A.B=V,V", nargs="+", default=[], help="plan for every combination of these values of keys")
+    parser.add_argument(
+        "--cluster", metavar="FILE", help="plan for the [cluster] of this file, such as zerosim bench cluster writes")
     parser.add_argument("--json", metavar="FILE", help="write the plan; - is standard output")
     parser.add_argument(
         "--trace", metavar="FILE", help="write what a rank of each row does when as trace events, for Perfetto")
@@ -32,8 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Show the plan; 0 if every claim held, 1 if one did not."""
-    check_writable(arguments, {"the scenario": arguments.scenario})
-    found = read_plan(arguments.scenario, arguments.ranks, overrides(arguments.overrides), swept(arguments.sweep))
+    read = {"the scenario": arguments.scenario}
+    if arguments.cluster is not None:
+        read["the cluster"] = arguments.cluster
+    check_writable(arguments, read)
+    machine = {} if arguments.cluster is None else cluster_in(arguments.cluster)
+    changes = machine | overrides(arguments.overrides)
+    found = read_plan(arguments.scenario, arguments.ranks, changes, swept(arguments.sweep))
     check_writable(arguments, files_read(found.scenario))
     console = standard_output(arguments)
     show_heading(console, found.scenario.title, found.scenario.caption, "")

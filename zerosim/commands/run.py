@@ -26,6 +26,7 @@ from zerosim.commands.output import (
     write_json,
     write_text,
 )
+from zerosim.commands.supervise import supervise
 from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError, ZerosimError
 from zerosim.report.collectives import collectives_document, described_values, show_collectives
@@ -44,7 +45,7 @@ from zerosim.training.run import Progress, Silent
 from zerosim.verdict.collectives import programs_of, run_collectives_on
 from zerosim.verdict.outcome import Outcome
 from zerosim.verdict.run import run_on
-from zerosim.worlds.launcher import launched, launched_rank
+from zerosim.worlds.launcher import launched, launched_rank, restarts
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.mpi import MpiCommunicator, MpiWorld, connect
 from zerosim.worlds.objects import broadcast_object, gather_objects
@@ -61,6 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every", metavar="STEPS", type=whole_number(1, 10**9), help="how many steps lie between two checkpoints; 1")
     parser.add_argument("--resume", metavar="DIR", help="go on from the last checkpoint in this folder")
+    parser.add_argument(
+        "--restarts", metavar="N", type=whole_number(0, 1000),
+        help="start mpiexec, and if the run breaks, start it again so many times from the last checkpoint")
+    parser.add_argument(
+        "--min-ranks", metavar="N", type=whole_number(1, 10**6),
+        help="let every restart have fewer ranks, the next number that the scenario allows, down to this")
     parser.add_argument("--json", metavar="FILE", help="write the whole outcome; - is standard output")
     parser.add_argument("--weights", metavar="FILE", help="write the full final weights as safetensors")
     parser.add_argument(
@@ -102,8 +109,12 @@ class Job:
 
 def main(arguments: argparse.Namespace) -> int:
     """Run the scenario; 0 if every check held, 1 if one failed."""
+    if arguments.min_ranks is not None and arguments.restarts is None:
+        raise UsageError("--min-ranks is for restarts; add --restarts N")
     if launched() is None:
-        return run_alone(arguments)
+        return run_alone(arguments) if arguments.restarts is None else run_supervised(arguments)
+    if arguments.restarts is not None:
+        raise UsageError("--restarts starts the ranks itself: run it without mpirun")
     return run_as_one_of_many(connect(), arguments)
 
 
@@ -115,6 +126,16 @@ def run_alone(arguments: argparse.Namespace) -> int:
     world = local_world(job.scenario)
     announce(arguments, job, world)
     return conclude(arguments, job, job.run(world), world)
+
+
+def run_supervised(arguments: argparse.Namespace) -> int:
+    """Start the ranks, once all that can be known before is known to be right."""
+    check_outputs_of(arguments)
+    scenario = prepared(arguments).scenario
+    check_writable(arguments, files_read(scenario))
+    if not isinstance(scenario, Scenario):
+        raise UsageError("a scenario of collectives has nothing to go on from; leave out --restarts")
+    return supervise(arguments, scenario)
 
 
 def local_world(scenario: Scenario | CollectiveScenario) -> LocalWorld:
@@ -163,6 +184,8 @@ def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> 
     if not have_read_the_same(comm, job):
         return LaunchError.exit_code
 
+    if isinstance(job.scenario, Scenario):
+        comm.timeout_seconds = job.scenario.world.timeout_seconds
     world = MpiWorld(comm)
     if comm.rank == 0:
         announce(arguments, job, world)
@@ -211,7 +234,9 @@ def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
         with ended(shown):
             if keeping is not None and launched_rank() <= 0:
                 keeping.begin()
-            return run_on(world, experiment, shown, keep_weights=keep_weights, traced=traced, keeping=keeping)
+            return run_on(
+                world, experiment, shown, keep_weights=keep_weights, traced=traced, keeping=keeping,
+                restarts=restarts(resumes=arguments.resume is not None))
 
     return Job(
         scenario,

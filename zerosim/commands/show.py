@@ -10,7 +10,7 @@ from zerosim.errors import CollectiveError, UsageError
 from zerosim.proofs.subject import Subject, files_of, named_subject
 from zerosim.report import algorithms_table
 from zerosim.report.page.page import schedule_page
-from zerosim.report.schedule import document, scheduled
+from zerosim.report.schedule import Schedule, document, scheduled
 from zerosim.report.schedule_svg import picture
 from zerosim.report.schedule_text import show_schedule
 
@@ -29,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--root", type=int, metavar="R", help="the rank that has, or gets, the whole; default 0")
     parser.add_argument(
         "--as", choices=COLLECTIVES, dest="collective", help="what the function claims to be, if its name does not say")
+    parser.add_argument(
+        "--round", type=whole_number(0, 10**6), metavar="K", help="this round alone, 0 the start; where a page begins")
     parser.add_argument("--html", metavar="FILE", help="write it as a page to step through")
     parser.add_argument("--svg", metavar="FILE", help="write it as a picture")
     parser.add_argument("--json", metavar="FILE", help="write it as data; - is standard output")
@@ -41,7 +43,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def show_table(arguments: argparse.Namespace) -> int:
-    for flag in ("root", "collective", "html", "svg"):
+    for flag in ("root", "collective", "round", "html", "svg"):
         if getattr(arguments, flag) is not None:
             raise UsageError(f"leave out --{flag.replace('collective', 'as')}: it is for a drawing, not for --list")
     size = arguments.ranks or 8
@@ -57,11 +59,12 @@ def show_run(arguments: argparse.Namespace) -> int:
     check_served(subject, size)
     check_root(subject, size, arguments.root)
     schedule = scheduled(subject, size, arguments.root or 0)
-    show_schedule(standard_output(arguments), schedule)
+    check_round(schedule, arguments.round)
+    show_schedule(standard_output(arguments), schedule, arguments.round)
     if arguments.html:
-        write_text(arguments.html, schedule_page(schedule))
+        write_text(arguments.html, schedule_page(schedule, arguments.round or 0))
     if arguments.svg:
-        write_text(arguments.svg, picture(schedule))
+        write_text(arguments.svg, picture(schedule, arguments.round))
     if arguments.json:
         write_json(arguments.json, document(schedule))
     return 1 if schedule.faults else 0
@@ -74,6 +77,12 @@ def check_served(subject: Subject, size: int) -> None:
             find(subject.collective, subject.algorithm.name, size)
         except CollectiveError as error:
             raise UsageError(str(error)) from error
+
+
+def check_round(schedule: Schedule, only: int | None) -> None:
+    last = len(schedule.states) - 1
+    if only is not None and only > last:
+        raise UsageError(f"--round {only}: {schedule.title} has rounds 1 to {last}; 0 is the start")
 
 
 def check_root(subject: Subject, size: int, root: int | None) -> None:

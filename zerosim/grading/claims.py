@@ -1,95 +1,57 @@
-"""What is claimed of each exercise, in a learner's words, and how it is found out, on the smallest example first."""
+"""What is claimed of each exercise, in a learner's words, the most basic first.
 
-from collections.abc import Callable, Iterator
+Proofs and trainings need nothing but zerosim; laws need Hypothesis, and are asked where it is installed.
+"""
+
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from zerosim.collectives import ALGORITHMS
-from zerosim.errors import ZerosimError
 from zerosim.grading.claim import Claim, Claims
+from zerosim.grading.exercises import EXERCISES
+from zerosim.grading.lawful import law_claims
+from zerosim.grading.proved import added_in, everything_arrives, rounds_at_most, sent_as
 from zerosim.grading.stages import StageTrial
-from zerosim.proofs.proof import prove, roots, run
+from zerosim.grading.variants import elsewhere_claims, fsdp_claims, kept_claims, left_claims, parts_claims, two_levels
 from zerosim.proofs.subject import Subject, subject
-from zerosim.report.figures import plural
-from zerosim.testing import LAWS, Law, LawBroken
-from zerosim.testing.law import Examined, under_examination
-
-RANKS = range(1, 9)
-EXAMPLES = 40
 
 
-def ring_claims(name: str, function: Callable[..., Any]) -> Iterator[Claim]:
-    """Right, and the ring: its order of addition, its messages, its bytes."""
-    row = ALGORITHMS[f"ring.{name}"]
-    return collective_claims(under_examination(
-        subject(function, name), order=row.order, sent_bytes=row.sent_bytes, messages=row.messages
-    ))
+def ring_claims(name: str, function: Callable[..., Any]) -> list[Claim]:
+    """Right, and the ring: its order of addition, its messages, its bytes, its time."""
+    row, examined = ALGORITHMS[f"ring.{name}"], subject(function, name)
+    found = [everything_arrives(examined)]
+    if row.order is not None:
+        order = row.order
+        found.append(Claim(
+            "every chunk is added in the order that is declared", lambda: added_in(examined, order), 2))
+    found.append(Claim(
+        "every rank sends the messages and the bytes of the ring", lambda: sent_as(examined, row), 2))
+    return with_laws(name, examined, found)
 
 
-def tree_claims(name: str, function: Callable[..., Any]) -> Iterator[Claim]:
+def tree_claims(name: str, function: Callable[..., Any]) -> list[Claim]:
     """Right, and in as few rounds as a tree."""
-    examined = under_examination(subject(function, name))
-    yield from collective_claims(examined)
-    yield Claim("it takes ⌈log2 N⌉ rounds, whichever the root", lambda: slow(examined.subject))
+    examined = subject(function, name)
+    quick = Claim("it takes ⌈log2 N⌉ rounds, whichever the root",
+                  lambda: rounds_at_most(examined, lambda size: (size - 1).bit_length()), 2)
+    return with_laws(name, examined, [everything_arrives(examined), quick])
 
 
-def collective_claims(examined: Examined) -> Iterator[Claim]:
-    """Proved on symbols first, since that finds the place of a mistake; then every law, on numbers."""
-    raise_what_it_raises(examined.subject)
-    yield Claim(
-        f"everything arrives where it belongs, once, on {RANKS[0]} to {RANKS[-1]} ranks",
-        lambda: unproved(examined.subject),
-    )
-    for law in LAWS:
-        if law.applies(examined):
-            yield Claim(law.says, partial(broken, law, examined))
+def with_laws(name: str, examined: Subject, found: Sequence[Claim]) -> list[Claim]:
+    """And what the laws say, for all points that are left."""
+    return [*found, *law_claims(examined, EXERCISES[name] - sum(claim.points for claim in found))]
 
 
-def raise_what_it_raises(examined: Subject) -> None:
-    """Raise what the function raises by itself, on the fewest ranks but one, where there may be nothing to do."""
-    for size in (*RANKS[1:], RANKS[0]):
-        failure = run(examined, size, size).failure
-        if failure is not None and not isinstance(failure, ZerosimError):
-            raise failure
-
-
-def unproved(examined: Subject) -> str | None:
-    """The first fault, on the fewest ranks."""
-    for size in RANKS:
-        faults = prove(examined, size).faults
-        if faults:
-            right = f"right on {plural(size - 1, 'rank')}, but " if size > 1 else ""
-            legend = "\n(g1 is what rank 1 brought, · what nobody wrote)" if "holds" in faults[0].what else ""
-            return f"{right}on {plural(size, 'rank')}: {faults[0].what}{legend}"
-    return None
-
-
-def broken(law: Law, examined: Examined) -> str | None:
-    """The smallest example that breaks the law."""
-    try:
-        law.hold(examined, EXAMPLES)
-    except LawBroken as found:
-        return str(found)
-    return None
-
-
-def slow(examined: Subject) -> str | None:
-    """The first number of ranks that takes more rounds than doubling up to it."""
-    for size in RANKS:
-        for root in roots(examined, size):
-            rounds, enough = run(examined, size, size, root).rounds, (size - 1).bit_length()
-            if rounds > enough:
-                return f"on {plural(size, 'rank')} from root {root} it takes {rounds} rounds, where {enough} are enough"
-    return None
-
-
-def stage_claims(stage: str, step: Callable[..., Any]) -> Iterator[Claim]:
+def stage_claims(stage: str, step: Callable[..., Any]) -> list[Claim]:
     """The bits of one process, and what the formulas say of bytes sent and kept."""
     training = StageTrial(stage, step)
-    yield Claim("it trains to the bits of one process", training.first_difference)
-    yield Claim("every rank sends the bytes of the formula", training.sent_otherwise)
-    yield Claim("every rank keeps between steps what the stage says, and no more", training.kept_otherwise)
-    yield Claim("nothing is held longer than it is used", training.held_too_much)
+    return [
+        Claim("it trains to the bits of one process", training.first_difference, 4, first=True),
+        Claim("every rank sends the bytes of the formula", training.sent_otherwise, 2),
+        Claim("every rank keeps between steps what the stage says, and no more", training.kept_otherwise, 2),
+        Claim("nothing is held longer than it is used", training.held_too_much, 2),
+    ]
 
 
 CLAIMS: dict[str, Claims] = {
@@ -101,4 +63,10 @@ CLAIMS: dict[str, Claims] = {
     "zero1_step": partial(stage_claims, "zero1"),
     "zero2_step": partial(stage_claims, "zero2"),
     "zero3_step": partial(stage_claims, "zero3"),
+    "reduce_scatter_left": left_claims,
+    "reduce_scatter_elsewhere": elsewhere_claims,
+    "all_reduce_two_level": two_levels,
+    "zero2_each_part_step": parts_claims,
+    "zero3_kept_step": kept_claims,
+    "fsdp_step": fsdp_claims,
 }

@@ -1,49 +1,117 @@
-"""The examination of one function: claim by claim, up to the first that does not hold.
+"""The examination of one function: claim by claim, and what it printed meanwhile.
 
-`python -m zerosim.grading.examination FILE FUNCTION DESCRIPTOR PARENT` reads a secret from standard input and writes it
-to the pipe of that descriptor with the grade as JSON behind it, or why the file cannot be used.
+`python -m zerosim.grading.examination DESCRIPTOR PARENT FILE FUNCTION` answers with the grade, or why the file cannot
+be used, as `zerosim.grading.channel` asks.
 """
 
-import ctypes
-import json
+import contextlib
+import io
 import os
-import signal
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from zerosim.errors import UsageError, ZerosimError
-from zerosim.grading.claim import Claims
-from zerosim.grading.exercises import Grade
+from zerosim.grading.channel import Answering
+from zerosim.grading.claim import Claim, Claims
+from zerosim.grading.claims import CLAIMS
+from zerosim.grading.exercises import Grade, Item, State
 from zerosim.proofs.subject import load_file
 
-PR_SET_PDEATHSIG = 1
+MOST_PRINTED = 12
+"""Lines of a learner's that are shown."""
 
 
 def grade(function: Callable[..., Any], name: str, claims: Claims, file: str = "") -> Grade:
     """The grade of one function; `file` is where it was written.
 
-    >>> from zerosim.grading.claim import Claim
+    What does not hold costs its own points and no others; but what comes first must hold before anything else is asked.
+
     >>> def claims(function):
-    ...     yield Claim("it returns 1", lambda: None if function() == 1 else f"it returns {function()}")
-    >>> grade(lambda: 2, "one", claims)
-    Grade(function='one', state='does not hold yet', held=[], complaint='not so: it returns 1\\nit returns 2')
+    ...     return [Claim("it returns 1", lambda: None if function() == 1 else f"it returns {function()}")]
+    >>> found = grade(lambda: 2, "one", claims)
+    >>> found.state, found.complaint, found.earned, found.points
+    ('does not hold yet', 'not so: it returns 1\\nit returns 2', 0, 1)
     """
-    held: list[str] = []
+    examination = Examination(file)
     try:
-        for claim in claims(function):
-            complaint = claim.complaint()
-            if complaint is not None:
-                return Grade(name, "does not hold yet", held, f"not so: {claim.says}\n{complaint}")
-            held.append(claim.says)
+        items = list(examination.items(claims(function)))
     except NotImplementedError:
-        return Grade(name, "not yet written", [])
+        return Grade(name, "not yet written")
     except Exception as error:
-        return Grade(name, "does not hold yet", held, raised(error, file))
-    return Grade(name, "holds", held)
+        return Grade(name, "does not hold yet", complaint=raised(error, file))
+    failed = [item for item in items if item.state == "does not hold"]
+    complaint = f"not so: {failed[0].says}\n{failed[0].complaint}" if failed else None
+    done: State = "holds" if all(item.state == "holds" for item in items) else "holds so far"
+    return Grade(name, "does not hold yet" if failed else done, items, complaint, examination.printed)
+
+
+class Examination:
+    """Claims asked one after the other, and what was printed while the first was asked that is of interest."""
+
+    def __init__(self, file: str) -> None:
+        self.printed: list[str] = []
+        self._file = file
+
+    def items(self, claims: Sequence[Claim]) -> Iterator[Item]:
+        """What is found out about each."""
+        stopped, failed = False, False
+        for number, claim in enumerate(claims):
+            if stopped:
+                yield Item(claim.says, claim.points, "not asked", claim.law)
+            elif claim.needs:
+                yield Item(claim.says, claim.points, "cannot be asked", claim.law, f"needs {claim.needs}")
+            else:
+                complaint, printed = self._asked(claim)
+                if number == 0 or (complaint and not failed):
+                    self.printed = printed
+                failed = failed or complaint is not None
+                stopped = claim.first and complaint is not None
+                yield Item(claim.says, claim.points, "does not hold" if complaint else "holds", claim.law, complaint)
+
+    def _asked(self, claim: Claim) -> tuple[str | None, list[str]]:
+        """What is wrong, if anything is, and what was printed."""
+        heard = Heard()
+        with contextlib.redirect_stdout(heard):
+            try:
+                complaint = claim.complaint()
+            except NotImplementedError:
+                raise
+            except Exception as error:
+                complaint = raised(error, self._file)
+        return complaint, heard.told()
+
+
+class Heard(io.TextIOBase):
+    """Takes what is printed, and keeps its first lines."""
+
+    def __init__(self) -> None:
+        self._lines = [""]
+        self._more = 0
+
+    def write(self, text: str) -> int:
+        *ended, last = text.split("\n")
+        for part in ended:
+            if len(self._lines) <= MOST_PRINTED:
+                self._lines[-1] += part
+                self._lines.append("")
+            else:
+                self._more += 1
+        if len(self._lines) <= MOST_PRINTED:
+            self._lines[-1] += last
+        return len(text)
+
+    def told(self) -> list[str]:
+        """The first lines, and how many more there were.
+
+        >>> heard = Heard()
+        >>> print("rank", 0, file=heard)
+        >>> heard.told()
+        ['rank 0']
+        """
+        lines = self._lines if self._lines[-1] else self._lines[:-1]
+        return [*lines, f"… and {self._more:,} lines more"] if self._more else lines
 
 
 def raised(error: Exception, file: str) -> str:
@@ -58,29 +126,18 @@ def raised(error: Exception, file: str) -> str:
 def answer(file: str, name: str) -> dict[str, Any]:
     """The grade as JSON, or why there is none."""
     try:
-        from zerosim.grading.claims import CLAIMS  # noqa: PLC0415 - needs Hypothesis, which may not be there
-
         function = getattr(load_file(file), name)
-    except (ImportError, UsageError) as error:
+    except UsageError as error:
         return {"unusable": str(error).removeprefix(f"{file} ")}
-    return asdict(grade(function, name, CLAIMS[name], file))
+    return grade(function, name, CLAIMS[name], file).document()
 
 
-def end_with(parent: int) -> None:
-    """Let Linux end this process when `parent` has ended, however busy this is then."""
-    with suppress(AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(1)
-
-
-def main(file: str, name: str, descriptor: str, parent: str) -> None:
-    """Examine, and answer; what the function prints goes nowhere."""
-    end_with(int(parent))
-    secret = sys.stdin.read()
-    found = json.dumps(answer(file, name))
-    with open(int(descriptor), "w", encoding="utf-8") as channel:
-        channel.write(f"{secret}{found}")
+def main(descriptor: str, parent: str, file: str, name: str) -> None:
+    """Examine, and answer."""
+    answering = Answering(descriptor, parent)
+    with contextlib.redirect_stdout(sys.stderr):
+        found = answer(file, name)
+    answering.say(found)
 
 
 if __name__ == "__main__":

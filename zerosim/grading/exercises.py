@@ -4,42 +4,91 @@ One that never ends is ended, and what it prints or breaks is its own affair.
 """
 
 import ast
-import json
-import os
-import secrets
-import selectors
-import signal
-import subprocess
-import sys
-import time
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import IO, Any, Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from zerosim.errors import ScenarioError
 from zerosim.files import reason
+from zerosim.grading.channel import Ended, asked_apart
 from zerosim.proofs.subject import read_python
 
-EXERCISES = (
-    "reduce_scatter", "all_gather", "all_reduce", "broadcast", "reduce", "zero1_step", "zero2_step", "zero3_step",
-)
+EXERCISES = {
+    "reduce_scatter": 13, "all_gather": 11, "all_reduce": 15, "broadcast": 11, "reduce": 11,
+    "zero1_step": 10, "zero2_step": 10, "zero3_step": 10,
+    "reduce_scatter_left": 8, "reduce_scatter_elsewhere": 8, "all_reduce_two_level": 10,
+    "zero2_each_part_step": 10, "zero3_kept_step": 12, "fsdp_step": 12,
+}
+"""The points of each exercise, in the order in which they are met."""
+
 PATIENCE_SECONDS = 60.0
 """How long the examination of one function may take; that of an honest one takes a few seconds."""
 
-MOST_BYTES = 1 << 16
-"""Of what an examination says, the last."""
+State = Literal["holds", "holds so far", "does not hold yet", "not yet written", "does not end"]
+Found = Literal["holds", "does not hold", "not asked", "cannot be asked"]
 
-State = Literal["holds", "does not hold yet", "not yet written", "does not end"]
+
+@dataclass(frozen=True)
+class Item:
+    """One claim, and what was found out about it."""
+
+    says: str
+    points: int
+    state: Found
+    law: str = ""
+    complaint: str | None = None
+
+    @property
+    def earned(self) -> int:
+        """All of its points, or none."""
+        return self.points if self.state == "holds" else 0
 
 
 @dataclass(frozen=True)
 class Grade:
-    """What was found out about one function: the claims that hold, and a complaint about the first that does not."""
+    """What was found out about one function: item by item, and a complaint about the first that does not hold.
+
+    It "holds so far" when nothing was found that does not, and something could not be asked here.
+    """
 
     function: str
     state: State
-    held: list[str]
+    items: list[Item] = field(default_factory=list)
     complaint: str | None = None
+    printed: list[str] = field(default_factory=list)
+    """What the function itself printed while the first item was asked that does not hold, or the first of all."""
+
+    @property
+    def held(self) -> list[str]:
+        """The claims that hold."""
+        return [item.says for item in self.items if item.state == "holds"]
+
+    @property
+    def earned(self) -> int:
+        return sum(item.earned for item in self.items)
+
+    @property
+    def points(self) -> int:
+        """What a solution earns."""
+        return EXERCISES.get(self.function, 0) or sum(item.points for item in self.items)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "function": self.function, "state": self.state, "earned": self.earned, "points": self.points,
+            "held": self.held, "complaint": self.complaint, "items": [asdict(item) for item in self.items],
+            "printed": self.printed,
+        }
+
+
+def from_document(document: dict[str, Any]) -> Grade:
+    """The grade that `Grade.document` gave.
+
+    >>> grade = Grade("all_gather", "holds", [Item("it returns", 2, "holds")])
+    >>> from_document(grade.document()) == grade
+    True
+    """
+    items = [Item(**item) for item in document["items"]]
+    return Grade(document["function"], document["state"], items, document["complaint"], document["printed"])
 
 
 def exercises_in(file: str) -> list[str]:
@@ -70,74 +119,15 @@ def exercises_in(file: str) -> list[str]:
 def grade_apart(file: str, name: str, patience_seconds: float = PATIENCE_SECONDS) -> Grade:
     """The grade of one function, in a process that lives no longer than `patience_seconds`, nor than this one.
 
-    What it found comes through a pipe of its own, behind a word that is drawn here and that the function is not told.
     Raises `ScenarioError` where the file cannot be imported.
     """
-    secret = secrets.token_hex(16)
-    reading, writing = os.pipe()
-    command = [sys.executable, "-m", "zerosim.grading.examination", file, name, str(writing), str(os.getpid())]
-    with open(reading, "rb", buffering=0) as channel:
-        try:
-            examination = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                pass_fds=[writing], start_new_session=True)
-        finally:
-            os.close(writing)
-        try:
-            assert examination.stdin is not None
-            with suppress(BrokenPipeError), examination.stdin as stdin:
-                stdin.write(secret.encode())
-            said, complained = heard(channel, examination, patience_seconds)
-        except TimeoutError:
-            advice = f"still busy after {patience_seconds:g} seconds: look for a loop that never ends"
-            return Grade(name, "does not end", [], advice)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(examination.pid, signal.SIGKILL)
-            examination.wait()
-    answer = answered(said, secret)
-    if answer is None:
-        last = complained.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        complaint = f"its process ended with code {examination.returncode} {last}".strip()
-        return Grade(name, "does not hold yet", [], complaint)
+    try:
+        answer = asked_apart("zerosim.grading.examination", [file, name], patience_seconds)
+    except TimeoutError:
+        advice = f"still busy after {patience_seconds:g} seconds: look for a loop that never ends"
+        return Grade(name, "does not end", complaint=advice)
+    except Ended as error:
+        return Grade(name, "does not hold yet", complaint=str(error))
     if "unusable" in answer:
         raise ScenarioError(answer["unusable"], file=file)
-    return Grade(**answer)
-
-
-def heard(channel: IO[bytes], examination: subprocess.Popen[bytes], patience_seconds: float) -> tuple[bytes, bytes]:
-    """The last bytes that came through the channel, and the last on standard error, once the examination has ended.
-
-    Raises `TimeoutError` if it has not by then.
-    """
-    assert examination.stderr is not None
-    last, deadline = {channel: b"", examination.stderr: b""}, time.monotonic() + patience_seconds
-    with selectors.DefaultSelector() as waiting, examination.stderr:
-        for stream in last:
-            waiting.register(stream, selectors.EVENT_READ)
-        while waiting.get_map():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            for key, _ in waiting.select(left):
-                piece = os.read(key.fd, MOST_BYTES)
-                if not piece:
-                    waiting.unregister(key.fileobj)
-                last[key.fileobj] = (last[key.fileobj] + piece)[-MOST_BYTES:]  # type: ignore[index]
-    try:
-        examination.wait(max(deadline - time.monotonic(), 0))
-    except subprocess.TimeoutExpired:
-        raise TimeoutError from None
-    return last[channel], last[examination.stderr]
-
-
-def answered(said: bytes, secret: str) -> dict[str, Any] | None:
-    """What stands behind the secret, if that was said: JSON, and nothing else."""
-    _, found, answer = said.rpartition(secret.encode())
-    if not found:
-        return None
-    try:
-        read: dict[str, Any] = json.loads(answer)
-    except ValueError:
-        return None
-    return read
+    return from_document(answer)

@@ -1,5 +1,6 @@
 """Shape and dtype without values: what travels and is computed with when only sizes matter, at any size."""
 
+import operator
 from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zerosim.errors import CollectiveError
+from zerosim.errors import CollectiveError, Unlike
 
 Shape = tuple[int, ...]
 
@@ -28,9 +29,11 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
     """
 
     __slots__ = ("__weakref__", "base", "dtype", "shape")
+    walked = False
+    """Whether what is done piece by piece is done with each of the pieces, although one says all."""
 
     def __init__(self, shape: int | Shape, dtype: npt.DTypeLike, base: "Extent | None" = None) -> None:
-        self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.shape = shape if isinstance(shape, tuple) else (operator.index(shape),)
         self.dtype = np.dtype(dtype)
         self.base = base
 
@@ -58,8 +61,7 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __getitem__(self, index: Any) -> "Extent":
         if self.ndim == 1 and isinstance(index, slice):
-            start, stop, _ = index.indices(self.shape[0])
-            return self._view((max(stop - start, 0),))
+            return self._view((stretch(index, self.shape[0]),))
         return self._view(np.broadcast_to(np.empty((), np.bool_), self.shape)[index].shape)
 
     def __setitem__(self, index: Any, other: Any) -> None:
@@ -112,6 +114,28 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __repr__(self) -> str:
         return f"Extent({self.shape[0] if self.ndim == 1 else self.shape}, {self.dtype})"
+
+
+def stretch(index: slice, length: int) -> int:
+    """How many of `length` elements a slice has, whose bounds may be vectors, with a number for each rank.
+
+    Raises `Unlike` where ranks would have pieces of several lengths.
+
+    >>> rank = np.arange(4)
+    >>> stretch(slice(3, 20), 12), stretch(slice(3 * rank, 3 * rank + 3), 12)
+    (9, 3)
+    """
+    if not isinstance(index.start, np.ndarray) and not isinstance(index.stop, np.ndarray):
+        start, stop, _ = index.indices(length)
+        return max(stop - start, 0)
+    first, last = (
+        np.clip(np.asarray(default if bound is None else bound), 0, length)
+        for bound, default in ((index.start, 0), (index.stop, length))
+    )
+    lengths = np.maximum(last - first, 0)
+    if np.ptp(lengths):
+        raise Unlike("ranks would do different things: their pieces of a vector are not equally long")
+    return int(lengths.flat[0])
 
 
 def broadcast(*inputs: Any) -> Shape | None:

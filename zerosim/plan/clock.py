@@ -4,13 +4,14 @@
     stream    when the last collective that was begun will have ended; they go one after the other, in order
 
 The two wait for each other only where the text does: a collective of the step itself is waited for at once, one that
-goes on beside it when its result is wanted.
+goes on beside it when its result is wanted. Meanwhile it takes its share of what the device computes with.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, WAIT, WAITING, RankStep, Span
 
@@ -27,8 +28,18 @@ class Clock:
     >>> clock.wait(ready)
     >>> clock.now_ns, clock.exposed_ns
     (170, 20)
+
+    What is computed beside a collective that has a fifth of the device is slower by that.
+
+    >>> clock = Clock(taken_by_collectives=0.2)
+    >>> with clock.beside():
+    ...     ready = clock.communicate("all_gather", 50)
+    >>> clock.compute("forward", 100)
+    >>> clock.now_ns
+    110
     """
 
+    taken_by_collectives: float = 0.0
     now_ns: int = 0
     stream_ns: int = 0
     exposed_ns: int = 0
@@ -43,14 +54,32 @@ class Clock:
     _beside: bool = False
     _open: list[tuple[str, str, int]] = field(default_factory=list)
 
+    @property
+    def doing(self) -> str:
+        """What the step has begun, innermost, and not ended."""
+        return self._open[-1][0] if self._open else ""
+
     def compute(self, what: str, ns: int, bound: str = "memory") -> None:
+        ns += self._slowed_ns(ns)
         self.now_ns += ns
         self.computing_ns[what] += ns
         self.bound_ns[bound] += ns
 
-    def communicate(self, what: str, ns: int, unit: str = "", sent_bytes: int = 0) -> int:
-        """A collective, begun now, or once the one before has ended; when it will have ended."""
-        began_ns = max(self.now_ns, self.stream_ns)
+    @property
+    def free_ns(self) -> int:
+        """When a collective can begin: now, or once the one before has ended."""
+        return max(self.now_ns, self.stream_ns)
+
+    def _slowed_ns(self, ns: int) -> int:
+        """How much longer what takes `ns` alone takes because of what is communicated beside it."""
+        beside_ns, left = self.stream_ns - self.now_ns, 1.0 - self.taken_by_collectives
+        if beside_ns <= 0:
+            return 0
+        return round(min(ns / left, beside_ns) * self.taken_by_collectives)
+
+    def communicate(self, what: str, ns: int, unit: str = "", sent_bytes: int = 0, others_ns: int = 0) -> int:
+        """A collective, begun as soon as it can be, and all others have come to it; when it will have ended."""
+        began_ns = max(self.free_ns, others_ns)
         self.stream_ns = began_ns + ns
         self.communicating_ns[what] += ns
         channel = 2 if self._beside else 1
@@ -58,6 +87,11 @@ class Clock:
         if not self._beside:
             self.wait(self.stream_ns)
         return self.stream_ns
+
+    def send(self, sent_bytes: Any, messages: Any) -> None:
+        """Count what is sent; both may be vectors, with a number for each rank."""
+        for what, count in (("bytes", sent_bytes), ("messages", messages)):
+            self.sent[what] = self.sent[what] + count
 
     def wait(self, until_ns: int) -> None:
         """For what goes on beside the step."""

@@ -11,6 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from zerosim.plan.calls import Rates
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.rules import shown
 from zerosim.scenario.schema import Cluster as Said
@@ -32,6 +33,20 @@ class Device:
     half_width: float = 0.0
     attention_share: float = 1.0
     memory_share: float = 1.0
+    multiprocessors: int = 1
+    channels: int = 0
+    """Multiprocessors that collectives occupy while they run."""
+    launch_ns: float = 0.0
+    """Of each operation, beyond its work; of a device that has `calls`, of each call."""
+    calls: Rates | None = None
+    """Where operations are charged call by call, as their text has them, what calls take."""
+    update_bandwidth: float = 0.0
+    """Bytes a second that an optimizer reads and writes, if its formulas bound it and not memory."""
+
+    @property
+    def taken_by_collectives(self) -> float:
+        """The share of what it computes with that collectives have."""
+        return self.channels / self.multiprocessors
 
     def products_ns(self, operations: int, width: int) -> float:
         """Of matrix products with weights whose narrower side is `width`."""
@@ -45,6 +60,10 @@ class Device:
     def moved_ns(self, moved_bytes: float) -> float:
         """Of reading and writing so many bytes of memory."""
         return moved_bytes * NS / (self.memory_bandwidth * self.memory_share)
+
+    def update_ns(self, moved_bytes: float) -> float:
+        """Of an optimizer's step that reads and writes so many bytes."""
+        return moved_bytes * NS / self.update_bandwidth if self.update_bandwidth else self.moved_ns(moved_bytes)
 
 
 @dataclass(frozen=True)
@@ -124,11 +143,28 @@ def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
 def device_of(said: str | SaidDevice, origin: Origin) -> tuple[Device, dict[str, str]]:
     """A device, and the names of its usual links."""
     if isinstance(said, SaidDevice):
-        own = Device("a device of its own", said.flops, said.memory, said.memory_bandwidth)
-        return own, {"inside": "nvlink4", "between": "infiniband_8x400"}
+        return own_device(said, origin), {"inside": "nvlink4", "between": "infiniband_8x400"}
     found = look_up("device", said, origin, "device")
     numbers = {name: found[name] for name in Device.__dataclass_fields__ if name in found}
     return Device(**numbers), {each: found[each] for each in ("inside", "between")}
+
+
+def own_device(said: SaidDevice, origin: Origin) -> Device:
+    """A device that a scenario writes out."""
+    sets, bandwidths, launch_ns = said.working_sets, said.bandwidths, said.launch_us * 1000
+    if len(sets) != len(bandwidths) or list(sets) != sorted(set(sets)) or min((*sets, *bandwidths), default=1) <= 0:
+        raise origin.error(
+            f"cluster.device: working_sets {list(sets)} and bandwidths {list(bandwidths)} must be as many, "
+            "all above 0, working_sets ascending", ("cluster", "device", "working_sets"), ("cluster", "device"))
+    functions = {name: rate for name, rate in vars(said.functions).items() if rate}
+    update_bandwidth = functions.pop("update", 0.0)
+    calls = None
+    if sets:
+        pairs = tuple(zip(sets, bandwidths, strict=True))
+        calls = Rates(launch_ns, (said.flops, said.half_width), pairs, functions)
+    return Device(
+        "a device of its own", said.flops, said.memory, said.memory_bandwidth, half_width=said.half_width,
+        launch_ns=launch_ns, calls=calls, update_bandwidth=update_bandwidth)
 
 
 def link_of(said: str | SaidLink, usual: str, origin: Origin, key: str) -> Link:
@@ -144,9 +180,10 @@ def look_up(kind: str, name: str, origin: Origin, key: str) -> dict[str, Any]:
     if name in known:
         entry: dict[str, Any] = known[name]
         return entry
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-    raise origin.error(f"cluster.{key}: no {kind} {shown(name)}; {meant}, or a table of its own", ("cluster", key))
+    begins = [each for each in known if name and each.startswith(name.lower())]
+    near = begins or difflib.get_close_matches(name.lower(), known, n=1)
+    meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+    raise origin.error(f"cluster.{key}: no {kind} {shown(name)}; {meant} Or write it as a table", ("cluster", key))
 
 
 @cache

@@ -1,37 +1,59 @@
 """What an operation, an update and a collective take on a cluster, in integer nanoseconds.
 
-    operation     the larger of: its floating-point operations by the rate that products reach; the bytes of what it
-                  reads and writes, each number once, by the bandwidth of memory
+    operation     its floating-point operations by the rate that products reach, then the bytes of what it reads and
+                  writes, each number once, by the bandwidth of memory, and the launch of a kernel. On a device that
+                  says what calls take, every call of its text instead: see `calls`
+    loss          its passes over the outputs, in 32 bits
     update        the bytes of gradient, weights and state that it reads and writes
     collective    pipelined, which is the default: the bytes a rank sends, by the bandwidth of a ring through all ranks,
                   and a latency for each step; or as written: message by message, see `network`
 
 The first is the roofline of Williams, Waterman and Patterson, "Roofline: an insightful visual performance model"
-(2009). The bandwidth of a pipelined ring is the least of what it passes: rings enter and leave a host by all of its
-network cards together. Steps between hosts are as many as hosts but one: so NCCL reckons (src/graph/tuning.cc).
+(2009), for an operation that does not overlap its two parts: one takes their sum then, and not the larger. That
+products of narrow matrices are slower needs no number of its own so. Fused attention computes its scores again in
+backward: five products, where the text has four (Dao, "FlashAttention-2", 2023, section 4.1). The bandwidth of a
+pipelined ring is the least of what it passes: rings enter and leave a host by all of its network cards together.
+Steps between hosts are as many as hosts but one: so NCCL reckons (src/graph/tuning.cc).
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from zerosim.allocation import Array
 from zerosim.autograd.graph import Step
 from zerosim.autograd.operation import Shape
 from zerosim.collectives import ALGORITHMS
 from zerosim.collectives.table import Algorithm
+from zerosim.plan.calls import Call, calls_of
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.network import written_ns
+
+MOST_COUNTED = 1024
+"""Ranks of which each one's messages are counted where they differ; of more, rank 0's alone."""
 
 BY_FUNCTION: dict[Callable[..., None], Algorithm] = {row.function: row for row in ALGORITHMS.values()}
 
 
+Each = int | Array
+"""A number of each rank; one, where it is the same for all."""
+
+
+def of_rank(count: Each, rank: int) -> int:
+    """What one of them has."""
+    return int(count[rank]) if isinstance(count, np.ndarray) else count
+
+
 class Price(NamedTuple):
-    """Of a collective on one rank."""
+    """Of a collective."""
 
     ns: int
-    sent_bytes: int
-    messages: int
+    sent_bytes: Each
+    messages: Each
 
 
 class Time(NamedTuple):
@@ -50,27 +72,48 @@ class Costs:
     itemsize: int
     _prices: dict[Any, Price] = field(default_factory=dict)
     _operations: dict[Any, Time] = field(default_factory=dict)
+    _messages: dict[Any, Array] = field(default_factory=dict)
 
     def forward(self, step: Step) -> Time:
         return self._of_operation(step, "forward", step.forward_operations)
 
     def backward(self, step: Step) -> Time:
-        return self._of_operation(step, "backward", step.backward_operations)
+        operations = step.backward_operations
+        if self.cluster.fused and is_attention(step):
+            operations = operations * 5 // 4
+        return self._of_operation(step, "backward", operations)
 
     def _of_operation(self, step: Step, way: str, operations: int) -> Time:
         operation = step.instruction.operation
         key = (operation, way, tuple(step.input_shapes.items()), step.wanted, operations)
         if key not in self._operations:
             moving = Time(round(self.cluster.device.moved_ns(self.moved_bytes(step, way))), "memory")
-            self._operations[key] = max(moving, self.products(step, operations))
+            longer = max(moving, products := self.products(step, operations))
+            launch_ns = round(self.cluster.device.launch_ns)
+            self._operations[key] = longer._replace(ns=moving.ns + products.ns + launch_ns)
         return self._operations[key]
 
+    def of_calls(self, key: Any, function: Callable[..., Any], arrays: Any, named: dict[str, Any]) -> Time:
+        """Of every call in a function of arrays without numbers; equal keys have equal calls."""
+        if key not in self._operations:
+            spent = Counter[str]()
+            for call in calls_of(function, arrays, named):
+                spent["memory" if call.sides is None else "products"] += round(self.call_ns(call))
+            bound = max(spent, key=lambda each: spent[each], default="memory")
+            self._operations[key] = Time(spent.total(), bound)
+        return self._operations[key]
+
+    def call_ns(self, call: Call) -> float:
+        """Of one call, on a device that says what calls take."""
+        assert self.cluster.device.calls is not None
+        return self.cluster.device.calls.ns(call)
+
     def products(self, step: Step, operations: int) -> Time:
-        """Of its matrix products; their width is the narrower side of the weights."""
-        weight = step.input_shapes.get("weight")
-        if weight is None:
-            return Time(round(self.cluster.device.attention_ns(operations)), "attention")
-        return Time(round(self.cluster.device.products_ns(operations, min(weight))), "products")
+        """Of its matrix products, their operands being at hand; their width is the narrower side of the weights."""
+        device = self.cluster.device
+        if is_attention(step):
+            return Time(round(device.attention_ns(operations)), "attention")
+        return Time(round(device.products_ns(operations, min(step.input_shapes["weight"]))), "products")
 
     def moved_bytes(self, step: Step, way: str) -> int:
         """What it reads and writes: in backward also ∂L/∂y, and the gradients that are wanted."""
@@ -87,14 +130,19 @@ class Costs:
         return prod(shape) * self.itemsize
 
     def loss_ns(self, outputs: Shape) -> int:
-        """Of a loss and its gradient: outputs are read, and a gradient is written."""
-        return round(self.cluster.device.moved_ns(2 * self.bytes_of(outputs)))
+        """Of a loss and its gradient: outputs widened, their logarithms taken, a gradient written and rounded."""
+        wide = 4 * prod(outputs)
+        rounding = 0 if self.itemsize == 4 else 2 * (wide + self.bytes_of(outputs))
+        return round(self.cluster.device.moved_ns(rounding + 4 * wide))
 
     def moved_ns(self, moved_bytes: int) -> int:
         return round(self.cluster.device.moved_ns(moved_bytes))
 
+    def update_ns(self, moved_bytes: int) -> int:
+        return round(self.cluster.device.update_ns(moved_bytes))
+
     def price(self, function: Callable[..., None], argument: Any, root: int = 0) -> Price:
-        """Of a collective on chunks, one for each rank and equally long, or on one vector; what rank 0 sends in it."""
+        """Of a collective on chunks, one for each rank and equally long, or on one vector, from a root."""
         chunked = isinstance(argument, Sequence)
         length = argument[0].nbytes if chunked else argument.nbytes
         key = (function, length, chunked, root)
@@ -106,9 +154,26 @@ class Costs:
         if self.ranks == 1:
             return Price(0, 0, 0)
         lengths = [length] * self.ranks if chunked else cut(length, self.ranks)
-        sent, most = (algorithm.sent_bytes(lengths, rank, root) for rank in (0, root))
+        most = algorithm.sent_bytes(lengths, root, root)
         ns = self.pipelined_ns(algorithm, most) if self.cluster.pipelined else self._written_ns(algorithm, sum(lengths))
-        return Price(ns, sent, algorithm.messages(0, self.ranks, root))
+        if self.cluster.device.calls is not None and "reduce" in algorithm.collective:
+            ns += self._adding_ns(max(lengths))
+        if chunked:
+            return Price(ns, most, algorithm.messages(0, self.ranks))
+        messages = self._messages_from(algorithm, root)
+        return Price(ns, messages * length, messages)
+
+    def _messages_from(self, algorithm: Algorithm, root: int) -> Array:
+        """How many copies of the root's vector each rank passes on."""
+        key = algorithm.name, root
+        if key not in self._messages:
+            ranks = range(self.ranks if self.ranks <= MOST_COUNTED else 1)
+            self._messages[key] = np.array([algorithm.messages(rank, self.ranks, root) for rank in ranks])
+        return self._messages[key]
+
+    def _adding_ns(self, chunk_bytes: int) -> int:
+        """Of adding what the others send to a rank's chunk, call by call."""
+        return round((self.ranks - 1) * self.call_ns(Call("add", None, 0, 3 * chunk_bytes)))
 
     def _written_ns(self, algorithm: Algorithm, vector_bytes: int) -> int:
         """Message by message; of a collective with a root, rank 0 stands for all."""
@@ -124,6 +189,11 @@ class Costs:
         between = -(-steps * (hosts - 1) // (self.ranks - 1))
         latency = between * cluster.between.latency_ns + (steps - between) * cluster.inside.latency_ns
         return latency + cluster.slowest(self.ranks).transfer_ns(sent_bytes)
+
+
+def is_attention(step: Step) -> bool:
+    """Whether its matrix products, if it has any, have no weights."""
+    return "weight" not in step.input_shapes
 
 
 def from_first(broadcast: Callable[..., None]) -> Callable[..., None]:

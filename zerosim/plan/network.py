@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from zerosim.allocation import Array
+from zerosim.errors import Unlike
 from zerosim.payloads.extents import Extent
 from zerosim.plan.cluster import NS, Cluster
 from zerosim.plan.fluid import Links, Message, Program, Receive, last_end_ns
 from zerosim.sharding import split
 from zerosim.worlds.local import spawn
-from zerosim.worlds.lockstep import AbreastChunks, LockstepWorld, Unlike
+from zerosim.worlds.lockstep import AbreastChunks, LockstepWorld
 
 
 class Lockstep:

@@ -144,7 +144,7 @@ class PlannedRow:
             "mfu": self.mfu,
             "hfu": self.hfu,
             "tokens_per_second_per_device": self.tokens_per_second,
-            "sent_bytes": self.found.clock.sent["bytes"],
+            "sent_bytes": self.found.sent(0)["bytes"],
             "bound": self.bound,
         }
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,13 +32,33 @@ def read_plan(
     return plan(scenario, [(names, training(path, [*fixed, *names])) for names in combinations], ranks, task_of)
 
 
+def cluster_in(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The keys of the [cluster] in a file, each with its section; raises `UsageError` where there is none."""
+    try:
+        with open(path, "rb") as file:
+            found = tomllib.load(file).get("cluster")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"--cluster: cannot read {os.fspath(path)}: {reason}") from error
+    if not isinstance(found, dict) or not found:
+        raise UsageError(f"--cluster: {os.fspath(path)} has no [cluster]; write one with zerosim bench cluster --toml")
+    return {f"cluster.{key}": value for key, value in found.items()}
+
+
 def written(value: Any) -> str:
     """A value as an override has it.
 
-    >>> written("adam"), written(True), written([1, 2])
-    ('adam', 'true', '[1, 2]')
+    >>> written("adam"), written(True), written([1, 2]), written({"flops": 1e12})
+    ('adam', 'true', '[1, 2]', '{flops = 1000000000000.0}')
     """
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {inner(each)}' for key, each in value.items())}}}"
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def inner(value: Any) -> str:
+    """Within a table, where words need quotes."""
+    return json.dumps(value) if isinstance(value, str) else written(value)
 
 
 def training(path: str | os.PathLike[str], overrides: Sequence[str]) -> Scenario:

@@ -1,11 +1,13 @@
-"""One rank's step on shapes alone: the stage's own text, with a memory ledger and a clock, without memory or messages.
+"""A step on shapes alone: the stage's own text, with a memory ledger and a clock, without memory.
 
-The ranks of a step do the same, so one of them stands for all: what it sends goes nowhere, and what it receives is
-there. A collective costs what `costs` says; an operation too, and what it has in memory is seen once for each shape.
+All ranks go at once, in the lockstep world: a rank is a vector, so that what is found holds for each of them. Where
+the text has ranks do different things, that world says so, and each goes by itself in the local world: there messages
+travel, and collectives begin when the last rank has come. A collective costs what `costs` says; an operation too, and
+what it has in memory is seen once for each shape.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,8 +17,9 @@ import numpy as np
 from zerosim.allocation import Allocator, Array, Kind
 from zerosim.autograd.graph import Step
 from zerosim.autograd.shelf import Offloaded
-from zerosim.comm import Communicator, Payload, Reduction
-from zerosim.errors import ZerosimError
+from zerosim.collectives import dissemination
+from zerosim.comm import Communicator
+from zerosim.errors import Unlike, ZerosimError
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator, telling
 from zerosim.instruments.trace import WAIT
@@ -24,13 +27,20 @@ from zerosim.models.units import Unit
 from zerosim.optim.update import UpdateRule
 from zerosim.plan import activations
 from zerosim.plan.activations import extent, nothing_drawn
+from zerosim.plan.calls import Call, Noted, silent
 from zerosim.plan.clock import Clock
 from zerosim.plan.cluster import Cluster
-from zerosim.plan.costs import Costs
+from zerosim.plan.costs import Costs, of_rank
+from zerosim.sharding import padded
 from zerosim.stages.beside import Beside, Coming, Work
 from zerosim.stages.replica import Batch, Replica
 from zerosim.training.build import gathering, replica
 from zerosim.training.config import Config
+from zerosim.worlds.local import LocalWorld
+from zerosim.worlds.lockstep import LockstepWorld
+
+MOST_APART = 64
+"""Ranks that are rehearsed one by one."""
 
 SEEN_PARTS = 3
 """How many micro-batches that are reduced by themselves are run: all further ones take what the third took."""
@@ -47,32 +57,73 @@ class Rehearsal:
     operations: Counter[str]
     """Floating-point operations of matrix products, in forward, backward and recomputation."""
 
+    def sent(self, rank: int) -> dict[str, int]:
+        """The bytes and the messages that a rank sends."""
+        return {what: of_rank(count, rank) for what, count in self.clock.sent.items()}
+
 
 def rehearse(config: Config, cluster: Cluster) -> Rehearsal:
-    """One step of a row on a cluster.
+    """One step of a row on a cluster: what holds for every rank or, where they differ, for the worst off.
 
     Raises `ZerosimError` where gradients are added in no order: what that costs depends on their values.
     """
     if config.addition.collective is None:
         raise ZerosimError(f"{config.name}: order exact adds integers, which no plan counts; take ring, rank or tree")
-    ledger, clock = Ledger(), Clock()
-    costs = Costs(cluster, config.ranks, config.precision.weights.itemsize)
-    counted = ObservedAllocator(extent, ledger)
-    allocate = device_allocator(counted) if cluster.fused else counted
-    comm = Clocked(config.ranks, clock, costs)
-    performer = Performer(clock, costs, fused=cluster.fused)
-    mine = on_shapes(config, comm, allocate, performer)
-    mine.begin(lambda unit: extent(unit.count, np.float32, kind="parameters", owner=unit.name))
+    try:
+        return rehearsed_at_once(config, cluster)
+    except Unlike as unlike:
+        if config.ranks > MOST_APART:
+            raise ZerosimError(
+                f"{config.name}: {unlike}, and at most {MOST_APART} are planned one by one; set world.ranks to that"
+            ) from unlike
+        return worst(rehearsed_apart(config, cluster))
+
+
+def rehearsed_at_once(config: Config, cluster: Cluster) -> Rehearsal:
+    """Of all ranks, as vectors. Raises `Unlike` where they do different things."""
+    asked = costs(config, cluster)
+    (found,) = LockstepWorld(config.ranks).run(lambda comm: rehearsed(config, Clocked(comm, asked)))
+    return found
+
+
+def rehearsed_apart(config: Config, cluster: Cluster) -> list[Rehearsal]:
+    """Of each rank by itself; messages are sent, and counted one by one."""
+    asked, meetings = costs(config, cluster), Meetings()
+    return LocalWorld(config.ranks).run(lambda comm: rehearsed(config, Meeting(comm, asked, meetings)))
+
+
+def costs(config: Config, cluster: Cluster) -> Costs:
+    return Costs(cluster, config.ranks, config.precision.weights.itemsize)
+
+
+def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
+    """The slowest rank, with the most memory that any has."""
+    slowest = max(ranks, key=lambda rank: rank.clock.now_ns)
+    resting, peak = Counter[Kind](), Counter[Kind]()
+    for rank in ranks:
+        resting |= rank.resting
+        peak |= rank.peak
+    return replace(slowest, resting=resting, peak=peak, peak_total=max(rank.peak_total for rank in ranks))
+
+
+def rehearsed(config: Config, comm: "Clocked") -> Rehearsal:
+    """What a step takes of whom `comm` speaks for: of one rank, or of all at once."""
+    ledger, fused = Ledger(), comm.costs.cluster.fused
+    taken = charged(extent, comm.clock, comm.costs) if comm.costs.cluster.device.calls else extent
+    counted = ObservedAllocator(taken, ledger)
+    allocate = device_allocator(counted) if fused else counted
+    mine = on_shapes(config, comm, allocate, Performer(comm.clock, comm.costs, fused))
+    mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
     ledger.begin_peak()
     config.stage.step(mine, whole_batch(config))
     return Rehearsal(
-        resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=clock,
+        resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=comm.clock,
         operations=Counter(mine.tape.operations),
     )
 
 
 def on_shapes(config: Config, comm: "Clocked", allocate: Allocator, performer: "Performer") -> "Rehearsing":
-    """A replica of a row that stands for all ranks."""
+    """A replica of a row that has no numbers."""
     built = replica(config, comm, allocate, perform=performer.perform)
     if config.row.parallel.offload_activations:
         built.tape.shelf = Offloaded(activations.Nowhere(), allocate)
@@ -103,35 +154,73 @@ def device_allocator(counted: Allocator) -> Allocator:
     return allocate
 
 
-class Nowhere:
-    """Rank 0's communicator where nobody else is: every message has gone, and every answer has come."""
+def charged(taken: Allocator, clock: Clock, costs: Costs) -> Allocator:
+    """As `taken`, but every call that its arrays go through takes time: what a stage's text copies and adds."""
 
-    def __init__(self, size: int) -> None:
-        self.rank = 0
-        self.size = size
+    def tell(call: Call) -> None:
+        clock.compute("copies", round(costs.call_ns(call)))
 
-    def exchange(
-        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
-    ) -> None: ...
-    def send(self, outgoing: Payload, *, to: int) -> None: ...
-    def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None: ...
+    def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
+        found = taken(shape, dtype, kind=kind, owner=owner)
+        return Noted(found.shape, found.dtype, tell=tell)
+
+    return allocate
 
 
 class Clocked(Observed):
-    """A communicator whose collectives take time, and nothing else."""
+    """A communicator of which collectives take time, and nothing else: no message is sent."""
 
-    def __init__(self, ranks: int, clock: Clock, costs: Costs) -> None:
-        super().__init__(Nowhere(ranks), clock)
-        self.clock = clock
+    def __init__(self, comm: Communicator, costs: Costs) -> None:
+        self.clock = Clock(costs.cluster.device.taken_by_collectives)
         self.costs = costs
+        super().__init__(comm, self.clock)
 
     def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function` on the clock."""
 
-        def call(owner: str, comm: Any, argument: Any, root: int = 0) -> None:
-            price = self.costs.price(function, argument, root)
-            self.clock.communicate(name, price.ns, owner, price.sent_bytes)
-            self.clock.sent.update(bytes=price.sent_bytes, messages=price.messages)
+        def call(owner: str, comm: Communicator, *arguments: Any) -> None:
+            price = self.costs.price(function, *arguments)
+            self.clock.communicate(name, price.ns, owner, of_rank(price.sent_bytes, 0))
+            self.clock.send(price.sent_bytes, price.messages)
+
+        return call
+
+
+class Meetings:
+    """When the last rank came to each collective, of all that ranks call in the same order."""
+
+    def __init__(self) -> None:
+        self._began_ns = Counter[int]()
+
+    def come(self, number: int, at_ns: int) -> None:
+        """A rank has come to the collective with this number."""
+        self._began_ns[number] = max(self._began_ns[number], at_ns)
+
+    def began_ns(self, number: int) -> int:
+        """Once all have come."""
+        return self._began_ns[number]
+
+
+class Meeting(Clocked):
+    """One rank's communicator: messages travel and are counted, and a collective begins when all ranks have come."""
+
+    def __init__(self, comm: Communicator, costs: Costs, meetings: Meetings) -> None:
+        super().__init__(comm, costs)
+        self._sent = (lambda outgoing, _: self.clock.send(outgoing.nbytes, 1),)
+        self._meetings = meetings
+        self._number = 0
+
+    def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, on shapes, and on the clock."""
+
+        def call(owner: str, comm: Communicator, *arguments: Any) -> None:
+            before, number = self.clock.sent["bytes"], self._number
+            self._number += 1
+            self._meetings.come(number, self.clock.free_ns)
+            function(comm, *arguments)
+            dissemination.barrier(self._comm)
+            price, sent_bytes = self.costs.price(function, *arguments), self.clock.sent["bytes"] - before
+            self.clock.communicate(name, price.ns, owner, sent_bytes, self._meetings.began_ns(number))
 
         return call
 
@@ -209,7 +298,7 @@ class Timed(UpdateRule):
     def _take(self, weights: Any, gradient: Any, state: Any, written: list[Any]) -> None:
         both_ways = [weights, *state.values()]
         moved = 2 * sum(each.nbytes for each in both_ways) + sum(each.nbytes for each in [gradient, *written])
-        self.clock.compute("update", self.costs.moved_ns(moved))
+        self.clock.compute("update", self.costs.update_ns(moved))
 
 
 @dataclass(eq=False)
@@ -225,12 +314,15 @@ class Performer:
     seen: dict[Any, "Script"] = field(default_factory=dict)
 
     def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-        self._charge(step, function, arrays)
+        if self.costs.cluster.device.calls is not None:
+            arrays, named = tuple(map(silent, arrays)), {name: silent(each) for name, each in named.items()}
+            self._charge_calls(step, function, arrays, named)
+        else:
+            self._charge(step, function, arrays)
         if step is None:
             return function(*arrays, **named)
         empty = named.pop("empty")
-        if named.get("draws"):
-            named["draws"] = nothing_drawn
+        named = undrawn(named)
         if self.fused and function is step.instruction.operation.backward:
             return None
         key = (function, step.shape, step.wanted, *(described(each) for each in (*arrays, *named.values())))
@@ -239,13 +331,31 @@ class Performer:
         found = self.seen[key]
         return found.kept_by_fused(empty) if self.fused else found.play(empty)
 
+    def _charge_calls(
+        self, step: Step | None, function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        """What the function's text calls."""
+        given = {name: each for name, each in named.items() if name not in ("empty", "draws")}
+        what = "loss"
+        if step is not None:
+            what = "forward" if function is step.instruction.operation.forward else "backward"
+        key = (function, *(described(each) for each in (*arrays, *given.values())))
+        self.clock.compute(what, *self.costs.of_calls(key, function, arrays, undrawn(named)))
+
     def _charge(self, step: Step | None, function: Callable[..., Any], arrays: tuple[Any, ...]) -> None:
         if step is None:
             self.clock.compute("loss", self.costs.loss_ns(arrays[0].shape))
+        elif self.fused and self.clock.doing == "recompute" and not step.for_backward:
+            return  # as PyTorch's checkpoint, which stops when it has what backward needs (set_checkpoint_early_stop)
         elif function is step.instruction.operation.forward:
             self.clock.compute("forward", *self.costs.forward(step))
         else:
             self.clock.compute("backward", *self.costs.backward(step))
+
+
+def undrawn(named: dict[str, Any]) -> dict[str, Any]:
+    """The same arguments, drawing nothing."""
+    return {**named, "draws": nothing_drawn} if named.get("draws") else named
 
 
 def described(value: Any) -> Any:

@@ -44,10 +44,12 @@ class Subject:
     function: Callable[..., Any]
     manner: Literal["in place", "array"]
     algorithm: Algorithm | None = None
+    promise: Kind | None = None
+    """What it must leave where, if that is not what its kind of collective does."""
 
     @property
     def kind(self) -> Kind:
-        return KINDS[self.collective]
+        return self.promise or KINDS[self.collective]
 
     @cached_property
     def takes_reduction(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from zerosim.bench.cluster import Compared
 from zerosim.bench.timings import RANKS, Duration, Overhead, Timing, Workload
 from zerosim.stages import STAGES
 
@@ -51,6 +52,20 @@ def show_durations(console: Console, durations: Sequence[Duration]) -> None:
     table = columns("in one process", "seconds")
     for duration in durations:
         table.add_row(duration.what, f"{duration.seconds:.2f}")
+    console.print(table)
+
+
+def show_compared(console: Console, steps: Sequence[Compared]) -> None:
+    """A row a model: its step as planned for the measured machine, and as it was."""
+    table = columns("step on 2 ranks", "stage", "planned ms", "measured ms", "quartiles", "ratio", "rounds")
+    for each in steps:
+        figures = each.document()
+        low, high = figures["quartiles"]
+        table.add_row(
+            each.model, STAGES[each.stage].title, f"{1e3 * each.planned_seconds:.1f}",
+            f"{1e3 * figures['step_seconds']:.1f}", f"{1e3 * low:.1f} … {1e3 * high:.1f}", f"{each.ratio:.2f}",
+            f"{figures['used']} of {figures['rounds']}",
+        )
     console.print(table)
 
 

@@ -20,7 +20,7 @@ from zerosim.payloads.terms import Blank, Sum, Term, leaves
 from zerosim.proofs.proof import Place, Proof, check_order, claims, faults, run, told
 from zerosim.proofs.subject import Subject
 
-WIDEST = 9
+WIDEST = 11
 """Columns of the longest sum that is written out in a cell."""
 
 
@@ -116,6 +116,11 @@ class Schedule:
         if state == 0:
             return "start"
         return f"round {state}" if state <= self.rounds else "end"
+
+    @property
+    def abbreviates(self) -> bool:
+        """Whether a sum has ranks left out between its first and its last."""
+        return any("…" in cell.text for _, cell in self.news())
 
     def place_name(self, place: int) -> str:
         return "vector" if self.whole else f"chunk {place}"

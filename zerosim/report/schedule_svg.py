@@ -59,8 +59,8 @@ STYLE = (
 )
 
 
-def picture(schedule: Schedule) -> str:
-    """The schedule as the text of an SVG file.
+def picture(schedule: Schedule, only: int | None = None) -> str:
+    """The schedule as the text of an SVG file; or `only` one round, with what was held before it.
 
     Raises `UsageError` when it has too many cells to be looked at.
 
@@ -69,13 +69,13 @@ def picture(schedule: Schedule) -> str:
     >>> picture(scheduled(named_subject("tree.broadcast"), 4)).count('class="message"')
     3
     """
-    cells = cell_count(schedule)
+    cells = cell_count(schedule) if only is None else 2 * schedule.size * schedule.chunks
     if cells > MOST_CELLS:
         raise UsageError(
             f"a picture of {schedule.title} would have {cells:,} cells, at most {MOST_CELLS:,} are drawn: "
-            "give fewer --ranks, or --json for the same as data"
+            "give fewer --ranks, a --round, or --json for the same as data"
         )
-    return "\n".join(Picture(schedule).parts()) + "\n"
+    return "\n".join(Picture(schedule, only).parts()) + "\n"
 
 
 def cell_count(schedule: Schedule) -> int:
@@ -86,8 +86,10 @@ def cell_count(schedule: Schedule) -> int:
 class Picture:
     """Where things are, in pixels, and how they are drawn."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, only: int | None = None) -> None:
         self.schedule = schedule
+        self.states = range(len(schedule.states)) if only is None else range(max(only - 1, 0), only + 1)
+        """Those that are drawn, with the messages between them."""
         widest = max((len(cell.text) for _, cell in schedule.news()), default=2)
         self.cell_width = round(widest * CHARACTER) + 12
         self.gap = GAP + round(max((len(self.cargo(arrow)) for arrow in schedule.arrows), default=0) * CHARACTER)
@@ -97,14 +99,14 @@ class Picture:
         about = schedule.subject.collective if schedule.subject.algorithm is None else schedule.subject.algorithm.title
         self.subtitle = f"{schedule.cost}; {about}"
         self.verdict = schedule.verdict.split("; ")
-        columns = self.left(len(schedule.states) - 1) + self.cell_width
+        columns = self.left(self.states[-1]) + self.cell_width
         lines = [schedule.title, self.subtitle, self.legend(), *self.verdict]
         self.width = max(columns, round(max(map(len, lines)) * WIDE_CHARACTER) + MARGIN) + MARGIN
         self.height = self.bottom + LINE * (1 + len(self.verdict)) + MARGIN
 
     def left(self, state: int) -> int:
         """The left side of the stacks after a round."""
-        return LEFT + state * (self.cell_width + self.gap)
+        return LEFT + (state - self.states[0]) * (self.cell_width + self.gap)
 
     def top(self, rank: int, place: int = 0) -> int:
         return TOP + rank * self.lane_height + place * CELL_HEIGHT
@@ -126,14 +128,15 @@ class Picture:
         yield f"<style>{STYLE}</style>"
         yield text(MARGIN, 26, schedule.title, "name")
         yield text(MARGIN, 44, self.subtitle)
-        for state in range(len(schedule.states)):
+        for state in self.states:
             yield text(self.left(state) + self.cell_width / 2, TOP - 10, schedule.heading(state), "heading")
         for rank in range(schedule.size):
             yield from self.lane(rank)
         for arrow in schedule.arrows:
-            yield from self.message(arrow)
-        for state, ranks in enumerate(schedule.states):
-            for rank, cells in enumerate(ranks):
+            if arrow.round in self.states[1:]:
+                yield from self.message(arrow)
+        for state in self.states:
+            for rank, cells in enumerate(schedule.states[state]):
                 yield from self.stack(state, rank, cells)
         yield text(MARGIN, self.bottom + LINE, self.legend())
         for line, words in enumerate(self.verdict, 2):
@@ -145,6 +148,7 @@ class Picture:
         cells = [cell for _, cell in self.schedule.news()]
         entries = {
             "2+3+0: ranks in order of addition": any(isinstance(cell.holds, Sum) for cell in cells),
+            "1…3: 1+2+3": self.schedule.abbreviates,
             "2[1]: chunk 1 of rank 2": self.schedule.subject.kind.displacing,
             "⊕ adds what arrives": any(arrow.reduced for arrow in self.schedule.arrows),
             "✓ complete": any(cell.complete for cell in cells),

@@ -19,9 +19,12 @@ MOST_RANKS = 16
 CHANGED = "›"
 
 
-def show_schedule(console: Console, schedule: Schedule) -> None:
-    """Everything where it fits, in lines of all chunks or else of what is new; and what was left out."""
-    drawing = Drawing(schedule, console.width)
+def show_schedule(console: Console, schedule: Schedule, only: int | None = None) -> None:
+    """Everything where it fits, in lines of all chunks or else of what is new; and what was left out.
+
+    Or `only` one round: what has arrived in it.
+    """
+    drawing = Drawing(schedule, console.width, only)
     for line in drawing.lines():
         for part in line.wrap(console, console.width) if line.cell_len > console.width else [line]:
             part.rstrip()
@@ -33,8 +36,9 @@ def show_schedule(console: Console, schedule: Schedule) -> None:
 class Drawing:
     """The lines of a schedule, `width` columns wide."""
 
-    def __init__(self, schedule: Schedule, width: int) -> None:
+    def __init__(self, schedule: Schedule, width: int, only: int | None = None) -> None:
         self.schedule = schedule
+        self.only = only
         self.width = width
         self.ranks = range(min(schedule.size, MOST_RANKS))
         self.cargo_width = max((len(schedule.cargo(arrow)) for arrow in schedule.arrows), default=0)
@@ -53,8 +57,8 @@ class Drawing:
             yield Text(schedule.subject.algorithm.title)
         yield from (Text(line, style="dim") for line in packed(self.legend(), self.width))
         last = len(schedule.states) - 1
-        left_out = range(MOST_ROUNDS, last)
-        for state in range(last + 1):
+        left_out = range(MOST_ROUNDS, last) if self.only is None else range(0)
+        for state in range(last + 1) if self.only is None else [self.only]:
             if state not in left_out:
                 yield self.heading(state)
                 for rank in self.ranks:
@@ -73,6 +77,7 @@ class Drawing:
             "─+▶ adds": True in reductions,
             "──▶ replaces": False in reductions and self.schedule.chunks > 0,
             "2+3+0 in order of addition": any(isinstance(cell.holds, Sum) for cell in cells),
+            "1…3 is 1+2+3": self.schedule.abbreviates,
             "2[1] chunk 1 of rank 2": self.schedule.subject.kind.displacing,
             f"{CHANGED} new": any(cell.since for cell in cells),
             "only what is new is shown": not self.side_by_side,

@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from zerosim.course import nearest, scenario_file, scenarios
 from zerosim.errors import ScenarioError
 from zerosim.files import read_at_most
 from zerosim.scenario.bounds import MOST_BYTES, check_bounds, check_size
@@ -24,14 +25,14 @@ MOST_OF_A_COMPLAINT = 200
 
 
 def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Scenario | CollectiveScenario:
-    """The scenario in the TOML file at `path`, after `overrides` such as `"train.optimizer=sgd"`.
+    """The scenario in the TOML file at `path`, or else the shipped one of that name, after `overrides`.
 
-    It is one of training, unless it says `kind = "collective"`.
+    An override is such as `"train.optimizer=sgd"`. It is one of training, unless it says `kind = "collective"`.
 
     An override's value is TOML within the bounds of a scenario or, where it is not, a plain string; it replaces the
     file's. Raises `ScenarioError` with the line and column of what is wrong, in the file or the override's text.
     """
-    file = os.fspath(path)
+    file = scenario_file(path)
     document, where = parse(read_text(file), file)
     check_size(sum(map(len, overrides)), OVERRIDE)
     written = {key: (file, position) for key, position in where.items()}
@@ -56,7 +57,9 @@ def read_text(file: str) -> str:
         raise ScenarioError(message, file=file, line=line, column=column) from None
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise ScenarioError(f"{reason}; a scenario is a TOML file", file=file) from None
+        missing = isinstance(error, FileNotFoundError)
+        known = f", or one that zerosim scenarios lists{nearest(file, scenarios())}" if missing else ""
+        raise ScenarioError(f"{reason}; a scenario is a TOML file{known}", file=file) from None
 
 
 def parse(text: str, file: str) -> tuple[Document, Positions]:

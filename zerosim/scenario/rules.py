@@ -227,7 +227,8 @@ class NameOr(Rule):
             return value
         if not isinstance(value, dict):
             raise self.refuse(value, path, origin)
-        missing = [name for name in rules(self.section) if name not in value]
+        needed = [each.name for each in dataclasses.fields(self.section) if not each.metadata.get("optional")]
+        missing = [name for name in needed if name not in value]
         found = Table(self.section).read(value, path, origin)
         if missing:
             raise origin.error(f"[{dotted(path)}] lacks {', '.join(missing)}", path, at="key")
@@ -377,6 +378,12 @@ def section(of: type[Any]) -> Any:
 
 def name_or(of: type[Any], default: str) -> Any:
     return field(default=default, metadata={"rule": NameOr(of)})
+
+
+def optional(of: Any) -> Any:
+    """The same key, which a table that stands in place of a name may leave out."""
+    return field(
+        default=of.default, default_factory=of.default_factory, metadata={**of.metadata, "optional": True})
 
 
 def texts(default: tuple[str, ...], *, at_least: int = 0) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zerosim.scenario.collective import CollectiveScenario
+from zerosim.scenario.fault import Fault
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.row import Claims, Row
 from zerosim.scenario.rules import (
@@ -23,6 +24,7 @@ from zerosim.scenario.rules import (
     number,
     number_or_word,
     numbers,
+    optional,
     pair,
     rules,
     section,
@@ -60,6 +62,9 @@ class World:
     ranks: int = integer(4, at_least=1, at_most=MOST_RANKS)
     memory_limit_mb: int = integer(0, at_least=0)
     """How much memory each rank's process may take for training; 0 is no limit. For the MPI world."""
+    timeout_seconds: float = number(60.0, at_least=0.1, below=1e6)
+    """How long a rank waits for a message before it ends the run. In the MPI world: the local one knows when nobody can
+    go on."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +205,22 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class Functions:
+    """Numbers a second that calls of a function go through; 0: as many as memory's bandwidth lets pass."""
+
+    exp: float = number(0.0, at_least=0)
+    tanh: float = number(0.0, at_least=0)
+    max: float = number(0.0, at_least=0)
+    """As `sum` and `mean`, of the numbers of each row."""
+    sum: float = number(0.0, at_least=0)
+    mean: float = number(0.0, at_least=0)
+    take: float = number(0.0, at_least=0)
+    scatter: float = number(0.0, at_least=0)
+    update: float = number(0.0, at_least=0)
+    """Bytes of weights, gradients and state that an optimizer reads and writes."""
+
+
+@dataclass(frozen=True)
 class Device:
     """What a rank computes with, where its name is in no table."""
 
@@ -209,6 +230,15 @@ class Device:
     """Bytes a second, as above."""
     memory: float = number(0.0, at_least=1)
     """Bytes."""
+    launch_us: float = optional(number(0.0, at_least=0))
+    """Of each operation, beyond its work; where `bandwidths` are given, of each call in its text."""
+    half_width: float = optional(number(0.0, at_least=0))
+    """The narrower side at which a product reaches half of `flops`."""
+    working_sets: tuple[float, ...] = optional(numbers())
+    """Bytes that a call works on, ascending, and the `bandwidths` that it then has: such a device is charged call by
+    call, as the text of an operation has them."""
+    bandwidths: tuple[float, ...] = optional(numbers())
+    functions: Functions = optional(section(Functions))
 
 
 @dataclass(frozen=True)
@@ -239,6 +269,8 @@ class Check:
     """What a run must show to pass, beside the formula for its traffic."""
 
     reference: bool = switch(True)
+    checksums: bool = switch(False)
+    """Whether each message of a row brings its checksum and its number, which its receiver looks at."""
     test_accuracy: float = number(0.0, at_least=0, below=1)
     """Of a task's sequences, the share without a mistake."""
     test_loss: float | str = number_or_word(0.0, "bigram", at_least=0)
@@ -307,6 +339,7 @@ class Scenario:
     variant: tuple[Variant, ...] = sections(Variant)
     check: Check = section(Check)
     checkpoint: Checkpoint = section(Checkpoint)
+    fault: tuple[Fault, ...] = sections(Fault)
     origin: Origin = field(default=Origin(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -319,6 +352,22 @@ class Scenario:
             self._check_buckets(parallel)
             self._check_offloading(parallel)
         self._check_rows()
+        self._check_faults()
+
+    def _check_faults(self) -> None:
+        for index, fault in enumerate(self.fault):
+            most = {"rank": self.world.ranks - 1, "step": self.train.steps}
+            for key, highest in most.items():
+                if getattr(fault, key) > highest:
+                    raise self.origin.error(
+                        f"fault[{index}].{key} is {getattr(fault, key)}, and the last {key} is {highest}; name one "
+                        "that there is", ("fault", index, key), ("fault", index),
+                    )
+            problem = fault.problem
+            if problem is not None:
+                raise self.origin.error(
+                    f"fault[{index}].{problem[1]}", ("fault", index, problem[0]), ("fault", index, "kind"),
+                    ("fault", index))
 
     def _check_blocks(self) -> None:
         ranks, micro_batches = self.world.ranks, self.train.micro_batches

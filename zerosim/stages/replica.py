@@ -151,7 +151,7 @@ class Replica:
             state = self.allocate(layout.length, self.rule.precision.state, kind="optimizer", owner=unit.name)
             state[:] = 0
             if slot == MASTER:
-                mine = values[layout.start :][: layout.length]
+                mine = values[layout.start : layout.start + layout.length]
                 state[: len(mine)] = mine
             self.state.optimizer[unit][slot] = state
 

@@ -85,6 +85,8 @@ class Measurement:
     weights: dict[Unit, Array] | None = None
     takings: list[Taking] = field(default_factory=list)
     """Of rank 0 in the last step, where the scenario asks for them."""
+    missed_faults: list[str] = field(default_factory=list)
+    """Of the faults that were to strike, those that had no moment to."""
     on_other_ranks: dict[int, "Measurement"] = field(default_factory=dict)
     """By the number of ranks."""
 

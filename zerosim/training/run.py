@@ -18,12 +18,14 @@ from zerosim.allocation import Array, allocate
 from zerosim.collectives import ring
 from zerosim.comm import Communicator
 from zerosim.instruments.clocks import brought_together
+from zerosim.instruments.faults import Faults
 from zerosim.instruments.memory import KINDS, Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.resident import resident_bytes
 from zerosim.instruments.takings import Taking, Takings
 from zerosim.instruments.trace import RankStep, Tracer
 from zerosim.instruments.traffic import Traffic
+from zerosim.instruments.whereabouts import Whereabouts
 from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.sharding import split
 from zerosim.stages.replica import Batch, Replica
@@ -44,6 +46,7 @@ from zerosim.training.comparison import (
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement, MemoryFigures, TrafficCounts
+from zerosim.worlds.checked import Checked
 from zerosim.worlds.first import FirstRanks
 from zerosim.worlds.objects import gather_objects
 from zerosim.worlds.world import World
@@ -91,6 +94,10 @@ class Run:
     """What the process has in memory before the first row."""
     keeping: Keeping | None = None
     """Saves rows, and knows those that go on from where they were saved."""
+    restarts: int = 0
+    """How often this training has been begun anew."""
+    faulty: bool = True
+    """Whether what the scenario has in [[fault]] befalls the ranks."""
 
     def batches(self, config: Config) -> Batches:
         return Batches(config, self.experiment.dataset)
@@ -123,7 +130,7 @@ def train_on(comm: Communicator, run: Run, config: Config, ranks: int) -> Measur
     second = None if run.second_channel is None else FirstRanks(run.second_channel, ranks)
     run = replace(
         run, keep_weights=False, traced=range(0), second_channel=second,
-        keeping=run.keeping and Restoring(run.keeping),
+        keeping=run.keeping and Restoring(run.keeping), faulty=False,
     )
     return train(FirstRanks(comm, ranks), run, config.on(ranks), f"{config.name} on {ranks}", None)
 
@@ -152,8 +159,10 @@ def train(
     ledger, traffic, takings = Ledger(), Traffic(), Takings()
     written_down = [takings] if config.row.claims.fragmentation else []
     tracer = Tracer(comm.rank) if run.traced else None
-    watching = [traffic] if tracer is None else [traffic, tracer]
-    second = None if run.second_channel is None else Observed(run.second_channel, *watching)
+    whereabouts, faults = Whereabouts(config.name), faults_of(comm, run)
+    watching = [whereabouts, traffic] if tracer is None else [whereabouts, traffic, tracer]
+    comm = carrier(comm, run, faults)
+    second = None if run.second_channel is None else Observed(carrier(run.second_channel, run, faults), *watching)
     mine = replica(config, Observed(comm, *watching), ObservedAllocator(allocate, ledger, *written_down), second)
     earlier = begun(comm, run, mine, config)
     if earlier is None:
@@ -161,13 +170,14 @@ def train(
 
     updates_before = mine.state.updates
     checker = None if history is None else Checker(mine, history, config.sums_everywhere)
-    steps = Steps(comm, run, config, title, mine, ledger, takings, tracer, checker, earlier)
+    steps = Steps(
+        comm, run, config, title, mine, ledger, takings, tracer, whereabouts, faults, checker, earlier)
     with closing(mine.tape.shelf):
         memory = steps.run_all()
     held = None if checker else holdings(comm, mine, config.sums_everywhere)
     misfits = gather_objects(comm, checker.misfit if checker else None) or []
     evidence = first_of(gather_objects(comm, checker.evidence if checker else None))
-    measured = gather_objects(comm, (counts(comm.rank, traffic), memory, operations(mine)))
+    measured = gather_objects(comm, (counts(comm.rank, traffic), memory, operations(mine), faults.missed))
     trace = brought_together(comm, steps.traced) if tracer else None
     final = collected(comm, run.batches(config), mine, keep_weights=run.keep_weights)
     if measured is None:
@@ -187,9 +197,10 @@ def train(
         optimizer_sha256=final.optimizer_sha256,
         test=final.test,
         sample=final.sample,
-        operations=[found for *_, found in measured],
+        operations=[found for _, _, found, _ in measured],
         traffic=[traffic for traffic, *_ in measured],
-        memory=[memory for _, memory, _ in measured],
+        memory=[memory for _, memory, *_ in measured],
+        missed_faults=[str(fault) for *_, missed in measured for fault in missed],
         trace=trace,
         updates=mine.state.updates,
         updates_before=updates_before,
@@ -198,6 +209,21 @@ def train(
         weights=final.weights,
         takings=steps.taken,
     )
+
+
+def faults_of(comm: Communicator, run: Run) -> Faults:
+    """What is to befall this rank in a row."""
+    due = [
+        fault for fault in run.experiment.scenario.fault
+        if run.faulty and fault.rank == comm.rank and fault.after_restarts == run.restarts
+    ]
+    return Faults(due, lambda: run.world.kill(comm), lambda: run.world.stop(comm))
+
+
+def carrier(comm: Communicator, run: Run, faults: Faults) -> Communicator:
+    """What carries a row's messages: with checksums, if the scenario asks for them, and above what may befall them."""
+    faulty = faults.around(comm)
+    return Checked(faulty) if run.experiment.scenario.check.checksums else faulty
 
 
 @dataclass(frozen=True)
@@ -250,6 +276,8 @@ class Steps:
     ledger: Ledger
     takings: Takings
     tracer: Tracer | None
+    whereabouts: Whereabouts
+    faults: Faults
     checker: Checker | None
     losses: list[Array]
     """Of all steps so far, those before this run among them."""
@@ -274,7 +302,9 @@ class Steps:
         self.ledger.begin_peak()
         progress.begin(self.title, self.config.steps)
         for batch in self.run.batches(self.config).of_rank(self.comm.rank):
+            self.whereabouts.begin(batch.step)
             partial_loss = self.run_one(batch)
+            self.faults.end(batch.step, self.replica.state.weights.values())
             loss = self.total(partial_loss)
             del partial_loss
             self.losses.append(loss)
@@ -283,6 +313,7 @@ class Steps:
             self.look_at_rest(batch.step)
             progress.step(batch.step, float(loss[0]))
             self.save()
+        self.whereabouts.begin(0)
         self.ledger.end_curve()
         self.taken = self.takings.end()
         progress.end()
@@ -304,6 +335,7 @@ class Steps:
             self.began_ns = self.ledger.begin_curve()
         if batch.step == self.config.steps:
             self.takings.begin()
+        self.faults.begin(batch.step)
         started = time.perf_counter()
         partial_loss = self.config.stage.step(self.replica, batch)
         self.seconds += time.perf_counter() - started

@@ -45,6 +45,7 @@ def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
         seconds_saving=measured.seconds_saving,
         weights=measured.weights,
         fragmentation=fragmentation(measured.takings) if measured.takings else None,
+        missed_faults=measured.missed_faults,
     )
 
 

@@ -165,6 +165,8 @@ class TrainedRow:
     weights: dict[Unit, Array] | None
     fragmentation: Fragmentation | None = None
     """Of rank 0's memory in the last step, if it was written down."""
+    missed_faults: Sequence[str] = ()
+    """Of the faults that the scenario has, those that did not strike."""
 
     @property
     def name(self) -> str:
@@ -291,6 +293,7 @@ def faults(stage: TrainedRow) -> list[str]:
         (any(each != stage.formula_operations for each in stage.operations), miscalculated(stage)),
         (stepped and not all(rank.rests for rank in stage.memory), f"bytes kept are not the formula's{who(stage)}"),
         (stepped and not all(rank.peaks for rank in stage.memory), mismeasured(stage)),
+        (stage.missed_faults, f"a fault did not strike: {'; '.join(stage.missed_faults)}"),
     ]
     return [what for failed, what in checks if failed]
 

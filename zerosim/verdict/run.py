@@ -29,11 +29,11 @@ def run_locally(
 
 def run_on(
     world: World, experiment: Experiment, progress: Progress, *, keep_weights: bool = False, traced: range = NOTHING,
-    keeping: Keeping | None = None,
+    keeping: Keeping | None = None, restarts: int = 0,
 ) -> Outcome | None:
     """Run on every rank of `world`; the outcome in the process that has rank 0, None in others.
 
-    The steps in `traced`, the first being 1, are traced.
+    The steps in `traced`, the first being 1, are traced. `restarts` is how often this training was begun anew.
     """
     limit = experiment.scenario.world.memory_limit_mb * 10**6 if world.rank_is_process else 0
     beside = any(config.row.parallel.prefetch or config.row.parallel.overlap for config in experiment.rows)
@@ -43,7 +43,7 @@ def run_on(
         if world.rank_is_process and not limit:
             keep_freed()
         with MemoryLimit(limit):
-            run = Run(world, experiment, progress, keep_weights, second, traced, keeping=keeping)
+            run = Run(world, experiment, progress, keep_weights, second, traced, keeping=keeping, restarts=restarts)
             return measure_and_judge(comm, run)
 
     with alike_everywhere():

@@ -6,6 +6,7 @@ import numpy as np
 
 from zerosim.comm import Payload, Reduction
 from zerosim.errors import CollectiveError
+from zerosim.worlds.here import HERE, spaced
 
 MESSAGES: set[type] = {np.ndarray}
 """Types that are known to behave like arrays: looking is slow, and done once."""
@@ -38,7 +39,7 @@ def check_match(arrived: Payload, into: Payload, *, source: int, rank: int) -> N
     if arrived.size != into.size or arrived.dtype != into.dtype:
         raise CollectiveError(
             f"rank {source} sent {arrived.size} × {arrived.dtype} to rank {rank}, which receives it "
-            f"into {into.size} × {into.dtype}: both sides must name the same length and dtype"
+            f"into {into.size} × {into.dtype}{spaced(HERE.place)}: both sides must name the same length and dtype"
         )
 
 

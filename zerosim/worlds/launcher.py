@@ -6,6 +6,7 @@ it wanted to.
 """
 
 import os
+import select
 import signal
 import stat
 import sys
@@ -17,7 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
+from zerosim.worlds.board import Board
+from zerosim.worlds.here import explained
 from zerosim.worlds.last_words import BROKE, exit_code, say
+from zerosim.worlds.processes import GONE, state_of
 
 SIZE_VARIABLES = (
     "OMPI_COMM_WORLD_SIZE",  # Open MPI
@@ -26,8 +30,11 @@ SIZE_VARIABLES = (
     "PALS_SIZE",             # Cray's mpiexec
 )
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "SLURM_PROCID")
+RESTARTS = "ZEROSIM_RESTARTS"
+RESTART_VARIABLES = (RESTARTS, "SLURM_RESTART_COUNT")
 FIRST_RESERVED_SLURM_STEP = 0xFFFF_FFF0  # steps above are batch scripts and interactive shells
 FORWARDING = 0.2  # seconds for the launcher to pass on what was printed; it drops the rest
+PROXY = -1
 LOOKOUT = 0.1  # seconds between two looks at the other ranks
 LAST_WORDS = 2.0  # seconds that the first rank to fail has for ending the others
 
@@ -54,6 +61,11 @@ def launched_rank() -> int:
 def has_company() -> bool:
     """Whether this process is one of several ranks."""
     return (launched() or 1) > 1
+
+
+def restarts(*, resumes: bool) -> int:
+    """How often this job has been begun anew, as a supervisor or Slurm says; one that `resumes` once at least."""
+    return max(first_number(*RESTART_VARIABLES) or 0, int(resumes))
 
 
 def first_number(*variables: str) -> int | None:
@@ -104,48 +116,122 @@ def ask_to_abort(code: int) -> None:
         time.sleep(LAST_WORDS)
 
 
+class Watcher:
+    """A child process that looks out for the ranks of its host, by what is written to `pipe`; or none."""
+
+    def __init__(self, process: int = 0, pipe: int = -1) -> None:
+        self._process, self._pipe = process, pipe
+        self._stays = False
+
+    def stay(self, file: int, ranks: int) -> None:
+        """Look on, as long as there are ranks, at the board in the file that this process has open."""
+        if self._process:
+            self._stays = True
+            with suppress(OSError):
+                os.write(self._pipe, f"{file} {ranks}".encode())
+
+    def leave(self) -> None:
+        """End it, unless it stays."""
+        if self._process:
+            os.close(self._pipe)
+        if self._process and not self._stays:
+            os.kill(self._process, signal.SIGKILL)
+            os.waitpid(self._process, 0)
+
+
 @contextmanager
-def watched() -> Iterator[None]:
+def watched() -> Iterator[Watcher]:
     """Within, a rank of this host that ends ends all ranks, although MPICH's launcher takes no notice.
 
     A rank may end before any line of this package has run: Python, interrupted while it starts, exits with code 1.
-    Here a child process looks out for that, as no Python of this one runs while MPI starts.
+    Here a child process looks out for that, as no Python of this one runs while MPI starts. Later it may stay, and say
+    of ranks that die what all of them did.
     """
-    proxy, expected = os.getppid(), ranks_of_the_proxy()
-    if expected is None:
-        yield
+    if not has_company():
+        yield Watcher()
         return
-    rank = os.getpid()
+    rank, proxy, expected = os.getpid(), os.getppid(), ranks_of_the_proxy()
+    reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads, here NumPy's: the child needs none of them
-        watcher = os.fork()
-    if watcher == 0:
+        process = os.fork()
+    if process == 0:
         try:
-            watch(rank, proxy, expected)
+            os.close(writing)
+            watch(rank, proxy, expected, reading)
         finally:
             os._exit(0)
+    os.close(reading)
+    watcher = Watcher(process, writing)
     try:
-        yield
+        yield watcher
     finally:
-        os.kill(watcher, signal.SIGKILL)
-        os.waitpid(watcher, 0)
+        watcher.leave()
 
 
-def watch(rank: int, proxy: int, expected: int) -> None:
+def watch(rank: int, proxy: int, expected: int | None, pipe: int) -> None:
     """End process `rank`, and with it all ranks, once `proxy` has had too few living children for a while.
 
-    (At first it may still be starting them.)
+    (At first it may still be starting them.) When `rank` says so, look at the board.
     """
     complete = time.monotonic()
     while os.getppid() == rank:
-        if living_children(proxy) >= expected:
+        if expected is None or living_children(proxy) >= expected:
             complete = time.monotonic()
         elif time.monotonic() - complete > LAST_WORDS:
             sys.stderr.write("zerosim: a rank ended before MPI had started\n")
             sys.stderr.flush()
             time.sleep(FORWARDING)
             end(rank, BROKE)
-        time.sleep(LOOKOUT)
+        readable, _, _ = select.select([pipe], [], [], LOOKOUT)
+        if readable:
+            said = os.read(pipe, 64).split()
+            if said:
+                file, ranks = map(int, said)
+                board = Board(os.open(f"/proc/{rank}/fd/{file}", os.O_RDWR), ranks)
+                watch_board(board, proxy if expected is not None else None)
+            return
+
+
+def watch_board(board: Board, proxy: int | None) -> None:
+    """Once a rank of this host dies and nobody says why, say of all ranks what they did.
+
+    Where MPICH's `proxy`, which would end them all, has died itself, end them.
+    """
+    stay_alone()
+    ends, ranks = select.poll(), {}
+    for rank, process in [*board.processes.items(), *([(PROXY, proxy)] if proxy is not None else [])]:
+        with suppress(ProcessLookupError):
+            opened = os.pidfd_open(process)
+            ranks[opened] = rank
+            ends.register(opened, select.POLLIN)
+    died: list[int] = []
+    while set(ranks.values()) - {PROXY} and not died and not board.is_ending:
+        for each, _ in ends.poll():
+            ends.unregister(each)
+            rank = ranks.pop(each)
+            died += [rank] if rank in board.processes else []
+            if rank == PROXY:
+                kill_all(board)
+    if died and not board.is_ending:
+        sys.stderr.write(f"zerosim: no rank can go on{explained(board.what_all_do(sorted(died)))}\n")
+        sys.stderr.flush()
+
+
+def stay_alone() -> None:
+    """Let nobody reach this process who ends or reads the ranks: it ends when they have ended."""
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1):
+        os.dup2(nowhere, stream)
+
+
+def kill_all(board: Board) -> None:
+    """End the ranks of this host."""
+    for process in board.processes.values():
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def ranks_of_the_proxy() -> int | None:
@@ -162,12 +248,4 @@ def ranks_of_the_proxy() -> int | None:
 def living_children(parent: int) -> int:
     """The number of this process's children that have not ended."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return sum(state_of(child) not in "ZX" for child in children)
-
-
-def state_of(process: str) -> str:
-    """Its letter in Linux's table of processes: R runs, S sleeps, Z has ended; X, it is no more."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"
+    return sum(state_of(child) not in GONE for child in children)

@@ -12,21 +12,29 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
 from zerosim.allocation import Allocator
 from zerosim.comm import Communicator, Payload, Reduction
 from zerosim.errors import CollectiveError, Deadlock
 from zerosim.worlds.delivery import check_into, check_match, check_payload, check_rank, deliver
+from zerosim.worlds.here import HERE, Place, explained
 from zerosim.worlds.world import Result, counted
 
 RankProgram = Callable[[Communicator], Any]
 Sends = Literal["buffered", "rendezvous"]
 
-SHOWN_RANKS = 8
 LOOK_UP_SECONDS = 0.1
-MESSAGE, RECEIPT = "a message from", "its message to be received by"
-Wait = tuple[str, int]
+MESSAGE, RECEIPT = "waits for a message from", "waits for its message to be received by"
+STOPPED = "is stopped"
+
+
+class Wait(NamedTuple):
+    """What a rank waits for, of whom, and where it was then."""
+
+    what: str
+    whom: int
+    place: Place
 
 
 class StillRunning(Deadlock):
@@ -91,6 +99,23 @@ class LocalWorld:
     def take_buffers_from(self, allocate: Allocator) -> None:
         """Nothing to do: what is on its way counts as nobody's."""
 
+    def kill(self, comm: Communicator) -> NoReturn:
+        """End the thread of this rank: a process of its own it has not."""
+        raise _Killed(HERE.place)
+
+    def stop(self, comm: Communicator) -> None:
+        """Let the thread of this rank wait for nothing, for ever."""
+        assert isinstance(comm, LocalCommunicator)
+        comm.stop()
+
+
+class _Killed(BaseException):
+    """Ends a rank where it is, and nobody is told."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.place = place
+
 
 class _Ended(BaseException):
     """Unwinds a rank whose world has failed elsewhere."""
@@ -110,6 +135,7 @@ class _World:
         self.runnable = list(range(size))
         self.woke_ns = [0] * size
         self.unfinished = set(range(size))
+        self.killed: dict[int, Place] = {}
         self.turns = [threading.Lock() for _ in range(size)]
         self.results: list[Any] = [None] * size
         self.failure: BaseException | None = None
@@ -157,6 +183,8 @@ class _World:
                 self.results[rank] = program(LocalCommunicator(self, rank))
         except _Ended:
             pass
+        except _Killed as end:
+            self.killed[rank] = end.place
         except SystemExit as exit_:
             if self.failure is None:
                 self.failure = CollectiveError(
@@ -171,11 +199,11 @@ class _World:
 
     def _pass_turn(self) -> None:
         """Let the next rank run: one that can, or, once the world has failed, any that must be unwound."""
+        if self.failure is None and not self.runnable and (self.unfinished or self.killed):
+            self.failure = Deadlock(f"no rank can go on{explained(self._who_waits())}")
         if not self.unfinished:
             self.done.set()
             return
-        if self.failure is None and not self.runnable:
-            self.failure = Deadlock(self._who_waits())
         if self.failure is not None:
             self.turns[next(iter(self.unfinished))].release()
             return
@@ -188,7 +216,7 @@ class _World:
         if self.ended:
             raise has_ended()
         self.mail[rank, to].append(outgoing.copy())
-        if self.waits_for[to] == (MESSAGE, rank):
+        if self._waits(to, MESSAGE, rank):
             self._wake(to)
 
     def take(self, rank: int, source: int) -> Payload:
@@ -198,7 +226,7 @@ class _World:
         if not mail:
             self._wait(rank, MESSAGE, source)
         arrived = mail.popleft()
-        if not mail and self.waits_for[source] == (RECEIPT, rank):
+        if not mail and self._waits(source, RECEIPT, rank):
             self._wake(source)
         return arrived
 
@@ -206,8 +234,15 @@ class _World:
         if self.mail[rank, to]:
             self._wait(rank, RECEIPT, to)
 
+    def stop(self, rank: int) -> None:
+        self._wait(rank, STOPPED, rank)
+
+    def _waits(self, rank: int, what: str, whom: int) -> bool:
+        wait = self.waits_for[rank]
+        return wait is not None and wait.what == what and wait.whom == whom
+
     def _wait(self, rank: int, what: str, whom: int) -> None:
-        self.waits_for[rank] = (what, whom)
+        self.waits_for[rank] = Wait(what, whom, HERE.place)
         self._pass_turn()
         self.turns[rank].acquire()
         self.woke_ns[rank] = time.monotonic_ns()
@@ -218,17 +253,19 @@ class _World:
         self.waits_for[rank] = None
         self.runnable.append(rank)
 
-    def _who_waits(self) -> str:
-        waits = []
-        for rank in sorted(self.unfinished)[:SHOWN_RANKS]:
-            wait = self.waits_for[rank]
-            assert wait is not None
-            what, whom = wait
-            ended = "" if whom in self.unfinished else ", which has finished"
-            waits.append(f"rank {rank} waits for {what} rank {whom}{ended}")
-        if len(self.unfinished) > SHOWN_RANKS:
-            waits.append(f"and {len(self.unfinished) - SHOWN_RANKS} more ranks wait")
-        return "no rank can go on: " + "; ".join(waits)
+    def _who_waits(self) -> list[tuple[str, str]]:
+        """The ranks that have not finished, what each waits for and where; those that were killed come first."""
+        killed = [(f"rank {rank} was killed", str(place)) for rank, place in self.killed.items()]
+        return [*killed, *(self._what_waits(rank) for rank in sorted(self.unfinished))]
+
+    def _what_waits(self, rank: int) -> tuple[str, str]:
+        wait = self.waits_for[rank]
+        assert wait is not None
+        if wait.what == STOPPED:
+            return f"rank {rank} {STOPPED}", str(wait.place)
+        gone = ", which was killed" if wait.whom in self.killed else ", which has finished"
+        ended = "" if wait.whom in self.unfinished else gone
+        return f"rank {rank} {wait.what} rank {wait.whom}{ended}", str(wait.place)
 
     def _check_mail(self) -> None:
         for (source, to), mail in self.mail.items():
@@ -279,6 +316,10 @@ class LocalCommunicator:
     def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
         self._check_receive(into, source)
         self._receive(into, source, reduce)
+
+    def stop(self) -> None:
+        """Wait for nothing, until the world ends."""
+        self._world.stop(self.rank)
 
     def _check_receive(self, into: Payload, source: int) -> None:
         check_rank(source, self.size, "source")

@@ -11,20 +11,16 @@ A text runs once, however many ranks there are. Where it would have ranks do dif
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, SupportsIndex
+from typing import Any, ClassVar, NoReturn, Protocol, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Allocator, Array
 from zerosim.comm import Communicator, Payload, Reduction
-from zerosim.errors import CollectiveError
+from zerosim.errors import CollectiveError, Unlike
 from zerosim.sharding import bounds
 from zerosim.worlds.world import Result, counted
-
-
-class Unlike(CollectiveError):
-    """The ranks of a lockstep world would do different things."""
 
 
 class Ranks(np.ndarray[Any, Any]):
@@ -45,9 +41,9 @@ def ranks(count: int) -> Ranks:
     """0 … count − 1.
 
     >>> bool(ranks(4) >= 0), (ranks(4) + 1) % 4
-    (True, Ranks([1, 2, 3, 0], dtype=int32))
+    (True, Ranks([1, 2, 3, 0]))
     """
-    return np.arange(count, dtype=np.int32).view(Ranks)
+    return np.arange(count).view(Ranks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,3 +197,11 @@ class LockstepWorld:
 
     def take_buffers_from(self, allocate: Allocator) -> None:
         """Nothing to do: there are no buffers."""
+
+    def kill(self, comm: Communicator) -> NoReturn:
+        """Refused: all ranks are one thread."""
+        raise Unlike("one rank cannot end alone where all ranks do the same at once")
+
+    def stop(self, comm: Communicator) -> NoReturn:
+        """Refused, as above."""
+        self.kill(comm)

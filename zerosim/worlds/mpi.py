@@ -21,19 +21,20 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from math import inf
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
 
-import mpi4py
 import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Allocator, Array, allocate
 from zerosim.comm import Communicator, Reduction
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, ZerosimError
+from zerosim.worlds.board import CHANNELS, MESSAGE, Board
 from zerosim.worlds.delivery import check_into, check_rank, deliver
+from zerosim.worlds.here import HERE, Place, explained, spaced
 from zerosim.worlds.last_words import exit_code, say
-from zerosim.worlds.launcher import FORWARDING, LAST_WORDS, has_company, launched, watched
+from zerosim.worlds.launcher import FORWARDING, LAST_WORDS, Watcher, has_company, launched, watched
 from zerosim.worlds.world import Result, counted
 
 if TYPE_CHECKING:
@@ -69,23 +70,35 @@ def connect(timeout_seconds: float | None = None) -> "MpiCommunicator":
 @cache
 def connection() -> "MpiCommunicator":
     """What `connect` returns, made by its first call."""
+    if not has_company():
+        sys.excepthook = fail_alone
     first_failure = join()
     from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
 
     comm = MpiCommunicator(MPI.COMM_WORLD.Dup())
+    comm.board = first_failure.board
     atexit.register(close_or_fail, comm, first_failure)
     return comm
 
 
+def fail_alone(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """An excepthook for a process without company that cannot connect: one line for a `ZerosimError`."""
+    if isinstance(error, ZerosimError):
+        print(f"zerosim: {error}", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
 def join() -> "FirstFailure":
     """What ends all ranks if one fails, after starting MPI where that has not been done."""
-    with ended_by_signals(STARTING), watched():
-        start_mpi()
-        from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
+    with watched() as watcher:
+        with ended_by_signals(STARTING):
+            start_mpi()
+            from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
 
-        first_failure = FirstFailure(MPI.COMM_WORLD)
-        sys.excepthook = first_failure
-    first_failure.share_the_floor()
+            first_failure = FirstFailure(MPI.COMM_WORLD)
+            sys.excepthook = first_failure
+        first_failure.share_the_floor(watcher)
     return first_failure
 
 
@@ -117,9 +130,15 @@ def start_mpi() -> None:
     MPICH under Open MPI's launcher aborts while it initializes, so this is noticed before; the
     other mismatches leave every rank alone in a world of its own.
     """
-    mpi4py.rc(initialize=False, finalize=True)
     try:
+        import mpi4py  # noqa: PLC0415 - may be missing, and nobody else needs it
+
+        mpi4py.rc(initialize=False, finalize=True)
         from mpi4py import MPI  # noqa: PLC0415 - loads the MPI library
+    except ModuleNotFoundError as error:
+        raise LaunchError(
+            "mpi4py is not installed; install it and an MPI library, e.g. pip install mpi4py mpich"
+        ) from error
     except (ImportError, RuntimeError) as error:
         raise LaunchError(
             "mpi4py finds no MPI library; install one, e.g. pip install 'zerosim[mpich]'"
@@ -193,6 +212,10 @@ class MpiCommunicator:
         self.library = f"{vendor} {'.'.join(map(str, version))}"
         self.timeout_seconds = timeout_seconds
         self.came_ns = 0
+        self.board: Board | None = None
+        self._number = 0
+        self._channels = 1
+        self._place = Place()
         self._comm = comm
         self._status = MPI.Status()
         self._copies = Copies()
@@ -214,7 +237,16 @@ class MpiCommunicator:
         """
         other = MpiCommunicator(self._comm.Dup(), timeout_seconds or self.timeout_seconds)
         other.take_buffers_from(self._copies.allocate)
+        if self._channels < CHANNELS:
+            other.board, other._number = self.board, self._channels
+        self._channels += 1
         return other
+
+    def note_place(self) -> None:
+        """Let the others see where this thread is."""
+        if self.board is not None and HERE.place is not self._place:
+            self._place = HERE.place
+            self.board.goes_to(self.rank, self._number, self._place)
 
     def exchange(
         self,
@@ -251,6 +283,8 @@ class MpiCommunicator:
         """
         if not self._leaving:
             self._leaving = True
+            if self.board is not None and self._number == 0:
+                self.board.finish(self.rank)
             for to in range(self.size):
                 self._comm.Isend(np.empty(0, np.uint8), to, FAREWELL).Free()
         deadline = time.monotonic() + self.timeout_seconds
@@ -285,6 +319,7 @@ class MpiCommunicator:
         return not self._unheard and not any(self._departures)
 
     def _post(self, outgoing: Array, to: int) -> None:
+        self.note_place()
         departures = self._departures[to]
         while departures and departures[0].request.Test():
             departures.popleft().give_back()
@@ -294,6 +329,7 @@ class MpiCommunicator:
         departures.append(Departure(request, memory, outgoing.nbytes, self._copies))
 
     def _complete(self, into: Array, source: int, reduce: Reduction | None) -> None:
+        self.note_place()
         if reduce is None and into.flags.c_contiguous:
             self._receive(into.reshape(-1).view(np.uint8), source, into.dtype)
             return
@@ -308,36 +344,45 @@ class MpiCommunicator:
         A message is matched before it is received, so that its length is known: MPI may do anything
         with one that is longer than the memory given to it, and Open MPI corrupts the heap.
         """
-        awaited = f"for a message from rank {source}"
-        message = self._poll(lambda: self._comm.Improbe(source, status=self._status), awaited)
+        message = self._poll(lambda: self._comm.Improbe(source, status=self._status), source)
         self.came_ns = time.monotonic_ns()
         sent_bytes, tag = self._status.Get_count(), self._status.Get_tag()
         fits = sent_bytes == landing.nbytes
         request = message.Irecv(landing if fits else np.empty(sent_bytes, np.uint8))
-        self._poll(request.Test, awaited)
+        self._poll(request.Test, source)
         if tag == FAREWELL:
             self._unheard.discard(source)
-            raise Deadlock(f"rank {self.rank} waits {awaited}, which has finished")
+            raise Deadlock(
+                f"rank {self.rank} waits for a message from rank {source}, which has finished{spaced(HERE.place)}")
         if not fits or tag != dtype_tag(dtype):
             other = "" if tag == dtype_tag(dtype) else " of another dtype"
             raise CollectiveError(
                 f"rank {source} sent {sent_bytes} bytes{other} to rank {self.rank}, which receives them "
-                f"into {landing.nbytes} bytes of {dtype}: both sides must name the same length and dtype"
+                f"into {landing.nbytes} bytes of {dtype}{spaced(HERE.place)}: both sides must name the same length and "
+                "dtype"
             )
 
-    def _poll(self, done: Callable[[], Result | None], awaited: str) -> Result:
+    def _poll(self, done: Callable[[], Result | None], source: int) -> Result:
+        """What `done` gives, as soon as it gives anything; the others see meanwhile that this rank waits."""
         result = done()
+        if result:
+            return result
         deadline = time.monotonic() + self.timeout_seconds
+        if self.board is not None:
+            self.board.waits(self.rank, self._number, MESSAGE, source)
         while not result:
             if time.monotonic() > deadline:
-                raise self._waited(awaited)
+                raise self._waited(f"for a message from rank {source}")
             os.sched_yield()
             result = done()
+        if self.board is not None:
+            self.board.goes_on(self.rank, self._number)
         return result
 
     def _waited(self, awaited: str) -> Deadlock:
+        everyone = spaced(HERE.place) if self.board is None else explained(self.board.what_all_do())
         return Deadlock(
-            f"rank {self.rank} waited {self.timeout_seconds:g} s {awaited}: every send "
+            f"rank {self.rank} waited {self.timeout_seconds:g} s {awaited}{everyone}; every send "
             "needs its receive, and a slow rank a longer timeout_seconds"
         )
 
@@ -380,6 +425,17 @@ class MpiWorld:
     def take_buffers_from(self, allocate: Allocator) -> None:
         for channel in self._channels:
             channel.take_buffers_from(allocate)
+
+    def kill(self, comm: Communicator) -> NoReturn:
+        """As the operating system does when memory is short."""
+        self._comm.note_place()
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("nobody survives SIGKILL")
+
+    def stop(self, comm: Communicator) -> None:
+        """Until somebody sends SIGCONT."""
+        self._comm.note_place()
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def check_timeout(seconds: Any) -> None:
@@ -462,21 +518,39 @@ class FirstFailure:
     def __init__(self, world: "MPI.Intracomm") -> None:
         self._world = world
         self._floor: int | None = None
+        self.board: Board | None = None
 
-    def share_the_floor(self) -> None:
-        """Let the ranks of this host have one file to lock; where none can be made, each speaks."""
+    def share_the_floor(self, watcher: Watcher) -> None:
+        """Let the ranks of this host have one file to lock and write on; where none can be made, each speaks.
+
+        The first of them leaves a watcher behind, for as long as they live.
+        """
         from mpi4py import MPI  # noqa: PLC0415 - whoever has a world has it loaded
 
         host = self._world.Split_type(MPI.COMM_TYPE_SHARED)
         created, name = temporary_file() if host.rank == 0 else (None, "")
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             self._floor = os.open(host.bcast(name), os.O_RDWR)
+            self.board = Board(self._floor, self._world.size)
+            self.board.arrive(self._world.rank)
         host.Barrier()
         if created is not None:
             with suppress(OSError):
                 os.close(created)
                 os.unlink(name)
+            if self._floor is not None and host.size > 1:
+                watcher.stay(self._floor, self._world.size)
         host.Free()
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if self.board is not None and in_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self.end_as_told)
+
+    def end_as_told(self, number: int, frame: FrameType | None) -> None:
+        """Somebody ends all ranks, and knows why: nobody need say it."""
+        assert self.board is not None
+        self.board.end()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
     def __call__(
         self,
@@ -486,6 +560,8 @@ class FirstFailure:
     ) -> None:
         try:
             if self._has_the_floor():
+                if self.board is not None:
+                    self.board.end()
                 say(error, self._world.rank)
                 time.sleep(FORWARDING)
             else:

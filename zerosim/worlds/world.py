@@ -1,7 +1,7 @@
 """What every world is to those who run something in it: ranks, and what carries messages between them."""
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
 from zerosim.allocation import Allocator
 from zerosim.comm import Communicator
@@ -47,6 +47,12 @@ class World(Protocol):
 
     def take_buffers_from(self, allocate: Allocator) -> None:
         """Let memory for messages come from `allocate`, in all channels: all of it from here on."""
+
+    def kill(self, comm: Communicator) -> NoReturn:
+        """End this rank, on which `comm` is what its program was given: at once, and it tells nobody."""
+
+    def stop(self, comm: Communicator) -> None:
+        """Freeze this rank, on which `comm` is what its program was given."""
 
 
 def counted(ranks: int) -> str:

@@ -28,7 +28,7 @@ def piecewise(compute: Callable[..., None], *arrays: Array, empty: Empty, work: 
     """Call `compute` on the same rows of all arrays, which have one shape, some rows after others.
 
     It also gets `work` further arrays of that size, to use as it likes. Arrays that do not lie in one piece come whole;
-    of arrays that have no numbers one piece says all.
+    of arrays that have no numbers one piece says all, unless they want every one (`walked`).
 
     >>> x, out = np.ones((3, PIECE)), np.empty((3, PIECE))
     >>> def double(x, out, work):
@@ -47,7 +47,7 @@ def piecewise(compute: Callable[..., None], *arrays: Array, empty: Empty, work: 
         return
     step, seen = max(1, PIECE // shape[-1]), [rows(each) for each in arrays]
     room = [empty((step, shape[-1]), arrays[0].dtype) for _ in range(work)]
-    for start in range(0, len(seen[0]) if real else 1, step):
+    for start in range(0, len(seen[0]) if getattr(arrays[0], "walked", True) else 1, step):
         part = [each[start : start + step] for each in seen]
         compute(*part, *(each[: len(part[0])] for each in room))
 

@@ -40,15 +40,15 @@ def page(runs: Sequence[Run]) -> str:
     return document(title, content, data, [vega.script(), own("page.js"), own("player.js")])
 
 
-def schedule_page(schedule: Schedule) -> str:
-    """The HTML of one collective to step through; it needs no extra.
+def schedule_page(schedule: Schedule, first: int = 0) -> str:
+    """The HTML of one collective to step through from round `first` on; it needs no extra.
 
     >>> from zerosim.proofs.subject import named_subject
     >>> from zerosim.report.schedule import scheduled
     >>> schedule_page(scheduled(named_subject("ring.all_reduce"), 4)).count("<script")
     2
     """
-    stepped = [steps.steps(schedule)]
+    stepped = [steps.steps(schedule, first)]
     content = [sections.verdict_of(schedule), sections.schedules(stepped, schedule.size)]
     return document(schedule.title, content, {"schedules": stepped}, [own("player.js")])
 

@@ -5,8 +5,8 @@
   const schedules = JSON.parse(document.getElementById("data").textContent).schedules;
   const part = (name) => document.getElementById(`schedule-${name}`);
   const choice = part("name"), play = part("play"), slider = part("round"), drawing = part("drawing");
-  const ROW = 30, GAP = 54, TOP = 34, LEFT = 84, SIDE = 74, SCALE = 1.2;
-  let timer = null;
+  const TOP = 34, LEFT = 84, SIDE = 74, ROOMY = 8;
+  let timer = null, worded = null;
 
   function svg(name, attributes, words) {
     const found = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -26,8 +26,10 @@
   function show(round) {
     const schedule = schedules[Number(choice.value)];
     const state = schedule.states[round];
+    const words = worded ?? schedule.ranks <= ROOMY;
+    const ROW = words ? 30 : 20, GAP = words ? 54 : 22, SCALE = schedule.ranks <= ROOMY ? 1.2 : 1;
     const longest = Math.max(...schedule.states.flatMap((each) => each.cells.map((cell) => cell.text.length)), 4);
-    const cell = longest * 7.4 + 16;
+    const cell = words ? longest * 7.4 + 16 : 34;
     const left = (rank) => LEFT + SIDE + rank * (cell + GAP);
     const middle = (place) => TOP + place * ROW + ROW / 2 - 2;
     const tone = (place) => schedule.tones[place % schedule.tones.length];
@@ -35,7 +37,7 @@
     const picture = svg("svg", { width: width * SCALE, height: height * SCALE, viewBox: `0 0 ${width} ${height}`, role: "img" });
     picture.appendChild(svg("title", {}, `${schedule.about}; ${state.heading}`));
     for (let rank = 0; rank < schedule.ranks; rank++) {
-      picture.appendChild(svg("text", { x: left(rank) + cell / 2, y: 18, class: "name" }, `rank ${rank}`));
+      picture.appendChild(svg("text", { x: left(rank) + cell / 2, y: 18, class: "name" }, words ? `rank ${rank}` : `${rank}`));
     }
     schedule.places.forEach((name, place) => {
       picture.appendChild(svg("text", { x: LEFT + SIDE - 58, y: middle(place) + 4, class: "place" }, name));
@@ -43,15 +45,23 @@
     for (const each of cellsAt(schedule, round)) {
       const fresh = round > 0 && each.since === round, empty = each.text === "·";
       const group = svg("g", { class: fresh ? "cell fresh" : "cell" });
+      group.addEventListener("pointerenter", () => tell(each, schedule));
+      group.addEventListener("click", () => tell(each, schedule));
       group.appendChild(svg("rect", {
         x: left(each.rank), y: TOP + each.place * ROW, width: cell, height: ROW - 5, rx: 4,
-        fill: empty ? "#f4f4f4" : tone(each.place).ground, stroke: fresh ? tone(each.place).line : "#b0b0b0",
+        fill: empty || !words ? "#f4f4f4" : tone(each.place).ground, stroke: fresh ? tone(each.place).line : "#b0b0b0",
         "stroke-width": fresh ? 2.5 : 0.8,
       }));
-      if (!empty) {
-        const words = svg("text", { x: left(each.rank) + cell / 2, y: middle(each.place) + 4 }, each.text);
-        if (fresh) words.setAttribute("font-weight", "700");
-        group.appendChild(words);
+      if (!words && each.share > 0) {
+        group.appendChild(svg("rect", {
+          x: left(each.rank), y: TOP + each.place * ROW, width: cell * each.share, height: ROW - 5, rx: 4,
+          fill: each.share === 1 ? tone(each.place).line : tone(each.place).ground, class: "share",
+        }));
+      }
+      if (!empty && words) {
+        const text = svg("text", { x: left(each.rank) + cell / 2, y: middle(each.place) + 4 }, each.text);
+        if (fresh) text.setAttribute("font-weight", "700");
+        group.appendChild(text);
       }
       group.appendChild(svg("title", {}, `rank ${each.rank}, ${schedule.places[each.place]}: ${each.holds}`));
       picture.appendChild(group);
@@ -70,6 +80,10 @@
     part("words").textContent = state.messages.length
       ? `${state.messages.map((message) => message.words).join("; ")}.`
       : round === 0 ? `${schedule.about}. What every rank brings.` : "";
+  }
+
+  function tell(cell, schedule) {
+    part("detail").textContent = `rank ${cell.rank}, ${schedule.places[cell.place]}: ${cell.holds}`;
   }
 
   function arrow(picture, message, start, end, { left, cell, line, last }) {
@@ -116,17 +130,26 @@
   function choose() {
     stop();
     slider.max = last();
-    show(0);
+    show(schedules[Number(choice.value)].first);
   }
 
   choice.addEventListener("change", choose);
   slider.addEventListener("input", () => { stop(); go(Number(slider.value)); });
   play.addEventListener("click", () => (timer === null ? start() : stop()));
-  drawing.addEventListener("keydown", (event) => {
-    if (event.key === "ArrowRight") { stop(); go(Number(slider.value) + 1); }
-    else if (event.key === "ArrowLeft") { stop(); go(Number(slider.value) - 1); }
-    else if (event.key === " ") play.click();
-    else return;
+  const keys = {
+    ArrowRight: () => { stop(); go(Number(slider.value) + 1); },
+    ArrowLeft: () => { stop(); go(Number(slider.value) - 1); },
+    Home: () => { stop(); go(0); },
+    End: () => { stop(); go(last()); },
+    " ": () => play.click(),
+    d: () => { worded = !(worded ?? schedules[Number(choice.value)].ranks <= ROOMY); go(Number(slider.value)); },
+  };
+  const alone = document.querySelectorAll("main section").length === 1;
+  (alone ? document : drawing).addEventListener("keydown", (event) => {
+    const of = event.target.tagName, key = keys[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+    if (!key || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (of === "SELECT" || (event.key === " " && (of === "BUTTON" || of === "SUMMARY"))) return;
+    key();
     event.preventDefault();
   });
   choose();

@@ -262,8 +262,10 @@ def schedules(stepped: Sequence[dict[str, Any]], ranks: int) -> Markup:
     return section(
         "schedule", title,
         element("p", "Columns are ranks, rows are chunks. A cell says whose contributions a rank holds there, in their "
-                     "order of addition: 2+3+0 is rank 2's, then 3's, then 0's; ✓ is what the collective promises. "
-                     "A thick border is news of this round. In the drawing, space plays, ← and → step.",
+                     "order of addition: 2+3+0 is rank 2's, then 3's, then 0's; 1…7+0…2 is rank 1's to 7's, one by "
+                     "one, then 0's to 2's. ✓ is what the collective promises. On more than 8 ranks a cell is as "
+                     "full as its sum; point at it to read it, or press D for words. A thick border is news of this "
+                     "round. ← and → step, Home and End lead to the start and the end, space plays.",
                 class_="legend"),
         *fewer,
         element("div",
@@ -275,6 +277,7 @@ def schedules(stepped: Sequence[dict[str, Any]], ranks: int) -> Markup:
                         element("output", "", id="schedule-heading"), class_="buttons"),
                 element("div", "", id="schedule-drawing", class_="scrolling", tabindex=0, role="application",
                         aria_label="what every rank holds after this round"),
+                element("p", "", id="schedule-detail", class_="legend", aria_live="polite"),
                 element("p", "", id="schedule-words", aria_live="polite"), id="player"))
 
 

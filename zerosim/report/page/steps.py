@@ -3,8 +3,9 @@
 from typing import Any
 
 from zerosim.collectives import ALGORITHMS
+from zerosim.payloads.terms import Term, leaves
 from zerosim.proofs.subject import named_subject
-from zerosim.report.schedule import Schedule, expression, scheduled
+from zerosim.report.schedule import Cell, Schedule, expression, scheduled
 from zerosim.report.schedule_svg import TONES
 from zerosim.stages.adding import ADDITIONS
 
@@ -29,8 +30,8 @@ def shown_ranks(ranks: int) -> int:
     return min(ranks, MOST_RANKS)
 
 
-def steps(schedule: Schedule) -> dict[str, Any]:
-    """The schedule by states; in each only the cells that are new.
+def steps(schedule: Schedule, first: int = 0) -> dict[str, Any]:
+    """The schedule by states, to be seen from the `first` on; in each only the cells that are new.
 
     >>> found = steps(scheduled(named_subject("ring.all_gather"), 2))
     >>> found["states"][1]["messages"][0]["words"]
@@ -41,16 +42,41 @@ def steps(schedule: Schedule) -> dict[str, Any]:
         "about": f"{schedule.title}: {schedule.cost}",
         "ranks": schedule.size,
         "places": [schedule.place_name(place) for place in range(schedule.chunks)],
-        "tones": [{"line": tone.line, "ground": tone.ground} for tone in TONES],
+        "tones": tones(schedule.chunks),
+        "first": first,
         "states": [state(schedule, number) for number in range(len(schedule.states))],
     }
+
+
+def tones(chunks: int) -> list[dict[str, str]]:
+    """A colour for each chunk: those of the pictures or, of more chunks than these have, hues around the circle.
+
+    >>> len(tones(4)), len(tones(16)), tones(16)[4]["line"]
+    (8, 16, 'hsl(90 65% 38%)')
+    """
+    if chunks <= len(TONES):
+        return [{"line": tone.line, "ground": tone.ground} for tone in TONES]
+    hues = [round(360 * chunk / chunks) for chunk in range(chunks)]
+    return [{"line": f"hsl({hue} 65% 38%)", "ground": f"hsl({hue} 60% 84%)"} for hue in hues]
+
+
+def share(cell: Cell, size: int) -> float:
+    """How much of a cell is filled in where there is no room for words: of a sum, the share of the ranks in it.
+
+    >>> from zerosim.payloads.terms import Blank, Term
+    >>> share(Cell(Term(0) + Term(1), 0, 1), 8), share(Cell(Blank(0), 0, 0), 8)
+    (0.25, 0.0)
+    """
+    ranks = {leaf.rank for leaf in leaves(cell.holds) if isinstance(leaf, Term)}
+    return 1.0 if cell.complete else round(len(ranks) / size, 3)
 
 
 def state(schedule: Schedule, number: int) -> dict[str, Any]:
     return {
         "heading": schedule.heading(number),
         "cells": [
-            {"rank": rank, "place": cell.place, "text": cell.text, "holds": expression(cell.holds, cell.place)}
+            {"rank": rank, "place": cell.place, "text": cell.text, "holds": expression(cell.holds, cell.place),
+             "share": share(cell, schedule.size)}
             for rank, cells in enumerate(schedule.states[number]) for cell in cells if cell.since == number
         ],
         "messages": [

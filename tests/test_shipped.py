@@ -1,0 +1,170 @@
+"""What comes with the package: found by name, listed, and no command needs MPI or an extra to say what it lacks."""
+
+import configparser
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zerosim import course
+from zerosim.cli import main
+from zerosim.commands import scenarios as listing
+from zerosim.errors import UsageError
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_every_scenario_has_a_name_of_its_own():
+    files = [*ROOT.glob("scenarios/**/*.toml")]
+    assert sorted(path.read_bytes() for path in course.scenarios().values()) == sorted(map(Path.read_bytes, files))
+
+
+def test_scenarios_are_listed_with_their_titles(capsys):
+    assert main(["scenarios"]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    for name, path in course.scenarios().items():
+        found = listing.listed(name, path)
+        assert found["title"]
+        assert f"{name} {found['ranks']:,} {found['title']}" in words
+
+
+def test_a_scenario_runs_by_name_anywhere(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "reduce_scatter_slides"]) == 0
+    (tmp_path / "zero3").mkdir()
+    assert course.scenario_file("zero3").endswith("/zero3.toml"), "a folder is no scenario"
+
+
+def test_a_file_goes_before_a_shipped_scenario(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "zero3").write_text("titel = 1\n")
+    assert main(["run", "zero3"]) == 2
+    assert capsys.readouterr().err.startswith("zero3:1:1: unknown key 'titel'")
+
+
+@pytest.mark.parametrize("command", [["run", "zer3"], ["plan", "scenarios/zero3.tml"]])
+def test_a_near_name_is_suggested(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(command) == 2
+    assert capsys.readouterr().err.endswith("or one that zerosim scenarios lists; did you mean 'zero3'?\n")
+
+
+def test_the_version_is_that_of_the_metadata(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("zerosim ")
+
+
+def test_nothing_is_overwritten(tmp_path):
+    source, (first, second) = tmp_path / "source", (tmp_path / "a", tmp_path / "b")
+    source.write_text("text")
+    second.write_text("mine")
+    with pytest.raises(UsageError, match="b is there already"):
+        course.copy_out([(source, first), (source, second)])
+    assert not first.exists()
+    assert second.read_text() == "mine"
+
+
+WITHOUT = """
+import sys
+class Absent:
+    def find_spec(self, name, *rest):
+        if name.partition(".")[0] in {absent}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
+from zerosim.cli import main
+for number, words in enumerate({commands}):
+    sys.argv[1:] = words
+    try:
+        code = main(words)
+    except SystemExit as ended:
+        code = ended.code
+    sys.stdout.flush()
+    print("-----", number, code, flush=True)
+    print("-----", file=sys.stderr, flush=True)
+"""
+
+EXTRAS = ("mpi4py", "vl_convert", "hypothesis")
+RING = "from zerosim.collectives.ring import all_gather\n"
+
+
+def test_no_command_ends_in_a_traceback_where_an_extra_is_missing(tmp_path):
+    (tmp_path / "ring.py").write_text(RING)
+    (tmp_path / "outcome.json").write_text("{}")
+    commands = {
+        "run zero1 --set train.steps=1 --set check.test_accuracy=0 --json out.json --progress none": (0, ""),
+        "run zero1 --report page.html": (2, "pip install 'vl-convert-python>=1.9'"),
+        "report outcome.json --html page.html": (2, "outcome.json"),
+        "scenarios": (0, ""),
+        "show ring.all_reduce --html page.html --svg picture.svg": (0, ""),
+        "show --list": (0, ""),
+        "prove ring.py:all_gather": (0, ""),
+        "exercises here": (0, ""),
+        "lessons": (0, ""),
+        "grade here/2_tree.py": (1, ""),
+        "memory --parameters 1e9 --ranks 8": (0, ""),
+        "plan zero3 --set train.steps=1": (0, ""),
+        "--version": (0, ""),
+        "": (2, "required"),
+    }
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PMI", "OMPI"))}
+    program = WITHOUT.format(absent=EXTRAS, commands=[words.split() for words in commands])
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, text=True, capture_output=True, check=False, timeout=120,
+        env=environment | {"PYTHONPATH": str(ROOT), "PATH": str(tmp_path)})
+    assert "Traceback" not in done.stderr + done.stdout
+    said = done.stderr.split("-----\n")
+    codes = [int(line.split()[2]) for line in done.stdout.splitlines() if line.startswith("-----")]
+    assert len(codes) == len(commands)
+    for (words, (code, part)), ended, text in zip(commands.items(), codes, said, strict=False):
+        assert (words, ended, part in text) == (words, code, True), text
+
+
+@pytest.mark.parametrize("absent", [("mpi4py",), ("mpi4py.MPI",)])
+def test_connecting_without_mpi_is_one_line(absent, tmp_path):
+    program = WITHOUT.partition("from zerosim")[0].format(absent=absent).replace('.partition(".")[0]', "")
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}\nimport zerosim\nzerosim.connect()"], cwd=ROOT, text=True,
+        capture_output=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("zerosim: mpi4py ")
+    assert done.stderr.count("\n") == 1
+    assert "pip install" in done.stderr
+
+
+def test_the_package_data_are_declared():
+    """Every file that a lesson, an exercise or a scenario is made of has a pattern that takes it along."""
+    read = configparser.ConfigParser()
+    read.read(ROOT / "setup.cfg")
+    patterns = read["options.package_data"]["zerosim.course"].split()
+    house = Path(course.__file__).parent
+    taken = {path for pattern in patterns for path in house.glob(pattern) if path.is_file()}
+    for needed in ("scenarios", "docs/lessons", "docs/exercises"):
+        there = {path for path in (house / needed).rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+        assert there
+        assert there <= taken
+    assert set(course.lessons()) <= taken
+    assert set(course.scenarios().values()) <= taken
+
+
+
+
+def test_exercises_and_lessons_are_copied_out(tmp_path, capsys):
+    mine = tmp_path / "mine"
+    assert main(["exercises", str(mine)]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[-1] == f"    zerosim grade {mine / '1_ring.py'}"
+    assert main(["run", str(mine / "scenarios" / "unsafe_sends.toml")]) == 3, "what it needs beside it was copied too"
+    assert main(["exercises", str(mine)]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert main(["lessons"]) == 0
+    listed = capsys.readouterr().out
+    assert all(str(path) in listed for path in course.lessons())
+    assert main(["lessons", str(tmp_path / "read")]) == 0
+    for page in (tmp_path / "read").glob("lessons/*.md"):
+        pictures = re.findall(r"\]\((\.\./pictures/[^)]+)\)", page.read_text())
+        assert [picture for picture in pictures if not (page.parent / picture).exists()] == []

@@ -1,0 +1,160 @@
+"""This machine as a cluster of two ranks, and steps of models there against their plans.
+
+Rounds alternate: in each every figure of the machine is measured, and one step of every model; so what disturbs the
+one disturbs the other. Figures and steps are medians over rounds, steps those of the slower rank.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from zerosim.bench.machine import measured_cluster, probes, repeats
+from zerosim.bench.timings import WARM_UP, Workload, batches_of, plain, steps
+from zerosim.comm import Communicator
+from zerosim.instruments.resident import keep_freed
+from zerosim.plan.cluster import NS, cluster_of
+from zerosim.plan.rehearsal import rehearse
+from zerosim.scenario import Model, Scenario
+from zerosim.scenario.schema import Cluster
+from zerosim.worlds.objects import broadcast_object, gather_objects
+
+RANKS = 2
+UNDISTURBED = 0.97
+"""A rank that waits asks on and on, so that it has a core all the time: less than this, and others had it."""
+MOST_SECONDS = 20.0
+"""Then rounds end, however few samples are undisturbed."""
+FEWEST = 3
+"""Samples that are taken however disturbed they are."""
+SUBJECTS: dict[str, tuple[str, Workload]] = {
+    "784-1024-1024-1024-10 MLP": ("zero3", Workload(Model(hidden=(1024, 1024, 1024)), 128, 784, 10)),
+    "784-2048-512-10 MLP": ("ddp", Workload(Model(hidden=(2048, 512), activation="gelu"), 256, 784, 10)),
+    "GPT-2's shape, 4 × 256": (
+        "zero2", Workload(Model(kind="transformer", layers=4, width=256, heads=8), 4, 128, 65)),
+    "Llama's shape, 2 × 512": (
+        "zero1", Workload(
+            Model(kind="transformer", architecture="llama", layers=2, width=512, heads=8), 4, 64, 256)),
+}
+"""What is trained, and by which stage."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A model's step: as planned, and as it was in each round."""
+
+    model: str
+    stage: str
+    planned_seconds: float
+    seconds: Sequence[float]
+    rounds: int
+    """All steps that were taken: `seconds` are of those in which others did not disturb."""
+
+    @property
+    def ratio(self) -> float:
+        """Planned over measured."""
+        return self.planned_seconds / statistics.median(self.seconds)
+
+    def document(self) -> dict[str, Any]:
+        """In JSON's own types; `quartiles` are those of the measured steps."""
+        low, middle, high = np.quantile(self.seconds, [0.25, 0.5, 0.75]).tolist()
+        return {
+            "model": self.model, "stage": self.stage, "planned_seconds": self.planned_seconds,
+            "step_seconds": middle, "quartiles": [low, high], "ratio": self.ratio,
+            "used": len(self.seconds), "rounds": self.rounds,
+        }
+
+
+@dataclass(frozen=True)
+class Measured:
+    """This machine, and the steps that were planned for it."""
+
+    cluster: Cluster
+    steps: list[Compared]
+
+    def document(self) -> dict[str, Any]:
+        return {"cluster": asdict(self.cluster), "steps": [each.document() for each in self.steps]}
+
+
+def measure_cluster(
+    comm: Communicator, rounds: int, subjects: dict[str, tuple[str, Workload]] = SUBJECTS
+) -> Measured | None:
+    """What rank 0 has found, None on the other rank."""
+    keep_freed()
+    with threadpool_limits(1):
+        tried = list(probes(comm))
+        tasks = {each.name: (each.run, repeats(each)) for each in tried}
+        for name, (stage, workload) in subjects.items():
+            tasks[name] = partial(next, steps(plain(comm, stage, workload))), 1
+        found: dict[str, list[Sample]] = {name: [] for name in tasks}
+        until = time.monotonic() + MOST_SECONDS
+        wanted = list(tasks)
+        while wanted:
+            for name in wanted:
+                found[name].append(sampled(comm, *tasks[name]))
+            late = time.monotonic() > until
+            wanted = broadcast_object(comm, [
+                name for name in wanted if len(found[name]) < WARM_UP + FEWEST
+                or (not late and len(own_cores(found[name][WARM_UP:])) < rounds)])
+    if comm.rank != 0:
+        return None
+    seconds = {name: undisturbed(samples[WARM_UP:]) for name, samples in found.items()}
+    figures = {each.name: statistics.median(seconds[each.name]) for each in tried}
+    messages = {each.name: fastest(found[each.name]) / each.work for each in tried if each.message}
+    cluster = measured_cluster(figures | messages)
+    compared = [
+        Compared(name, stage, planned_seconds(cluster, stage, workload), seconds[name], len(found[name]) - WARM_UP)
+        for name, (stage, workload) in subjects.items()
+    ]
+    return Measured(cluster, compared)
+
+
+class Sample(NamedTuple):
+    """What a task took of a core, and the least share of a core that a rank had meanwhile.
+
+    A rank that waits asks on and on, so this is the time of the clock where nobody else wants the cores; where others
+    do, the rank that has needed less has waited less for the other.
+    """
+
+    seconds: float
+    share: float
+
+
+def sampled(comm: Communicator, run: Callable[[], Any], times: int) -> Sample:
+    """Begin together; on rank 0 what both needed for one run."""
+    broadcast_object(comm, None)
+    began, began_core = time.perf_counter(), time.process_time()
+    for _ in range(times):
+        run()
+    seconds, core = time.perf_counter() - began, time.process_time() - began_core
+    everyone = gather_objects(comm, (core / times, core / seconds)) or [(0.0, 1.0)]
+    return Sample(min(each[0] for each in everyone), min(each[1] for each in everyone))
+
+
+def own_cores(samples: Sequence[Sample]) -> list[Sample]:
+    """Those in which both ranks had their cores."""
+    return [each for each in samples if each.share >= UNDISTURBED]
+
+
+def undisturbed(samples: Sequence[Sample]) -> list[float]:
+    """The seconds of those; where there are too few, of the third that is nearest to that."""
+    found = own_cores(samples)
+    if len(found) < FEWEST:
+        found = sorted(samples, key=lambda each: -each.share)[: max(len(samples) // 3, FEWEST)]
+    return [each.seconds for each in found]
+
+
+def fastest(samples: Sequence[Sample]) -> float:
+    """Of messages, whose ranks wait for each other, the fastest tenth: nothing makes one faster than it is."""
+    ordered = sorted(each.seconds for each in samples)
+    return ordered[len(ordered) // 10]
+
+
+def planned_seconds(cluster: Cluster, stage: str, workload: Workload) -> float:
+    """Of a step on two ranks of the measured machine."""
+    config = batches_of(RANKS, stage, workload).config
+    return rehearse(config, cluster_of(cluster, Scenario().origin, RANKS)).clock.now_ns / NS

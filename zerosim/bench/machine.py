@@ -1,0 +1,224 @@
+"""What this machine's processes reach while all of its ranks are at work: the figures of a [cluster], in one table.
+
+    products    wide ones, as a layer's forward and backward has them, and those of attention's heads, 32 numbers wide
+    bandwidth   of calls that work on so many bytes: in a core's cache, and beyond
+    functions   numbers a second of what memory does not bound, at the size of what is worked on at a time
+    update      AdamW on a million weights
+    launch      of a call of NumPy's, with all of Python around it: a step of a model whose arrays are tiny
+    link        two ranks that exchange: 8 bytes, and 2 MB, each message copied on its way as all messages are
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import allocate
+from zerosim.bench.timings import Workload, batches_of, steps
+from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.instruments.observed import Observed
+from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
+from zerosim.plan.cluster import cluster_of
+from zerosim.plan.rehearsal import rehearse
+from zerosim.scenario import Model, Scenario
+from zerosim.scenario.schema import Cluster, Device, Functions, Link
+from zerosim.training.build import replica
+
+WIDE, HEADS, TOKENS, HEAD = 512, 8, 128, 32
+SETS = (2**18, 2**20, 2**22, 2**24, 2**26)
+PIECE = (256, 128)
+WEIGHTS = 2**20
+SMALL, LARGE = 8, 2**21
+LASTS = 2e-3
+"""Seconds that a probe is repeated for in a round."""
+TINY = Workload(Model(kind="transformer", layers=2, width=4, heads=2), batch=2, inputs=4, outputs=5)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """`run` does `work`: operations, numbers, bytes, or calls."""
+
+    name: str
+    run: Callable[[], Any]
+    work: float
+    message: bool = False
+    """Whether both ranks must do so equally often; then waiting for the other is all that can be disturbed."""
+
+
+def probes(comm: Communicator) -> Iterator[Probe]:
+    """All that is measured, on one rank."""
+    yield from products()
+    yield from bandwidths()
+    yield from functions()
+    yield update()
+    yield tiny_step()
+    for name, size, times in (("small", SMALL, 20), ("large", LARGE, 2)):
+        yield Probe(name, exchanging(comm, size, times), times, message=True)
+
+
+def full(*shape: int) -> Any:
+    return np.full(shape, 0.5, np.float32)
+
+
+def products() -> Iterator[Probe]:
+    x, weight, y = full(WIDE, WIDE), full(WIDE, WIDE), full(WIDE, WIDE)
+
+    def wide() -> None:
+        np.matmul(x, weight.T, out=y)
+        np.matmul(y.T, x, out=weight)
+        np.matmul(y, weight, out=x)
+        for each in (x, weight, y):
+            each[0, 0] = 0.5
+
+    queries, scores = full(TOKENS, HEADS, HEAD).transpose(1, 0, 2), full(HEADS, TOKENS, TOKENS)
+    values = full(TOKENS, HEADS, HEAD).transpose(1, 0, 2)
+
+    def narrow() -> None:
+        np.matmul(queries, values.transpose(0, 2, 1), out=scores)
+        np.matmul(scores, values, out=full_like)
+
+    full_like = full(TOKENS, HEADS, HEAD).transpose(1, 0, 2)
+    yield Probe("wide", harmless(wide), 6 * WIDE**3)
+    yield Probe("narrow", harmless(narrow), 4 * HEADS * TOKENS * TOKENS * HEAD)
+
+
+def harmless(task: Callable[[], None]) -> Callable[[], None]:
+    """Numbers may overflow: only their time is asked for."""
+
+    def run() -> None:
+        with np.errstate(all="ignore"):
+            task()
+
+    return run
+
+
+def bandwidths() -> Iterator[Probe]:
+    for size in SETS:
+        x, y, z = (full(size // 12) for _ in range(3))
+        yield Probe(f"bandwidth {size}", partial(np.multiply, x, y, out=z), 3 * x.nbytes)
+
+
+def functions() -> Iterator[Probe]:
+    x, out, rows = full(*PIECE), full(*PIECE), full(PIECE[0], 1)
+    table, places = full(PIECE[0], PIECE[1]), np.arange(PIECE[0]) * 7 % PIECE[0]
+    yield from (
+        Probe("exp", lambda: np.exp(x, out=out), x.size),
+        Probe("tanh", lambda: np.tanh(x, out=out), x.size),
+        Probe("max", lambda: np.max(x, axis=-1, keepdims=True, out=rows), x.size),
+        Probe("sum", lambda: np.sum(x, axis=-1, keepdims=True, out=rows), x.size),
+        Probe("mean", lambda: np.mean(x, axis=-1, keepdims=True, out=rows), x.size),
+        Probe("take", lambda: np.take(table, places, axis=0, out=out, mode="clip"), x.size),
+        Probe("scatter", lambda: np.add.at(table, places, x), x.size),
+    )
+
+
+def update() -> Probe:
+    adamw = OPTIMIZERS["adamw"]
+    weights, gradient, state = full(WEIGHTS), full(WEIGHTS), {slot: full(WEIGHTS) for slot in adamw.slots}
+    moved = 2 * (weights.nbytes + sum(each.nbytes for each in state.values())) + gradient.nbytes
+    return Probe("update", lambda: adamw.update(weights, gradient, state, 1, Hyperparameters()), moved)
+
+
+class OnlyRank:
+    """A communicator of one rank, which has nobody to send to."""
+
+    rank, size = 0, 1
+
+    def exchange(
+        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
+    ) -> None: ...
+    def send(self, outgoing: Payload, *, to: int) -> None: ...
+    def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None: ...
+
+
+class NoRule:
+    """In place of an optimizer: what it takes is measured by itself."""
+
+    slots = ()
+
+    def __init__(self, rule: Any) -> None:
+        self.precision = rule.precision
+
+    def update(self, *_: Any, **__: Any) -> None:
+        """Weights stay as they are."""
+
+
+def tiny_step() -> Probe:
+    """One process alone takes a step whose arrays are tiny."""
+    alone = OnlyRank()
+    batches = batches_of(1, "ddp", TINY)
+    mine = replica(batches.config, Observed(alone), allocate)
+    rule: Any = NoRule(mine.rule)
+    step = steps((batches, replace(mine, comm=alone, rule=rule)))
+    return Probe("tiny step", lambda: next(step), 1)
+
+
+def exchanging(comm: Communicator, size: int, times: int) -> Callable[[], None]:
+    outgoing, into, other = np.zeros(size, np.uint8), np.zeros(size, np.uint8), 1 - comm.rank
+
+    def run() -> None:
+        for _ in range(times):
+            comm.exchange(outgoing, to=other, into=into, source=other)
+
+    return run
+
+
+def repeats(probe: Probe) -> int:
+    """How often a probe is run in a round."""
+    if probe.message:
+        return 1
+    probe.run()
+    started = time.perf_counter()
+    probe.run()
+    return max(1, min(1000, round(LASTS / max(time.perf_counter() - started, 1e-7))))
+
+
+def measured_cluster(seconds: dict[str, float]) -> Cluster:
+    """The [cluster] of figures: of each probe's `work`, the seconds that it took.
+
+    Launches are counted by planning the tiny step with launches of no time, and with launches of one microsecond.
+    """
+    free = cluster_from(seconds, 0.0)
+    (config,) = [batches_of(1, "ddp", TINY).config]
+    taken_ns, slower_ns = (
+        time_of_tape(config, cluster_of(each, Scenario().origin, 1)) for each in (free, cluster_from(seconds, 1.0)))
+    launches = (slower_ns - taken_ns) / 1000
+    return cluster_from(seconds, max(1e6 * seconds["tiny step"] - taken_ns / 1000, 0.0) / launches)
+
+
+def time_of_tape(config: Any, cluster: Any) -> int:
+    clock = rehearse(config, cluster).clock
+    return clock.now_ns - clock.computing_ns["update"]
+
+
+def cluster_from(seconds: dict[str, float], launch_us: float) -> Cluster:
+    """With launches of so many microseconds: those of the probes are short beside what they do."""
+
+    def rate(work: float, name: str) -> float:
+        return work / seconds[name]
+
+    flops, narrow = rate(6 * WIDE**3, "wide"), rate(4 * HEADS * TOKENS * TOKENS * HEAD, "narrow")
+    bytes_of = {size: 3 * 4 * (size // 12) for size in SETS}
+    by_size = [rate(bytes_of[size], f"bandwidth {size}") for size in SETS]
+    numbers = float(PIECE[0] * PIECE[1])
+    named = {name: rate(numbers, name) for name in ("exp", "tanh", "max", "sum", "mean", "take", "scatter")}
+    update_bytes = 7 * 4 * WEIGHTS
+    transfer = max(seconds["large"] - seconds["small"], 1e-9)
+    return Cluster(
+        device=Device(
+            flops=flops, memory_bandwidth=by_size[-1], memory=memory_bytes(), launch_us=launch_us,
+            half_width=max(HEAD * (flops / narrow - 1), 0.0), working_sets=tuple(map(float, SETS)),
+            bandwidths=tuple(by_size), functions=Functions(**named, update=rate(update_bytes, "update")),
+        ),
+        inside=Link(1e6 * seconds["small"], LARGE / transfer / 1e9),
+        collectives="written", kernels="written",
+    )
+
+
+def memory_bytes() -> float:
+    """What each of two processes may have of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2

@@ -1,0 +1,21 @@
+"""`zerosim exercises`: skeletons to fill in and small scenarios to begin with, out of the package into a folder."""
+
+import argparse
+from pathlib import Path
+
+from zerosim.course.shipped import copy_out, exercises
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the flags of `zerosim exercises`."""
+    parser.add_argument("folder", metavar="DIR", help="a folder, which is made where it is not there")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Copy them, say what was copied and what to do next; 0."""
+    folder = Path(arguments.folder)
+    for path in copy_out((source, folder / place) for source, place in exercises().items()):
+        print(path)
+    first = folder / next(iter(exercises().values()))
+    print(f"\nFill in a function of {first}, then\n    zerosim grade {first}")
+    return 0

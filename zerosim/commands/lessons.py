@@ -1,0 +1,24 @@
+"""`zerosim lessons`: the lessons that come with the package, to be read or copied."""
+
+import argparse
+from pathlib import Path
+
+from zerosim.course.shipped import copy_out, lessons, material, title
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the flags of `zerosim lessons`."""
+    parser.add_argument("folder", nargs="?", metavar="DIR", help="copy them into this folder, with their pictures")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """List them with their titles, or copy them; 0."""
+    if arguments.folder is None:
+        for path in lessons():
+            print(f"{title(path)}\n    {path}")
+        print("\nzerosim lessons DIR copies them, with their pictures")
+        return 0
+    folder = Path(arguments.folder)
+    copied = copy_out((source, folder / place) for source, place in material().items())
+    print(f"{len(copied)} files in {folder}; begin with {folder / 'lessons' / lessons()[0].name}")
+    return 0

@@ -1,0 +1,51 @@
+"""`zerosim scenarios`: those that come with the package, by name."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from zerosim.commands.output import check_writable, standard_output, write_json
+from zerosim.course import scenarios
+from zerosim.report.grid import show_words
+from zerosim.scenario import CollectiveScenario, load
+
+COMMANDS = {"run": "zerosim run NAME, or mpirun -n RANKS zerosim run NAME", "plan": "zerosim plan NAME"}
+"""What the scenarios are for, and how they are called."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the flags of `zerosim scenarios`."""
+    parser.add_argument("--json", metavar="FILE", help="write the list with captions and files; - is standard output")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """List them; 0."""
+    check_writable(arguments)
+    found = [listed(name, path) for name, path in scenarios().items()]
+    show(standard_output(arguments), found)
+    if arguments.json:
+        write_json(arguments.json, {"schema": "zerosim.scenarios/1", "scenarios": found})
+    return 0
+
+
+def listed(name: str, path: Path) -> dict[str, object]:
+    """What there is to say of one: which command it is for, on how many ranks, and what it claims."""
+    scenario = load(path)
+    command = "plan" if path.parent.name == "plans" else "run"
+    kind = "collectives" if isinstance(scenario, CollectiveScenario) else "training"
+    return {"name": name, "command": command, "kind": kind, "ranks": scenario.world.ranks, "title": scenario.title,
+            "caption": scenario.caption, "file": str(path)}
+
+
+def show(console: Console, found: Sequence[dict[str, object]]) -> None:
+    """A line each: its name, its ranks, its title."""
+    width = max(len(str(each["name"])) for each in found) + 2
+    for command, words in COMMANDS.items():
+        console.print(Text(words, style="bold"), soft_wrap=True)
+        for each in found:
+            if each["command"] == command:
+                ranks = f"{each['ranks']:>6,}  "
+                show_words(console, str(each["title"]), key=f"{each['name']:<{width}}{ranks}")

@@ -1,0 +1,85 @@
+"""`zerosim run --restarts N`: starts the ranks itself, and a run that broke again, from its last whole checkpoint."""
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from zerosim.checkpoint.folders import steps_in
+from zerosim.errors import LaunchError, ScenarioError, UsageError
+from zerosim.report.figures import plural
+from zerosim.scenario import Scenario, load
+from zerosim.worlds.job import run_job
+from zerosim.worlds.last_words import BROKE, INTERRUPTED
+from zerosim.worlds.launcher import RESTARTS
+from zerosim.worlds.mpi import own_launcher
+
+FINAL = (0, 1, 2, INTERRUPTED)
+"""The exit codes of runs that would end alike once more, or were told to end."""
+
+
+def supervise(arguments: argparse.Namespace, scenario: Scenario) -> int:
+    """Run `scenario` under MPI, and as often as is allowed again if that breaks; the exit code of the last run."""
+    saved = folder_of(scenario)
+    if shutil.which(own_launcher()) is None:
+        raise LaunchError(
+            "--restarts starts MPI processes, and there is no mpiexec; install an MPI library, e.g. "
+            "pip install 'zerosim[mpich]'")
+    ranks, resume = scenario.world.ranks, arguments.resume
+    for number in range(arguments.restarts + 1):
+        code = run_job(
+            [own_launcher(), "-n", str(ranks), sys.executable, "-m", "zerosim", *words(arguments, ranks, resume)],
+            os.environ | {RESTARTS: str(number)})
+        if code in FINAL or number == arguments.restarts:
+            break
+        ranks = fewer(arguments, scenario, ranks)
+        step = last_step(saved)
+        resume = str(saved) if step else arguments.resume
+        print(
+            f"zerosim: the run broke, with exit code {code}; restart {number + 1} of {arguments.restarts} on "
+            f"{plural(ranks, 'rank')}, {f'after step {step}, from {saved}' if step else 'where it began'}",
+            file=sys.stderr, flush=True)
+    return code if code in FINAL else BROKE
+
+
+def folder_of(scenario: Scenario) -> Path:
+    """Where its rows are saved."""
+    if not scenario.checkpoint.folder:
+        raise UsageError("--restarts goes on from what was saved, and nothing says where; add --checkpoint DIR")
+    return scenario.origin.folder(("checkpoint", "folder")) / scenario.checkpoint.folder
+
+
+def last_step(saved: Path) -> int:
+    """The highest step of a checkpoint of any row; 0 where none is saved."""
+    with suppress(OSError):
+        return max((step for row in saved.iterdir() for step in steps_in(row)), default=0)
+    return 0
+
+
+def fewer(arguments: argparse.Namespace, scenario: Scenario, ranks: int) -> int:
+    """As many ranks as before or, with --min-ranks, the next lower number on which the scenario can be run."""
+    if arguments.min_ranks is None:
+        return ranks
+    for lower in range(ranks - 1, arguments.min_ranks - 1, -1):
+        with suppress(ScenarioError):
+            load(arguments.scenario, [*arguments.overrides, f"world.ranks={lower}"])
+            return lower
+    return ranks
+
+
+def words(arguments: argparse.Namespace, ranks: int, resume: str | None) -> Iterator[str]:
+    """The command line of a supervised run: the same, on so many ranks, going on from `resume`."""
+    yield from ("run", arguments.scenario)
+    for override in [*arguments.overrides, f"world.ranks={ranks}"]:
+        yield f"--set={override}"
+    for flag in ("checkpoint", "every", "json", "weights", "progress", "report", "trace"):
+        if getattr(arguments, flag) is not None:
+            yield f"--{flag}={getattr(arguments, flag)}"
+    if resume is not None:
+        yield f"--resume={resume}"
+    if arguments.trace_steps is not None:
+        yield "--trace-steps={}..{}".format(*arguments.trace_steps)
+    yield from (f"--{flag}" for flag in ("timeline", "verbose") if getattr(arguments, flag))

@@ -1,0 +1,93 @@
+"""The files that come with the package: where they are, and by which names they go."""
+
+import os
+import shutil
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+
+from zerosim.errors import UsageError
+
+HERE = Path(__file__).parent
+
+
+@cache
+def scenarios() -> dict[str, Path]:
+    """The file of each scenario that is shipped, by its name: those to run, then plans.
+
+    >>> scenarios()["zero3"].name, scenarios()["mpt_7b"].parent.name
+    ('zero3.toml', 'plans')
+    """
+    folder = HERE / "scenarios"
+    return {path.stem: path for path in [*sorted(folder.glob("*.toml")), *sorted(folder.glob("plans/*.toml"))]}
+
+
+def lessons() -> list[Path]:
+    """The lessons, in the order in which they are read."""
+    return sorted((HERE / "docs" / "lessons").glob("[0-9]*.md"), key=lambda path: int(path.name.partition("_")[0]))
+
+
+SMALL = ("zero1", "zero2", "zero3", "compare", "stage2_needs_no_all_reduce", "reduce_scatter_slides", "unsafe_sends")
+"""Scenarios that go with the exercises: each takes seconds."""
+
+
+def exercises() -> dict[Path, Path]:
+    """What is copied for a learner, and to which place in the folder: skeletons, how to work, small scenarios."""
+    folder = HERE / "docs" / "exercises"
+    skeletons = {path: Path(path.name) for path in [*sorted(folder.glob("*.py")), folder / "README.md"]}
+    helpers = {scenarios()[name].with_name("collectives.py") for name in SMALL}
+    files = [*(scenarios()[name] for name in SMALL), *helpers]
+    return skeletons | {path: Path("scenarios", path.name) for path in files}
+
+
+def material() -> dict[Path, Path]:
+    """The lessons, what they lead to, and their pictures, each with its place beside the others."""
+    docs = HERE / "docs"
+    found = [*docs.glob("*.md"), *docs.glob("lessons/*"), *docs.glob("exercises/*.*"), *docs.glob("pictures/*.*")]
+    return {path: path.relative_to(docs) for path in sorted(found)}
+
+
+def title(page: Path) -> str:
+    """The heading of a page."""
+    return page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def scenario_file(given: str | os.PathLike[str]) -> str:
+    """The file that is meant: the one that is there, or else the shipped scenario of that name.
+
+    >>> scenario_file("zero3").endswith("scenarios/zero3.toml"), scenario_file("no/such.toml")
+    (True, 'no/such.toml')
+    """
+    name = os.fspath(given)
+    if os.path.exists(name) and not os.path.isdir(name):
+        return name
+    return os.fspath(scenarios().get(name, name))
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Which of `names` may have been meant, to be put at the end of a complaint.
+
+    >>> nearest("scenarios/zero_3.toml", scenarios()), nearest("mine", ["zero3"])
+    ("; did you mean 'zero3'?", '')
+    """
+    near = get_close_matches(Path(name).stem, list(names), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def copy_out(sources: Iterable[tuple[Path, Path]]) -> list[Path]:
+    """Copy each file to its place, making folders; the places. What is there already is never overwritten.
+
+    Raises `UsageError` before anything is copied where something is in the way, and where a folder cannot be made.
+    """
+    pairs = list(sources)
+    for _, place in pairs:
+        if place.exists():
+            raise UsageError(f"{place} is there already, and nothing is overwritten: name another folder")
+    for source, place in pairs:
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, place)
+        except OSError as error:
+            raise UsageError(f"cannot write {place}: {error.strerror}") from error
+    return [place for _, place in pairs]

@@ -1,0 +1,72 @@
+"""A virtual machine on which a learner's collective is timed: its own messages, over links of which all is known."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from zerosim.plan.cluster import Cluster, Device, Link
+from zerosim.plan.fluid import Message, Program, Receive, last_end_ns
+from zerosim.plan.network import Noting, links
+from zerosim.report.figures import short
+from zerosim.sharding import split
+from zerosim.worlds.local import spawn
+
+ELEMENTS = 64
+"""Of each chunk when the messages are noted; their bytes are then multiplied."""
+
+Collective = Callable[..., None]
+"""`collective(comm, chunks, reduce)`"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Hosts of equal devices and a vector that is worked on."""
+
+    ranks: int
+    per_host: int
+    inside: Link
+    between: Link
+    vector_bytes: int
+
+    def __str__(self) -> str:
+        hosts, vector = self.ranks // self.per_host, f"a vector of {self.vector_bytes // 10**6} MB"
+        if hosts == 1:
+            return f"{self.ranks} ranks over links of {self.inside.title}, {vector}"
+        links = f"{self.inside.title} inside and {self.between.title} between"
+        return f"{hosts} hosts of {self.per_host} ranks, {links}, {vector}"
+
+    def ns(self, collective: Collective) -> int:
+        """When the last rank has ended, all having begun at 0."""
+        cluster = Cluster(Device("", 1, 1, 1), self.per_host, self.inside, self.between, pipelined=False, fused=False)
+        programs = spawn(lambda comm: noted(collective, comm), self.ranks)
+        scale = self.vector_bytes // (self.ranks * ELEMENTS * 4)
+        return last_end_ns([list(map(longer(scale), each)) for each in programs], links(cluster, self.ranks))
+
+    def too_slow(self, collective: Collective, limit_ns: int) -> str | None:
+        """What is wrong if it takes longer than `limit_ns`."""
+        took_ns = self.ns(collective)
+        if took_ns <= limit_ns:
+            return None
+        return f"on {self} it takes {short(took_ns / 1e6)} ms, where {short(limit_ns / 1e6)} are enough"
+
+
+def noted(collective: Collective, comm: Any) -> Program:
+    """What this rank sends and receives."""
+    noting = Noting(comm)
+    collective(noting, split(np.zeros(comm.size * ELEMENTS, np.float32), comm.size), np.add)
+    return noting.program
+
+
+def longer(scale: int) -> Callable[[Any], Message | Receive]:
+    """Messages with `scale` times their bytes.
+
+    >>> longer(3)(Message(1, 8)), longer(3)(Receive(0))
+    (Message(to=1, bytes=24), Receive(source=0))
+    """
+    return lambda step: Message(step.to, step.bytes * scale) if isinstance(step, Message) else step
+
+
+ONE_HOST = Machine(8, 8, Link("10 GB/s and 5 µs", 5_000, 10e9), Link("", 5_000, 10e9), 64 * 10**6)
+TWO_HOSTS = Machine(8, 4, Link("100 GB/s", 2_000, 100e9), Link("10 GB/s", 10_000, 10e9), 64 * 10**6)

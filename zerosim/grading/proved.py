@@ -1,0 +1,101 @@
+"""What is claimed of a collective and found out on symbols, which finds the place of a mistake."""
+
+from collections.abc import Callable, Sequence
+
+from zerosim.collectives import Algorithm
+from zerosim.errors import ZerosimError
+from zerosim.grading.claim import Claim
+from zerosim.grading.machine import Collective, Machine
+from zerosim.instruments.record import Recording
+from zerosim.numerics.orders import AddingOrder
+from zerosim.payloads.terms import commuted
+from zerosim.proofs.proof import claims, prove, roots, run
+from zerosim.proofs.subject import Subject
+from zerosim.report.figures import plural
+from zerosim.sharding import bounds
+
+RANKS = range(1, 9)
+"""Numbers of ranks on which everything is asked."""
+
+
+def everything_arrives(examined: Subject, sizes: Sequence[int] = RANKS) -> Claim:
+    """The proof; nothing else is asked before it holds."""
+    words = f"{sizes[0]} to {sizes[-1]}" if sizes == RANKS else ", ".join(map(str, sizes))
+    return Claim(
+        f"everything arrives where it belongs, once, on {words} ranks", lambda: unproved(examined, sizes), 5,
+        first=True)
+
+
+def raise_what_it_raises(examined: Subject, sizes: Sequence[int]) -> None:
+    """Raise what the function raises by itself, on the fewest ranks but one, where there may be nothing to do."""
+    for size in (*sizes[1:], sizes[0]):
+        failure = run(examined, size, size).failure
+        if failure is not None and not isinstance(failure, ZerosimError):
+            raise failure
+
+
+def unproved(examined: Subject, sizes: Sequence[int] = RANKS) -> str | None:
+    """The first fault, on the fewest ranks."""
+    raise_what_it_raises(examined, sizes)
+    for number, size in enumerate(sizes):
+        faults = prove(examined, size).faults
+        if faults:
+            right = f"right on {plural(sizes[number - 1], 'rank')}, but " if number else ""
+            legend = "\n(g1 is what rank 1 brought, · what nobody wrote)" if "holds" in faults[0].what else ""
+            return f"{right}on {plural(size, 'rank')}: {faults[0].what}{legend}"
+    return None
+
+
+def added_in(examined: Subject, order: AddingOrder, sizes: Sequence[int] = RANKS) -> str | None:
+    """The first chunk that is added otherwise, on the fewest ranks."""
+    for size in sizes:
+        results = run(examined, size, size).results
+        assert results is not None, "asked only of what arrives where it belongs"
+        for (rank, chunk), terms in claims(examined.kind, size, size, 0).items():
+            held, due = results[rank][chunk], order(terms, chunk)
+            if commuted(held) != commuted(due):
+                return f"on {plural(size, 'rank')}: rank {rank}, chunk {chunk}: added as {held}, where {due} is due"
+    return None
+
+
+def sent_as(examined: Subject, row: Algorithm, sizes: Sequence[int] = RANKS) -> str | None:
+    """The first rank that sends more or less than an algorithm of ours."""
+    for size in sizes:
+        for count in (size, 2 * size + 1):
+            recording = run(examined, size, count)
+            lengths = [stop - start for start, stop in bounds(count, size)]
+            for rank in range(size):
+                have = sent_by(rank, recording)
+                due = row.messages(rank, size), row.sent_bytes(lengths, rank)
+                if have != due:
+                    return (f"on {plural(size, 'rank')} with {plural(count, 'element')} rank {rank} sends "
+                            f"{in_messages(*have)}, where {in_messages(*due)} are due")
+    return None
+
+
+def sent_by(rank: int, recording: Recording) -> tuple[int, int]:
+    """How many messages, and elements in them."""
+    lengths = [len(message.carried) for message in recording.messages if message.source == rank]
+    return len(lengths), sum(lengths)
+
+
+def in_messages(messages: int, elements: int) -> str:
+    return f"{plural(elements, 'element')} in {plural(messages, 'message')}"
+
+
+def rounds_at_most(examined: Subject, enough: Callable[[int], int]) -> str | None:
+    """The first number of ranks on which it takes more rounds than are enough."""
+    for size in RANKS:
+        for root in roots(examined, size):
+            rounds = run(examined, size, size, root).rounds
+            if rounds > enough(size):
+                return (f"on {plural(size, 'rank')} from root {root} it takes {rounds} rounds, where {enough(size)} "
+                        "are enough")
+    return None
+
+
+def in_time(machine: Machine, collective: Collective, ours: Collective) -> Claim:
+    """A target: no longer than ours takes on a virtual machine."""
+    return Claim(
+        f"it is as quick as can be on a virtual machine: {machine}",
+        lambda: machine.too_slow(collective, machine.ns(ours)), 2)

@@ -1,0 +1,220 @@
+"""Exercises that no text of this library solves: other rings, other owners, two levels, other ways through a step.
+
+    left        every message goes to the left neighbour
+    elsewhere   rank r is left with the sum of chunk r − 1, so the owner of chunk c is rank c + 1
+    two levels  within hosts, then between them, then within them again
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from zerosim.collectives import ring
+from zerosim.collectives.kinds import KINDS
+from zerosim.grading.claim import Claim
+from zerosim.grading.machine import ONE_HOST, TWO_HOSTS, Machine
+from zerosim.grading.proved import RANKS, added_in, everything_arrives, in_time, sent_by, unproved
+from zerosim.grading.stages import StageTrial, first_complaint
+from zerosim.instruments.record import Recording
+from zerosim.proofs.proof import run
+from zerosim.proofs.subject import Subject, subject
+from zerosim.report.figures import plural
+from zerosim.stages.gathering import WhenUsed
+from zerosim.stages.replica import Replica
+
+ELSEWHERE = replace(
+    KINDS["reduce_scatter"], says="every rank gets the chunk before its own of the sum of all vectors",
+    leaves=lambda rank, root: slice(rank - 1, rank or None))
+
+
+def left_claims(function: Callable[..., Any]) -> list[Claim]:
+    """A reduce-scatter around the ring in the other direction."""
+    examined = subject(function, "reduce_scatter")
+    return [
+        everything_arrives(examined),
+        Claim("chunk c is added as ((g[c−1] + g[c−2]) + …) + g[c]", lambda: added_in(examined, from_the_right), 1),
+        Claim("every message goes to the left, N − 1 of them from every rank", lambda: sent_left(examined), 2),
+    ]
+
+
+def from_the_right(contributions: Sequence[Any], chunk: int) -> Any:
+    """((g[c−1] + g[c−2]) + …) + g[c], indices modulo the number of ranks.
+
+    >>> from_the_right(["a", "b", "c"], 0)
+    'cba'
+    """
+    size = len(contributions)
+    total = contributions[(chunk - 1) % size]
+    for distance in range(2, size + 1):
+        total = total + contributions[(chunk - distance) % size]
+    return total
+
+
+def sent_left(examined: Subject) -> str | None:
+    for size in RANKS:
+        recording = run(examined, size, size)
+        for message in recording.messages:
+            if message.to != (message.source - 1) % size:
+                return f"on {plural(size, 'rank')}: rank {message.source} sends to rank {message.to}"
+        if complaint := sent_once_around(recording):
+            return complaint
+    return None
+
+
+def sent_once_around(recording: Recording) -> str | None:
+    """What is wrong if a rank does not send N − 1 messages of a chunk each."""
+    size = recording.size
+    for rank in range(size):
+        messages, elements = sent_by(rank, recording)
+        if (messages, elements) != (size - 1, size - 1):
+            return (f"on {plural(size, 'rank')}: rank {rank} sends {plural(elements, 'chunk')} in "
+                    f"{plural(messages, 'message')}, where {size - 1} in {size - 1} are enough")
+    return None
+
+
+def elsewhere_claims(function: Callable[..., Any]) -> list[Claim]:
+    """A reduce-scatter that leaves each sum with another rank than usual."""
+    examined = replace(subject(function, "reduce_scatter"), promise=ELSEWHERE)
+    return [
+        everything_arrives(examined),
+        Claim("every rank sends N − 1 messages of one chunk", lambda: first_of_sizes(examined), 1),
+        in_time(ONE_HOST, function, ring.reduce_scatter),
+    ]
+
+
+def first_of_sizes(examined: Subject) -> str | None:
+    complaints = (sent_once_around(run(examined, size, size)) for size in RANKS)
+    return next(filter(None, complaints), None)
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """So many ranks, so many of them on each host."""
+
+    ranks: int
+    per_host: int
+
+    def subject(self, function: Callable[..., Any]) -> Subject:
+        """The function on these hosts, as an all-reduce."""
+
+        def on_these_hosts(comm: Any, chunks: Any, reduce: Any = np.add) -> None:
+            function(comm, chunks, self.per_host, reduce)
+
+        return Subject(getattr(function, "__name__", "the function"), "all_reduce", on_these_hosts, "in place")
+
+
+HOSTS = (Hosts(1, 1), Hosts(2, 2), Hosts(2, 1), Hosts(4, 2), Hosts(6, 2), Hosts(6, 3), Hosts(8, 4))
+
+
+def two_levels(function: Callable[..., Any]) -> list[Claim]:
+    """An all-reduce that sends little between hosts."""
+    return [
+        Claim("everything arrives where it belongs, once, on 1 to 4 hosts of 1 to 4 ranks",
+              lambda: wrong_on_hosts(function), 5, first=True),
+        Claim("a rank sends no more to other hosts than 2 (H − 1)/H of 1/P of the vector, on H hosts of P ranks",
+              lambda: sent_between(function), 3),
+        in_time(TWO_HOSTS, on_hosts(function, TWO_HOSTS), on_hosts(sketch, TWO_HOSTS)),
+    ]
+
+
+def on_hosts(function: Callable[..., Any], machine: Machine) -> Callable[..., None]:
+    """The function on the hosts of a machine."""
+    return lambda comm, chunks, reduce: function(comm, chunks, machine.per_host, reduce)
+
+
+def wrong_on_hosts(function: Callable[..., Any]) -> str | None:
+    """The first fault, on the fewest ranks."""
+    for hosts in HOSTS:
+        complaint = unproved(hosts.subject(function), [hosts.ranks])
+        if complaint:
+            return f"{hosts.per_host} a host, {complaint}"
+    return None
+
+
+def sent_between(function: Callable[..., Any]) -> str | None:
+    """The first rank that sends too much to other hosts."""
+    for hosts in HOSTS:
+        recording = run(hosts.subject(function), hosts.ranks, hosts.ranks)
+        enough = 2 * (hosts.ranks // hosts.per_host - 1)
+        for rank in range(hosts.ranks):
+            away = sum(len(message.carried) for message in recording.messages
+                       if message.source == rank and message.to // hosts.per_host != rank // hosts.per_host)
+            if away > enough:
+                return (f"on {plural(hosts.ranks, 'rank')}, {hosts.per_host} a host: rank {rank} sends "
+                        f"{plural(away, 'chunk')} to other hosts, where {enough} are enough")
+    return None
+
+
+def sketch(comm: Any, chunks: Any, per_host: int, reduce: Any) -> None:
+    """The messages of two levels, and none of their chunks: for their time alone."""
+    hosts = comm.size // per_host
+    host, place = divmod(comm.rank, per_host)
+    within = [(host * per_host + (place + way) % per_host) for way in (1, -1)]
+    between = [((host + way) % hosts * per_host + place) for way in (1, -1)]
+    for (to, source), steps, sent in ((within, per_host - 1, chunks[:hosts]), (between, hosts - 1, chunks[0])):
+        for _ in range(2 * steps):
+            comm.exchange(sent, to=to, into=sent.copy(), source=source)
+
+
+def parts_claims(step: Callable[..., Any]) -> list[Claim]:
+    """Stage II that reduces the gradients of every micro-batch, given a replica that would take them all at once."""
+    return variant_claims(StageTrial("zero2", step, {"accumulation": "micro_batch"}, taking_all_at_once))
+
+
+def taking_all_at_once(replica: Replica) -> Replica:
+    return replace(replica, reduction=replace(replica.reduction, part_by_part=False))
+
+
+def variant_claims(training: StageTrial) -> list[Claim]:
+    """The bits of one process that adds in the same order, and what the formulas say of bytes sent and kept."""
+    return [
+        Claim("it trains to the bits of one process that adds in this order", training.first_difference, 4, first=True),
+        Claim("every rank sends the bytes of the formula", training.sent_otherwise, 3),
+        Claim("every rank keeps between steps what the stage says, and no more", training.kept_otherwise, 1),
+        Claim("nothing is held longer than it is used", training.held_too_much, 2),
+    ]
+
+
+def kept_claims(step: Callable[..., Any]) -> list[Claim]:
+    """Stage III that keeps gathered weights until backward, given a replica that keeps none by itself."""
+    training = StageTrial("zero3", step, {"reshard_after_forward": False}, keeping_nothing)
+    return [*variant_claims(training), Claim(
+        "a step on a virtual machine takes no longer than it must", training.too_slow, 2)]
+
+
+def keeping_nothing(replica: Replica) -> Replica:
+    return replace(replica, gathering=WhenUsed())
+
+
+def fsdp_claims(step: Callable[..., Any]) -> list[Claim]:
+    """Stage III that gathers two layers in one message."""
+    training = StageTrial("zero3", step)
+    return [
+        Claim("it trains to the bits of one process", training.first_difference, 4, first=True),
+        Claim("every rank sends as many bytes as Stage III", lambda: sent_bytes(training), 2),
+        Claim("weights travel two layers at a time: half as many messages gather them",
+              lambda: gathered_in_pairs(training), 4),
+        Claim("every rank keeps between steps what the stage says, and no more", training.kept_otherwise, 2),
+    ]
+
+
+def sent_bytes(training: StageTrial) -> str | None:
+    return first_complaint(training, lambda tiny, rank: None if rank.sent_bytes == rank.formula_bytes else (
+        f"rank {rank.rank} sends {rank.sent_bytes} bytes, where {rank.formula_bytes} are due"))
+
+
+def gathered_in_pairs(training: StageTrial) -> str | None:
+    """The first rank that does not send one message a step around the ring for each pair of layers, both ways."""
+
+    def complaint(tiny: Any, rank: Any) -> str | None:
+        layers = len(tiny.hidden) + 1
+        due = (tiny.ranks - 1) * tiny.steps * (2 * -(-layers // 2) + layers)
+        if rank.messages == due:
+            return None
+        return (f"rank {rank.rank} sends {plural(rank.messages, 'message')}, where {due} are due: {tiny.ranks - 1} a "
+                f"step for each pair of {plural(layers, 'layer')} forward, for each pair backward, for each gradient")
+
+    return first_complaint(training, complaint)
+

@@ -1,0 +1,48 @@
+"""Says of each thread of a rank in which collective of which step it is: an instrument for its communicators."""
+
+import threading
+
+from zerosim.worlds.here import HERE, Place
+
+
+class Before(threading.local):
+    """Where this thread was before the collectives that it is in, innermost last."""
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+
+
+class Whereabouts:
+    """Keeps `HERE` as a row goes from step to step.
+
+    >>> import numpy as np
+    >>> from zerosim.instruments.observed import Observed
+    >>> from zerosim.worlds.local import spawn
+    >>> def program(comm):
+    ...     whereabouts = Whereabouts("Stage III")
+    ...     whereabouts.begin(3)
+    ...     observed = Observed(comm, whereabouts)
+    ...     receive = observed.named("all_gather", observed.recv)
+    ...     receive("layers.0", into=np.empty(2), source=(comm.rank + 1) % 2)
+    >>> spawn(program, ranks=2)
+    Traceback (most recent call last):
+    zerosim.errors.Deadlock: no rank can go on in the all_gather of layers.0, step 3 of Stage III: rank 0 waits for a \
+message from rank 1; rank 1 waits for a message from rank 0
+    """
+
+    def __init__(self, row: str = "") -> None:
+        self._row = row
+        self._step = 0
+        self._before = Before()
+
+    def begin(self, step: int) -> None:
+        """From here on this rank is in step `step`; 0: in none."""
+        self._step = step
+        HERE.place = Place(step=step, row=self._row)
+
+    def began(self, name: str, owner: str) -> None:
+        self._before.places.append(HERE.place)
+        HERE.place = Place(name, owner, self._step, self._row)
+
+    def ended(self, name: str, owner: str) -> None:
+        HERE.place = self._before.places.pop()

@@ -1,0 +1,27 @@
+"""What Linux says of other processes."""
+
+from pathlib import Path
+
+FROZEN, GONE = "Tt", "ZX"
+
+
+def state_of(process: str) -> str:
+    """Its letter in Linux's table of processes: R runs, S sleeps, T is stopped, Z has ended; X, it is no more."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+def are_listed() -> bool:
+    """Whether this system lists its processes so."""
+    return Path("/proc/self/stat").exists()
+
+
+def children_of(process: int) -> set[int]:
+    """The processes that it is the parent of, those among them that have ended; none where they are not listed."""
+    try:
+        listed = Path(f"/proc/{process}/task").glob("*/children")
+        return {int(child) for each in listed for child in each.read_text().split()}
+    except OSError:
+        return set()
