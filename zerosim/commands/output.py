@@ -6,16 +6,18 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from zerosim.checkpoint.folders import STEP
 from zerosim.errors import ScenarioError, UsageError, ZerosimError
 from zerosim.files import check_replaceable, reason, replace
+from zerosim.report.page.markup import printable
 from zerosim.worlds.last_words import exit_code, last_words
 from zerosim.worlds.launcher import launched
 
@@ -39,6 +41,13 @@ class Terminal(Console):
         super().__init__(stderr=stderr, force_terminal=force_terminal, highlight=False, emoji=False)
         if not self.is_terminal and not asked_width():
             self.width = width
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """As rich does, with no control characters but its own: a title is not to move the cursor."""
+        for segment in super().render(renderable, options):
+            text = segment.text
+            plain = segment.control is None and not (text.isprintable() or text == "\n")
+            yield Segment(printable(text), segment.style) if plain else segment
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
@@ -152,7 +161,7 @@ def complain(error: BaseException) -> int:
         said = said and f"cannot write to standard output: {error.strerror}"
     if said:
         with suppress(OSError):
-            print(said if isinstance(error, ScenarioError) else f"zerosim: {said}", file=sys.stderr)
+            print(printable(said if isinstance(error, ScenarioError) else f"zerosim: {said}"), file=sys.stderr)
     return exit_code(error)
 
 
