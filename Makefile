@@ -5,7 +5,8 @@
 # make browser  the page of a run in the system's Chromium, driven by Playwright from an environment of its own
 # make simgrid  ask SimGrid anew what messages take, through the system's Python (Debian: python3-simgrid)
 # make pictures  draw the pictures of the lessons and notebooks anew; make records records the runs behind them first
-# make fuzz     random scenarios, 500 in the local world and 60 under MPI; SEED=n COUNT=n MPI=n for some again
+# make fuzz     random scenarios, 500 in the local world and 60 under MPI; SEED=n COUNT=n MPI=n for some again; then
+#               10,000 mutated scenarios and 1,000 mutants of every other kind of file
 # make lint     ruff and mypy --strict
 # make mutants  change one line at a time and see which test notices: SEED=1 COUNT=800 for others, and more
 # make clean    remove what the others made
@@ -45,6 +46,7 @@ records: .venv/test
 
 fuzz: .venv/test
 	nice $(BIN)/python -m tests.hunt $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(MPI),--mpi $(MPI))
+	nice $(BIN)/python -m tests.hostile $(if $(SEED),--seed $(SEED))
 
 lint: .venv/lint
 	$(BIN)/ruff check

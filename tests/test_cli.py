@@ -454,3 +454,16 @@ def test_advice_is_tried_before_it_is_given(small, ranks, overrides, advised):
     assert found == " ".join(f"--set {each}" for each in advised)
     if advised:
         assert load_scenario(small, [*overrides, *advised]).world.ranks == ranks
+
+
+def test_a_title_moves_no_cursor(small, capsys):
+    title = r'title="a\u001b[31mb\u009b2Jc\u0008\u202ed"'
+    assert main(["run", str(small), "--progress", "none", "--set", title, "--set", "train.steps=0"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "a␛[31mb\ufffd2Jc\ufffdd"
+
+
+@pytest.mark.parametrize(("key", "mended"), [
+    ("activation", "model.activation"), ("steps", "train.steps"), ("ranks", "world.ranks")])
+def test_a_key_without_its_section_is_told_where_it_belongs(small, key, mended, capsys):
+    assert main(["run", str(small), "--set", f"{key}=1"]) == 2
+    assert capsys.readouterr().err == f"--set:1:1: unknown key {key!r}; did you mean {mended!r}?\n"

@@ -177,8 +177,11 @@ def test_a_disk_that_is_full_leaves_every_old_file(monkeypatch, capsys):
     monkeypatch.setattr(files.os, "fsync", full)
     for name in ("j", "w", "t", "r"):
         Path(name).write_bytes(b"old")
-    for flag, name in (("--json", "j"), ("--weights", "w"), ("--trace", "t"), ("--report", "r")):
-        assert main(["run", "small.toml", *SILENT, flag, name]) == 3
+    run = ["run", "small.toml", *SILENT, "--set", "parallel.stages=['ddp']"]
+    for command, flag, name in (
+        (run, "--json", "j"), (run, "--weights", "w"), (run, "--trace", "t"), (["show", "tree.reduce"], "--html", "r"),
+    ):
+        assert main([*command, flag, name]) == 3
         assert capsys.readouterr().err == f"zerosim: cannot write {name}: No space left on device\n"
         assert Path(name).read_bytes() == b"old"
     assert sorted(os.listdir()) == ["j", "mine.py", "r", "small.toml", "t", "w"]

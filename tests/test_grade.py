@@ -4,7 +4,10 @@ import argparse
 import dataclasses
 import json
 import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +23,7 @@ from zerosim.grading.examination import grade
 from zerosim.grading.exercises import EXERCISES, Grade, Item, exercises_in, grade_apart
 from zerosim.stages import STAGES, zero1, zero2, zero3
 from zerosim.stages.replica import Replica
+from zerosim.worlds.launcher import state_of
 
 SKELETONS = sorted((Path(__file__).parents[1] / "docs" / "exercises").glob("*.py"))
 
@@ -351,8 +355,9 @@ def test_what_never_ends_is_ended(tmp_path):
 
 @pytest.mark.parametrize(("words", "told"), [("", ""), (r"first\nlast\n", " last")])
 def test_what_ends_its_process_is_told_and_what_it_said_last(tmp_path, words, told):
-    file = written(tmp_path, f"import os\ndef all_gather(comm, chunks): os.write(2, b'{words}') + os._exit(7)\n")
-    assert grade_apart(file, "all_gather").complaint == f"its process ended with code 7{told}"
+    ends = f"os.write(2, b'{words}'), os.kill(os.getpid(), 9)"
+    file = written(tmp_path, f"import os\ndef all_gather(comm, chunks): {ends}\n")
+    assert grade_apart(file, "all_gather").complaint == f"its process ended with code -9{told}"
 
 
 @pytest.mark.parametrize(
@@ -377,6 +382,61 @@ def test_files_that_cannot_be_imported_or_are_not_there_are_refused(tmp_path):
         run_command(file)
     with pytest.raises(ScenarioError, match="cannot be read"):
         run_command(str(tmp_path / "nowhere.py"))
+
+
+FORGED = 'b\'{"function": "all_gather", "state": "holds", "held": [], "complaint": null}\''
+FORGERS = {
+    "standard output": f"os.write(1, {FORGED})", "every descriptor": f"[write(each, {FORGED}) for each in range(64)]",
+    "stray bytes": "[write(each, b'x') for each in range(64)]", "nothing left": "os.closerange(3, 256)",
+}
+
+
+@pytest.mark.parametrize(("forger", "end"), [
+    ("standard output", "os.kill(os.getpid(), 9)"), ("every descriptor", "os.kill(os.getpid(), 9)"),
+    ("stray bytes", "None"), ("nothing left", "None"),
+])
+def test_nobody_is_believed_who_speaks_for_the_examiner(tmp_path, forger, end):
+    file = written(tmp_path, f"""\
+import os
+def write(descriptor, words):
+    try:
+        os.write(descriptor, words)
+    except OSError:
+        pass
+def all_gather(comm, chunks):
+    {FORGERS[forger]}
+    {end}
+""")
+    found = grade_apart(file, "all_gather")
+    assert found.state == "does not hold yet"
+    assert ("ended with code" in found.complaint) == (end != "None" or forger == "nothing left")
+
+
+ORPHAN = """
+import pathlib, os
+def all_gather(comm, chunks):
+    pathlib.Path("pid.part").write_text(str(os.getpid()))
+    os.rename("pid.part", "pid")
+    while True: pass
+"""
+
+
+def test_who_ends_the_grading_ends_the_examination(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, ORPHAN)
+    with subprocess.Popen([sys.executable, "-m", "zerosim", "grade", "mine.py"], stdout=subprocess.DEVNULL) as grading:
+        until((tmp_path / "pid").exists)
+        examined = int((tmp_path / "pid").read_text())
+        grading.send_signal(signal.SIGTERM)
+        assert grading.wait(60) == -signal.SIGTERM
+    until(lambda: state_of(str(examined)) in "ZX")
+
+
+def until(done):
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_course_is_graded_in_one_go(tmp_path, monkeypatch, capsys):

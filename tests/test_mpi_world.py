@@ -63,6 +63,12 @@ def test_a_timeout_is_positive_and_finite(seconds):
 
 
 @pytest.mark.mpi
+def test_what_one_rank_does_wrong_it_alone_is_told():
+    outcome = mpirun(2, ["-m", "tests.mpi.misuse"])
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+
+
+@pytest.mark.mpi
 def test_a_killed_rank_ends_all():
     start = time.monotonic()
     assert mpirun(4, ["-m", "tests.mpi.fail", "one_is_killed"]).returncode != 0

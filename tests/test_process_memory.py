@@ -126,3 +126,35 @@ def not_there():
 def test_a_library_that_cannot_be_asked_is_not(monkeypatch, library):
     monkeypatch.setattr(module.ctypes, "CDLL", lambda name: library())
     assert resident_bytes() > 0
+
+
+def test_no_limit_is_too_large():
+    before = limits()
+    with MemoryLimit(2**63 - 1):
+        assert limits() == ((sys.maxsize if before[1] == resource.RLIM_INFINITY else before[1]), before[1])
+
+
+SCANTY = """
+import resource, sys
+from zerosim.instruments.limit import data_bytes, let_blas_allocate
+resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + 40_000_000, -1))
+try:
+    let_blas_allocate()
+except MemoryError:
+    sys.exit(9)
+"""
+AFTERWARDS = """
+import numpy as np
+from zerosim.instruments.limit import MemoryLimit, let_blas_allocate
+let_blas_allocate()
+with MemoryLimit(2_000_000):
+    assert (np.ones((200, 200)) @ np.ones((200, 200)))[0, 0] == 200
+"""
+
+
+@pytest.mark.parametrize(("program", "code"), [(SCANTY, 9), (AFTERWARDS, 0)])
+def test_blas_does_not_end_the_process(program, code):
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False,
+                          env=environment)
+    assert (done.returncode, done.stderr) == (code, "")

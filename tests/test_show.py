@@ -287,7 +287,7 @@ MISTAKES = {
     "ring.all_reduce --root 0": "leave out root: ring.all_reduce has none",
     "tree.reduce --root 4": "root 4 is none of the 4 ranks: give one from 0 to 3",
     "tree.reduce --root -1": "root -1 is none of the 4 ranks",
-    "tree.reduce --svg /": "--svg: cannot write '/'; name a file in a folder that exists",
+    "tree.reduce --svg /": "--svg: cannot write '/': is a directory",
     "tree.reduce --json no/such/folder": "--json: cannot write 'no/such/folder'",
     "--list --root 1": "leave out --root: it is for a drawing",
     "--list --as reduce": "leave out --as",

@@ -1,7 +1,17 @@
-"""`python -m zerosim`."""
+"""`python -m zerosim`, and the program `zerosim`."""
 
 import sys
 
-from zerosim.cli import main
 
-sys.exit(main())
+def start() -> int:
+    """The command line; an interrupt while it is being imported is one, too."""
+    try:
+        from zerosim.cli import main  # noqa: PLC0415
+    except KeyboardInterrupt:
+        sys.stderr.write("zerosim: interrupted\n")
+        return 130
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(start())

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from zerosim.comm import Communicator
-from zerosim.commands.output import complain, replace_what_cannot_be_printed
+from zerosim.commands.output import abandon_full_streams, complain, open_streams, replace_what_cannot_be_printed
 from zerosim.errors import UsageError
 from zerosim.worlds.launcher import has_company, launched_rank
 from zerosim.worlds.mpi import connect
@@ -47,9 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Nothing that a command raises leaves here, except where it must end other ranks too. Those are connected first of
     all: what fails later on one of them then ends them all.
     """
-    replace_what_cannot_be_printed()
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
+        open_streams()
+        replace_what_cannot_be_printed()
         if has_company():
             agree(connect(), given)
         with contextlib.nullcontext() if launched_rank() == 0 else silence():
@@ -59,10 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = int(importlib.import_module(COMMANDS[parsed.command][0]).main(parsed))
         sys.stdout.flush()
         return code
-    except (Exception, KeyboardInterrupt) as error:
+    except SystemExit:
+        raise
+    except BaseException as error:
         if has_company():
             raise
         return complain(error)
+    finally:
+        abandon_full_streams()
 
 
 def agree(comm: Communicator, given: list[str]) -> None:
@@ -88,7 +93,10 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         command = commands.add_parser(name, help=purpose, description=purpose.capitalize() + ".")
         if name in given[:1]:
             importlib.import_module(module).add_arguments(command)
-    return top.parse_args(given)
+    try:
+        return top.parse_args(given)
+    finally:
+        sys.stdout.flush()
 
 
 class Version(argparse.Action):

@@ -17,10 +17,12 @@ from typing import Any
 from zerosim.checkpoint.folders import MANIFEST
 from zerosim.checkpoint.shards import Stored, StoredFile
 from zerosim.errors import CheckpointError
+from zerosim.files import open_regular
 from zerosim.sharding import Layout
 
 SCHEMA = "zerosim.checkpoint/1"
-MOST_BYTES = 1 << 28
+MOST_BYTES = 1 << 25
+"""Which takes up to 30 times as much memory to read; a checkpoint of 400 GB has fewer."""
 LOSSES = "losses"
 """The name of the one array that belongs to no unit: of all steps so far, in the file of rank 0."""
 
@@ -146,7 +148,7 @@ def read_manifest(folder: Path) -> Manifest:
     """That of the checkpoint in `folder`."""
     path = folder / MANIFEST
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise CheckpointError(f"{path}: {(error.strerror or str(error)).lower()}; name the folder of a checkpoint") \

@@ -23,6 +23,7 @@ from zerosim.errors import CheckpointError
 from zerosim.numerics.digests import little_endian
 
 BLOCK_BYTES = 1 << 20
+MOST_HEADER_BYTES = 1 << 24
 DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 """What the format calls each."""
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
@@ -112,7 +113,10 @@ class ShardReader:
                 raise self._damaged(f"it has {size:,} bytes, and the manifest says {self.file.file_bytes:,}")
             with open(self.path, "rb") as file:
                 length = file.read(8)
-                head = length + file.read(min(int.from_bytes(length, "little"), size))
+                header_bytes = int.from_bytes(length, "little")
+                if header_bytes > min(size, MOST_HEADER_BYTES):
+                    raise self._damaged(f"its header would have {header_bytes:,} bytes")
+                head = length + file.read(header_bytes)
         except (OSError, ValueError) as error:
             raise self._damaged((getattr(error, "strerror", None) or str(error)).lower()) from None
         if hashlib.sha256(head).hexdigest() != self.file.header_sha256:

@@ -1,11 +1,12 @@
 """`zerosim bench`: figures of speed, as ratios within one run."""
 
 import argparse
+import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from zerosim.bench.cluster import Measured, measure_cluster
 from zerosim.bench.plans import time_plans
@@ -76,7 +77,7 @@ def main(arguments: argparse.Namespace) -> int:
             raise UsageError(f"bench {arguments.what} measures what one process does: run it without mpirun")
         return report(arguments, ALONE[arguments.what]())
     if launched() is None:
-        return start_ranks(arguments.what)
+        start_ranks(arguments.what)
     if launched() != RANKS:
         raise UsageError(f"bench {arguments.what} measures {RANKS} ranks and the launcher started {launched()}: "
                          f"run it with mpirun -n {RANKS}, or without")
@@ -88,16 +89,18 @@ def main(arguments: argparse.Namespace) -> int:
     return report(arguments, measured)
 
 
-def start_ranks(what: str) -> int:
-    """Run this command again as so many ranks; its exit code."""
+def start_ranks(what: str) -> NoReturn:
+    """Run this command again as so many ranks: the launcher takes the place of this process, and ends as it would."""
     launcher = own_launcher()
-    if shutil.which(launcher) is None:
+    found = shutil.which(launcher)
+    if found is None:
         raise LaunchError(
             f"bench {what} starts {RANKS} MPI processes, and there is no mpiexec; "
             "install an MPI library, e.g. pip install 'zerosim[mpich]'"
         )
     command = [launcher, "-n", str(RANKS), sys.executable, "-m", "zerosim"]
-    return subprocess.run([*command, *sys.argv[1:]], check=False).returncode
+    sys.stdout.flush()
+    os.execv(found, [*command, *sys.argv[1:]])
 
 
 def report(arguments: argparse.Namespace, measured: Sequence[Timing | Overhead | Duration] | None) -> int:

@@ -6,15 +6,18 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from zerosim.checkpoint.folders import STEP
 from zerosim.errors import ScenarioError, UsageError, ZerosimError
 from zerosim.files import check_replaceable, reason, replace
+from zerosim.report.page.markup import printable
 from zerosim.worlds.last_words import exit_code, last_words
 from zerosim.worlds.launcher import launched
 
@@ -38,6 +41,13 @@ class Terminal(Console):
         super().__init__(stderr=stderr, force_terminal=force_terminal, highlight=False, emoji=False)
         if not self.is_terminal and not asked_width():
             self.width = width
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """As rich does, with no control characters but its own: a title is not to move the cursor."""
+        for segment in super().render(renderable, options):
+            text = segment.text
+            plain = segment.control is None and not (text.isprintable() or text == "\n")
+            yield Segment(printable(text), segment.style) if plain else segment
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
@@ -147,11 +157,21 @@ def complain(error: BaseException) -> int:
     """Say what is wrong on standard error, most often in one line; the exit code that belongs to it."""
     said = last_words(error)
     if isinstance(error, OSError) and error.errno in (errno.EPIPE, *NO_ROOM):
-        abandon_standard_output()
+        abandon(sys.stdout)
         said = said and f"cannot write to standard output: {error.strerror}"
     if said:
-        print(said if isinstance(error, ScenarioError) else f"zerosim: {said}", file=sys.stderr)
+        with suppress(OSError):
+            print(printable(said if isinstance(error, ScenarioError) else f"zerosim: {said}"), file=sys.stderr)
     return exit_code(error)
+
+
+def open_streams() -> None:
+    """Refuse a standard output that was closed before Python began; what standard error would say then goes nowhere."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        raise ZerosimError("standard output is closed; let it go to a file, or to /dev/null")
 
 
 def replace_what_cannot_be_printed() -> None:
@@ -162,9 +182,18 @@ def replace_what_cannot_be_printed() -> None:
             reconfigure(errors="replace")
 
 
-def abandon_standard_output() -> None:
-    """Let what nobody can read any more go nowhere, so that Python's own flush at exit does not fail too."""
+def abandon_full_streams() -> None:
+    """Flush what was printed; what cannot be goes nowhere, so that Python's own flush at exit does not fail too."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            abandon(stream)
+
+
+def abandon(stream: TextIO) -> None:
+    """Let what nobody can read any more go nowhere."""
     try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     except (OSError, ValueError):
         return

@@ -1,8 +1,7 @@
 """Samples in rows of features: the digits that ship with zerosim, or a user's .npz."""
 
 import importlib.resources
-import zipfile
-import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -11,6 +10,7 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.data.dataset import Dataset, Fault
 from zerosim.data.files import regular_file
+from zerosim.data.npz import read_arrays
 
 
 def rows_of_features(source: str, fault: Fault, folder: Path) -> Dataset:
@@ -20,9 +20,9 @@ def rows_of_features(source: str, fault: Fault, folder: Path) -> Dataset:
     """
     if source == "digits":
         with (importlib.resources.files("zerosim.data") / "digits.npz").open("rb") as stream:
-            return dataset(scaled(read_arrays(stream, fault)), fault)
+            return dataset(scaled(arrays_of(stream, fault)), fault)
     with regular_file(folder, source, '"digits" or the path of an .npz file', fault) as stream:
-        return dataset(read_arrays(stream, fault), fault)
+        return dataset(arrays_of(stream, fault), fault)
 
 
 def scaled(digits: dict[str, Array]) -> dict[str, Array]:
@@ -30,22 +30,12 @@ def scaled(digits: dict[str, Array]) -> dict[str, Array]:
     return digits | {name: digits[name] / np.float32(16) for name in ("x", "x_test")}
 
 
-def read_arrays(stream: IO[bytes], fault: Fault) -> dict[str, Array]:
+def arrays_of(stream: IO[bytes], fault: Fault) -> dict[str, Array]:
     """Those of x, y, x_test and y_test that an .npz has."""
-    if not zipfile.is_zipfile(stream):
-        raise fault("this is not an .npz file; np.savez(path, x=x, y=y) writes one")
-    stream.seek(0)
-    try:
-        with np.load(stream, allow_pickle=False) as npz:
-            return {name: npz[name] for name in required(npz.files, fault)}
-    except BROKEN as error:
-        raise fault(f"this .npz cannot be read: {' '.join(str(error).split())}") from None
+    return read_arrays(stream, lambda names: required(names, fault), fault)
 
 
-BROKEN = (ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
-
-
-def required(names: list[str], fault: Fault) -> list[str]:
+def required(names: Sequence[str], fault: Fault) -> list[str]:
     for name in ("x", "y"):
         if name not in names:
             raise fault(f"there is no array {name}, found {', '.join(names) or 'none'}")

@@ -1,11 +1,11 @@
 """The examination of one function: claim by claim, and what it printed meanwhile.
 
-`python -m zerosim.grading.examination FILE FUNCTION` prints the grade as JSON, or why the file cannot be used.
+`python -m zerosim.grading.examination DESCRIPTOR PARENT FILE FUNCTION` answers with the grade, or why the file cannot
+be used, as `zerosim.grading.channel` asks.
 """
 
 import contextlib
 import io
-import json
 import os
 import sys
 import traceback
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from zerosim.errors import UsageError, ZerosimError
+from zerosim.grading.channel import Answering
 from zerosim.grading.claim import Claim, Claims
 from zerosim.grading.claims import CLAIMS
 from zerosim.grading.exercises import Grade, Item, State
@@ -131,7 +132,13 @@ def answer(file: str, name: str) -> dict[str, Any]:
     return grade(function, name, CLAIMS[name], file).document()
 
 
-if __name__ == "__main__":
+def main(descriptor: str, parent: str, file: str, name: str) -> None:
+    """Examine, and answer."""
+    answering = Answering(descriptor, parent)
     with contextlib.redirect_stdout(sys.stderr):
-        found = answer(*sys.argv[1:])
-    print(json.dumps(found))
+        found = answer(file, name)
+    answering.say(found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -4,14 +4,12 @@ One that never ends is ended, and what it prints or breaks is its own affair.
 """
 
 import ast
-import json
-import subprocess
-import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from zerosim.errors import ScenarioError
 from zerosim.files import reason
+from zerosim.grading.channel import Ended, asked_apart
 from zerosim.proofs.subject import read_python
 
 EXERCISES = {
@@ -119,23 +117,17 @@ def exercises_in(file: str) -> list[str]:
 
 
 def grade_apart(file: str, name: str, patience_seconds: float = PATIENCE_SECONDS) -> Grade:
-    """The grade of one function, in a process that lives no longer than `patience_seconds`.
+    """The grade of one function, in a process that lives no longer than `patience_seconds`, nor than this one.
 
     Raises `ScenarioError` where the file cannot be imported.
     """
-    command = [sys.executable, "-m", "zerosim.grading.examination", file, name]
     try:
-        ended = subprocess.run(
-            command, timeout=patience_seconds, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
-    except subprocess.TimeoutExpired:
+        answer = asked_apart("zerosim.grading.examination", [file, name], patience_seconds)
+    except TimeoutError:
         advice = f"still busy after {patience_seconds:g} seconds: look for a loop that never ends"
         return Grade(name, "does not end", complaint=advice)
-    if not ended.stdout:
-        last = ended.stderr.strip().rpartition("\n")[2]
-        said = f"its process ended with code {ended.returncode} {last}".strip()
-        return Grade(name, "does not hold yet", complaint=said)
-    answer = json.loads(ended.stdout)
+    except Ended as error:
+        return Grade(name, "does not hold yet", complaint=str(error))
     if "unusable" in answer:
         raise ScenarioError(answer["unusable"], file=file)
     return from_document(answer)

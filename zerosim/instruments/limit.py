@@ -1,13 +1,20 @@
 """A limit on the memory of this process, for as long as it takes to see what fits."""
 
 import resource
+import sys
 from types import TracebackType
+
+import numpy as np
+
+BLAS_BYTES = 1 << 26
+"""More than OpenBLAS takes on one thread."""
 
 
 class MemoryLimit:
     """Within it the process gets at most `allowed_bytes` more memory than it has; what exceeds it is a `MemoryError`.
 
     0 is no limit. The operating system counts private writable memory (`RLIMIT_DATA`), whether it is touched or not.
+    What BLAS takes for itself should be there before (`let_blas_allocate`): without that, BLAS ends the process.
     """
 
     def __init__(self, allowed_bytes: int) -> None:
@@ -17,12 +24,21 @@ class MemoryLimit:
     def __enter__(self) -> None:
         if self._allowed:
             _, hard = self._before
-            resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + self._allowed, hard))
+            most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
+            resource.setrlimit(resource.RLIMIT_DATA, (min(data_bytes() + self._allowed, most), hard))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, self._before)
+
+
+def let_blas_allocate() -> None:
+    """Multiply matrices that are large enough for BLAS to take its buffers; `MemoryError` where it would end Python."""
+    np.empty(BLAS_BYTES, np.uint8)
+    for dtype in (np.float32, np.float64):
+        matrix = np.ones((256, 256), dtype)
+        np.matmul(matrix, matrix)
 
 
 def data_bytes() -> int:

@@ -23,10 +23,14 @@ from zerosim.collectives.kinds import COLLECTIVES, KINDS, Kind, own
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError, UsageError
 from zerosim.files import open_regular, reason
+from zerosim.proofs.users_code import ended_after, refuse_to_leave, staying
 from zerosim.sharding import split
 
 MOST_BYTES = 1 << 20
 """Of a user's Python file."""
+
+IMPORT_SECONDS = 60.0
+"""How long importing it may take."""
 
 IN_PLACE = {name for kind in KINDS.values() for name in kind.parameters[:1]}
 
@@ -80,10 +84,12 @@ class Subject:
             views = {"vector": vector, "chunks": chunks, "incoming": chunks}
             if kind.displacing:
                 views["outgoing"] = split(vector.copy(), comm.size)
-            self.function(comm, *(views[name] for name in kind.parameters), *where, *reduction)
+            with staying(self.name, comm.rank):
+                self.function(comm, *(views[name] for name in kind.parameters), *where, *reduction)
             return
         given = chunks[comm.rank] if kind.brings is own else vector
-        result = self.function(comm, given.copy(), *where, *reduction)
+        with staying(self.name, comm.rank):
+            result = self.function(comm, given.copy(), *where, *reduction)
         due = kind.left(vector, comm.rank, comm.size, root)
         if due is not None:
             self._place(result, due, comm.rank)
@@ -193,14 +199,18 @@ def load_file(file: str) -> Any:
         read_python(file)
     except OSError as error:
         raise UsageError(f"{file}: {reason(error)}; name a Python file") from None
+    refuse_to_leave()
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
     try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+        with ended_after(IMPORT_SECONDS, f"{file} is still being imported"):
+            spec.loader.exec_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise UsageError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(path.parent))

@@ -9,7 +9,7 @@ import difflib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -261,7 +261,9 @@ def section_values(
     allowed = rules(section)
     for name in table:
         if name not in allowed:
-            raise unknown(name, allowed, path, origin)
+            raise unknown(name, allowed, path, origin, homes=[
+                dotted((*path, section, name)) for section, rule in allowed.items()
+                if isinstance(rule, Table) and name in rules(rule.section)])
     return {name: allowed[name].read(table[name], (*path, name), origin) for name in table}
 
 
@@ -271,8 +273,11 @@ def rules(section: type[Any]) -> dict[str, Rule]:
     return {each.name: each.metadata["rule"] for each in fields if "rule" in each.metadata}
 
 
-def unknown(name: str, allowed: Iterable[str], path: KeyPath, origin: Origin) -> Exception:
-    near = nearest(name, allowed)
+def unknown(
+    name: str, allowed: Iterable[str], path: KeyPath, origin: Origin, homes: Sequence[str] = ()
+) -> Exception:
+    """The error for a key that is not `allowed`; `homes` are those of its name in sections of this one."""
+    near = homes[0] if homes else nearest(name, allowed)
     mend = f"did you mean {near!r}?" if near else f"allowed are {', '.join(allowed)}"
     table = f" in [{dotted(path)}]" if path else ""
     return origin.error(f"unknown key {shortened(name)!r}{table}; {mend}", (*path, name), at="key")

@@ -1,7 +1,7 @@
 """Measure and judge: the whole run as every rank goes through it, in the local world and under MPI."""
 
 from zerosim.comm import Communicator
-from zerosim.instruments.limit import MemoryLimit
+from zerosim.instruments.limit import MemoryLimit, let_blas_allocate
 from zerosim.instruments.resident import keep_freed
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement
@@ -46,6 +46,7 @@ def run_on(
             run = Run(world, experiment, progress, keep_weights, second, traced, keeping=keeping, restarts=restarts)
             return measure_and_judge(comm, run)
 
+    let_blas_allocate()
     with alike_everywhere():
         return world.run(program)[0]
 

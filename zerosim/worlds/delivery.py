@@ -25,7 +25,14 @@ def check_payload(payload: Any, role: str) -> None:
         return
     if isinstance(payload, np.generic) or not hasattr(payload, "copy") or not hasattr(payload, "size"):
         raise CollectiveError(f"{role} is of type {type(payload).__name__}; a message is a NumPy array")
+    refuse_mask(payload, role)
     MESSAGES.add(type(payload))
+
+
+def refuse_mask(payload: Any, role: str) -> None:
+    """Refuse a masked array: its mask is no part of a message."""
+    if isinstance(payload, np.ma.MaskedArray):
+        raise CollectiveError(f"{role} is a masked array, and no message has a mask; send .filled(...) of it")
 
 
 def check_into(into: Payload) -> None:

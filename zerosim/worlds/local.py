@@ -148,9 +148,14 @@ class _World:
             turn.acquire()
         for rank in range(self.size):
             live = contextvars.copy_context().run  # so that np.errstate and the like hold on every rank
-            threading.Thread(
-                target=live, args=(self._live, rank, program), name=f"rank {rank}", daemon=True
-            ).start()
+            thread = threading.Thread(target=live, args=(self._live, rank, program), name=f"rank {rank}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self.unfinished = set(range(rank))
+                self.failure = CollectiveError(
+                    f"{rank} of {self.size} ranks have begun, and no more threads can: {error}; give fewer ranks")
+                break
         self._pass_turn()
         try:
             self._await_end(limit_seconds)

@@ -31,7 +31,7 @@ from zerosim.allocation import Allocator, Array, allocate
 from zerosim.comm import Communicator, Reduction
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, LengthError, ZerosimError
 from zerosim.worlds.board import CHANNELS, MESSAGE, Board
-from zerosim.worlds.delivery import check_into, check_rank, deliver
+from zerosim.worlds.delivery import check_into, check_rank, deliver, refuse_mask
 from zerosim.worlds.here import HERE, Spot, explained, spaced
 from zerosim.worlds.last_words import exit_code, say
 from zerosim.worlds.launcher import FORWARDING, LAST_WORDS, Watcher, has_company, launched, watched
@@ -133,7 +133,7 @@ def start_mpi() -> None:
     try:
         import mpi4py  # noqa: PLC0415 - may be missing, and nobody else needs it
 
-        mpi4py.rc(initialize=False, finalize=True)
+        mpi4py.rc(initialize=False, finalize=False)  # its own way would be taken by a forked child, too
         from mpi4py import MPI  # noqa: PLC0415 - loads the MPI library
     except ModuleNotFoundError as error:
         raise LaunchError(
@@ -148,6 +148,7 @@ def start_mpi() -> None:
         raise foreign_launcher(vendor)
     if not MPI.Is_initialized():
         MPI.Init_thread()
+        atexit.register(finalize, os.getpid())
     if has_company() and MPI.COMM_WORLD.size == 1:
         raise foreign_launcher(vendor)
 
@@ -160,12 +161,22 @@ def foreign_launcher(vendor: str) -> LaunchError:
     )
 
 
+def finalize(pid: int) -> None:
+    """End MPI in the process that started it, after all else; a child that was forked from it never did."""
+    from mpi4py import MPI  # noqa: PLC0415 - has been started
+
+    if os.getpid() == pid and not MPI.Is_finalized():
+        MPI.Finalize()
+
+
 def own_launcher() -> str:
     """The mpiexec that belongs to this interpreter's MPI library, as far as can be told."""
     beside = Path(sys.executable).with_name("mpiexec")
     return str(beside) if beside.exists() else "mpiexec"
 
 
+MOST_BYTES = 2**31 - 1
+"""Of a message, with a library of MPI 3 or before."""
 FAREWELL = 0x7FFF
 """The tag of the last message between two ranks; the largest that every MPI library has."""
 
@@ -223,6 +234,7 @@ class MpiCommunicator:
         self._unheard = set(range(comm.size))
         self._unclaimed: list[Unclaimed] = []
         self._leaving = False
+        self._most_bytes = MOST_BYTES if MPI.Get_version() < (4, 0) else inf
         UNFINISHED.append(self._departures)
 
     def take_buffers_from(self, allocate: Allocator) -> None:
@@ -389,13 +401,23 @@ class MpiCommunicator:
         )
 
     def _check_outgoing(self, outgoing: Array, to: int) -> None:
+        self._check_open()
         check_rank(to, self.size, "to")
         check_array(outgoing, "outgoing")
+        if outgoing.nbytes > self._most_bytes:
+            raise CollectiveError(
+                f"outgoing has {outgoing.nbytes:,} bytes, and over {self.library} a message has at most "
+                f"{self._most_bytes:,}: send it in pieces; a run does with parallel.bucket_mb, or smaller units")
 
     def _check_into(self, into: Array, source: int) -> None:
+        self._check_open()
         check_rank(source, self.size, "source")
         check_array(into, "into")
         check_into(into)
+
+    def _check_open(self) -> None:
+        if self._leaving:
+            raise CollectiveError(f"rank {self.rank} has closed this communicator: close it when all has been said")
 
 
 class MpiWorld:
@@ -452,6 +474,7 @@ def check_array(array: object, role: str) -> None:
         raise CollectiveError(
             f"{role} is of type {type(array).__name__}; under MPI a message is a NumPy array"
         )
+    refuse_mask(array, role)
     if array.dtype.hasobject:
         raise CollectiveError(
             f"{role} has dtype {array.dtype}; under MPI a message is of fixed-size elements, "
@@ -518,9 +541,13 @@ class FirstFailure:
     """
 
     def __init__(self, world: "MPI.Intracomm") -> None:
-        self._world = world
+        self._world, self._pid = world, os.getpid()
         self._floor: int | None = None
         self.board: Board | None = None
+
+    def is_elsewhere(self) -> bool:
+        """Whether this is a child that was forked from a rank."""
+        return os.getpid() != self._pid
 
     def share_the_floor(self, watcher: Watcher) -> None:
         """Let the ranks of this host have one file to lock and write on; where none can be made, each speaks.
@@ -550,7 +577,8 @@ class FirstFailure:
     def end_as_told(self, number: int, frame: FrameType | None) -> None:
         """Somebody ends all ranks, and knows why: nobody need say it."""
         assert self.board is not None
-        self.board.end()
+        if not self.is_elsewhere():
+            self.board.end()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
@@ -560,6 +588,9 @@ class FirstFailure:
         error: BaseException,
         trace: TracebackType | None,
     ) -> None:
+        if self.is_elsewhere():
+            sys.__excepthook__(kind, error, trace)
+            return
         try:
             if self._has_the_floor():
                 if self.board is not None:
@@ -592,7 +623,9 @@ def temporary_file() -> tuple[int | None, str]:
 
 
 def close_or_fail(comm: MpiCommunicator, first_failure: FirstFailure) -> None:
-    """Close `comm`; what prevents it ends all ranks, as an uncaught exception does."""
+    """Close `comm`; what prevents it ends all ranks, as an uncaught exception does. A forked child is no part of it."""
+    if first_failure.is_elsewhere():
+        return
     try:
         comm.close()
     except ZerosimError as error:

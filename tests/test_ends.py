@@ -1,0 +1,164 @@
+"""How a command ends: every end has its exit code and at most one line, whatever a user's code or the streams do."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from zerosim.cli import main
+from zerosim.errors import CollectiveError, UsageError
+from zerosim.proofs import subject, users_code
+from zerosim.proofs.subject import load_file
+from zerosim.proofs.users_code import ended_after
+from zerosim.worlds.local import spawn
+
+LEAVING = "import os, sys\ndef my_all_gather(comm, chunks):\n    {0}\n"
+COLLECTIVE = 'kind = "collective"\n[world]\nranks = 2\n[[program]]\ncalls = ["mine.py:my_all_gather"]\n'
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "_exit", os._exit)
+    users_code.refuse_to_leave.cache_clear()
+    yield
+    users_code.refuse_to_leave.cache_clear()
+
+
+@pytest.mark.parametrize("leave", ["os._exit(0)", "sys.exit(0)", "raise SystemExit"])
+@pytest.mark.parametrize(("command", "code"), [
+    (["prove", "mine.py:my_all_gather"], 1), (["show", "mine.py:my_all_gather"], 1), (["run", "c.toml"], 3)])
+def test_code_that_ends_its_process_has_proved_nothing(command, code, leave, capsys):
+    Path("mine.py").write_text(LEAVING.format(leave))
+    Path("c.toml").write_text(COLLECTIVE)
+    assert main(command) == code
+    printed = capsys.readouterr()
+    assert "my_all_gather called sys.exit(" in printed.out + printed.err
+    assert "Traceback" not in printed.out + printed.err
+
+
+@pytest.mark.parametrize("leave", ["os._exit(0)", "sys.exit(0)", "raise GeneratorExit"])
+def test_a_file_that_ends_its_process_cannot_be_imported(leave, capsys):
+    Path("mine.py").write_text(f"import os, sys\n{leave}\n")
+    assert main(["prove", "mine.py:my_all_gather"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "mine.py cannot be imported: " in line
+
+
+def test_a_forked_child_may_end_as_it_likes():
+    Path("mine.py").write_text(LEAVING.format(
+        "child = os.fork()\n    if child == 0: os._exit(7)\n"
+        "    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7"
+    ))
+    load_file("mine.py").my_all_gather(None, None)
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_file_that_loops_is_told_so(stubborn, monkeypatch):
+    monkeypatch.setattr(subject, "IMPORT_SECONDS", 0.05)
+    monkeypatch.setattr(users_code, "AGAIN_SECONDS", 0.01)
+    left = []
+
+    def leave(code):
+        left.append(code)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(users_code, "LEAVE", leave)
+    stubbornly = "def f():\n  while True:\n    try: g()\n    except Exception: pass\n"
+    Path("mine.py").write_text(f"{stubbornly * stubborn}def g():\n  while True: pass\n{'fg'[not stubborn]}()\n")
+    with pytest.raises(KeyboardInterrupt if stubborn else UsageError) as told:
+        load_file("mine.py")
+    assert left == [3] * stubborn
+    assert stubborn or "mine.py is still being imported after 0.05 seconds: look for a loop" in str(told.value)
+
+
+def test_who_is_in_time_is_told_nothing_and_another_thread_is_not_watched():
+    with ended_after(0.05, "it"):
+        pass
+    time.sleep(0.1)
+    seen = []
+
+    def elsewhere():
+        with ended_after(0.01, "it"):
+            time.sleep(0.05)
+            seen.append(True)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join(60)
+    assert seen == [True]
+
+
+# Streams
+
+
+def ended(command, **streams):
+    return subprocess.run([sys.executable, "-c", command], text=True, timeout=60, check=False, **streams)
+
+
+STREAMS = """
+import os, sys
+from zerosim.cli import main
+commands = [["show", "--list"], ["prove", "ring.all_gather"], ["memory", "--table", "figure1"], ["run", "no"],
+            ["plan", "no"], ["grade", "no"], ["report", "no", "--html", "x"], ["checkpoint", "show", "no"],
+            ["bench", "worlds"]]
+codes = []
+for command in commands:
+    sys.stdout = None
+    codes.append(main(command))
+sys.exit(0 if codes == [3] * 9 else 9)
+"""
+
+
+def test_every_command_refuses_a_closed_standard_output_in_one_line():
+    done = ended(STREAMS, stderr=subprocess.PIPE)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "zerosim: standard output is closed; let it go to a file, or to /dev/null\n" * 9
+
+
+@pytest.mark.parametrize(("command", "code"), [(["run", "no"], 2), (["--help"], 3), (["no"], 2)])
+def test_streams_without_room_do_not_say_that_a_check_failed(command, code):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "zerosim", *command], stdout=full, stderr=full, timeout=60,
+                              check=False, env=os.environ | {"PYTHONUNBUFFERED": ""})
+    assert done.returncode == code
+
+
+@pytest.mark.parametrize("error", [GeneratorExit, KeyboardInterrupt, type("Mine", (BaseException,), {})])
+def test_whatever_is_raised_is_no_failed_check(error, monkeypatch, capsys):
+    def fails(arguments):
+        raise error
+
+    monkeypatch.setattr("zerosim.commands.memory.main", fails)
+    assert main(["memory", "--table", "figure1"]) == (130 if error is KeyboardInterrupt else 3)
+
+
+def test_an_interrupt_while_it_is_imported_is_one_line():
+    done = ended(
+        "import sys; from zerosim.__main__ import start\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, *others):\n"
+        "        if name == 'zerosim.cli': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupts()); sys.exit(start())", stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (130, "zerosim: interrupted\n")
+
+
+def test_without_threads_for_all_ranks_none_is_left(monkeypatch):
+    begin, begun = threading.Thread.start, []
+
+    def start(thread):
+        if len(begun) == 5:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(CollectiveError, match=r"5 of 8 ranks have begun, and no more threads can: .*fewer ranks"):
+        spawn(lambda comm: None, 8)
+    for thread in begun:
+        thread.join(60)
+        assert not thread.is_alive()

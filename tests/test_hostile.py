@@ -1,0 +1,83 @@
+"""Mutants of every kind of file do no harm; and what would is noticed."""
+
+import random
+import sys
+
+import pytest
+
+from tests.hostile import attack
+from tests.hostile.__main__ import main
+from tests.hostile.attack import KINDS, Grounds, attacked, fault_of
+from tests.hostile.mutate import bytes_of, document_of, lines_of
+
+COUNTS = {"scenario": 80, "data": 30, "weights": 30, "checkpoint": 8, "outcome": 6}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mutants_do_no_harm(kind, tmp_path):
+    assert list(attacked(tmp_path / "grounds", kind, range(COUNTS[kind]))) == []
+
+
+def test_a_seed_has_its_mutant():
+    for mutate, given in ((bytes_of, b"abc" * 9), (lines_of, attack.SMALL), (document_of, {"a": [1, {"b": 2}]})):
+        found = [mutate(random.Random(seed), given) for seed in range(40)]
+        assert found == [mutate(random.Random(seed), given) for seed in range(40)]
+        assert sum(each != given for each in found) > 30
+
+
+@pytest.mark.parametrize(("found", "told"), [
+    ((0, ""), None), ((2, "zerosim: no\n"), None), ((3, "zerosim: no\n"), None),
+    ((139, ""), "exit code 139"), ((2, ""), "not a word"), ((130, "zerosim: interrupted"), "still busy"),
+    ((3, "zerosim:\nTraceback (most recent"), "more than 1 line"), ((2, "a\nb\n"), "more than 1 line"),
+    ((2, "x" * 2001), "more than 1 line"), ((2, "a\x1b[2J"), "control characters"),
+])
+def test_a_bad_end_is_noticed(found, told):
+    fault = fault_of(found)
+    assert fault is None if told is None else told in fault
+
+
+def planted(grounds, rng):
+    (grounds.folder / "executed").touch()
+
+
+def raising(grounds, rng):
+    raise ValueError("planted")
+
+
+def endless(grounds, rng):
+    def loops(arguments):
+        while True:
+            pass
+
+    module = sys.modules["zerosim.commands.memory"]
+    honest, module.main = module.main, loops
+    try:
+        return fault_of(grounds.attempt(["memory", "--table", "figure1"]))
+    finally:
+        module.main = honest
+
+
+@pytest.mark.parametrize(("harm", "told"), [
+    (planted, "it was executed"), (raising, "ValueError: planted"), (endless, "still busy")])
+def test_harm_is_noticed(harm, told, tmp_path, monkeypatch):
+    __import__("zerosim.commands.memory")
+    monkeypatch.setattr(attack, "SECONDS", 1)
+    monkeypatch.setitem(KINDS, "planted", harm)
+    (found,) = attacked(tmp_path / "grounds", "planted", [7])
+    assert (found.kind, found.seed) == ("planted", 7)
+    assert told in found.what
+
+
+def test_what_a_kind_is_made_from_is_whole(tmp_path):
+    grounds = Grounds(tmp_path / "grounds")
+    assert grounds.attempt(["run", "s.toml", "--set", "data.source=e.npz", "--progress", "none"]) == (0, "")
+    assert grounds.attempt(["run", "s.toml", "--set", "model.weights=w", "--progress", "none"]) == (0, "")
+    assert grounds.attempt(["run", "s.toml", "--resume", "k", "--progress", "none"]) == (0, "")
+
+
+def test_faults_are_reported_with_their_seeds(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("tests.hostile.__main__.PLACE", tmp_path / "place")
+    monkeypatch.setattr("tests.hostile.__main__.KINDS", {"scenario": raising})
+    monkeypatch.setitem(KINDS, "scenario", raising)
+    assert main(["--seed", "5", "--scenarios", "1", "--files", "0"]) == 1
+    assert capsys.readouterr().out.splitlines()[0] == "scenario, seed 5: ValueError: planted"

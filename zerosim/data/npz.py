@@ -1,0 +1,87 @@
+"""Arrays of an .npz, each looked at before it is read: what it says of its size holds, and there is not too much of it.
+
+An .npz is a zip archive of .npy files. Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
+"""
+
+import math
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from typing import IO
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.data.dataset import Fault
+
+MOST_BYTES = 1 << 30
+"""Of the archive, and of all arrays of it that are read, uncompressed."""
+MOST_DIRECTORY_BYTES = 1 << 20
+"""Of the list of what is in the archive, which is read as a whole: a few thousand names."""
+END, END_BYTES = b"PK\5\6", 22
+END_64 = b"PK\6\7"
+LONGEST_COMMENT = 1 << 16
+METHODS = {zipfile.ZIP_STORED: "stored", zipfile.ZIP_DEFLATED: "deflated"}
+"""What np.savez and np.savez_compressed write; others may need gigabytes to be unpacked."""
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+BROKEN = (
+    ValueError, EOFError, RuntimeError, MemoryError, LookupError, TypeError, SyntaxError, OverflowError, OSError,
+    zipfile.BadZipFile, zlib.error,
+)
+
+
+def read_arrays(stream: IO[bytes], choose: Callable[[Sequence[str]], list[str]], fault: Fault) -> dict[str, Array]:
+    """The arrays that `choose` names of those that there are, by name.
+
+    Raises `fault`'s error where `stream`, a regular file, is no .npz, is damaged, or says that it is larger than
+    `MOST_BYTES`; no more memory is taken than twice that.
+    """
+    size = os.fstat(stream.fileno()).st_size
+    if size > MOST_BYTES:
+        raise fault(f"this file has {size:,} bytes; an .npz may have {MOST_BYTES:,}, so give a part of the samples")
+    if not has_small_directory(stream, size):
+        raise fault("this is not an .npz file; np.savez(path, x=x, y=y) writes one")
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+            chosen = {name: archive.getinfo(members[name]) for name in choose(list(members))}
+            expanded = sum(member.file_size for member in chosen.values())
+            if expanded > MOST_BYTES:
+                raise fault(f"its arrays have {expanded:,} bytes; they may have {MOST_BYTES:,}, so give a part of them")
+            return {name: read(archive, name, member, fault) for name, member in chosen.items()}
+    except BROKEN as error:
+        raise fault(f"this .npz cannot be read: {' '.join(str(error).split())[:200]}") from None
+
+
+def has_small_directory(stream: IO[bytes], size: int) -> bool:
+    """Whether a zip archive ends here, in the form for less than 4 GiB, and its directory is not too large to read."""
+    stream.seek(max(size - END_BYTES - LONGEST_COMMENT, 0))
+    tail = stream.read()
+    at = len(tail) - END_BYTES
+    if tail[at : at + 4] != END or tail[-2:] != b"\0\0":
+        at = tail.rfind(END)
+    if at < 0 or len(tail) - at < END_BYTES or END_64 in tail[max(at - 20, 0) : at]:
+        return False
+    stream.seek(0)
+    return int.from_bytes(tail[at + 12 : at + 16], "little") <= MOST_DIRECTORY_BYTES
+
+
+def read(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo, fault: Fault) -> Array:
+    """One array, whose header says what is there."""
+    if member.compress_type not in METHODS:
+        raise fault(f"{name} is compressed by method {member.compress_type}; np.savez_compressed writes what is read")
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        if version not in HEADERS:
+            raise fault(f"{name} is an array of version {version}; np.savez writes what is read")
+        shape, _, dtype = HEADERS[version](file)
+        if any(type(length) is not int or length < 0 for length in shape):
+            raise fault(f"{name} has shape {shape}, which no array has")
+        due = file.tell() + math.prod(shape) * dtype.itemsize
+    if not dtype.hasobject and due != member.file_size:
+        raise fault(f"{name} should have {due:,} bytes by its header, and has {member.file_size:,}")
+    with archive.open(member) as file:
+        found: Array = np.lib.format.read_array(file, allow_pickle=False)
+        file.read()
+    return found

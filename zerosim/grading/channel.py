@@ -1,0 +1,120 @@
+"""A process of its own for what a learner wrote, and a channel to its examiner that the learner's code cannot speak in.
+
+The examiner answers through a pipe of its own, behind a secret that is drawn for each examination and is in no file,
+argument or variable of the environment.
+"""
+
+import ctypes
+import json
+import os
+import secrets
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from typing import IO, Any
+
+MOST_BYTES = 1 << 20
+"""Of what is said in the channel and on standard error, the last."""
+PR_SET_PDEATHSIG = 1
+"""From Linux's `prctl.h`."""
+
+
+class Ended(Exception):
+    """A process ended without an answer: its exit code, and the last line that it said."""
+
+
+def asked_apart(module: str, arguments: list[str], patience_seconds: float) -> dict[str, Any]:
+    """What `answer` says in a process that runs `module`, which lives no longer than this one and its patience.
+
+    Raises `TimeoutError` when that is over, `Ended` where there is no answer.
+    """
+    secret = secrets.token_hex(16)
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", module, str(writing), str(os.getpid()), *arguments]
+    with open(reading, "rb", buffering=0) as channel:
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                pass_fds=[writing], start_new_session=True)
+        finally:
+            os.close(writing)
+        try:
+            assert process.stdin is not None
+            with suppress(BrokenPipeError), process.stdin as stdin:
+                stdin.write(secret.encode())
+            said, complained = heard(channel, process, time.monotonic() + patience_seconds)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    found = behind(secret, said)
+    if found is None:
+        last = complained.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise Ended(f"its process ended with code {process.returncode} {last}".strip())
+    return found
+
+
+def heard(channel: IO[bytes], process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
+    """The last bytes that came through the channel, and the last on standard error, once the process has ended.
+
+    Raises `TimeoutError` if it has not by `deadline`, in seconds of the monotonic clock.
+    """
+    assert process.stderr is not None
+    last: dict[Any, bytes] = {channel: b"", process.stderr: b""}
+    with selectors.DefaultSelector() as waiting, process.stderr:
+        for stream in last:
+            waiting.register(stream, selectors.EVENT_READ)
+        while waiting.get_map():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            for key, _ in waiting.select(left):
+                piece = os.read(key.fd, MOST_BYTES)
+                if not piece:
+                    waiting.unregister(key.fileobj)
+                last[key.fileobj] = (last[key.fileobj] + piece)[-MOST_BYTES:]
+    try:
+        process.wait(max(deadline - time.monotonic(), 0))
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None
+    return last[channel], last[process.stderr]
+
+
+def behind(secret: str, said: bytes) -> dict[str, Any] | None:
+    """What stands behind the secret, if that was said: JSON, and nothing else.
+
+    >>> behind("abc", b'xabc{"x": 1}'), behind("abc", b'{"x": 1}'), behind("abc", b'abc{"x": 1}y')
+    ({'x': 1}, None, None)
+    """
+    _, found, answer = said.rpartition(secret.encode())
+    if not found:
+        return None
+    try:
+        read: dict[str, Any] = json.loads(answer)
+    except ValueError:
+        return None
+    return read
+
+
+class Answering:
+    """The other end, in the process that is asked: made first of all."""
+
+    def __init__(self, descriptor: str, parent: str) -> None:
+        end_with(int(parent))
+        self._descriptor, self._secret = int(descriptor), sys.stdin.read()
+
+    def say(self, answer: dict[str, Any]) -> None:
+        """Answer, and nothing after it."""
+        with open(self._descriptor, "w", encoding="utf-8") as channel:
+            channel.write(f"{self._secret}{json.dumps(answer)}")
+
+
+def end_with(parent: int) -> None:
+    """Let Linux end this process when `parent` has ended, however busy this is then."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)

@@ -1,0 +1,71 @@
+"""A user's code in this process: it may fail, but neither end the process as if all were well nor keep it for ever."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import FrameType
+from typing import NoReturn
+
+from zerosim.errors import CollectiveError, ZerosimError
+
+LEAVE = os._exit
+AGAIN_SECONDS = 1.0
+"""How often code that went on after its time was up is told so."""
+MOST_TIMES = 5
+BROKE = ZerosimError.exit_code
+
+
+@contextmanager
+def staying(name: str, rank: int) -> Iterator[None]:
+    """Within, what would end the process is a `CollectiveError`."""
+    try:
+        yield
+    except SystemExit as error:
+        raise CollectiveError(
+            f"{name} called sys.exit({error.code!r}) on rank {rank}: a rank's program ends by returning") from error
+
+
+@cache
+def refuse_to_leave() -> None:
+    """From here on `os._exit` in this process raises `SystemExit`; in a child that it forks it is what it was."""
+    here = os.getpid()
+
+    def leaving(status: int) -> NoReturn:
+        if os.getpid() != here:
+            LEAVE(status)
+        raise SystemExit(status)
+
+    os._exit = leaving
+
+
+@contextmanager
+def ended_after(seconds: float, what: str) -> Iterator[None]:
+    """Within, the main thread has so many seconds, and is then told by a `TimeoutError`.
+
+    Code that goes on nevertheless ends the process, with one line and exit code 3.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    said, told = f"{what} after {seconds:g} seconds: look for a loop that never ends", 0
+
+    def tell(number: int, frame: FrameType | None) -> NoReturn:
+        nonlocal told
+        told += 1
+        if told > MOST_TIMES:
+            sys.stderr.write(f"zerosim: {said}\n")
+            sys.stderr.flush()
+            LEAVE(BROKE)
+        raise TimeoutError(said)
+
+    before = signal.signal(signal.SIGALRM, tell)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, before)
