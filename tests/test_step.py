@@ -78,8 +78,8 @@ def test_the_command_draws_a_stage_and_a_learners_own(tmp_path, monkeypatch, cap
     assert main(["show", "zero1", "--ranks", "6", "--round", "2", "--json", "a.json", "--html", "a.html"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert max(map(len, out)) <= 100
-    assert out[3].startswith("  2 forward layers.1")
-    assert out[4] == "left out: 2 ranks; --html FILE draws them all"
+    assert out[-3].startswith("  2 forward layers.1")
+    assert out[-2] == "left out: 2 ranks; --html FILE draws them all"
     assert len(json.loads((tmp_path / "a.json").read_text())["moments"][0]["ranks"]) == 6
     assert '"first":1' in (tmp_path / "a.html").read_text()
     assert main(["show", "mine.py:zero2_step", "--ranks", "2"]) == 0
