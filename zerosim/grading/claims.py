@@ -12,8 +12,17 @@ from zerosim.grading.claim import Claim, Claims
 from zerosim.grading.exercises import EXERCISES
 from zerosim.grading.lawful import law_claims
 from zerosim.grading.proved import added_in, everything_arrives, rounds_at_most, sent_as
-from zerosim.grading.stages import StageTrial
-from zerosim.grading.variants import elsewhere_claims, fsdp_claims, kept_claims, left_claims, parts_claims, two_levels
+from zerosim.grading.stages import StageTrial, Step
+from zerosim.grading.variants import (
+    elsewhere_claims,
+    fsdp_claims,
+    kept_claims,
+    kept_trial,
+    left_claims,
+    parts_claims,
+    parts_trial,
+    two_levels,
+)
 from zerosim.proofs.subject import Subject, subject
 
 
@@ -70,3 +79,13 @@ CLAIMS: dict[str, Claims] = {
     "zero3_kept_step": kept_claims,
     "fsdp_step": fsdp_claims,
 }
+
+STAGE_TRIALS: dict[str, Callable[[Step], StageTrial]] = {
+    "zero1_step": partial(StageTrial, "zero1"),
+    "zero2_step": partial(StageTrial, "zero2"),
+    "zero3_step": partial(StageTrial, "zero3"),
+    "zero2_each_part_step": parts_trial,
+    "zero3_kept_step": kept_trial,
+    "fsdp_step": partial(StageTrial, "zero3"),
+}
+"""How each exercise that is a step of a stage is trained."""
