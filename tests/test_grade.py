@@ -171,6 +171,10 @@ def loss_forgotten(replica, batch):
     zero1.step(replica, batch)
 
 
+def full_gradient_kept(replica, batch):
+    return zero2.step(Altered(replica, keep_shard=replica.keep), batch)
+
+
 def shard_is_a_view(replica, batch):
     loss = zero3.step(replica, batch)
     for unit, shard in replica.state.weights.items():
@@ -203,7 +207,8 @@ def rank_0_is_late(replica, batch):
         ("zero1_step", loss_forgotten, "returned None: return the loss"),
         ("zero1_step", all_reduced,
          "on 2 ranks, 1 layer, 1 step: bytes sent are not the formula's: 48 of rank 0, where 32 are due"),
-        ("zero2_step", zero1.step, "1 step: between steps rank 0 keeps 32 bytes of gradients, not 16"),
+        ("zero2_step", zero1.step, "in 2 parts: after step 1, rank 0 holds "),
+        ("zero2_step", full_gradient_kept, "1 step: between steps rank 0 keeps 32 bytes of gradients, not 16"),
         ("zero3_step", shard_is_a_view, "between steps rank 0 keeps 32 bytes of parameters, not 16"),
         ("zero3_step", weights_are_held, "are enough: del what you no longer use"),
         ("zero3_step", zero1.step, "on 2 ranks, 1 layer, 1 step"),

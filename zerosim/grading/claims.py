@@ -45,7 +45,7 @@ def with_laws(name: str, examined: Subject, found: Sequence[Claim]) -> list[Clai
 
 def stage_claims(stage: str, step: Callable[..., Any]) -> list[Claim]:
     """The bits of one process, and what the formulas say of bytes sent and kept."""
-    training = StageTrial(stage, step)
+    training = StageTrial(stage, step, in_parts=True)
     return [
         Claim("it trains to the bits of one process", training.first_difference, 4, first=True),
         Claim("every rank sends the bytes of the formula", training.sent_otherwise, 2),
