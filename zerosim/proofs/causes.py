@@ -15,20 +15,6 @@ from zerosim.proofs.case import Case, listed, terms
 Cause = Callable[[Case], str | None]
 
 
-def forgets_the_root(case: Case) -> str | None:
-    """It is right from root 0, which is tried first."""
-    if not case.root:
-        return None
-    zero = all(
-        {leaf.rank for leaf in terms(case.last(rank)[element])} == {0} for rank, element in case.wrong
-    ) and not case.subject.kind.reducing
-    taken = "what rank 0 brought arrives everywhere, as if it were the root: " if zero else ""
-    return (
-        f"right from root 0, wrong from root {case.root}: {taken}count ranks from the root on, as in position = "
-        "(comm.rank − root) % comm.size; the rank at a position is (position + root) % comm.size"
-    )
-
-
 def cuts_evenly(case: Case) -> str | None:
     """It is right with one element in each chunk, which is tried first."""
     if case.count == case.size:
@@ -81,7 +67,27 @@ def adds_in_the_gather(case: Case) -> str | None:
                 f"sends, is added to what rank {message.to} has of it: from there on a sum is complete, and must "
                 "replace what is there, without reduce="
             )
-    return None
+    return adds_anew(case)
+
+
+def adds_anew(case: Case) -> str | None:
+    """Something is added when every full sum is somewhere already."""
+    if not case.subject.kind.reducing or case.size == 1:
+        return None
+    elements = {element for _, element in case.due}
+    there = next((r for r in range(case.recording.rounds) if elements <= full_sums(case, r)), None)
+    late = None if there is None else next((m for m in case.messages if m.reduced and m.round > there), None)
+    if late is None:
+        return None
+    return (
+        f"after round {there} every full sum is there, and round {late.round} adds again, on rank {late.to}: reduce "
+        "once, in comm.size − 1 rounds; what comes after that passes full sums on, without reduce="
+    )
+
+
+def full_sums(case: Case, round_: int) -> set[int | None]:
+    """The elements of which some rank has the full sum after a round."""
+    return {case.complete(symbol) for rank in range(case.size) for symbol in case.recording.holds(rank, after=round_)}
 
 
 def same_chunk(case: Case) -> str | None:
@@ -441,7 +447,6 @@ def where_it_stops(case: Case, term: Term, rank: int) -> str:
 
 
 CAUSES: tuple[Cause, ...] = (
-    forgets_the_root,
     cuts_evenly,
     sends_what_it_lacks,
     adds_in_the_gather,

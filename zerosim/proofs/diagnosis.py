@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, replace
 
 from zerosim.errors import Deadlock
-from zerosim.proofs.case import Case
+from zerosim.proofs.case import Case, terms
 from zerosim.proofs.causes import superfluous, why_it_is_wrong
 from zerosim.proofs.proof import Proof, faults, prove, run
 from zerosim.proofs.subject import Subject, collective_in
@@ -45,7 +45,7 @@ def diagnosis(proof: Proof) -> Diagnosis | None:
 def of_case(case: Case) -> Diagnosis:
     """Of one run that went wrong."""
     telling = on_more_ranks(case)
-    found = alone(case) or powers_of_two(case) or cause(telling) or cause(case)
+    found = roots(telling) or alone(case) or powers_of_two(case) or cause(telling) or cause(case)
     return Diagnosis(found, command(telling if cause(telling) else case))
 
 
@@ -91,12 +91,28 @@ def on_more_ranks(case: Case) -> Case:
     return more if same and (more.wrong_somewhere or more.sends == "rendezvous") else case
 
 
+def roots(case: Case) -> str | None:
+    """Of what goes wrong from this root, and not from rank 0."""
+    if not case.root or Case(case.subject, run(case.subject, case.size, case.count, 0), case.count).wrong_somewhere:
+        return None
+    said = cause(case) if case.recording.results is None else None
+    zero = case.recording.results is not None and all(
+        {leaf.rank for leaf in terms(case.last(rank)[element])} == {0} for rank, element in case.wrong
+    )
+    return (
+        f"right from root 0, wrong from root {case.root}: "
+        + "what rank 0 brought arrives everywhere, as if it were the root: " * zero
+        + "count ranks from the root on, as in position = (comm.rank − root) % comm.size; the rank at a position is "
+        "(position + root) % comm.size" + (f"; here, {said}" if said else "")
+    )
+
+
 def alone(case: Case) -> str | None:
     """Of what goes wrong on one rank, and not on two."""
     if case.size > 1 or again(case, 2).wrong_somewhere:
         return None
     more = again(case, TELLING) if case.subject.serves(TELLING) else None
-    said = cause(case) if more is None or more.wrong_somewhere else superfluous(more)
+    said = (None if more is None or more.wrong_somewhere else superfluous(more)) or cause(case)
     return (
         "right on 2 ranks, wrong on one, where there is nobody to send to and the rank's own vector is the result"
         + (f": {said}" if said else "")
