@@ -17,6 +17,7 @@ from zerosim.autograd.operations.dropout import Draws
 from zerosim.autograd.operations.losses import LOSSES
 from zerosim.autograd.player import Contribution, Kept, Perform, Player, Players, Plays, Precise, perform
 from zerosim.autograd.shelf import InMemory, Shelf
+from zerosim.errors import CollectiveError
 
 
 class TapeVisit(Protocol):
@@ -59,6 +60,16 @@ def left_to_right(total: Array | None, contribution: Array) -> Array:
         return contribution
     total += contribution
     return total
+
+
+def check_weights(what: str, unit: TapeUnit, weights: Array) -> None:
+    """Refuse fewer elements than a unit has."""
+    if len(weights) < unit.count:
+        raise CollectiveError(
+            f"{what} of {unit.name} got {len(weights)} elements, and its weights are {unit.count}: a shard was used "
+            "where "
+            "full weights are needed; gather them, weights = replica.gather(unit)"
+        )
 
 
 class Tape:
@@ -118,6 +129,8 @@ class Tape:
         `weights` is the unit's flat buffer, `unit.count` elements and any padding. A unit that has several turns takes
         them one after the other. The outputs belong to the tape: backward may overwrite them.
         """
+        if activations:
+            check_weights("forward", unit, weights)
         visit = unit.visits[self._turns[unit] % len(unit.visits)]
         self._turns[unit] += 1
         again = unit in self._recomputed
@@ -177,7 +190,19 @@ class Tape:
         differentiates, so for its unit the list is empty. A frozen unit has the gradient None, and so has a unit of
         which an earlier turn is still to come.
         """
+        check_weights("backward", unit, weights)
+        if not self._kept[unit]:
+            raise CollectiveError(
+                f"backward of {unit.name}: forward left nothing for it. Each unit goes forward first, and backward "
+                "once for each time"
+            )
         visit, turn = self._kept[unit].pop()
+        if len(upstreams) != len(turn):
+            raise CollectiveError(
+                f"backward of {unit.name} got {len(upstreams)} upstream arrays, and forward had {len(turn)} "
+                "micro-batches: hand it what backward of the unit behind returned, and of the last unit what "
+                "tape.loss did"
+            )
         self._open -= 1
         ends = not self._kept[unit] and not self._inputs[unit]
         begun = self._contributions.pop(unit, [])

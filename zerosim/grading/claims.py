@@ -12,7 +12,7 @@ from zerosim.grading.claim import Claim, Claims
 from zerosim.grading.exercises import EXERCISES
 from zerosim.grading.lawful import law_claims
 from zerosim.grading.proved import added_in, everything_arrives, rounds_at_most, sent_as
-from zerosim.grading.stages import StageTrial, Step
+from zerosim.grading.stages import StageTrial
 from zerosim.grading.variants import (
     elsewhere_claims,
     fsdp_claims,
@@ -23,6 +23,7 @@ from zerosim.grading.variants import (
     parts_trial,
     two_levels,
 )
+from zerosim.grading.witness import Step
 from zerosim.proofs.subject import Subject, subject
 
 
@@ -54,7 +55,7 @@ def with_laws(name: str, examined: Subject, found: Sequence[Claim]) -> list[Clai
 
 def stage_claims(stage: str, step: Callable[..., Any]) -> list[Claim]:
     """The bits of one process, and what the formulas say of bytes sent and kept."""
-    training = StageTrial(stage, step)
+    training = StageTrial(stage, step, in_parts=True)
     return [
         Claim("it trains to the bits of one process", training.first_difference, 4, first=True),
         Claim("every rank sends the bytes of the formula", training.sent_otherwise, 2),

@@ -1,13 +1,14 @@
 """A step of a stage, ours or a learner's, trained on a few digits and recorded."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 from zerosim.data import load_dataset
 from zerosim.errors import UsageError, ZerosimError
 from zerosim.grading.claims import STAGE_TRIALS
-from zerosim.grading.examination import raised
 from zerosim.grading.stages import StageTrial, in_place_of
+from zerosim.proofs.hints import raised
 from zerosim.report.figures import plural
 from zerosim.report.step import RecordedStep, moments_of
 from zerosim.report.table import divergence
@@ -39,7 +40,7 @@ def recorded_step(file: str, name: str, function: Callable[..., Any], ranks: int
     except NotImplementedError as error:
         raise UsageError(f"{file}: {name} is not written yet") from error
     except Exception as error:
-        raise UsageError(f"{file}: {raised(error, file)}") from error
+        raise UsageError(f"{file}: {raised(error, os.path.abspath(file))}") from error
 
 
 def recorded(title: str, trial: StageTrial, ranks: int) -> RecordedStep:

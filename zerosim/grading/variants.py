@@ -16,7 +16,8 @@ from zerosim.collectives.kinds import KINDS
 from zerosim.grading.claim import Claim
 from zerosim.grading.machine import ONE_HOST, TWO_HOSTS, Machine
 from zerosim.grading.proved import RANKS, added_in, everything_arrives, in_time, sent_by, unproved
-from zerosim.grading.stages import StageTrial, Step, first_complaint
+from zerosim.grading.stages import StageTrial, first_complaint
+from zerosim.grading.witness import Step
 from zerosim.instruments.record import Recording
 from zerosim.proofs.proof import run
 from zerosim.proofs.subject import Subject, subject

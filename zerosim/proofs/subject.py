@@ -51,6 +51,12 @@ class Subject:
     def kind(self) -> Kind:
         return self.promise or KINDS[self.collective]
 
+    @property
+    def file(self) -> str:
+        """Where the function is written, or nothing where Python does not know."""
+        code = getattr(self.function, "__code__", None)
+        return "" if code is None else str(code.co_filename)
+
     @cached_property
     def takes_reduction(self) -> bool:
         """Whether it can be told what to reduce by: it has a parameter named `reduce`."""
