@@ -220,7 +220,7 @@ def planned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> list
     cluster = cluster_of(scenario.cluster, scenario.origin, scenario.world.ranks)
     if scenario.parallel.order == "exact":
         raise scenario.origin.error(
-            "parallel.order exact adds as many integers as values ask for, and has no plan; take ring, rank or tree",
+            "parallel.order exact adds integers, as many as values ask for, and has no plan; take ring, rank or tree",
             ("parallel", "order"))
     task = task_of(scenario)
     names = scenario.names({key: stage.title for key, stage in STAGES.items()})
