@@ -121,8 +121,12 @@ class PlannedRow:
 
     @property
     def trace(self) -> Trace:
-        """Of the rank that stands for all; of micro-batches that are reduced by themselves, the first three."""
-        return Trace([Clock(0, "virtual")], [self.found.step])
+        """Of the rank that stands for all, rehearsed once more with its memory, which a plan does not keep.
+
+        Of micro-batches that are reduced by themselves it has the first three.
+        """
+        step = rehearse(self.config, self.cluster, curve=True).step
+        return Trace([Clock(0, "virtual")], [step])
 
     def document(self) -> dict[str, Any]:
         """In JSON's own types."""
