@@ -7,7 +7,7 @@ what it has in memory is seen once for each shape.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -42,6 +42,9 @@ from zerosim.worlds.lockstep import LockstepWorld
 
 MOST_APART = 64
 """Ranks that are rehearsed one by one."""
+
+IN_REGISTERS = frozenset({"widened"})
+"""Owners of what a device has in its registers: copies of 16-bit numbers in 32 bits."""
 
 SEEN_PARTS = 3
 """How many micro-batches that are reduced by themselves are run: all further ones take what the third took."""
@@ -110,9 +113,7 @@ def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
 def rehearsed(config: Config, comm: "Clocked") -> Rehearsal:
     """What a step takes of whom `comm` speaks for: of one rank, or of all at once."""
     ledger = Ledger()
-    counted = ObservedAllocator(extent, ledger)
-    allocate = device_allocator(counted) if comm.costs.cluster.fused else counted
-    mine = on_shapes(config, comm, allocate, Performer(comm.clock, comm.costs))
+    mine = on_shapes(config, comm, ledger, Performer(comm.clock, comm.costs))
     mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
     ledger.begin_peak()
     config.stage.step(mine, whole_batch(config))
@@ -122,9 +123,11 @@ def rehearsed(config: Config, comm: "Clocked") -> Rehearsal:
     )
 
 
-def on_shapes(config: Config, comm: "Clocked", allocate: Allocator, performer: "Performer") -> "Rehearsing":
+def on_shapes(config: Config, comm: "Clocked", ledger: Ledger, performer: "Performer") -> "Rehearsing":
     """A replica of a row that has no numbers."""
-    turns = Turns(performer.carry_out, performer.charge)
+    uncounted = IN_REGISTERS if comm.costs.cluster.fused else frozenset[str]()
+    allocate = counted_but(uncounted, ObservedAllocator(extent, ledger))
+    turns = Turns(ledger.pass_by, uncounted, performer.carry_out, performer.charge)
     built = replica(config, comm, allocate, perform=performer.perform, players=turns.player)
     if config.row.parallel.offload_activations:
         built.tape.shelf = Offloaded(activations.Nowhere(), allocate)
@@ -146,11 +149,11 @@ def whole_batch(config: Config) -> Batch:
     return Batch(1, [inputs] * count, [targets] * count, config.samples, 0)
 
 
-def device_allocator(counted: Allocator) -> Allocator:
-    """As `counted`, but for copies of 16-bit numbers in 32 bits, which a device has in its registers."""
+def counted_but(uncounted: Collection[str], counted: Allocator) -> Allocator:
+    """As `counted`, but for arrays of these owners."""
 
     def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
-        return (extent if owner == "widened" else counted)(shape, dtype, kind=kind, owner=owner)
+        return (extent if owner in uncounted else counted)(shape, dtype, kind=kind, owner=owner)
 
     return allocate
 
