@@ -75,7 +75,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Overhead:
-    """One stage's steps while they are "counted" or "traced", and while they are not; a figure for each round."""
+    """What a stage takes while it is "counted", "traced" or "saved", and while it is not; a figure for each round."""
 
     stage: str
     what: str
