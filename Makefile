@@ -35,7 +35,7 @@ browser: .venv-browser/playwright
 	BROWSER=required .venv-browser/bin/python -m pytest tests/browser
 
 simgrid: .venv/test
-	$(BIN)/python -m tests.oracles.simgrid_cases
+	$(BIN)/python -m tests.oracles.simgrid_cases $(if $(SECONDS_LEFT),--seconds $(SECONDS_LEFT))
 
 pictures: .venv/test
 	$(BIN)/python -m tests.pictures

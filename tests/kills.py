@@ -1,5 +1,7 @@
 """Runs that are killed at random moments, half of them while they write a checkpoint, and go on until they are done.
 
+Under MPI it is a rank that is killed, or the launcher.
+
 `python -m tests.kills --count 100 [--mpi 3] [--seed 1]` ends with what was killed when, and whether the bits at the end
 are those of a run that nobody killed.
 """
@@ -38,6 +40,8 @@ MOST_STEPS = 10_000
 LOOK_EVERY_SECONDS = 0.002
 LONGEST_SECONDS = 60.0
 LONGEST_END_SECONDS = 20.0
+ENDS_WITHIN_SECONDS = 5.0
+"""Of a machine that has time for it."""
 LONGEST_REST_SECONDS = 600.0
 
 
@@ -74,14 +78,15 @@ def kill_and_resume(folder: Path, *, count: int, steps: int, seed: int, mpi: int
             return kill_and_resume(folder, count=count, steps=2 * steps, seed=seed, mpi=mpi)
         at = last_step(saved)
         killed = time.monotonic()
-        kill(chance.choice(processes))
+        whom = chance.choice([*processes, run.pid]) if mpi else run.pid
+        kill(whom)
         try:
             run.communicate(timeout=LONGEST_END_SECONDS)
         except subprocess.TimeoutExpired:
             end(run)
             raise
         found.slowest_seconds = max(found.slowest_seconds, time.monotonic() - killed)
-        found.sorts[sort] += 1
+        found.sorts[f"{sort}, {'the launcher' if mpi and whom == run.pid else 'a rank'}"] += 1
         found.steps.append(at)
     last = started(path, saved, mpi, "--every", str(steps), "--json", str(folder / "resumed.json"))
     try:
@@ -169,7 +174,7 @@ def ranks_of(launcher: int) -> list[int]:
 
 
 def main() -> int:
-    """0 if the bits are the same."""
+    """0 if the bits are the same, and every run ended soon."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--steps", type=int, default=3000)
@@ -180,7 +185,7 @@ def main() -> int:
         found = kill_and_resume(Path(folder), count=given.count, steps=given.steps, seed=given.seed, mpi=given.mpi)
     print(f"{dict(found.sorts)}; steps {found.steps}; the slowest took {found.slowest_seconds:.2f} s to end; "
           f"{'the same bits' if found.same_bits else 'OTHER BITS ' + found.words}")
-    return 0 if found.same_bits else 1
+    return 0 if found.same_bits and found.slowest_seconds < ENDS_WITHIN_SECONDS else 1
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from zerosim.autograd.operations.elementwise import ACTIVATIONS, gelu_backward, 
 from zerosim.autograd.operations.linear import linear, linear_backward
 from zerosim.autograd.operations.losses import LOSSES, cross_entropy, mean_squared_error
 from zerosim.autograd.tape import Tape
+from zerosim.errors import CollectiveError
 from zerosim.models.mlp import mlp
 
 FUNCTIONS = {
@@ -228,7 +229,7 @@ def test_a_tape_holds_no_weights_and_activations_die_as_backward_passes(
         del gradient
         assert sorted(living.alive("activations")) == sorted(kept)
     assert living.most == min(count, 2)
-    with pytest.raises(IndexError):
+    with pytest.raises(CollectiveError, match=r"backward of layers.0: forward left nothing for it"):
         tape.backward(first, weights, upstreams)
 
 

@@ -126,6 +126,9 @@ def test_figures_are_written_as_json(monkeypatch, tmp_path):
     }
 
 
+WHAT = {"step": [None], "ledger": ["counted", "traced", "with checksums"]}
+
+
 @pytest.mark.mpi
 @pytest.mark.parametrize(("what", "model"), [("step", "mlp"), ("step", "transformer"), ("ledger", "mlp")])
 def test_the_command_measures_on_real_processes(what, model, tmp_path):
@@ -133,7 +136,7 @@ def test_the_command_measures_on_real_processes(what, model, tmp_path):
     done = mpirun(2, ["-m", "zerosim", "bench", what, "--model", model, "--rounds", "1", "--json", str(out)])
     assert done.returncode == 0, done.stderr
     rows = [(each["stage"], each.get("what")) for each in json.loads(out.read_text())["stages"]]
-    assert rows == [(stage, each) for stage in STAGES for each in ([None] if what == "step" else ["counted", "traced"])]
+    assert rows == [(stage, each) for stage in STAGES for each in WHAT[what]]
 
 
 @pytest.mark.mpi

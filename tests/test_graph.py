@@ -23,6 +23,9 @@ from zerosim.autograd.operations.linear import affine, linear
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
 from zerosim.autograd.operations.shapes import reshape, transpose
 from zerosim.autograd.player import Player
+from zerosim.autograd.tape import Tape
+from zerosim.models import transformer
+from zerosim.models.mlp import mlp
 
 SHAPE = (2, 4, 4)
 PARAMETERS = {"table": (4, 4), "wide": (12, 4), "vector": (4,), "other": (4,), "like": SHAPE}
@@ -277,3 +280,37 @@ def test_a_wrong_derivative_within_a_graph_is_caught(monkeypatch):
     monkeypatch.setitem(LINES, "tanh", (1, lambda w, x: wrong(x)))
     with pytest.raises(AssertionError):
         check_slopes([("tanh", (0, 0, 0)), ("add", (1, 0, 0))], 0, seed=1)
+
+
+def drawn_by(model, layers):
+    """The layers and operations that dropout's numbers are drawn for, in forward, layer by layer."""
+    calls = []
+    tape = Tape(draw=lambda array, batch, layer, operation: (calls.append((layer, operation)), array.fill(1.0)))
+    for unit in model.units[1 : 1 + layers]:
+        tape.forward(unit, np.zeros(unit.count, np.float32), [np.zeros((1, 3, 4), np.float32)])
+    return calls
+
+
+def blocks(count, groups=None):
+    shape = transformer.Shape("gpt2", count, 4, 2, 2, 16, 7, 3, tied_embeddings=True, dropout=0.5)
+    return transformer.transformer(shape, groups=groups)
+
+
+def test_alike_visits_share_their_plans_and_draw_for_their_own_layers():
+    model = blocks(3)
+    first, second = (model.units[number].visits[0] for number in (1, 2))
+    ways = {"of_parameters": True, "of_input": True}
+    assert first.plan((1, 3, 4), **ways) is second.plan((1, 3, 4), **ways)
+    assert first.plan((2, 3, 4), **ways) is not first.plan((1, 3, 4), **ways)
+    first_layer, second_layer = drawn_by(model, 2)[:2], drawn_by(model, 2)[2:]
+    assert second_layer == [(layer + 1, operation) for layer, operation in first_layer]
+
+
+def test_grouped_layers_share_by_what_they_read():
+    """Two blocks in a unit are as two others, and not as one; what other texts read is not shared."""
+    model = blocks(6, [[0, 7], [1, 2], [3, 4], [5], [6]])
+    texts = {unit.name: [visit.text for visit in unit.visits] for unit in model.units}
+    assert texts["h.0-1"] == texts["h.2-3"] != texts["h.4"] == texts["h.5"]
+    assert len({id(text) for each in texts.values() for text in each}) == 4
+    wide = mlp(4, [5, 5, 5, 4], 4, "relu", "mean_squared_error")
+    assert len({unit.visits[0].text for unit in wide.units}) == 4

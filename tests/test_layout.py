@@ -46,7 +46,7 @@ MAY_IMPORT = {
     "grading": GROUND | {"collectives", "data", "instruments", "numerics", "payloads", "plan", "proofs",
                          "report", "scenario", "stages", "testing", "training", "verdict", "worlds"},
     "commands": GROUND | {"bench", "checkpoint", "collectives", "course", "data", "grading", "models", "optim", "plan",
-                          "proofs", "report", "scenario", "training", "verdict", "worlds"},
+                          "proofs", "report", "stages", "scenario", "training", "verdict", "worlds"},
     "notebook": GROUND | {"checkpoint", "commands", "data", "proofs", "report", "scenario", "training", "verdict",
                           "worlds"},
     "cli": GROUND | {"commands", "worlds"},

@@ -361,7 +361,9 @@ def test_every_key_of_the_document_is_documented(four):
     written = document(broken, {})
     stage = written["stages"][0]
     traced = document(run(steps=1, stages=("ddp",), traced=range(1, 2)), {})["stages"][0]["trace"]
-    assert {heading: set(keys) for heading, keys in documented(ROOT / "docs" / "outcome.md").items()} == {
+    of_a_plan = {"The JSON document of `zerosim plan`", "Each of `rows`", "`memory` of a row"}
+    found = documented(ROOT / "docs" / "outcome.md")
+    assert {heading: set(keys) for heading, keys in found.items() if heading not in of_a_plan} == {
         "The JSON document of `zerosim run`": set(written),
         "Each of `stages`": set(stage),
         "Each of `traffic`": set(stage["traffic"][0]),

@@ -59,6 +59,7 @@ loss_scale = 8
 device = "a100_80gb"
 devices_per_host = 4
 inside = "nvlink3"
+host_memory = "pcie3"
 between = { latency_us = 5, gigabytes_per_second = 25 }
 collectives = "written"
 kernels = "fused"
@@ -197,8 +198,8 @@ def test_the_defaults_of_the_design():
             "bucket_mb": 0.0,
         },
         "cluster": {
-            "device": "h100_80gb", "devices_per_host": 8, "inside": "", "between": "", "collectives": "pipelined",
-            "kernels": "written",
+            "device": "h100_80gb", "devices_per_host": 8, "inside": "", "between": "", "host_memory": "",
+            "collectives": "pipelined", "kernels": "written",
         },
         "variant": [],
         "check": {

@@ -1,5 +1,6 @@
 """The kit: its laws hold for the whole family, and each is broken by a planted bug, on a small example."""
 
+import re
 import subprocess
 import sys
 
@@ -119,6 +120,14 @@ def all_reduce_in_an_alias(comm, x):
     return total
 
 
+BUFFERS = {}
+
+
+def all_reduce_into_one_buffer(comm, x):
+    buffer = BUFFERS.setdefault((comm.rank, x.size, x.dtype), np.empty_like(x))
+    return zs.all_reduce(comm, x, out=buffer)
+
+
 def all_reduce_in_rank_order(comm, x):
     return zs.all_reduce(comm, x, algorithm="direct")
 
@@ -155,6 +164,7 @@ BUGS = [
     (laws.every_rank_holds_the_same_bytes, all_reduce_from_here_to_the_left, {}, 3, 1),
     (laws.inputs_stay_unchanged, all_reduce_into_its_input, {}, 2, 1),
     (laws.inputs_stay_unchanged, all_reduce_in_an_alias, {}, 2, 1),
+    (laws.results_stay_as_they_are, all_reduce_into_one_buffer, {}, 2, 1),
     (laws.adds_in_the_declared_order, all_reduce_in_rank_order, {"order": orders.ring}, 3, 1),
     (laws.sends_the_declared_bytes, all_reduce_of_whole_vectors, {"sent_bytes": RING.sent_bytes}, 3, 2),
     (laws.sends_the_declared_messages, all_reduce_with_a_farewell, {"messages": RING.messages}, 1, 0),
@@ -169,7 +179,10 @@ def test_a_bug_breaks_its_law_on_a_small_example(law, bug, declared, ranks, leng
     x = broken.value.example
     assert x.size <= ranks
     assert x.count <= length
-    assert len(str(broken.value).splitlines()) == 2 + x.size
+    *lines, why, see = str(broken.value).splitlines()
+    assert len(lines) == 2 + x.size
+    assert why.startswith("  why: ")
+    assert re.match(rf"  see: zerosim (show|prove) .*test_testing.py:{bug.__name__} --ranks \d", see)
 
 
 def test_every_law_has_its_bug_and_its_place_in_the_table():
@@ -186,13 +199,13 @@ def broken_by(function, law=check, **declared):
 
 
 def test_a_message_says_what_each_rank_brings_has_and_should_have():
-    assert broken_by(gather_in_the_order_of_arrival, laws.gather_undoes_scatter) == [
+    assert broken_by(gather_in_the_order_of_arrival, laws.gather_undoes_scatter)[:-2] == [
         "gather_in_the_order_of_arrival breaks gather_undoes_scatter: 2 ranks, 2 × float64, root 1",
         "  gather puts together what scatter has dealt out",
         "  rank 0 brings [1.0], has nothing",
         "  rank 1 brings [12.0], has [12.0, 2.0], due is [2.0, 12.0]",
     ]
-    assert broken_by(all_reduce_in_rank_order, laws.adds_in_the_declared_order, order=orders.ring)[2:] == [
+    assert broken_by(all_reduce_in_rank_order, laws.adds_in_the_declared_order, order=orders.ring)[2:-2] == [
         f"  rank {r} brings [g{r}], has [((g0 + g1) + g2)], due is [((g1 + g2) + g0)]" for r in range(3)
     ]
     assert "reduce=np.m" in broken_by(reduce_scatter_can_only_add)[0]

@@ -1,5 +1,7 @@
 """The errors a user of zerosim can meet: each one line that says what was found, what is allowed, how to mend it."""
 
+from typing import Any
+
 
 class ZerosimError(Exception):
     """Any error that zerosim raises on purpose; `exit_code` is what the command line returns for it."""
@@ -29,6 +31,14 @@ class CollectiveError(ZerosimError):
 
 class Unlike(CollectiveError):
     """The ranks of a lockstep world would do different things."""
+
+
+class LengthError(CollectiveError):
+    """A message has another length or dtype than the memory it is to fill; `arrived` is the message."""
+
+    def __init__(self, message: str, arrived: Any) -> None:
+        super().__init__(message)
+        self.arrived = arrived
 
 
 class MessageError(ZerosimError):

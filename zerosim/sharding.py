@@ -66,12 +66,18 @@ class Chunks(Sequence[Any]):
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             first, last, step = index.indices(self._size)
-            assert step == 1
+            if step != 1:
+                raise IndexError(f"chunks[a:b:{step}]: neighbouring chunks come in one piece, in their own order")
             return self.flat[first * self._length : last * self._length]
         if not -self._size <= index < self._size:
-            raise IndexError(f"chunk {index} of {self._size}")
+            raise IndexError(f"chunk {index} of {self._size}: chunks are numbered 0 … {self._size - 1}; count them "
+                             "modulo comm.size, as in chunks[c % comm.size]")
         start = index % self._size * self._length
         return self.flat[start : start + self._length]
+
+    def __setitem__(self, index: int | slice, value: Any) -> None:
+        raise TypeError("a chunk is a view, which nothing can take the place of: write chunks[c][:] = … or "
+                        "chunks[c][:] += …")
 
 
 def split(flat: Any, size: int) -> Chunks:
@@ -115,8 +121,11 @@ class Layout:
         >>> full(10, 4).part(list(range(12)), shard(10, 4, 1)), shard(10, 4, 1).part([3, 4, 5], shard(10, 4, 1))
         ([3, 4, 5], [3, 4, 5])
         """
-        assert len(buffer) == self.length
-        assert self.first <= other.first <= other.last <= self.last
+        if len(buffer) != self.length or not self.first <= other.first <= other.last <= self.last:
+            raise ValueError(
+                f"a buffer of {len(buffer)} elements is no chunks {self.first}:{self.last} with {self.length}, or has "
+                f"no chunks {other.first}:{other.last}"
+            )
         start = other.start - self.start
         return buffer[start : start + other.length]
 

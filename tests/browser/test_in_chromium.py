@@ -13,8 +13,9 @@ import pytest
 
 from tests.pages import HOSTILE, added_otherwise, outcome, page_of
 from tests.training import scenario
+from zerosim.grading.recorded import recorded_stage
 from zerosim.proofs.subject import named_subject
-from zerosim.report.page.page import schedule_page
+from zerosim.report.page.page import schedule_page, step_page
 from zerosim.report.page.steps import collectives_of
 from zerosim.report.schedule import scheduled
 
@@ -58,6 +59,9 @@ def folder(tmp_path_factory):
     (made / "hostile.html").write_text(page_of(hostile, hostile), encoding="utf-8")
     (made / "bare.html").write_text(page_of(outcome(traced=False, ranks=2, micro_batches=2)), encoding="utf-8")
     (made / "ring.html").write_text(schedule_page(scheduled(named_subject("ring.all_reduce"), 4)), encoding="utf-8")
+    (made / "sixteen.html").write_text(
+        schedule_page(scheduled(named_subject("ring.all_reduce"), 16), first=7), encoding="utf-8")
+    (made / "step.html").write_text(step_page(recorded_stage("zero3", 4)), encoding="utf-8")
     (made / "bad.html").write_text(
         "<body style='width:3000px'><img src='http://127.0.0.1:9/a.png'><script>console.warn('x'); nothing()</script>")
     return made
@@ -347,6 +351,66 @@ def test_the_slider_the_keys_and_the_play_button_step_through_a_collective(opens
     page.wait_for_function(f"() => document.getElementById('schedule-round').value === '{last}'")
     assert page.locator("#schedule-play").inner_text() == "play"
     assert all("✓" in words for words in drawing.locator(".cell > text").all_text_contents())
+
+
+def test_keys_step_from_anywhere_on_a_page_of_one_collective(opens):
+    page = opens("ring")
+    heading = page.locator("#schedule-heading")
+    for key, found in {"ArrowRight": "round 1 of 6", "End": "round 6 of 6", "ArrowLeft": "round 5 of 6",
+                       "Home": "start"}.items():
+        page.keyboard.press(key)
+        assert heading.inner_text() == found
+    page.keyboard.press("Control+ArrowRight")
+    assert heading.inner_text() == "start"
+
+
+def test_sixteen_ranks_are_colours_and_tell_details_on_demand(opens):
+    page = opens("sixteen", width=1400)
+    drawing = page.locator("#schedule-drawing")
+    assert page.locator("#schedule-heading").inner_text() == "round 7 of 30"
+    assert drawing.locator(".cell").count() == 256
+    assert drawing.locator(".cell > text").count() == 0
+    assert page.evaluate("document.querySelector('#schedule-drawing svg').getBoundingClientRect().width") < 1400
+    borders = drawing.locator(".fresh > rect:first-child")
+    colours = borders.evaluate_all("all => all.map((each) => each.getAttribute('stroke'))")
+    assert len(set(colours)) == 16
+    drawing.locator(".fresh").first.hover()
+    assert re.fullmatch(r"rank \d+, chunk \d+: \(+g.*", page.locator("#schedule-detail").inner_text())
+    page.keyboard.press("d")
+    assert drawing.locator(".cell > text").count() == 256
+    page.keyboard.press("d")
+    page.keyboard.press("End")
+    shares = drawing.locator(".share").evaluate_all("all => all.map((each) => each.width.baseVal.value)")
+    assert len(shares) == 256
+    assert len(set(shares)) == 1
+
+
+def test_a_stage_is_stepped_through_by_keys(opens):
+    page = opens("step", width=1400)
+    drawing, heading, rows = page.locator("#step-drawing"), page.locator("#step-heading"), page.locator("#step-rows tr")
+    assert heading.inner_text() == "1 of 20: all-gather layers.0"
+    assert drawing.locator(".arrow").count() == 4
+    assert rows.count() == 4
+    held = rows.first.locator("td").all_inner_texts()
+    page.keyboard.press("ArrowRight")
+    assert heading.inner_text() == "2 of 20: forward layers.0"
+    assert drawing.locator(".arrow").count() == 0
+    assert drawing.locator(".now").count() == 4
+    assert rows.first.locator("td").all_inner_texts() != held
+    page.keyboard.press("End")
+    assert heading.inner_text() == "20 of 20: between steps"
+    assert drawing.locator(".later").count() == 0
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowLeft")
+    assert heading.inner_text().startswith("1 of 20")
+    page.keyboard.press(" ")
+    assert page.locator("#step-play").inner_text() == "stop"
+    page.wait_for_function("() => document.getElementById('step-moment').value !== '0'")
+    page.keyboard.press(" ")
+    assert page.locator("#step-play").inner_text() == "play"
+    drawing.locator(".moment text").nth(8).click()
+    assert heading.inner_text() == "9 of 20: backward layers.2"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1400
 
 
 def test_another_collective_can_be_chosen(opens):

@@ -16,6 +16,7 @@ import numpy as np
 from zerosim.collectives import ALGORITHMS
 from zerosim.proofs.subject import COLLECTIVES
 from zerosim.scenario.collective import CollectiveScenario, CollectiveWorld, Expect, Program, Values
+from zerosim.scenario.fault import Fault
 from zerosim.scenario.rules import Choice, Switch, Table, Tables, rules
 from zerosim.scenario.schema import (
     STAGE_KEYS,
@@ -182,7 +183,12 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Checkpoint, "folder"): one_of(""),
     (Checkpoint, "every"): one_of(1, 2, 10**9),
     (Checkpoint, "keep"): one_of(1, 3),
-    (Scenario, "fault"): unsaid,
+    (Fault, "rank"): unsaid,
+    (Fault, "step"): unsaid,
+    (Fault, "message"): unsaid,
+    (Fault, "seconds"): unsaid,
+    (Fault, "bit"): one_of(0, 1, 31, 10**9),
+    (Fault, "after_restarts"): one_of(1, 2, 10**6),
     (CollectiveScenario, "title"): one_of(*WORDS),
     (CollectiveScenario, "caption"): one_of(*WORDS),
     (CollectiveWorld, "ranks"): unsaid,
@@ -255,6 +261,8 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
 
     document: Document = keys(Scenario, chance)
     document["world"] = {"ranks": ranks}
+    if chance.random() < 0.2:
+        document["world"]["timeout_seconds"] = chance.choice((60, 600.0))
     if mpi and chance.random() < 0.2:
         document["world"]["memory_limit_mb"] = 4096
     arrays, text = {}, ""
@@ -267,10 +275,33 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
         document["data"] = {"source": "data.npz"} if arrays else {}
     document |= {"model": model, "train": train, "parallel": parallel, "variant": variants}
     document["checkpoint"] = keys(Checkpoint, chance)
+    document["fault"] = faults(ranks, train["steps"], chance)
     document["check"] = keys(Check, chance)
     draw_other_ranks(document, chance)
     said = {key: value for key, value in document.items() if value not in ({}, [])}
     return Drawn(number, said, arrays, flags(chance), text)
+
+
+def faults(ranks: int, steps: int, chance: Random) -> list[Document]:
+    """Delays, which change no bit, and whatever else may befall a rank in runs that go on, as this one does not."""
+    found = []
+    for _ in range(chance.choice((0, 0, 1, 2)) if steps else 0):
+        said = keys(Fault, chance)
+        kind = said.setdefault("kind", "kill")
+        if kind in ("drop", "duplicate"):
+            said.setdefault("collective", "all_gather")
+        if kind != "flip":
+            said.pop("bit", None)
+        if kind in ("delay", "slow") and chance.random() < SAID:
+            said["seconds"] = chance.choice((0, 1e-4, 10.0))
+        if kind != "slow" and "collective" in said and chance.random() < SAID:
+            said["message"] = chance.choice((1, 2, 10**6))
+        if kind == "delay" and chance.random() < SAID:
+            said = {"kind": kind, "seconds": chance.choice((0, 1e-4)), "rank": chance.randrange(ranks)}
+        else:
+            said.setdefault("after_restarts", 1)
+        found.append(said | {"step": chance.randint(1, steps)})
+    return found
 
 
 def transformer(chance: Random) -> Document:

@@ -5,7 +5,7 @@ needs, which is kept, and when everything else is let go of.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -44,6 +44,7 @@ class Instruction:
     output: int
     settings: Mapping[str, Any]
     layer: int
+    """Its number among those of the graph."""
     number: int
     """Among the operations of its layer."""
 
@@ -61,7 +62,7 @@ class Graph:
 
     input_shape: Shape
     instructions: list[Instruction] = field(default_factory=list)
-    parameters: dict[str, Variable] = field(default_factory=dict)
+    parameters: dict[Hashable, Variable] = field(default_factory=dict)
     values: list[Variable] = field(default_factory=list)
     layer: int = 0
     """The one whose text is being read."""
@@ -76,7 +77,7 @@ class Graph:
         self.values.append(Variable(self, len(self.values), shape))
         return self.values[-1]
 
-    def parameter(self, name: str, shape: Shape) -> Variable:
+    def parameter(self, name: Hashable, shape: Shape) -> Variable:
         """The variable of a parameter, the same one each time."""
         if name not in self.parameters:
             self.parameters[name] = self._value(shape)

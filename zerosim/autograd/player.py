@@ -1,8 +1,8 @@
 """One micro-batch through one turn of a unit: every operation of its graph, forward and backward."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,8 +28,8 @@ class Contribution:
     """A micro-batch's gradient of a unit, and the names of the parameters that have theirs already."""
 
     flat: Array
-    views: Mapping[str, Array]
-    written: set[str] = field(default_factory=set)
+    views: Mapping[Any, Array]
+    written: set[Hashable] = field(default_factory=set)
 
     def finished(self) -> Array:
         """The flat gradient, 0 for parameters that nothing has used."""
@@ -83,12 +83,26 @@ def perform(step: Step | None, function: Callable[..., Any], *arrays: Any, **nam
     return function(*arrays, **named)
 
 
+class Plays(Protocol):
+    """What a tape asks of who plays a turn, see `Player`."""
+
+    def forward(self, x: Array, /) -> tuple[Array, Kept]: ...
+    def backward(self, kept: Kept, upstream: Array, contribution: Contribution | None, /) -> list[Array]: ...
+
+
+Players = Callable[[Plan, Mapping[Any, Array], Precise, Callable[[Instruction], Draws | None], Perform], Plays]
+"""`players(plan, parameters, precise, draws, perform)` gives who plays a turn: a `Player`."""
+
+
 @dataclass(eq=False)
 class Player:
-    """Runs a plan with a unit's parameters, by name; `draws` gives an operation its random numbers, if any."""
+    """Runs a plan with parameters, by the names that its graph has for them.
+
+    `draws` gives an operation its random numbers, if any.
+    """
 
     plan: Plan
-    parameters: Mapping[str, Array]
+    parameters: Mapping[Any, Array]
     precise: Precise
     draws: Callable[[Instruction], Draws | None]
     perform: Perform = perform
@@ -226,7 +240,7 @@ class Player:
             return wide
         return self.precise.empty(shape, wide.dtype)
 
-    def _write(self, name: str, found: Array, contribution: Contribution | None) -> None:
+    def _write(self, name: Hashable, found: Array, contribution: Contribution | None) -> None:
         """The first gradient of a parameter, rounded into its view, or a further one, added to it."""
         assert contribution is not None
         view = contribution.views[name]

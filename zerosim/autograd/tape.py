@@ -6,7 +6,7 @@ everything else is computed again before backward.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,8 +15,9 @@ from zerosim.autograd.graph import Instruction, Plan
 from zerosim.autograd.operation import Shape
 from zerosim.autograd.operations.dropout import Draws
 from zerosim.autograd.operations.losses import LOSSES
-from zerosim.autograd.player import Contribution, Kept, Perform, Player, Precise, perform
+from zerosim.autograd.player import Contribution, Kept, Perform, Player, Players, Plays, Precise, perform
 from zerosim.autograd.shelf import InMemory, Shelf
+from zerosim.errors import CollectiveError
 
 
 class TapeVisit(Protocol):
@@ -30,7 +31,7 @@ class TapeVisit(Protocol):
 
 
 class TapeUnit(Hashable, Protocol):
-    """What a tape asks of a unit: one flat buffer of `count` elements, seen as named parameters, and its turns."""
+    """What a tape asks of a unit: one flat buffer of `count` elements, seen as numbered parameters, and its turns."""
 
     @property
     def name(self) -> str: ...
@@ -40,7 +41,7 @@ class TapeUnit(Hashable, Protocol):
     def frozen(self) -> bool: ...
     @property
     def visits(self) -> Sequence[TapeVisit]: ...
-    def views(self, flat: Array, /) -> dict[str, Array]: ...
+    def parts(self, flat: Array, /) -> Mapping[int, Array]: ...
 
 
 Total = Any
@@ -61,6 +62,16 @@ def left_to_right(total: Array | None, contribution: Array) -> Array:
     return total
 
 
+def check_weights(what: str, unit: TapeUnit, weights: Array) -> None:
+    """Refuse fewer elements than a unit has."""
+    if len(weights) < unit.count:
+        raise CollectiveError(
+            f"{what} of {unit.name} got {len(weights)} elements, and its weights are {unit.count}: a shard was used "
+            "where "
+            "full weights are needed; gather them, weights = replica.gather(unit)"
+        )
+
+
 class Tape:
     """One step's activations, for each of this rank's micro-batches.
 
@@ -68,7 +79,8 @@ class Tape:
     micro-batches, first to last, to the loss and to each unit's gradient. Layers below `lowest` need no gradient, and
     neither does what is frozen. `draw` is where dropout's numbers come from; without one nothing is dropped. Of the
     units in `recomputed` only the input is kept, on `shelf`; not that of layer 0, which whoever hands it in holds.
-    `perform` carries out each operation: who watches, or has no numbers, gives another one.
+    `perform` carries out each operation, and `players` plays the turns of units: who watches, or has no numbers, gives
+    others.
 
     Numbers of 16 bits are for keeping and sending: every operation widens them, computes in float32 and rounds. With
     them gradients may be scaled by `loss_scale`, so that small ones do not vanish; the loss itself never is.
@@ -88,7 +100,7 @@ class Tape:
     def __init__(
         self, allocate: Allocator = allocate, accumulate: Accumulate = left_to_right, lowest: int = 0,
         draw: Draw | None = None, recomputed: Collection[TapeUnit] = (), shelf: Shelf | None = None,
-        perform: Perform = perform,
+        perform: Perform = perform, players: Players = Player,
     ) -> None:
         self.loss_scale = 1.0
         self.first_micro_batch = 0
@@ -101,12 +113,13 @@ class Tape:
         self._draw = draw
         self._recomputed = recomputed
         self._perform = perform
+        self._players = players
         self.shelf = shelf or InMemory()
         self._given = InMemory()
         self._turns = Counter[TapeUnit]()
         self._open = 0
         """Turns that are still to go backward."""
-        self._kept: defaultdict[TapeUnit, list[list[Kept]]] = defaultdict(list)
+        self._kept: defaultdict[TapeUnit, list[tuple[TapeVisit, list[Kept]]]] = defaultdict(list)
         self._inputs: defaultdict[TapeUnit, list[tuple[TapeVisit, Shelf]]] = defaultdict(list)
         self._contributions: dict[TapeUnit, list[Contribution]] = {}
 
@@ -116,6 +129,8 @@ class Tape:
         `weights` is the unit's flat buffer, `unit.count` elements and any padding. A unit that has several turns takes
         them one after the other. The outputs belong to the tape: backward may overwrite them.
         """
+        if activations:
+            check_weights("forward", unit, weights)
         visit = unit.visits[self._turns[unit] % len(unit.visits)]
         self._turns[unit] += 1
         again = unit in self._recomputed
@@ -126,7 +141,7 @@ class Tape:
                 shelf.put(self._open, unit.name, activations)
                 self._inputs[unit].append((visit, shelf))
             else:
-                self._kept[unit].append(kept)
+                self._kept[unit].append((visit, kept))
             self._open += 1
         return outputs
 
@@ -143,7 +158,7 @@ class Tape:
         activations = shelf.take(turn)
         self.shelf.begin(turn - 1)
         _, kept = self._run(unit, visit, weights, activations, keeps=True, what="recomputation")
-        self._kept[unit].append(kept)
+        self._kept[unit].append((visit, kept))
 
     def loss(
         self,
@@ -175,7 +190,19 @@ class Tape:
         differentiates, so for its unit the list is empty. A frozen unit has the gradient None, and so has a unit of
         which an earlier turn is still to come.
         """
-        turn = self._kept[unit].pop()
+        check_weights("backward", unit, weights)
+        if not self._kept[unit]:
+            raise CollectiveError(
+                f"backward of {unit.name}: forward left nothing for it. Each unit goes forward first, and backward "
+                "once for each time"
+            )
+        visit, turn = self._kept[unit].pop()
+        if len(upstreams) != len(turn):
+            raise CollectiveError(
+                f"backward of {unit.name} got {len(upstreams)} upstream arrays, and forward had {len(turn)} "
+                "micro-batches: hand it what backward of the unit behind returned, and of the last unit what "
+                "tape.loss did"
+            )
         self._open -= 1
         ends = not self._kept[unit] and not self._inputs[unit]
         begun = self._contributions.pop(unit, [])
@@ -186,7 +213,8 @@ class Tape:
             kept, contribution = turn.pop(0), None
             if not unit.frozen:
                 contribution = begun.pop(0) if begun else self._contribution(unit, weights)
-            inputs += self._player(unit, kept.plan, weights, number).backward(kept, upstreams.pop(0), contribution)
+            player = self._player(unit, visit, kept.plan, weights, number)
+            inputs += player.backward(kept, upstreams.pop(0), contribution)
             self.operations["backward"] += kept.plan.backward_operations
             if contribution is None:
                 continue
@@ -211,27 +239,27 @@ class Tape:
                 of_parameters=keeps and not unit.frozen,
                 of_input=keeps and visit.first_layer > self._lowest,
             )
-            y, keep = self._player(unit, plan, weights, number).forward(x)
+            y, keep = self._player(unit, visit, plan, weights, number).forward(x)
             self.operations[what] += plan.forward_operations
             outputs.append(y)
             kept.append(keep)
         return outputs, kept
 
-    def _player(self, unit: TapeUnit, plan: Plan, weights: Array, number: int) -> Player:
-        precise = Precise(self._allocate, unit.name)
-        return Player(plan, unit.views(weights), precise, partial(self._draws, number), self._perform)
+    def _player(self, unit: TapeUnit, visit: TapeVisit, plan: Plan, weights: Array, number: int) -> Plays:
+        precise, draws = Precise(self._allocate, unit.name), partial(self._draws, number, visit.first_layer)
+        return self._players(plan, unit.parts(weights), precise, draws, self._perform)
 
-    def _draws(self, number: int, instruction: Instruction) -> Draws | None:
+    def _draws(self, number: int, first_layer: int, instruction: Instruction) -> Draws | None:
         """What fills an array with the random numbers of one operation on one micro-batch."""
         if self._draw is None:
             return None
         draw, micro_batch = self._draw, self.first_micro_batch + number
-        return lambda array: draw(array, micro_batch, instruction.layer, instruction.number)
+        return lambda array: draw(array, micro_batch, first_layer + instruction.layer, instruction.number)
 
     def _contribution(self, unit: TapeUnit, weights: Array) -> Contribution:
         flat = self._allocate(weights.shape, weights.dtype, kind="gradients", owner=unit.name)
         flat[unit.count :] = 0.0
-        return Contribution(flat, unit.views(flat))
+        return Contribution(flat, unit.parts(flat))
 
     def _judge(self, name: str, output: Array, target: Array, samples: int) -> tuple[Array, Array]:
         """A micro-batch's loss in at least 32 bits, and ∂L/∂output, scaled, in the precision of the output."""

@@ -1,6 +1,6 @@
 """What this machine's processes reach while all of its ranks are at work: the figures of a [cluster], in one table.
 
-    products    wide ones, as a layer's forward and backward has them, and those of attention's heads, 32 numbers wide
+    products    of a layer, forward and backward, with 512 rows and with 64
     bandwidth   of calls that work on so many bytes: in a core's cache, and beyond
     functions   numbers a second of what memory does not bound, at the size of what is worked on at a time
     update      AdamW on a million weights
@@ -8,6 +8,7 @@
     link        two ranks that exchange: 8 bytes, and 2 MB, each message copied on its way as all messages are
 """
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ from zerosim.scenario import Model, Scenario
 from zerosim.scenario.schema import Cluster, Device, Functions, Link
 from zerosim.training.build import replica
 
-WIDE, HEADS, TOKENS, HEAD = 512, 8, 128, 32
+WIDTH, WIDE, NARROW, LAYERS = 1024, 512, 64, 6
 SETS = (2**18, 2**20, 2**22, 2**24, 2**26)
 PIECE = (256, 128)
 WEIGHTS = 2**20
@@ -64,36 +65,25 @@ def full(*shape: int) -> Any:
     return np.full(shape, 0.5, np.float32)
 
 
+def zeros(*shape: int) -> Any:
+    found = np.empty(shape, np.float32)
+    found[...] = 0.0
+    return found
+
+
 def products() -> Iterator[Probe]:
-    x, weight, y = full(WIDE, WIDE), full(WIDE, WIDE), full(WIDE, WIDE)
-
-    def wide() -> None:
-        np.matmul(x, weight.T, out=y)
-        np.matmul(y.T, x, out=weight)
-        np.matmul(y, weight, out=x)
-        for each in (x, weight, y):
-            each[0, 0] = 0.5
-
-    queries, scores = full(TOKENS, HEADS, HEAD).transpose(1, 0, 2), full(HEADS, TOKENS, TOKENS)
-    values = full(TOKENS, HEADS, HEAD).transpose(1, 0, 2)
-
-    def narrow() -> None:
-        np.matmul(queries, values.transpose(0, 2, 1), out=scores)
-        np.matmul(scores, values, out=full_like)
-
-    full_like = full(TOKENS, HEADS, HEAD).transpose(1, 0, 2)
-    yield Probe("wide", harmless(wide), 6 * WIDE**3)
-    yield Probe("narrow", harmless(narrow), 4 * HEADS * TOKENS * TOKENS * HEAD)
+    """Of layers with many rows and with few, one layer after another, so that weights come from where they rest."""
+    for name, rows in (("wide", WIDE), ("narrow", NARROW)):
+        layers = itertools.cycle([zeros(WIDTH, WIDTH) for _ in range(LAYERS)])
+        yield Probe(name, partial(through_layer, layers, zeros(rows, WIDTH), zeros(rows, WIDTH)), 6 * rows * WIDTH**2)
 
 
-def harmless(task: Callable[[], None]) -> Callable[[], None]:
-    """Numbers may overflow: only their time is asked for."""
-
-    def run() -> None:
-        with np.errstate(all="ignore"):
-            task()
-
-    return run
+def through_layer(layers: Iterator[Any], x: Any, y: Any) -> None:
+    """Forward, and both products of backward."""
+    weight, gradient = next(layers), next(layers)
+    np.matmul(x, weight.T, out=y)
+    np.matmul(y.T, x, out=gradient)
+    np.matmul(y, weight, out=x)
 
 
 def bandwidths() -> Iterator[Probe]:
@@ -201,7 +191,9 @@ def cluster_from(seconds: dict[str, float], launch_us: float) -> Cluster:
     def rate(work: float, name: str) -> float:
         return work / seconds[name]
 
-    flops, narrow = rate(6 * WIDE**3, "wide"), rate(4 * HEADS * TOKENS * TOKENS * HEAD, "narrow")
+    flops, narrow = (rate(6 * rows * WIDTH**2, name) for rows, name in ((WIDE, "wide"), (NARROW, "narrow")))
+    times, more = flops / narrow, WIDE / NARROW
+    half = max(WIDE * (times - 1) / (more - times), 0.0) if times < more else float(WIDE)
     bytes_of = {size: 3 * 4 * (size // 12) for size in SETS}
     by_size = [rate(bytes_of[size], f"bandwidth {size}") for size in SETS]
     numbers = float(PIECE[0] * PIECE[1])
@@ -210,8 +202,8 @@ def cluster_from(seconds: dict[str, float], launch_us: float) -> Cluster:
     transfer = max(seconds["large"] - seconds["small"], 1e-9)
     return Cluster(
         device=Device(
-            flops=flops, memory_bandwidth=by_size[-1], memory=memory_bytes(), launch_us=launch_us,
-            half_width=max(HEAD * (flops / narrow - 1), 0.0), working_sets=tuple(map(float, SETS)),
+            flops=flops * (1 + half / WIDE), memory_bandwidth=by_size[-1], memory=memory_bytes(), launch_us=launch_us,
+            half_width=half, working_sets=tuple(map(float, SETS)),
             bandwidths=tuple(by_size), functions=Functions(**named, update=rate(update_bytes, "update")),
         ),
         inside=Link(1e6 * seconds["small"], LARGE / transfer / 1e9),

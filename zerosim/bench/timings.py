@@ -7,7 +7,7 @@ transformer in GPT-2's shape, of 4 blocks, width 256 and 8 heads, on 16 sequence
               of each stage by both ranks; the ratio is a stage's time against half of what the one process needed:
               1 would be perfect scaling
     ledger    a round times one step of each stage with its bytes and messages counted and one without; their ratio.
-              And one that is traced as well, against the one that is only counted
+              And one that is traced as well, and one with checksums, each against the one that is only counted
 
 `worlds` is about the local world alone, and gives seconds: a thousand ranks, a proof on many, many examples of a law.
 """
@@ -41,6 +41,7 @@ from zerosim.stages.replica import Replica
 from zerosim.training.batches import Batches
 from zerosim.training.build import initial_weights, replica
 from zerosim.training.experiment import prepare
+from zerosim.worlds.checked import Checked
 from zerosim.worlds.first import FirstRanks
 from zerosim.worlds.local import spawn
 from zerosim.worlds.objects import broadcast_object, gather_objects
@@ -75,7 +76,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class Overhead:
-    """What a stage takes while it is "counted", "traced" or "saved", and while it is not; a figure for each round."""
+    """What a stage takes while it is "counted", "traced", "with checksums" or "saved", and while it is not.
+
+    Each has a figure for each round.
+    """
 
     stage: str
     what: str
@@ -162,19 +166,25 @@ def time_steps(comm: Communicator, rounds: int, workload: Workload) -> list[Timi
 
 
 def time_ledgers(comm: Communicator, rounds: int, workload: Workload) -> list[Overhead] | None:
-    """What counting and tracing cost every stage, on rank 0; None on the other. Who goes first changes by turns."""
+    """What counting, tracing and checksums cost every stage, on rank 0; None on the other.
+
+    Who goes first changes by turns.
+    """
     keep_freed()
     found = []
     with threadpool_limits(1):
         for name in STAGES:
-            trained = [steps(make(comm, name, workload)) for make in (counted, plain)]
+            trained = [steps(make(comm, name, workload)) for make in (checked, counted, plain)]
             each = [traced_steps(comm, name, workload), *trained]
-            seconds: list[list[float]] = [[], [], []]
+            seconds: list[list[float]] = [[] for _ in each]
             for number in range(WARM_UP + rounds):
-                for index in range(3)[:: 1 if number % 2 else -1]:
+                for index in range(len(each))[:: 1 if number % 2 else -1]:
                     seconds[index].append(slower(comm, each[index]))
-            of_traced, of_counted, of_plain = (measured[WARM_UP:] for measured in seconds)
-            found += [Overhead(name, "counted", of_counted, of_plain), Overhead(name, "traced", of_traced, of_counted)]
+            of_traced, of_checked, of_counted, of_plain = (measured[WARM_UP:] for measured in seconds)
+            found += [
+                Overhead(name, "counted", of_counted, of_plain), Overhead(name, "traced", of_traced, of_counted),
+                Overhead(name, "with checksums", of_checked, of_counted),
+            ]
     return found if comm.rank == 0 else None
 
 
@@ -226,6 +236,11 @@ def counted(comm: Communicator, stage: str, workload: Workload) -> tuple[Batches
     """A rank as in a run, with both ledgers."""
     batches = batches_of(comm.size, stage, workload)
     return batches, replica(batches.config, Observed(comm, Traffic()), ObservedAllocator(allocate, Ledger()))
+
+
+def checked(comm: Communicator, stage: str, workload: Workload) -> tuple[Batches, Replica]:
+    """The same, whose messages bring checksums."""
+    return counted(Checked(comm), stage, workload)
 
 
 def traced_steps(comm: Communicator, stage: str, workload: Workload) -> Iterator[None]:

@@ -5,11 +5,13 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from zerosim.bench.checkpoints import time_checkpoints
 from zerosim.bench.cluster import Measured, measure_cluster
 from zerosim.bench.plans import time_plans
+from zerosim.bench.published import compare, published_runs
 from zerosim.bench.timings import (
     RANKS,
     WORKLOADS,
@@ -25,18 +27,26 @@ from zerosim.comm import Communicator
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json, write_text
 from zerosim.errors import LaunchError, UsageError
-from zerosim.report.bench_table import show_compared, show_durations, show_overheads, show_saving, show_timings
+from zerosim.report.bench_table import (
+    show_compared,
+    show_durations,
+    show_overheads,
+    show_published,
+    show_saving,
+    show_timings,
+)
 from zerosim.report.cluster_toml import cluster_toml
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiWorld, connect, own_launcher
 
 SUBJECTS = {
     "step": "a step of each stage on 2 MPI ranks against one process",
-    "ledger": "a step of each stage with its bytes counted, and traced as well, against one without",
+    "ledger": "a step of each stage with its bytes counted, traced, and with checksums, against one without",
     "checkpoint": "saving every step against a plain write of as many bytes, and a run that saves nothing",
     "worlds": "what the local world needs for many ranks, a large proof, many examples",
     "plan": "what plans need, and how that grows with ranks, layers and bytes",
     "cluster": "this machine as the [cluster] of a plan, and steps of four models on 2 MPI ranks against their plans",
+    "published": "nothing: it plans published runs, and shows how far each plan's MFU is off",
 }
 
 Measure = Callable[[Communicator, int, Workload], Sequence[Timing | Overhead] | None]
@@ -58,6 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rounds", type=whole_number(1, 1000), default=15, metavar="N",
         help="measured rounds, after 2 to warm up; default 15")
     parser.add_argument("--model", choices=WORKLOADS, default="mlp", help="what is trained; default mlp")
+    parser.add_argument(
+        "--runs", metavar="FILE.csv", type=Path, help="of published: the runs, in place of those that are shipped")
     parser.add_argument("--json", metavar="FILE", help="write the figures; - is standard output")
     parser.add_argument(
         "--toml", metavar="FILE", help="of cluster: write this machine as a [cluster], for zerosim plan --cluster FILE")
@@ -68,6 +80,10 @@ def main(arguments: argparse.Namespace) -> int:
     check_writable(arguments)
     if arguments.toml and arguments.what != "cluster":
         raise UsageError(f"bench {arguments.what} measures no cluster; leave out --toml, or measure cluster")
+    if arguments.runs is not None and arguments.what != "published":
+        raise UsageError(f"bench {arguments.what} compares no runs: --runs goes with bench published")
+    if arguments.what == "published":
+        return report_published(arguments)
     if arguments.what in ALONE:
         if launched() is not None:
             raise UsageError(f"bench {arguments.what} measures what one process does: run it without mpirun")
@@ -118,4 +134,14 @@ def report_cluster(arguments: argparse.Namespace, found: Measured | None) -> int
             write_text(arguments.toml, cluster_toml(found.cluster))
         if arguments.json:
             write_json(arguments.json, {"schema": "zerosim.bench/1", **found.document()})
+    return 0
+
+
+def report_published(arguments: argparse.Namespace) -> int:
+    """Plan published runs; show and write how far off the plans are."""
+    compared = compare(published_runs(arguments.runs))
+    show_published(standard_output(arguments), compared)
+    if arguments.json:
+        runs = [each.document() for each in compared]
+        write_json(arguments.json, {"schema": "zerosim.bench/1", "runs": runs})
     return 0

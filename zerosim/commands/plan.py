@@ -2,12 +2,16 @@
 
 import argparse
 import json
+import shlex
+import sys
 from collections.abc import Sequence
 
 from zerosim.commands.arguments import cluster_sizes
 from zerosim.commands.output import check_writable, standard_output, write_json, write_text
 from zerosim.errors import UsageError
 from zerosim.plan.reading import cluster_in, read_plan
+from zerosim.report.page.plan import plan_page
+from zerosim.report.page.vega import converter
 from zerosim.report.plan_table import show_plan
 from zerosim.report.table import show_heading
 from zerosim.report.trace_events import trace_events
@@ -18,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim plan`."""
     parser.add_argument("scenario", help="a TOML file; its machine is [cluster]")
     parser.add_argument(
-        "--ranks", type=cluster_sizes, default=[], metavar="N,N",
+        "--ranks", default="", metavar="N,N",
         help="numbers of ranks to plan for, each with as many micro-batches as in the scenario; default the scenario's")
     parser.add_argument(
         "--set", metavar="A.B=VALUE", action="append", default=[], dest="overrides",
@@ -28,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", metavar="FILE", help="plan for the [cluster] of this file, such as zerosim bench cluster writes")
     parser.add_argument("--json", metavar="FILE", help="write the plan; - is standard output")
+    parser.add_argument("--report", metavar="FILE", help="write a page of HTML with the table and a step of each row")
     parser.add_argument(
         "--trace", metavar="FILE", help="write what a rank of each row does when as trace events, for Perfetto")
 
@@ -38,18 +43,30 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.cluster is not None:
         read["the cluster"] = arguments.cluster
     check_writable(arguments, read)
+    if arguments.report:
+        converter()
     machine = {} if arguments.cluster is None else cluster_in(arguments.cluster)
     changes = machine | overrides(arguments.overrides)
-    found = read_plan(arguments.scenario, arguments.ranks, changes, swept(arguments.sweep))
+    found = read_plan(arguments.scenario, ranks(arguments.ranks), changes, swept(arguments.sweep))
     check_writable(arguments, files_read(found.scenario))
     console = standard_output(arguments)
     show_heading(console, found.scenario.title, found.scenario.caption, "")
     show_plan(console, found)
     if arguments.json:
         write_json(arguments.json, found.document())
+    if arguments.report:
+        write_text(arguments.report, plan_page(found, shlex.join(["zerosim", *sys.argv[1:]])))
     if arguments.trace:
         write_text(arguments.trace, json.dumps(trace_events([(row.name, row.trace) for row in found.rows])))
     return 0 if found.passed else 1
+
+
+def ranks(given: str) -> list[int]:
+    """What --ranks says; nothing where it is left out."""
+    try:
+        return cluster_sizes(given) if given else []
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"--ranks {given}: {error}") from None
 
 
 def overrides(given: Sequence[str]) -> dict[str, str]:
@@ -63,8 +80,13 @@ def swept(given: Sequence[str]) -> dict[str, list[str]]:
     >>> swept(["a.b=1,2", "a.c=x"])
     {'a.b': ['1', '2'], 'a.c': ['x']}
     """
-    found = dict(key_and_value(each, "--sweep", "section.key=value,value") for each in given)
-    return {key: values.split(",") for key, values in found.items()}
+    found: dict[str, list[str]] = {}
+    for each in given:
+        key, values = key_and_value(each, "--sweep", "section.key=value,value")
+        if key in found:
+            raise UsageError(f"--sweep {each!r}: {key} is swept twice; give all of its values at once")
+        found[key] = values.split(",")
+    return found
 
 
 def key_and_value(given: str, flag: str, form: str) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.commands.arguments import rank_counts
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import UsageError
+from zerosim.proofs.diagnosis import diagnosis, remark
 from zerosim.proofs.proof import Proof, prove
 from zerosim.proofs.subject import Subject, files_of, named_subject
 
@@ -72,10 +73,14 @@ def show_verdict(console: Console, proof: Proof) -> None:
     if proof.holds:
         words = ", ".join(claims(proof))
         console.print(f"[green]proved[/] on {ranks}: {words}", soft_wrap=not console.is_terminal)
+        if odd := remark(proof):
+            console.print(f"[yellow]but[/] {escape(odd)}", soft_wrap=not console.is_terminal)
         return
     console.print(f"[red]not proved[/] on {ranks}:")
     for fault in proof.faults:
         console.print(f"  {escape(fault.what)}", soft_wrap=not console.is_terminal)
+    for line in str(diagnosis(proof)).splitlines():
+        console.print(f"  {escape(line)}", soft_wrap=not console.is_terminal)
 
 
 def claims(proof: Proof) -> list[str]:
@@ -113,7 +118,10 @@ def document(subject: Subject, proofs: list[Proof]) -> dict[str, object]:
                 "order": proof.order,
                 "held": [[str(symbol) for symbol in held] for held in proof.held],
                 "faults": [vars(fault) for fault in proof.faults],
+                "cause": found and found.cause,
+                "command": found and found.command,
+                "remark": remark(proof),
             }
-            for proof in proofs
+            for proof, found in zip(proofs, map(diagnosis, proofs), strict=True)
         ],
     }

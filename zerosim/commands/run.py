@@ -227,6 +227,8 @@ def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
     if arguments.every is not None and not scenario.checkpoint.folder:
         raise UsageError("--every says how often to save, and nothing says where; add --checkpoint DIR")
     experiment, keeping = keeper(prepare(scenario, load_dataset(scenario)), arguments.resume)
+    begun_before = restarts(resumes=arguments.resume is not None)
+    scenario.faults_after(begun_before)
     whole = experiment.rows[0].model
     shown, keep_weights, traced = progress(arguments), bool(arguments.weights), traced_steps(arguments, scenario)
 
@@ -236,7 +238,7 @@ def training_job(scenario: Scenario, arguments: argparse.Namespace) -> Job:
                 keeping.begin()
             return run_on(
                 world, experiment, shown, keep_weights=keep_weights, traced=traced, keeping=keeping,
-                restarts=restarts(resumes=arguments.resume is not None))
+                restarts=begun_before)
 
     return Job(
         scenario,

@@ -7,12 +7,16 @@ from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json, write_text
 from zerosim.errors import CollectiveError, UsageError
-from zerosim.proofs.subject import Subject, files_of, named_subject
+from zerosim.grading.claims import STAGE_TRIALS
+from zerosim.grading.recorded import recorded_stage, recorded_step
+from zerosim.proofs.subject import Subject, files_of, function_of, named_subject
 from zerosim.report import algorithms_table
-from zerosim.report.page.page import schedule_page
+from zerosim.report.page.page import schedule_page, step_page
 from zerosim.report.schedule import Schedule, document, scheduled
 from zerosim.report.schedule_svg import picture
 from zerosim.report.schedule_text import show_schedule
+from zerosim.report.step import RecordedStep, show_step
+from zerosim.stages import STAGES
 
 MOST_RANKS = 128
 
@@ -21,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim show`."""
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument(
-        "subject", nargs="?", help="a name from the table of algorithms, or my_file.py:my_all_reduce")
+        "subject", nargs="?",
+        help="a name from the table of algorithms, a stage such as zero3, or my_file.py:my_all_reduce")
     asked.add_argument("--list", action="store_true", help="the table of algorithms, with figures for --ranks or 8")
     parser.add_argument(
         "--ranks", type=whole_number(1, MOST_RANKS), metavar="N", help="number of ranks; default 4")
@@ -39,7 +44,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """0 if the collective keeps its promise, or for the table; 1 if it does not."""
     check_writable(arguments, files_of(arguments.subject))
-    return show_table(arguments) if arguments.list else show_run(arguments)
+    if arguments.list:
+        return show_table(arguments)
+    file, _, function = arguments.subject.rpartition(":")
+    if arguments.subject in STAGES:
+        return show_stage(arguments, recorded_stage(arguments.subject, stage_ranks(arguments)))
+    if function in STAGE_TRIALS and file.endswith(".py"):
+        step = function_of(file, function)
+        return show_stage(arguments, recorded_step(file, function, step, stage_ranks(arguments)))
+    return show_run(arguments)
+
+
+def stage_ranks(arguments: argparse.Namespace) -> int:
+    """On how many ranks a step is recorded."""
+    for flag in ("root", "collective", "svg"):
+        if getattr(arguments, flag) is not None:
+            raise UsageError(f"leave out --{flag.replace('collective', 'as')}: it is for a collective, not for a stage")
+    return arguments.ranks or 4
+
+
+def show_stage(arguments: argparse.Namespace, found: RecordedStep) -> int:
+    last = len(found.moments)
+    if arguments.round is not None and not 1 <= arguments.round <= last:
+        raise UsageError(f"--round {arguments.round}: {found.title} has moments 1 to {last}")
+    show_step(standard_output(arguments), found, arguments.round)
+    if arguments.html:
+        write_text(arguments.html, step_page(found, (arguments.round or 1) - 1))
+    if arguments.json:
+        write_json(arguments.json, found.document())
+    return 1 if found.fault else 0
 
 
 def show_table(arguments: argparse.Namespace) -> int:

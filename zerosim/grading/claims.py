@@ -13,7 +13,17 @@ from zerosim.grading.exercises import EXERCISES
 from zerosim.grading.lawful import law_claims
 from zerosim.grading.proved import added_in, everything_arrives, rounds_at_most, sent_as
 from zerosim.grading.stages import StageTrial
-from zerosim.grading.variants import elsewhere_claims, fsdp_claims, kept_claims, left_claims, parts_claims, two_levels
+from zerosim.grading.variants import (
+    elsewhere_claims,
+    fsdp_claims,
+    kept_claims,
+    kept_trial,
+    left_claims,
+    parts_claims,
+    parts_trial,
+    two_levels,
+)
+from zerosim.grading.witness import Step
 from zerosim.proofs.subject import Subject, subject
 
 
@@ -45,7 +55,7 @@ def with_laws(name: str, examined: Subject, found: Sequence[Claim]) -> list[Clai
 
 def stage_claims(stage: str, step: Callable[..., Any]) -> list[Claim]:
     """The bits of one process, and what the formulas say of bytes sent and kept."""
-    training = StageTrial(stage, step)
+    training = StageTrial(stage, step, in_parts=True)
     return [
         Claim("it trains to the bits of one process", training.first_difference, 4, first=True),
         Claim("every rank sends the bytes of the formula", training.sent_otherwise, 2),
@@ -70,3 +80,13 @@ CLAIMS: dict[str, Claims] = {
     "zero3_kept_step": kept_claims,
     "fsdp_step": fsdp_claims,
 }
+
+STAGE_TRIALS: dict[str, Callable[[Step], StageTrial]] = {
+    "zero1_step": partial(StageTrial, "zero1"),
+    "zero2_step": partial(StageTrial, "zero2"),
+    "zero3_step": partial(StageTrial, "zero3"),
+    "zero2_each_part_step": parts_trial,
+    "zero3_kept_step": kept_trial,
+    "fsdp_step": partial(StageTrial, "zero3"),
+}
+"""How each exercise that is a step of a stage is trained."""

@@ -8,15 +8,15 @@ import contextlib
 import io
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from zerosim.errors import UsageError, ZerosimError
+from zerosim.errors import UsageError
 from zerosim.grading.channel import Answering
 from zerosim.grading.claim import Claim, Claims
 from zerosim.grading.claims import CLAIMS
 from zerosim.grading.exercises import Grade, Item, State
+from zerosim.proofs.hints import hint, raised
 from zerosim.proofs.subject import load_file
 
 MOST_PRINTED = 12
@@ -40,7 +40,7 @@ def grade(function: Callable[..., Any], name: str, claims: Claims, file: str = "
     except NotImplementedError:
         return Grade(name, "not yet written")
     except Exception as error:
-        return Grade(name, "does not hold yet", complaint=raised(error, file))
+        return Grade(name, "does not hold yet", complaint=told(error, os.path.abspath(file)))
     failed = [item for item in items if item.state == "does not hold"]
     complaint = f"not so: {failed[0].says}\n{failed[0].complaint}" if failed else None
     done: State = "holds" if all(item.state == "holds" for item in items) else "holds so far"
@@ -79,7 +79,7 @@ class Examination:
             except NotImplementedError:
                 raise
             except Exception as error:
-                complaint = raised(error, self._file)
+                complaint = told(error, os.path.abspath(self._file))
         return complaint, heard.told()
 
 
@@ -114,13 +114,10 @@ class Heard(io.TextIOBase):
         return [*lines, f"… and {self._more:,} lines more"] if self._more else lines
 
 
-def raised(error: Exception, file: str) -> str:
-    """An exception in one line, with the line of the learner's file that it came through last."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == os.path.abspath(file)]
-    where = f" in line {lines[-1]}" if lines else ""
-    kind = "" if isinstance(error, ZerosimError) else f"{type(error).__name__}: "
-    return " ".join([f"{kind}{error}{where}", *getattr(error, "__notes__", [])])
+def told(error: Exception, file: str) -> str:
+    """An exception in one line, with the line of the learner's file that it came through last; then what it means."""
+    found = hint(error)
+    return raised(error, file) + (f"\nwhy: {found}" if found else "")
 
 
 def answer(file: str, name: str) -> dict[str, Any]:

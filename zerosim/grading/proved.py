@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 
 from zerosim.collectives import Algorithm
-from zerosim.errors import ZerosimError
 from zerosim.grading.claim import Claim
 from zerosim.grading.machine import Collective, Machine
 from zerosim.instruments.record import Recording
 from zerosim.numerics.orders import AddingOrder
 from zerosim.payloads.terms import commuted
-from zerosim.proofs.proof import claims, prove, roots, run
+from zerosim.proofs.case import claims
+from zerosim.proofs.diagnosis import diagnosis
+from zerosim.proofs.proof import prove, roots, run
 from zerosim.proofs.subject import Subject
 from zerosim.report.figures import plural
 from zerosim.sharding import bounds
@@ -26,23 +27,24 @@ def everything_arrives(examined: Subject, sizes: Sequence[int] = RANKS) -> Claim
         first=True)
 
 
-def raise_what_it_raises(examined: Subject, sizes: Sequence[int]) -> None:
-    """Raise what the function raises by itself, on the fewest ranks but one, where there may be nothing to do."""
-    for size in (*sizes[1:], sizes[0]):
+def raise_if_unwritten(examined: Subject, sizes: Sequence[int]) -> None:
+    """Raise `NotImplementedError` if the function does, on the fewest ranks but one, or on the fewest."""
+    for size in (*sizes[1:2], sizes[0]):
         failure = run(examined, size, size).failure
-        if failure is not None and not isinstance(failure, ZerosimError):
+        if isinstance(failure, NotImplementedError):
             raise failure
 
 
 def unproved(examined: Subject, sizes: Sequence[int] = RANKS) -> str | None:
-    """The first fault, on the fewest ranks."""
-    raise_what_it_raises(examined, sizes)
+    """The first fault, on the fewest ranks, and why."""
+    raise_if_unwritten(examined, sizes)
     for number, size in enumerate(sizes):
-        faults = prove(examined, size).faults
-        if faults:
+        proof = prove(examined, size)
+        if proof.faults:
+            what = proof.faults[0].what
             right = f"right on {plural(sizes[number - 1], 'rank')}, but " if number else ""
-            legend = "\n(g1 is what rank 1 brought, · what nobody wrote)" if "holds" in faults[0].what else ""
-            return f"{right}on {plural(size, 'rank')}: {faults[0].what}{legend}"
+            legend = "\n(g1 is what rank 1 brought, · what nobody wrote)" if "holds" in what else ""
+            return f"{right}on {plural(size, 'rank')}: {what}{legend}\n{diagnosis(proof)}"
     return None
 
 

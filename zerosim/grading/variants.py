@@ -17,6 +17,7 @@ from zerosim.grading.claim import Claim
 from zerosim.grading.machine import ONE_HOST, TWO_HOSTS, Machine
 from zerosim.grading.proved import RANKS, added_in, everything_arrives, in_time, sent_by, unproved
 from zerosim.grading.stages import StageTrial, first_complaint
+from zerosim.grading.witness import Step
 from zerosim.instruments.record import Recording
 from zerosim.proofs.proof import run
 from zerosim.proofs.subject import Subject, subject
@@ -160,7 +161,11 @@ def sketch(comm: Any, chunks: Any, per_host: int, reduce: Any) -> None:
 
 def parts_claims(step: Callable[..., Any]) -> list[Claim]:
     """Stage II that reduces the gradients of every micro-batch, given a replica that would take them all at once."""
-    return variant_claims(StageTrial("zero2", step, {"accumulation": "micro_batch"}, taking_all_at_once))
+    return variant_claims(parts_trial(step))
+
+
+def parts_trial(step: Step) -> StageTrial:
+    return StageTrial("zero2", step, {"accumulation": "micro_batch"}, taking_all_at_once)
 
 
 def taking_all_at_once(replica: Replica) -> Replica:
@@ -179,9 +184,13 @@ def variant_claims(training: StageTrial) -> list[Claim]:
 
 def kept_claims(step: Callable[..., Any]) -> list[Claim]:
     """Stage III that keeps gathered weights until backward, given a replica that keeps none by itself."""
-    training = StageTrial("zero3", step, {"reshard_after_forward": False}, keeping_nothing)
+    training = kept_trial(step)
     return [*variant_claims(training), Claim(
         "a step on a virtual machine takes no longer than it must", training.too_slow, 2)]
+
+
+def kept_trial(step: Step) -> StageTrial:
+    return StageTrial("zero3", step, {"reshard_after_forward": False}, keeping_nothing)
 
 
 def keeping_nothing(replica: Replica) -> Replica:

@@ -59,15 +59,15 @@ class Faults:
 
     def sent_as(self, outgoing: Array) -> list[Array] | None:
         """What this thread sends in place of its next message; None if that is the message."""
-        place, found = HERE.place, None
+        spot, found = HERE.spot, None
         with self._lock:
-            self._sent[place.collective] += 1
-            number = self._sent[place.collective]
+            self._sent[spot.collective] += 1
+            number = self._sent[spot.collective]
         for fault in self._faults:
             if fault.kind == "slow":
-                if 0 < fault.step <= place.step and fault.collective in (None, place.collective) and place.collective:
+                if 0 < fault.step <= spot.step and fault.collective in (None, spot.collective) and spot.collective:
                     self._act(fault)
-            elif (fault.step, fault.collective, fault.message) == (place.step, place.collective, number):
+            elif (fault.step, fault.collective, fault.message) == (spot.step, spot.collective, number):
                 found = self._changed(fault, [outgoing] if found is None else found)
         return found
 

@@ -10,6 +10,7 @@ An array counts from the moment it is handed out until nobody holds it or a view
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -40,6 +41,8 @@ class Ledger:
     peak: Counter[Kind] = field(default_factory=Counter)
     peak_total: int = 0
     curve: list[tuple[int, dict[Kind, int]]] = field(default_factory=list)
+    clock: Callable[[], int] = time.monotonic_ns
+    """Nanoseconds: a virtual clock's, where time is reckoned."""
     _total: int = 0
     _records_curve: bool = False
     _held: Counter[tuple[Kind, str]] = field(default_factory=Counter)
@@ -60,7 +63,7 @@ class Ledger:
         self._total += held_bytes
         self._held[kind, owner] += held_bytes
         if self._records_curve:
-            self.curve.append((time.monotonic_ns(), dict(self.now)))
+            self.curve.append((self.clock(), dict(self.now)))
 
     @property
     def total(self) -> int:
@@ -83,7 +86,7 @@ class Ledger:
         """Record a curve from here on; the time at which it begins."""
         with self._lock:
             self._records_curve = True
-            began = time.monotonic_ns()
+            began = self.clock()
             self.curve = [(began, dict(self.now))]
         return began
 

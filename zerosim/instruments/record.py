@@ -2,6 +2,7 @@
 
     round     when a message arrives, if sending and receiving one message each takes a rank one round
     element   one place of a rank's vector
+    stretch   the elements of a rank's vector that an array is a view of; empty where its memory is another
     holds     the whole vector of a rank, after a round
 
 The schedule that comes out is data: tables, drawings and proofs are made from it.
@@ -11,6 +12,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from zerosim.comm import Communicator, Payload, Reduction
 from zerosim.instruments.observed import Observed
@@ -27,13 +30,43 @@ class Message:
     carried: tuple[Any, ...]
     landed: tuple[Any, ...]
     reduced: bool
+    outgoing: range = range(0)
+    """The stretch of its source's vector that it was sent from."""
+    into: range = range(0)
+    """The stretch of its receiver's vector that it was received into."""
+    beside: range = range(0)
+    """The stretch that its receiver sent in the same exchange."""
+    memory: int = 0
+    """Where it was received: an address."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message on its way, and in which round its source had sent it."""
+
+    round: int
+    source: int
+    to: int
+    carried: tuple[Any, ...]
+    outgoing: range
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """A receive that has not ended: of whose message, and into how many elements of which dtype."""
+
+    source: int
+    count: int
+    dtype: Any
+    into: range
 
 
 @dataclass
 class Recording:
     """A recorded run: messages in the order of their arrival, and each rank's vector whenever it changed.
 
-    `failure` is what ended the run early, if anything did.
+    `failure` is what ended the run early, if anything did. `unasked` are the messages that nobody received, and
+    `awaited`, by rank, the receives that were begun and not ended.
     """
 
     size: int
@@ -41,6 +74,8 @@ class Recording:
     vectors: list[list[tuple[int, tuple[Any, ...]]]] = field(default_factory=list)
     results: list[Any] | None = None
     failure: Exception | None = None
+    unasked: list[Sent] = field(default_factory=list)
+    awaited: dict[int, Awaited] = field(default_factory=dict)
 
     @property
     def rounds(self) -> int:
@@ -86,10 +121,11 @@ def record(
         raise
     except Exception as error:
         recording.failure = error
+    recording.unasked = [message for mail in posted.values() for message in mail]
     return recording
 
 
-Posted = defaultdict[tuple[int, int], deque[tuple[int, tuple[Any, ...]]]]
+Posted = defaultdict[tuple[int, int], deque[Sent]]
 
 
 class Recorder:
@@ -102,23 +138,54 @@ class Recorder:
         self._posted = posted
         self._round = 0
         self._next_arrival = 1
+        self._beside = range(0)
 
     def sending(self, outgoing: Payload, to: int) -> None:
+        if not hasattr(outgoing, "reshape"):
+            return  # the world refuses it next
         self._round += 1
         self._next_arrival = self._round
-        self._posted[self._rank, to].append((self._round, elements(outgoing)))
+        self._beside = stretch(outgoing, self._vector)
+        sent = Sent(self._round, self._rank, to, elements(outgoing), self._beside)
+        self._posted[self._rank, to].append(sent)
 
     def sent(self, outgoing: Payload, to: int) -> None:
         self._next_arrival = self._round + 1
+        self._beside = range(0)
+
+    def receiving(self, into: Payload, source: int) -> None:
+        if isinstance(into, np.ndarray):
+            awaited = Awaited(source, into.size, into.dtype, stretch(into, self._vector))
+            self._recording.awaited[self._rank] = awaited
 
     def received(self, into: Payload, source: int, reduce: Reduction | None) -> None:
-        sent, carried = self._posted[source, self._rank].popleft()
-        self._round = max(self._next_arrival, sent)
+        sent = self._posted[source, self._rank].popleft()
+        self._recording.awaited.pop(self._rank, None)
+        self._round = max(self._next_arrival, sent.round)
         self._next_arrival = self._round + 1
-        self._recording.messages.append(
-            Message(self._round, source, self._rank, carried, elements(into), reduce is not None)
-        )
+        self._recording.messages.append(Message(
+            self._round, source, self._rank, sent.carried, elements(into), reduce is not None,
+            sent.outgoing, stretch(into, self._vector), self._beside, address(into),
+        ))
         self._recording.vectors[self._rank].append((self._round, elements(self._vector)))
+
+
+def address(payload: Payload) -> int:
+    """Of its first element in memory; 0 of what has none."""
+    return int(payload.__array_interface__["data"][0]) if isinstance(payload, np.ndarray) else 0
+
+
+def stretch(payload: Payload, vector: Any) -> range:
+    """The elements of `vector` that `payload` is a view of.
+
+    >>> vector = np.arange(6)
+    >>> stretch(vector[2:4], vector), stretch(vector[2:4].copy(), vector)
+    (range(2, 4), range(0, 0))
+    """
+    if not (isinstance(payload, np.ndarray) and isinstance(vector, np.ndarray) and vector.size):
+        return range(0)
+    start = (address(payload) - address(vector)) // vector.itemsize
+    return range(start, start + payload.size) if 0 <= start < vector.size and payload.size else range(0)
 
 
 def elements(payload: Payload) -> tuple[Any, ...]:

@@ -2,14 +2,14 @@
 
 import threading
 
-from zerosim.worlds.here import HERE, Place
+from zerosim.worlds.here import HERE, Spot
 
 
 class Before(threading.local):
     """Where this thread was before the collectives that it is in, innermost last."""
 
     def __init__(self) -> None:
-        self.places: list[Place] = []
+        self.spots: list[Spot] = []
 
 
 class Whereabouts:
@@ -38,11 +38,11 @@ message from rank 1; rank 1 waits for a message from rank 0
     def begin(self, step: int) -> None:
         """From here on this rank is in step `step`; 0: in none."""
         self._step = step
-        HERE.place = Place(step=step, row=self._row)
+        HERE.spot = Spot(step=step, row=self._row)
 
     def began(self, name: str, owner: str) -> None:
-        self._before.places.append(HERE.place)
-        HERE.place = Place(name, owner, self._step, self._row)
+        self._before.spots.append(HERE.spot)
+        HERE.spot = Spot(name, owner, self._step, self._row)
 
     def ended(self, name: str, owner: str) -> None:
-        HERE.place = self._before.places.pop()
+        HERE.spot = self._before.spots.pop()

@@ -157,7 +157,7 @@ def problem(s: Shape) -> tuple[str, str] | None:
 
 def gpt2(s: Shape) -> list[Layer]:
     """GPT-2's layers; its matrices are stored inputs × outputs."""
-    d, begins, ends = s.width, normal(0.02), normal(0.02 / math.sqrt(2 * s.layers))
+    d, text, begins, ends = s.width, partial(gpt2_block, s=s), normal(0.02), normal(0.02 / math.sqrt(2 * s.layers))
 
     def matrix(name: str, inputs: int, outputs: int, residual: bool = False) -> list[Parameter]:
         return [
@@ -179,7 +179,7 @@ def gpt2(s: Shape) -> list[Layer]:
     own = () if s.tied_embeddings else (Parameter("lm_head.weight", (s.vocabulary, d), begins),)
     return [
         Layer("embedding", "", tables, partial(gpt2_embedding, s=s)),
-        *(Layer(f"h.{n}", f"h.{n}.", block, partial(gpt2_block, s=s)) for n in range(s.layers)),
+        *(Layer(f"h.{n}", f"h.{n}.", block, text) for n in range(s.layers)),
         Layer("head", "", (*norm("ln_f"), *own), partial(gpt2_head, s=s), borrows(s, "wte.weight")),
     ]
 
@@ -187,6 +187,7 @@ def gpt2(s: Shape) -> list[Layer]:
 def llama(s: Shape) -> list[Layer]:
     """Llama's layers; its matrices are stored outputs × inputs, without biases."""
     d, keys, begins, ones = s.width, s.key_value_heads * s.head_size, normal(0.02), constant(1.0)
+    text = partial(llama_block, s=s)
     sizes = {
         "self_attn.q_proj": (d, d), "self_attn.k_proj": (keys, d), "self_attn.v_proj": (keys, d),
         "self_attn.o_proj": (d, d), "mlp.gate_proj": (s.inner, d), "mlp.up_proj": (s.inner, d),
@@ -202,9 +203,7 @@ def llama(s: Shape) -> list[Layer]:
     norm = Parameter("model.norm.weight", (d,), ones, decays=False)
     return [
         Layer("embedding", "", (table,), partial(llama_embedding, s=s)),
-        *(
-            Layer(f"layers.{n}", f"model.layers.{n}.", block, partial(llama_block, s=s)) for n in range(s.layers)
-        ),
+        *(Layer(f"layers.{n}", f"model.layers.{n}.", block, text) for n in range(s.layers)),
         Layer("head", "", (norm, *own), partial(llama_head, s=s), borrows(s, "model.embed_tokens.weight")),
     ]
 

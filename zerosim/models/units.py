@@ -15,7 +15,7 @@ from itertools import accumulate, groupby, pairwise
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.autograd.graph import Compute, Graph, Plan, Variable
+from zerosim.autograd.graph import Compute, Graph, Plan
 from zerosim.autograd.operation import Shape
 from zerosim.errors import ZerosimError
 from zerosim.models.parameters import Parameter
@@ -63,16 +63,47 @@ class Place:
         return self.start + self.parameter.count
 
 
+Read = tuple[tuple[Compute, tuple[tuple[str, int, Shape], ...]], ...]
+"""Layers' texts; for each its parameters: their names in it, their numbers in the unit, and their shapes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """What alike visits compute, wherever in a model they stand: a parameter is named by its number in the unit."""
+
+    layers: Read
+    _plans: dict[tuple[Shape, bool, bool], Plan] = field(default_factory=dict)
+    _graphs: dict[Shape, Graph] = field(default_factory=dict)
+
+    def plan(self, shape: Shape, *, of_parameters: bool, of_input: bool) -> Plan:
+        """The same one for equal arguments."""
+        key = shape, of_parameters, of_input
+        if key not in self._plans:
+            self._plans[key] = Plan(self.graph(shape), of_parameters, of_input)
+        return self._plans[key]
+
+    def graph(self, shape: Shape) -> Graph:
+        """The same one for equal shapes."""
+        if shape not in self._graphs:
+            graph = Graph(shape)
+            for number, (compute, parameters) in enumerate(self.layers):
+                graph.layer = number
+                weights = {name: graph.parameter(place, of_shape) for name, place, of_shape in parameters}
+                graph.output = compute(weights, graph.output)
+            self._graphs[shape] = graph
+        return self._graphs[shape]
+
+
+Texts = dict[Read, Text]
+
+
 @dataclass(frozen=True, eq=False)
 class Visit:
     """Neighbouring layers of one unit, run one after the other; `numbers` are theirs in the model."""
 
     layers: tuple[Layer, ...]
     numbers: tuple[int, ...]
-    shapes: Mapping[str, tuple[int, ...]]
-    """Of all parameters of the unit."""
-    _plans: dict[tuple[Shape, bool, bool], Plan] = field(default_factory=dict)
-    _graphs: dict[Shape, Graph] = field(default_factory=dict)
+    text: Text
 
     @property
     def first_layer(self) -> int:
@@ -83,26 +114,33 @@ class Visit:
         return self.numbers[-1]
 
     def plan(self, shape: Shape, /, *, of_parameters: bool, of_input: bool) -> Plan:
-        """How it is run on an input of this shape, where these gradients are wanted."""
-        key = shape, of_parameters, of_input
-        if key not in self._plans:
-            self._plans[key] = Plan(self.graph(shape), of_parameters, of_input)
-        return self._plans[key]
+        """How it is run on an input of this shape, where these gradients are wanted; alike visits share it."""
+        return self.text.plan(shape, of_parameters=of_parameters, of_input=of_input)
 
     def graph(self, shape: Shape) -> Graph:
         """What its layers' texts compute of an input of this shape."""
-        if shape not in self._graphs:
-            graph = Graph(shape)
-            for number, layer in zip(self.numbers, self.layers, strict=True):
-                graph.layer = number
-                graph.output = layer.compute(self._weights(graph, layer), graph.output)
-            self._graphs[shape] = graph
-        return self._graphs[shape]
+        return self.text.graph(shape)
 
-    def _weights(self, graph: Graph, layer: Layer) -> dict[str, Variable]:
-        own = {each.name: layer.prefix + each.name for each in layer.parameters}
-        names = own | {name: name for name in layer.borrows}
-        return {name: graph.parameter(full, self.shapes[full]) for name, full in names.items()}
+
+class Parts(Mapping[int, Array]):
+    """Each parameter as a shaped view into `flat`, by its number in the unit; made when it is first asked for."""
+
+    def __init__(self, places: Sequence[Place], flat: Array) -> None:
+        self._places = places
+        self._flat = flat
+        self._made: dict[int, Array] = {}
+
+    def __getitem__(self, number: int) -> Array:
+        if number not in self._made:
+            place = self._places[number]
+            self._made[number] = self._flat[place.start : place.stop].reshape(place.shape)
+        return self._made[number]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self._places)))
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +157,8 @@ class Unit:
     numbers: tuple[int, ...]
     frozen: bool = False
     """Whether its weights stay as they are: it then has no gradient and no optimizer state."""
+    texts: Texts = field(default_factory=dict)
+    """Those of its model so far, so that alike visits share one."""
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
@@ -138,14 +178,24 @@ class Unit:
     @cached_property
     def visits(self) -> tuple[Visit, ...]:
         """Its turns in forward, first to last."""
-        shapes = {place.name: place.shape for place in self.places}
         runs = groupby(enumerate(self.numbers), key=lambda each: each[1] - each[0])
-        found = []
-        for _, run in runs:
-            indices = [index for index, _ in run]
-            layers = tuple(self.layers[index] for index in indices)
-            found.append(Visit(layers, tuple(self.numbers[index] for index in indices), shapes))
-        return tuple(found)
+        return tuple(self._visit([index for index, _ in run]) for _, run in runs)
+
+    def _visit(self, indices: Sequence[int]) -> Visit:
+        layers = tuple(self.layers[index] for index in indices)
+        read = tuple((layer.compute, self._parameters(layer)) for layer in layers)
+        text = self.texts.setdefault(read, Text(read))
+        return Visit(layers, tuple(self.numbers[index] for index in indices), text)
+
+    def _parameters(self, layer: Layer) -> tuple[tuple[str, int, Shape], ...]:
+        own = {each.name: layer.prefix + each.name for each in layer.parameters}
+        numbers = {name: self._numbers[full] for name, full in (own | {name: name for name in layer.borrows}).items()}
+        return tuple((name, number, self.places[number].shape) for name, number in numbers.items())
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        """Of its parameters, by their full names."""
+        return {place.name: number for number, place in enumerate(self.places)}
 
     def bounds(self, number: int) -> tuple[int, int]:
         """The first element of layer `number` of the model and the one after its last."""
@@ -172,6 +222,10 @@ class Unit:
         {'layers.0.weight': array([[0., 1.]]), 'layers.0.bias': array([2.])}
         """
         return {each.name: flat[each.start : each.stop].reshape(each.shape) for each in self.places}
+
+    def parts(self, flat: Array) -> Parts:
+        """The same views, by number."""
+        return Parts(self.places, flat)
 
     def initial(self, seed: int) -> Array:
         """Its first weights: float32, flat, `count` elements.
@@ -273,7 +327,8 @@ def grouped(
 
 
 def _units(layers: Sequence[Layer], groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Iterator[Unit]:
+    texts: Texts = {}
     for numbers in groups:
         if len({number in frozen for number in numbers}) > 1:
             raise ZerosimError(f"the unit of layers {list(numbers)} is frozen in part; freeze all of it or none")
-        yield Unit(tuple(layers[number] for number in numbers), tuple(numbers), numbers[0] in frozen)
+        yield Unit(tuple(layers[number] for number in numbers), tuple(numbers), numbers[0] in frozen, texts)

@@ -83,7 +83,9 @@ class Optimizer:
     ) -> Iterator[tuple[slice, Array]]:
         """As `update`, but piece by piece what is to be subtracted, valid until the next; `apply` does the rest."""
         arrays = [weights, *(state[slot] for slot in self.slots)]
-        assert {len(array) for array in (*arrays, gradient)} == {len(weights)}
+        if {len(array) for array in (*arrays, gradient)} != {len(weights)}:
+            lengths = ", ".join(str(len(array)) for array in (*arrays[1:], gradient))
+            raise ValueError(f"weights have {len(weights)} elements, the optimizer's state and the gradient {lengths}")
         scratch = np.empty((3, min(len(weights), PIECE)), weights.dtype)
         for start in range(0, len(weights), PIECE):
             piece = slice(start, start + PIECE)

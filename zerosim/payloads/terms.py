@@ -7,14 +7,70 @@ contributions went into it, how often, and in which order, for every value the n
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from zerosim.errors import CollectiveError
+
+
+class Addable:
+    """What can be added, and nothing else: whatever else is asked of a symbol is refused, with what it means."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Any) -> "Sum":
+        if isinstance(other, Term | Blank | Sum):
+            return Sum(cast("Symbol", self), other)
+        raise CollectiveError(not_added(self, other))
+
+    def __radd__(self, other: Any) -> "Sum":
+        raise CollectiveError(not_added(self, other))
+
+    def __truediv__(self, other: Any) -> "Sum":
+        raise CollectiveError(
+            f"{self} was divided by {other}: symbols can only be added, and a sum is not an average; leave the "
+            "division to whoever wants the mean"
+        )
+
+    __floordiv__ = __mod__ = __truediv__
+
+    def __mul__(self, other: Any) -> "Sum":
+        raise CollectiveError(f"{self} was multiplied by {other}: symbols can only be added, and a sum is not an "
+                              "average; send and add what ranks bring as it is")
+
+    __rmul__ = __mul__
+
+    def __sub__(self, other: Any) -> "Sum":
+        raise CollectiveError(f"{other} was subtracted from {self}: symbols can only be added")
+
+    def __lt__(self, other: Any) -> bool:
+        raise CollectiveError(f"{self} was compared with {other}: symbols can only be added; reduce by `reduce`, "
+                              "which adds here, and not by max or np.maximum")
+
+    __gt__ = __le__ = __ge__ = __lt__
+
+    def __float__(self) -> float:
+        raise CollectiveError(f"{self} was to become a float: keep the dtype of what ranks bring; {LIKE}")
+
+    __int__ = __complex__ = __index__ = __float__
+
+
+LIKE = "make buffers with np.empty_like(chunks[c]), since np.empty and np.zeros are float64 whatever comes in"
+"""How to come by a buffer of the right dtype."""
+
+
+def not_added(symbol: Any, other: Any) -> str:
+    """Why this cannot be added to a symbol."""
+    if other is None:
+        return f"{symbol} was added to a buffer that nobody filled, as np.empty and np.empty_like leave it"
+    return (f"{symbol} was added to {other!r}, which no rank brought: begin with a copy of one contribution, not with "
+            "zeros (0 + -0.0 is 0.0, which is another bit)")
+
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class Term(Addable):
     """What rank `rank` brought in element `element` of its vector; terms that are added give a `Sum`.
 
     >>> (Term(1) + Term(2)) + Term(0)
@@ -24,36 +80,27 @@ class Term:
     rank: int
     element: int = 0
 
-    def __add__(self, other: "Symbol") -> "Sum":
-        return Sum(self, other)
-
     def __repr__(self) -> str:
         return f"g{self.rank}"
 
 
 @dataclass(frozen=True, slots=True)
-class Blank:
+class Blank(Addable):
     """What stands in a place that nobody has filled: reading it is a mistake, which a proof will show."""
 
     rank: int
     element: int = 0
-
-    def __add__(self, other: "Symbol") -> "Sum":
-        return Sum(self, other)
 
     def __repr__(self) -> str:
         return "·"
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
+class Sum(Addable):
     """`left + right`, in this order."""
 
     left: "Symbol"
     right: "Symbol"
-
-    def __add__(self, other: "Symbol") -> "Sum":
-        return Sum(self, other)
 
     def __repr__(self) -> str:
         return f"({self.left} + {self.right})"

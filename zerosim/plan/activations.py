@@ -18,6 +18,7 @@ from zerosim.autograd.tape import Tape, Total
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import ObservedAllocator
 from zerosim.payloads.extents import Extent
+from zerosim.plan.turns import Turns
 from zerosim.training.config import Config
 
 
@@ -54,7 +55,8 @@ def run_passes(config: Config, allocate: Allocator, count: int) -> Tape:
     model = config.model
     weights: dict[Any, Any] = {unit: Extent(unit.count, config.precision.weights) for unit in model.units}
     shelf = Offloaded(Nowhere(), allocate) if config.row.parallel.offload_activations else None
-    tape = Tape(allocate, not_added, model.lowest_trained, nothing_drawn, config.recomputed, shelf)
+    tape = Tape(
+        allocate, not_added, model.lowest_trained, nothing_drawn, config.recomputed, shelf, players=Turns().player)
     inputs, targets = batch(config)
     for _ in range(count):
         activations = [inputs] * config.at_once

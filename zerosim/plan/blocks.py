@@ -72,7 +72,7 @@ def kept_bytes(unit: Unit, visit: Visit, shape: Shape) -> int:
     """What a unit's turn keeps in 16 bits of an input of this shape: each block of memory once, its input too."""
     plan = visit.plan(shape, of_parameters=True, of_input=True)
     dtype = np.dtype(np.float16)
-    parameters = unit.views(extent(unit.count, dtype, kind="parameters", owner=unit.name))
+    parameters = unit.parts(extent(unit.count, dtype, kind="parameters", owner=unit.name))
     player = Player(plan, parameters, Precise(extent, unit.name), lambda _: None)
     _, kept = player.forward(extent(shape, dtype, kind="activations", owner=unit.name))
     return sum(each.nbytes for each in {id(each): each for each in memory(kept)}.values())

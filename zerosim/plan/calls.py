@@ -147,7 +147,9 @@ def calls_of(function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[
 
 
 def silent(value: Any) -> Any:
-    """The same extents, which tell nobody."""
+    """Views of the same extents, which tell nobody."""
     if isinstance(value, dict):
         return {key: silent(each) for key, each in value.items()}
-    return Extent(value.shape, value.dtype) if isinstance(value, Noted) else value
+    if isinstance(value, list):
+        return [silent(each) for each in value]
+    return Extent(value.shape, value.dtype, value) if isinstance(value, Noted) else value

@@ -49,7 +49,7 @@ class Clock:
     sent: Counter[str] = field(default_factory=Counter)
     """Bytes, and messages."""
     bound_ns: Counter[str] = field(default_factory=Counter)
-    """What is computed, by what bounds it: products, attention, memory."""
+    """What is computed, by what bounds it: products, attention, memory, what is offloaded."""
     spans: list[Span] = field(default_factory=list)
     _beside: bool = False
     _open: list[tuple[str, str, int]] = field(default_factory=list)
@@ -64,6 +64,13 @@ class Clock:
         self.now_ns += ns
         self.computing_ns[what] += ns
         self.bound_ns[bound] += ns
+
+    def wait_for_host(self, until_ns: int) -> None:
+        """Nothing else goes on until the memory of the host has, or has given, what is offloaded."""
+        ns = max(until_ns - self.now_ns, 0)
+        self.now_ns += ns
+        self.computing_ns["offload"] += ns
+        self.bound_ns["offload"] += ns
 
     @property
     def free_ns(self) -> int:

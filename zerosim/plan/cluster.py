@@ -6,9 +6,10 @@ writes out itself is taken at its word: its numbers are what is reached.
 
 import difflib
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from math import inf
 from typing import Any
 
 from zerosim.plan.calls import Rates
@@ -33,6 +34,8 @@ class Device:
     half_width: float = 0.0
     attention_share: float = 1.0
     memory_share: float = 1.0
+    flops_fp8: float = 0.0
+    """The same in 8 bits; 0: not at all."""
     multiprocessors: int = 1
     channels: int = 0
     """Multiprocessors that collectives occupy while they run."""
@@ -99,6 +102,10 @@ class Cluster:
     """Whether collectives cost what libraries make of them, or what they are as written."""
     fused: bool
     """Whether operations leave in memory what fused kernels do."""
+    fp8: bool = False
+    """Whether weights are multiplied in 8 bits; the device's rate is then that."""
+    host_memory: Link = Link("memory at hand", 0, inf)
+    """From a device to the memory of its host, where activations are offloaded to."""
 
     @property
     def port_bytes_per_second(self) -> float:
@@ -130,23 +137,42 @@ def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
             "cluster.devices_per_host, or devices_per_host to a divisor of it",
             ("cluster", "devices_per_host"), ("world", "ranks"),
         )
+    if said.products == "fp8":
+        device = in_8_bits(device, origin)
     return Cluster(
         device=device,
         devices_per_host=said.devices_per_host,
         inside=link_of(said.inside, usual["inside"], origin, "inside"),
         between=link_of(said.between, usual["between"], origin, "between"),
+        host_memory=link_of(said.host_memory, usual["host_memory"], origin, "host_memory"),
         pipelined=said.collectives == "pipelined",
         fused=said.kernels == "fused",
+        fp8=said.products == "fp8",
     )
+
+
+def in_8_bits(device: Device, origin: Origin) -> Device:
+    """The same, with the rate of products in 8 bits; attention stays in 16."""
+    if not device.flops_fp8:
+        able = [name for name, entry in machines()["device"].items() if "flops_fp8" in entry]
+        raise origin.error(
+            f'cluster.products: {device.title} multiplies nothing in 8 bits; there are {", ".join(able)}, '
+            'or set it to "weights"', ("cluster", "products"))
+    slower = device.flops / device.flops_fp8
+    return replace(device, flops=device.flops_fp8, attention_share=device.attention_share * slower)
+
+
+USUAL = {"inside": "nvlink4", "between": "infiniband_8x400", "host_memory": "pcie5"}
+"""The links of a device that a scenario writes out."""
 
 
 def device_of(said: str | SaidDevice, origin: Origin) -> tuple[Device, dict[str, str]]:
     """A device, and the names of its usual links."""
     if isinstance(said, SaidDevice):
-        return own_device(said, origin), {"inside": "nvlink4", "between": "infiniband_8x400"}
+        return own_device(said, origin), USUAL
     found = look_up("device", said, origin, "device")
     numbers = {name: found[name] for name in Device.__dataclass_fields__ if name in found}
-    return Device(**numbers), {each: found[each] for each in ("inside", "between")}
+    return Device(**numbers), {each: found[each] for each in USUAL}
 
 
 def own_device(said: SaidDevice, origin: Origin) -> Device:

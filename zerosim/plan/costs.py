@@ -11,9 +11,10 @@
 The first is the roofline of Williams, Waterman and Patterson, "Roofline: an insightful visual performance model"
 (2009), for an operation that does not overlap its two parts: one takes their sum then, and not the larger. That
 products of narrow matrices are slower needs no number of its own so. Fused attention computes its scores again in
-backward: five products, where the text has four (Dao, "FlashAttention-2", 2023, section 4.1). The bandwidth of a
-pipelined ring is the least of what it passes: rings enter and leave a host by all of its network cards together.
-Steps between hosts are as many as hosts but one: so NCCL reckons (src/graph/tuning.cc).
+backward: five products, where the text has four (Dao, "FlashAttention-2", 2023, section 4.1).
+
+The bandwidth of a pipelined ring is the least of what it passes: rings enter and leave a host by all of its network
+cards together. Steps between hosts are as many as hosts but one: so NCCL reckons (src/graph/tuning.cc).
 """
 
 from collections import Counter
@@ -87,7 +88,8 @@ class Costs:
         operation = step.instruction.operation
         key = (operation, way, tuple(step.input_shapes.items()), step.wanted, operations)
         if key not in self._operations:
-            moving = Time(round(self.cluster.device.moved_ns(self.moved_bytes(step, way))), "memory")
+            moved_bytes = self.moved_bytes(step, way) + self.cast_bytes(step, way)
+            moving = Time(self.moved_ns(moved_bytes), "memory")
             longer = max(moving, products := self.products(step, operations))
             launch_ns = round(self.cluster.device.launch_ns)
             self._operations[key] = longer._replace(ns=moving.ns + products.ns + launch_ns)
@@ -125,6 +127,17 @@ class Costs:
         read = {**shapes, "y": step.shape}
         named = [read[name] for name in step.needed]
         return sum(map(self.bytes_of, [step.shape, *named, *(shapes[name] for name in step.wanted)]))
+
+    def cast_bytes(self, step: Step, way: str) -> int:
+        """What casting to 8 bits reads and writes: every number twice, for its range and for its value, and two copies.
+
+        Forward casts activations and weights, backward the gradient of the output (Micikevicius et al., "FP8 formats
+        for deep learning", 2022; a copy lies transposed, as 8-bit products want it).
+        """
+        if not self.cluster.fp8 or is_attention(step) or not step.forward_operations:
+            return 0
+        shapes = [step.input_shapes["x"], step.input_shapes["weight"]] if way == "forward" else [step.shape]
+        return sum(map(prod, shapes)) * (2 * self.itemsize + 2)
 
     def bytes_of(self, shape: Shape) -> int:
         return prod(shape) * self.itemsize

@@ -148,7 +148,7 @@ class State:
         latency, links = self.links.route(rank, message.to)
         self.busy.add(rank)
         self.flows.append(
-            Flow(rank, message.to, latency, message.bytes, 1.0 / latency if latency else 1.0, links))
+            Flow(rank, message.to, latency, message.bytes, NS / latency if latency else 1.0, links))
 
     def _end(self, flow: Flow) -> None:
         self.busy.discard(flow.source)

@@ -115,13 +115,14 @@ class PlannedRow:
             link = self.cluster.slowest(self.config.ranks)
             return f"communication: {exposed:.0%} of a step waits for it, over {link.title}"
         bound, ns = self.found.clock.bound_ns.most_common(1)[0]
-        words = {"products": "matrix products", "attention": "attention", "memory": "the bandwidth of memory"}
+        words = {"products": "matrix products", "attention": "attention", "memory": "the bandwidth of memory",
+                 "offload": f"offloading, over {self.cluster.host_memory.title}"}
         return f"{words[bound]}: {ns / self.found.clock.now_ns:.0%} of a step; {exposed:.0%} waits for communication"
 
     @property
     def trace(self) -> Trace:
         """Of the rank that stands for all; of micro-batches that are reduced by themselves, the first three."""
-        return Trace([Clock(0, "virtual")], [self.found.clock.step])
+        return Trace([Clock(0, "virtual")], [self.found.step])
 
     def document(self) -> dict[str, Any]:
         """In JSON's own types."""
@@ -217,6 +218,10 @@ def plan(scenario: Scenario, swept: Sequence[Swept], ranks: Sequence[int], task_
 def planned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> list[PlannedRow]:
     """The rows of one scenario."""
     cluster = cluster_of(scenario.cluster, scenario.origin, scenario.world.ranks)
+    if scenario.parallel.order == "exact":
+        raise scenario.origin.error(
+            "parallel.order exact adds as many integers as values ask for, and has no plan; take ring, rank or tree",
+            ("parallel", "order"))
     task = task_of(scenario)
     names = scenario.names({key: stage.title for key, stage in STAGES.items()})
     found = []

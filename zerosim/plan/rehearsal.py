@@ -10,27 +10,30 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from zerosim.allocation import Allocator, Array, Kind
 from zerosim.autograd.graph import Step
+from zerosim.autograd.player import Player, Players, perform
 from zerosim.autograd.shelf import Offloaded
 from zerosim.collectives import dissemination
 from zerosim.comm import Communicator
 from zerosim.errors import Unlike, ZerosimError
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator, telling
-from zerosim.instruments.trace import WAIT
+from zerosim.instruments.trace import WAIT, Curve, RankStep
 from zerosim.models.units import Unit
 from zerosim.optim.update import UpdateRule
 from zerosim.plan import activations
 from zerosim.plan.activations import extent, nothing_drawn
 from zerosim.plan.calls import Call, Noted, silent
 from zerosim.plan.clock import Clock
-from zerosim.plan.cluster import Cluster
+from zerosim.plan.cluster import Cluster, Link
 from zerosim.plan.costs import Costs, of_rank
+from zerosim.plan.turns import Turns
 from zerosim.sharding import padded
 from zerosim.stages.beside import Beside, Coming, Work
 from zerosim.stages.replica import Batch, Replica
@@ -56,6 +59,13 @@ class Rehearsal:
     clock: Clock
     operations: Counter[str]
     """Floating-point operations of matrix products, in forward, backward and recomputation."""
+    curve: Curve
+    """What is alive from each change on, by the clock."""
+
+    @property
+    def step(self) -> RankStep:
+        """All that took place, and what was in memory meanwhile, as a traced step of a run has it."""
+        return replace(self.clock.step, memory=self.curve)
 
     def sent(self, rank: int) -> dict[str, int]:
         """The bytes and the messages that a rank sends."""
@@ -65,10 +75,9 @@ class Rehearsal:
 def rehearse(config: Config, cluster: Cluster) -> Rehearsal:
     """One step of a row on a cluster: what holds for every rank or, where they differ, for the worst off.
 
-    Raises `ZerosimError` where gradients are added in no order: what that costs depends on their values.
+    Raises `ZerosimError` where they differ and are too many.
     """
-    if config.addition.collective is None:
-        raise ZerosimError(f"{config.name}: order exact adds integers, which no plan counts; take ring, rank or tree")
+    assert config.addition.collective is not None
     try:
         return rehearsed_at_once(config, cluster)
     except Unlike as unlike:
@@ -108,25 +117,27 @@ def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
 
 def rehearsed(config: Config, comm: "Clocked") -> Rehearsal:
     """What a step takes of whom `comm` speaks for: of one rank, or of all at once."""
-    ledger, fused = Ledger(), comm.costs.cluster.fused
-    taken = charged(extent, comm.clock, comm.costs) if comm.costs.cluster.device.calls else extent
-    counted = ObservedAllocator(taken, ledger)
-    allocate = device_allocator(counted) if fused else counted
-    mine = on_shapes(config, comm, allocate, Performer(comm.clock, comm.costs, fused))
+    ledger, cluster = Ledger(clock=lambda: comm.clock.now_ns), comm.costs.cluster
+    called = cluster.device.calls is not None
+    counted = ObservedAllocator(charged(extent, comm) if called else extent, ledger)
+    allocate = device_allocator(counted) if cluster.fused else counted
+    mine = on_shapes(config, comm, allocate, (CallByCall if called else Performer)(comm.clock, comm.costs))
     mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
+    comm.begun = True
     ledger.begin_peak()
+    ledger.begin_curve()
     config.stage.step(mine, whole_batch(config))
     return Rehearsal(
         resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=comm.clock,
-        operations=Counter(mine.tape.operations),
+        operations=Counter(mine.tape.operations), curve=ledger.curve_so_far(),
     )
 
 
 def on_shapes(config: Config, comm: "Clocked", allocate: Allocator, performer: "Performer") -> "Rehearsing":
     """A replica of a row that has no numbers."""
-    built = replica(config, comm, allocate, perform=performer.perform)
+    built = replica(config, comm, allocate, perform=performer.perform, players=performer.players)
     if config.row.parallel.offload_activations:
-        built.tape.shelf = Offloaded(activations.Nowhere(), allocate)
+        built.tape.shelf = Offloaded(HostMemory(comm.clock, comm.costs.cluster.host_memory), allocate)
     beside = telling(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
     rule = Timed(**vars(config.rule), clock=comm.clock, costs=comm.costs)
     changed = replace(
@@ -154,11 +165,12 @@ def device_allocator(counted: Allocator) -> Allocator:
     return allocate
 
 
-def charged(taken: Allocator, clock: Clock, costs: Costs) -> Allocator:
+def charged(taken: Allocator, comm: "Clocked") -> Allocator:
     """As `taken`, but every call that its arrays go through takes time: what a stage's text copies and adds."""
 
     def tell(call: Call) -> None:
-        clock.compute("copies", round(costs.call_ns(call)))
+        if comm.begun:
+            comm.clock.compute("copies", round(comm.costs.call_ns(call)))
 
     def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
         found = taken(shape, dtype, kind=kind, owner=owner)
@@ -173,6 +185,8 @@ class Clocked(Observed):
     def __init__(self, comm: Communicator, costs: Costs) -> None:
         self.clock = Clock(costs.cluster.device.taken_by_collectives)
         self.costs = costs
+        self.begun = False
+        """Whether the step has begun: what is copied before it takes no time of it."""
         super().__init__(comm, self.clock)
 
     def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -217,7 +231,7 @@ class Meeting(Clocked):
             before, number = self.clock.sent["bytes"], self._number
             self._number += 1
             self._meetings.come(number, self.clock.free_ns)
-            function(comm, *arguments)
+            function(comm, *map(silent, arguments))
             dissemination.barrier(self._comm)
             price, sent_bytes = self.costs.price(function, *arguments), self.clock.sent["bytes"] - before
             self.clock.communicate(name, price.ns, owner, sent_bytes, self._meetings.began_ns(number))
@@ -279,6 +293,26 @@ class OnTheClock(Beside):
         return coming.take()
 
 
+@dataclass(eq=False)
+class HostMemory:
+    """A store at the other end of a link: the step waits for what it writes, and for what it reads once it wants it."""
+
+    clock: Clock
+    link: Link
+    free_ns: int = 0
+    """When the link has carried all that it was given to read."""
+
+    def write(self, start: int, array: Any) -> None:
+        self.clock.wait_for_host(self.clock.now_ns + self.link.message_ns(array.nbytes))
+
+    def read(self, start: int, array: Any) -> Callable[[], object]:
+        self.free_ns = max(self.clock.now_ns, self.free_ns) + self.link.message_ns(array.nbytes)
+        return partial(self.clock.wait_for_host, self.free_ns)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
 @dataclass(frozen=True)
 class Timed(UpdateRule):
     """A rule that leaves weights and state as they are, and takes the time of reading and writing them."""
@@ -301,56 +335,64 @@ class Timed(UpdateRule):
         self.clock.compute("update", self.costs.update_ns(moved))
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Performer:
-    """Carries out a tape's operations on shapes: they take time, and what they have in memory meanwhile is noted.
-
-    An operation that was seen with equal shapes is not run again.
-    """
+    """Carries out a tape's operations on shapes: they take time, and of fused ones only what is kept has memory."""
 
     clock: Clock
     costs: Costs
-    fused: bool
-    seen: dict[Any, "Script"] = field(default_factory=dict)
 
     def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-        if self.costs.cluster.device.calls is not None:
-            arrays, named = tuple(map(silent, arrays)), {name: silent(each) for name, each in named.items()}
-            self._charge_calls(step, function, arrays, named)
-        else:
-            self._charge(step, function, arrays)
-        if step is None:
-            return function(*arrays, **named)
-        empty = named.pop("empty")
-        named = undrawn(named)
-        if self.fused and function is step.instruction.operation.backward:
-            return None
-        key = (function, step.shape, step.wanted, *(described(each) for each in (*arrays, *named.values())))
-        if key not in self.seen:
-            self.seen[key] = watched(function, arrays, named)
-        found = self.seen[key]
-        return found.kept_by_fused(empty) if self.fused else found.play(empty)
-
-    def _charge_calls(
-        self, step: Step | None, function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]
-    ) -> None:
-        """What the function's text calls."""
-        given = {name: each for name, each in named.items() if name not in ("empty", "draws")}
-        what = "loss"
-        if step is not None:
-            what = "forward" if function is step.instruction.operation.forward else "backward"
-        key = (function, *(described(each) for each in (*arrays, *given.values())))
-        self.clock.compute(what, *self.costs.of_calls(key, function, arrays, undrawn(named)))
-
-    def _charge(self, step: Step | None, function: Callable[..., Any], arrays: tuple[Any, ...]) -> None:
         if step is None:
             self.clock.compute("loss", self.costs.loss_ns(arrays[0].shape))
-        elif self.fused and self.clock.doing == "recompute" and not step.for_backward:
-            return  # as PyTorch's checkpoint, which stops when it has what backward needs (set_checkpoint_early_stop)
-        elif function is step.instruction.operation.forward:
+            return function(*arrays, **named)
+        self.charge(step, function)
+        return self.carry_out(step, function, *arrays, **named)
+
+    @property
+    def players(self) -> Players:
+        """What plays a tape's units: what was seen once takes place again."""
+        return Turns(self.carry_out, self.charge).player
+
+    def charge(self, step: Step, function: Callable[..., Any]) -> None:
+        """Let an operation take its time; PyTorch's checkpoint stops when it has what backward needs, and so do we."""
+        if self.costs.cluster.fused and self.clock.doing == "recompute" and not step.for_backward:
+            return
+        if function is step.instruction.operation.forward:
             self.clock.compute("forward", *self.costs.forward(step))
         else:
             self.clock.compute("backward", *self.costs.backward(step))
+
+
+    def carry_out(self, step: Step, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+        """In no time."""
+        return (kept_by_fused if self.costs.cluster.fused else perform)(step, function, *arrays, **undrawn(named))
+
+
+class CallByCall(Performer):
+    """The same on a device that says what calls take: each call of an operation's text takes its time."""
+
+    @property
+    def players(self) -> Players:
+        return Player
+
+    def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+        """A loss tells of its calls itself."""
+        if step is None:
+            return function(*arrays, **named)
+        arrays, named = tuple(map(silent, arrays)), {name: silent(each) for name, each in named.items()}
+        self._charge_calls(step, function, arrays, named)
+        empty = named.pop("empty")
+        return self.carry_out(step, function, *arrays, **named, empty=lambda *shape: silent(empty(*shape)))
+
+    def _charge_calls(
+        self, step: Step, function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        """What the function's text calls."""
+        given = {name: each for name, each in named.items() if name not in ("empty", "draws")}
+        what = "forward" if function is step.instruction.operation.forward else "backward"
+        key = (function, *(described(each) for each in (*arrays, *given.values())))
+        self.clock.compute(what, *self.costs.of_calls(key, function, arrays, undrawn(named)))
 
 
 def undrawn(named: dict[str, Any]) -> dict[str, Any]:
@@ -367,63 +409,13 @@ def described(value: Any) -> Any:
     return value if value.__hash__ else repr(value)
 
 
-@dataclass(frozen=True)
-class Script:
-    """What an operation takes from `empty` and gives back, in order: numbers of arrays, which it takes once each."""
-
-    shapes: tuple[Any, ...]
-    events: tuple[int, ...]
-    """The number of an array, from 0, when it is taken; and −1 − number when it is given back."""
-    saved: int | None
-    """The number of the one that it returns."""
-
-    def play(self, empty: Any) -> Any:
-        held: dict[int, Any] = {}
-        for event in self.events:
-            if event >= 0:
-                held[event] = empty(*self.shapes[event])
-            else:
-                del held[-1 - event]
-        return None if self.saved is None else held[self.saved]
-
-    def kept_by_fused(self, empty: Any) -> Any:
-        """A fused kernel's work is in registers, and of what it saves a number for each row is enough."""
-        if self.saved is None:
-            return None
-        shape, _ = self.shapes[self.saved]
-        return empty(shape[:-1], np.float32)
+def kept_by_fused(step: Step, function: Callable[..., Any], *arrays: Any, empty: Any, **named: Any) -> Any:
+    """A fused kernel's work is in registers, and of what it saves a number for each row is enough."""
+    if function is step.instruction.operation.backward:
+        return None
+    saved = function(*arrays, empty=in_registers, **named)
+    return None if saved is None else empty(saved.shape[:-1], np.float32)
 
 
-def watched(function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]) -> Script:
-    """Run an operation on shapes, and see what it takes and gives back."""
-    recorder = Recorder()
-    counted = ObservedAllocator(extent, recorder)
-
-    def empty(shape: Any, dtype: Any) -> Any:
-        recorder.shapes.append((shape, np.dtype(dtype)))
-        number = len(recorder.shapes) - 1
-        return counted(shape, dtype, kind="activations", owner=str(number))
-
-    saved = function(*arrays, empty=empty, **named)
-    number = None
-    if saved is not None:
-        alive = {int(owner) for owner in recorder.alive}
-        (number,) = alive
-    return Script(tuple(recorder.shapes), tuple(recorder.events), number)
-
-
-class Recorder:
-    """An instrument that notes when arrays, whose owners are numbers, are taken and given back."""
-
-    def __init__(self) -> None:
-        self.shapes: list[Any] = []
-        self.events: list[int] = []
-        self.alive: set[str] = set()
-
-    def taken(self, kind: Kind, owner: str, held_bytes: int) -> None:
-        self.events.append(int(owner))
-        self.alive.add(owner)
-
-    def given_back(self, kind: Kind, owner: str, held_bytes: int) -> None:
-        self.events.append(-1 - int(owner))
-        self.alive.discard(owner)
+def in_registers(shape: Any, dtype: Any) -> Any:
+    return extent(shape, dtype, kind="buffers", owner="registers")

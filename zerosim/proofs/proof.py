@@ -16,8 +16,9 @@ from zerosim.errors import Deadlock
 from zerosim.instruments.record import Recording, elements, record
 from zerosim.numerics import orders
 from zerosim.payloads.terms import Symbol, Term, blanks, commuted, leaves, symbols
+from zerosim.proofs.case import Case, Place, chunks_by_element, claims
+from zerosim.proofs.hints import raised
 from zerosim.proofs.subject import Subject
-from zerosim.sharding import bounds
 from zerosim.stages.adding import Addition
 from zerosim.worlds.local import Sends, spawn
 
@@ -27,16 +28,14 @@ SMALL = 16
 LIMIT_SECONDS = 60.0
 """For one run of a user's function, which need not end."""
 
+WAITING = "sends that wait for their receivers, as an MPI library's may"
+
 KNOWN_ORDERS: dict[str, orders.AddingOrder] = {
     "ring": orders.ring,
     "rank order": orders.rank_order,
     "near tree": orders.near_tree,
     "folded tree": orders.folded_tree,
 }
-
-Place = tuple[int, int]
-"""A rank and an element."""
-
 
 @dataclass(frozen=True)
 class Fault:
@@ -60,6 +59,8 @@ class Proof:
     lengths: list[int] = field(default_factory=list)
     order: str | None = None
     """The order of addition found, by name: the declared one, or one that is known."""
+    case: Case | None = None
+    """The run in which it fails or, where it holds, the first."""
 
     @property
     def holds(self) -> bool:
@@ -101,21 +102,26 @@ def examine(proof: Proof, count: int, root: int, sends: Sends) -> None:
     """One recorded run; its faults are added to the proof."""
     subject, size = proof.subject, proof.size
     recording = run(subject, size, count, root, sends)
+    case = Case(subject, recording, count, root, sends)
+    proof.case = proof.case or case
     found = list(faults(subject, recording, count, root))
     if sends == "rendezvous":
         found = [fault for fault in found if isinstance(recording.failure, Deadlock)]
     setting = [f"{count} elements"] if count != size else []
     setting += [f"root {root}"] if root else []
-    setting += ["sends that wait for their receivers, as an MPI library's may"] if sends == "rendezvous" else []
+    setting += [WAITING] if sends == "rendezvous" else []
     for fault in found:
         what = f"with {', '.join(setting)}: {fault.what}" if setting else fault.what
         proof.faults.append(Fault(what, fault.rank, fault.chunk, fault.round))
     if found or recording.results is None:
+        proof.case = case if found else proof.case
         return
     if not proof.held and count == size:
         proof.held = [list(result) for result in recording.results]
     if subject.kind.reducing and sends == "buffered" and count:
         check_order(proof, recording.results, count, root)
+    if proof.faults:
+        proof.case = case
 
 
 def run(subject: Subject, size: int, count: int, root: int = 0, sends: Sends = "buffered") -> Recording:
@@ -138,24 +144,13 @@ def beginning(kind: Kind, rank: int, size: int, count: int, root: int) -> Any:
     return vector
 
 
-def claims(kind: Kind, size: int, count: int, root: int) -> dict[Place, tuple[Term, ...]]:
-    """Which terms must be in which places at the end, each once; other places do not matter."""
-    cut, vectors = bounds(count, size), [symbols(rank, count) for rank in range(size)]
-    claimed: dict[Place, tuple[Term, ...]] = {}
-    for rank in range(size):
-        for chunk in kind.filled(rank, size, root):
-            places = ((rank, element) for element in range(*cut[chunk]))
-            claimed |= zip(places, zip(*kind.contributions(vectors, rank, chunk, root), strict=True), strict=True)
-    return claimed
-
-
 def faults(subject: Subject, recording: Recording, count: int, root: int) -> Iterator[Fault]:
     """What is wrong with a recorded run: why it ended early, or the first wrong place on each rank."""
     if recording.results is None:
-        yield Fault(told(recording.failure), round=recording.rounds)
+        yield Fault(told(subject, recording.failure), round=recording.rounds)
         return
     size = recording.size
-    chunk_of = {e: c for c, (start, stop) in enumerate(bounds(count, size)) for e in range(start, stop)}
+    chunk_of = chunks_by_element(count, size)
     blamed: set[int] = set()
     for (rank, element), expected in claims(subject.kind, size, count, root).items():
         held = recording.results[rank][element]
@@ -167,12 +162,11 @@ def faults(subject: Subject, recording: Recording, count: int, root: int) -> Ite
             yield Fault(f"rank {rank}, chunk {chunk}: {wrong}; it holds {held}, {origin}", rank, chunk, at)
 
 
-def told(failure: Exception | None) -> str:
+def told(subject: Subject, failure: Exception | None) -> str:
     """A failure in one line."""
-    if isinstance(failure, Deadlock):
+    if failure is None or isinstance(failure, Deadlock):
         return str(failure)
-    note = getattr(failure, "__notes__", [""])[0]
-    return f"{type(failure).__name__}: {failure} {note}".strip()
+    return raised(failure, subject.file)
 
 
 def difference(held: Symbol, expected: Sequence[Term]) -> str:
@@ -219,7 +213,7 @@ def check_order(proof: Proof, results: Sequence[Sequence[Symbol]], count: int, r
     """The same order on every rank, and the declared one where there is a declaration."""
     subject, size = proof.subject, proof.size
     places = claims(subject.kind, size, count, root)
-    chunk_of = {e: c for c, (start, stop) in enumerate(bounds(count, size)) for e in range(start, stop)}
+    chunk_of = chunks_by_element(count, size)
     if subject.algorithm is not None and subject.algorithm.order is not None:
         proof.order = "declared"
         check_declared(proof, subject.algorithm.order, results, places, chunk_of)

@@ -51,6 +51,12 @@ class Subject:
     def kind(self) -> Kind:
         return self.promise or KINDS[self.collective]
 
+    @property
+    def file(self) -> str:
+        """Where the function is written, or nothing where Python does not know."""
+        code = getattr(self.function, "__code__", None)
+        return "" if code is None else str(code.co_filename)
+
     @cached_property
     def takes_reduction(self) -> bool:
         """Whether it can be told what to reduce by: it has a parameter named `reduce`."""
@@ -155,13 +161,19 @@ def named_subject(name: str, collective: str | None = None) -> Subject:
             f"{name!r} is neither in the table of algorithms (zerosim show --list) nor FILE.py:FUNCTION"
             f"{meant(name, ALGORITHMS)}"
         )
+    return subject(function_of(file, function), collective)
+
+
+def function_of(file: str, function: str) -> Callable[..., Any]:
+    """A function in a Python file; raises `UsageError` with the names of those that there are."""
     module = load_file(file)
     if not callable(getattr(module, function, None)):
         defined = [each for each, value in vars(module).items() if inspect.isfunction(value)]
         raise UsageError(
             f"{file} has no function {function!r}; it has {', '.join(defined) or 'none'}{meant(function, defined)}"
         )
-    return subject(getattr(module, function), collective)
+    found: Callable[..., Any] = getattr(module, function)
+    return found
 
 
 def files_of(name: str | None) -> dict[str, str]:

@@ -7,6 +7,8 @@ from rich.console import Console
 from rich.table import Table
 
 from zerosim.bench.cluster import Compared
+from zerosim.bench.published import NEAR, errors
+from zerosim.bench.published import Compared as Published
 from zerosim.bench.timings import RANKS, Duration, Overhead, Timing, Workload
 from zerosim.stages import STAGES
 
@@ -35,8 +37,10 @@ def show_timings(console: Console, timings: Sequence[Timing], workload: Workload
 
 
 def show_overheads(console: Console, overheads: Sequence[Overhead], workload: Workload) -> None:
-    """Two rows a stage: its step as in a run against one without the ledgers, and a traced one against that."""
-    console.print(f"{trained(workload)}: a step with its bytes counted, and without; a counted step traced, and not")
+    """Three rows a stage: its step as in a run against one without the ledgers; that traced, and with checksums."""
+    console.print(
+        f"{trained(workload)}: a step with its bytes counted, and without; a counted step traced, and with checksums, "
+        "and without")
     show_with_and_without(console, overheads)
 
 
@@ -78,6 +82,30 @@ def show_compared(console: Console, steps: Sequence[Compared]) -> None:
             f"{figures['used']} of {figures['rounds']}",
         )
     console.print(table)
+
+
+def show_published(console: Console, compared: Sequence[Published]) -> None:
+    """Every run beside its plan, and a row for each device and precision of products."""
+    table = columns("run", "MFU", "planned", "error")
+    for each in compared:
+        table.add_row(each.run.name, f"{each.run.mfu:.1%}", f"{each.planned_mfu:.1%}", f"{each.error:+.1%}")
+    console.print(table)
+    console.print()
+    summary = columns("device", "runs", "mean error of MFU", f"within {NEAR:.0%}", "worst")
+    for device, found in by_device(compared).items():
+        of_all = errors([each.error for each in found])
+        worst = max(found, key=lambda each: abs(each.error)).error
+        summary.add_row(device, str(of_all.count), f"{of_all.mean:.1%}", f"{of_all.near:.0%}", f"{worst:+.1%}")
+    console.print(summary)
+
+
+def by_device(compared: Sequence[Published]) -> dict[str, list[Published]]:
+    """Those of each device, of which runs in 8 bits are apart."""
+    found: dict[str, list[Published]] = {}
+    for each in compared:
+        device = each.run.device + (", fp8" if each.run.precision == "amp_fp8" else "")
+        found.setdefault(device, []).append(each)
+    return found
 
 
 def columns(first: str, *others: str) -> Table:

@@ -16,7 +16,7 @@ def show_plan(console: Console, plan: Plan) -> None:
     show_words(console, machine(first), style="dim")
     show_words(console, f"{first.config.model.words}, {first.config.model.count:,} parameters, "
                         f"{first.config.row.train.precision}, {first.config.row.train.optimizer}", style="dim")
-    names = [f"{row.name} on {row.config.ranks:,}" if several else row.name for row in plan.rows]
+    names = names_of(plan.rows)
     show_grid(console, names, columns(plan.rows))
     for words in LEGEND:
         show_words(console, words[1], key=f"{words[0]:<9}", style="dim")
@@ -24,18 +24,29 @@ def show_plan(console: Console, plan: Plan) -> None:
         show_words(console, f"{name}: {row.bound}")
     if several:
         show_scaling(console, plan.rows)
-    best = plan.best
-    if best is None:
-        show_words(console, "Nothing fits: take more ranks, a smaller micro-batch, or recompute", style="bold")
-    elif len(plan.rows) > 1:
-        show_words(console, f"Best that fits: {names[plan.rows.index(best)]}, "
-                            f"{best.tokens_per_second:,.0f} {unit_of_data(best)} a second on each device", style="bold")
+    if plan.best is None or len(plan.rows) > 1:
+        show_words(console, sentence(plan), style="bold")
     claimed = plan.scenario.check.fits or plan.scenario.check.does_not_fit or plan.scenario.check.mfu
     for broken in plan.broken:
         show_words(console, f"FAILED: {broken}", style="bold red")
     if claimed and plan.passed:
         ranks = plural(plan.scenario.world.ranks, "rank")
         show_words(console, f"PASSED: what was claimed of {ranks} holds", style="bold")
+
+
+def names_of(rows: Sequence[PlannedRow]) -> list[str]:
+    """What rows are called: with their ranks, where these differ."""
+    several = len({row.config.ranks for row in rows}) > 1
+    return [f"{row.name} on {row.config.ranks:,}" if several else row.name for row in rows]
+
+
+def sentence(plan: Plan) -> str:
+    """The best that fits."""
+    best = plan.best
+    if best is None:
+        return "Nothing fits: take more ranks, a smaller micro-batch, or recompute"
+    name = names_of(plan.rows)[plan.rows.index(best)]
+    return f"Best that fits: {name}, {best.tokens_per_second:,.0f} {unit_of_data(best)} a second on each device"
 
 
 LEGEND = (

@@ -9,15 +9,18 @@ Whatever is drawn or written of a schedule is read off the recording: nothing he
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 from zerosim.collectives.kinds import COLLECTIVES
+from zerosim.errors import Deadlock
 from zerosim.instruments.record import Message, Recording
 from zerosim.payloads.terms import Blank, Sum, Term, leaves
-from zerosim.proofs.proof import Place, Proof, check_order, claims, faults, run, told
+from zerosim.proofs.case import Case, Place, claims
+from zerosim.proofs.diagnosis import Diagnosis, of_case
+from zerosim.proofs.proof import WAITING, Proof, check_order, faults, run, told
 from zerosim.proofs.subject import Subject
 
 WIDEST = 11
@@ -80,6 +83,8 @@ class Schedule:
     arrows: list[Arrow]
     states: list[State]
     faults: list[str]
+    diagnosis: Diagnosis | None = None
+    """Of a run with faults: why, and the command that shows it."""
 
     @property
     def title(self) -> str:
@@ -152,6 +157,9 @@ def scheduled(subject: Subject, size: int, root: int = 0) -> Schedule:
     ('4 rounds, 12 messages', (1,), ['1+2+0✓', '2+0+1✓', '0+1+2✓'])
     """
     recording = recorded(subject, size, root)
+    cases = [Case(subject, recording, len(recording.holds(0, after=0)), root)]
+    if not complaints(cases[0]):
+        cases = list(when_sends_wait(cases[0]))
     chunks = len(recording.holds(0, after=0))
     promised = claims(subject.kind, size, chunks, root)
     arrivals = list(witnessed_arrivals(recording))
@@ -162,7 +170,8 @@ def scheduled(subject: Subject, size: int, root: int = 0) -> Schedule:
     return Schedule(
         subject, size, root, chunks, recording.rounds,
         sorted((arrow(message, vector) for message, vector in arrivals), key=lambda each: (each.round, each.to)),
-        states, complaints(subject, recording, chunks, root),
+        states, [fault for case in cases for fault in complaints(case)],
+        next((of_case(case) for case in cases if complaints(case)), None),
     )
 
 
@@ -176,14 +185,24 @@ def recorded(subject: Subject, size: int, root: int) -> Recording:
     return recording
 
 
-def complaints(subject: Subject, recording: Recording, chunks: int, root: int) -> list[str]:
+def when_sends_wait(case: Case) -> Iterator[Case]:
+    """The same run where each send waits for its receiver, if that makes it end in a deadlock."""
+    if case.subject.algorithm is None:
+        recording = run(case.subject, case.size, case.count, case.root, "rendezvous")
+        if isinstance(recording.failure, Deadlock):
+            yield replace(case, recording=recording, sends="rendezvous")
+
+
+def complaints(case: Case) -> list[str]:
     """What is wrong with a run: why it ended early, what is in a wrong place, or added in a wrong order."""
+    subject, recording = case.subject, case.recording
     if recording.results is None:
-        return [told(recording.failure)]
+        waiting = f"with {WAITING}: " if case.sends == "rendezvous" else ""
+        return [waiting + told(subject, recording.failure)]
     proof = Proof(subject, recording.size)
-    proof.faults += faults(subject, recording, chunks, root)
+    proof.faults += faults(subject, recording, case.count, case.root)
     if subject.kind.reducing and proof.holds:
-        check_order(proof, recording.results, chunks, root)
+        check_order(proof, recording.results, case.count, case.root)
     return [fault.what for fault in proof.faults]
 
 
@@ -337,4 +356,5 @@ def document(schedule: Schedule) -> dict[str, Any]:
             for rank, cell in schedule.news()
         ],
         "faults": schedule.faults,
+        "cause": schedule.diagnosis and schedule.diagnosis.cause,
     }

@@ -31,6 +31,8 @@ def show_schedule(console: Console, schedule: Schedule, only: int | None = None)
             console.print(part, soft_wrap=True)
     colour = "bold red" if schedule.faults else "bold green"
     console.print(Text(schedule.verdict, style=colour), soft_wrap=not console.is_terminal)
+    if schedule.diagnosis and schedule.diagnosis.cause:
+        console.print(Text(f"why: {schedule.diagnosis.cause}"), soft_wrap=not console.is_terminal)
 
 
 class Drawing:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from zerosim.errors import ScenarioError
 from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.fault import Fault
 from zerosim.scenario.origin import Origin
@@ -44,6 +45,7 @@ REDUCTIONS = ("reduce_scatter", "all_reduce")
 PUBLICATIONS = ("weights", "updates", "broadcasts")
 COLLECTIVE_COSTS = ("pipelined", "written")
 KERNELS = ("written", "fused")
+PRODUCTS = ("weights", "fp8")
 MOST_RANKS = 2**20
 MEGABYTE = 10**6
 OFFLOAD_FOLDER = ("parallel", "offload_folder")
@@ -258,10 +260,14 @@ class Cluster:
     """The link of a device to the others of its host; without a name, the device's usual one."""
     between: str | Link = name_or(Link, "")
     """The links of a host to other hosts; without a name, the device's usual ones."""
+    host_memory: str | Link = name_or(Link, "")
+    """The link of a device to its host's memory; without a name, the device's usual one."""
     collectives: str = choice("pipelined", COLLECTIVE_COSTS)
     """What one costs: as libraries pipeline it, or message by message as its text is written."""
     kernels: str = choice("written", KERNELS)
     """What operations have in memory: all that their text does, or what fused ones leave there."""
+    products: str = choice("weights", PRODUCTS)
+    """In what precision weights are multiplied: their own, or 8 bits, to which both operands are cast each time."""
 
 
 @dataclass(frozen=True)
@@ -356,18 +362,25 @@ class Scenario:
 
     def _check_faults(self) -> None:
         for index, fault in enumerate(self.fault):
-            most = {"rank": self.world.ranks - 1, "step": self.train.steps}
-            for key, highest in most.items():
-                if getattr(fault, key) > highest:
-                    raise self.origin.error(
-                        f"fault[{index}].{key} is {getattr(fault, key)}, and the last {key} is {highest}; name one "
-                        "that there is", ("fault", index, key), ("fault", index),
-                    )
-            problem = fault.problem
-            if problem is not None:
-                raise self.origin.error(
-                    f"fault[{index}].{problem[1]}", ("fault", index, problem[0]), ("fault", index, "kind"),
-                    ("fault", index))
+            if fault.step > self.train.steps:
+                raise self._no_fault(index, "step", f"step is {fault.step}, and the last step is {self.train.steps}; "
+                                                    "name one that there is")
+            if fault.problem is not None:
+                raise self._no_fault(index, *fault.problem)
+
+    def _no_fault(self, index: int, key: str, why: str) -> ScenarioError:
+        at = ("fault", index)
+        return self.origin.error(f"fault[{index}].{why}", (*at, key), (*at, "kind"), at)
+
+    def faults_after(self, restarts: int) -> list[Fault]:
+        """The faults of a run that was begun anew so often; raises `ScenarioError` where it has not their ranks."""
+        due = [(index, fault) for index, fault in enumerate(self.fault) if fault.after_restarts == restarts]
+        last = self.world.ranks - 1
+        for index, fault in due:
+            if fault.rank > last:
+                raise self._no_fault(
+                    index, "rank", f"rank is {fault.rank}, and the last rank is {last}; name one that there is")
+        return [fault for _, fault in due]
 
     def _check_blocks(self) -> None:
         ranks, micro_batches = self.world.ranks, self.train.micro_batches

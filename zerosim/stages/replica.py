@@ -15,6 +15,7 @@ import numpy.typing as npt
 from zerosim.allocation import Allocator, Array, Kind
 from zerosim.autograd.tape import Tape, Total
 from zerosim.comm import Communicator, Payload
+from zerosim.errors import CollectiveError
 from zerosim.models.units import Model, Unit
 from zerosim.optim.scaling import square_sum
 from zerosim.optim.update import MASTER, UpdateRule
@@ -190,6 +191,12 @@ class Replica:
 
     def gather(self, unit: Unit) -> Array:
         """The full weights of a unit, for as long as the caller holds them."""
+        if "parameters" not in self.state.layouts.sharded:
+            raise CollectiveError(
+                f"gather fills the full weights of {unit.name} from shards, and this stage keeps them in full: they "
+                "are "
+                "replica.state.weights[unit]"
+            )
         return self.gathering.gather(self, unit)
 
     def prefetch(self, unit: Unit | None) -> None:
@@ -204,6 +211,8 @@ class Replica:
         """Add the ranks' gradients of a unit: in the full buffer returned, this rank's chunk is the sum."""
         if gradient is None:
             return None
+        if isinstance(gradient, np.ndarray):
+            self._expect_full("reduce_scatter", unit, gradient)
         if self.overlap is None:
             return self._reduce_scattered(unit, [gradient], self.comm)
         return self.overlap.begin(partial(self._reduce_scattered, unit, [gradient]))
@@ -240,6 +249,7 @@ class Replica:
         if isinstance(full, Coming):
             self.reducing.append((self.keep, unit, full))
         elif full is not None:
+            self._expect_full("keep", unit, full)
             self._keep(unit, full, self.state.layouts.full(unit))
 
     def keep_shard(self, unit: Unit, full: Reduced) -> None:
@@ -247,6 +257,7 @@ class Replica:
         if isinstance(full, Coming):
             self.reducing.append((self.keep_shard, unit, full))
         elif full is not None:
+            self._expect_full("keep_shard", unit, full)
             self._keep(unit, self.shard(unit, full, "gradients"), self.state.layouts.shard(unit))
 
     def _keep(self, unit: Unit, gradient: Array, layout: Layout) -> None:
@@ -274,12 +285,31 @@ class Replica:
     def update(self, unit: Unit, weights: Array) -> None:
         """Compute this step's updates of `weights`, laid out as the optimizer state is, and apply them."""
         if not unit.frozen and self.factor is not None:
+            layout = self.state.layouts.of(unit, "optimizer")
+            sharded = layout.length < self.state.layouts.full(unit).length
+            mine = "replica.own(full), this rank's chunk of them" if sharded else "the full weights"
+            self._expect("update", unit, weights, layout, f"as many as the optimizer state has: hand it {mine}")
+            if unit not in self.state.gradient_layouts:
+                raise CollectiveError(
+                    f"update found no gradient of {unit.name}: keep or keep_shard it first, after zero_grad(batch)"
+                )
             self.publishing.update(self, unit, weights)
 
     def publish(self, unit: Unit, full: Array) -> None:
         """Let every rank have all updated weights of a unit, of which each has updated its chunk."""
         if not unit.frozen and self.factor is not None:
+            self._expect_full("publish", unit, full)
             self.publishing.publish(self, unit, full)
+
+    def _expect_full(self, verb: str, unit: Unit, buffer: Array) -> None:
+        words = "a full buffer, of which it finds this rank's chunk itself"
+        self._expect(verb, unit, buffer, self.state.layouts.full(unit), words)
+
+    def _expect(self, verb: str, unit: Unit, buffer: Array, layout: Layout, words: str) -> None:
+        if len(buffer) != layout.length:
+            raise CollectiveError(
+                f"{verb} got {len(buffer)} elements of {unit.name}, where {layout.length} are due, {words}"
+            )
 
     def optimizer_step(self, unit: Unit, weights: Array) -> None:
         """One optimizer step in place."""

@@ -27,6 +27,8 @@ class Example:
     reduce: Reduction = np.add
     seed: int = 0
     sends: Sends = "buffered"
+    calls_again: bool = False
+    """Whether the function is called a second time, with zeros, before one looks at what it returned."""
 
     @property
     def size(self) -> int:
@@ -46,7 +48,8 @@ class Example:
 class Seen:
     """What one rank held in the end, and the messages it sent and received; `result` is None where none is due.
 
-    `given` is the argument before and after the call, where the call may not change it.
+    `given` is the argument before and after the call, where the call may not change it; `kept` is what it returned,
+    before and after a second call, where there was one.
     """
 
     result: Any
@@ -54,17 +57,23 @@ class Seen:
     messages: int
     received: int
     given: tuple[Array, Array] | None
+    kept: tuple[Array, Array] | None = None
 
 
 def observe(comm: Communicator, subject: Subject, example: Example) -> Seen:
     """Run `subject` as one rank of `example`, and look at its messages and at its argument."""
     traffic = Traffic()
     given: list[tuple[Array, Array]] = []
+    kept: list[tuple[Array, Array]] = []
 
     def watched(comm: Communicator, argument: Any, *rest: Any) -> Any:
         before = flat(argument).copy()
         returned = subject.function(comm, argument, *rest)
         given.append((before, flat(argument).copy()))
+        if example.calls_again:
+            once = np.array(returned)
+            subject.function(comm, np.zeros_like(argument), *rest)
+            kept.append((once, np.array(returned)))
         return returned
 
     vector = example.vectors[comm.rank].copy()
@@ -75,6 +84,7 @@ def observe(comm: Communicator, subject: Subject, example: Example) -> Seen:
         None if left is None else left.copy(),
         traffic.sent_bytes, traffic.messages, traffic.received_messages,
         given[0] if subject.keeps_argument else None,
+        kept[0] if kept else None,
     )
 
 

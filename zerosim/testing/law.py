@@ -21,6 +21,7 @@ from zerosim.payloads.terms import Sum, Term, commuted, leaves
 from zerosim.proofs.subject import Subject, named_subject
 from zerosim.proofs.subject import subject as subject_of
 from zerosim.testing import strategies
+from zerosim.testing.causes import diagnosed
 from zerosim.testing.example import Example, Seen
 from zerosim.testing.grounds import Failed, Ground, Launched, LawBroken, Stranded, local
 from zerosim.worlds.mpi import MpiCommunicator
@@ -87,6 +88,7 @@ class Law:
         there = {
             None: True,
             "an argument that is not worked on in place": examined.subject.keeps_argument,
+            "an array that it returns": examined.subject.manner == "array",
             "the local world, where a send can wait": not examined.launched,
             "order=": examined.order,
             "sent_bytes=": examined.sent_bytes,
@@ -139,7 +141,7 @@ class Law:
         try:
             controlled(given(self.examples(examined))(attempt))()
         except LawBroken as broken:
-            raise LawBroken(str(broken), broken.example) from broken.__cause__
+            raise self.diagnosed(examined, broken) from broken.__cause__
         except Flaky:
             raise LawBroken(
                 f"{found[-1]}\n  but not when asked again: does it read memory that nobody has written?",
@@ -147,6 +149,13 @@ class Law:
             ) from None
         except Stranded as stranded:
             raise stranded.broken from None
+
+    def diagnosed(self, examined: Examined, broken: LawBroken) -> LawBroken:
+        """The same, and why."""
+        example = broken.example
+        assert example is not None
+        lines = str(diagnosed(self.name, examined.subject, example)).splitlines()
+        return LawBroken("\n  ".join([str(broken), *lines]), example)
 
     def examples(self, examined: Examined) -> st.SearchStrategy[Example]:
         """What the law is tried on."""

@@ -132,6 +132,13 @@ def inputs_stay_unchanged(examined: Examined, x: Example) -> Sides:
     return [pair and pair[1] for pair in given], [pair and pair[0] for pair in given]
 
 
+@law(*COLLECTIVES, needs="an array that it returns")
+def results_stay_as_they_are(examined: Examined, x: Example) -> Sides:
+    """what it has returned is the same after the next call"""
+    seen = [each.kept for each in examined.seen(replace(x, calls_again=True))]
+    return [pair and pair[1] for pair in seen], [pair and pair[0] for pair in seen]
+
+
 @law(*those(lambda kind: kind.reducing), values=("symbols",), needs="order=")
 def adds_in_the_declared_order(examined: Examined, x: Example) -> Sides:
     """every chunk is added in the order that is declared"""
@@ -178,6 +185,7 @@ LAWS = (
     ranks_may_be_permuted,
     every_rank_holds_the_same_bytes,
     inputs_stay_unchanged,
+    results_stay_as_they_are,
     adds_in_the_declared_order,
     sends_the_declared_bytes,
     sends_the_declared_messages,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.allocation import Allocator, Array
-from zerosim.autograd.player import Perform, perform
+from zerosim.autograd.player import Perform, Player, Players, perform
 from zerosim.autograd.tape import Tape
 from zerosim.collectives import ring, tree
 from zerosim.comm import Communicator
@@ -45,12 +45,12 @@ def initial_weights(config: Config) -> Initial:
 
 def replica(
     config: Config, comm: Observed, allocate: Allocator, second_channel: Communicator | None = None,
-    perform: Perform = perform,
+    perform: Perform = perform, players: Players = Player,
 ) -> Replica:
     """One rank's tools, before its states are begun; who observes `comm` is told of its collectives and computations.
 
     What is prefetched, or reduced beside the step, travels in `second_channel`, where there is one. `perform` carries
-    out the operations of the tape.
+    out the operations of the tape, and `players` plays its turns.
     """
     beside = telling(Beside(comm, second_channel), comm.instruments, wait=WAIT)
     addition = config.addition
@@ -67,7 +67,7 @@ def replica(
         tape=telling(
             Tape(
                 allocate, accumulate, config.model.lowest_trained, draw, config.recomputed, shelf(config, allocate),
-                perform,
+                perform, players,
             ),
             comm.instruments, forward="forward", loss="loss", backward="backward",
             recompute=lambda unit: "recompute" if unit in config.recomputed else "",

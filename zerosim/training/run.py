@@ -143,11 +143,14 @@ def train_alone(comm: Communicator, run: Run, config: Config) -> list[Fingerprin
         for leg, snapshot in alone(run.batches(config))
     )
     history: list[Fingerprint] = []
+    whereabouts = Whereabouts("one process")
     run.progress.begin("one process", config.steps)
     for found in published(comm, fingerprints if comm.rank == 0 else None):
         history[found.step :] = [found]
+        whereabouts.begin(found.step + 1)
         if found.step:
             run.progress.step(found.step, float(np.frombuffer(found.loss, config.precision.state)[0]))
+    whereabouts.begin(0)
     run.progress.end()
     return history
 
@@ -213,11 +216,9 @@ def train(
 
 def faults_of(comm: Communicator, run: Run) -> Faults:
     """What is to befall this rank in a row."""
-    due = [
-        fault for fault in run.experiment.scenario.fault
-        if run.faulty and fault.rank == comm.rank and fault.after_restarts == run.restarts
-    ]
-    return Faults(due, lambda: run.world.kill(comm), lambda: run.world.stop(comm))
+    due = run.experiment.scenario.faults_after(run.restarts) if run.faulty else []
+    mine = [fault for fault in due if fault.rank == comm.rank]
+    return Faults(mine, lambda: run.world.kill(comm), lambda: run.world.stop(comm))
 
 
 def carrier(comm: Communicator, run: Run, faults: Faults) -> Communicator:

@@ -1,7 +1,8 @@
 """What the ranks of one host do, for each other to see: who waits for whom, and where; who has finished, who is frozen.
 
-A file that they all map, with a place for each rank. What one writes is there for the others at once, whatever becomes
-of it then, so that whoever ends the run can say what all of them did. Of ranks on other hosts nothing is known here.
+A file that they all map, with some bytes for each rank. What one writes is there for the others at once, whatever
+becomes of it then, so that whoever ends the run can say what all of them did. Of ranks on other hosts nothing is known
+here.
 """
 
 import mmap
@@ -10,12 +11,12 @@ import struct
 from collections.abc import Collection
 from typing import NamedTuple
 
-from zerosim.worlds.here import Place
+from zerosim.worlds.here import Spot
 from zerosim.worlds.processes import FROZEN, GONE, are_listed, state_of
 
 CHANNELS = 4
 """Of each rank, those made first."""
-PLACE_BYTES = 200
+SPOT_BYTES = 200
 ENDING = struct.Struct("=q")
 RANK = struct.Struct("=qq")
 WAIT = struct.Struct("=qq")
@@ -23,7 +24,7 @@ RUNS, FINISHED = 1, 2
 NOBODY = -1
 MESSAGE, RECEIPT = 0, 1
 WORDS = {MESSAGE: "waits for a message from rank {}", RECEIPT: "waits for its message to be received by rank {}"}
-CHANNEL_BYTES = WAIT.size + PLACE_BYTES
+CHANNEL_BYTES = WAIT.size + SPOT_BYTES
 RANK_BYTES = RANK.size + CHANNELS * CHANNEL_BYTES
 
 
@@ -31,7 +32,7 @@ class Done(NamedTuple):
     """What a rank does, in words, and where."""
 
     words: str
-    place: str
+    spot: str
 
 
 class Board:
@@ -41,11 +42,11 @@ class Board:
     >>> with tempfile.TemporaryFile() as file:
     ...     board = Board(file.fileno(), ranks=2)
     ...     board.arrive(1)
-    ...     board.goes_to(1, 0, Place("all_gather", step=3))
+    ...     board.goes_to(1, 0, Spot("all_gather", step=3))
     ...     board.waits(1, 0, MESSAGE, 0)
     ...     board.what_all_do()
-    [Done(words='rank 0 is on another host', place=''), \
-Done(words='rank 1 waits for a message from rank 0', place='in the all_gather, step 3')]
+    [Done(words='rank 0 is on another host', spot=''), \
+Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, step 3')]
     """
 
     def __init__(self, file: int, ranks: int) -> None:
@@ -75,10 +76,10 @@ Done(words='rank 1 waits for a message from rank 0', place='in the all_gather, s
     def goes_on(self, rank: int, channel: int) -> None:
         WAIT.pack_into(self._map, start(rank, channel), NOBODY, 0)
 
-    def goes_to(self, rank: int, channel: int, place: Place) -> None:
-        words = str(place).encode()[:PLACE_BYTES].ljust(PLACE_BYTES, b"\0")
+    def goes_to(self, rank: int, channel: int, spot: Spot) -> None:
+        words = str(spot).encode()[:SPOT_BYTES].ljust(SPOT_BYTES, b"\0")
         at = start(rank, channel) + WAIT.size
-        self._map[at : at + PLACE_BYTES] = words
+        self._map[at : at + SPOT_BYTES] = words
 
     @property
     def is_ending(self) -> bool:
@@ -95,7 +96,7 @@ Done(words='rank 1 waits for a message from rank 0', place='in the all_gather, s
         """Of each rank, those of `dead` first: they have died, and what the others do is what they did then."""
         others = [rank for rank in range(self._ranks) if rank not in dead]
         return [
-            *(Done(f"rank {rank} has died", self._place(rank, 0)) for rank in dead),
+            *(Done(f"rank {rank} has died", self._spot(rank, 0)) for rank in dead),
             *(done for rank in others for done in self._what_does(rank, alive=not dead)),
         ]
 
@@ -107,20 +108,20 @@ Done(words='rank 1 waits for a message from rank 0', place='in the all_gather, s
             return [Done(f"rank {rank} has finished", "")]
         state = state_of(str(process)) if alive and are_listed() else ""
         if state and state in FROZEN + GONE:
-            return [Done(f"rank {rank} {'is stopped' if state in FROZEN else 'has died'}", self._place(rank, 0))]
+            return [Done(f"rank {rank} {'is stopped' if state in FROZEN else 'has died'}", self._spot(rank, 0))]
         waits = [
-            Done(f"rank {rank} {WORDS[what].format(whom)}", self._place(rank, channel))
+            Done(f"rank {rank} {WORDS[what].format(whom)}", self._spot(rank, channel))
             for channel in range(CHANNELS)
             for whom, what in [WAIT.unpack_from(self._map, start(rank, channel))] if whom != NOBODY
         ]
-        return waits or [Done(f"rank {rank} computes", self._place(rank, 0))]
+        return waits or [Done(f"rank {rank} computes", self._spot(rank, 0))]
 
-    def _place(self, rank: int, channel: int) -> str:
+    def _spot(self, rank: int, channel: int) -> str:
         at = start(rank, channel) + WAIT.size
-        return self._map[at : at + PLACE_BYTES].rstrip(b"\0").decode(errors="ignore")
+        return self._map[at : at + SPOT_BYTES].rstrip(b"\0").decode(errors="ignore")
 
 
 def start(rank: int, channel: int | None = None) -> int:
-    """Where a rank's place begins, or that of one of its channels."""
+    """Where the bytes of a rank begin, or those of one of its channels."""
     begin = ENDING.size + rank * RANK_BYTES
     return begin if channel is None else begin + RANK.size + channel * CHANNEL_BYTES

@@ -1,7 +1,7 @@
 """Messages that bring their checksum and their number, so that one that was changed, lost or sent twice is noticed.
 
-    message    the bytes of the array, then 12 more: its number among those from this rank to that one, and the CRC-32
-               (as in IEEE 802.3) of the bytes, the number and the dtype
+    message    the bytes of the array, then 16 more: its number among those from this rank to that one, its dtype, and
+               the CRC-32 (as in IEEE 802.3) of all these
 """
 
 import struct
@@ -9,6 +9,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,19 @@ import numpy.typing as npt
 
 from zerosim.allocation import Array
 from zerosim.comm import Communicator, Reduction
-from zerosim.errors import CollectiveError, MessageError
-from zerosim.worlds.delivery import deliver
+from zerosim.errors import CollectiveError, LengthError, MessageError
+from zerosim.worlds.delivery import check_into, check_payload, check_rank, deliver
 from zerosim.worlds.here import HERE, spaced
 
-TRAILER = struct.Struct("<QI")
+TRAILER = struct.Struct("<QII")
+CHECKSUM_BYTES = 4
 Bytes = npt.NDArray[np.uint8]
 
 
 class Checked:
     """A communicator of NumPy arrays whose messages are checked: all ranks must have one, for the same messages.
+
+    It keeps memory for the longest message each way, which is in no ledger.
 
     Raises `MessageError` at the receiver of a message that is not the one that was sent, or not the next.
 
@@ -33,14 +37,14 @@ class Checked:
     >>> def program(comm):
     ...     arrived, checked = np.empty(2, np.float32), Checked(comm)
     ...     checked.send(np.ones(2, np.float32), to=0)
-    ...     comm.send(np.zeros(20, np.uint8), to=0)
+    ...     comm.send(np.zeros(24, np.uint8), to=0)
     ...     checked.recv(into=arrived, source=0)
     ...     try:
     ...         checked.recv(into=arrived, source=0)
     ...     except MessageError as error:
     ...         print(error)
     >>> spawn(program, ranks=1)
-    rank 0: message 2 from rank 0 came with checksum 0x00000000, and its bytes have 0x7e446101: they were changed on \
+    rank 0: message 2 from rank 0 came with checksum 0x00000000, and its bytes have 0x0fd59b8d: they were changed on \
 the way
     [None]
     """
@@ -51,6 +55,8 @@ the way
         self._comm = comm
         self._sent: Counter[int] = Counter()
         self._came: Counter[int] = Counter()
+        self._outgoing = Space()
+        self._landing = Space()
 
     @property
     def came_ns(self) -> int:
@@ -60,7 +66,10 @@ the way
     def exchange(
         self, outgoing: Array, *, to: int, into: Array, source: int, reduce: Reduction | None = None
     ) -> None:
-        landing = space_for(into)
+        check_rank(source, self.size, "source")
+        check_payload(into, "into")
+        check_into(into)
+        landing = self._landing.of(into)
         with self._due(source):
             self._comm.exchange(self._sealed(outgoing, to), to=to, into=landing, source=source)
         self._deliver(landing, into, source, reduce)
@@ -69,55 +78,78 @@ the way
         self._comm.send(self._sealed(outgoing, to), to=to)
 
     def recv(self, *, into: Array, source: int, reduce: Reduction | None = None) -> None:
-        landing = space_for(into)
+        check_rank(source, self.size, "source")
+        check_payload(into, "into")
+        check_into(into)
+        landing = self._landing.of(into)
         with self._due(source):
             self._comm.recv(into=landing, source=source)
         self._deliver(landing, into, source, reduce)
 
     def _sealed(self, outgoing: Array, to: int) -> Bytes:
         """A copy of a message, with what is looked at behind it."""
+        check_rank(to, self.size, "to")
+        check_payload(outgoing, "outgoing")
         self._sent[to] += 1
-        sealed = space_for(outgoing)
+        sealed = self._outgoing.of(outgoing)
         sealed[: outgoing.nbytes].view(outgoing.dtype).reshape(outgoing.shape)[...] = outgoing
-        number = self._sent[to]
-        TRAILER.pack_into(sealed.data, outgoing.nbytes, number, checksum(sealed, number, outgoing.dtype))
+        what = self._sent[to], dtype_tag(outgoing.dtype)
+        TRAILER.pack_into(sealed.data, outgoing.nbytes, *what, 0)
+        TRAILER.pack_into(sealed.data, outgoing.nbytes, *what, zlib.crc32(sealed[:-CHECKSUM_BYTES].data))
         return sealed
 
     @contextmanager
     def _due(self, source: int) -> Iterator[None]:
-        """Within, a message of `source` comes; one of another length is not the one that is due."""
+        """Within, a message of `source` comes; one of another length may not be the one that is due."""
         self._came[source] += 1
         try:
             yield
-        except CollectiveError as error:
-            raise MessageError(
-                f"{error}, each with {TRAILER.size} bytes of number and checksum, in message {self._came[source]}; or "
-                "one before it was lost or came twice"
-            ) from None
+        except LengthError as error:
+            if error.arrived.dtype == np.uint8 and error.arrived.nbytes >= TRAILER.size:
+                self._check_number(TRAILER.unpack(error.arrived[-TRAILER.size :].tobytes())[0], source)
+            raise
 
     def _deliver(self, landing: Bytes, into: Array, source: int, reduce: Reduction | None) -> None:
-        due = self._came[source]
-        number, brought = TRAILER.unpack_from(landing.data, into.nbytes)
-        found = checksum(landing, number, into.dtype)
+        number, dtype, brought = TRAILER.unpack_from(landing.data, into.nbytes)
+        found = zlib.crc32(landing[:-CHECKSUM_BYTES].data)
         if brought != found:
             raise MessageError(
                 f"{self._due_words(source)} came with checksum {brought:#010x}, and its bytes have {found:#010x}: they "
                 "were changed on the way"
             )
-        if number != due:
-            why = f"number {number} came twice" if number < due else f"{number - due} of them did not come"
-            raise MessageError(f"{self._due_words(source)} was due, and number {number} came: {why}")
+        self._check_number(number, source)
+        if dtype != dtype_tag(into.dtype):
+            raise CollectiveError(
+                f"rank {source} sent another dtype to rank {self.rank}, which receives {into.size} × {into.dtype}"
+                f"{spaced(HERE.spot)}: both sides must name the same length and dtype"
+            )
         deliver(landing[: into.nbytes].view(into.dtype).reshape(into.shape), into, reduce)
 
+    def _check_number(self, number: int, source: int) -> None:
+        if number > self._came[source]:
+            raise MessageError(f"{self._due_words(source)} was lost: number {number} came in its place")
+        if number < self._came[source]:
+            raise MessageError(f"{self._due_words(source)} was due, and number {number} came once more")
+
     def _due_words(self, source: int) -> str:
-        return f"rank {self.rank}{spaced(HERE.place)}: message {self._came[source]} from rank {source}"
+        return f"rank {self.rank}{spaced(HERE.spot)}: message {self._came[source]} from rank {source}"
 
 
-def space_for(array: Array) -> Bytes:
-    """Memory for a message with what is looked at behind it."""
-    return np.empty(array.nbytes + TRAILER.size, np.uint8)
+class Space:
+    """Memory for one message at a time, with what is looked at behind it: the page faults of fresh memory cost more."""
+
+    def __init__(self) -> None:
+        self._memory: Bytes = np.empty(0, np.uint8)
+
+    def of(self, array: Array) -> Bytes:
+        """Enough for a message like `array`."""
+        wanted = array.nbytes + TRAILER.size
+        if self._memory.nbytes < wanted:
+            self._memory = np.empty(wanted, np.uint8)
+        return self._memory[:wanted]
 
 
-def checksum(message: Bytes, number: int, dtype: np.dtype[Any]) -> int:
-    """Of the bytes before the trailer, of its number, and of the dtype."""
-    return zlib.crc32(f"{number} {dtype}".encode(), zlib.crc32(message[: -TRAILER.size].data))
+@cache
+def dtype_tag(dtype: np.dtype[Any]) -> int:
+    """The same in every process."""
+    return zlib.crc32(str(dtype).encode())

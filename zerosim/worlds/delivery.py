@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.comm import Payload, Reduction
-from zerosim.errors import CollectiveError
+from zerosim.errors import CollectiveError, LengthError
 from zerosim.worlds.here import HERE, spaced
 
 MESSAGES: set[type] = {np.ndarray}
@@ -44,9 +44,10 @@ def check_into(into: Payload) -> None:
 def check_match(arrived: Payload, into: Payload, *, source: int, rank: int) -> None:
     """Refuse a message whose number of elements or dtype is not that of the memory it is to fill."""
     if arrived.size != into.size or arrived.dtype != into.dtype:
-        raise CollectiveError(
+        raise LengthError(
             f"rank {source} sent {arrived.size} × {arrived.dtype} to rank {rank}, which receives it "
-            f"into {into.size} × {into.dtype}{spaced(HERE.place)}: both sides must name the same length and dtype"
+            f"into {into.size} × {into.dtype}{spaced(HERE.spot)}: both sides must name the same length and dtype",
+            arrived,
         )
 
 

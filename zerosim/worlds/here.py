@@ -7,10 +7,10 @@ from typing import NamedTuple
 SHOWN_RANKS = 8
 
 
-class Place(NamedTuple):
+class Spot(NamedTuple):
     """A collective, what it is for, the step and the row; empty and 0 where there is none.
 
-    >>> str(Place("all_gather", "layers.0", 3, "Stage III")), str(Place(step=3)), str(Place())
+    >>> str(Spot("all_gather", "layers.0", 3, "Stage III")), str(Spot(step=3)), str(Spot())
     ('in the all_gather of layers.0, step 3 of Stage III', 'in step 3', '')
     """
 
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 def explained(found: Sequence[tuple[str, str]]) -> str:
-    """What each rank does and where, as words behind "no rank can go on"; one place of all is said once.
+    """What each rank does and where, as words behind "no rank can go on"; one spot of all is said once.
 
     >>> explained([("rank 0 waits", "in step 2"), ("rank 1 is stopped", "in step 2")])
     ' in step 2: rank 0 waits; rank 1 is stopped'
@@ -38,22 +38,22 @@ def explained(found: Sequence[tuple[str, str]]) -> str:
     """
     shown, more = found[:SHOWN_RANKS], len(found) - SHOWN_RANKS
     others = [f"and {more} more ranks"] if more > 0 else []
-    places = {place for _, place in found}
-    if len(places) == 1:
-        return f"{spaced(*places)}: {'; '.join([*(words for words, _ in shown), *others])}"
-    return f": {'; '.join([*(words + spaced(place) for words, place in shown), *others])}"
+    spots = {spot for _, spot in found}
+    if len(spots) == 1:
+        return f"{spaced(*spots)}: {'; '.join([*(words for words, _ in shown), *others])}"
+    return f": {'; '.join([*(words + spaced(spot) for words, spot in shown), *others])}"
 
 
-def spaced(place: object) -> str:
-    """A place as it goes on after a word; nothing if it is none."""
-    return f" {place}" if str(place) else ""
+def spaced(spot: object) -> str:
+    """A spot as it goes on after a word; nothing if it is none."""
+    return f" {spot}" if str(spot) else ""
 
 
 class Here(threading.local):
-    """The place of the thread that asks."""
+    """The spot of the thread that asks."""
 
     def __init__(self) -> None:
-        self.place = Place()
+        self.spot = Spot()
 
 
 HERE = Here()

@@ -42,6 +42,7 @@ def run_job(command: Sequence[str], environment: Mapping[str, str]) -> int:
         finally:
             ignore_signals()
             end_children(others)
+            set_option(SUBREAPER, 0)
     return code if code >= 0 else 128 - code
 
 

@@ -18,7 +18,7 @@ from zerosim.allocation import Allocator
 from zerosim.comm import Communicator, Payload, Reduction
 from zerosim.errors import CollectiveError, Deadlock
 from zerosim.worlds.delivery import check_into, check_match, check_payload, check_rank, deliver
-from zerosim.worlds.here import HERE, Place, explained
+from zerosim.worlds.here import HERE, Spot, explained
 from zerosim.worlds.world import Result, counted
 
 RankProgram = Callable[[Communicator], Any]
@@ -34,7 +34,7 @@ class Wait(NamedTuple):
 
     what: str
     whom: int
-    place: Place
+    spot: Spot
 
 
 class StillRunning(Deadlock):
@@ -101,7 +101,7 @@ class LocalWorld:
 
     def kill(self, comm: Communicator) -> NoReturn:
         """End the thread of this rank: a process of its own it has not."""
-        raise _Killed(HERE.place)
+        raise _Killed(HERE.spot)
 
     def stop(self, comm: Communicator) -> None:
         """Let the thread of this rank wait for nothing, for ever."""
@@ -112,9 +112,9 @@ class LocalWorld:
 class _Killed(BaseException):
     """Ends a rank where it is, and nobody is told."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, spot: Spot) -> None:
         super().__init__()
-        self.place = place
+        self.spot = spot
 
 
 class _Ended(BaseException):
@@ -135,7 +135,7 @@ class _World:
         self.runnable = list(range(size))
         self.woke_ns = [0] * size
         self.unfinished = set(range(size))
-        self.killed: dict[int, Place] = {}
+        self.killed: dict[int, Spot] = {}
         self.turns = [threading.Lock() for _ in range(size)]
         self.results: list[Any] = [None] * size
         self.failure: BaseException | None = None
@@ -184,7 +184,7 @@ class _World:
         except _Ended:
             pass
         except _Killed as end:
-            self.killed[rank] = end.place
+            self.killed[rank] = end.spot
         except SystemExit as exit_:
             if self.failure is None:
                 self.failure = CollectiveError(
@@ -242,7 +242,7 @@ class _World:
         return wait is not None and wait.what == what and wait.whom == whom
 
     def _wait(self, rank: int, what: str, whom: int) -> None:
-        self.waits_for[rank] = Wait(what, whom, HERE.place)
+        self.waits_for[rank] = Wait(what, whom, HERE.spot)
         self._pass_turn()
         self.turns[rank].acquire()
         self.woke_ns[rank] = time.monotonic_ns()
@@ -255,17 +255,17 @@ class _World:
 
     def _who_waits(self) -> list[tuple[str, str]]:
         """The ranks that have not finished, what each waits for and where; those that were killed come first."""
-        killed = [(f"rank {rank} was killed", str(place)) for rank, place in self.killed.items()]
+        killed = [(f"rank {rank} was killed", str(spot)) for rank, spot in self.killed.items()]
         return [*killed, *(self._what_waits(rank) for rank in sorted(self.unfinished))]
 
     def _what_waits(self, rank: int) -> tuple[str, str]:
         wait = self.waits_for[rank]
         assert wait is not None
         if wait.what == STOPPED:
-            return f"rank {rank} {STOPPED}", str(wait.place)
+            return f"rank {rank} {STOPPED}", str(wait.spot)
         gone = ", which was killed" if wait.whom in self.killed else ", which has finished"
         ended = "" if wait.whom in self.unfinished else gone
-        return f"rank {rank} {wait.what} rank {wait.whom}{ended}", str(wait.place)
+        return f"rank {rank} {wait.what} rank {wait.whom}{ended}", str(wait.spot)
 
     def _check_mail(self) -> None:
         for (source, to), mail in self.mail.items():

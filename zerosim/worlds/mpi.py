@@ -29,10 +29,10 @@ import numpy.typing as npt
 
 from zerosim.allocation import Allocator, Array, allocate
 from zerosim.comm import Communicator, Reduction
-from zerosim.errors import CollectiveError, Deadlock, LaunchError, ZerosimError
+from zerosim.errors import CollectiveError, Deadlock, LaunchError, LengthError, ZerosimError
 from zerosim.worlds.board import CHANNELS, MESSAGE, Board
 from zerosim.worlds.delivery import check_into, check_rank, deliver, refuse_mask
-from zerosim.worlds.here import HERE, Place, explained, spaced
+from zerosim.worlds.here import HERE, Spot, explained, spaced
 from zerosim.worlds.last_words import exit_code, say
 from zerosim.worlds.launcher import FORWARDING, LAST_WORDS, Watcher, has_company, launched, watched
 from zerosim.worlds.world import Result, counted
@@ -226,7 +226,7 @@ class MpiCommunicator:
         self.board: Board | None = None
         self._number = 0
         self._channels = 1
-        self._place = Place()
+        self._spot = Spot()
         self._comm = comm
         self._status = MPI.Status()
         self._copies = Copies()
@@ -254,11 +254,11 @@ class MpiCommunicator:
         self._channels += 1
         return other
 
-    def note_place(self) -> None:
+    def note_spot(self) -> None:
         """Let the others see where this thread is."""
-        if self.board is not None and HERE.place is not self._place:
-            self._place = HERE.place
-            self.board.goes_to(self.rank, self._number, self._place)
+        if self.board is not None and HERE.spot is not self._spot:
+            self._spot = HERE.spot
+            self.board.goes_to(self.rank, self._number, self._spot)
 
     def exchange(
         self,
@@ -331,7 +331,7 @@ class MpiCommunicator:
         return not self._unheard and not any(self._departures)
 
     def _post(self, outgoing: Array, to: int) -> None:
-        self.note_place()
+        self.note_spot()
         departures = self._departures[to]
         while departures and departures[0].request.Test():
             departures.popleft().give_back()
@@ -341,7 +341,7 @@ class MpiCommunicator:
         departures.append(Departure(request, memory, outgoing.nbytes, self._copies))
 
     def _complete(self, into: Array, source: int, reduce: Reduction | None) -> None:
-        self.note_place()
+        self.note_spot()
         if reduce is None and into.flags.c_contiguous:
             self._receive(into.reshape(-1).view(np.uint8), source, into.dtype)
             return
@@ -360,18 +360,20 @@ class MpiCommunicator:
         self.came_ns = time.monotonic_ns()
         sent_bytes, tag = self._status.Get_count(), self._status.Get_tag()
         fits = sent_bytes == landing.nbytes
-        request = message.Irecv(landing if fits else np.empty(sent_bytes, np.uint8))
+        arriving = landing if fits else np.empty(sent_bytes, np.uint8)
+        request = message.Irecv(arriving)
         self._poll(request.Test, source)
         if tag == FAREWELL:
             self._unheard.discard(source)
             raise Deadlock(
-                f"rank {self.rank} waits for a message from rank {source}, which has finished{spaced(HERE.place)}")
+                f"rank {self.rank} waits for a message from rank {source}, which has finished{spaced(HERE.spot)}")
         if not fits or tag != dtype_tag(dtype):
             other = "" if tag == dtype_tag(dtype) else " of another dtype"
-            raise CollectiveError(
+            raise LengthError(
                 f"rank {source} sent {sent_bytes} bytes{other} to rank {self.rank}, which receives them "
-                f"into {landing.nbytes} bytes of {dtype}{spaced(HERE.place)}: both sides must name the same length and "
-                "dtype"
+                f"into {landing.nbytes} bytes of {dtype}{spaced(HERE.spot)}: both sides must name the same length and "
+                "dtype",
+                arriving,
             )
 
     def _poll(self, done: Callable[[], Result | None], source: int) -> Result:
@@ -392,7 +394,7 @@ class MpiCommunicator:
         return result
 
     def _waited(self, awaited: str) -> Deadlock:
-        everyone = spaced(HERE.place) if self.board is None else explained(self.board.what_all_do())
+        everyone = spaced(HERE.spot) if self.board is None else explained(self.board.what_all_do())
         return Deadlock(
             f"rank {self.rank} waited {self.timeout_seconds:g} s {awaited}{everyone}; every send "
             "needs its receive, and a slow rank a longer timeout_seconds"
@@ -450,13 +452,13 @@ class MpiWorld:
 
     def kill(self, comm: Communicator) -> NoReturn:
         """As the operating system does when memory is short."""
-        self._comm.note_place()
+        self._comm.note_spot()
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("nobody survives SIGKILL")
 
     def stop(self, comm: Communicator) -> None:
         """Until somebody sends SIGCONT."""
-        self._comm.note_place()
+        self._comm.note_spot()
         os.kill(os.getpid(), signal.SIGSTOP)
 
 

@@ -11,6 +11,7 @@ from zerosim.report.page.markup import Markup, element
 from zerosim.report.page.run import Run
 from zerosim.report.page.textures import definitions
 from zerosim.report.schedule import Schedule
+from zerosim.report.step import KIND_WORDS, RecordedStep
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:"
 """What the browser may load: nothing. Vega makes functions of its expressions, which counts as evaluating."""
@@ -51,6 +52,21 @@ def schedule_page(schedule: Schedule, first: int = 0) -> str:
     stepped = [steps.steps(schedule, first)]
     content = [sections.verdict_of(schedule), sections.schedules(stepped, schedule.size)]
     return document(schedule.title, content, {"schedules": stepped}, [own("player.js")])
+
+
+def step_page(found: RecordedStep, first: int = 0) -> str:
+    """The HTML of a stage's step to step through from a moment on, 0 the first; it needs no extra."""
+    units = list(dict.fromkeys(moment.unit for moment in found.moments if moment.unit))
+    drawn = found.document()
+    for moment, each in zip(found.moments, drawn["moments"], strict=True):
+        unit = units.index(moment.unit) % len(pictures.UNIT_COLOURS) if moment.unit else None
+        each |= {"letter": moment.letter, "communicates": moment.communicates,
+                 "colour": "#9aa3ad" if unit is None else pictures.UNIT_COLOURS[unit]}
+    kinds = {kind: {"words": words, "colour": colour}
+             for (kind, words), colour in zip(KIND_WORDS.items(), pictures.KIND_COLOURS, strict=True)}
+    data = {"step": {**drawn, "first": first, "most": found.most, "kinds": kinds}}
+    content = [sections.verdict_of_step(found), sections.step_by_step(found, kinds)]
+    return document(f"{found.title}, {found.about}", content, data, [own("stage.js")])
 
 
 def document(title: str, content: Sequence[Markup], data: dict[str, Any], scripts: Sequence[str]) -> str:

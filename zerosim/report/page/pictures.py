@@ -373,6 +373,35 @@ def sent_values(rows: Sequence[Row]) -> Values:
     return found
 
 
+def scaling(values: Values) -> Spec:
+    """Speed by the number of ranks, a line for each row; data `scaling`."""
+    names = list(dict.fromkeys(value["row"] for value in values))
+    return {
+        "$schema": VEGA_LITE,
+        "data": {"name": "scaling"},
+        "width": "container",
+        "height": 240,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "config": CONFIG,
+        "mark": {"type": "line", "strokeWidth": 2, "point": {"size": 40}},
+        "encoding": {
+            "x": {"field": "ranks", "type": "quantitative", "scale": {"type": "log", "base": 2, "nice": False},
+                  "axis": {"title": "ranks", "format": ",d", "values": sorted({value["ranks"] for value in values}),
+                           "grid": False}},
+            "y": {"field": "speed", "type": "quantitative", "scale": {"zero": True},
+                  "axis": {"title": "a second on each device", "format": "~s", "tickCount": 5}},
+            "color": {"field": "row", **colour(names, UNIT_COLOURS, None)},
+            "shape": {"field": "row", "type": "nominal", "scale": {"domain": names}, "title": None},
+            "tooltip": [{"field": "row"}, {"field": "ranks", "format": ","}, {"field": "speed", "format": ",.4~g"}],
+        },
+    }
+
+
+def scaling_values(speeds: Sequence[tuple[str, int, float]]) -> Values:
+    """Of each row, on each number of ranks, what a device does in a second."""
+    return [{"row": row, "ranks": ranks, "speed": speed} for row, ranks, speed in speeds]
+
+
 def losses(names: Sequence[str], steps: int, logarithmic: bool) -> Spec:
     """The loss of every step, a line for each row or for rows that have the same; data `losses` and `divergences`."""
     return {

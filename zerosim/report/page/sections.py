@@ -14,6 +14,7 @@ from zerosim.report.page.pictures import KIND_COLOURS, loss_curves, unit_scale
 from zerosim.report.page.run import KINDS, LANES, Row, Run
 from zerosim.report.page.textures import swatch
 from zerosim.report.schedule import Schedule
+from zerosim.report.step import RecordedStep
 from zerosim.stages import STAGES
 
 CHANGED, WRONG = "›", "≠"
@@ -252,6 +253,38 @@ def verdict_of(schedule: Schedule) -> Markup:
                                      *(element("p", words, class_=kind) for words in schedule.verdict.split("; "))))
 
 
+def verdict_of_step(found: RecordedStep) -> Markup:
+    """What the training came to, of which a step was recorded."""
+    kind = "verdict failed" if found.fault else "verdict passed"
+    return element("header", element("div", element("h1", found.title), element("p", found.about),
+                                     element("p", found.verdict, class_=kind)))
+
+
+def step_by_step(found: RecordedStep, kinds: dict[str, dict[str, str]]) -> Markup:
+    """A stage's step to step through."""
+    patches = [element("li", element("span", "", class_="patch", style=f"background:{each['colour']}"), each["words"])
+               for each in kinds.values()]
+    letters = ", ".join(f"{moment.letter} {moment.words.removesuffix(moment.unit).strip()}" for moment in {
+        each.letter: each for each in found.moments if each.letter}.values())
+    heads = ["", "sends, kB", *(f"{each['words']}, kB" for each in kinds.values()), "in all, kB"]
+    return section(
+        "step", "Moment by moment",
+        element("p", f"A row of letters for each rank: {letters}. A colour is a layer; pale is communication, full is "
+                     "computation. Below, what the rank holds when that moment ends. All ranks go through the same "
+                     "moments; how long each took is not drawn. ← and → step, Home and End lead to the first and the "
+                     "last, space plays.", class_="legend"),
+        element("ul", *patches, class_="keys"),
+        element("p",
+                element("button", "play", type="button", id="step-play"),
+                element("label", "moment ", element(
+                    "input", type="range", min=0, max=0, value=0, step=1, id="step-moment")),
+                element("output", "", id="step-heading", aria_live="polite"), class_="buttons"),
+        element("div", "", id="step-drawing", class_="scrolling", tabindex=0, role="application",
+                aria_label="what every rank does and holds in each moment"),
+        element("div", element("table", element("thead", element("tr", *(element("th", head) for head in heads))),
+                               element("tbody", "", id="step-rows")), class_="scrolling"))
+
+
 def schedules(stepped: Sequence[dict[str, Any]], ranks: int) -> Markup:
     """Collectives to step through, of a run on so many ranks."""
     options = [element("option", f"{each['name']} on {plural(each['ranks'], 'rank')}", value=number)
@@ -394,7 +427,13 @@ def is_plain(value: Any) -> bool:
 
 
 def toml_value(value: Any) -> str:
-    """JSON's text of numbers, booleans, lists and words is TOML's too; characters unfit for a page by their numbers."""
+    """JSON's text of numbers, booleans, lists and words is TOML's too; characters unfit for a page by their numbers.
+
+    >>> toml_value({"flops": 1e12, "functions": {}})
+    '{ flops = 1000000000000.0, functions = {  } }'
+    """
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {toml_value(each)}' for key, each in value.items())} }}"
     words = json.dumps(value, ensure_ascii=False)
     return "".join(each if printable(each) == each else f"\\u{ord(each):04x}" for each in words)
 

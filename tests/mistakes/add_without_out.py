@@ -1,0 +1,18 @@
+"""np.add gives a new array, and nobody takes it.
+
+Says: np.add(total, arrived, out=total)
+"""
+
+import numpy as np
+
+from zerosim.comm import left, right
+
+
+def my_all_reduce(comm, x):
+    total, passing = x.copy(), x.copy()
+    for _ in range(comm.size - 1):
+        arrived = np.empty_like(x)
+        comm.exchange(passing, to=right(comm), into=arrived, source=left(comm))
+        np.add(total, arrived)
+        passing = arrived
+    return total

@@ -1,0 +1,15 @@
+"""Reduce-scatter, twice, and then the all-gather.
+
+Says: every full sum is there, and round
+Says: reduce once
+"""
+
+import numpy as np
+
+from zerosim.collectives import ring
+
+
+def all_reduce(comm, chunks, reduce=np.add):
+    ring.reduce_scatter(comm, chunks, reduce)
+    ring.reduce_scatter(comm, chunks, reduce)
+    ring.all_gather(comm, chunks)

@@ -1,0 +1,13 @@
+"""count // size elements in each chunk: the remainder stays behind.
+
+Says: right with one element in each chunk
+Says: not by count // size
+"""
+
+from zerosim.collectives import ring
+
+
+def my_all_reduce(comm, x):
+    total, length = x.copy(), len(x) // comm.size
+    ring.all_reduce(comm, [total[c * length : (c + 1) * length] for c in range(comm.size)])
+    return total

@@ -1,0 +1,20 @@
+"""A buffer outlives the call, and the result is this buffer.
+
+Says: breaks results_stay_as_they_are
+Says: result.copy()
+By: laws
+"""
+
+import numpy as np
+
+from zerosim.collectives import ring
+from zerosim.sharding import split
+
+BUFFERS = {}
+
+
+def my_all_reduce(comm, x):
+    buffer = BUFFERS.setdefault((comm.rank, x.size, x.dtype), np.empty_like(x))
+    buffer[:] = x
+    ring.all_reduce(comm, split(buffer, comm.size))
+    return buffer

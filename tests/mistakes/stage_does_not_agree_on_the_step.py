@@ -1,0 +1,20 @@
+"""Without unscale_and_clip an update does nothing.
+
+Says: replica.update does nothing before replica.unscale_and_clip()
+"""
+
+
+def zero1_step(replica, batch):
+    tape, weights = replica.tape, replica.state.weights
+    replica.zero_grad(batch)
+    activations = batch.inputs
+    for unit in replica.units:
+        activations = tape.forward(unit, weights[unit], activations)
+    loss, upstream = tape.loss(replica.loss_name, activations, batch.targets, batch.samples)
+    for unit in replica.backward_units:
+        upstream, gradient = tape.backward(unit, weights[unit], upstream)
+        replica.keep(unit, replica.reduce_scatter(unit, gradient))
+    for unit in replica.units:
+        replica.update(unit, replica.own(weights[unit]))
+        replica.publish(unit, weights[unit])
+    return loss

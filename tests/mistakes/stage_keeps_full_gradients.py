@@ -1,0 +1,22 @@
+"""Stage II as Stage I.
+
+Says: keep keeps a full gradient, keep_shard this rank's chunk alone
+"""
+
+
+def zero2_step(replica, batch):
+    tape, weights, loss = replica.tape, replica.state.weights, None
+    replica.zero_grad(batch)
+    for part in replica.parts(batch):
+        activations = part.inputs
+        for unit in replica.units:
+            activations = tape.forward(unit, weights[unit], activations)
+        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
+        for unit in replica.backward_units:
+            upstream, gradient = tape.backward(unit, weights[unit], upstream)
+            replica.keep(unit, replica.reduce_scatter(unit, gradient))
+    replica.unscale_and_clip()
+    for unit in replica.units:
+        replica.update(unit, replica.own(weights[unit]))
+        replica.publish(unit, weights[unit])
+    return loss

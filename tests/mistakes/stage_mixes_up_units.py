@@ -1,0 +1,22 @@
+"""Gradients are kept for the unit before.
+
+Says: of layers.
+"""
+
+
+def zero2_step(replica, batch):
+    tape, weights, loss = replica.tape, replica.state.weights, None
+    replica.zero_grad(batch)
+    for part in replica.parts(batch):
+        activations = part.inputs
+        for unit in replica.units:
+            activations = tape.forward(unit, weights[unit], activations)
+        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
+        for unit in replica.backward_units:
+            upstream, gradient = tape.backward(unit, weights[unit], upstream)
+            replica.keep_shard(replica.units[0], replica.reduce_scatter(unit, gradient))
+    replica.unscale_and_clip()
+    for unit in replica.units:
+        replica.update(unit, replica.own(weights[unit]))
+        replica.publish(unit, weights[unit])
+    return loss

@@ -1,0 +1,21 @@
+"""Each rank updates its chunk, and keeps it for itself.
+
+Says: rank 1's chunk of layers.0 is the value before the step
+Says: nothing published it
+"""
+
+
+def zero1_step(replica, batch):
+    tape, weights = replica.tape, replica.state.weights
+    replica.zero_grad(batch)
+    activations = batch.inputs
+    for unit in replica.units:
+        activations = tape.forward(unit, weights[unit], activations)
+    loss, upstream = tape.loss(replica.loss_name, activations, batch.targets, batch.samples)
+    for unit in replica.backward_units:
+        upstream, gradient = tape.backward(unit, weights[unit], upstream)
+        replica.keep(unit, replica.reduce_scatter(unit, gradient))
+    replica.unscale_and_clip()
+    for unit in replica.units:
+        replica.update(unit, replica.own(weights[unit]))
+    return loss

@@ -1,0 +1,22 @@
+"""Units are updated in backward, before their gradient is kept.
+
+Says: update found no gradient of layers.0
+"""
+
+
+def zero1_step(replica, batch):
+    tape, weights = replica.tape, replica.state.weights
+    replica.zero_grad(batch)
+    activations = batch.inputs
+    for unit in replica.units:
+        activations = tape.forward(unit, weights[unit], activations)
+    loss, upstream = tape.loss(replica.loss_name, activations, batch.targets, batch.samples)
+    for unit in replica.backward_units:
+        upstream, gradient = tape.backward(unit, weights[unit], upstream)
+        replica.unscale_and_clip()
+        replica.update(unit, replica.own(weights[unit]))
+        replica.keep(unit, replica.reduce_scatter(unit, gradient))
+
+    for unit in replica.units:
+        replica.publish(unit, weights[unit])
+    return loss

@@ -1,0 +1,166 @@
+"""Messages with checksums, and communicators in which faults may strike: worlds as any other, until one does."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.conformance import CHECKS
+from zerosim.errors import CollectiveError, MessageError
+from zerosim.instruments.faults import Faults
+from zerosim.instruments.observed import Observed
+from zerosim.instruments.whereabouts import Whereabouts
+from zerosim.scenario.fault import Fault
+from zerosim.worlds.board import CHANNELS, MESSAGE, Board
+from zerosim.worlds.checked import TRAILER, Checked
+from zerosim.worlds.here import Spot
+from zerosim.worlds.local import spawn
+from zerosim.worlds.processes import FROZEN, state_of
+
+
+def faulty(comm, *faults):
+    return Faults(faults, None, None).around(comm)
+
+
+def never_struck(comm):
+    return faulty(comm, Fault("flip", step=9, collective="all_gather"))
+
+
+@pytest.mark.parametrize("wrap", [Checked, never_struck, lambda comm: Checked(never_struck(comm))])
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_what_wraps_a_world_conforms(check, wrap):
+    for ranks in (1, 2, 4):
+        spawn(lambda comm: check(wrap(comm)), ranks)
+
+
+def carried(change):
+    """What arrives of three messages of rank 0 that were changed on their way; or the error."""
+    def program(comm):
+        if comm.rank == 0:
+            kept = []
+
+            class Kept:
+                rank, size = 0, 2
+
+                def send(self, outgoing, *, to):
+                    kept.append(outgoing.copy())
+
+            checked = Checked(Kept())
+            for number in range(3):
+                checked.send(np.full(3, number, np.float32), to=1)
+            for message in change(kept):
+                comm.send(message, to=1)
+            return None
+        checked, arrived = Checked(comm), []
+        for _ in range(3):
+            into = np.zeros(3, np.float32)
+            checked.recv(into=into, source=0)
+            arrived.append(into[0])
+        return arrived
+
+    return spawn(program, 2)[1]
+
+
+def with_bit(message, bit):
+    changed = message.copy()
+    changed[bit // 8] ^= 1 << bit % 8
+    return changed
+
+
+def test_every_flipped_bit_of_a_message_is_found():
+    assert carried(lambda sent: sent) == [0, 1, 2]
+    for bit in range(8 * (12 + TRAILER.size)):
+        with pytest.raises(MessageError, match=r"rank 1: message 2 from rank 0 came with checksum"):
+            carried(lambda sent, bit=bit: [sent[0], with_bit(sent[1], bit), sent[2]])
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda sent: sent[1:] + sent[:1], "rank 1: message 1 from rank 0 was lost: number 2 came in its place"),
+    (lambda sent: [sent[0], sent[2], sent[2]], "rank 1: message 2 from rank 0 was lost: number 3 came in its place"),
+    (lambda sent: [sent[0], sent[0], sent[1]], "rank 1: message 2 from rank 0 was due, and number 1 came once more"),
+])
+def test_what_is_lost_or_doubled_is_named_by_its_number(change, words):
+    with pytest.raises(MessageError, match=words):
+        carried(change)
+
+
+def test_another_length_is_the_next_message_or_the_callers_mistake():
+    def program(comm, lengths):
+        checked = Checked(comm)
+        for length in lengths:
+            checked.send(np.ones(length), to=0)
+        checked.recv(into=np.ones(2), source=0)
+        checked.recv(into=np.ones(2), source=0)
+
+    with pytest.raises(CollectiveError, match="rank 0 sent 40 × uint8 to rank 0, which receives it into 32 × uint8"):
+        spawn(lambda comm: program(comm, [2, 3]), 1)
+
+    def without_the_second(comm):
+        whereabouts = Whereabouts("a row")
+        whereabouts.begin(1)
+        lossy = faulty(comm, Fault("drop", collective="all_gather", message=2))
+        observed = Observed(Checked(lossy), whereabouts)
+        send = observed.named("all_gather", observed.send)
+        for length in (2, 2, 3):
+            send("layers.0", np.ones(length), to=0)
+        for _ in range(2):
+            observed.recv(into=np.ones(2), source=0)
+
+    with pytest.raises(MessageError, match="rank 0 in step 1 of a row: message 2 from rank 0 was lost: number 3 came"):
+        spawn(without_the_second, 1)
+
+
+# The board.
+
+
+@pytest.fixture
+def board(tmp_path):
+    with open(tmp_path / "board", "w+b") as file:
+        yield Board(file.fileno(), ranks=4)
+
+
+def words_of(board, **keywords):
+    return [" ".join(filter(None, done)) for done in board.what_all_do(**keywords)]
+
+
+def test_the_board_says_of_each_rank_what_it_does(board):
+    for rank in range(3):
+        board.arrive(rank)
+    board.goes_to(0, 0, Spot("all_gather", "layers.0", 2, "Stage III"))
+    board.waits(0, 0, MESSAGE, 1)
+    board.goes_to(0, CHANNELS - 1, Spot("reduce_scatter", "x" * 300, 2))
+    board.waits(0, CHANNELS - 1, MESSAGE, 2)
+    board.waits(1, 0, MESSAGE, 3)
+    board.goes_on(1, 0)
+    board.finish(2)
+    first, second, *others = words_of(board)
+    assert first == "rank 0 waits for a message from rank 1 in the all_gather of layers.0, step 2 of Stage III"
+    assert second.startswith("rank 0 waits for a message from rank 2 in the reduce_scatter of xxx")
+    assert others == ["rank 1 computes", "rank 2 has finished", "rank 3 is on another host"]
+    assert words_of(board, dead=[1])[0] == "rank 1 has died"
+    assert set(board.processes) == {0, 1}
+    assert not board.is_ending
+    board.end()
+    assert board.is_ending
+
+
+def test_who_is_stopped_or_gone_is_seen_by_others(tmp_path, board):
+    arrives = (
+        "import sys; from zerosim.worlds.board import Board; file = open(sys.argv[1], 'r+b'); "
+        "Board(file.fileno(), 4).arrive(0); print('here', flush=True); input()")
+    other = subprocess.Popen(
+        [sys.executable, "-c", arrives, str(tmp_path / "board")], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert other.stdout.readline() == b"here\n"
+        assert words_of(board)[0] == "rank 0 computes"
+        os.kill(other.pid, signal.SIGSTOP)
+        while state_of(str(other.pid)) not in FROZEN:
+            pass
+        assert words_of(board)[0] == "rank 0 is stopped"
+    finally:
+        other.kill()
+        other.communicate()
+    assert words_of(board)[0] == "rank 0 has died"

@@ -1,0 +1,54 @@
+"""What students do: each file in `tests/mistakes` is a wrong program, and says which words its diagnosis must have."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from zerosim.grading.claims import CLAIMS
+from zerosim.grading.examination import grade
+from zerosim.proofs.diagnosis import diagnosis, remark
+from zerosim.proofs.proof import prove
+from zerosim.proofs.subject import collective_in, load_file, subject
+from zerosim.testing import LawBroken, laws
+
+FILES = sorted((Path(__file__).parent / "mistakes").glob("*.py"))
+
+
+def mistaken(file):
+    """The one function in a file, which is wrong."""
+    module = load_file(str(file))
+    (function,) = (f for name, f in vars(module).items()
+                   if getattr(f, "__module__", "") == file.stem and (name in CLAIMS or collective_in(name)))
+    return function
+
+
+def told(file):
+    """What is said of the function: by its grade, where it is an exercise, else by its proof or by the laws."""
+    function = mistaken(file)
+    if function.__name__ in CLAIMS:
+        found = grade(function, function.__name__, CLAIMS[function.__name__], str(file))
+        assert found.state == "does not hold yet"
+        return found.complaint
+    if "By: laws" in file.read_text():
+        with pytest.raises(LawBroken) as broken:
+            laws.check(function, examples=10)
+        return str(broken.value)
+    proofs = [prove(subject(function), size) for size in range(1, 6)]
+    proof = next((proof for proof in proofs if not proof.holds), proofs[-1])
+    if proof.holds:
+        return remark(proof) or ""
+    return f"on {proof.size} rank: {proof.faults[0].what}\n{diagnosis(proof)}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_diagnosis_names_the_cause(file):
+    said, due = told(file), re.findall(r"^Says: (.+)$", file.read_text(), re.MULTILINE)
+    assert due
+    assert [words for words in due if words not in said] == [], said
+    assert "AssertionError" not in said
+    assert re.search(r"^ *see: zerosim \w+ ", said, re.MULTILINE), said
+
+
+def test_there_are_many():
+    assert len(FILES) >= 40

@@ -1,0 +1,128 @@
+"""The page, the trace and the document of a plan; offloading on the clock; and what is refused, each in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import zerosim as zs
+from tests.test_page import Seen
+from tests.test_report import documented
+from zerosim.cli import main
+from zerosim.payloads.extents import Extent
+from zerosim.plan.clock import Clock
+from zerosim.plan.cluster import Link
+from zerosim.plan.rehearsal import HostMemory
+from zerosim.report.page.plan import plan_page, row_of, thinned
+
+ROOT = Path(__file__).parents[1]
+MPT = str(ROOT / "scenarios" / "plans" / "mpt_7b.toml")
+SMALL = {"model.layers": 2, "check.mfu": [], "check.fits": [], "check.does_not_fit": []}
+FLAGS = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
+
+
+@pytest.fixture(scope="module")
+def small():
+    return zs.plan(MPT, ranks=[8, 64], set=SMALL)
+
+
+@pytest.fixture(scope="module")
+def seen(small):
+    return Seen(plan_page(small, "zerosim plan <b>mine</b>.toml"))
+
+
+def test_its_sections_are_in_the_order_in_which_one_reads_a_plan(seen):
+    assert seen.ids == ["table", "scaling", "step", "origin"]
+    assert seen.loads == []
+    assert "Best that fits" in seen.text
+    assert "zerosim plan <b>mine</b>.toml" in seen.text
+
+
+def test_a_step_is_drawn_from_the_spans_and_the_memory_of_the_plan(small, seen):
+    for number, row in enumerate(small.rows, 1):
+        spans = seen.values[f"spans-{number}"]
+        assert len(spans["what"]) == len(row.trace.steps[0].spans)
+        assert {"forward", "backward", "reduce_scatter"} <= set(spans["what"])
+        curve = seen.values[f"curve-{number}"]
+        totals = {}
+        for at, held in zip(curve["ns"], curve["bytes"], strict=True):
+            totals[at] = totals.get(at, 0) + held
+        assert max(totals.values()) == row.peak_bytes
+        assert max(curve["ns"]) == row.found.clock.now_ns
+    assert sorted(set(seen.values["scaling"]["ranks"])) == [8, 64]
+
+
+def test_a_curve_that_lost_its_fullest_moment_would_be_seen(small):
+    row = small.rows[0]
+    curve = thinned(row.found.curve)
+    assert max(sum(held.values()) for _, held in curve) == row.peak_bytes
+    assert max(sum(held.values()) for _, held in curve[: len(curve) // 10]) != row.peak_bytes
+
+
+def test_pictures_take_a_planned_row_for_a_run_s(small):
+    row = row_of("a row", small.rows[-1])
+    assert row.fullest["peak_bytes"]["total"] == small.rows[-1].peak_bytes
+    assert row.end_ns == small.rows[-1].found.clock.now_ns
+    assert row.hidden == small.rows[-1].trace.hidden
+
+
+def test_the_command_writes_page_trace_and_document(tmp_path, capsys):
+    paths = {name: tmp_path / f"a.{name}" for name in ("report", "trace", "json")}
+    code = main(["plan", MPT, *FLAGS, *(word for name, path in paths.items() for word in (f"--{name}", str(path)))])
+    assert code == 0
+    assert "<!doctype html>" in paths["report"].read_text()[:20]
+    events = json.loads(paths["trace"].read_text())["traceEvents"]
+    assert {event["ph"] for event in events} >= {"X", "C", "M"}
+    written = json.loads(paths["json"].read_text())
+    keys = documented(ROOT / "docs" / "outcome.md")
+    assert set(written) == keys["The JSON document of `zerosim plan`"]
+    assert set(written["rows"][0]) == keys["Each of `rows`"]
+    assert set(written["rows"][0]["memory"]) == keys["`memory` of a row"]
+    capsys.readouterr()
+
+
+def test_what_is_offloaded_is_waited_for():
+    clock = Clock()
+    store = HostMemory(clock, Link("", 1000, 1e9))
+    x = Extent(500, "u1")
+    store.write(0, x)
+    assert clock.now_ns == 1500
+    first, second = store.read(0, x), store.read(500, x)
+    clock.compute("backward", 1000)
+    first()
+    assert clock.now_ns == 3000
+    second()
+    assert clock.now_ns == 4500
+    assert clock.computing_ns["offload"] == 3500
+
+
+def test_offloading_takes_the_longer_the_slower_its_link():
+    times = [
+        zs.plan(MPT, set=SMALL | {"parallel.offload_activations": True, "cluster.host_memory": link}).rows[-1]
+        for link in ("pcie5", "pcie3", {"latency_us": 0, "gigabytes_per_second": 0.01})
+    ]
+    assert times[0].step_seconds < times[1].step_seconds < times[2].step_seconds
+    assert times[2].bound.startswith("offloading, over a link of its own")
+
+
+@pytest.mark.parametrize(("flags", "found"), [
+    (["--ranks", "0"], "--ranks 0: found '0'; give a whole number from 1"),
+    (["--ranks", "1000000000"], "to 1048576"),
+    (["--ranks", "8,,9"], "found ''"),
+    (["--ranks", "12"], "12 ranks do not fill hosts of 8 devices"),
+    (["--sweep", "nonsense"], "give section.key=value,value"),
+    (["--sweep", "train.micro_batch="], "give section.key=value,value"),
+    (["--sweep", "a.b=1"], "unknown key 'a'"),
+    (["--sweep", "train.micro_batch=1,x"], "must be an integer"),
+    (["--sweep", "train.micro_batch=1", "train.micro_batch=2"], "train.micro_batch is swept twice"),
+    (["--set", "parallel.order=exact"], "parallel.order exact adds integers"),
+    (["--set", "cluster.host_memory=pcie9"], "no link \"pcie9\"; did you mean"),
+    (["--set", "cluster.device=h999"], "there are v100_32gb"),
+    (["--report", "/nonexistent/a.html"], "cannot write"),
+])
+def test_what_cannot_be_planned_is_refused_in_one_line(flags, found, capsys):
+    assert main(["plan", MPT, *FLAGS, *flags]) == 2
+    said = capsys.readouterr()
+    assert found in said.err
+    assert said.err.count("\n") == 1
+    assert said.out == ""

@@ -1,0 +1,114 @@
+"""Published runs beside their plans: how far off they are, of runs that were fitted and of runs that were not."""
+
+import dataclasses
+import json
+from functools import cache
+from importlib import resources
+
+import pytest
+
+from tests.oracles.fit_devices import FITTED, Noted, fit, held_out, off
+from zerosim.bench.published import BETWEEN, NEAR, compare, errors, published_runs
+from zerosim.cli import main
+from zerosim.plan.cluster import cluster_of, machines
+
+DEVICES = tuple(BETWEEN)
+
+
+@cache
+def noted(device):
+    return [Noted.of(run) for run in published_runs() if run.device == device and run.precision != "amp_fp8"]
+
+
+def machine(run):
+    return cluster_of(run.scenario.cluster, run.scenario.origin, run.scenario.world.ranks).device
+
+
+@pytest.mark.parametrize(("device", "mean", "near"), [
+    ("a100_40gb", 0.03, 0.9), ("a100_80gb", 0.04, 0.9), ("h100_80gb", 0.04, 0.9),
+])
+def test_plans_of_published_runs_are_near_them(device, mean, near):
+    runs = noted(device)
+    found = errors(off(runs, machine(runs[0].run)))
+    assert found.mean < mean
+    assert found.near >= near
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_runs_that_were_not_fitted_are_near_as_well(device):
+    runs = noted(device)
+    found = errors(held_out(runs, machine(runs[0].run), [runs[::2]]))
+    assert found.mean < 0.06
+    assert found.near >= 0.88
+
+
+def test_what_is_fitted_is_found_again():
+    (run, *_), runs = published_runs(), noted("a100_40gb")[::4]
+    device = dataclasses.replace(machine(run), product_share=0.5, attention_share=0.4, memory_share=0.6)
+    measured = [
+        dataclasses.replace(each, run=dataclasses.replace(each.run, mfu=each.mfu(device))) for each in runs]
+    found = fit(measured, device)
+    assert [getattr(found, name) for name in FITTED] == pytest.approx([0.5, 0.4, 0.6], rel=0.06)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_was_noted_takes_what_is_planned(device):
+    one = min(noted(device), key=lambda each: each.run.scenario.model.layers)
+    (planned,) = compare([one.run])
+    assert one.mfu(machine(one.run)) == pytest.approx(planned.planned_mfu, rel=1e-4)
+
+
+def test_a_plan_for_another_device_is_far_off():
+    run, *_ = published_runs()
+    other = dataclasses.replace(run.scenario, cluster=dataclasses.replace(run.scenario.cluster, device="h100_80gb"))
+    (found,) = compare([dataclasses.replace(run, scenario=other)])
+    assert abs(found.error) > NEAR
+
+
+def test_at_most_four_numbers_of_a_device_are_fitted():
+    shares = {name for entry in machines()["device"].values() for name in entry if name.endswith("share")}
+    assert shares == set(FITTED)
+    assert len(shares) <= 4
+
+
+def test_runs_in_8_bits_of_which_none_was_fitted_are_near(tmp_path, capsys):
+    path = tmp_path / "runs.csv"
+    columns, *lines = shipped_lines()
+    path.write_text("\n".join([columns, *(line for line in lines if "amp_fp8" in line)]))
+    assert main(["bench", "published", "--runs", str(path), "--json", str(tmp_path / "found.json")]) == 0
+    assert "h100_80gb, fp8     4" in capsys.readouterr().out
+    found = json.loads((tmp_path / "found.json").read_text())["runs"]
+    assert all(abs(each["error"]) < NEAR for each in found)
+
+
+def shipped_lines():
+    return (resources.files("zerosim.bench") / "runs" / "mpt.csv").read_text("utf-8").splitlines()
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    (("30b", "31b"), "runs.csv:2: model: no '31b'; there are 125m,"),
+    (("a100_40gb", "a100"), "device: no 'a100'"),
+    (("2048", "some"), "invalid literal"),
+    (("51.74", ""), "lacks mfu_percent; each line needs model,"),
+])
+def test_a_run_that_cannot_be_read_gets_one_line(change, said, tmp_path, capsys):
+    path = tmp_path / "runs.csv"
+    columns, line, *_ = shipped_lines()
+    path.write_text(f"{columns}\n{line.replace(*change, 1)}\n")
+    assert main(["bench", "published", "--runs", str(path)]) == 2
+    found = capsys.readouterr().err
+    assert said in found
+    assert found.count("\n") == 1
+
+
+def test_runs_go_with_published_alone(capsys):
+    assert main(["bench", "plan", "--runs", "some.csv"]) == 2
+    assert "--runs goes with bench published" in capsys.readouterr().err
+    assert main(["bench", "published", "--runs", "none.csv"]) == 2
+    assert "none.csv: no file of published runs: No such file" in capsys.readouterr().err
+
+
+def test_a_device_without_8_bits_says_so(capsys):
+    flags = ["--set", "cluster.products=fp8", "--set", "cluster.device=v100_32gb"]
+    assert main(["plan", "scenarios/plans/llama3_8b.toml", *flags]) == 2
+    assert "multiplies nothing in 8 bits; there are h100_80gb, h200, b200" in capsys.readouterr().err

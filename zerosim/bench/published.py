@@ -1,0 +1,157 @@
+"""Published runs of training under FSDP beside their plans: how far a plan's MFU is off, device by device.
+
+A file of runs has a line each, with the columns that `runs/README.md` explains. A run is planned as a scenario, of
+which nothing is fitted to it; the three numbers of its device are (`zerosim/plan/machines.toml`).
+"""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from zerosim.errors import UsageError
+from zerosim.models.units import Task
+from zerosim.plan.planning import planned
+from zerosim.scenario.schema import Cluster, Model, Parallel, Scenario, Train, World
+
+SHAPES = {
+    "125m": (768, 12, 12), "350m": (1024, 16, 24), "760m": (1536, 12, 24), "1b": (2048, 16, 24), "3b": (2560, 20, 32),
+    "7b": (4096, 32, 32), "13b": (5120, 40, 40), "30b": (7168, 56, 48), "70b": (8192, 64, 80),
+}
+"""Width, heads and layers."""
+BETWEEN = {"a100_40gb": "roce_8x200", "a100_80gb": "roce_8x200", "h100_80gb": "infiniband_8x400"}
+VOCABULARY = 50368
+NEAR = 0.12
+"""A plan is near a run if its MFU is off by no more than this share of the run's."""
+COLUMNS = (
+    "model", "device", "devices", "sequence", "micro_batch", "accumulation", "precision", "sharding",
+    "activation_checkpointing", "mfu_percent",
+)
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """What was trained, and the MFU that was measured, from 0 to 1."""
+
+    name: str
+    device: str
+    precision: str
+    scenario: Scenario
+    mfu: float
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A run, and the MFU of its plan."""
+
+    run: PublishedRun
+    planned_mfu: float
+
+    @property
+    def error(self) -> float:
+        """As a share of what was measured; above 0 where the plan is too fast."""
+        return self.planned_mfu / self.run.mfu - 1
+
+    def document(self) -> dict[str, Any]:
+        """In JSON's own types."""
+        return {
+            "run": self.run.name, "device": self.run.device, "precision": self.run.precision, "mfu": self.run.mfu,
+            "planned_mfu": self.planned_mfu, "error": self.error,
+        }
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Those of many runs, each a share of what was measured."""
+
+    count: int
+    mean: float
+    near: float
+    """The share of runs whose plan is off by 12% or less."""
+
+
+def errors(compared: Sequence[float]) -> Errors:
+    """
+    >>> errors([0.1, -0.2])
+    Errors(count=2, mean=0.15000000000000002, near=0.5)
+    """
+    sizes = [abs(each) for each in compared]
+    return Errors(len(sizes), fmean(sizes), fmean(each <= NEAR for each in sizes))
+
+
+def published_runs(path: Path | None = None) -> list[PublishedRun]:
+    """Those of a file, or the shipped ones. Raises `UsageError` for what is no such file.
+
+    >>> published_runs()[0].name
+    '30b on 32 a100_40gb, 2048 × 4 × 1'
+    """
+    found = resources.files("zerosim.bench") / "runs" / "mpt.csv" if path is None else path
+    try:
+        lines = list(csv.DictReader(found.read_text("utf-8").splitlines()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: no file of published runs: {getattr(error, 'strerror', '') or error}") from error
+    return [run_of(line, f"{found}:{number}") for number, line in enumerate(lines, start=2)]
+
+
+def run_of(line: dict[str, Any], place: str) -> PublishedRun:
+    """A line as a scenario; `place` is where it stands."""
+    missing = [name for name in COLUMNS if not line.get(name)]
+    if missing:
+        raise UsageError(f"{place}: lacks {', '.join(missing)}; each line needs {', '.join(COLUMNS)}")
+    for column, known in (("model", SHAPES), ("device", BETWEEN), ("precision", WIRE)):
+        if line[column] not in known:
+            raise UsageError(f"{place}: {column}: no {line[column]!r}; there are {', '.join(known)}")
+    try:
+        scenario = scenario_of(line)
+        mfu = float(line["mfu_percent"]) / 100
+    except ValueError as error:
+        raise UsageError(f"{place}: {error}") from error
+    name = "{model} on {devices} {device}, {sequence} × {micro_batch} × {accumulation}".format(**line)
+    return PublishedRun(name, line["device"], line["precision"], scenario, mfu)
+
+
+WIRE = {"bf16": "weights", "amp_bf16": "fp32", "amp_fp8": "fp32"}
+"""In what gradients are reduced, for each precision."""
+
+
+def scenario_of(line: dict[str, str]) -> Scenario:
+    width, heads, layers = SHAPES[line["model"]]
+    devices, accumulation = int(line["devices"]), int(line["accumulation"])
+    blocks = tuple(range(1, layers + 1)) if line["activation_checkpointing"] == "True" else False
+    sharded = line["sharding"] == "FULL_SHARD"
+    return Scenario(
+        world=World(devices),
+        model=Model(
+            kind="transformer", layers=layers, width=width, heads=heads, vocabulary=VOCABULARY,
+            sequence=int(line["sequence"]), tied_embeddings=True,
+        ),
+        train=Train(
+            micro_batch=int(line["micro_batch"]), micro_batches=devices * accumulation, optimizer="adamw",
+            precision="bf16",
+        ),
+        parallel=Parallel(
+            stages=("zero3",), recompute=blocks, prefetch=sharded, overlap=True, reshard_after_forward=sharded,
+            accumulation="micro_batch", reduce_dtype=WIRE[line["precision"]],
+        ),
+        cluster=Cluster(
+            device=line["device"], between=BETWEEN[line["device"]], kernels="fused",
+            products="fp8" if line["precision"] == "amp_fp8" else "weights",
+        ),
+    )
+
+
+def task_of(scenario: Scenario) -> Task:
+    """What a run's tokens ask of its model."""
+    return Task(scenario.model.sequence, VOCABULARY, "cross_entropy", tokens=True)
+
+
+def compare(runs: Sequence[PublishedRun]) -> list[Compared]:
+    """Plan every run."""
+    found = []
+    for run in runs:
+        (row,) = planned(run.scenario, (), task_of)
+        found.append(Compared(run, row.mfu))
+    return found

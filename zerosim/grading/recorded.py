@@ -1,0 +1,57 @@
+"""A step of a stage, ours or a learner's, trained on a few digits and recorded."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from zerosim.data import load_dataset
+from zerosim.errors import UsageError, ZerosimError
+from zerosim.grading.claims import STAGE_TRIALS
+from zerosim.grading.stages import StageTrial, in_place_of
+from zerosim.proofs.hints import raised
+from zerosim.report.figures import plural
+from zerosim.report.step import RecordedStep, moments_of
+from zerosim.report.table import divergence
+from zerosim.scenario import Model, Parallel, Scenario, Train, World
+from zerosim.stages import STAGES
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Silent
+from zerosim.verdict.run import run_locally
+
+STEPS = 2
+"""The last is recorded, so that all states are there."""
+
+
+def recorded_stage(name: str, ranks: int) -> RecordedStep:
+    """A step of a stage of ours.
+
+    >>> [moment.words for moment in recorded_stage("zero1", 2).moments][:2]
+    ['forward layers.0', 'forward layers.1']
+    """
+    return recorded(STAGES[name].title, StageTrial(name, STAGES[name].step), ranks)
+
+
+def recorded_step(file: str, name: str, function: Callable[..., Any], ranks: int) -> RecordedStep:
+    """A step of a learner's. Raises `UsageError` for what it raises, with the line."""
+    try:
+        return recorded(f"{file}:{name}", STAGE_TRIALS[name](function), ranks)
+    except ZerosimError:
+        raise
+    except NotImplementedError as error:
+        raise UsageError(f"{file}: {name} is not written yet") from error
+    except Exception as error:
+        raise UsageError(f"{file}: {raised(error, os.path.abspath(file))}") from error
+
+
+def recorded(title: str, trial: StageTrial, ranks: int) -> RecordedStep:
+    """The last of a few steps of a small perceptron."""
+    scenario = Scenario(
+        world=World(ranks), model=Model(hidden=(64, 32)), train=Train(steps=STEPS, micro_batch=8, micro_batches=ranks),
+        parallel=Parallel((trial.stage,), **trial.variant))
+    experiment = prepare(scenario, load_dataset(scenario))
+    with in_place_of(trial.stage, trial.checked):
+        outcome = run_locally(experiment, Silent(), traced=range(STEPS, STEPS + 1)).stages[0]
+    assert outcome.trace is not None
+    about = f"a step on {plural(ranks, 'rank')}, {experiment.rows[0].model.words}, {scenario.train.optimizer}"
+    found = outcome.first_divergence
+    return RecordedStep(title, about, moments_of(outcome.trace), divergence(found) if found else outcome.disagreement)

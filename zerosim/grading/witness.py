@@ -1,0 +1,145 @@
+"""What a learner's step does, written down: every verb it calls, with what it hands in, and the state that it leaves.
+
+    seen     of one step on one rank
+    call     one verb, of the replica or of its tape, in the order of the step
+    honest   the same of our own stage, on the same tiny scenario: what the learner's is held against
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.stages.replica import Batch, Replica
+
+Step = Callable[[Replica, Batch], Any]
+
+VERBS = (
+    "zero_grad", "parts", "gather", "prefetch", "reshard", "reduce_scatter", "reduce", "all_gather", "keep",
+    "keep_shard", "unscale_and_clip", "update", "publish",
+)
+TAPE_VERBS = ("forward", "loss", "backward", "recompute")
+
+
+@dataclass
+class Call:
+    """A verb, for which unit, copies of the arrays that it was handed and that it gave, and whether it came to an end.
+
+    `batches` is how many micro-batches `forward` was handed; `lives` whether the array handed in is memory of the
+    weights that the rank keeps.
+    """
+
+    verb: str
+    unit: str
+    given: Array | None = None
+    gave: Array | None = None
+    batches: int = 0
+    lives: bool = False
+    ended: bool = False
+
+
+Held = dict[tuple[str, str], Array]
+"""By what it is (`weights`, `gradient`, an optimizer's slot) and by unit."""
+
+
+@dataclass
+class Seen:
+    """One step on one rank."""
+
+    calls: list[Call] = field(default_factory=list)
+    before: Held = field(default_factory=dict)
+    after: Held = field(default_factory=dict)
+    loss: Any = None
+
+    def of(self, verb: str, unit: str | None = None) -> list[Call]:
+        """The calls of a verb, all or those for one unit."""
+        return [call for call in self.calls if call.verb == verb and unit in (None, call.unit)]
+
+
+@dataclass
+class Witness:
+    """All steps of a run on all ranks, by rank and step."""
+
+    seen: dict[tuple[int, int], Seen] = field(default_factory=dict)
+    units: list[str] = field(default_factory=list)
+
+    def watching(self, step: Step, hand: Callable[[Replica], Replica]) -> Step:
+        """`step`, on a replica that writes down what it is asked; `hand` is what a learner is given in its place."""
+
+        def watched(replica: Replica, batch: Batch) -> Any:
+            self.units = [unit.name for unit in replica.units]
+            seen = self.seen[replica.comm.rank, batch.step] = Seen(before=held(replica))
+            loss = step(WatchedReplica(hand(replica), seen), batch)  # type: ignore[arg-type]
+            seen.loss = loss.copy() if isinstance(loss, np.ndarray) else None
+            seen.after = held(replica)
+            return loss
+
+        return watched
+
+    @property
+    def last_step(self) -> int:
+        """The last that any rank began."""
+        return max((step for _, step in self.seen), default=0)
+
+
+def held(replica: Replica) -> Held:
+    """Copies of all that a rank keeps."""
+    state = replica.state
+    found: Held = {}
+    for unit in replica.units:
+        if unit in state.weights:
+            found["weights", unit.name] = state.weights[unit].copy()
+        for slot, values in state.optimizer.get(unit, {}).items():
+            found[slot, unit.name] = values.copy()
+        for what, gradient in state.gradients_of(unit).items():
+            found[what, unit.name] = gradient.copy()
+    return found
+
+
+class WatchedReplica:
+    """A replica whose verbs are written down."""
+
+    def __init__(self, replica: Replica, seen: Seen) -> None:
+        self.__dict__.update(_replica=replica, tape=WatchedTape(replica, seen))
+        self.__dict__.update({verb: noted(replica, seen, verb, getattr(replica, verb)) for verb in VERBS})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._replica, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._replica, name, value)
+
+
+class WatchedTape:
+    """Its tape, the same."""
+
+    def __init__(self, replica: Replica, seen: Seen) -> None:
+        self.__dict__.update(_tape=replica.tape)
+        self.__dict__.update({verb: noted(replica, seen, verb, getattr(replica.tape, verb)) for verb in TAPE_VERBS})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tape, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._tape, name, value)
+
+
+def noted(replica: Replica, seen: Seen, verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """`method`, whose calls are added to `seen`."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        arrays = [each for each in args if isinstance(each, np.ndarray)]
+        note = Call(verb, getattr(args[0], "name", "") if args else "")
+        note.given = arrays[0].copy() if arrays else None
+        note.lives = any(np.shares_memory(arrays[0], kept) for kept in replica.state.weights.values() if arrays)
+        note.batches = len(args[2]) if verb == "forward" and len(args) > 2 and isinstance(args[2], Sequence) else 0
+        seen.calls.append(note)
+        gave = method(*args, **kwargs)
+        found = gave[verb == "backward"] if verb in ("backward", "loss") else gave
+        note.gave = found.copy() if isinstance(found, np.ndarray) else None
+        note.ended = True
+        return gave
+
+    return call

@@ -1,0 +1,120 @@
+"""One recorded run of a collective that went wrong, and what can be read off it: who was due what, who held what.
+
+    complete   a symbol that is all that is due of its chunk: of a reducing collective the full sum, else one term
+    place      a rank and an element of its vector
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from zerosim.collectives.kinds import Kind
+from zerosim.instruments.record import Message, Recording
+from zerosim.payloads.terms import Blank, Symbol, Term, leaves, symbols
+from zerosim.proofs.subject import Subject
+from zerosim.sharding import bounds
+from zerosim.worlds.local import Sends
+
+Place = tuple[int, int]
+"""A rank and an element."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A run of `subject` with `count` elements, and how it was made."""
+
+    subject: Subject
+    recording: Recording
+    count: int
+    root: int = 0
+    sends: Sends = "buffered"
+
+    @property
+    def size(self) -> int:
+        return self.recording.size
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        return self.recording.messages
+
+    @cached_property
+    def due(self) -> dict[Place, tuple[Term, ...]]:
+        return claims(self.subject.kind, self.size, self.count, self.root)
+
+    @cached_property
+    def chunk_of(self) -> dict[int, int]:
+        """The chunk of each element."""
+        return chunks_by_element(self.count, self.size)
+
+    @cached_property
+    def wrong(self) -> list[Place]:
+        """The places that hold something else than is due to them, in order."""
+        return [
+            (rank, element) for (rank, element), due in self.due.items()
+            if Counter(leaves(self.last(rank)[element])) != Counter(due)
+        ]
+
+    @property
+    def wrong_somewhere(self) -> bool:
+        """Whether it ended early, or leaves something else than is due."""
+        return self.recording.results is None or bool(self.wrong)
+
+    def last(self, rank: int) -> Sequence[Symbol]:
+        """What the vector of `rank` holds at the end."""
+        results = self.recording.results
+        found: Sequence[Symbol] = self.recording.vectors[rank][-1][1] if results is None else results[rank]
+        return found
+
+    def complete(self, symbol: Any) -> int | None:
+        """The element of which `symbol` is the full sum of all ranks; None where it is no such sum."""
+        found = Counter(leaves(symbol))
+        elements = {leaf.element for leaf in found if isinstance(leaf, Term)}
+        whole = len(elements) == 1 and found == Counter(Term(rank, *elements) for rank in range(self.size))
+        return next(iter(elements)) if whole else None
+
+    def words(self, stretch: range) -> str:
+        """The chunks in a stretch of a vector, in words."""
+        chunks = sorted({self.chunk_of[element] for element in stretch if element in self.chunk_of})
+        if len(chunks) == self.size > 1:
+            return "the whole vector"
+        return listed("chunk", chunks)
+
+    def cargo(self, carried: Sequence[Any]) -> str:
+        """What a message carries, in words: the chunks that its contributions belong to."""
+        elements = {leaf.element for symbol in carried for leaf in terms(symbol)}
+        return self.words(range(0)) if not elements else listed("chunk", sorted(
+            {self.chunk_of[element] for element in elements if element in self.chunk_of}))
+
+
+def terms(symbol: Any) -> list[Term | Blank]:
+    """The contributions in a symbol that are any."""
+    return [leaf for leaf in leaves(symbol) if isinstance(leaf, Term | Blank)]
+
+
+def listed(what: str, numbers: Sequence[int]) -> str:
+    """
+    >>> listed("chunk", [2]), listed("rank", [0, 1, 3]), listed("chunk", [])
+    ('chunk 2', 'ranks 0, 1 and 3', 'nothing')
+    """
+    if not numbers:
+        return "nothing"
+    *others, last = map(str, numbers)
+    return f"{what}s {', '.join(others)} and {last}" if others else f"{what} {last}"
+
+
+def chunks_by_element(count: int, size: int) -> dict[int, int]:
+    """The chunk of each of `count` elements."""
+    return {e: c for c, (start, stop) in enumerate(bounds(count, size)) for e in range(start, stop)}
+
+
+def claims(kind: Kind, size: int, count: int, root: int) -> dict[Place, tuple[Term, ...]]:
+    """Which terms must be in which places at the end, each once; other places do not matter."""
+    cut, vectors = bounds(count, size), [symbols(rank, count) for rank in range(size)]
+    claimed: dict[Place, tuple[Term, ...]] = {}
+    for rank in range(size):
+        for chunk in kind.filled(rank, size, root):
+            places = ((rank, element) for element in range(*cut[chunk]))
+            claimed |= zip(places, zip(*kind.contributions(vectors, rank, chunk, root), strict=True), strict=True)
+    return claimed

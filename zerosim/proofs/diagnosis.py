@@ -1,0 +1,159 @@
+"""The diagnosis of a collective: why its proof fails, what is odd about one that holds, and the command that shows it.
+
+Grades, proofs, drawings and laws all say it in these words.
+"""
+
+import os
+from dataclasses import dataclass, replace
+
+from zerosim.errors import Deadlock
+from zerosim.proofs.case import Case, terms
+from zerosim.proofs.causes import superfluous, why_it_is_wrong
+from zerosim.proofs.proof import Proof, faults, prove, run
+from zerosim.proofs.subject import Subject, collective_in
+from zerosim.proofs.waits import why_it_ended
+
+TELLING = 4
+"""On fewer ranks left and right are the same, or nearly so: a mistake is looked at on so many, if it is there too."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why a function goes wrong, None where nothing was found out, and the command that shows it."""
+
+    cause: str | None
+    command: str
+
+    def __str__(self) -> str:
+        return "\n".join([*([f"why: {self.cause}"] if self.cause else []), f"see: {self.command}"])
+
+
+def diagnosis(proof: Proof) -> Diagnosis | None:
+    """Of a proof that fails; None of one that holds.
+
+    >>> from zerosim.collectives import ring
+    >>> from zerosim.proofs.subject import subject
+    >>> def my_all_reduce(comm, chunks):
+    ...     ring.reduce_scatter(comm, chunks)
+    >>> diagnosis(prove(subject(my_all_reduce), 4)).cause[:54]
+    'the full sum of each chunk is on one rank alone (that '
+    """
+    case = proof.case
+    return None if case is None or proof.holds else of_case(case)
+
+
+def of_case(case: Case) -> Diagnosis:
+    """Of one run that went wrong."""
+    telling = on_more_ranks(case)
+    found = roots(telling) or alone(case) or powers_of_two(case) or cause(telling) or cause(case)
+    return Diagnosis(found, command(telling if cause(telling) else case))
+
+
+def why(subject: Subject, size: int, root: int = 0) -> Diagnosis | None:
+    """Of a function that something else has found wrong on so many ranks; None where it is right on symbols.
+
+    Where symbols show no cause it is what they show.
+    """
+    case = Case(subject, run(subject, size, size, root), size, root)
+    found = list(faults(subject, case.recording, size, root))
+    proof = Proof(subject, size, faults=found, case=case) if found else prove(subject, size)
+    said = diagnosis(proof)
+    return said if said is None or said.cause else replace(said, cause=f"on symbols, {proof.faults[0].what}")
+
+
+def cause(case: Case) -> str | None:
+    """Why a run came out wrong, in words."""
+    return why_it_ended(case) if case.recording.results is None else why_it_is_wrong(case)
+
+
+def remark(proof: Proof) -> str | None:
+    """What is odd about a proof that holds."""
+    if not proof.holds or proof.case is None or proof.subject.algorithm is not None:
+        return None
+    return superfluous(proof.case)
+
+
+def again(case: Case, size: int) -> Case:
+    """The same on another number of ranks."""
+    count = size if case.count == case.size else 2 * size + 1 if case.count > case.size else case.count
+    subject, root = case.subject, min(case.root, size - 1)
+    return Case(subject, run(subject, size, count, root, case.sends), count, root, case.sends)
+
+
+def on_more_ranks(case: Case) -> Case:
+    """The same on a few more ranks, if it goes wrong there in the same way; otherwise itself."""
+    failure = case.recording.failure
+    named = not (failure is None or isinstance(failure, Deadlock) or "without receiving" in f"{failure}")
+    if case.size >= TELLING or named or not case.subject.serves(TELLING):
+        return case
+    more = again(case, TELLING)
+    same = type(more.recording.failure) is type(failure)
+    return more if same and (more.wrong_somewhere or more.sends == "rendezvous") else case
+
+
+def roots(case: Case) -> str | None:
+    """Of what goes wrong from this root, and not from rank 0."""
+    if not case.root or Case(case.subject, run(case.subject, case.size, case.count, 0), case.count).wrong_somewhere:
+        return None
+    said = cause(case) if case.recording.results is None else None
+    zero = case.recording.results is not None and all(
+        {leaf.rank for leaf in terms(case.last(rank)[element])} == {0} for rank, element in case.wrong
+    )
+    return (
+        f"right from root 0, wrong from root {case.root}: "
+        + "what rank 0 brought arrives everywhere, as if it were the root: " * zero
+        + "count ranks from the root on, as in position = (comm.rank − root) % comm.size; the rank at a position is "
+        "(position + root) % comm.size" + (f"; here, {said}" if said else "")
+    )
+
+
+def alone(case: Case) -> str | None:
+    """Of what goes wrong on one rank, and not on two."""
+    if case.size > 1 or again(case, 2).wrong_somewhere:
+        return None
+    more = again(case, TELLING) if case.subject.serves(TELLING) else None
+    said = (None if more is None or more.wrong_somewhere else superfluous(more)) or cause(case)
+    return (
+        "right on 2 ranks, wrong on one, where there is nobody to send to and the rank's own vector is the result"
+        + (f": {said}" if said else "")
+    )
+
+
+def powers_of_two(case: Case) -> str | None:
+    """Of what goes wrong where ranks are no power of two, and only there."""
+    below = 1 << (case.size.bit_length() - 1)
+    named = case.subject.algorithm is not None
+    if named or below == case.size or case.count != case.size or case.size < 3 or not case.wrong_somewhere:
+        return None
+    right = [not again(case, size).wrong_somewhere for size in (below, 2 * below, 5 if case.size == 3 else 3)]
+    if right != [True, True, False]:
+        return None
+    said = cause(case)
+    return (
+        f"right on {below} and {2 * below} ranks, wrong on {case.size}: it needs a power of two. Where a partner's "
+        "number would be comm.size or more, leave the exchange out, or let ranks beyond the power of two hand over to "
+        "others before" + (f"; here, {said}" if said else "")
+    )
+
+
+def command(case: Case) -> str:
+    """The command that shows a run; for a function that no file has, the call that does."""
+    subject, where = case.subject, address(case.subject)
+    if where is None:
+        return f"zs.show({subject.name}, ranks={case.size})"
+    drawn = "show" if case.count == case.size else "prove"
+    options = [f"--ranks {case.size}"]
+    options += [f"--root {case.root}"] * (drawn == "show" and subject.kind.rooted)
+    options += [f"--as {subject.collective}"] * (subject.algorithm is None and collective_in(subject.name) is None)
+    return " ".join(["zerosim", drawn, where, *options])
+
+
+def address(subject: Subject) -> str | None:
+    """How the command line names a subject: `ring.all_reduce`, `mine.py:my_all_reduce`."""
+    if subject.algorithm is not None:
+        return subject.name
+    qualified = getattr(subject.function, "__qualname__", "<")
+    if "<" in qualified or not os.path.isfile(subject.file):
+        return None
+    near = os.path.relpath(subject.file)
+    return f"{subject.file if near.startswith('..') else near}:{qualified}"

@@ -1,0 +1,84 @@
+"""What an exception in a learner's function comes from, and how to mend it, where its own words do not say so.
+
+Python and NumPy tell what they could not do. Here stands, for what is met when collectives and stages are written, what
+it means there.
+"""
+
+import re
+import traceback
+
+from zerosim.payloads.terms import LIKE
+
+NAMED = ("only what is sent goes without a name: comm.exchange(outgoing, to=…, into=…, source=…, reduce=…), "
+         "comm.send(outgoing, to=…), comm.recv(into=…, source=…, reduce=…)")
+WHOLE = "a rank, a chunk and a length are integers: / makes a float of them, // does not"
+CUT = ("chunks have ceil(count / size) elements, and the last may have fewer or none: take the length of chunks[c] "
+       "itself, or cut with zerosim.sharding.split")
+AROUND = ("ranks go around: (comm.rank + 1) % comm.size, which is right(comm); in a tree leave out the exchange "
+          "where a partner would be none")
+ASKED = ("a communicator has rank, size, exchange, send and recv, and no more: MPI's Get_rank() is comm.rank, its "
+         "Sendrecv comm.exchange, its Send and Recv comm.send and comm.recv; an all-reduce is to be written with these")
+
+HINTS: tuple[tuple[str, str], ...] = (
+    (r"(exchange|send|recv)\(\) (takes|missing|got an unexpected|got some positional)", NAMED),
+    (r"'(Observed|\w*Communicator)' object has no attribute", ASKED),
+    (r"'int' object is not callable", "comm.rank and comm.size are numbers: write them without parentheses"),
+    (r"'int' object has no attribute '(rank|size)'", "left and right take comm itself: right(comm)"),
+    (r"'(Observed|\w*Communicator)' object is not subscriptable", "comm is no list: the vector is the next parameter"),
+    (r"name '(left|right)' is not defined", "from zerosim.comm import left, right"),
+    (r"name 'np' is not defined", "import numpy as np"),
+    (r"=-?\d+ is no rank here", AROUND),
+    (r"=-?\d+\.\d* is no rank here", WHOLE),
+    (r"=None is no rank here", "a rank that has no partner in a round sends nothing: leave the call out there"),
+    (r"(slice indices|list indices|indices|index) must be integers", WHOLE),
+    (r"'(numpy\.)?float(64)?' object cannot be interpreted as an integer", WHOLE),
+    (r"(Cannot cast ufunc|cast.*from dtype\('O'\))", LIKE),
+    (r"(could not broadcast|operands could not be broadcast|non-broadcastable|cannot reshape|equal division)", CUT),
+    (r"zero-size array", "a chunk may be empty: " + CUT),
+    (r"too many values to unpack|not enough values to unpack", "there are comm.size chunks, on one rank a single one"),
+    (r"(modulo by zero|division by zero|modulo or division by zero)",
+     "on one rank comm.size − 1 is 0: count ranks and chunks modulo comm.size"),
+    (r"math domain error|log2", "on one rank there may be nothing to do: let the loop run no rounds"),
+    (r"maximum recursion depth", "it calls itself without end: does its name hide that of another function?"),
+    (r"assignment destination is read-only", "write into a copy: x = x.copy()"),
+    (r"(string|str)' object is not callable", "reduce= is a function of two arrays, such as np.add"),
+    (r"sum\(\) (got|takes)|'Term' object cannot be interpreted as an integer|_sum_dispatcher",
+     "reduce= adds two arrays: np.add; np.sum adds up one"),
+    (r"'(tuple|generator|range)' object does not support item assignment", "make a list of it"),
+    (r"is of type (Chunks|list|tuple); a message is", "send one chunk, chunks[c], or several at once, chunks[a:b]"),
+    (r"is of type (\w+); a message is a NumPy array", "wrap a single number: np.array([value])"),
+    (r"operand type\(s\) for .*: '(NoneType|builtin_function_or_method|function|method)'",
+     "a function that works in place returns None: use what it has written to, not what it returns"),
+    (r"'NoneType' object (has no attribute|is not subscriptable|is not iterable)",
+     "a function that works in place returns None: use what it has written to, not what it returns"),
+)
+"""What the words of an exception match, and what it comes from."""
+
+
+def hint(error: BaseException) -> str | None:
+    """What it comes from, in words; None where nothing is known beside its own.
+
+    >>> hint(TypeError("Observed.send() takes 2 positional arguments but 3 were given"))[:34]
+    'only what is sent goes without a n'
+    """
+    said = f"{error}"
+    return next((words for pattern, words in HINTS if re.search(pattern, said)), None)
+
+
+def line_in(error: BaseException, file: str) -> int | None:
+    """The line of `file` that an exception came through last."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return lines[-1] if lines else None
+
+
+def raised(error: BaseException, file: str) -> str:
+    """An exception in one line: what, in which line of a learner's file, and on which rank."""
+    line = line_in(error, file)
+    where = f" in line {line}" if line else ""
+    if isinstance(error, NotImplementedError):
+        return f"not written yet: NotImplementedError{where}"
+    said = f"{error}"
+    named = "" if type(error).__module__.startswith("zerosim.") else f"{type(error).__name__}: "
+    if isinstance(error, AssertionError) and not said:
+        said = "an assertion does not hold"
+    return " ".join([f"{named}{said}{where}", *getattr(error, "__notes__", [])])

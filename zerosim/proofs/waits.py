@@ -1,0 +1,157 @@
+"""Why a run ended early: messages that nobody asked for, receives that nothing came for, and what Python refused."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from zerosim.errors import CollectiveError, Deadlock
+from zerosim.instruments.record import Sent
+from zerosim.payloads.terms import LIKE
+from zerosim.proofs.case import Case, listed
+from zerosim.proofs.hints import CUT, hint
+
+SHOWN = 4
+"""Messages that are drawn."""
+
+FITTING = "What one rank sends to right(comm) its neighbour receives from left(comm): to= and source= must fit"
+
+
+def why_it_ended(case: Case) -> str | None:
+    """Why a run ended early, in words; None where the exception's own are all there is to say."""
+    failure = case.recording.failure
+    if isinstance(failure, Deadlock):
+        return why_it_waits(case)
+    if isinstance(failure, CollectiveError):
+        return unequal(case) or left_over(case) or returned_otherwise(case) or hint(failure)
+    return None if failure is None else called_otherwise(case, failure) or hint(failure)
+
+
+def why_it_waits(case: Case) -> str:
+    """Of a deadlock."""
+    if case.sends == "rendezvous":
+        return only_buffered(case)
+    awaited, unasked = case.recording.awaited, case.recording.unasked
+    alone = [rank for rank, receive in awaited.items() if receive.source == rank]
+    if alone:
+        return (f"rank {alone[0]} waits for a message of its own, which it has not sent: in a group or a tree, leave "
+                "out the rank itself")
+    stray = [sent for sent in unasked if sent.to in awaited and awaited[sent.to].source != sent.source]
+    if stray:
+        first = stray[0]
+        return (
+            f"nobody asked for {drawn(case, stray)}: rank {first.to} waits for a message from rank "
+            f"{awaited[first.to].source} meanwhile. {FITTING if around(case, stray) else PAIRED}"
+        )
+    ended = [rank for rank, receive in awaited.items() if receive.source not in awaited]
+    if ended:
+        return too_few_sent(case, ended[0])
+    return (
+        "all of them receive before they send, so nobody is ever the first: let comm.exchange do both at once, or let "
+        "one of each pair send first"
+    )
+
+
+PAIRED = "to= of the one and source= of the other must name each other: who sends to whom in which round?"
+
+
+def around(case: Case, stray: Sequence[Sent]) -> bool:
+    """Whether these messages go to neighbours on a ring."""
+    return all((sent.to - sent.source) % case.size in (1, case.size - 1) for sent in stray)
+
+
+def only_buffered(case: Case) -> str:
+    return (
+        "it works only as long as a send does not wait for its receiver, as MPI's do not while messages are small: "
+        f"here {listed('rank', sorted({sent.source for sent in case.recording.unasked}))} sent first and nobody "
+        "received yet. Let comm.exchange send and receive at once, or let one of each pair receive first"
+    )
+
+
+def too_few_sent(case: Case, rank: int) -> str:
+    source = case.recording.awaited[rank].source
+    got = sum(message.source == source and message.to == rank for message in case.messages)
+    sent = Counter(message.source for message in case.messages)
+    lists = f"; ranks have sent {', '.join(str(sent[each]) for each in range(case.size))} messages" * (case.size <= 8)
+    return (
+        f"rank {source} has sent rank {rank} {count(got)} and ended, and rank {rank} receives once more{lists}. Does "
+        f"rank {source} leave out a round, or does rank {rank} make one too many? Every receive needs its send"
+    )
+
+
+def count(messages: int) -> str:
+    return {0: "nothing", 1: "one message"}.get(messages, f"{messages} messages")
+
+
+def unequal(case: Case) -> str | None:
+    """Of a message whose length or dtype is not that of the memory that it is to fill."""
+    if "both sides must name the same" not in f"{case.recording.failure}":
+        return None
+    for rank, receive in case.recording.awaited.items():
+        sent = next((sent for sent in case.recording.unasked if (sent.source, sent.to) == (receive.source, rank)), None)
+        if sent is None or (len(sent.carried) == receive.count and receive.dtype == object):
+            continue
+        if len(sent.carried) == receive.count:
+            return (f"rank {rank} receives into a buffer of {receive.dtype}, and what comes has the dtype of the "
+                    f"vector: {LIKE}")
+        if sent.outgoing and receive.into:
+            return (
+                f"rank {sent.source} sends {case.words(sent.outgoing)}, and rank {rank} receives it into "
+                f"{case.words(receive.into)}, which is not as long: what one rank calls outgoing, its neighbour must "
+                "call incoming"
+            )
+        return (f"rank {sent.source} sends {len(sent.carried)} elements, and rank {rank} has made room for "
+                f"{receive.count}: {CUT}")
+    return None
+
+
+def returned_otherwise(case: Case) -> str | None:
+    """Of a result that has another length or dtype than is due."""
+    found = re.search(r"returned (\d+) × (\S+) on rank \d+, where (\d+) × (\S+) are due", f"{case.recording.failure}")
+    if found is None:
+        return None
+    count, dtype, due, due_dtype = found.groups()
+    if dtype != due_dtype:
+        return f"the result has the dtype of what is added, {due_dtype}: {LIKE}"
+    if case.subject.collective == "reduce_scatter" and count == str(case.count):
+        return "it returns the whole vector: return this rank's own chunk alone, split(x, comm.size)[comm.rank]"
+    if case.subject.collective == "all_gather" and int(count) < int(due):
+        return "it returns too little: put all ranks' chunks together, in the order of ranks, as np.concatenate does"
+    return CUT
+
+
+def left_over(case: Case) -> str | None:
+    """Of messages that nobody had received when all ranks had ended."""
+    if "ended without receiving" not in f"{case.recording.failure}":
+        return None
+    return (f"nobody asked for {drawn(case, case.recording.unasked)}: a send too many, or a receive too few; "
+            "do sends and receives run for the same number of rounds, and on the same ranks?")
+
+
+def drawn(case: Case, unasked: Sequence[Sent]) -> str:
+    """Messages as arrows.
+
+    >>> from zerosim.instruments.record import Recording
+    >>> from zerosim.proofs.subject import named_subject
+    >>> case = Case(named_subject("ring.all_gather"), Recording(3), 3)
+    >>> drawn(case, [Sent(1, 0, 2, (), range(1, 2))])
+    '0 ─chunk 1─▶ 2 (round 1)'
+    """
+    arrows = [
+        f"{sent.source} ─{case.words(sent.outgoing) if sent.outgoing else case.cargo(sent.carried)}─▶ {sent.to} "
+        f"(round {sent.round})"
+        for sent in unasked[:SHOWN]
+    ]
+    more = f" and {len(unasked) - SHOWN} more" if len(unasked) > SHOWN else ""
+    return ", ".join(arrows) + more
+
+
+def called_otherwise(case: Case, failure: Exception) -> str | None:
+    """Of a function that takes other arguments than it is called with."""
+    name, said = getattr(case.subject.function, "__name__", ""), f"{failure}"
+    if not (isinstance(failure, TypeError) and said.startswith(f"{name}() ")):
+        return None
+    root = ["root"] * case.subject.kind.rooted
+    inside = case.subject.manner == "in place"
+    given = ", ".join(["comm", *(case.subject.kind.parameters if inside else ["x"]), *root])
+    return (f"it is called as {name}({given}), with reduce after that if it has a parameter of that name: let it take "
+            "these")

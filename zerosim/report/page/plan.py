@@ -1,0 +1,125 @@
+"""A plan as a page: what a run's has of a step in time, and the plan's own table and scaling curve."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from zerosim.instruments.memory import KINDS
+from zerosim.instruments.trace import Curve
+from zerosim.plan.planning import Plan, PlannedRow
+from zerosim.report.document import plain, trace_document
+from zerosim.report.page import pictures, sections, vega
+from zerosim.report.page.drawings import Drawings
+from zerosim.report.page.markup import Markup, element, joined
+from zerosim.report.page.page import columns, document, own
+from zerosim.report.page.run import Row
+from zerosim.report.plan_table import LEGEND, names_of, sentence, unit_of_data
+from zerosim.report.plan_table import columns as columns_of
+from zerosim.scenario import resolved
+
+MOST_DRAWN = 12
+"""Rows whose step is drawn; all stand in the table."""
+MOST_CHANGES = 1_000
+"""Of memory in a picture: of stretches that have more, the fullest moment of each is drawn."""
+
+
+def plan_page(plan: Plan, command: str) -> str:
+    """The HTML of a plan, which `command` repeats.
+
+    Raises `UsageError` where the extra that draws pictures is missing.
+    """
+    names = names_of(plan.rows)
+    drawn = list(zip(names, plan.rows, strict=True))[:MOST_DRAWN]
+    rows = [row_of(name, row) for name, row in drawn]
+    drawings = Drawings(rows)
+    several = len({row.config.ranks for row in plan.rows}) > 1
+    content = [head(plan), table(plan, names), scaling(plan) if several else joined(), sections.step(rows, drawings),
+               origin(plan, command)]
+    specs, values = drawings.for_a_page(), drawings.values
+    if several:
+        curve = pictures.scaling_values([(row.name, row.config.ranks, row.tokens_per_second) for row in plan.rows])
+        specs |= {"scaling": pictures.scaling(curve)}
+        values |= {"scaling": curve}
+    used = {"timeline", "memory", "kept", "scaling"}
+    data = {
+        "specs": {name: vega.compiled(spec) for name, spec in specs.items() if name in used},
+        "values": {name: columns(each) for name, each in values.items()},
+        "lanes": {"tops": pictures.lane_tops(drawings.lanes), "height": pictures.rank_height(drawings.lanes)},
+    }
+    return document(plan.scenario.title or "A plan", content, data, [vega.script(), own("page.js")])
+
+
+def row_of(name: str, row: PlannedRow) -> Row:
+    """What the pictures of a run ask of a row, of the rank that stands for all."""
+    peak: dict[str, int] = {kind: row.found.peak[kind] for kind in KINDS}
+    peak["total"] = row.peak_bytes
+    resting = {kind: row.found.resting[kind] for kind in KINDS}
+    trace = trace_document(row.trace)
+    for step in trace["steps"]:
+        step["memory"] = [{"ns": at, **held} for at, held in thinned(row.found.curve)]
+    found: dict[str, Any] = plain({
+        "name": name, "stage": row.config.row.stage, "trace": trace, "traffic": [], "losses": [],
+        "first_divergence": None,
+        "memory": [{"rank": 0, "peak_bytes": peak, "resting_bytes": resting, "curve": []}],
+    })
+    return Row(found, ranks=1, steps=1, drawn=1)
+
+
+def thinned(curve: Curve) -> Curve:
+    """As many changes as a picture shows: of each moment, and of each stretch of them, the fullest.
+
+    >>> thinned([(at, {"buffers": at % 7}) for at in range(7_000)])[:2]
+    [(6, {'buffers': 6}), (13, {'buffers': 6})]
+    """
+    moments = [fullest(list(same)) for _, same in groupby(curve, key=itemgetter(0))]
+    each = max(1, -(-len(moments) // MOST_CHANGES))
+    return [fullest(moments[at : at + each]) for at in range(0, len(moments), each)]
+
+
+def fullest(curve: Curve) -> tuple[int, dict[str, int]]:
+    return max(curve, key=lambda found: sum(found[1].values()))
+
+
+def head(plan: Plan) -> Markup:
+    """What is planned, and what came out in a sentence."""
+    scenario = plan.scenario
+    return element("header", element("div", element("h1", scenario.title or "A plan without a title"),
+        element("p", scenario.caption, class_="caption"),
+        element("p", sentence(plan), class_="verdict passed" if plan.passed and plan.best else "verdict failed"),
+        *(element("p", f"FAILED: {words}", class_="verdict failed") for words in plan.broken)))
+
+
+def table(plan: Plan, names: Sequence[str]) -> Markup:
+    """A line for each row, what bounds it, and what it keeps by kind."""
+    shown = columns_of(plan.rows)
+    headings = [element("th", heading.replace("\n", " "), scope="col") for heading in ("row", *(
+        each.heading for each in shown))]
+    lines = [
+        element("tr", element("th", name, scope="row"), *(element("td", str(each.cells[at])) for each in shown))
+        for at, name in enumerate(names)
+    ]
+    bounds = [element("li", f"{name}: {row.bound}") for name, row in zip(names, plan.rows, strict=True)]
+    legend = "; ".join(f"{word}: {meaning}" for word, meaning in LEGEND)
+    return sections.section(
+        "table", "What each row takes", sections.scrolling(element(
+            "table", element("thead", element("tr", *headings)), element("tbody", *lines), class_="rows")),
+        element("p", legend, class_="legend"), element("ul", *bounds, class_="facts"),
+        sections.picture("kept", "what a rank of each row keeps between steps, by kind", {"bars": "kept"},
+                         {"row": "row", "kind": "kind", "bytes": "bytes"}))
+
+
+def scaling(plan: Plan) -> Markup:
+    """How the speed of a device changes with ranks."""
+    what = unit_of_data(plan.rows[0])
+    return sections.section("scaling", "On more ranks", sections.picture(
+        "scaling", f"{what} a second on each device, by the number of ranks", {"scaling": "scaling"},
+        {"row": "row", "ranks": "ranks", "speed": f"{what} a second and device"}))
+
+
+def origin(plan: Plan, command: str) -> Markup:
+    """The command and the scenario, with every default filled in."""
+    return sections.section(
+        "origin", "How to have it again", element("p", "This was planned by"), element("pre", command),
+        element("details", element("summary", "the scenario as resolved"),
+                element("pre", sections.toml(resolved(plan.scenario)), class_="scenario")))

@@ -1,0 +1,113 @@
+"use strict";
+// A step of a stage to step through: what every rank does in each moment, and what it then holds.
+
+(() => {
+  const step = JSON.parse(document.getElementById("data").textContent).step;
+  const part = (name) => document.getElementById(`step-${name}`);
+  const play = part("play"), slider = part("moment"), drawing = part("drawing");
+  const kinds = Object.entries(step.kinds), last = step.moments.length - 1;
+  const CELL = 40, LEFT = 76, TOP = 8, STRIP = 24, BARS = step.ranks > 8 ? 16 : step.ranks > 4 ? 30 : 48, LANE = STRIP + BARS + 12;
+  let timer = null;
+
+  function svg(name, attributes, words) {
+    const found = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, value] of Object.entries(attributes)) found.setAttribute(key, value);
+    if (words !== undefined) found.textContent = words;
+    return found;
+  }
+
+  const kB = (bytes) => (bytes / 1000).toFixed(1);
+  const total = (counts) => Object.values(counts).reduce((sum, count) => sum + count, 0);
+  const x = (moment) => LEFT + moment * CELL;
+  const y = (rank) => TOP + rank * LANE;
+
+  function cell(picture, number, moment, rank, now) {
+    const group = svg("g", { class: number === now ? "moment now" : number > now ? "moment later" : "moment" });
+    group.addEventListener("click", () => { stop(); show(number); });
+    group.appendChild(svg("rect", { x: x(number) + 1, y: y(rank), width: CELL - 2, height: STRIP - 4, rx: 3,
+      fill: moment.colour, "fill-opacity": moment.communicates ? 0.3 : 0.85, stroke: moment.colour }));
+    group.appendChild(svg("text", { x: x(number) + CELL / 2, y: y(rank) + 14, class: moment.communicates ? "" : "on" }, moment.letter));
+    let below = y(rank) + STRIP + BARS;
+    const held = moment.ranks[rank].held_bytes;
+    for (const [kind, { colour }] of kinds) {
+      const height = (held[kind] ?? 0) * BARS / step.most;
+      below -= height;
+      group.appendChild(svg("rect", { x: x(number) + 3, y: below, width: CELL - 6, height, fill: colour, class: kind }));
+    }
+    group.appendChild(svg("title", {}, `rank ${rank}, ${moment.words}: holds ${kB(total(held))} kB`));
+    picture.appendChild(group);
+  }
+
+  function arrow(picture, number, source, to) {
+    const from = y(source) + STRIP / 2 + 4, end = y(to) + STRIP / 2 - 6, at = x(number) + CELL;
+    const reach = 18 + 8 * Math.abs(to - source), up = end < from ? -1 : 1;
+    picture.appendChild(svg("path", { class: "arrow", d: `M${at} ${from}C${at + reach} ${from} ${at + reach} ${end} ${at + 8} ${end}` }));
+    picture.appendChild(svg("path", { class: "head", d: `M${at + 1} ${end}l9 ${-4 * up}v${8 * up}z` }));
+  }
+
+  function show(now) {
+    const moment = step.moments[now], width = x(last + 1) + 60, height = y(step.ranks) + 4;
+    const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
+    picture.appendChild(svg("title", {}, `${step.title}; ${moment.words}`));
+    picture.appendChild(svg("rect", { x: x(now) - 1, y: 2, width: CELL + 2, height: height - 4, rx: 5, class: "cursor" }));
+    for (let rank = 0; rank < step.ranks; rank++) {
+      picture.appendChild(svg("text", { x: LEFT - 10, y: y(rank) + 15, class: "name" }, `rank ${rank}`));
+      picture.appendChild(svg("path", { class: "floor", d: `M${LEFT} ${y(rank) + STRIP + BARS}H${x(last + 1)}` }));
+      step.moments.forEach((each, number) => cell(picture, number, each, rank, now));
+    }
+    moment.ranks.forEach((did, rank) => Object.keys(did.sent_bytes).forEach((to) => arrow(picture, now, rank, Number(to))));
+    drawing.replaceChildren(picture);
+    slider.value = now;
+    part("heading").textContent = `${now + 1} of ${last + 1}: ${moment.words}`;
+    part("rows").replaceChildren(...moment.ranks.map((did, rank) => row(did, rank)));
+  }
+
+  function row(did, rank) {
+    const found = document.createElement("tr");
+    const sent = Object.entries(did.sent_bytes).map(([to, bytes]) => `${kB(bytes)} to rank ${to}`).join(", ");
+    const cells = [`rank ${rank}`, sent || "–", ...kinds.map(([kind]) => kB(did.held_bytes[kind] ?? 0)), kB(total(did.held_bytes))];
+    cells.forEach((words, number) => {
+      const each = document.createElement(number ? "td" : "th");
+      each.textContent = words;
+      found.appendChild(each);
+    });
+    return found;
+  }
+
+  function stop() {
+    clearInterval(timer);
+    timer = null;
+    play.textContent = "play";
+  }
+
+  const now = () => Number(slider.value);
+
+  function go(moment) {
+    stop();
+    show(Math.max(0, Math.min(last, moment)));
+  }
+
+  function start() {
+    if (now() === last) show(0);
+    play.textContent = "stop";
+    timer = setInterval(() => {
+      show(Math.min(last, now() + 1));
+      if (now() === last) stop();
+    }, 900);
+  }
+
+  const keys = {
+    ArrowRight: () => go(now() + 1), ArrowLeft: () => go(now() - 1), Home: () => go(0), End: () => go(last),
+    " ": () => (timer === null ? start() : stop()),
+  };
+  slider.max = last;
+  slider.addEventListener("input", () => go(now()));
+  play.addEventListener("click", keys[" "]);
+  document.addEventListener("keydown", (event) => {
+    if (!keys[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === " " && event.target.tagName === "BUTTON") return;
+    keys[event.key]();
+    event.preventDefault();
+  });
+  show(step.first);
+})();
