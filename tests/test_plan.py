@@ -287,6 +287,18 @@ def test_a_shipped_plan_keeps_its_claims(name):
     assert found.scenario.caption
 
 
+@pytest.mark.parametrize("name", ["mpt_7b.toml", "zero_7b5.toml", "gpt3_175b.toml"])
+def test_model_states_are_those_of_another_estimator(name):
+    """Of a Llama it counts neither the gate nor the head, so that is left out."""
+    peer = json.loads((Path(simgrid.__file__).parent / "peers.json").read_text())[name]
+    (row,) = (row for row in shipped(name).rows if row.config.row.stage == "zero3")
+    resting = row.found.resting
+    assert row.config.model.count == pytest.approx(peer["num_params_total"], rel=0.002)
+    assert resting["parameters"] == pytest.approx(peer["weight_memory_per_gpu"], rel=0.002)
+    assert resting["optimizer"] == pytest.approx(peer["optimizer_state_memory_per_gpu"], rel=0.002)
+    assert 2 * resting["gradients"] == pytest.approx(peer["gradient_memory_per_gpu"], rel=0.002)
+
+
 def test_claims_that_do_not_hold_are_broken():
     found = shipped("zero_7b5.toml")
     check = Check(fits=("ddp",), does_not_fit=("zero3",), mfu=(0.9, 1.0))
@@ -321,7 +333,7 @@ def test_the_command_writes_the_plan(tmp_path, capsys):
     ("cluster.devices_per_host=7", "64 ranks do not fill hosts of 7 devices"),
     ("cluster.device={flops=1e12}", "lacks memory_bandwidth, memory"),
     ("world.ranks=1000000000", "world.ranks must be an integer of at least 1 and at most 1048576"),
-    ("parallel.order=exact", "order exact adds integers"),
+    ("parallel.order=exact", "order exact adds as many integers"),
     ("model.heads=7", "7 heads must divide"),
 ])
 def test_bad_input_gets_one_line(key, found, capsys):

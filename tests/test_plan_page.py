@@ -41,7 +41,7 @@ def test_its_sections_are_in_the_order_in_which_one_reads_a_plan(seen):
 def test_a_step_is_drawn_from_the_spans_and_the_memory_of_the_plan(small, seen):
     for number, row in enumerate(small.rows, 1):
         spans = seen.values[f"spans-{number}"]
-        assert len(spans["what"]) == len(row.trace.steps[0].spans)
+        assert len(spans["what"]) == len(row.found.clock.spans)
         assert {"forward", "backward", "reduce_scatter"} <= set(spans["what"])
         curve = seen.values[f"curve-{number}"]
         totals = {}
@@ -54,7 +54,7 @@ def test_a_step_is_drawn_from_the_spans_and_the_memory_of_the_plan(small, seen):
 
 def test_a_curve_that_lost_its_fullest_moment_would_be_seen(small):
     row = small.rows[0]
-    curve = thinned(row.found.curve)
+    curve = thinned(row.trace.steps[0].memory)
     assert max(sum(held.values()) for _, held in curve) == row.peak_bytes
     assert max(sum(held.values()) for _, held in curve[: len(curve) // 10]) != row.peak_bytes
 
@@ -115,7 +115,7 @@ def test_offloading_takes_the_longer_the_slower_its_link():
     (["--sweep", "a.b=1"], "unknown key 'a'"),
     (["--sweep", "train.micro_batch=1,x"], "must be an integer"),
     (["--sweep", "train.micro_batch=1", "train.micro_batch=2"], "train.micro_batch is swept twice"),
-    (["--set", "parallel.order=exact"], "parallel.order exact adds integers"),
+    (["--set", "parallel.order=exact"], "parallel.order exact adds as many integers"),
     (["--set", "cluster.host_memory=pcie9"], "no link \"pcie9\"; did you mean"),
     (["--set", "cluster.device=h999"], "there are v100_32gb"),
     (["--report", "/nonexistent/a.html"], "cannot write"),

@@ -20,6 +20,7 @@ from zerosim.report.page.run import Run
 from zerosim.report.rows import compared
 from zerosim.report.table import show_outcome
 from zerosim.scenario import Check, Scenario
+from zerosim.scenario.fault import Fault
 from zerosim.scenario.schema import Variant
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
@@ -343,7 +344,8 @@ def documented(page):
 
 def test_the_readme_has_every_key_of_a_scenario():
     default = Scenario()
-    sections = {each.name: type(getattr(default, each.name)) for each in fields(Scenario)} | {"variant": Variant}
+    sections = {each.name: type(getattr(default, each.name)) for each in fields(Scenario)}
+    sections |= {"variant": Variant, "fault": Fault}
     keys = {
         f"{name}.{key.name}"
         for name, section in sections.items() if is_dataclass(section) and name != "origin"

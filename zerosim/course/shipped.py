@@ -14,13 +14,14 @@ HERE = Path(__file__).parent
 
 @cache
 def scenarios() -> dict[str, Path]:
-    """The file of each scenario that is shipped, by its name: those to run, then plans.
+    """The file of each scenario that is shipped, by its name: those to run, then plans and faults.
 
     >>> scenarios()["zero3"].name, scenarios()["mpt_7b"].parent.name
     ('zero3.toml', 'plans')
     """
     folder = HERE / "scenarios"
-    return {path.stem: path for path in [*sorted(folder.glob("*.toml")), *sorted(folder.glob("plans/*.toml"))]}
+    files = [path for pattern in ("*.toml", "plans/*.toml", "faults/*.toml") for path in sorted(folder.glob(pattern))]
+    return {path.stem: path for path in files}
 
 
 def lessons() -> list[Path]:

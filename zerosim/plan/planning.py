@@ -121,8 +121,12 @@ class PlannedRow:
 
     @property
     def trace(self) -> Trace:
-        """Of the rank that stands for all; of micro-batches that are reduced by themselves, the first three."""
-        return Trace([Clock(0, "virtual")], [self.found.step])
+        """Of the rank that stands for all, rehearsed once more with its memory, which a plan does not keep.
+
+        Of micro-batches that are reduced by themselves it has the first three.
+        """
+        step = rehearse(self.config, self.cluster, curve=True).step
+        return Trace([Clock(0, "virtual")], [step])
 
     def document(self) -> dict[str, Any]:
         """In JSON's own types."""
@@ -220,7 +224,7 @@ def planned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> list
     cluster = cluster_of(scenario.cluster, scenario.origin, scenario.world.ranks)
     if scenario.parallel.order == "exact":
         raise scenario.origin.error(
-            "parallel.order exact adds as many integers as values ask for, and has no plan; take ring, rank or tree",
+            "parallel.order exact adds integers, as many as values ask for, and has no plan; take ring, rank or tree",
             ("parallel", "order"))
     task = task_of(scenario)
     names = scenario.names({key: stage.title for key, stage in STAGES.items()})

@@ -60,7 +60,7 @@ class Rehearsal:
     operations: Counter[str]
     """Floating-point operations of matrix products, in forward, backward and recomputation."""
     curve: Curve
-    """What is alive from each change on, by the clock."""
+    """What is alive from each change on, by the clock, if that was asked for."""
 
     @property
     def step(self) -> RankStep:
@@ -72,33 +72,35 @@ class Rehearsal:
         return {what: of_rank(count, rank) for what, count in self.clock.sent.items()}
 
 
-def rehearse(config: Config, cluster: Cluster) -> Rehearsal:
+def rehearse(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehearsal:
     """One step of a row on a cluster: what holds for every rank or, where they differ, for the worst off.
+
+    A `curve` of what is in memory has tens of thousands of changes where a model has a hundred blocks.
 
     Raises `ZerosimError` where they differ and are too many.
     """
     assert config.addition.collective is not None
     try:
-        return rehearsed_at_once(config, cluster)
+        return rehearsed_at_once(config, cluster, curve=curve)
     except Unlike as unlike:
         if config.ranks > MOST_APART:
             raise ZerosimError(
                 f"{config.name}: {unlike}, and at most {MOST_APART} are planned one by one; set world.ranks to that"
             ) from unlike
-        return worst(rehearsed_apart(config, cluster))
+        return worst(rehearsed_apart(config, cluster, curve=curve))
 
 
-def rehearsed_at_once(config: Config, cluster: Cluster) -> Rehearsal:
+def rehearsed_at_once(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehearsal:
     """Of all ranks, as vectors. Raises `Unlike` where they do different things."""
     asked = costs(config, cluster)
-    (found,) = LockstepWorld(config.ranks).run(lambda comm: rehearsed(config, Clocked(comm, asked)))
+    (found,) = LockstepWorld(config.ranks).run(lambda comm: rehearsed(config, Clocked(comm, asked), curve=curve))
     return found
 
 
-def rehearsed_apart(config: Config, cluster: Cluster) -> list[Rehearsal]:
+def rehearsed_apart(config: Config, cluster: Cluster, *, curve: bool = False) -> list[Rehearsal]:
     """Of each rank by itself; messages are sent, and counted one by one."""
     asked, meetings = costs(config, cluster), Meetings()
-    return LocalWorld(config.ranks).run(lambda comm: rehearsed(config, Meeting(comm, asked, meetings)))
+    return LocalWorld(config.ranks).run(lambda comm: rehearsed(config, Meeting(comm, asked, meetings), curve=curve))
 
 
 def costs(config: Config, cluster: Cluster) -> Costs:
@@ -115,7 +117,7 @@ def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
     return replace(slowest, resting=resting, peak=peak, peak_total=max(rank.peak_total for rank in ranks))
 
 
-def rehearsed(config: Config, comm: "Clocked") -> Rehearsal:
+def rehearsed(config: Config, comm: "Clocked", *, curve: bool) -> Rehearsal:
     """What a step takes of whom `comm` speaks for: of one rank, or of all at once."""
     ledger, cluster = Ledger(clock=lambda: comm.clock.now_ns), comm.costs.cluster
     called = cluster.device.calls is not None
@@ -125,7 +127,8 @@ def rehearsed(config: Config, comm: "Clocked") -> Rehearsal:
     mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
     comm.begun = True
     ledger.begin_peak()
-    ledger.begin_curve()
+    if curve:
+        ledger.begin_curve()
     config.stage.step(mine, whole_batch(config))
     return Rehearsal(
         resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=comm.clock,

@@ -1,6 +1,7 @@
 """A plan as a page: what a run's has of a step in time, and the plan's own table and scaling curve."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -55,9 +56,9 @@ def row_of(name: str, row: PlannedRow) -> Row:
     peak: dict[str, int] = {kind: row.found.peak[kind] for kind in KINDS}
     peak["total"] = row.peak_bytes
     resting = {kind: row.found.resting[kind] for kind in KINDS}
-    trace = trace_document(row.trace)
-    for step in trace["steps"]:
-        step["memory"] = [{"ns": at, **held} for at, held in thinned(row.found.curve)]
+    traced = row.trace
+    trace = trace_document(replace(traced, steps=[
+        replace(step, memory=thinned(step.memory)) for step in traced.steps]))
     found: dict[str, Any] = plain({
         "name": name, "stage": row.config.row.stage, "trace": trace, "traffic": [], "losses": [],
         "first_divergence": None,
