@@ -1,17 +1,20 @@
 """Benchmarks measure what they say, on a model so small that nobody waits; nothing here asserts a time."""
 
 import json
+import tempfile
 from io import StringIO
 
 import pytest
 from rich.console import Console
+from safetensors.numpy import load_file
 
 from tests.mpi.launch import mpirun
 from zerosim.bench import timings as bench
+from zerosim.bench.checkpoints import saves, time_checkpoints, writes
 from zerosim.bench.timings import Duration, Overhead, Timing, Workload, time_ledgers, time_steps, time_worlds
 from zerosim.cli import main
 from zerosim.commands.bench import ALONE
-from zerosim.report.bench_table import show_durations, show_overheads, show_timings
+from zerosim.report.bench_table import show_durations, show_overheads, show_saving, show_timings
 from zerosim.scenario import Model
 from zerosim.stages import STAGES
 from zerosim.worlds.local import spawn
@@ -38,6 +41,35 @@ def test_every_stage_is_timed_in_every_round(measure, show, workload, words):
         low, high = each.document()["ratio_range"]
         assert 0 < low <= each.document()["ratio"] <= high
     assert all(title in shown(show, measured, workload) for title in [words, *(row.title for row in STAGES.values())])
+
+
+def test_saving_is_timed_beside_a_plain_write(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    found, nothing = spawn(lambda comm: time_checkpoints(comm, 2, MLP), ranks=2)
+    assert nothing is None
+    assert [each.what for each in found] == ["not saved", "saved"]
+    for each in found:
+        assert len(each.with_seconds) == len(each.without_seconds) == 2
+        assert min(each.ratios) > 0
+    assert "Stage III, not saved" in shown(show_saving, found, MLP)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_written_plainly_are_the_bytes_of_a_checkpoint(tmp_path):
+    def program(comm):
+        trained = bench.plain(comm, "zero3", MLP)
+        next(bench.steps(trained))
+        for each in (writes(comm, trained[1], tmp_path), saves(comm, *trained, tmp_path / "saved")):
+            next(each)
+            next(each)
+
+    spawn(program, ranks=2)
+    (saved,) = (tmp_path / "saved").iterdir()
+    for rank in range(2):
+        losses = 4 * (rank == 0)
+        arrays = load_file(saved / f"rank-{rank}.safetensors").values()
+        assert (tmp_path / f"1-{rank}").stat().st_size == sum(each.nbytes for each in arrays) - losses > 0
+        assert not (tmp_path / f"0-{rank}").exists()
 
 
 def test_the_ledger_is_there_in_one_step_and_not_in_the_other():

@@ -456,6 +456,13 @@ def places(value, path=()):
         yield from places(child, (*path, key))
 
 
+def test_a_unit_without_layers_is_damage(one, tmp_path):
+    folder = copied(one, tmp_path / "none")
+    resigned(folder, lambda said: said["units"][0].update(layers=[]))
+    with pytest.raises(CheckpointError, match="damaged: ValueError at layers"):
+        read_manifest(folder)
+
+
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_whatever_a_manifest_says_it_is_refused_or_harmless(one, tmp_path_factory, data):

@@ -467,3 +467,12 @@ def test_a_title_moves_no_cursor(small, capsys):
 def test_a_key_without_its_section_is_told_where_it_belongs(small, key, mended, capsys):
     assert main(["run", str(small), "--set", f"{key}=1"]) == 2
     assert capsys.readouterr().err == f"--set:1:1: unknown key {key!r}; did you mean {mended!r}?\n"
+
+
+@pytest.mark.parametrize("claim", [
+    'model.frozen=[0]\nvariant=[{units="model"}]', 'check.does_not_fit=["zero1"]\nparallel.stages=["ddp"]'])
+def test_what_rows_cannot_have_is_refused_before_the_heading(small, claim, capsys):
+    flags = [flag for override in claim.split("\n") for flag in ("--set", override)]
+    assert main(["run", str(small), *flags]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, len(printed.err.splitlines())) == ("", 1)

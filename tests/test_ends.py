@@ -1,6 +1,7 @@
 """How a command ends: every end has its exit code and at most one line, whatever a user's code or the streams do."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -162,3 +163,33 @@ def test_without_threads_for_all_ranks_none_is_left(monkeypatch):
     for thread in begun:
         thread.join(60)
         assert not thread.is_alive()
+
+
+INTERRUPTS = """
+import sys
+class Interrupts:
+    def find_spec(self, name, *others):
+        if name == "zerosim.collectives":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupts())
+"""
+
+
+def test_an_interrupt_while_the_package_is_imported_is_one_line(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTS)
+    paths = os.pathsep.join([str(tmp_path), str(Path(users_code.__file__).parents[2])])
+    done = subprocess.run(
+        [sys.executable, "-m", "zerosim", "--help"], stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        env=os.environ | {"PYTHONPATH": paths})
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "zerosim: interrupted\n")
+
+
+def test_bench_is_replaced_by_its_launcher_and_leaves_no_orphan(monkeypatch):
+    begun = []
+    monkeypatch.setattr("zerosim.commands.bench.launched", lambda: None)
+    monkeypatch.setattr("zerosim.commands.bench.own_launcher", lambda: "/bin/true")
+    monkeypatch.setattr(sys, "argv", ["zerosim", "bench", "step"])
+    monkeypatch.setattr(os, "execv", lambda *given: begun.append(given) or sys.exit(7))
+    with pytest.raises(SystemExit):
+        main(["bench", "step"])
+    assert begun == [("/bin/true", ["/bin/true", "-n", "2", sys.executable, "-m", "zerosim", "bench", "step"])]

@@ -1,6 +1,7 @@
 """Files of others: special ones are named at once, what is written is there as a whole or not at all."""
 
 import errno
+import json
 import os
 import socket
 import subprocess
@@ -83,6 +84,17 @@ def test_an_outcome_that_is_too_large_is_refused(monkeypatch, capsys):
     Path("o.json").write_text("[" + "1," * 100 + "1]")
     assert main(["report", "o.json", "--html", "o.html"]) == 2
     assert capsys.readouterr().err == "zerosim: o.json has more than 100 bytes, which no outcome has\n"
+
+
+def test_words_where_an_outcome_has_a_number_are_refused(capsys):
+    assert main(["run", "small.toml", "--json", "o.json", *SILENT]) == 0
+    outcome = json.loads(Path("o.json").read_text())
+    outcome["scenario"]["train"]["steps"] = "many"
+    Path("o.json").write_text(json.dumps(outcome))
+    capsys.readouterr()
+    assert main(["report", "o.json", "--picture", "sent=s.svg"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "not the whole of what zerosim run --json writes (ValueError" in line
 
 
 # Outputs

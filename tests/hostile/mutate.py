@@ -12,14 +12,12 @@ FRAGMENTS = [
 ]
 WORDS = [
     b"ranks = 3", b"ranks = 0", b"steps = 0", b"steps = 2", b"hidden = []", b"hidden = [3, 3, 3]", b"[train]",
-    b"[model]", b"stages = ['zero3', 'ddp']",
-    b"[[variant]]", b"[check]", b"[checkpoint]", b"[cluster]", b"order = 'exact'",
-    b"units = 'model'", b"units = [[0, 1], [2]]", b"precision = 'fp16'", b"frozen = [0]", b"kind = 'transformer'",
-    b"kind = 'collective'", b"bucket_mb = 0.001", b"offload_activations = true", b"recompute = true", b"heads = 2",
-    b"same_bits_on = [1]", b"clip_norm = 0.1", b"source = 'sort'", b"source = 'text'", b"title = 'x'", b"layers = 1",
-    b"width = 8", b"sequence = 4", b"learning_rate = 1e300", b"loss_scale = 3", b"micro_batches = 6",
-    b"prefetch = true",
-    b"overlap = true", b"dropout = 0.5",
+    b"[model]", b"stages = ['zero3', 'ddp']", b"[[variant]]", b"[check]", b"[checkpoint]", b"[cluster]",
+    b"order = 'exact'", b"units = 'model'", b"units = [[0, 1], [2]]", b"precision = 'fp16'", b"frozen = [0]",
+    b"kind = 'transformer'", b"kind = 'collective'", b"bucket_mb = 0.001", b"offload_activations = true",
+    b"recompute = true", b"heads = 2", b"same_bits_on = [1]", b"clip_norm = 0.1", b"source = 'sort'",
+    b"source = 'text'", b"title = 'x'", b"layers = 1", b"width = 8", b"sequence = 4", b"learning_rate = 1e300",
+    b"loss_scale = 3", b"micro_batches = 6", b"prefetch = true", b"overlap = true", b"dropout = 0.5",
 ]
 LEAVES = [
     None, True, False, -1, 0, 1, 2, 3, 7, 2**31, 2**62, 2**63 - 1, 2**70, -(2**63), 1.5, -0.0, 1e308, "", "x",

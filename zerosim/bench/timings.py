@@ -76,7 +76,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Overhead:
-    """One stage's steps while they are "counted", "traced" or "with checksums", and while they are not.
+    """What a stage takes while it is "counted", "traced", "with checksums" or "saved", and while it is not.
 
     Each has a figure for each round.
     """

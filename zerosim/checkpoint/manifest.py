@@ -212,6 +212,8 @@ def decoded_unit(said: Mapping[str, Any]) -> UnitRecord:
         at += each.count
     if at != count(said["count"]):
         raise ValueError("parameters")
+    if not said["layers"]:
+        raise ValueError("layers")
     return UnitRecord(a(str, said["name"]), many(count, said["layers"]), at, a(bool, said["frozen"]), parameters)
 
 

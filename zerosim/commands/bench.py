@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from zerosim.bench.checkpoints import time_checkpoints
 from zerosim.bench.cluster import Measured, measure_cluster
 from zerosim.bench.plans import time_plans
 from zerosim.bench.published import compare, published_runs
@@ -26,7 +27,14 @@ from zerosim.comm import Communicator
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json, write_text
 from zerosim.errors import LaunchError, UsageError
-from zerosim.report.bench_table import show_compared, show_durations, show_overheads, show_published, show_timings
+from zerosim.report.bench_table import (
+    show_compared,
+    show_durations,
+    show_overheads,
+    show_published,
+    show_saving,
+    show_timings,
+)
 from zerosim.report.cluster_toml import cluster_toml
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiWorld, connect, own_launcher
@@ -34,6 +42,7 @@ from zerosim.worlds.mpi import MpiWorld, connect, own_launcher
 SUBJECTS = {
     "step": "a step of each stage on 2 MPI ranks against one process",
     "ledger": "a step of each stage with its bytes counted, traced, and with checksums, against one without",
+    "checkpoint": "saving every step against a plain write of as many bytes, and a run that saves nothing",
     "worlds": "what the local world needs for many ranks, a large proof, many examples",
     "plan": "what plans need, and how that grows with ranks, layers and bytes",
     "cluster": "this machine as the [cluster] of a plan, and steps of four models on 2 MPI ranks against their plans",
@@ -41,10 +50,13 @@ SUBJECTS = {
 }
 
 Measure = Callable[[Communicator, int, Workload], Sequence[Timing | Overhead] | None]
+MEASURES: dict[str, Measure] = {"step": time_steps, "ledger": time_ledgers, "checkpoint": time_checkpoints}
+"""What is measured on 2 ranks of a model."""
 ALONE: dict[str, Callable[[], Sequence[Duration]]] = {"worlds": time_worlds, "plan": time_plans}
 """What is measured in this process."""
 SHOW: dict[str, Callable[..., None]] = {
-    "step": show_timings, "ledger": show_overheads, "worlds": show_durations, "plan": show_durations,
+    "step": show_timings, "ledger": show_overheads, "checkpoint": show_saving,
+    "worlds": show_durations, "plan": show_durations,
 }
 
 
@@ -84,7 +96,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.what == "cluster":
         (found,) = MpiWorld(connect()).run(lambda comm: measure_cluster(comm, arguments.rounds))
         return report_cluster(arguments, found)
-    measure: Measure = {"step": time_steps, "ledger": time_ledgers}[arguments.what]
+    measure = MEASURES[arguments.what]
     (measured,) = MpiWorld(connect()).run(lambda comm: measure(comm, arguments.rounds, WORKLOADS[arguments.model]))
     return report(arguments, measured)
 

@@ -57,7 +57,7 @@ def whole(names: Sequence[str]) -> Iterator[None]:
     """Within, a document of which a part is missing, or is of another kind, is refused in one line."""
     try:
         yield
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(
             f"{' or '.join(names)}: not the whole of what zerosim run --json writes ({type(error).__name__}: {error})"
         ) from error

@@ -41,6 +41,17 @@ def show_overheads(console: Console, overheads: Sequence[Overhead], workload: Wo
     console.print(
         f"{trained(workload)}: a step with its bytes counted, and without; a counted step traced, and with checksums, "
         "and without")
+    show_with_and_without(console, overheads)
+
+
+def show_saving(console: Console, overheads: Sequence[Overhead], workload: Workload) -> None:
+    """A row for a checkpoint against a plain write, and one for a step of a run that saves nothing."""
+    console.print(f"{trained(workload)}: a checkpoint, and as many bytes written and flushed; a step of a run that "
+                  "saves nothing, and one that nobody asks")
+    show_with_and_without(console, overheads)
+
+
+def show_with_and_without(console: Console, overheads: Sequence[Overhead]) -> None:
     table = columns("stage", "ms with", "ms without", "ratio", "range of ratios")
     for overhead in overheads:
         figures = overhead.document()

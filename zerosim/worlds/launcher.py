@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from zerosim.worlds.board import Board
 from zerosim.worlds.here import explained
-from zerosim.worlds.last_words import BROKE, exit_code, say
+from zerosim.worlds.last_words import BROKE, exit_code, last_words, say
 from zerosim.worlds.processes import GONE, state_of
 
 SIZE_VARIABLES = (
@@ -75,9 +75,22 @@ def first_number(*variables: str) -> int | None:
 
 
 def guard() -> None:
-    """From here until `connect`, an exception that a rank with company does not catch ends all ranks."""
+    """From here until `connect`, an exception that a rank with company does not catch ends all ranks.
+
+    Alone, an interrupt while the program `zerosim` is still being imported is one line.
+    """
     if has_company():
         sys.excepthook = fail_unconnected
+    elif sys.orig_argv[1:3] == ["-m", "zerosim"] or Path(sys.argv[0]).name == "zerosim":
+        sys.excepthook = be_interrupted
+
+
+def be_interrupted(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Say an interrupt in one line, and all else as Python does."""
+    if issubclass(kind, KeyboardInterrupt):
+        sys.stderr.write(f"zerosim: {last_words(error)}\n")
+    else:
+        sys.__excepthook__(kind, error, trace)
 
 
 def fail_unconnected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> NoReturn:

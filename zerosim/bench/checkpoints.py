@@ -1,0 +1,90 @@
+"""What saving costs: a whole checkpoint beside a plain write of as many bytes, and a step that asks whether to save."""
+
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from zerosim.bench.timings import WARM_UP, Overhead, Workload, plain, slower, steps
+from zerosim.checkpoint.keeping import Keeper
+from zerosim.checkpoint.resuming import Restoring
+from zerosim.checkpoint.saving import Saving, states, unpadded
+from zerosim.comm import Communicator
+from zerosim.instruments.resident import keep_freed
+from zerosim.numerics.digests import little_endian
+from zerosim.scenario import Scenario
+from zerosim.stages.replica import Replica
+from zerosim.training.batches import Batches
+from zerosim.worlds.objects import broadcast_object
+
+STAGE = "zero3"
+
+
+def time_checkpoints(comm: Communicator, rounds: int, workload: Workload) -> list[Overhead] | None:
+    """Two comparisons, on rank 0; None on the others. Who goes first changes by turns.
+
+        saved       a checkpoint of all ranks in place of the last, against the same bytes in a new file of each rank,
+                    flushed, in place of the last
+        not saved   a step after which it is asked whether to save, in a run that saves nothing, against a step
+    """
+    keep_freed()
+    with threadpool_limits(1), ExitStack() as stack:
+        here = stack.enter_context(tempfile.TemporaryDirectory()) if comm.rank == 0 else ""
+        folder = Path(broadcast_object(comm, here))
+        trained, beside = plain(comm, STAGE, workload), plain(comm, STAGE, workload)
+        pairs = {
+            "not saved": (asking(comm, *beside), steps(trained)),
+            "saved": (saves(comm, *trained, folder / "saved"), writes(comm, trained[1], folder)),
+        }
+        found = [Overhead(STAGE, what, *by_turns(comm, rounds, pair)) for what, pair in pairs.items()]
+        broadcast_object(comm, None)
+    return found if comm.rank == 0 else None
+
+
+def by_turns(comm: Communicator, rounds: int, pair: Sequence[Iterator[None]]) -> list[list[float]]:
+    """The seconds of each, round by round."""
+    seconds: list[list[float]] = [[], []]
+    for number in range(WARM_UP + rounds):
+        for which in (0, 1)[:: 1 if number % 2 else -1]:
+            seconds[which].append(slower(comm, pair[which]))
+    return [each[WARM_UP:] for each in seconds]
+
+
+def asking(comm: Communicator, batches: Batches, mine: Replica) -> Iterator[None]:
+    """Steps of a run that saves nothing, and is asked after each."""
+    keeper = Keeper(None, Restoring({}))
+    for _ in steps((batches, mine)):
+        keeper.save(comm, batches.config, mine, [])
+        yield
+
+
+def saves(comm: Communicator, batches: Batches, mine: Replica, folder: Path) -> Iterator[None]:
+    """Checkpoints of the state that there is, of one step after another; the last one is kept."""
+    saving = Saving(Scenario(), "", 1, 1, {batches.config.name: folder})
+    for number in itertools.count(1):
+        mine.state.step = number
+        saving.save(comm, batches.config, mine, [np.zeros(1, np.float32)])
+        yield
+
+
+def writes(comm: Communicator, mine: Replica, folder: Path) -> Iterator[None]:
+    """The same state in a new file, flushed, and no digest, manifest or name; the last one is kept."""
+    last = None
+    for number in itertools.count():
+        path = folder / f"{number}-{comm.rank}"
+        with open(path, "xb") as file:
+            for unit in mine.units:
+                shard = mine.state.layouts.shard(unit)
+                for _, buffer, layout in states(mine, unit):
+                    file.write(little_endian(unpadded(layout.part(buffer, shard), shard)))
+            file.flush()
+            os.fsync(file.fileno())
+        if last is not None:
+            last.unlink()
+        last = path
+        yield
