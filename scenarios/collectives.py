@@ -1,8 +1,8 @@
-"""Collectives that the scenarios beside this file try out: one that is right, one that is wrong, one that is unsafe."""
+"""Collectives that the scenarios beside this file try out: right ones, wrong ones, and one that is unsafe."""
 
 import numpy as np
 
-from zerosim.collectives import tree
+from zerosim.collectives import ring, tree
 from zerosim.comm import left, right
 
 
@@ -26,3 +26,11 @@ def all_gather_send_first(comm, chunks):
     for step in range(comm.size - 1):
         comm.send(chunks[(comm.rank - step) % comm.size], to=right(comm))
         comm.recv(into=chunks[(comm.rank - step - 1) % comm.size], source=left(comm))
+
+
+def all_reduce_with_a_bug(comm, chunks, reduce=np.add):
+    """The second half begins one chunk too low: with one that is not complete yet."""
+    ring.reduce_scatter(comm, chunks, reduce)
+    for step in range(comm.size - 1):
+        comm.exchange(chunks[(comm.rank - step - 1) % comm.size], to=right(comm),
+                      into=chunks[(comm.rank - step - 2) % comm.size], source=left(comm))

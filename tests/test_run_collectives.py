@@ -50,6 +50,14 @@ def test_the_identity_holds_on_any_number_of_ranks(ranks):
     assert carried_out("all_reduce_is_reduce_scatter_plus_all_gather", f"world.ranks={ranks}").passed
 
 
+def test_a_planted_bug_is_located():
+    outcome = carried_out("planted_bug")
+    assert [finding.holds for finding in outcome.findings] == [False, True]
+    assert "in round 4 rank 1 sends chunk 0 to rank 2 as g1, which is no full sum" in outcome.findings[0].seen
+    assert "zerosim show" in outcome.findings[0].seen
+    assert cli.main(["run", str(SCENARIOS / "planted_bug.toml")]) == 1
+
+
 def test_buckets_differ_only_where_elements_change_chunks():
     seen = carried_out("bucketing_changes_bits").findings[0].seen
     assert "284 of 1,024 elements (27.7%)" in seen

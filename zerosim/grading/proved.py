@@ -8,8 +8,8 @@ from zerosim.grading.machine import Collective, Machine
 from zerosim.instruments.record import Recording
 from zerosim.numerics.orders import AddingOrder
 from zerosim.payloads.terms import commuted
-from zerosim.proofs.case import claims
-from zerosim.proofs.diagnosis import diagnosis
+from zerosim.proofs.case import Case, claims
+from zerosim.proofs.diagnosis import command, diagnosis, of_its_order, of_what_is_sent
 from zerosim.proofs.proof import prove, roots, run
 from zerosim.proofs.subject import Subject
 from zerosim.report.figures import plural
@@ -56,7 +56,8 @@ def added_in(examined: Subject, order: AddingOrder, sizes: Sequence[int] = RANKS
         for (rank, chunk), terms in claims(examined.kind, size, size, 0).items():
             held, due = results[rank][chunk], order(terms, chunk)
             if commuted(held) != commuted(due):
-                return f"on {plural(size, 'rank')}: rank {rank}, chunk {chunk}: added as {held}, where {due} is due"
+                return (f"on {plural(size, 'rank')}: rank {rank}, chunk {chunk}: added as {held}, where {due} is due\n"
+                        f"{of_its_order(examined, size)}")
     return None
 
 
@@ -71,7 +72,8 @@ def sent_as(examined: Subject, row: Algorithm, sizes: Sequence[int] = RANKS) -> 
                 due = row.messages(rank, size), row.sent_bytes(lengths, rank)
                 if have != due:
                     return (f"on {plural(size, 'rank')} with {plural(count, 'element')} rank {rank} sends "
-                            f"{in_messages(*have)}, where {in_messages(*due)} are due")
+                            f"{in_messages(*have)}, where {in_messages(*due)} are due\n"
+                            f"{of_what_is_sent(examined, size)}")
     return None
 
 
@@ -92,8 +94,12 @@ def rounds_at_most(examined: Subject, enough: Callable[[int], int]) -> str | Non
             rounds = run(examined, size, size, root).rounds
             if rounds > enough(size):
                 return (f"on {plural(size, 'rank')} from root {root} it takes {rounds} rounds, where {enough(size)} "
-                        "are enough")
+                        f"are enough\n{TREE}\nsee: "
+                        f"{command(Case(examined, run(examined, size, size, root), size, root))}")
     return None
+
+
+TREE = "why: one rank tells the others one by one: let those who have heard tell others, so that their number doubles"
 
 
 def in_time(machine: Machine, collective: Collective, ours: Collective) -> Claim:

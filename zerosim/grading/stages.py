@@ -138,7 +138,7 @@ class StageTrial:
 
     def command(self, tiny: Tiny) -> str:
         """What shows a step of the stage as it should be."""
-        return f"zerosim run scenarios/{self.stage}.toml --set world.ranks={tiny.ranks} --timeline"
+        return f"zerosim run {self.stage} --set world.ranks={tiny.ranks} --timeline"
 
     def case(self, tiny: Tiny, step: int | None = None) -> StageCase:
         """The learner's step and our own, watched; step `step`, or the last that was begun."""

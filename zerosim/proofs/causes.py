@@ -74,8 +74,7 @@ def adds_anew(case: Case) -> str | None:
     """Something is added when every full sum is somewhere already."""
     if not case.subject.kind.reducing or case.size == 1:
         return None
-    elements = {element for _, element in case.due}
-    there = next((r for r in range(case.recording.rounds) if elements <= full_sums(case, r)), None)
+    there = reduced_after(case)
     late = None if there is None else next((m for m in case.messages if m.reduced and m.round > there), None)
     if late is None:
         return None
@@ -83,6 +82,31 @@ def adds_anew(case: Case) -> str | None:
         f"after round {there} every full sum is there, and round {late.round} adds again, on rank {late.to}: reduce "
         "once, in comm.size − 1 rounds; what comes after that passes full sums on, without reduce="
     )
+
+
+def reduced_after(case: Case) -> int | None:
+    """The first round after which the full sum of every element is somewhere."""
+    elements = {element for _, element in case.due}
+    return next((r for r in range(case.recording.rounds) if elements <= full_sums(case, r)), None)
+
+
+def gathers_no_full_sum(case: Case) -> str | None:
+    """The second half of an all-reduce passes on what is no full sum."""
+    there = reduced_after(case) if case.subject.kind.reducing and case.subject.kind.agreeing else None
+    for message in case.messages:
+        partial = [symbol for symbol in message.carried if case.complete(symbol) is None]
+        if there is None or message.reduced or message.round <= there or not partial:
+            continue
+        held = before(case, message.source, message.round)
+        full = sorted({case.chunk_of[e] for e, symbol in enumerate(held) if case.complete(symbol) is not None})
+        return (
+            f"in round {message.round} rank {message.source} sends {case.cargo(message.carried)} to rank {message.to} "
+            "as "
+            f"{partial[0]}, which is no full sum; the full sum that it has by then is that of {listed('chunk', full)}: "
+            "begin the second half, the all-gather, with chunks[comm.rank] where reduce-scatter leaves chunk r on "
+            "rank r"
+        )
+    return None
 
 
 def full_sums(case: Case, round_: int) -> set[int | None]:
@@ -450,6 +474,7 @@ CAUSES: tuple[Cause, ...] = (
     cuts_evenly,
     sends_what_it_lacks,
     adds_in_the_gather,
+    gathers_no_full_sum,
     same_chunk,
     stays_on_one_chunk,
     unlike_numbers,

@@ -66,6 +66,30 @@ def cause(case: Case) -> str | None:
     return why_it_ended(case) if case.recording.results is None else why_it_is_wrong(case)
 
 
+def of_what_is_sent(subject: Subject, size: int) -> Diagnosis:
+    """Of one whose sums are right, and which sends more or less than is declared."""
+    case = Case(subject, run(subject, size, size), size)
+    return Diagnosis(superfluous(case) or MORE_OR_LESS, command(case))
+
+
+def of_its_order(subject: Subject, size: int) -> Diagnosis:
+    """Of one whose sums are right, and added in another order than is declared."""
+    proof = prove(subject, size)
+    assert proof.case is not None
+    named = proof.order if proof.order != "declared" else None
+    return Diagnosis(
+        "each sum is whole, but is added in another order than the declared one: in "
+        f"{named or 'an order of its own'}; who sends a chunk first, and which way does it go around?",
+        command(proof.case),
+    )
+
+
+MORE_OR_LESS = (
+    "what comes out is right, and more or less is sent than is needed for it: is a chunk sent twice, a whole vector in "
+    "place of a chunk, or an empty message?"
+)
+
+
 def remark(proof: Proof) -> str | None:
     """What is odd about a proof that holds."""
     if not proof.holds or proof.case is None or proof.subject.algorithm is not None:

@@ -36,6 +36,7 @@ def document(outcome: Outcome, world: dict[str, Any], command: str | None = None
             "verdict": verdict(outcome),
             "failures": [{"name": name, "what": what} for name, what in outcome.failures],
             "stages": [stage_document(stage) for stage in outcome.stages],
+            "differences": [asdict(each) | {"cause": each.cause} for each in outcome.apart],
             "did_not_fit": [
                 {"stage": config.row.stage, "name": config.name, "needed_bytes": each.needed_bytes,
                  "allowed_bytes": each.allowed_bytes, "would_fit": each.would_fit}

@@ -29,6 +29,7 @@ from zerosim.report.grid import GAP, Column, longest, show_grid, show_words
 from zerosim.report.legend import WRONG, show_legend
 from zerosim.report.timeline import show_timeline
 from zerosim.report.times import show_times
+from zerosim.verdict.apart import Apart
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.outcome import Outcome, TrainedRow
 
@@ -70,6 +71,8 @@ def show_outcome(
     for stage in outcome.stages:
         if stage.first_divergence is not None:
             show_divergence(console, stage, stage.first_divergence)
+    for apart in outcome.apart:
+        show_apart(console, apart)
     if outcome.on_other_ranks:
         show_other_ranks(console, outcome)
     show_conclusion(console, outcome)
@@ -229,6 +232,23 @@ def show_divergence(console: Console, stage: TrainedRow, found: Divergence) -> N
     if stage.order and stage.order["ours"] != stage.order["reference"]:
         for side, order in stage.order.items():
             show_words(console, order, key=f"    {side + ' adds':<15} ")
+
+
+def show_apart(console: Console, found: Apart) -> None:
+    """Why two rows differ, each of which is equal to one process."""
+    one, other = found.values
+    index = f"[{', '.join(map(str, found.index))}]" if found.index else ""
+    console.print()
+    show_words(console, f"{found.other} is not {found.first}, and each has the bits of one process: why?", style="bold")
+    show_words(
+        console,
+        f"In step {found.step} they part: the {found.what} of {found.name}{index} is {one!r} in {found.first} and "
+        f"{other!r} in {found.other} ({plural(found.ulps, 'ULP')} apart). {found.cause[:1].upper()}{found.cause[1:]}."
+    )
+    for name, chunk, order in zip((found.first, found.other), found.chunks, found.orders, strict=True):
+        show_words(console, order, key=f"    {name}, chunk {chunk}: ")
+    counts = "   ".join(f"{name}: {count:,}" for name, count in found.histogram.items() if count)
+    show_words(console, counts, key="    elements by ULPs apart: ")
 
 
 def show_other_ranks(console: Console, outcome: Outcome) -> None:

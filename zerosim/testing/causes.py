@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from zerosim.proofs.causes import superfluous
-from zerosim.proofs.diagnosis import Diagnosis, command, why
-from zerosim.proofs.proof import Proof, prove
+from zerosim.proofs.diagnosis import Diagnosis, command, of_its_order, of_what_is_sent, why
+from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import Subject
 from zerosim.testing.example import Example
 
@@ -14,11 +13,6 @@ OWN_WORDS = {
                                 "a global: return a copy of it (result.copy()), or make the buffer in the function",
 }
 """Of laws that are about one thing."""
-
-MORE_OR_LESS = (
-    "what comes out is right, and more or less is sent than is needed for it: is a chunk sent twice, a whole vector in "
-    "place of a chunk, or an empty message?"
-)
 
 COUNTS = ("sends_the_declared_bytes", "sends_the_declared_messages")
 
@@ -31,18 +25,12 @@ def diagnosed(law: str, subject: Subject, example: Example) -> Diagnosis:
     """Why `subject` breaks the law of this name, and the command that shows it."""
     proof = prove(subject, example.size)
     assert proof.case is not None
-    about = None if proof.case.wrong_somewhere else about_the_law(law, proof)
-    if about is not None:
-        return Diagnosis(about, command(proof.case))
+    if not proof.case.wrong_somewhere:
+        if law in COUNTS:
+            return of_what_is_sent(subject, example.size)
+        if law in OWN_WORDS:
+            return Diagnosis(OWN_WORDS[law], command(proof.case))
+        if law == "adds_in_the_declared_order" and proof.order:
+            return of_its_order(subject, example.size)
     found = why(subject, example.size, example.root)
     return found or Diagnosis(NUMBERS_ALONE if example.reduce is np.add else ONLY_ADDS, command(proof.case))
-
-
-def about_the_law(law: str, proof: Proof) -> str | None:
-    """What a law says that has a single cause, of a function whose sums are right."""
-    assert proof.case is not None
-    if law in COUNTS:
-        return superfluous(proof.case) or MORE_OR_LESS
-    if law == "adds_in_the_declared_order" and proof.order:
-        return f"each sum is whole, but is added in another order than the declared one: in {proof.order}"
-    return OWN_WORDS.get(law)

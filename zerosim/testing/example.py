@@ -71,9 +71,10 @@ def observe(comm: Communicator, subject: Subject, example: Example) -> Seen:
         returned = subject.function(comm, argument, *rest)
         given.append((before, flat(argument).copy()))
         if example.calls_again:
-            once = np.array(returned)
+            once = returned.copy() if isinstance(returned, np.ndarray) else returned
             subject.function(comm, np.zeros_like(argument), *rest)
-            kept.append((once, np.array(returned)))
+            if once is not None:
+                kept.append((once, returned.copy()))
         return returned
 
     vector = example.vectors[comm.rank].copy()

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from zerosim.comm import Communicator
 from zerosim.errors import ZerosimError
 from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Traffic
+from zerosim.proofs.diagnosis import why
 from zerosim.proofs.subject import Subject, named_subject
 from zerosim.scenario import CollectiveScenario
 from zerosim.sharding import bounds
@@ -130,7 +131,15 @@ def run_collectives(
             outcomes.append(ProgramOutcome(program, results, sent_bytes, messages))
     if comm.rank != 0:
         return None
-    return CollectivesOutcome(scenario, outcomes, list(findings(scenario, outcomes)))
+    return CollectivesOutcome(scenario, outcomes, [explained(scenario, each) for each in findings(scenario, outcomes)])
+
+
+def explained(scenario: CollectiveScenario, finding: Finding) -> Finding:
+    """A claim that does not hold, and why, where a function that is not in the table of algorithms is wrong."""
+    calls = [] if finding.holds else [call for program in programs_of(scenario) for call in program.calls]
+    said = [why(call, scenario.world.ranks) for call in calls if call.algorithm is None]
+    causes = "".join(f"; {call.cause} ({call.command})" for call in said if call is not None)
+    return replace(finding, seen=finding.seen + causes)
 
 
 def tensors_of(scenario: CollectiveScenario, rank: int) -> list[Array]:

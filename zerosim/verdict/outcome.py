@@ -1,7 +1,7 @@
 """What a run comes to: its measurements beside what they should be, and every check that failed. Reports read this."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -13,6 +13,7 @@ from zerosim.scenario import Scenario
 from zerosim.stages import STAGES
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
+from zerosim.verdict.apart import Apart
 from zerosim.verdict.diagnosis import Divergence
 
 
@@ -236,6 +237,8 @@ class Outcome:
 
     experiment: Experiment
     rows: list[RowOutcome]
+    apart: list[Apart] = field(default_factory=list)
+    """Of rows that are each equal to one process, and end with other weights than the first: where they part."""
 
     @property
     def scenario(self) -> Scenario:

@@ -1,11 +1,15 @@
 """Measure and judge: the whole run as every rank goes through it, in the local world and under MPI."""
 
+from collections.abc import Sequence
+
 from zerosim.comm import Communicator
 from zerosim.instruments.limit import MemoryLimit, let_blas_allocate
 from zerosim.instruments.resident import keep_freed
+from zerosim.training.batches import Batches
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement
 from zerosim.training.run import Keeping, Progress, Run, alike_everywhere, measure
+from zerosim.verdict.apart import MOST, rows_apart
 from zerosim.verdict.diagnosis import Divergence, first_divergence
 from zerosim.verdict.judge import compared_with_each_other, judged, what_it_needs
 from zerosim.verdict.outcome import OtherRanks, Outcome, RowOutcome
@@ -59,10 +63,22 @@ def measure_and_judge(comm: Communicator, run: Run) -> Outcome | None:
         divergence = first_divergence(comm, run.batches(config), found.evidence if found else None)
         if found is not None:
             rows.append(row_outcome(found, divergence))
+    apart = rows_apart(comm, parted(run, rows) if comm.rank == 0 else None)
     if comm.rank != 0:
         return None
     compares = run.experiment.scenario.check.reference
-    return Outcome(run.experiment, rows if compares else compared_with_each_other(rows))
+    return Outcome(run.experiment, rows if compares else compared_with_each_other(rows), apart)
+
+
+def parted(run: Run, rows: Sequence[RowOutcome]) -> list[tuple[Batches, Batches]]:
+    """The first row beside each that ends with other weights, where both are what one process computes; a few of them.
+
+    Rows that one process trains alike are one.
+    """
+    trained = {row.trained.config.course: row.trained for row in reversed(rows) if row.trained and row.trained.equal}
+    different = [*reversed(trained.values())]
+    pairs = [(different[0], other) for other in different[1:] if different[0].weights_sha256 != other.weights_sha256]
+    return [(run.batches(one.config), run.batches(two.config)) for one, two in pairs[:MOST]]
 
 
 def row_outcome(measured: Measurement, divergence: Divergence | None) -> RowOutcome:

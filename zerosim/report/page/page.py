@@ -30,7 +30,8 @@ def page(runs: Sequence[Run]) -> str:
     content = [sections.head(runs), sections.table(runs), sections.differences(runs)]
     if any(row.steps for row in rows):
         content += [sections.step(rows, drawings), sections.traffic(rows), sections.losses(rows)]
-    content += [sections.schedules(stepped, ranks), sections.divergence(rows), *map(sections.origin, runs)]
+    content += [sections.schedules(stepped, ranks), sections.divergence(rows), sections.apart(runs)]
+    content += map(sections.origin, runs)
     data = {
         "specs": {name: vega.compiled(spec) for name, spec in drawings.for_a_page().items()},
         "values": {name: columns(values) for name, values in drawings.values.items()},

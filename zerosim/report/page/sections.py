@@ -320,6 +320,31 @@ def divergence(rows: Sequence[Row]) -> Markup:
     return section("divergence", "Where bits first differ", *map(one_divergence, found)) if found else joined()
 
 
+def apart(runs: Sequence[Run]) -> Markup:
+    """Why rows differ that are each equal to one process; nothing where none do."""
+    found = [each for run in runs for each in run.document.get("differences", [])]
+    return section("apart", "Both right, and not the same", *map(one_apart, found)) if found else joined()
+
+
+def one_apart(found: dict[str, Any]) -> Markup:
+    first, other = found["first"], found["other"]
+    index = f"[{', '.join(map(str, found['index']))}]" if found["index"] else ""
+    facts = {
+        "step": f"{found['step']}", "element": f"{found['what']} of {found['name']}{index}",
+        f"{first} has": f"{found['values'][0]!r}, in chunk {found['chunks'][0]}",
+        f"{other} has": f"{found['values'][1]!r}, in chunk {found['chunks'][1]}",
+        "distance": f"{found['ulps']:,} ULP",
+        **{f"{count:,} elements differ by": f"{bin_} ULP" for bin_, count in found["histogram"].items() if count},
+    }
+    lines = [element("tr", element("th", key, scope="row"), element("td", value)) for key, value in facts.items()]
+    cause = f"{found['cause'][:1].upper()}{found['cause'][1:]}."
+    return element(
+        "article", element("h3", f"{first} and {other}"), element("p", "Each has the bits of one process. " + cause),
+        element("table", element("tbody", *lines), class_="facts"),
+        *(element("pre", f"{name}: {order}", class_="order")
+          for name, order in zip((first, other), found["orders"], strict=True)))
+
+
 def one_divergence(row: Row) -> Markup:
     first = row.found["first_divergence"]
     where = first["name"]

@@ -1,0 +1,85 @@
+"""Rows that are each equal to their own reference and not to each other: where they part, and why."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.pages import page_of
+from tests.training import labelled, scenario
+from zerosim.report.document import document
+from zerosim.report.table import show_apart
+from zerosim.scenario.schema import Variant
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Silent
+from zerosim.verdict.apart import histogram, ulps
+from zerosim.verdict.run import run_locally
+
+
+def parted(*variants, **changes):
+    built = replace(scenario(ranks=4, micro_batches=8, steps=2, hidden=(24, 16), **changes), variant=tuple(
+        Variant(name=f"row {number}", stage="zero3", **variant) for number, variant in enumerate(variants)))
+    return run_locally(prepare(built, labelled()), Silent())
+
+
+def test_units_move_elements_to_other_chunks_and_that_is_why_they_differ():
+    outcome = parted({"units": "layer"}, {"units": "model"})
+    assert [row.equal for row in outcome.stages] == [True, True]
+    (found,) = outcome.apart
+    assert (found.first, found.other, found.step, found.what) == ("row 0", "row 1", 1, "gradient")
+    assert found.chunks[0] != found.chunks[1]
+    assert found.orders[0] != found.orders[1]
+    assert found.values[0] != found.values[1]
+    assert found.moved > found.differing == found.moved_and_differing > 0
+    assert sum(found.histogram.values()) == found.differing
+    assert "lie in another chunk, and are added in another order" in found.cause
+    assert found.orders[0].startswith("(((")
+
+
+def test_the_sums_that_are_told_are_the_values_that_are_told():
+    """Each value is the sum of the ranks' gradients in the order that is told beside it."""
+    (found,) = parted({"units": "layer"}, {"units": "model"}).apart
+    first = [int(number) // 2 for number in re.findall(r"g(\d+)", found.orders[0])]
+    assert sorted(set(first)) == [0, 1, 2, 3]
+    assert first[-1] == found.chunks[0], "the owner comes last"
+
+
+@pytest.mark.parametrize(("other", "words"), [
+    ({"accumulation": "micro_batch"}, "the rows add in different orders"),
+    ({"stage": "zero1"}, None),
+])
+def test_other_reasons_are_told_apart_and_equal_rows_are_not_asked(other, words):
+    built = replace(scenario(ranks=4, micro_batches=8, steps=2, hidden=(24, 16)), variant=(
+        Variant(name="a", stage="zero3"), Variant(name="b", **({"stage": "zero3"} | other))))
+    outcome = run_locally(prepare(built, labelled()), Silent())
+    assert [words in each.cause for each in outcome.apart] == ([True] if words else [])
+
+
+def test_rows_that_are_not_equal_to_their_own_reference_are_not_asked_why(monkeypatch):
+    monkeypatch.setattr("zerosim.verdict.run.parted", lambda run, rows: [])
+    assert parted({"units": "layer"}, {"units": "model"}).apart == []
+
+
+def test_it_is_shown_written_and_on_the_page(capsys):
+    from rich.console import Console
+
+    outcome = parted({"units": "layer"}, {"units": "model"})
+    show_apart(Console(width=100), outcome.apart[0])
+    printed = capsys.readouterr().out
+    assert "row 1 is not row 0, and each has the bits of one process: why?" in printed
+    assert "elements by ULPs apart: 1: " in printed
+    written = document(outcome, {"kind": "local", "ranks": 4, "library": "threads"})
+    assert written["differences"][0]["cause"] == outcome.apart[0].cause
+    page = page_of(written)
+    assert "Both right, and not the same" in page
+    assert outcome.apart[0].orders[1] in page
+
+
+def test_distances_and_their_histogram():
+    one = np.float32([1, -0.0, 0, -1])
+    assert ulps(one, np.float32([1.0000001, 0, 1e-45, 1])).tolist() == [1, 0, 1, 2 * 0x3F800000]
+    assert ulps(np.float64([1.0]), np.nextafter(np.float64([1.0]), 2)).tolist() == [1]
+    assert ulps(np.float64([-5e-324]), np.float64([5e-324])).tolist() == [2]
+    assert histogram(np.array([0, 1, 2, 4, 16, 17, 257])) == {
+        "1": 2, "2": 1, "3–4": 1, "5–16": 1, "17–256": 1, "more": 1}

@@ -1,0 +1,180 @@
+"""Why two rows differ, each equal to its own reference: found by training alone as either row does, side by side.
+
+    apart      two rows whose weights are not the same, and each is what one process computes in its order
+    moved      lies in another chunk in the one row than in the other
+    first      the step in which anything differs first, and in it the gradients: up to there all was the same
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.comm import Communicator
+from zerosim.models.units import Model, Unit
+from zerosim.reference import Snapshot
+from zerosim.sharding import chunk_length
+from zerosim.training.alone import alone
+from zerosim.training.batches import Batches
+from zerosim.training.comparison import published
+from zerosim.training.config import Config
+from zerosim.verdict.diagnosis import bit_pattern, element, full_name, orders_of_addition
+
+MOST = 3
+"""Rows that are looked into, beside the first."""
+
+EDGES = (1, 2, 4, 16, 256)
+"""The most ULPs in each bin of the histogram; a last bin has what is further apart."""
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Where and why `other` differs from `first`, which are names of rows."""
+
+    first: str
+    other: str
+    step: int
+    what: str
+    """The gradient, or the weights where gradients are the same."""
+    name: str
+    index: tuple[int, ...]
+    values: tuple[float, float]
+    ulps: int
+    chunks: tuple[int, int]
+    """Of that element, in each row."""
+    orders: tuple[str, str]
+    """In which either row adds it, as sums."""
+    elements: int
+    differing: int
+    moved: int
+    """Elements that lie in another chunk."""
+    moved_and_differing: int
+    histogram: dict[str, int]
+    """By how many ULPs elements differ, how many."""
+
+    @property
+    def cause(self) -> str:
+        """Why, in words."""
+        if self.moved and self.differing == self.moved_and_differing:
+            return (f"{self.moved:,} of {self.elements:,} elements ({self.moved / self.elements:.1%}) lie in another "
+                    f"chunk, and are added in another order; {self.differing:,} of these differ, and none of the rest")
+        if self.orders[0] != self.orders[1]:
+            return (f"the rows add in different orders: {self.differing:,} of {self.elements:,} elements differ, "
+                    f"{self.moved:,} lie in another chunk")
+        return (f"the rows add in one order, and round at other places: {self.differing:,} of {self.elements:,} "
+                "elements differ")
+
+
+def rows_apart(
+    comm: Communicator, pairs: Sequence[tuple[Batches, Batches]] | None
+) -> list[Apart]:
+    """One for each of `pairs`, which rank 0 has; on all ranks, which hear of every step that it trains again."""
+    found = published(comm, steps_of_all(pairs) if pairs is not None else None)
+    return [each for each in found if isinstance(each, Apart)]
+
+
+def steps_of_all(pairs: Sequence[tuple[Batches, Batches]]) -> Iterator[int | Apart]:
+    for first, other in pairs:
+        yield from side_by_side(first, other)
+
+
+def side_by_side(first: Batches, other: Batches) -> Iterator[int | Apart]:
+    """Train alone as two rows do, a number for each step, in the end where they part, if they do."""
+    for (one, mine), (two, theirs) in zip(alone(first), alone(other), strict=False):
+        for what in ("gradient", "weights"):
+            found = compared(what, one, mine, two, theirs)
+            if found is not None:
+                yield found
+                return
+        yield mine.step
+
+
+def compared(what: str, one: Config, mine: Snapshot, two: Config, theirs: Snapshot) -> Apart | None:
+    """Where two snapshots of one step differ."""
+    ours, others = (flat(what, config.model, snapshot) for config, snapshot in ((one, mine), (two, theirs)))
+    differs = bit_pattern(ours) != bit_pattern(others) if len(ours) else np.zeros(0, bool)
+    if not differs.any():
+        return None
+    at = int(np.flatnonzero(differs)[0])
+    chunks = chunks_of(what, one, mine), chunks_of(what, two, theirs)
+    unit, offset = place_of(what, one.model, mine, at)
+    layer, parameter, index = element(unit, offset)
+    apart = ulps(ours[differs], others[differs])
+    moved = chunks[0] != chunks[1]
+    return Apart(
+        one.name, two.name, mine.step, what, full_name(unit, layer, parameter), index,
+        (float(ours[at]), float(others[at])), int(apart[0]), (int(chunks[0][at]), int(chunks[1][at])),
+        (order(one, int(chunks[0][at])), order(two, int(chunks[1][at]))),
+        len(ours), int(differs.sum()), int(moved.sum()), int((moved & differs).sum()), histogram(apart),
+    )
+
+
+def order(config: Config, chunk: int) -> str:
+    """How a row adds one chunk."""
+    added = orders_of_addition(config, chunk)["reference"]
+    again = f", {config.passes} times, and these sums left to right" if config.part_by_part else ""
+    return f"{added}{again}, in {config.wire} over ranks and {config.summed} over micro-batches"
+
+
+def layers_of(what: str, model: Model, snapshot: Snapshot) -> list[tuple[int, Unit]]:
+    """The layers that have this, each with its unit, in model order."""
+    held = snapshot.gradients if what == "gradient" else snapshot.weights
+    return sorted(((number, unit) for unit in model.units if unit in held for number in unit.numbers),
+                  key=lambda pair: pair[0])
+
+
+def flat(what: str, model: Model, snapshot: Snapshot) -> Array:
+    """All elements in model order, however layers are grouped to units."""
+    parts = [
+        (snapshot.gradients[unit].used if what == "gradient" else snapshot.weights[unit])[slice(*unit.bounds(number))]
+        for number, unit in layers_of(what, model, snapshot)
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+
+def chunks_of(what: str, config: Config, snapshot: Snapshot) -> Array:
+    """The number of the chunk of each of these elements."""
+    return np.concatenate([
+        np.arange(*unit.bounds(number)) // chunk_length(unit.count, config.ranks)
+        for number, unit in layers_of(what, config.model, snapshot)
+    ])
+
+
+def place_of(what: str, model: Model, snapshot: Snapshot, at: int) -> tuple[Unit, int]:
+    """The unit of one of these elements, and where in it the element lies."""
+    for number, unit in layers_of(what, model, snapshot):
+        start, stop = unit.bounds(number)
+        if at < stop - start:
+            return unit, start + at
+        at -= stop - start
+    raise IndexError(at)
+
+
+def ulps(ours: Array, others: Array) -> Array:
+    """How many representable numbers lie between two arrays' elements, the further one included; NaN counts as far.
+
+    >>> ulps(np.float32([1, -0.0, 0]), np.float32([1.0000001, 0, 1e-45])).tolist()
+    [1, 0, 1]
+    """
+    places = []
+    for values in (ours, others):
+        bits = bit_pattern(values).astype(np.int64)
+        sign = np.int64(1) << (values.dtype.itemsize * 8 - 1) if values.dtype.itemsize < 8 else np.int64(-(2**63))
+        places.append(np.where(bits & sign, -(bits & ~sign), bits))
+    found: Array = np.abs(places[0] - places[1])
+    return found
+
+
+def histogram(apart: Array) -> dict[str, int]:
+    """How many differ by so many ULPs.
+
+    >>> histogram(np.array([1, 1, 2, 3, 300]))
+    {'1': 2, '2': 1, '3–4': 1, '5–16': 0, '17–256': 0, 'more': 1}
+    """
+    found, below = {}, 0
+    for edge in EDGES:
+        name = f"{edge}" if edge - below == 1 else f"{below + 1}–{edge}"
+        found[name] = int(((apart > below) & (apart <= edge)).sum()) + int((apart == 0).sum()) * (edge == 1)
+        below = edge
+    return {**found, "more": int((apart > below).sum())}
