@@ -58,6 +58,13 @@ def test_every_launch_of_a_step_takes_as_long(workload, stage):
         batches_of(2, stage, workload).config, cluster_of(Cluster(), Scenario().origin, 2)).peak
 
 
+def test_without_calls_each_operation_is_one_launch():
+    plain = {"working_sets": (), "bandwidths": (), "functions": Functions()}
+    free, one = (planned(MLP, launch_us=launch, **plain).clock.computing_ns for launch in (0.0, 1.0))
+    assert {what: one[what] - free[what] for what in one if one[what] != free[what]} == {
+        "forward": 3000, "backward": 3000}
+
+
 @pytest.mark.parametrize("key", ["flops", "half_width", "bandwidths", "functions"])
 def test_every_figure_of_a_device_counts(key):
     slower = {"flops": 1e9, "half_width": 1000.0, "bandwidths": (1e8, 1e7), "functions": Functions(exp=1e4)}

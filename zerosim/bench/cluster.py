@@ -27,7 +27,7 @@ from zerosim.worlds.objects import broadcast_object, gather_objects
 RANKS = 2
 UNDISTURBED = 0.97
 """A rank that waits asks on and on, so that it has a core all the time: less than this, and others had it."""
-MOST_SECONDS = 20.0
+MOST_SECONDS = 30.0
 """Then rounds end, however few samples are undisturbed."""
 FEWEST = 3
 """Samples that are taken however disturbed they are."""

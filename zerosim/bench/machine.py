@@ -2,10 +2,12 @@
 
     products    of a layer, forward and backward, with 512 rows and with 64
     bandwidth   of calls that work on so many bytes: in a core's cache, and beyond
-    functions   numbers a second of what memory does not bound, at the size of what is worked on at a time
+    functions   numbers a second of what memory does not bound, at the size of what is worked on at a time; of copies,
+                from and to memory that no cache of a core's has, as what a stage copies is
     update      AdamW on a million weights
     launch      of a call of NumPy's, with all of Python around it: a step of a model whose arrays are tiny
-    link        two ranks that exchange: 8 bytes, and 2 MB, each message copied on its way as all messages are
+    link        two ranks that exchange: 8 bytes, and 2 MB, each message copied on its way as all messages are,
+                out of one of several arrays and into another
 """
 
 import itertools
@@ -33,6 +35,7 @@ WIDTH, WIDE, NARROW, LAYERS = 1024, 512, 64, 6
 SETS = (2**18, 2**20, 2**22, 2**24, 2**26)
 PIECE = (256, 128)
 WEIGHTS = 2**20
+COPIED, ROOMS = 2**19, 12
 SMALL, LARGE = 8, 2**21
 LASTS = 2e-3
 """Seconds that a probe is repeated for in a round."""
@@ -103,7 +106,14 @@ def functions() -> Iterator[Probe]:
         Probe("mean", lambda: np.mean(x, axis=-1, keepdims=True, out=rows), x.size),
         Probe("take", lambda: np.take(table, places, axis=0, out=out, mode="clip"), x.size),
         Probe("scatter", lambda: np.add.at(table, places, x), x.size),
+        Probe("copyto", copying(), COPIED),
     )
+
+
+def copying() -> Callable[[], None]:
+    """From array to array, so many that none is in a core's cache when its turn comes."""
+    arrays = itertools.cycle([zeros(COPIED) for _ in range(ROOMS)])
+    return lambda: np.copyto(next(arrays), next(arrays))
 
 
 def update() -> Probe:
@@ -148,11 +158,11 @@ def tiny_step() -> Probe:
 
 
 def exchanging(comm: Communicator, size: int, times: int) -> Callable[[], None]:
-    outgoing, into, other = np.zeros(size, np.uint8), np.zeros(size, np.uint8), 1 - comm.rank
+    arrays, other = itertools.cycle([zeros(-(-size // 4)) for _ in range(ROOMS)]), 1 - comm.rank
 
     def run() -> None:
         for _ in range(times):
-            comm.exchange(outgoing, to=other, into=into, source=other)
+            comm.exchange(next(arrays), to=other, into=next(arrays), source=other)
 
     return run
 
@@ -198,6 +208,7 @@ def cluster_from(seconds: dict[str, float], launch_us: float) -> Cluster:
     by_size = [rate(bytes_of[size], f"bandwidth {size}") for size in SETS]
     numbers = float(PIECE[0] * PIECE[1])
     named = {name: rate(numbers, name) for name in ("exp", "tanh", "max", "sum", "mean", "take", "scatter")}
+    named["copyto"] = rate(COPIED, "copyto")
     update_bytes = 7 * 4 * WEIGHTS
     transfer = max(seconds["large"] - seconds["small"], 1e-9)
     return Cluster(

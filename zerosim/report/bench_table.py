@@ -82,6 +82,8 @@ def show_compared(console: Console, steps: Sequence[Compared]) -> None:
             f"{figures['used']} of {figures['rounds']}",
         )
     console.print(table)
+    console.print("ms on a core, of the rank that waited less; ratio: planned over measured; rounds: those in which "
+                  "others disturbed least, of all", style="dim")
 
 
 def show_published(console: Console, compared: Sequence[Published]) -> None:

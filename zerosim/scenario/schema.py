@@ -218,6 +218,8 @@ class Functions:
     mean: float = number(0.0, at_least=0)
     take: float = number(0.0, at_least=0)
     scatter: float = number(0.0, at_least=0)
+    copyto: float = number(0.0, at_least=0)
+    """Of arrays that no cache holds."""
     update: float = number(0.0, at_least=0)
     """Bytes of weights, gradients and state that an optimizer reads and writes."""
 
