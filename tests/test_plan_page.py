@@ -115,7 +115,7 @@ def test_offloading_takes_the_longer_the_slower_its_link():
     (["--sweep", "a.b=1"], "unknown key 'a'"),
     (["--sweep", "train.micro_batch=1,x"], "must be an integer"),
     (["--sweep", "train.micro_batch=1", "train.micro_batch=2"], "train.micro_batch is swept twice"),
-    (["--set", "parallel.order=exact"], "parallel.order exact adds as many integers"),
+    (["--set", "parallel.order=exact"], "parallel.order exact adds integers, as many as"),
     (["--set", "cluster.host_memory=pcie9"], "no link \"pcie9\"; did you mean"),
     (["--set", "cluster.device=h999"], "there are v100_32gb"),
     (["--report", "/nonexistent/a.html"], "cannot write"),

@@ -63,6 +63,7 @@ host_memory = "pcie3"
 between = { latency_us = 5, gigabytes_per_second = 25 }
 collectives = "written"
 kernels = "fused"
+products = "fp8"
 
 [parallel]
 stages = ["zero3", "ddp"]
@@ -199,7 +200,7 @@ def test_the_defaults_of_the_design():
         },
         "cluster": {
             "device": "h100_80gb", "devices_per_host": 8, "inside": "", "between": "", "host_memory": "",
-            "collectives": "pipelined", "kernels": "written",
+            "collectives": "pipelined", "kernels": "written", "products": "weights",
         },
         "variant": [],
         "check": {
