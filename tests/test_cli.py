@@ -19,6 +19,7 @@ from zerosim.commands.output import console
 from zerosim.commands.run import advice
 from zerosim.errors import Deadlock, ScenarioError, UsageError
 from zerosim.scenario import load as load_scenario
+from zerosim.worlds.last_words import LESS
 
 SMALL = """\
 title = "small"
@@ -301,7 +302,7 @@ def test_a_reader_that_has_left_is_no_reason_to_speak():
 
 @pytest.mark.parametrize(("error", "code", "said"), [
     (KeyboardInterrupt(), 130, "zerosim: interrupted"),
-    (MemoryError("9 EiB"), 3, "zerosim: not enough memory: 9 EiB"),
+    (MemoryError("9 EiB"), 3, f"zerosim: not enough memory: 9 EiB; {LESS}"),
     (Deadlock("no rank can go on"), 3, "zerosim: no rank can go on"),
     (UsageError("no such thing"), 2, "zerosim: no such thing"),
     (ScenarioError("too many", file="a.toml"), 2, "a.toml:1:1: too many"),

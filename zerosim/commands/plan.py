@@ -7,10 +7,12 @@ import sys
 from collections.abc import Sequence
 
 from zerosim.commands.arguments import cluster_sizes
-from zerosim.commands.output import check_writable, standard_output, write_json, write_text
+from zerosim.commands.output import check_outputs, check_writable, standard_output, write_json, write_text
+from zerosim.commands.pictures import name_and_file, write_picture
 from zerosim.errors import UsageError
 from zerosim.plan.reading import cluster_in, read_plan
-from zerosim.report.page.plan import plan_page
+from zerosim.report.page.drawings import Drawings
+from zerosim.report.page.plan import drawn, plan_page
 from zerosim.report.page.vega import converter
 from zerosim.report.plan_table import show_plan
 from zerosim.report.table import show_heading
@@ -34,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write the plan; - is standard output")
     parser.add_argument("--report", metavar="FILE", help="write a page of HTML with the table and a step of each row")
     parser.add_argument(
+        "--picture", metavar="NAME=FILE", action="append", default=[], type=name_and_file,
+        help="write one picture of the page, to a file that ends in .svg or .png: of the third row step-3 or memory-3")
+    parser.add_argument(
         "--trace", metavar="FILE", help="write what a rank of each row does when as trace events, for Perfetto")
 
 
@@ -43,7 +48,8 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.cluster is not None:
         read["the cluster"] = arguments.cluster
     check_writable(arguments, read)
-    if arguments.report:
+    check_outputs({f"--picture {name}={path}": path for name, path in arguments.picture}, read)
+    if arguments.report or arguments.picture:
         converter()
     machine = {} if arguments.cluster is None else cluster_in(arguments.cluster)
     changes = machine | overrides(arguments.overrides)
@@ -56,6 +62,8 @@ def main(arguments: argparse.Namespace) -> int:
         write_json(arguments.json, found.document())
     if arguments.report:
         write_text(arguments.report, plan_page(found, shlex.join(["zerosim", *sys.argv[1:]])))
+    for name, path in arguments.picture:
+        write_picture(name, path, Drawings(drawn(found)))
     if arguments.trace:
         write_text(arguments.trace, json.dumps(trace_events([(row.name, row.trace) for row in found.rows])))
     return 0 if found.passed else 1

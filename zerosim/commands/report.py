@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from zerosim.commands.output import check_outputs, write_bytes, write_text
+from zerosim.commands.pictures import name_and_file, write_picture
 from zerosim.errors import UsageError
 from zerosim.files import read_at_most
 from zerosim.report.page.drawings import Drawings
@@ -48,7 +49,7 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.pictures:
             write_pictures(arguments.pictures, runs)
         for name, path in arguments.picture:
-            write_picture(name, path, runs)
+            write_picture(name, path, drawn(runs))
     return 0
 
 
@@ -63,30 +64,8 @@ def whole(names: Sequence[str]) -> Iterator[None]:
         ) from error
 
 
-def name_and_file(words: str) -> tuple[str, str]:
-    """
-    >>> name_and_file("step-3=stage3.svg")
-    ('step-3', 'stage3.svg')
-    """
-    name, equals, path = words.partition("=")
-    if not equals or not path.endswith((".svg", ".png")):
-        raise argparse.ArgumentTypeError(f"{words!r}: write it as NAME=FILE, FILE ending in .svg or .png")
-    return name, path
-
-
 def drawn(runs: Sequence[Run]) -> Drawings:
     return Drawings([row for run in runs for row in run.rows])
-
-
-def write_picture(name: str, path: str, runs: Sequence[Run]) -> None:
-    """One picture of the page as SVG or PNG, as the file's name says."""
-    specs = dict(drawn(runs).files())
-    if name not in specs:
-        raise UsageError(f"--picture: there is no picture {name!r}; there are {', '.join(specs)}")
-    if path.endswith(".svg"):
-        write_text(path, svg(specs[name]))
-    else:
-        write_bytes(path, png(specs[name]))
 
 
 def write_pictures(folder: str, runs: Sequence[Run]) -> None:

@@ -10,6 +10,8 @@ BROKE = 3
 INTERRUPTED = 128 + 2
 """As a shell has it for a program that SIGINT has ended."""
 
+LESS = "smaller vectors, a smaller [model], train.micro_batch or data need less, and so do more ranks in Stage III"
+
 
 def exit_code(error: BaseException) -> int:
     """
@@ -33,7 +35,8 @@ def last_words(error: BaseException) -> str:
         case KeyboardInterrupt():
             return "interrupted"
         case MemoryError():
-            return f"not enough memory: {error}" if str(error) else "not enough memory"
+            what = f"not enough memory: {error}" if str(error) else "not enough memory"
+            return f"{what}; {LESS}"
         case BrokenPipeError():
             return ""
     return "\n" + "".join(traceback.format_exception(error)).rstrip()

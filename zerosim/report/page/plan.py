@@ -30,9 +30,7 @@ def plan_page(plan: Plan, command: str) -> str:
 
     Raises `UsageError` where the extra that draws pictures is missing.
     """
-    names = names_of(plan.rows)
-    drawn = list(zip(names, plan.rows, strict=True))[:MOST_DRAWN]
-    rows = [row_of(name, row) for name, row in drawn]
+    names, rows = names_of(plan.rows), drawn(plan)
     drawings = Drawings(rows)
     several = len({row.config.ranks for row in plan.rows}) > 1
     content = [head(plan), table(plan, names), scaling(plan) if several else joined(), sections.step(rows, drawings),
@@ -49,6 +47,12 @@ def plan_page(plan: Plan, command: str) -> str:
         "lanes": {"tops": pictures.lane_tops(drawings.lanes), "height": pictures.rank_height(drawings.lanes)},
     }
     return document(plan.scenario.title or "A plan", content, data, [vega.script(), own("page.js")])
+
+
+def drawn(plan: Plan) -> list[Row]:
+    """The rows whose step is drawn."""
+    named = zip(names_of(plan.rows), plan.rows, strict=True)
+    return [row_of(name, row) for name, row in list(named)[:MOST_DRAWN]]
 
 
 def row_of(name: str, row: PlannedRow) -> Row:
