@@ -84,6 +84,7 @@ def test_who_is_late_changes_no_bit_and_others_are_seen_to_wait(name, undisturbe
     least_ns = 1e9 * (0.25 if name == "delay" else 0.005)
     waited = [span for step in outcome.stages[0].trace.steps for span in step.spans if span.waited_ns >= least_ns]
     assert {(span.rank, span.peer) for span in waited} >= {(2, 1)}
+    assert name == "slow" or 1 not in {span.rank for span in waited}
 
 
 @pytest.mark.parametrize(("name", "code", "words"), [
@@ -214,6 +215,34 @@ def test_a_mistake_in_supervision_is_one_line(flags, expected, capsys):
     said = capsys.readouterr().err
     assert expected in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(("codes", "restarts", "final"), [
+    ([9, 3], 1, 3), ([137, 137, 137], 2, 3), ([9, 0], 5, 0), ([3, 1], 5, 1), ([1], 5, 1), ([2], 5, 2), ([130], 5, 130),
+    ([9], 0, 3), ([0], 0, 0),
+])
+def test_what_breaks_is_begun_again_until_restarts_are_used_up(codes, restarts, final, tmp_path, monkeypatch, capsys):
+    started, kept = [], tmp_path / "kept"
+
+    def run_job(command, environment):
+        started.append((command[1:3], command[command.index("run") :], environment["ZEROSIM_RESTARTS"]))
+        (kept / "zero3" / f"step-{len(started):08d}").mkdir(parents=True)
+        (kept / "zero3" / f"step-{len(started):08d}" / "manifest.json").touch()
+        return codes[len(started) - 1]
+
+    monkeypatch.setattr("zerosim.commands.supervise.run_job", run_job)
+    flags = ["--checkpoint", str(kept), "--restarts", str(restarts), "--min-ranks", "2", "--every", "7", "-v"]
+    assert main(["run", str(FAULTS / "kill.toml"), *flags, "--trace-steps", "2..3"]) == final
+    assert [number for *_, number in started] == [str(number) for number in range(len(codes))]
+    ranks = [3, 2, 2][: len(codes)]
+    assert [launch for launch, *_ in started] == [["-n", str(each)] for each in ranks]
+    for (_, words, _), each, resumed in zip(started, ranks, [[], *[[f"--resume={kept}"]] * 2], strict=False):
+        assert words == [
+            "run", str(FAULTS / "kill.toml"), f"--set=world.ranks={each}", f"--checkpoint={kept}", "--every=7",
+            "--progress=auto", *resumed, "--trace-steps=2..3", "--verbose"]
+    said = capsys.readouterr().err
+    assert said.count("the run broke") == len(codes) - 1
+    assert ("after step 1" in said) == (len(codes) > 1)
 
 
 def test_the_next_lower_number_of_ranks_is_one_that_the_scenario_allows():
