@@ -14,7 +14,7 @@ from zerosim.instruments.faults import Faults
 from zerosim.instruments.observed import Observed
 from zerosim.instruments.whereabouts import Whereabouts
 from zerosim.scenario.fault import Fault
-from zerosim.worlds.board import CHANNELS, MESSAGE, RECEIPT, Board
+from zerosim.worlds.board import CHANNELS, Board
 from zerosim.worlds.checked import TRAILER, Checked
 from zerosim.worlds.here import Spot
 from zerosim.worlds.local import spawn
@@ -131,15 +131,15 @@ def test_the_board_says_of_each_rank_what_it_does(board):
         board.arrive(rank)
     line, last, second = board.line(0, 0), board.line(0, CHANNELS - 1), board.line(1, 0)
     line.goes_to(Spot("all_gather", "layers.0", 2, "Stage III"))
-    line.waits(MESSAGE, 1)
+    line.waits(1)
     last.goes_to(Spot("reduce_scatter", "x" * 300, 2))
-    last.waits(RECEIPT, 2)
-    second.waits(MESSAGE, 3)
+    last.waits(2)
+    second.waits(3)
     second.goes_on()
     board.finish(2)
     first, second, *others = words_of(board)
     assert first == "rank 0 waits for a message from rank 1 in the all_gather of layers.0, step 2 of Stage III"
-    assert second.startswith("rank 0 waits for its message to be received by rank 2 in the reduce_scatter of xxx")
+    assert second.startswith("rank 0 waits for a message from rank 2 in the reduce_scatter of xxx")
     assert others == ["rank 1 computes", "rank 2 has finished", "rank 3 is on another host"]
     assert words_of(board, dead=[1])[0] == "rank 1 has died"
     assert set(board.processes) == {0, 1}

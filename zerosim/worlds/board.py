@@ -19,12 +19,10 @@ CHANNELS = 4
 WORDS_BYTES = 200
 ENDING = struct.Struct("=q")
 RANK = struct.Struct("=qq")
-WAIT = struct.Struct("=qq")
+WAIT = struct.Struct("=q")
 STEP = struct.Struct("=q")
 RUNS, FINISHED = 1, 2
 NOBODY = -1
-MESSAGE, RECEIPT = 0, 1
-WAITS = {MESSAGE: "waits for a message from rank {}", RECEIPT: "waits for its message to be received by rank {}"}
 CHANNEL_BYTES = WAIT.size + STEP.size + WORDS_BYTES
 RANK_BYTES = RANK.size + CHANNELS * CHANNEL_BYTES
 SEPARATOR = "\0"
@@ -45,11 +43,12 @@ class Line:
         self._encoded: dict[tuple[str, str, str], bytes] = {}
         self.goes_on()
 
-    def waits(self, what: int, whom: int) -> None:
-        WAIT.pack_into(self._map, self._at, whom, what)
+    def waits(self, whom: int) -> None:
+        """For a message from that rank."""
+        WAIT.pack_into(self._map, self._at, whom)
 
     def goes_on(self) -> None:
-        WAIT.pack_into(self._map, self._at, NOBODY, 0)
+        WAIT.pack_into(self._map, self._at, NOBODY)
 
     def goes_to(self, spot: Spot) -> None:
         words = spot.collective, spot.unit, spot.row
@@ -70,7 +69,7 @@ class Board:
     ...     board.arrive(1)
     ...     line = board.line(1, 0)
     ...     line.goes_to(Spot("all_gather", step=3))
-    ...     line.waits(MESSAGE, 0)
+    ...     line.waits(0)
     ...     board.what_all_do()
     [Done(words='rank 0 is on another host', spot=''), \
 Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, step 3')]
@@ -130,9 +129,9 @@ Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, st
         if state and state in FROZEN + GONE:
             return [Done(f"rank {rank} {'is stopped' if state in FROZEN else 'has died'}", self._spot(rank, 0))]
         waits = [
-            Done(f"rank {rank} {WAITS[what].format(whom)}", self._spot(rank, channel))
+            Done(f"rank {rank} waits for a message from rank {whom}", self._spot(rank, channel))
             for channel in range(CHANNELS)
-            for whom, what in [WAIT.unpack_from(self._map, start(rank, channel))] if whom != NOBODY
+            for whom, in [WAIT.unpack_from(self._map, start(rank, channel))] if whom != NOBODY
         ]
         return waits or [Done(f"rank {rank} computes", self._spot(rank, 0))]
 

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from zerosim.allocation import Allocator, Array, allocate
 from zerosim.comm import Communicator, Reduction
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, LengthError, ZerosimError
-from zerosim.worlds.board import CHANNELS, MESSAGE, Board, Line
+from zerosim.worlds.board import CHANNELS, Board, Line
 from zerosim.worlds.delivery import check_into, check_rank, deliver, refuse_mask
 from zerosim.worlds.here import HERE, Spot, explained, spaced
 from zerosim.worlds.last_words import exit_code, say
@@ -390,7 +390,7 @@ class MpiCommunicator:
             return result
         deadline = time.monotonic() + self.timeout_seconds
         if self._line is not None:
-            self._line.waits(MESSAGE, source)
+            self._line.waits(source)
         while not result:
             if time.monotonic() > deadline:
                 raise self._waited(f"for a message from rank {source}")
