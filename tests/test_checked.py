@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -159,7 +160,7 @@ def test_who_is_stopped_or_gone_is_seen_by_others(tmp_path, board):
         assert words_of(board)[0] == "rank 0 computes"
         os.kill(other.pid, signal.SIGSTOP)
         while state_of(str(other.pid)) not in FROZEN:
-            pass
+            time.sleep(0.01)
         assert words_of(board)[0] == "rank 0 is stopped"
     finally:
         other.kill()

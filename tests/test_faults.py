@@ -208,6 +208,7 @@ def stopped(rank):
 @pytest.mark.parametrize(("flags", "expected"), [
     (["--min-ranks", "2"], "--min-ranks is for restarts; add --restarts N"),
     (["--restarts", "2"], "--restarts goes on from what was saved, and nothing says where; add --checkpoint DIR"),
+    (["--restarts", "2", "--checkpoint", "x", "--json", "-"], "give --json a file"),
     (["--restarts", "2", "--checkpoint", "x", "--set", "train.steps=-1"], "train.steps must be an integer"),
 ])
 def test_a_mistake_in_supervision_is_one_line(flags, expected, capsys):
