@@ -176,7 +176,7 @@ def test_a_supervised_run_goes_on_with_fewer_ranks_to_the_same_bits(tmp_path):
 
 
 @pytest.mark.mpi
-def test_restarts_are_used_up_and_signals_end_all(tmp_path):
+def test_a_supervisor_that_is_told_to_end_ends_all(tmp_path):
     scenario = tmp_path / "again.toml"
     again = "[[fault]]\nkind = \"stop\"\nrank = 1\nstep = 1\nafter_restarts = 1\n"
     scenario.write_text((FAULTS / "kill.toml").read_text().replace("step = 3", "step = 1") + again)
@@ -191,7 +191,10 @@ def test_restarts_are_used_up_and_signals_end_all(tmp_path):
             line = supervisor.stderr.readline()
             assert line, said
             said += line
-        while not (ranks := ranks_once_there(supervisor)) or not any(stopped(rank) for rank in ranks):
+        ranks = []
+        while not any(map(stopped, ranks)):
+            ranks = ranks_once_there(supervisor)
+            assert supervisor.poll() is None
             time.sleep(0.01)
         supervisor.terminate()
         assert "zerosim: interrupted" in supervisor.communicate(timeout=60)[1]
