@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from zerosim.instruments.faults import Faults
 from zerosim.instruments.observed import Observed
 from zerosim.instruments.whereabouts import Whereabouts
 from zerosim.scenario.fault import Fault
-from zerosim.worlds.board import CHANNELS, MESSAGE, Board
+from zerosim.worlds.board import CHANNELS, Board
 from zerosim.worlds.checked import TRAILER, Checked
 from zerosim.worlds.here import Spot
 from zerosim.worlds.local import spawn
@@ -129,12 +130,13 @@ def words_of(board, **keywords):
 def test_the_board_says_of_each_rank_what_it_does(board):
     for rank in range(3):
         board.arrive(rank)
-    board.goes_to(0, 0, Spot("all_gather", "layers.0", 2, "Stage III"))
-    board.waits(0, 0, MESSAGE, 1)
-    board.goes_to(0, CHANNELS - 1, Spot("reduce_scatter", "x" * 300, 2))
-    board.waits(0, CHANNELS - 1, MESSAGE, 2)
-    board.waits(1, 0, MESSAGE, 3)
-    board.goes_on(1, 0)
+    line, last, second = board.line(0, 0), board.line(0, CHANNELS - 1), board.line(1, 0)
+    line.goes_to(Spot("all_gather", "layers.0", 2, "Stage III"))
+    line.waits(1)
+    last.goes_to(Spot("reduce_scatter", "x" * 300, 2))
+    last.waits(2)
+    second.waits(3)
+    second.goes_on()
     board.finish(2)
     first, second, *others = words_of(board)
     assert first == "rank 0 waits for a message from rank 1 in the all_gather of layers.0, step 2 of Stage III"
@@ -158,7 +160,7 @@ def test_who_is_stopped_or_gone_is_seen_by_others(tmp_path, board):
         assert words_of(board)[0] == "rank 0 computes"
         os.kill(other.pid, signal.SIGSTOP)
         while state_of(str(other.pid)) not in FROZEN:
-            pass
+            time.sleep(0.01)
         assert words_of(board)[0] == "rank 0 is stopped"
     finally:
         other.kill()

@@ -24,6 +24,8 @@ FINAL = (0, 1, 2, INTERRUPTED)
 def supervise(arguments: argparse.Namespace, scenario: Scenario) -> int:
     """Run `scenario` under MPI, and as often as is allowed again if that breaks; the exit code of the last run."""
     saved = folder_of(scenario)
+    if arguments.json == "-":
+        raise UsageError("--restarts: standard output is also where launchers say why a run broke; give --json a file")
     if shutil.which(own_launcher()) is None:
         raise LaunchError(
             "--restarts starts MPI processes, and there is no mpiexec; install an MPI library, e.g. "

@@ -10,87 +10,98 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.comm import Communicator, Reduction
 from zerosim.scenario.fault import Fault
-from zerosim.worlds.here import HERE
+from zerosim.worlds.here import HERE, Spot
+
+OF_MESSAGES = ("drop", "duplicate", "flip")
+"""The kinds that befall a message, and not its rank."""
 
 
 class Faults:
     """The faults of one rank in one row, each at its moment.
 
-    `kill` and `stop` are how this rank's world ends and freezes it. A fault of messages strikes in the communicators
-    that `around` has been put around.
+    `kill` and `stop` are how this rank's world ends and freezes it. What befalls the rank strikes as its communicators,
+    which it observes, are about to send, before anybody who is behind it in the list of instruments is told of that;
+    what befalls a message, in the communicators that `around` has been put around.
     """
 
     def __init__(self, faults: Sequence[Fault], kill: Callable[[], None], stop: Callable[[], None]) -> None:
-        self._faults = faults
-        self._actions = {"kill": kill, "stop": stop}
+        self.faults = faults
+        self._acts = {"kill": kill, "stop": stop}
         self._struck: list[Fault] = []
-        self._sent: Counter[str] = Counter()
+        self._begun: Counter[str] = Counter()
+        self._carried: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     @property
     def missed(self) -> list[Fault]:
         """Those that have not struck."""
-        return [fault for fault in self._faults if fault not in self._struck]
+        return [fault for fault in self.faults if fault not in self._struck]
 
     def begin(self, step: int) -> None:
         """Before a step: what strikes as it begins."""
-        self._sent.clear()
-        for fault in self._faults:
+        self._begun.clear()
+        self._carried.clear()
+        for fault in self.faults:
             if fault.step == step and fault.collective is None and fault.kind not in ("flip", "slow"):
                 self._act(fault)
 
     def end(self, step: int, weights: Iterable[Array]) -> None:
         """After a step: change a bit of the weights that this rank keeps."""
         kept = [each for each in weights if each.nbytes]
-        for fault in self._faults:
+        for fault in self.faults:
             if fault.step == step and fault.collective is None and fault.kind == "flip" and kept:
                 self._struck.append(fault)
-                bit = fault.bit % (8 * sum(each.nbytes for each in kept))
-                for each in kept:
-                    if bit < 8 * each.nbytes:
-                        flip(each, bit)
-                        break
-                    bit -= 8 * each.nbytes
+                flip_in(kept, fault.bit % (8 * sum(each.nbytes for each in kept)))
+
+    def sending(self, outgoing: Array, to: int) -> None:
+        """Before a message: what befalls the rank."""
+        spot, number = HERE.spot, self._count(self._begun)
+        for fault in self.faults:
+            lasts = fault.kind == "slow" and spot.step >= fault.step and fault.collective in (None, spot.collective)
+            if spot.collective and (lasts or (fault.kind not in OF_MESSAGES and is_at(fault, spot, number))):
+                self._act(fault)
 
     def around(self, comm: Communicator) -> Communicator:
-        """`comm`, or, where a fault may strike in its messages, `comm` with them."""
-        messages = [fault for fault in self._faults if fault.collective is not None or fault.kind == "slow"]
-        return Faulty(comm, self) if messages else comm
+        """`comm`, or, where something may befall its messages, `comm` with that."""
+        befalls = any(fault.collective and fault.kind in OF_MESSAGES for fault in self.faults)
+        return Faulty(comm, self) if befalls else comm
 
-    def sent_as(self, outgoing: Array) -> list[Array] | None:
-        """What this thread sends in place of its next message; None if that is the message."""
-        spot, found = HERE.spot, None
+    def sent_as(self, outgoing: Array) -> list[Array]:
+        """What this thread sends where it was to send a message: as a rule, that."""
+        spot, number, messages = HERE.spot, self._count(self._carried), [outgoing]
+        for fault in self.faults:
+            if fault.kind in OF_MESSAGES and is_at(fault, spot, number):
+                self._struck.append(fault)
+                messages = changed(fault, messages)
+        return messages
+
+    def _count(self, messages: Counter[str]) -> int:
+        """The number of the next message in the collectives of the name of that which this thread is in."""
         with self._lock:
-            self._sent[spot.collective] += 1
-            number = self._sent[spot.collective]
-        for fault in self._faults:
-            if fault.kind == "slow":
-                if 0 < fault.step <= spot.step and fault.collective in (None, spot.collective) and spot.collective:
-                    self._act(fault)
-            elif (fault.step, fault.collective, fault.message) == (spot.step, spot.collective, number):
-                found = self._changed(fault, [outgoing] if found is None else found)
-        return found
-
-    def _changed(self, fault: Fault, messages: list[Array]) -> list[Array] | None:
-        match fault.kind:
-            case "drop":
-                changed: list[Array] = []
-            case "duplicate":
-                changed = [*messages, *messages]
-            case "flip":
-                changed = [flipped(each, fault.bit) for each in messages]
-            case _:
-                self._act(fault)
-                return messages
-        self._struck.append(fault)
-        return changed
+            messages[HERE.spot.collective] += 1
+            return messages[HERE.spot.collective]
 
     def _act(self, fault: Fault) -> None:
         self._struck.append(fault)
-        if fault.kind in self._actions:
-            self._actions[fault.kind]()
+        if fault.kind in self._acts:
+            self._acts[fault.kind]()
         else:
             time.sleep(fault.lasts_seconds)
+
+
+def is_at(fault: Fault, spot: Spot, number: int) -> bool:
+    """Whether a fault strikes at a message: its number, in that collective of that step."""
+    return (fault.step, fault.collective, fault.message) == (spot.step, spot.collective, number)
+
+
+def changed(fault: Fault, messages: list[Array]) -> list[Array]:
+    """What becomes of messages."""
+    match fault.kind:
+        case "drop":
+            return []
+        case "duplicate":
+            return [*messages, *messages]
+    return [flipped(each, fault.bit) for each in messages]
 
 
 class Faulty:
@@ -110,17 +121,11 @@ class Faulty:
     def exchange(
         self, outgoing: Array, *, to: int, into: Array, source: int, reduce: Reduction | None = None
     ) -> None:
-        instead = self._faults.sent_as(outgoing)
-        if instead is None:
-            self._comm.exchange(outgoing, to=to, into=into, source=source, reduce=reduce)
-            return
-        for message in instead:
-            self._comm.send(message, to=to)
+        self.send(outgoing, to=to)
         self._comm.recv(into=into, source=source, reduce=reduce)
 
     def send(self, outgoing: Array, *, to: int) -> None:
-        instead = self._faults.sent_as(outgoing)
-        for message in [outgoing] if instead is None else instead:
+        for message in self._faults.sent_as(outgoing):
             self._comm.send(message, to=to)
 
     def recv(self, *, into: Array, source: int, reduce: Reduction | None = None) -> None:
@@ -130,6 +135,15 @@ class Faulty:
 def flip(array: Array, bit: int) -> None:
     """Change one bit of a contiguous array, counted from the lowest of its first byte on."""
     array.reshape(-1).view(np.uint8)[bit // 8] ^= 1 << bit % 8
+
+
+def flip_in(arrays: Iterable[Array], bit: int) -> None:
+    """The same in several, as if they were one."""
+    for array in arrays:
+        if bit < 8 * array.nbytes:
+            flip(array, bit)
+            return
+        bit -= 8 * array.nbytes
 
 
 def flipped(array: Array, bit: int) -> Array:

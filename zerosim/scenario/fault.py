@@ -33,7 +33,7 @@ class Fault:
     step: int = integer(1, at_least=1)
     collective: str | None = maybe_choice(COLLECTIVES)
     message: int = integer(1, at_least=1)
-    seconds: float | None = number(None, at_least=0, below=1e6)
+    seconds: float | None = number(None, at_least=0, below=3600)
     """Of a delay, 1 if nothing is said; of what is slow, 0.01."""
     bit: int = integer(0, at_least=0)
     """Of a flip, from the lowest of the first byte on; beyond the end it counts on from the beginning."""

@@ -163,7 +163,8 @@ def train(
     written_down = [takings] if config.row.claims.fragmentation else []
     tracer = Tracer(comm.rank) if run.traced else None
     whereabouts, faults = Whereabouts(config.name), faults_of(comm, run)
-    watching = [whereabouts, traffic] if tracer is None else [whereabouts, traffic, tracer]
+    befalling = [faults] if faults.faults else []
+    watching = [whereabouts, *befalling, traffic, *([] if tracer is None else [tracer])]
     comm = carrier(comm, run, faults)
     second = None if run.second_channel is None else Observed(carrier(run.second_channel, run, faults), *watching)
     mine = replica(config, Observed(comm, *watching), ObservedAllocator(allocate, ledger, *written_down), second)

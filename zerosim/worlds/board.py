@@ -16,16 +16,16 @@ from zerosim.worlds.processes import FROZEN, GONE, are_listed, state_of
 
 CHANNELS = 4
 """Of each rank, those made first."""
-SPOT_BYTES = 200
+WORDS_BYTES = 200
 ENDING = struct.Struct("=q")
 RANK = struct.Struct("=qq")
-WAIT = struct.Struct("=qq")
+WAIT = struct.Struct("=q")
+STEP = struct.Struct("=q")
 RUNS, FINISHED = 1, 2
 NOBODY = -1
-MESSAGE, RECEIPT = 0, 1
-WORDS = {MESSAGE: "waits for a message from rank {}", RECEIPT: "waits for its message to be received by rank {}"}
-CHANNEL_BYTES = WAIT.size + SPOT_BYTES
+CHANNEL_BYTES = WAIT.size + STEP.size + WORDS_BYTES
 RANK_BYTES = RANK.size + CHANNELS * CHANNEL_BYTES
+SEPARATOR = "\0"
 
 
 class Done(NamedTuple):
@@ -35,6 +35,31 @@ class Done(NamedTuple):
     spot: str
 
 
+class Line:
+    """What one channel of a rank writes on a board, from byte `at` on."""
+
+    def __init__(self, board: mmap.mmap, at: int) -> None:
+        self._map, self._at, self._words_at = board, at, at + WAIT.size + STEP.size
+        self._encoded: dict[tuple[str, str, str], bytes] = {}
+        self.goes_on()
+
+    def waits(self, whom: int) -> None:
+        """For a message from that rank."""
+        WAIT.pack_into(self._map, self._at, whom)
+
+    def goes_on(self) -> None:
+        WAIT.pack_into(self._map, self._at, NOBODY)
+
+    def goes_to(self, spot: Spot) -> None:
+        words = spot.collective, spot.unit, spot.row
+        encoded = self._encoded.get(words)
+        if encoded is None:
+            encoded = SEPARATOR.join(words).encode()[:WORDS_BYTES].ljust(WORDS_BYTES, b"\0")
+            self._encoded[words] = encoded
+        STEP.pack_into(self._map, self._at + WAIT.size, spot.step)
+        self._map[self._words_at : self._words_at + WORDS_BYTES] = encoded
+
+
 class Board:
     """The file with descriptor `file`, made large enough, as one of `ranks` ranks has mapped it.
 
@@ -42,8 +67,9 @@ class Board:
     >>> with tempfile.TemporaryFile() as file:
     ...     board = Board(file.fileno(), ranks=2)
     ...     board.arrive(1)
-    ...     board.goes_to(1, 0, Spot("all_gather", step=3))
-    ...     board.waits(1, 0, MESSAGE, 0)
+    ...     line = board.line(1, 0)
+    ...     line.goes_to(Spot("all_gather", step=3))
+    ...     line.waits(0)
     ...     board.what_all_do()
     [Done(words='rank 0 is on another host', spot=''), \
 Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, step 3')]
@@ -58,9 +84,13 @@ Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, st
 
     def arrive(self, rank: int) -> None:
         """This process is `rank`."""
-        RANK.pack_into(self._map, start(rank), os.getpid(), RUNS)
         for channel in range(CHANNELS):
-            self.goes_on(rank, channel)
+            self.line(rank, channel)
+        RANK.pack_into(self._map, start(rank), os.getpid(), RUNS)
+
+    def line(self, rank: int, channel: int) -> Line:
+        """Where a channel of `rank`, that of this process, writes."""
+        return Line(self._map, start(rank, channel))
 
     def finish(self, rank: int) -> None:
         """From here on `rank` may end: it has done what it had to."""
@@ -69,17 +99,6 @@ Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, st
     def end(self) -> None:
         """Whoever says why all ranks end, does."""
         ENDING.pack_into(self._map, 0, 1)
-
-    def waits(self, rank: int, channel: int, what: int, whom: int) -> None:
-        WAIT.pack_into(self._map, start(rank, channel), whom, what)
-
-    def goes_on(self, rank: int, channel: int) -> None:
-        WAIT.pack_into(self._map, start(rank, channel), NOBODY, 0)
-
-    def goes_to(self, rank: int, channel: int, spot: Spot) -> None:
-        words = str(spot).encode()[:SPOT_BYTES].ljust(SPOT_BYTES, b"\0")
-        at = start(rank, channel) + WAIT.size
-        self._map[at : at + SPOT_BYTES] = words
 
     @property
     def is_ending(self) -> bool:
@@ -110,15 +129,18 @@ Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, st
         if state and state in FROZEN + GONE:
             return [Done(f"rank {rank} {'is stopped' if state in FROZEN else 'has died'}", self._spot(rank, 0))]
         waits = [
-            Done(f"rank {rank} {WORDS[what].format(whom)}", self._spot(rank, channel))
+            Done(f"rank {rank} waits for a message from rank {whom}", self._spot(rank, channel))
             for channel in range(CHANNELS)
-            for whom, what in [WAIT.unpack_from(self._map, start(rank, channel))] if whom != NOBODY
+            for whom, in [WAIT.unpack_from(self._map, start(rank, channel))] if whom != NOBODY
         ]
         return waits or [Done(f"rank {rank} computes", self._spot(rank, 0))]
 
     def _spot(self, rank: int, channel: int) -> str:
         at = start(rank, channel) + WAIT.size
-        return self._map[at : at + SPOT_BYTES].rstrip(b"\0").decode(errors="ignore")
+        (step,) = STEP.unpack_from(self._map, at)
+        words = self._map[at + STEP.size : at + STEP.size + WORDS_BYTES].decode(errors="ignore")
+        collective, unit, row, *_ = [*words.split(SEPARATOR), "", ""]
+        return str(Spot(collective, unit, step, row))
 
 
 def start(rank: int, channel: int | None = None) -> int:

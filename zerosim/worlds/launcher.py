@@ -212,23 +212,22 @@ def watch_board(board: Board, proxy: int | None) -> None:
     Where MPICH's `proxy`, which would end them all, has died itself, end them.
     """
     stay_alone()
-    ends, ranks = select.poll(), {}
+    ends, ranks = select.epoll(), {}
     for rank, process in [*board.processes.items(), *([(PROXY, proxy)] if proxy is not None else [])]:
         with suppress(ProcessLookupError):
             opened = os.pidfd_open(process)
             ranks[opened] = rank
-            ends.register(opened, select.POLLIN)
-    died: list[int] = []
-    while set(ranks.values()) - {PROXY} and not died and not board.is_ending:
-        for each, _ in ends.poll():
-            ends.unregister(each)
-            rank = ranks.pop(each)
-            died += [rank] if rank in board.processes else []
-            if rank == PROXY:
-                kill_all(board)
-    if died and not board.is_ending:
-        sys.stderr.write(f"zerosim: no rank can go on{explained(board.what_all_do(sorted(died)))}\n")
-        sys.stderr.flush()
+            ends.register(opened, select.EPOLLIN)
+    while set(ranks.values()) - {PROXY} and not board.is_ending:
+        ((opened, _),) = ends.poll(maxevents=1)  # the first of them: a launcher soon ends the others
+        ends.unregister(opened)
+        rank = ranks.pop(opened)
+        if rank == PROXY:
+            kill_all(board)
+        elif rank in board.processes and not board.is_ending:
+            sys.stderr.write(f"zerosim: no rank can go on{explained(board.what_all_do([rank]))}\n")
+            sys.stderr.flush()
+            return
 
 
 def stay_alone() -> None:

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from zerosim.allocation import Allocator, Array, allocate
 from zerosim.comm import Communicator, Reduction
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, LengthError, ZerosimError
-from zerosim.worlds.board import CHANNELS, MESSAGE, Board
+from zerosim.worlds.board import CHANNELS, Board, Line
 from zerosim.worlds.delivery import check_into, check_rank, deliver, refuse_mask
 from zerosim.worlds.here import HERE, Spot, explained, spaced
 from zerosim.worlds.last_words import exit_code, say
@@ -76,7 +76,7 @@ def connection() -> "MpiCommunicator":
     from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
 
     comm = MpiCommunicator(MPI.COMM_WORLD.Dup())
-    comm.board = first_failure.board
+    comm.write_on(first_failure.board)
     atexit.register(close_or_fail, comm, first_failure)
     return comm
 
@@ -224,8 +224,9 @@ class MpiCommunicator:
         self.timeout_seconds = timeout_seconds
         self.came_ns = 0
         self.board: Board | None = None
-        self._number = 0
-        self._channels = 1
+        self._line: Line | None = None
+        self._first = True
+        self._channels = 0
         self._spot = Spot()
         self._comm = comm
         self._status = MPI.Status()
@@ -249,16 +250,22 @@ class MpiCommunicator:
         """
         other = MpiCommunicator(self._comm.Dup(), timeout_seconds or self.timeout_seconds)
         other.take_buffers_from(self._copies.allocate)
-        if self._channels < CHANNELS:
-            other.board, other._number = self.board, self._channels
+        other._first = False
         self._channels += 1
+        if self.board is not None and self._channels < CHANNELS:
+            other.board, other._line = self.board, self.board.line(self.rank, self._channels)
         return other
+
+    def write_on(self, board: Board | None) -> None:
+        """Let the others see on `board` what this rank does."""
+        self.board = board
+        self._line = None if board is None else board.line(self.rank, 0)
 
     def note_spot(self) -> None:
         """Let the others see where this thread is."""
-        if self.board is not None and HERE.spot is not self._spot:
+        if self._line is not None and HERE.spot is not self._spot:
             self._spot = HERE.spot
-            self.board.goes_to(self.rank, self._number, self._spot)
+            self._line.goes_to(self._spot)
 
     def exchange(
         self,
@@ -295,7 +302,7 @@ class MpiCommunicator:
         """
         if not self._leaving:
             self._leaving = True
-            if self.board is not None and self._number == 0:
+            if self.board is not None and self._first:
                 self.board.finish(self.rank)
             for to in range(self.size):
                 self._comm.Isend(np.empty(0, np.uint8), to, FAREWELL).Free()
@@ -382,15 +389,15 @@ class MpiCommunicator:
         if result:
             return result
         deadline = time.monotonic() + self.timeout_seconds
-        if self.board is not None:
-            self.board.waits(self.rank, self._number, MESSAGE, source)
+        if self._line is not None:
+            self._line.waits(source)
         while not result:
             if time.monotonic() > deadline:
                 raise self._waited(f"for a message from rank {source}")
             os.sched_yield()
             result = done()
-        if self.board is not None:
-            self.board.goes_on(self.rank, self._number)
+        if self._line is not None:
+            self._line.goes_on()
         return result
 
     def _waited(self, awaited: str) -> Deadlock:
