@@ -20,7 +20,7 @@ from zerosim.commands import grade as command
 from zerosim.errors import ScenarioError, UsageError
 from zerosim.grading.claims import CLAIMS
 from zerosim.grading.examination import grade
-from zerosim.grading.exercises import EXERCISES, Grade, Item, exercises_in, grade_apart
+from zerosim.grading.exercises import EXERCISES, Grade, Item, exercises_in, grade_apart, unwritten
 from zerosim.stages import STAGES, zero1, zero2, zero3
 from zerosim.stages.replica import Replica
 from zerosim.worlds.launcher import state_of
@@ -330,7 +330,9 @@ def all_reduce(comm, chunks):
     assert any(line.startswith("    ✓ 1/1 all_gather_is_broadcast_after_gather: ") for line in lines)
     printed = lines.index("    it prints")
     assert sorted(lines[printed + 1 : printed + 3]) == ["      │ 0", "      │ 1"]
-    assert lines[-2:] == ["· all_reduce not yet written", "1 of 3 hold, 11 of 39 points. Next: reduce_scatter."]
+    assert lines[-2:] == [
+        "· all_reduce not yet written: line 8 still raises NotImplementedError",
+        "1 of 3 hold, 11 of 39 points. Next: reduce_scatter."]
     document = json.loads((tmp_path / "grades.json").read_text())
     assert (document["schema"], document["passed"]) == ("zerosim.grade/1", False)
     assert [each["state"] for each in document["functions"]] == ["does not hold yet", "holds", "not yet written"]
@@ -499,3 +501,16 @@ def test_of_much_that_is_printed_the_first_lines_are_shown():
     assert len(printed) == 13
     assert printed[-1].startswith("… and ")
     assert printed[-1].endswith(" lines more")
+
+
+def test_what_is_not_written_is_told_without_being_run(tmp_path):
+    file = written(tmp_path, '''
+def all_gather(comm, chunks):
+    """Words."""
+    raise NotImplementedError("yet")
+def reduce(comm, vector, root, reduce=None):
+    print("begun")
+    raise NotImplementedError
+''')
+    assert (unwritten(file, "all_gather"), unwritten(file, "reduce"), unwritten(file, "gone")) == (4, None, None)
+    assert grade_apart(file, "reduce").state == "not yet written"

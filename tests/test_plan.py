@@ -333,7 +333,7 @@ def test_the_command_writes_the_plan(tmp_path, capsys):
     ("cluster.devices_per_host=7", "64 ranks do not fill hosts of 7 devices"),
     ("cluster.device={flops=1e12}", "lacks memory_bandwidth, memory"),
     ("world.ranks=1000000000", "world.ranks must be an integer of at least 1 and at most 1048576"),
-    ("parallel.order=exact", "order exact adds as many integers"),
+    ("parallel.order=exact", "order exact adds integers"),
     ("model.heads=7", "7 heads must divide"),
 ])
 def test_bad_input_gets_one_line(key, found, capsys):

@@ -7,12 +7,14 @@ import pytest
 
 from tests.test_rehearsal import CLUSTER, config, difference
 from zerosim.autograd.player import Player
+from zerosim.autograd.tape import Tape
+from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import ObservedAllocator
 from zerosim.models.units import Task
-from zerosim.plan import activations, rehearsal, turns
+from zerosim.plan import activations, turns
 from zerosim.plan.activations import extent, run_passes
 from zerosim.plan.rehearsal import rehearsed_at_once
-from zerosim.plan.turns import Give, Turns
+from zerosim.plan.turns import Turns
 from zerosim.scenario.schema import Check, Model, Parallel, Scenario, Train, World
 from zerosim.training.config import configured
 
@@ -22,23 +24,16 @@ GPT2 = Model(kind="transformer", layers=4, width=8, heads=2, vocabulary=11, sequ
 TOKENS, NUMBERS = Task(5, 11, "cross_entropy", tokens=True), Task(7, 3, "mean_squared_error")
 
 
-class Diary:
-    """All that an allocator tells, in order."""
+class Diary(Ledger):
+    """A ledger that notes what there is, and has been at most, each time that what stays changes."""
 
     def __init__(self):
+        super().__init__()
         self.lines = []
 
-    def taken(self, *said):
-        self.lines.append(("taken", *said))
-
-    def given_back(self, *said):
-        self.lines.append(("given back", *said))
-
-
-class Players:
-    """In place of turns that are remembered."""
-
-    player = Player
+    def begin(self):
+        self.lines.append((+self.now, +self.peak, self.peak_total))
+        self.begin_peak()
 
 
 def row(model, task, precision="fp32", **parallel):
@@ -52,11 +47,15 @@ def row(model, task, precision="fp32", **parallel):
 
 
 def diary_of(found, count=2):
+    """Of every turn what is alive before it, and the most there has been since the one before."""
     diary = Diary()
-    tape = run_passes(found, ObservedAllocator(extent, diary), count)
-    operations = dict(tape.operations)
-    del tape
-    return diary.lines, operations
+    with pytest.MonkeyPatch.context() as patched:
+        for each in ("forward", "backward", "recompute"):
+            honest = getattr(Tape, each)
+            patched.setattr(Tape, each, lambda *args, honest=honest: (diary.begin(), honest(*args))[1])
+        tape = run_passes(found, ObservedAllocator(extent, diary), Turns(diary.pass_by), count)
+    diary.begin()
+    return diary.lines, dict(tape.operations)
 
 
 ROWS = [
@@ -73,7 +72,7 @@ ROWS = [
 @pytest.mark.parametrize("found", ROWS, ids=lambda found: f"{found.model.words}, {found.row.train.precision}")
 def test_memory_is_taken_and_given_back_as_by_players(found, monkeypatch):
     remembered = diary_of(found)
-    monkeypatch.setattr(activations, "Turns", Players)
+    monkeypatch.setattr(Turns, "player", staticmethod(Player))
     assert diary_of(found) == remembered
 
 
@@ -86,14 +85,14 @@ def test_a_step_takes_as_long_as_one_by_players(stage, keys, fused, monkeypatch)
     cluster = replace(CLUSTER, fused=fused)
     rows = [config(stage, keys, number=number) for number in range(4)]
     remembered = [rehearsed_at_once(each, cluster) for each in rows]
-    monkeypatch.setattr(rehearsal, "Turns", lambda *_: Players)
+    monkeypatch.setattr(Turns, "player", staticmethod(Player))
     for each, found in zip(rows, remembered, strict=True):
         assert difference(found, rehearsed_at_once(each, cluster), 0) == []
 
 
 def test_a_block_that_is_seen_once_is_played_as_often_as_there_are():
     def seen(layers):
-        watched = Turns()
+        watched = Turns(Ledger().pass_by)
         model = replace(GPT2, layers=layers)
         tape = activations.Tape(
             extent, activations.not_added, 0, activations.nothing_drawn, players=watched.player)
@@ -106,24 +105,19 @@ def test_a_block_that_is_seen_once_is_played_as_often_as_there_are():
     assert seen(2) == seen(50) == 1
 
 
-@pytest.mark.parametrize("forgotten", ["give", "take"])
+@pytest.mark.parametrize("forgotten", [turns.Give, turns.Take, turns.Above])
 def test_what_is_forgotten_is_seen(forgotten, monkeypatch):
-    """The comparison above can fail: without the first array that a turn gives back, or with one of another size."""
+    """The comparison above can fail: if nothing is given back, what is taken is small, or nothing passes by."""
     play = turns.Turn.play
 
     def forgetful(self, *args):
-        events = list(self.events)
-        if forgotten == "give":
-            first = next((number for number, event in enumerate(events) if isinstance(event, Give)), None)
-            events = events[:first] + events[first + 1:] if first is not None else events
-        else:
-            events = [event._replace(shape=(1,)) if hasattr(event, "shape") else event for event in events]
-        object.__setattr__(self, "events", tuple(events))
-        play(self, *args)
+        kept = [event for event in self.events if not isinstance(event, forgotten) or forgotten is turns.Take]
+        small = [event._replace(shape=(1,)) if isinstance(event, forgotten) else event for event in kept]
+        play(replace(self, events=tuple(small)), *args)
 
     found = row(GPT2, TOKENS)
-    monkeypatch.setattr(activations, "Turns", Players)
-    due = diary_of(found)
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr(Turns, "player", staticmethod(Player))
+        due = diary_of(found)
     monkeypatch.setattr(turns.Turn, "play", forgetful)
     assert diary_of(found) != due

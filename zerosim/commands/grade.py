@@ -114,8 +114,12 @@ def graded(console: Console, file: str, *, alone: bool) -> Graded:
 
 def show(console: Console, grade: Grade) -> None:
     """The verdict on one function, item by item; below what does not hold why, and what it printed."""
-    points = "" if grade.state == "not yet written" else f", {grade.earned} of {plural(grade.points, 'point')}"
-    console.print(f"{MARKS.get(grade.state, '[red]✗[/]')} [bold]{grade.function}[/] {grade.state}{points}")
+    rest = f", {grade.earned} of {plural(grade.points, 'point')}"
+    if grade.state == "not yet written":
+        rest = f": {grade.complaint}" if grade.complaint else ""
+    console.print(f"{MARKS.get(grade.state, '[red]✗[/]')} [bold]{grade.function}[/] {grade.state}{escape(rest)}")
+    if grade.state == "not yet written":
+        return
     for item in grade.items:
         show_item(console, item)
     if not grade.items:

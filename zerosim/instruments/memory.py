@@ -10,7 +10,7 @@ An array counts from the moment it is handed out until nobody holds it or a view
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -57,6 +57,13 @@ class Ledger:
     def given_back(self, kind: Kind, owner: str, held_bytes: int) -> None:
         with self._lock:
             self._change(kind, owner, -held_bytes)
+
+    def pass_by(self, held: Iterable[tuple[Kind, int]], total: int) -> None:
+        """Let so many bytes of each kind, and of all kinds, have been alive for a moment beside what is."""
+        with self._lock:
+            for kind, held_bytes in held:
+                self.peak[kind] = max(self.peak[kind], self.now[kind] + held_bytes)
+            self.peak_total = max(self.peak_total, self._total + total)
 
     def _change(self, kind: Kind, owner: str, held_bytes: int) -> None:
         self.now[kind] += held_bytes

@@ -43,11 +43,11 @@ def pass_peaks(config: Config) -> PassPeaks:
     13568
     """
     ledger = Ledger()
-    tape = run_passes(config, ObservedAllocator(extent, ledger), min(config.passes, 2))
+    tape = run_passes(config, ObservedAllocator(extent, ledger), Turns(ledger.pass_by), min(config.passes, 2))
     return PassPeaks(ledger.peak["activations"], ledger.peak["buffers"], tape.shelf.most_bytes)
 
 
-def run_passes(config: Config, allocate: Allocator, count: int) -> Tape:
+def run_passes(config: Config, allocate: Allocator, turns: Turns, count: int) -> Tape:
     """Forward, the loss, and backward of as many micro-batches as go together; the tape that has run them.
 
     Of several such passes the second finds what the step still has of the first, and so does each one after it.
@@ -56,7 +56,9 @@ def run_passes(config: Config, allocate: Allocator, count: int) -> Tape:
     weights: dict[Any, Any] = {unit: Extent(unit.count, config.precision.weights) for unit in model.units}
     shelf = Offloaded(Nowhere(), allocate) if config.row.parallel.offload_activations else None
     tape = Tape(
-        allocate, not_added, model.lowest_trained, nothing_drawn, config.recomputed, shelf, players=Turns().player)
+        allocate, not_added, model.lowest_trained, nothing_drawn, config.recomputed, shelf,
+        players=turns.player,
+    )
     inputs, targets = batch(config)
     for _ in range(count):
         activations = [inputs] * config.at_once
@@ -71,7 +73,7 @@ def run_passes(config: Config, allocate: Allocator, count: int) -> Tape:
 
 def operations(config: Config) -> dict[str, int]:
     """Floating-point operations of matrix products on a rank in a run's steps: forward, backward and recomputation."""
-    in_a_pass = run_passes(config, extent, 1).operations
+    in_a_pass = run_passes(config, extent, Turns(), 1).operations
     passes = config.passes * config.steps_here
     return {what: in_a_pass[what] * passes for what in ("forward", "backward", "recomputation")}
 

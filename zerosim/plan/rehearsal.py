@@ -7,7 +7,7 @@ what it has in memory is seen once for each shape.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,7 +17,7 @@ import numpy as np
 
 from zerosim.allocation import Allocator, Array, Kind
 from zerosim.autograd.graph import Step
-from zerosim.autograd.player import Player, Players, perform
+from zerosim.autograd.player import Player, perform
 from zerosim.autograd.shelf import Offloaded
 from zerosim.collectives import dissemination
 from zerosim.comm import Communicator
@@ -44,6 +44,9 @@ from zerosim.worlds.lockstep import LockstepWorld
 
 MOST_APART = 64
 """Ranks that are rehearsed one by one."""
+
+IN_REGISTERS = frozenset({"widened"})
+"""Owners of what a device has in its registers: copies of 16-bit numbers in 32 bits."""
 
 SEEN_PARTS = 3
 """How many micro-batches that are reduced by themselves are run: all further ones take what the third took."""
@@ -119,11 +122,8 @@ def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
 
 def rehearsed(config: Config, comm: "Clocked", *, curve: bool) -> Rehearsal:
     """What a step takes of whom `comm` speaks for: of one rank, or of all at once."""
-    ledger, cluster = Ledger(clock=lambda: comm.clock.now_ns), comm.costs.cluster
-    called = cluster.device.calls is not None
-    counted = ObservedAllocator(charged(extent, comm) if called else extent, ledger)
-    allocate = device_allocator(counted) if cluster.fused else counted
-    mine = on_shapes(config, comm, allocate, (CallByCall if called else Performer)(comm.clock, comm.costs))
+    ledger = Ledger(clock=lambda: comm.clock.now_ns)
+    mine = on_shapes(config, comm, ledger, each_turn=curve)
     mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
     comm.begun = True
     ledger.begin_peak()
@@ -136,9 +136,16 @@ def rehearsed(config: Config, comm: "Clocked", *, curve: bool) -> Rehearsal:
     )
 
 
-def on_shapes(config: Config, comm: "Clocked", allocate: Allocator, performer: "Performer") -> "Rehearsing":
-    """A replica of a row that has no numbers."""
-    built = replica(config, comm, allocate, perform=performer.perform, players=performer.players)
+def on_shapes(config: Config, comm: "Clocked", ledger: Ledger, *, each_turn: bool) -> "Rehearsing":
+    """A replica of a row that has no numbers; with `each_turn`, memory is followed within each turn of a unit."""
+    cluster = comm.costs.cluster
+    called = cluster.device.calls is not None
+    uncounted = IN_REGISTERS if cluster.fused else frozenset[str]()
+    allocate = counted_but(uncounted, ObservedAllocator(charged(extent, comm) if called else extent, ledger))
+    performer = (CallByCall if called else Performer)(comm.clock, comm.costs)
+    turns = Turns(ledger.pass_by, uncounted, performer.carry_out, performer.charge)
+    built = replica(
+        config, comm, allocate, perform=performer.perform, players=Player if called or each_turn else turns.player)
     if config.row.parallel.offload_activations:
         built.tape.shelf = Offloaded(HostMemory(comm.clock, comm.costs.cluster.host_memory), allocate)
     beside = telling(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
@@ -159,11 +166,11 @@ def whole_batch(config: Config) -> Batch:
     return Batch(1, [inputs] * count, [targets] * count, config.samples, 0)
 
 
-def device_allocator(counted: Allocator) -> Allocator:
-    """As `counted`, but for copies of 16-bit numbers in 32 bits, which a device has in its registers."""
+def counted_but(uncounted: Collection[str], counted: Allocator) -> Allocator:
+    """As `counted`, but for arrays of these owners."""
 
     def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
-        return (extent if owner == "widened" else counted)(shape, dtype, kind=kind, owner=owner)
+        return (extent if owner in uncounted else counted)(shape, dtype, kind=kind, owner=owner)
 
     return allocate
 
@@ -352,11 +359,6 @@ class Performer:
         self.charge(step, function)
         return self.carry_out(step, function, *arrays, **named)
 
-    @property
-    def players(self) -> Players:
-        """What plays a tape's units: what was seen once takes place again."""
-        return Turns(self.carry_out, self.charge).player
-
     def charge(self, step: Step, function: Callable[..., Any]) -> None:
         """Let an operation take its time; PyTorch's checkpoint stops when it has what backward needs, and so do we."""
         if self.costs.cluster.fused and self.clock.doing == "recompute" and not step.for_backward:
@@ -366,7 +368,6 @@ class Performer:
         else:
             self.clock.compute("backward", *self.costs.backward(step))
 
-
     def carry_out(self, step: Step, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
         """In no time."""
         return (kept_by_fused if self.costs.cluster.fused else perform)(step, function, *arrays, **undrawn(named))
@@ -374,10 +375,6 @@ class Performer:
 
 class CallByCall(Performer):
     """The same on a device that says what calls take: each call of an operation's text takes its time."""
-
-    @property
-    def players(self) -> Players:
-        return Player
 
     def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
         """A loss tells of its calls itself."""

@@ -4,13 +4,16 @@
     taken      arrays that it allocates
     block      of memory, by its number: those given come first, then those taken, in order
 
-The blocks of a model are alike, so a step through a thousand of them plays a handful of turns. Afterwards memory is as
-a player would leave it: the same arrays are taken and given back in the same order, and operations cost what they cost.
+The blocks of a model are alike, so a step through a thousand of them plays a handful of turns. Memory is as a player
+would have it, and operations cost what they cost; but an array that a turn takes and gives back itself is not made
+again: what there is of these at their most, between two events that others see, is told in one.
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +31,10 @@ Charge = Callable[[Step, Callable[..., Any]], None]
 
 def free(step: Step, function: Callable[..., Any]) -> None:
     """Where nobody asks for time."""
+
+
+def unnoticed(held: Iterable[tuple[Kind, int]], total: int) -> None:
+    """Where nobody counts bytes."""
 
 
 class Take(NamedTuple):
@@ -54,6 +61,13 @@ class Compute(NamedTuple):
     function: Callable[..., Any]
 
 
+class Above(NamedTuple):
+    """Blocks come and go: so many bytes of each kind, and of all kinds, are alive at their most."""
+
+    held: tuple[tuple[Kind, int], ...]
+    total: int
+
+
 class Part(NamedTuple):
     """An array in a block."""
 
@@ -66,22 +80,26 @@ class Part(NamedTuple):
 class Turn:
     """What takes place, in order, and what is returned: output and what is kept of it, or a gradient."""
 
-    events: tuple[Take | Give | Compute, ...]
+    computed: tuple[Compute, ...]
+    events: tuple[Take | Give | Above, ...]
     returned: tuple[Part, ...]
-    values: Mapping[int, Part] = field(default_factory=dict)
-    saved: Mapping[int, Part] = field(default_factory=dict)
-    written: frozenset[Any] = frozenset()
+    values: Mapping[int, Part]
+    saved: Mapping[int, Part]
+    written: frozenset[Any]
+    """The parameters whose gradients there are then."""
 
-    def play(self, blocks: "Blocks", precise: Precise, charge: Charge) -> None:
+    def play(self, turns: "Turns", blocks: "Blocks", precise: Precise) -> None:
         """Let it take place; `blocks` are those given, of which it lets go, and afterwards all that are left."""
+        for step, function in self.computed:
+            turns.charge(step, function)
         for event in self.events:
             match event:
+                case Above(held, total):
+                    turns.pass_by(held, total)
                 case Take(block, shape, dtype, kind, of):
                     blocks[block] = [precise.allocate(shape, dtype, kind=kind, owner=of or precise.owner)]
                 case Give(block):
                     del blocks[block]
-                case Compute(step, function):
-                    charge(step, function)
 
 
 Blocks = dict[int, list[Any]]
@@ -99,9 +117,12 @@ def in_blocks(blocks: Blocks, part: Part) -> Any:
 class Turns:
     """Turns by which a tape's units are played: `carry_out` is for operations that were not seen before.
 
-    `charge` is told of every operation when it takes place.
+    `charge` is told of every operation, and `pass_by(held, total)` of blocks that come and go, as a ledger counts them:
+    all but those of owners in `uncounted`.
     """
 
+    pass_by: Callable[[Iterable[tuple[Kind, int]], int], None] = unnoticed
+    uncounted: Collection[str] = ()
     carry_out: Perform = perform
     charge: Charge = free
     _seen: dict[Any, Turn] = field(default_factory=dict)
@@ -132,8 +153,8 @@ class TurnPlayer:
         if not isinstance(x, Extent):
             return player.forward(x)
         key = "forward", player.plan, x.shape, x.dtype, self._precision
-        turn, blocks = self._turns.turn(key, lambda: forward_seen(player, self._turns.carry_out, x)), {0: [x]}
-        turn.play(blocks, player.precise, self._turns.charge)
+        turn, blocks = self._turns.turn(key, lambda: forward_seen(self._turns, player, x)), {0: [x]}
+        turn.play(self._turns, blocks, player.precise)
         (y,) = (in_blocks(blocks, part) for part in turn.returned)
         values = {slot: in_blocks(blocks, part) for slot, part in turn.values.items()}
         return y, Kept(player.plan, values, {slot: in_blocks(blocks, part) for slot, part in turn.saved.items()})
@@ -148,8 +169,8 @@ class TurnPlayer:
         described = (*values.items(), None, *saved.items(), upstream_part)
         key = "backward", player.plan, self._precision, written, described
         turn = self._turns.turn(
-            key, lambda: backward_seen(player, self._turns.carry_out, values, saved, upstream_part, contribution))
-        turn.play(blocks, player.precise, self._turns.charge)
+            key, lambda: backward_seen(self._turns, player, values, saved, upstream_part, contribution))
+        turn.play(self._turns, blocks, player.precise)
         if contribution is not None:
             contribution.written |= turn.written
         return [in_blocks(blocks, part) for part in turn.returned]
@@ -177,7 +198,8 @@ class Seen:
     """What takes place while a player plays on stand-ins for what it is given."""
 
     def __init__(self, carry_out: Perform, owner: str) -> None:
-        self.events: list[Take | Give | Compute] = []
+        self.events: list[Take | Give] = []
+        self.computed: list[Compute] = []
         self._carry_out = carry_out
         self._owner = owner
         self._numbers: dict[int, int] = {}
@@ -198,7 +220,7 @@ class Seen:
 
     def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
         assert step is not None
-        self.events.append(Compute(step, function))
+        self.computed.append(Compute(step, function))
         return self._carry_out(step, function, *arrays, **named)
 
     def part(self, array: Any) -> Part:
@@ -207,30 +229,61 @@ class Seen:
     def parts(self, arrays: Mapping[int, Any]) -> dict[int, Part]:
         return {slot: self.part(array) for slot, array in arrays.items()}
 
+    def turn(
+        self, uncounted: Collection[str], returned: Sequence[Part], values: Mapping[int, Part],
+        saved: Mapping[int, Part], written: frozenset[Any],
+    ) -> Turn:
+        """What has taken place."""
+        staying = {part.block for part in (*returned, *values.values(), *saved.values())}
+        events = tuple(summed_up(tuple(self.events), staying, uncounted))
+        return Turn(tuple(self.computed), events, tuple(returned), values, saved, written)
 
-def watching(player: Player, carry_out: Perform) -> tuple[Seen, Player]:
+
+def summed_up(
+    events: Iterable[Take | Give], staying: Collection[int], uncounted: Collection[str]
+) -> Iterator[Take | Give | Above]:
+    """The events that others see: blocks that come and go are told by the most there is of them, in between."""
+    passing, alive, most, total = dict[int, tuple[Kind, int]](), Counter[Kind](), Counter[Kind](), 0
+    for event in events:
+        if isinstance(event, Take) and event.block not in staying:
+            count = 0 if event.owner in uncounted else prod(event.shape) * event.dtype.itemsize
+            passing[event.block] = event.kind, count
+            alive[event.kind] += count
+            most, total = most | alive, max(total, alive.total())
+        elif event.block in passing:
+            kind, count = passing.pop(event.block)
+            alive[kind] -= count
+        else:
+            yield from [Above(tuple(most.items()), total)] if total else []
+            yield event
+            most, total = +alive, alive.total()
+    yield from [Above(tuple(most.items()), total)] if total else []
+    assert not passing
+
+
+def watching(turns: Turns, player: Player) -> tuple[Seen, Player]:
     """The same player, seen: what it allocates is nobody's."""
-    seen = Seen(carry_out, player.precise.owner)
+    seen = Seen(turns.carry_out, player.precise.owner)
     precise = Precise(seen.allocate, player.precise.owner)
     return seen, Player(player.plan, player.parameters, precise, player.draws, seen.perform)
 
 
-def forward_seen(player: Player, carry_out: Perform, x: Any) -> Turn:
-    seen, watched = watching(player, carry_out)
+def forward_seen(turns: Turns, player: Player, x: Any) -> Turn:
+    seen, watched = watching(turns, player)
     stand_in = seen.given(x.shape, x.dtype)
     y, kept = watched.forward(stand_in)
-    return Turn(tuple(seen.events), (seen.part(y),), seen.parts(kept.values), seen.parts(kept.saved))
+    return seen.turn(turns.uncounted, [seen.part(y)], seen.parts(kept.values), seen.parts(kept.saved), frozenset())
 
 
 def backward_seen(
-    player: Player, carry_out: Perform, values: Mapping[int, Part], saved: Mapping[int, Part], upstream: Part,
+    turns: Turns, player: Player, values: Mapping[int, Part], saved: Mapping[int, Part], upstream: Part,
     contribution: Contribution | None,
 ) -> Turn:
-    seen, watched = watching(player, carry_out)
+    seen, watched = watching(turns, player)
     kept, held = stand_ins(seen, player.plan, values, saved, upstream)
     found = watched.backward(kept, held.pop(), contribution)
     written = frozenset(contribution.written) if contribution is not None else frozenset()
-    return Turn(tuple(seen.events), tuple(map(seen.part, found)), written=written)
+    return seen.turn(turns.uncounted, [*map(seen.part, found)], {}, {}, written)
 
 
 def stand_ins(

@@ -1,0 +1,75 @@
+"""The lessons are a line, each with pictures, and every command in them does in an empty folder what they say."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.test_report import documented
+from zerosim import course
+from zerosim.cli import COMMANDS, main
+from zerosim.collectives.kinds import KINDS
+from zerosim.course.shipped import title
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*course.lessons(), ROOT / "docs" / "teaching.md", ROOT / "docs" / "exercises" / "README.md"]
+CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"\$ (zerosim .*?)(?: +# exit code (\d).*)?")
+
+
+def commands(page):
+    """The words of each command of a page, and the exit code that it says."""
+    lines = [line for block in CONSOLE.findall(page.read_text()) for line in block.splitlines()]
+    found = [COMMAND.fullmatch(line) for line in lines]
+    assert all(found), f"{page.name}: {[line for line, each in zip(lines, found, strict=True) if not each]}"
+    return [(each[1], int(each[2] or 0)) for each in found]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.stem)
+def test_commands_run_in_an_empty_folder(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for line, code in commands(page):
+        assert (line, main(shlex.split(line)[1:])) == (line, code), capsys.readouterr().err
+        assert "Traceback" not in capsys.readouterr().err
+
+
+def test_every_lesson_has_a_picture_and_a_command_but_those_that_have_notebooks():
+    for page in course.lessons():
+        text = page.read_text()
+        assert re.search(r"^!\[[^]]+\]\(\.\./pictures/\w+\.svg\)$", text, re.MULTILINE), page.name
+    assert "zerosim show" in course.lessons()[0].read_text()
+
+
+def test_the_lessons_are_in_a_line_and_listed():
+    numbers = [int(page.name.partition("_")[0]) for page in course.lessons()]
+    assert numbers == sorted(numbers)
+    assert numbers[0] == 0
+    listed = (ROOT / "docs" / "README.md").read_text()
+    for number, page in zip(numbers, course.lessons(), strict=True):
+        assert f"{number}. [{title(page)}](lessons/{page.name})" in listed
+
+
+def test_commands_named_in_prose_are_there():
+    pages = [*PAGES, ROOT / "README.md", ROOT / "docs" / "glossary.md"]
+    named = {word for page in pages for word in re.findall(r"`(?:\$ )?zerosim ([a-z]+)", page.read_text())}
+    assert len(named) > 8
+    assert named <= set(COMMANDS)
+
+
+def test_the_glossary_speaks_of_keys_and_collectives_that_there_are():
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    keys = set(re.findall(r"`((?:world|train|parallel|check|model|data)\.\w+)", text))
+    scenarios = documented(ROOT / "scenarios" / "README.md")["Collectives"]
+    assert len(keys) > 15
+    assert keys <= documented(ROOT / "README.md")["Use it"] | scenarios
+    for kind in KINDS.values():
+        assert f"`{kind.mpi}`" in text
+        assert f"`{kind.name}`" in text
+
+
+def test_what_a_page_may_not_say_is_seen(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```console\n$ zerosim show x  # exit code 2: no such\n$ rm mine\n```\n")
+    with pytest.raises(AssertionError, match="rm mine"):
+        commands(page)
