@@ -463,6 +463,15 @@ def test_a_unit_without_layers_is_damage(one, tmp_path):
         read_manifest(folder)
 
 
+@pytest.mark.parametrize("stages", [[], [[]], [{}], [7], 7, None])
+def test_a_leg_without_a_stage_is_damage(one, tmp_path, stages):
+    folder = copied(one, tmp_path / "none")
+    resigned(folder, lambda said: (
+        said["legs"].insert(0, said["legs"][0] | {"until": 0, "parallel": {"stages": stages}})))
+    with pytest.raises(CheckpointError, match="is damaged: "):
+        read_manifest(folder)
+
+
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_whatever_a_manifest_says_it_is_refused_or_harmless(one, tmp_path_factory, data):

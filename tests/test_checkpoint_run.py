@@ -82,6 +82,7 @@ def test_a_scenario_says_where_beside_itself(small, tmp_path):
 
 @pytest.mark.parametrize(("flags", "words"), [
     (["--resume", "nowhere"], "--resume nowhere: no such folder"),
+    (["--set", r'checkpoint.folder="a\u0000b"'], "--set:1:19: checkpoint.folder: a path has no NUL byte in it"),
     (["--every", "2"], "--every says how often to save, and nothing says where; add --checkpoint DIR"),
     (["--checkpoint", "small.toml"], "cannot write the checkpoint small.toml/zero3: not a directory"),
     (["--resume", "kept", "--set", "model.hidden=[7]"],

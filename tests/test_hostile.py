@@ -8,7 +8,7 @@ import pytest
 from tests.hostile import attack
 from tests.hostile.__main__ import main
 from tests.hostile.attack import KINDS, Grounds, attacked, fault_of
-from tests.hostile.mutate import bytes_of, document_of, lines_of
+from tests.hostile.mutate import LEAVES, bytes_of, document_of, lines_of
 
 COUNTS = {"scenario": 80, "data": 30, "weights": 30, "checkpoint": 8, "outcome": 6}
 
@@ -23,6 +23,13 @@ def test_a_seed_has_its_mutant():
         found = [mutate(random.Random(seed), given) for seed in range(40)]
         assert found == [mutate(random.Random(seed), given) for seed in range(40)]
         assert sum(each != given for each in found) > 30
+
+
+def test_what_mutants_are_made_of_stays_as_it_is():
+    before = repr(LEAVES)
+    for seed in range(300):
+        document_of(random.Random(seed), {"a": [1, {"b": 2}], "c": {"d": {}}})
+    assert repr(LEAVES) == before
 
 
 @pytest.mark.parametrize(("found", "told"), [

@@ -1,5 +1,6 @@
 """Bytes and documents with something wrong in them, drawn by a `random.Random`."""
 
+import copy
 import json
 
 FRAGMENTS = [
@@ -85,7 +86,7 @@ def document_of(random, document):
         if random.random() < 0.2:
             del there[last]
         else:
-            there[last] = random.choice(LEAVES)
+            there[last] = copy.deepcopy(random.choice(LEAVES))
     return document
 
 

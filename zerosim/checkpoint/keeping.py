@@ -16,6 +16,7 @@ from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 
 LONGEST_NAME = 60
+FOLDER = ("checkpoint", "folder")
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,9 @@ def keeper(experiment: Experiment, resume: str | None) -> tuple[Experiment, Keep
     said = scenario.checkpoint
     if not said.folder:
         return experiment, Keeper(None, restoring) if resume is not None else None
-    top = scenario.origin.folder(("checkpoint", "folder")) / said.folder
+    if "\0" in said.folder:
+        raise scenario.origin.error("checkpoint.folder: a path has no NUL byte in it", FOLDER)
+    top = scenario.origin.folder(FOLDER) / said.folder
     places = {row: top / name for row, name in names.items()}
     for config in experiment.rows:
         refuse_others(places[config.name], config)

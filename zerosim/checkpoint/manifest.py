@@ -195,7 +195,8 @@ def decoded(said: Mapping[str, Any]) -> Manifest:
         raise ValueError("legs")
     if [leg.until for leg in manifest.legs] != sorted({leg.until for leg in manifest.legs}):
         raise ValueError("legs")
-    a(str, manifest.stage)
+    for leg in manifest.legs:
+        a(str, leg.parallel["stages"][0])
     return manifest
 
 
