@@ -24,6 +24,7 @@ from zerosim.scenario.fault import Fault
 from zerosim.scenario.schema import Variant
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
+from zerosim.verdict.apart import Apart
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.outcome import DoesNotFit, OtherRanks, RowOutcome
 from zerosim.verdict.run import run_locally
@@ -360,7 +361,8 @@ def test_every_key_of_the_document_is_documented(four):
     config, other = four.rows[0].config, OtherRanks(2, four.stages[0])
     broken = replace(broken, rows=[
         replace(broken.rows[0], on_other_ranks=(other,)), RowOutcome(config, None, DoesNotFit(2, 1, ["zero3"]))])
-    written = document(broken, {})
+    apart = Apart("a", "b", 1, "gradient", "w", (0,), (1.0, 2.0), 1, (0, 1), ("g0", "g1"), 1, 1, 1, 1, {"1": 1})
+    written = document(replace(broken, apart=[apart]), {})
     stage = written["stages"][0]
     traced = document(run(steps=1, stages=("ddp",), traced=range(1, 2)), {})["stages"][0]["trace"]
     of_a_plan = {"The JSON document of `zerosim plan`", "Each of `rows`", "`memory` of a row"}
@@ -378,6 +380,7 @@ def test_every_key_of_the_document_is_documented(four):
         "Each of `address_space`": set(stage["fragmentation"]["address_space"][0]),
         "As plain rows": set(compared(Run(document(four, {"ranks": 4})))[0]),
         "`first_divergence`": set(stage["first_divergence"]),
+        "Each of `differences`": set(written["differences"][0]),
         "Each of `did_not_fit`": set(written["did_not_fit"][0]),
         "Each of `on_other_ranks`": set(written["on_other_ranks"][0]),
     }

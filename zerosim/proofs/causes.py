@@ -132,10 +132,11 @@ def stays_on_one_chunk(case: Case) -> str | None:
     for message in case.messages:
         sent[message.source].append(message)
     for source, found in sorted(sent.items()):
-        stretches = {message.outgoing for message in found}
-        if len(found) > 1 and len({message.to for message in found}) == 1 and len(stretches) == 1 and found[0].outgoing:
+        same = {message.outgoing or message.carried for message in found}
+        if len(found) > 1 and len({message.to for message in found}) == 1 and len(same) == 1 and found[0].carried:
+            what = case.words(found[0].outgoing) if found[0].outgoing else case.cargo(found[0].carried)
             return (
-                f"rank {source} sends {case.words(found[0].outgoing)} in each of its {len(found)} rounds: after the "
+                f"rank {source} sends {what} in each of its {len(found)} rounds: after the "
                 "first, send the chunk that has just arrived, one number less in every round (… − step)"
             )
     return None
@@ -160,8 +161,9 @@ def unlike_numbers(case: Case) -> str | None:
                 "to= and in source=, or count chunks up instead of down")
     apart = {(chunk(case, m.into) - chunk(case, m.outgoing)) % case.size for m in moved} - {0}
     off = f", {smaller(apart.pop(), case.size)} by number" if len(apart) == 1 else ""
-    return (f"{told}{off}: what one rank calls outgoing, its neighbour must call incoming in the same round; with "
-            "outgoing = (comm.rank − step − 1) % comm.size, incoming is one less")
+    around = ring_rounds(case) is not None
+    return (f"{told}{off}: what one rank calls outgoing, its neighbour must call incoming in the same round"
+            + "; with outgoing = (comm.rank − step − 1) % comm.size, incoming is one less" * around)
 
 
 Pairs = dict[tuple[int, int], Message]
@@ -216,6 +218,9 @@ def ends_elsewhere(case: Case) -> str | None:
     told = f"the full sum of chunk {number} is on {listed('rank', where[element])}, its owner is rank {rank}"
     if kind.agreeing:
         alone = all(len(ranks) == 1 for ranks in where.values())
+        if alone and len({ranks[0] for ranks in where.values()}) == 1 < case.size:
+            return (f"all full sums are on rank {where[element][0]} alone, and nobody sends them on: what is missing "
+                    "is to broadcast them from there")
         return (
             f"the full sum of each chunk is on one rank alone (that of chunk {number} on rank {where[element][0]}): "
             "what is missing is the second half, the all-gather, which passes full sums on"

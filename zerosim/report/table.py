@@ -246,9 +246,9 @@ def show_apart(console: Console, found: Apart) -> None:
         f"{other!r} in {found.other} ({plural(found.ulps, 'ULP')} apart). {found.cause[:1].upper()}{found.cause[1:]}."
     )
     for name, chunk, order in zip((found.first, found.other), found.chunks, found.orders, strict=True):
-        show_words(console, order, key=f"    {name}, chunk {chunk}: ")
+        show_words(console, f"{name} adds it in chunk {chunk}, {order}", key="    ")
     counts = "   ".join(f"{name}: {count:,}" for name, count in found.histogram.items() if count)
-    show_words(console, counts, key="    elements by ULPs apart: ")
+    show_words(console, f"elements by ULPs apart: {counts}", key="    ")
 
 
 def show_other_ranks(console: Console, outcome: Outcome) -> None:
