@@ -75,7 +75,7 @@ def test_a_word_that_is_elsewhere_is_missed():
 def test_every_folder_is_in_the_notation():
     named = {place.split("/")[0] for _, places in NOTATION for place in places if "/" in place}
     folders = {path.parent.name for path in ROOT.glob("zerosim/*/__init__.py")}
-    assert folders - named == {"bench", "commands"}
+    assert folders - named == {"bench"}
 
 
 def test_every_scenario_is_listed():

@@ -151,6 +151,12 @@ def test_the_package_data_are_declared():
     assert set(course.scenarios().values()) <= taken
 
 
+def test_what_an_installation_compiles_beside_the_lessons_is_not_copied(tmp_path, monkeypatch):
+    shipped = sys.modules["zerosim.course.shipped"]
+    (tmp_path / "docs" / "lessons" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "docs" / "lessons" / "broken.py").touch()
+    monkeypatch.setattr(shipped, "HERE", tmp_path)
+    assert list(shipped.material().values()) == [Path("lessons", "broken.py")]
 
 
 def test_exercises_and_lessons_are_copied_out(tmp_path, capsys):

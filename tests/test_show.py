@@ -225,7 +225,7 @@ def failing_broadcast(comm, vector, root):
 
 def test_an_error_before_the_first_message_is_shown():
     schedule = scheduled(subject(failing_broadcast), 2)
-    assert schedule.verdict.startswith("FAILED: ValueError: <no> & never in line ")
+    assert schedule.verdict.startswith("FAILED: ValueError: <no> & never, in line ")
     assert "<no> & never" in ElementTree.fromstring(picture(schedule)).find("{*}desc").text
 
 

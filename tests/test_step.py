@@ -86,7 +86,7 @@ def test_the_command_draws_a_stage_and_a_learners_own(tmp_path, monkeypatch, cap
     assert capsys.readouterr().out.startswith("mine.py:zero2_step: a step on 2 ranks")
     for words, said in {
         "skeleton.py:zero2_step": "zerosim: skeleton.py: zero2_step is not written yet",
-        "broken.py:zero1_step": "AttributeError: 'Replica' object has no attribute 'nothing' in line 2",
+        "broken.py:zero1_step": "AttributeError: 'Replica' object has no attribute 'nothing', in line 2",
         "mine.py:zero3_step": "has no function 'zero3_step'",
         "zero1 --round 99": "has moments 1 to ",
         "zero1 --root 0": "leave out --root",

@@ -76,8 +76,16 @@ class Chunks(Sequence[Any]):
         return self.flat[start : start + self._length]
 
     def __setitem__(self, index: int | slice, value: Any) -> None:
+        if memory_of(value) is not None and memory_of(value) == memory_of(self[index]):
+            return
         raise TypeError("a chunk is a view, which nothing can take the place of: write chunks[c][:] = … or "
                         "chunks[c][:] += …")
+
+
+def memory_of(array: Any) -> tuple[Any, ...] | None:
+    """Which memory an array is, so that `chunks[c] += x`, which puts back the view it has written to, can be told."""
+    face = getattr(array, "__array_interface__", None)
+    return None if face is None else (face["data"], face["shape"], face["strides"], face["typestr"])
 
 
 def split(flat: Any, size: int) -> Chunks:

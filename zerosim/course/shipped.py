@@ -45,7 +45,7 @@ def exercises() -> dict[Path, Path]:
 def material() -> dict[Path, Path]:
     """The lessons, what they lead to, and their pictures, each with its place beside the others."""
     docs = HERE / "docs"
-    found = [*docs.glob("*.md"), *docs.glob("lessons/*"), *docs.glob("exercises/*.*"), *docs.glob("pictures/*.*")]
+    found = [*docs.glob("*.md"), *docs.glob("lessons/*.*"), *docs.glob("exercises/*.*"), *docs.glob("pictures/*.*")]
     return {path: path.relative_to(docs) for path in sorted(found)}
 
 

@@ -105,6 +105,22 @@ def loses_inputs(case: StageCase) -> str | None:
     return None
 
 
+def takes_units_in_another_order(case: StageCase) -> str | None:
+    """Forward begins with the first unit, backward with the last."""
+    for rank in range(case.ranks):
+        for verb, words in UNIT_ORDERS:
+            for call, other in zip(case.mine(rank).of(verb), case.due(rank).of(verb), strict=False):
+                if call.unit != other.unit:
+                    return f"rank {rank} goes {verb} through {call.unit} where {other.unit} is due: {words}"
+    return None
+
+
+UNIT_ORDERS = (
+    ("forward", "forward goes through all of replica.units, first to last"),
+    ("backward", "backward goes through replica.backward_units, last to first"),
+)
+
+
 def computes_with_other_weights(case: StageCase) -> str | None:
     """Weights that are handed to forward or backward are not what the unit should have."""
     for rank in range(case.ranks):
@@ -238,6 +254,19 @@ def part_of_all(case: StageCase, unit: str, number: int, rank: int) -> Array:
     return case.own(rank, unit, sum_of([each for each in found if each is not None]))
 
 
+def updates_before_it_agrees(case: StageCase) -> str | None:
+    """An update comes before the ranks have agreed on the step, and all gradients are kept by then."""
+    for rank in range(case.ranks):
+        verbs = [call.verb for call in case.mine(rank).calls]
+        if "unscale_and_clip" in verbs and "update" in verbs[: verbs.index("unscale_and_clip")]:
+            return (f"rank {rank} calls replica.update before replica.unscale_and_clip(): {NOT_YET} once all gradients "
+                    "are kept, and update after it")
+    return None
+
+
+NOT_YET = "replica.update does nothing before that, which agrees on the step; call it once"
+
+
 def loses_optimizer_state(case: StageCase) -> str | None:
     """After a step in which the weights were updated slots are zero, or gone."""
     for rank in range(case.ranks):
@@ -349,6 +378,11 @@ def ranks_part_ways(case: StageCase) -> str | None:
                 return (f"rank 0 calls {verb} for {unit or 'all'} where rank {rank} calls {other} for "
                         f"{its_unit or 'all'}: "
                         "all ranks must call the same collectives, for the same units, in the same order")
+        for one, its, another, others in ((0, first, rank, mine), (rank, mine, 0, first)):
+            if case.mine(another).after and len(its) > len(others):
+                more = " for ".join(filter(None, its[len(others)]))
+                return (f"rank {one} calls {more}, and rank {another} ends its step without: all ranks must call the "
+                        "same collectives, for the same units, in the same order")
         if case.mine(rank).calls and abs(len(first) - len(mine)) > 1:
             return (f"rank 0 calls {plural(len(first), 'collective')}, rank {rank} {len(mine)}: all ranks must call "
                     "the "
@@ -362,7 +396,9 @@ TOGETHER = ("gather", "reduce_scatter", "reduce", "all_gather", "publish")
 CAUSES: tuple[Callable[[StageCase], str | None], ...] = (
     begins_without_zero_grad,
     loses_inputs,
+    takes_units_in_another_order,
     computes_with_other_weights,
+    updates_before_it_agrees,
     loses_optimizer_state,
     keeps_no_gradient,
     keeps_another_gradient,
@@ -376,7 +412,7 @@ CAUSES: tuple[Callable[[StageCase], str | None], ...] = (
 
 def why_it_fails(case: StageCase) -> str | None:
     """Of a step that raised something: what it had done up to there."""
-    causes = (begins_without_zero_grad, ranks_part_ways, computes_with_other_weights)
+    causes = (begins_without_zero_grad, ranks_part_ways, takes_units_in_another_order, computes_with_other_weights)
     return next(filter(None, (cause(case) for cause in causes)), None)
 
 

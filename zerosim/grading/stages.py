@@ -1,5 +1,6 @@
 """A learner's stage, trained on tiny scenarios beside one process alone."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,8 @@ from zerosim.grading.stage_causes import StageCase, calls_otherwise, why_it_diff
 from zerosim.grading.witness import Step, Witness
 from zerosim.plan.cluster import cluster_of
 from zerosim.plan.rehearsal import rehearse
-from zerosim.proofs.hints import hint, raised
+from zerosim.proofs.diagnosis import near
+from zerosim.proofs.hints import CUT, hint, raised
 from zerosim.report.figures import plural, short
 from zerosim.report.table import divergence
 from zerosim.scenario import Check, Model, Parallel, Scenario, Train, World
@@ -70,6 +72,8 @@ HELD_TOO_LONG = {
     "activations": "activations are still referred to that backward needs no more: give the same name to what forward "
                    "and backward return",
 }
+MIXED_UP = ("a full buffer has all chunks of its unit, a shard this rank's alone (replica.own of the full one), and "
+            "units differ in length: which of them is handed in here?")
 HELD = "something is still referred to that is used no more"
 
 SIZES = (
@@ -128,17 +132,32 @@ class StageTrial:
 
     def failed(self, tiny: Tiny, error: Exception) -> str:
         """What was raised, and why."""
-        found = why_it_fails(self.case(tiny)) or hint(error)
-        code = getattr(self.step, "__code__", None)
-        return self.told(f"{tiny}: {raised(error, code.co_filename if code else '')}", found, tiny)
+        known = hint(error)
+        found = why_it_fails(self.case(tiny)) or (MIXED_UP if known == CUT else known)
+        complaint = f"{tiny}: {raised(error, self.file)}"
+        return "\n".join([complaint, *([f"why: {found}"] if found else []), f"see: {self.honest_command(tiny)}"])
 
     def told(self, complaint: str, cause: str | None, tiny: Tiny) -> str:
-        """The complaint, why, and the command that shows how it should be."""
+        """The complaint, why, and the commands that show the step, and how it should be."""
         return "\n".join([complaint, *([f"why: {cause}"] if cause else []), f"see: {self.command(tiny)}"])
 
     def command(self, tiny: Tiny) -> str:
+        """What shows this step, and beside it one as it should be."""
+        honest = self.honest_command(tiny)
+        if not os.path.isfile(self.file):
+            return honest
+        return (f"zerosim show {near(self.file)}:{self.step.__name__} --ranks {tiny.ranks}, and as it should be: "
+                f"{honest}")
+
+    def honest_command(self, tiny: Tiny) -> str:
         """What shows a step of the stage as it should be."""
-        return f"zerosim run {self.stage} --set world.ranks={tiny.ranks} --timeline"
+        return f"zerosim show {self.stage} --ranks {tiny.ranks}"
+
+    @property
+    def file(self) -> str:
+        """Where the step is written."""
+        code = getattr(self.step, "__code__", None)
+        return code.co_filename if code else ""
 
     def case(self, tiny: Tiny, step: int | None = None) -> StageCase:
         """The learner's step and our own, watched; step `step`, or the last that was begun."""

@@ -15,6 +15,17 @@ from zerosim.proofs.case import Case, listed, terms
 Cause = Callable[[Case], str | None]
 
 
+def adds_elements_up(case: Case) -> str | None:
+    """All elements of a chunk of one rank's are in one place."""
+    for rank, element in case.wrong:
+        found = {(leaf.rank, leaf.element) for leaf in terms(case.last(rank)[element])}
+        chunk = {each for each in case.chunk_of if case.chunk_of[each] == case.chunk_of[element]}
+        if len(chunk) > 1 and any({(source, each) for each in chunk} <= found for source in range(case.size)):
+            return ("all elements of a chunk are added up together: reduce= is given two arrays and adds them element "
+                    "by element, as np.add does, and neither Python's sum nor np.sum")
+    return None
+
+
 def cuts_evenly(case: Case) -> str | None:
     """It is right with one element in each chunk, which is tried first."""
     if case.count == case.size:
@@ -356,9 +367,20 @@ def drops_what_arrived(case: Case) -> str | None:
                 return (
                     f"{told}and is not added to the result: total += arrived adds, total = arrived replaces, and "
                     "np.add(total, arrived) gives a new array, so write np.add(total, arrived, out=total)"
+                    f"{never_written_back(case)}"
                 )
             return f"{told}and does not get into the result: copy it to its place, chunks[c][:] = arrived"
     return None
+
+
+def never_written_back(case: Case) -> str:
+    """What to do where a function works in place and has left everything as it was."""
+    if case.subject.manner != "in place" or any(
+            symbol != Term(rank, element)
+            for rank in range(case.size) for element, symbol in enumerate(case.last(rank))):
+        return ""
+    return (". Nothing at all is ever written into chunks: if the sum is in a copy or in a new array, write it back, "
+            "chunks[c][:] = …, or work on chunks themselves")
 
 
 def holds_later(case: Case, rank: int, later: Sequence[Message]) -> bool:
@@ -476,6 +498,7 @@ def where_it_stops(case: Case, term: Term, rank: int) -> str:
 
 
 CAUSES: tuple[Cause, ...] = (
+    adds_elements_up,
     cuts_evenly,
     sends_what_it_lacks,
     adds_in_the_gather,

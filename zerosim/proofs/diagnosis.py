@@ -179,5 +179,10 @@ def address(subject: Subject) -> str | None:
     qualified = getattr(subject.function, "__qualname__", "<")
     if "<" in qualified or not os.path.isfile(subject.file):
         return None
-    near = os.path.relpath(subject.file)
-    return f"{subject.file if near.startswith('..') else near}:{qualified}"
+    return f"{near(subject.file)}:{qualified}"
+
+
+def near(file: str) -> str:
+    """A file as it is called from the current folder, if it is in there."""
+    found = os.path.relpath(file)
+    return file if found.startswith("..") else found

@@ -74,11 +74,11 @@ def line_in(error: BaseException, file: str) -> int | None:
 def raised(error: BaseException, file: str) -> str:
     """An exception in one line: what, in which line of a learner's file, and on which rank."""
     line = line_in(error, file)
-    where = f" in line {line}" if line else ""
+    where = f"in line {line}" if line else ""
     if isinstance(error, NotImplementedError):
-        return f"not written yet: NotImplementedError{where}"
-    said = f"{error}"
+        return f"not written yet: NotImplementedError {where}".rstrip()
+    said = re.sub(r"\b(?:Observed|\w*Communicator)\.(exchange|send|recv)\(", r"comm.\1(", f"{error}").rstrip()
     named = "" if type(error).__module__.startswith("zerosim.") else f"{type(error).__name__}: "
     if isinstance(error, AssertionError) and not said:
         said = "an assertion does not hold"
-    return " ".join([f"{named}{said}{where}", *getattr(error, "__notes__", [])])
+    return " ".join([", ".join(filter(None, [f"{named}{said}", where])), *getattr(error, "__notes__", [])])

@@ -1,0 +1,24 @@
+"""Each unit is updated as soon as its gradient is there, before the ranks agree on the step.
+
+Says: calls replica.update before replica.unscale_and_clip()
+"""
+
+
+def zero2_step(replica, batch):
+    tape, weights, loss = replica.tape, replica.state.weights, None
+    replica.zero_grad(batch)
+    for part in replica.parts(batch):
+        activations = part.inputs
+        for unit in replica.units:
+            activations = tape.forward(unit, weights[unit], activations)
+        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
+        for unit in replica.backward_units:
+            upstream, gradient = tape.backward(unit, weights[unit], upstream)
+            gradient = replica.reduce_scatter(unit, gradient)
+            replica.keep_shard(unit, gradient)
+            del gradient
+            replica.update(unit, replica.own(weights[unit]))
+    replica.unscale_and_clip()
+    for unit in replica.units:
+        replica.publish(unit, weights[unit])
+    return loss
