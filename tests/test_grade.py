@@ -134,7 +134,7 @@ def test_what_a_function_raises_on_any_number_of_ranks_is_told_with_its_line_and
         ring.all_gather(comm, chunks)
 
     found = graded(raises, "all_gather")
-    assert "ZeroDivisionError: planted in line" in found.complaint
+    assert "ZeroDivisionError: planted, in line" in found.complaint
     assert "see: zs.show(raises, ranks=" in found.complaint
 
 

@@ -95,3 +95,4 @@ def test_the_command_draws_a_stage_and_a_learners_own(tmp_path, monkeypatch, cap
         err = capsys.readouterr().err
         assert said in err
         assert err.count("\n") == 1
+        assert ("zerosim grade broken.py says why" in err) == words.startswith("broken")

@@ -44,8 +44,17 @@ def bounds(count: int, size: int) -> list[tuple[int, int]]:
 class Chunks(Sequence[Any]):
     """The chunks of one flat vector: `chunks[c]` is chunk c, `chunks[a:b]` chunks a … b − 1 in one piece.
 
-    Slices of an array are views, so writing them writes the vector. Nothing is copied.
+    Slices of an array are views, so writing them writes the vector. Nothing is copied. `chunks[c] += x` adds in place;
+    nothing else can take the place of a chunk.
 
+    >>> import numpy as np
+    >>> vector = np.arange(5)
+    >>> Chunks(vector, 3)[2] += 10
+    >>> vector
+    array([ 0,  1,  2,  3, 14])
+    >>> Chunks(vector, 3)[2] = np.array([5])
+    Traceback (most recent call last):
+    TypeError: a chunk is a view, which nothing can take the place of: write chunks[c][:] = … or chunks[c][:] += …
     >>> chunks = Chunks([10, 11, 12, 13, 14], 3)
     >>> chunks[0], chunks[2], chunks[1:]
     ([10, 11], [14], [12, 13, 14])

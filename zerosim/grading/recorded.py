@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from zerosim.data import load_dataset
@@ -34,13 +35,14 @@ def recorded_stage(name: str, ranks: int) -> RecordedStep:
 def recorded_step(file: str, name: str, function: Callable[..., Any], ranks: int) -> RecordedStep:
     """A step of a learner's. Raises `UsageError` for what it raises, with the line."""
     try:
-        return recorded(f"{file}:{name}", STAGE_TRIALS[name](function), ranks)
+        found = recorded(f"{file}:{name}", STAGE_TRIALS[name](function), ranks)
+        return replace(found, fault=f"{found.fault}; zerosim grade {file} says why") if found.fault else found
     except ZerosimError:
         raise
     except NotImplementedError as error:
         raise UsageError(f"{file}: {name} is not written yet") from error
     except Exception as error:
-        raise UsageError(f"{file}: {raised(error, os.path.abspath(file))}") from error
+        raise UsageError(f"{file}: {raised(error, os.path.abspath(file))}; zerosim grade {file} says why") from error
 
 
 def recorded(title: str, trial: StageTrial, ranks: int) -> RecordedStep:

@@ -135,7 +135,13 @@ def computes_with_other_weights(case: StageCase) -> str | None:
 def other_weights(case: StageCase, rank: int, call: Call) -> str | None:
     """What is wrong with the weights of one call."""
     due = next((each.given for each in case.due(rank).of("forward", call.unit)), None)
-    if due is None or call.given is None or call.given.shape != due.shape or same(call.given, due):
+    if due is None or call.given is None or same(call.given, due):
+        return None
+    for each in case.due(rank).of("forward"):
+        if each.given is not None and each.unit != call.unit and same(call.given, each.given):
+            return (f"rank {rank} goes {call.verb} through {call.unit} with the weights of {each.unit}: hand each unit "
+                    "its own")
+    if call.given.shape != due.shape:
         return None
     told = f"rank {rank} goes {call.verb} through {call.unit} with"
     before = [each.given for s in range(1, case.step) for each in case.honest.seen[rank, s].of("forward", call.unit)]

@@ -311,6 +311,12 @@ def replaces(case: Case) -> str | None:
             if message.reduced or not lost or not wanted(case, message.to, element, lost) or full(case, new):
                 continue
             where = f"chunk {case.chunk_of[element]} of rank {message.to}"
+            if case.subject.kind.reducing and any(m.reduced and m.round > message.round for m in case.messages):
+                return (
+                    f"from round {message.round} on what arrives replaces, as in an all-gather, and contributions are "
+                    f"lost ({old} from {where}); what adds comes later: first the half that adds, with reduce=reduce, "
+                    "then the half that passes full sums on"
+                )
             if case.subject.kind.reducing:
                 return (
                     f"in round {message.round} what comes from rank {message.source} replaces {where}, {old}, and is "

@@ -34,6 +34,13 @@ HINTS: tuple[tuple[str, str], ...] = (
     (r"'(numpy\.)?float(64)?' object cannot be interpreted as an integer", WHOLE),
     (r"(Cannot cast ufunc|cast.*from dtype\('O'\))", LIKE),
     (r"(could not broadcast|operands could not be broadcast|non-broadcastable|cannot reshape|equal division)", CUT),
+    (r"^matmul:", "what comes in has another width than the unit: hand each unit what the one before it returned, "
+                  "and the first part.inputs"),
+    (r"truth value of an array",
+     "one array stands where a list of arrays is due (forward and backward take one for each micro-batch, as "
+     "part.inputs is), or two arrays are compared: np.array_equal does that"),
+    (r"cannot access local variable", "it has no value there: was it deleted before, or set on another path alone?"),
+    (r"'generator' object is not subscriptable", "go through all of it: for part in replica.parts(batch)"),
     (r"zero-size array", "a chunk may be empty: " + CUT),
     (r"too many values to unpack|not enough values to unpack", "there are comm.size chunks, on one rank a single one"),
     (r"(modulo by zero|division by zero|modulo or division by zero)",
