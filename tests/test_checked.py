@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -166,3 +167,58 @@ def test_who_is_stopped_or_gone_is_seen_by_others(tmp_path, board):
         other.kill()
         other.communicate()
     assert words_of(board)[0] == "rank 0 has died"
+
+
+RANKS = """
+import os, sys
+from zerosim.worlds.board import Board, Spot
+file, rank, watched = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+board = Board(file, 2)
+if watched:
+    from zerosim.worlds.launcher import watch_board
+    watch_board(board, None)
+else:
+    board.arrive(rank)
+    board.line(rank, 0).goes_to(Spot("all_gather", step=3))
+    print("here", flush=True)
+    input()
+    os.closerange(3, 50)
+    input()
+"""
+
+
+def files_of(process):
+    """Those it has open, as far as they have not been closed meanwhile."""
+    return [each for each in Path(f"/proc/{process.pid}/fd").iterdir() if each.exists()]
+
+
+def test_who_begins_to_die_is_noticed_before_it_has_died(tmp_path):
+    """A launcher learns of a death by a file that closes and may have ended the others before that process is gone."""
+    with open(tmp_path / "board", "w+b") as file:
+        def started(rank, watched=""):
+            return subprocess.Popen(
+                [sys.executable, "-c", RANKS, str(file.fileno()), str(rank), watched], pass_fds=[file.fileno()],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+        board = Board(file.fileno(), 2)
+        everyone = [started(0), started(1)]
+        try:
+            assert [each.stdout.readline() for each in everyone] == [b"here\n"] * 2
+            board.line(0, 0).goes_to(Spot("all_gather", step=3))
+            board.line(0, 0).waits(1)
+            everyone.append(started(0, "watched"))
+            life, deadline = board.opened_life(1), time.monotonic() + 60
+            while os.fstat(life).st_ino not in {each.stat().st_ino for each in files_of(everyone[2])}:
+                assert everyone[2].poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            os.close(life)
+            everyone[1].stdin.write(b"\n")
+            everyone[1].stdin.flush()
+            said = everyone[2].communicate(timeout=60)[1]
+            assert b"in the all_gather, step 3: rank 1 has died; rank 0 waits for a message from rank 1" in said
+            assert everyone[1].poll() is None
+        finally:
+            for each in everyone:
+                each.kill()
+                each.communicate()

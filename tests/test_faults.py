@@ -210,6 +210,7 @@ def stopped(rank):
 
 @pytest.mark.parametrize(("flags", "expected"), [
     (["--min-ranks", "2"], "--min-ranks is for restarts; add --restarts N"),
+    (["--restarts", "2", "--min-ranks", "4", "--checkpoint", "x"], "--min-ranks 4 is more than the 3 ranks that"),
     (["--restarts", "2"], "--restarts goes on from what was saved, and nothing says where; add --checkpoint DIR"),
     (["--restarts", "2", "--checkpoint", "x", "--json", "-"], "give --json a file"),
     (["--restarts", "2", "--checkpoint", "x", "--set", "train.steps=-1"], "train.steps must be an integer"),

@@ -314,8 +314,8 @@ def test_more_ranks_have_as_many_micro_batches_each():
 def test_the_command_writes_the_plan(tmp_path, capsys):
     path = tmp_path / "plan.json"
     trace = tmp_path / "trace.json"
-    flags = ["--ranks", "8,64", "--sweep", "train.micro_batch=1,2", "--set", "model.layers=2", "--set", "check.mfu=[]",
-             "--set", "check.fits=[]", "--set", "check.does_not_fit=[]", "--json", str(path), "--trace", str(trace)]
+    flags = ["--ranks", "8,64", "--sweep", "train.micro_batch=1,2", "--set", "model.layers=2", "--json", str(path),
+             "--trace", str(trace)]
     assert main(["plan", str(PLANS / "llama3_8b.toml"), *flags]) == 0
     document = json.loads(path.read_text())
     assert document["schema"] == "zerosim.plan/1"
@@ -324,7 +324,21 @@ def test_the_command_writes_the_plan(tmp_path, capsys):
             "exposed_communication_seconds", "update_seconds", "mfu", "hfu", "tokens_per_second_per_device",
             "sent_bytes"} <= set(document["rows"][0])
     assert json.loads(trace.read_text())["traceEvents"]
-    assert "Best that fits" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Best that fits" in said
+    assert "PASSED" not in said
+
+
+@pytest.mark.parametrize(("flags", "code", "judged"), [
+    ([], 1, "FAILED: DDP was claimed to fit, and does not"),
+    (["--ranks", "8,64"], 1, "FAILED: DDP was claimed to fit, and does not"),
+    (["--ranks", "8"], 0, "Not judged: what the scenario claims is of 64 ranks, with its keys as they stand"),
+    (["--sweep", "train.micro_batch=1,2"], 0, "Not judged: what the scenario claims is of 64 ranks"),
+])
+def test_claims_are_of_the_scenario_as_it_stands(flags, code, judged, capsys):
+    claims = ["--set", 'check.fits=["ddp"]', "--set", "check.does_not_fit=[]", "--set", 'parallel.stages=["ddp"]']
+    assert main(["plan", str(PLANS / "zero_7b5.toml"), *claims, *flags]) == code
+    assert judged in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(("key", "found"), [

@@ -126,3 +126,23 @@ def test_what_cannot_be_planned_is_refused_in_one_line(flags, found, capsys):
     assert found in said.err
     assert said.err.count("\n") == 1
     assert said.out == ""
+
+
+@pytest.mark.parametrize(("content", "found"), [
+    ("a = " + "[" * 100_000, "file.toml:1:13: arrays or tables are nested too deeply"),
+    ("[cluster]\ndevice = 1979-05-27", 'no device "1979-05-27"'),
+    ("[cluster]\ndevice = {flops = [1979-05-27]}", "cluster.device.flops must be"),
+    ("#" * 250_001, "found 250,001 bytes"),
+    ("cluster = 1", "file.toml has no [cluster]"),
+    ("\xff", "cannot read"),
+    (None, "this is no regular file"),
+])
+def test_a_machine_is_read_as_a_scenario_is(content, found, tmp_path, capsys):
+    path = "/dev/zero"
+    if content is not None:
+        path = tmp_path / "file.toml"
+        path.write_text(content, "latin-1")
+    assert main(["plan", MPT, "--cluster", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert found in said
+    assert said.count("\n") == 1

@@ -24,6 +24,10 @@ FINAL = (0, 1, 2, INTERRUPTED)
 def supervise(arguments: argparse.Namespace, scenario: Scenario) -> int:
     """Run `scenario` under MPI, and as often as is allowed again if that breaks; the exit code of the last run."""
     saved = folder_of(scenario)
+    if arguments.min_ranks is not None and arguments.min_ranks > scenario.world.ranks:
+        raise UsageError(
+            f"--min-ranks {arguments.min_ranks} is more than the {plural(scenario.world.ranks, 'rank')} that the "
+            "scenario begins with; give at most as many")
     if arguments.json == "-":
         raise UsageError("--restarts: standard output is also where launchers say why a run broke; give --json a file")
     if shutil.which(own_launcher()) is None:

@@ -168,10 +168,14 @@ class Plan:
         return max(fitting, key=lambda row: row.tokens_per_second, default=None)
 
     @property
+    def judged(self) -> list[PlannedRow]:
+        """Those that the scenario's claims are of: on its own number of ranks, with no key that was swept."""
+        return [row for row in self.rows if row.config.ranks == self.scenario.world.ranks and not row.swept]
+
+    @property
     def broken(self) -> list[str]:
-        """The claims that do not hold, each in a sentence. They are of the scenario's own number of ranks."""
-        check = self.scenario.check
-        own = [row for row in self.rows if row.config.ranks == self.scenario.world.ranks]
+        """The claims that do not hold, each in a sentence."""
+        check, own = self.scenario.check, self.judged
         broken = [
             f"{row.name} was claimed {'not ' if claimed else ''}to fit, and {'does' if row.fits else 'does not'}"
             for row in own for claimed, stages in ((False, check.fits), (True, check.does_not_fit))

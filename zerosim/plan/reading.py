@@ -3,15 +3,17 @@
 import itertools
 import json
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zerosim.data import load_dataset
 from zerosim.errors import UsageError
+from zerosim.files import read_at_most
 from zerosim.models.units import Task
 from zerosim.plan.planning import Plan, plan, task_in_words
 from zerosim.scenario import Scenario, load
+from zerosim.scenario.bounds import MOST_BYTES, check_size
+from zerosim.scenario.load import parse
 
 MOST_ROWS = 1000
 
@@ -33,11 +35,15 @@ def read_plan(
 
 
 def cluster_in(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The keys of the [cluster] in a file, each with its section; raises `UsageError` where there is none."""
+    """The keys of the [cluster] in a file, each with its section.
+
+    Raises `UsageError` where there is none, and `ScenarioError` where it is not TOML within the bounds of a scenario.
+    """
     try:
-        with open(path, "rb") as file:
-            found = tomllib.load(file).get("cluster")
-    except (OSError, ValueError) as error:
+        content = read_at_most(path, MOST_BYTES)
+        check_size(len(content), os.fspath(path))
+        found = parse(content.decode("utf-8-sig"), os.fspath(path))[0].get("cluster")
+    except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"--cluster: cannot read {os.fspath(path)}: {reason}") from error
     if not isinstance(found, dict) or not found:
@@ -48,12 +54,14 @@ def cluster_in(path: str | os.PathLike[str]) -> dict[str, Any]:
 def written(value: Any) -> str:
     """A value as an override has it.
 
+    What has no counterpart in JSON, such as TOML's dates, is text, which no key but one of text takes.
+
     >>> written("adam"), written(True), written([1, 2]), written({"flops": 1e12})
     ('adam', 'true', '[1, 2]', '{flops = 1000000000000.0}')
     """
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key} = {inner(each)}' for key, each in value.items())}}}"
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def inner(value: Any) -> str:

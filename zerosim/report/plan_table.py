@@ -29,8 +29,10 @@ def show_plan(console: Console, plan: Plan) -> None:
     claimed = plan.scenario.check.fits or plan.scenario.check.does_not_fit or plan.scenario.check.mfu
     for broken in plan.broken:
         show_words(console, f"FAILED: {broken}", style="bold red")
-    if claimed and plan.passed:
-        ranks = plural(plan.scenario.world.ranks, "rank")
+    ranks = plural(plan.scenario.world.ranks, "rank")
+    if claimed and not plan.judged:
+        show_words(console, f"Not judged: what the scenario claims is of {ranks}, with its keys as they stand")
+    elif claimed and plan.passed:
         show_words(console, f"PASSED: what was claimed of {ranks} holds", style="bold")
 
 

@@ -18,7 +18,7 @@ CHANNELS = 4
 """Of each rank, those made first."""
 WORDS_BYTES = 200
 ENDING = struct.Struct("=q")
-RANK = struct.Struct("=qq")
+RANK = struct.Struct("=qqq")
 WAIT = struct.Struct("=q")
 STEP = struct.Struct("=q")
 RUNS, FINISHED = 1, 2
@@ -83,10 +83,15 @@ Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, st
         self._map = mmap.mmap(file, size)
 
     def arrive(self, rank: int) -> None:
-        """This process is `rank`."""
+        """This process is `rank`.
+
+        It keeps both ends of a pipe: as it dies, Linux closes files from the last to the first, so that others learn of
+        that by this one before the launcher does by its own, which then ends the others.
+        """
         for channel in range(CHANNELS):
             self.line(rank, channel)
-        RANK.pack_into(self._map, start(rank), os.getpid(), RUNS)
+        reading, _ = os.pipe()
+        RANK.pack_into(self._map, start(rank), os.getpid(), RUNS, reading)
 
     def line(self, rank: int, channel: int) -> Line:
         """Where a channel of `rank`, that of this process, writes."""
@@ -94,7 +99,8 @@ Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, st
 
     def finish(self, rank: int) -> None:
         """From here on `rank` may end: it has done what it had to."""
-        RANK.pack_into(self._map, start(rank), os.getpid(), FINISHED)
+        _, _, reading = RANK.unpack_from(self._map, start(rank))
+        RANK.pack_into(self._map, start(rank), os.getpid(), FINISHED, reading)
 
     def end(self) -> None:
         """Whoever says why all ranks end, does."""
@@ -109,7 +115,12 @@ Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, st
     def processes(self) -> dict[int, int]:
         """The process of each rank here that has not finished."""
         found = {rank: RANK.unpack_from(self._map, start(rank)) for rank in range(self._ranks)}
-        return {rank: process for rank, (process, state) in found.items() if state == RUNS}
+        return {rank: process for rank, (process, state, _) in found.items() if state == RUNS}
+
+    def opened_life(self, rank: int) -> int:
+        """A descriptor that hangs up as soon as the process of `rank` begins to die; raises `OSError`."""
+        process, _, reading = RANK.unpack_from(self._map, start(rank))
+        return os.open(f"/proc/{process}/fd/{reading}", os.O_RDONLY | os.O_NONBLOCK)
 
     def what_all_do(self, dead: Collection[int] = ()) -> list[Done]:
         """Of each rank, those of `dead` first: they have died, and what the others do is what they did then."""
@@ -120,7 +131,7 @@ Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, st
         ]
 
     def _what_does(self, rank: int, *, alive: bool) -> list[Done]:
-        process, so_far = RANK.unpack_from(self._map, start(rank))
+        process, so_far, _ = RANK.unpack_from(self._map, start(rank))
         if not process:
             return [Done(f"rank {rank} is on another host", "")]
         if so_far == FINISHED:

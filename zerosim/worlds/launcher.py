@@ -218,6 +218,11 @@ def watch_board(board: Board, proxy: int | None) -> None:
             opened = os.pidfd_open(process)
             ranks[opened] = rank
             ends.register(opened, select.EPOLLIN)
+    for rank in board.processes:
+        with suppress(OSError):
+            opened = board.opened_life(rank)
+            ranks[opened] = rank
+            ends.register(opened, select.EPOLLHUP)
     while set(ranks.values()) - {PROXY} and not board.is_ending:
         ((opened, _),) = ends.poll(maxevents=1)  # the first of them: a launcher soon ends the others
         ends.unregister(opened)
