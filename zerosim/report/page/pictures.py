@@ -84,6 +84,11 @@ def unit_scale(units: Sequence[str]) -> Spec:
     return found
 
 
+RECT: Spec = {"type": "rect", "clip": True, "aria": False}
+NUMBERED: Spec = {"tooltip": {"field": "number", "type": "quantitative"}}
+AFTER_WAITING: Spec = {"field": "came_ns"}
+
+
 def timeline(units: Sequence[str], textures: Sequence[str], ranks: int, lanes: int, until: int) -> Spec:
     """A step: lanes for each rank, colour = unit, texture = what; data `spans` and `links`.
 
@@ -97,18 +102,11 @@ def timeline(units: Sequence[str], textures: Sequence[str], ranks: int, lanes: i
         below = f"{share} * ({lane} == 0 ? {TALL} : {LANE})"
         return f"{rank} * {height} + {tops}[{lane}] + {below}"
 
-    x, x2 = time_axis("ms since the step began"), {"field": "end_ns"}
-    y: Spec = {
-        "field": "top", "type": "quantitative",
-        "scale": {"domain": [-3, ranks * height], "reverse": True, "nice": False, "zero": False},
-        "axis": {"title": None, "grid": False, "values": [rank * height + TALL / 2 for rank in range(ranks)],
-                 "labelExpr": f"'rank ' + format((datum.value - {TALL / 2}) / {height}, 'd')", "ticks": False,
-                 "domain": False, "minExtent": SIDE, "maxExtent": SIDE},
+    box = {
+        "x": {"field": "begin_ns", **time_axis("ms since the step began")}, "x2": {"field": "end_ns"},
+        "y": rank_axis(ranks, height), "y2": {"field": "bottom"},
     }
-    box = {"x": {"field": "begin_ns", **x}, "x2": x2, "y": y, "y2": {"field": "bottom"}}
-    rect = {"type": "rect", "clip": True, "aria": False}
     unit = {"color": {"field": "unit", **unit_scale(units)}}
-    width_of = "(datum.end_ns - datum.begin_ns) / (end - begin) * room"
     return {
         "$schema": VEGA_LITE,
         "data": {"name": "spans"},
@@ -125,79 +123,101 @@ def timeline(units: Sequence[str], textures: Sequence[str], ranks: int, lanes: i
             {"calculate": "datum.begin_ns + datum.waited_ns", "as": "came_ns"},
         ],
         "layer": [
-            {
-                "name": "collectives",
-                "transform": [{"filter": "datum.kind == 'collectives'"}],
-                "mark": rect | {"fillOpacity": 0.16, "strokeWidth": 0.8},
-                "encoding": box | unit | {
-                    "stroke": unit["color"] | {"legend": None},
-                    "tooltip": {"field": "number", "type": "quantitative"}},
-            },
-            {
-                "name": "waits",
-                "transform": [{"filter": "datum.waited_ns > 0"}],
-                "mark": rect | {"fillOpacity": 0.22},
-                "encoding": box | unit | {"x2": {"field": "came_ns"},
-                                          "tooltip": {"field": "number", "type": "quantitative"}},
-            },
-            {
-                "name": "spans",
-                "transform": [{"filter": "datum.kind != 'collectives'"}],
-                "mark": rect | {"cursor": "pointer"},
-                "encoding": box | unit | {
-                    "x": box["x"] | {"field": "came_ns"},
-                    "fillOpacity": {"condition": [
-                        {"test": f"datum.what == '{what}'", "value": shade} for what, shade in SHADES.items()
-                    ], "value": 1},
-                    "tooltip": {"field": "number", "type": "quantitative"},
-                },
-            },
-            {
-                "name": "textures",
-                "transform": [{"filter": {"and": [{"field": "what", "oneOf": list(textures)},
-                                                  "datum.kind != 'collectives'"]}}],
-                "mark": rect,
-                "encoding": box | {
-                    "x": box["x"] | {"field": "came_ns"},
-                    "fill": {"field": "what", "type": "nominal", "title": "texture", "scale": {
-                        "domain": list(textures), "range": [f"url(#texture-{what})" for what in textures]}}},
-            },
-            {
-                "name": "labels",
-                "transform": [
-                    {"filter": "datum.kind == 'computation'"},
-                    {"calculate": pixels("datum.rank", "datum.lane", 0.5), "as": "middle"},
-                ],
-                "mark": {"type": "text", "clip": True, "aria": False, "align": "left", "dx": 3, "fontSize": 10},
-                "encoding": {
-                    "x": box["x"],
-                    "y": y | {"field": "middle"},
-                    "text": {"field": "label"},
-                    "opacity": {"condition": {"test": f"{width_of} > 6.5 * length(datum.label) + 4", "value": 1},
-                                "value": 0},
-                },
-            },
-            {
-                "name": "chosen",
-                "transform": [{"filter": "datum.number == current || (picked >= 0 && datum.link == picked)"}],
-                "mark": rect | {"fillOpacity": 0, "stroke": PICKED, "strokeWidth": 2.5},
-                "encoding": box,
-            },
-            {
-                "name": "links",
-                "data": {"name": "links"},
-                "transform": [
-                    {"filter": "datum.link == picked"},
-                    {"calculate": pixels("datum.source", "datum.out", 0.5), "as": "from"},
-                    {"calculate": pixels("datum.to", "datum.in", 0.5), "as": "towards"},
-                ],
-                "mark": {"type": "rule", "clip": True, "aria": False, "stroke": PICKED, "strokeWidth": 2.5},
-                "encoding": {
-                    "x": {"field": "begin_ns", **x}, "x2": x2, "y": y | {"field": "from"}, "y2": {"field": "towards"},
-                },
-            },
+            *span_layers(box, unit),
+            texture_layer(box, textures),
+            label_layer(box, pixels("datum.rank", "datum.lane", 0.5)),
+            *picked_layers(box, pixels("datum.source", "datum.out", 0.5), pixels("datum.to", "datum.in", 0.5)),
         ],
     }
+
+
+def rank_axis(ranks: int, height: int) -> Spec:
+    """Pixels from the top, `height` of them for each rank, whose name stands beside its first lane."""
+    return {
+        "field": "top", "type": "quantitative",
+        "scale": {"domain": [-3, ranks * height], "reverse": True, "nice": False, "zero": False},
+        "axis": {"title": None, "grid": False, "values": [rank * height + TALL / 2 for rank in range(ranks)],
+                 "labelExpr": f"'rank ' + format((datum.value - {TALL / 2}) / {height}, 'd')", "ticks": False,
+                 "domain": False, "minExtent": SIDE, "maxExtent": SIDE},
+    }
+
+
+def span_layers(box: Spec, unit: Spec) -> list[Spec]:
+    """Collectives, pale, behind their messages; of each span what it waited, pale, and the rest in its colour."""
+    shades = [{"test": f"datum.what == '{what}'", "value": shade} for what, shade in SHADES.items()]
+    return [
+        {
+            "name": "collectives",
+            "transform": [{"filter": "datum.kind == 'collectives'"}],
+            "mark": RECT | {"fillOpacity": 0.16, "strokeWidth": 0.8},
+            "encoding": box | unit | NUMBERED | {"stroke": unit["color"] | {"legend": None}},
+        },
+        {
+            "name": "waits",
+            "transform": [{"filter": "datum.waited_ns > 0"}],
+            "mark": RECT | {"fillOpacity": 0.22},
+            "encoding": box | unit | NUMBERED | {"x2": AFTER_WAITING},
+        },
+        {
+            "name": "spans",
+            "transform": [{"filter": "datum.kind != 'collectives'"}],
+            "mark": RECT | {"cursor": "pointer"},
+            "encoding": box | unit | NUMBERED | {
+                "x": box["x"] | AFTER_WAITING, "fillOpacity": {"condition": shades, "value": 1}},
+        },
+    ]
+
+
+def texture_layer(box: Spec, textures: Sequence[str]) -> Spec:
+    """What a span is, over its colour."""
+    return {
+        "name": "textures",
+        "transform": [{"filter": {"and": [{"field": "what", "oneOf": list(textures)}, "datum.kind != 'collectives'"]}}],
+        "mark": RECT,
+        "encoding": box | {
+            "x": box["x"] | AFTER_WAITING,
+            "fill": {"field": "what", "type": "nominal", "title": "texture", "scale": {
+                "domain": list(textures), "range": [f"url(#texture-{what})" for what in textures]}}},
+    }
+
+
+def label_layer(box: Spec, middle: str) -> Spec:
+    """The unit of a computation, where there is room for it."""
+    width = "(datum.end_ns - datum.begin_ns) / (end - begin) * room"
+    return {
+        "name": "labels",
+        "transform": [{"filter": "datum.kind == 'computation'"}, {"calculate": middle, "as": "middle"}],
+        "mark": {"type": "text", "clip": True, "aria": False, "align": "left", "dx": 3, "fontSize": 10},
+        "encoding": {
+            "x": box["x"],
+            "y": box["y"] | {"field": "middle"},
+            "text": {"field": "label"},
+            "opacity": {"condition": {"test": f"{width} > 6.5 * length(datum.label) + 4", "value": 1}, "value": 0},
+        },
+    }
+
+
+def picked_layers(box: Spec, source: str, to: str) -> list[Spec]:
+    """A frame around the span that is looked at, and the two of a message, with a line between these."""
+    return [
+        {
+            "name": "chosen",
+            "transform": [{"filter": "datum.number == current || (picked >= 0 && datum.link == picked)"}],
+            "mark": RECT | {"fillOpacity": 0, "stroke": PICKED, "strokeWidth": 2.5},
+            "encoding": box,
+        },
+        {
+            "name": "links",
+            "data": {"name": "links"},
+            "transform": [
+                {"filter": "datum.link == picked"},
+                {"calculate": source, "as": "from"},
+                {"calculate": to, "as": "towards"},
+            ],
+            "mark": {"type": "rule", "clip": True, "aria": False, "stroke": PICKED, "strokeWidth": 2.5},
+            "encoding": box | {"y": box["y"] | {"field": "from"}, "y2": {"field": "towards"}},
+        },
+    ]
 
 
 SPAN = ("rank", "lane", "kind", "channel", "what", "unit", "begin_ns", "end_ns", "bytes", "peer", "waited_ns")
