@@ -67,8 +67,7 @@ def check_weights(what: str, unit: TapeUnit, weights: Array) -> None:
     if len(weights) < unit.count:
         raise CollectiveError(
             f"{what} of {unit.name} got {len(weights)} elements, and its weights are {unit.count}: a shard was used "
-            "where "
-            "full weights are needed; gather them, weights = replica.gather(unit)"
+            "where full weights are needed; gather them, weights = replica.gather(unit)"
         )
 
 

@@ -174,8 +174,7 @@ def loses_a_part_of_the_loss(case: StageCase) -> str | None:
         lost = [number for number, part in enumerate(parts) if like(mine.loss, totals[-1] - part)]
         if len(parts) > 1 and lost:
             return (f"the loss of rank {rank} lacks that of part {lost[0] + 1} of {len(parts)}: hand the loss so far "
-                    "to "
-                    "tape.loss as its last argument, tape.loss(…, part.samples, loss), and begin with None")
+                    "to tape.loss as its last argument, tape.loss(…, part.samples, loss), and begin with None")
         found = factor(mine.loss, totals[-1])
         if found is not None:
             return f"the loss of rank {rank} is {times(found)} what it should be: {SCALED}"
@@ -192,8 +191,7 @@ def keeps_no_gradient(case: StageCase) -> str | None:
     for rank, unit in case.places:
         if (GRADIENT, unit) in case.due(rank).after and case.mine(rank).after and case.gradient(rank, unit) is None:
             return (f"rank {rank} keeps no gradient of {unit}: call replica.keep or replica.keep_shard for every unit "
-                    "in "
-                    "replica.backward_units")
+                    "in replica.backward_units")
     return None
 
 
@@ -283,8 +281,7 @@ def loses_optimizer_state(case: StageCase) -> str | None:
             if what not in ("weights", GRADIENT) and np.any(due) and lost and seen.of("update", unit) and (
                     seen.of("unscale_and_clip") and seen.after):
                 return (f"the {what} of {unit} is zero on rank {rank} after the step: the optimizer's state must stay "
-                        "from "
-                        "step to step; leave replica.state.optimizer to replica.update")
+                        "from step to step; leave replica.state.optimizer to replica.update")
     return None
 
 
@@ -391,8 +388,7 @@ def ranks_part_ways(case: StageCase) -> str | None:
                         "same collectives, for the same units, in the same order")
         if case.mine(rank).calls and abs(len(first) - len(mine)) > 1:
             return (f"rank 0 calls {plural(len(first), 'collective')}, rank {rank} {len(mine)}: all ranks must call "
-                    "the "
-                    "same ones, in the same order")
+                    "the same ones, in the same order")
     return None
 
 

@@ -194,8 +194,7 @@ class Replica:
         if "parameters" not in self.state.layouts.sharded:
             raise CollectiveError(
                 f"gather fills the full weights of {unit.name} from shards, and this stage keeps them in full: they "
-                "are "
-                "replica.state.weights[unit]"
+                "are replica.state.weights[unit]"
             )
         return self.gathering.gather(self, unit)
 
