@@ -50,7 +50,7 @@ try:
     said = f"held: {len(laws.check(examined, comm=comm, examples=20, order=orders.ring))}"
 except LawBroken as broken:
     said = str(broken)
-assert time.monotonic() - started < 15
+assert time.monotonic() - started < comm.timeout_seconds / 2
 with pytest.raises(UsageError, match="it needs the local world"):
     laws.works_when_sends_wait(examined, comm=comm)
 laws.all_reduce_is_broadcast_after_reduce(honest_all_reduce, comm=comm, examples=5)
