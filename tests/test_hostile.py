@@ -1,7 +1,7 @@
 """Mutants of every kind of file do no harm; and what would is noticed."""
 
 import random
-import sys
+from unittest import mock
 
 import pytest
 
@@ -56,19 +56,13 @@ def endless(grounds, rng):
         while True:
             pass
 
-    module = sys.modules["zerosim.commands.memory"]
-    honest, module.main = module.main, loops
-    try:
+    with mock.patch("zerosim.commands.memory.main", loops), mock.patch.object(attack, "SECONDS", 1):
         return fault_of(grounds.attempt(["memory", "--table", "figure1"]))
-    finally:
-        module.main = honest
 
 
 @pytest.mark.parametrize(("harm", "told"), [
     (planted, "it was executed"), (raising, "ValueError: planted"), (endless, "still busy")])
 def test_harm_is_noticed(harm, told, tmp_path, monkeypatch):
-    __import__("zerosim.commands.memory")
-    monkeypatch.setattr(attack, "SECONDS", 1)
     monkeypatch.setitem(KINDS, "planted", harm)
     (found,) = attacked(tmp_path / "grounds", "planted", [7])
     assert (found.kind, found.seed) == ("planted", 7)
