@@ -9,15 +9,15 @@ from zerosim.training.run import Silent
 from zerosim.verdict.run import run_locally
 
 
-def go(built, dataset, *, save=None, resume=None, every=1, keep=2, steps=None):
-    """Run a scenario, up to another step if one is given; save to a folder, and go on from one."""
+def go(built, dataset, *, save=None, resume=None, every=1, keep=2, steps=None, progress=None):
+    """Run a scenario, up to another step if one is given; save to a folder, and go on from one, and tell `progress`."""
     train = built.train if steps is None else replace(built.train, steps=steps)
     said = Checkpoint(str(save), every, keep) if save is not None else Checkpoint()
     built = replace(built, checkpoint=said, train=train)
     experiment, keeping = keeper(prepare(built, dataset), None if resume is None else str(resume))
     if keeping is not None:
         keeping.begin()
-    return run_locally(experiment, Silent(), keeping=keeping)
+    return run_locally(experiment, progress or Silent(), keeping=keeping)
 
 
 def bits(outcome):

@@ -10,12 +10,13 @@ from safetensors.numpy import load_file
 
 from tests.mpi.launch import mpirun
 from zerosim.bench import timings as bench
-from zerosim.bench.checkpoints import saves, time_checkpoints, writes
+from zerosim.bench.checkpoints import remove_before_last, saves, time_checkpoints, writes
 from zerosim.bench.timings import Duration, Overhead, Timing, Workload, time_ledgers, time_steps, time_worlds
+from zerosim.checkpoint.saving import Saving
 from zerosim.cli import main
 from zerosim.commands.bench import ALONE
 from zerosim.report.bench_table import show_durations, show_overheads, show_saving, show_timings
-from zerosim.scenario import Model
+from zerosim.scenario import Model, Scenario
 from zerosim.stages import STAGES
 from zerosim.worlds.local import spawn
 
@@ -59,17 +60,20 @@ def test_what_is_written_plainly_are_the_bytes_of_a_checkpoint(tmp_path):
     def program(comm):
         trained = bench.plain(comm, "zero3", MLP)
         next(bench.steps(trained))
-        for each in (writes(comm, trained[1], tmp_path), saves(comm, *trained, tmp_path / "saved")):
+        saving = Saving(Scenario(), "", 1, 1, {trained[0].config.name: tmp_path / "saved"})
+        for each in (writes(comm, trained[1], tmp_path), saves(comm, *trained, saving)):
             next(each)
             next(each)
+        saving.removal.finish()
+        remove_before_last(tmp_path, comm.rank)
 
     spawn(program, ranks=2)
     (saved,) = (tmp_path / "saved").iterdir()
     for rank in range(2):
         losses = 4 * (rank == 0)
         arrays = load_file(saved / f"rank-{rank}.safetensors").values()
-        assert (tmp_path / f"1-{rank}").stat().st_size == sum(each.nbytes for each in arrays) - losses > 0
-        assert not (tmp_path / f"0-{rank}").exists()
+        assert (tmp_path / f"{rank}-00000001").stat().st_size == sum(each.nbytes for each in arrays) - losses > 0
+        assert not (tmp_path / f"{rank}-00000000").exists()
 
 
 def test_the_ledger_is_there_in_one_step_and_not_in_the_other():

@@ -4,8 +4,10 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from zerosim.data import load_dataset
 from zerosim.errors import CheckpointError, ZerosimError
 from zerosim.scenario import Check, Data, Model, Parallel, Scenario, Train, World
 from zerosim.scenario.schema import Variant
+from zerosim.training.run import Silent
 
 STAGES = ("ddp", "zero1", "zero2", "zero3")
 
@@ -348,6 +351,40 @@ def test_all_that_a_checkpoint_is_made_of_is_on_disk_before_it_is_there(tmp_path
     files = [f"rank-{rank}.safetensors" for rank in range(3)]
     assert sorted(events[:3]) == files
     assert events[3:] == ["manifest.json", ".step-00000001", "to step-00000001", "zero3"]
+
+
+def test_one_that_goes_is_gone_from_the_list_at_once_and_removed_while_the_training_goes_on(tmp_path, monkeypatch):
+    go(training(), labelled(), save=tmp_path / "a", steps=2, keep=1)
+    going, honest, listed = Event(), shutil.rmtree, []
+
+    def held_up(folder, **named):
+        if folder.name == ".step-00000002" and not named:
+            assert going.wait(60)
+        honest(folder, **named)
+
+    class Watching(Silent):
+        def step(self, step, loss):
+            listed.append(sorted(os.listdir(tmp_path / "a" / "zero3")))
+            if listed[-1] != ["step-00000002"]:
+                going.set()
+
+    monkeypatch.setattr(shutil, "rmtree", held_up)
+    go(training(), labelled(), save=tmp_path / "a", resume=tmp_path / "a", keep=1, progress=Watching())
+    assert listed[-2:] == [["step-00000002"], [".step-00000002", "step-00000003"]]
+    assert os.listdir(tmp_path / "a" / "zero3") == ["step-00000004"]
+
+
+def test_two_may_remove_the_same(tmp_path, monkeypatch):
+    place, honest = tmp_path / ".step-00000001", shutil.rmtree
+    place.mkdir()
+
+    def too_late(folder):
+        honest(folder)
+        raise FileNotFoundError(folder)
+
+    monkeypatch.setattr(shutil, "rmtree", too_late)
+    folders.cleared(tmp_path)
+    assert not place.exists()
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(tmp_path):

@@ -1,6 +1,7 @@
 """How a command ends: every end has its exit code and at most one line, whatever a user's code or the streams do."""
 
 import os
+import posix
 import signal
 import subprocess
 import sys
@@ -17,20 +18,29 @@ from zerosim.proofs.subject import load_file
 from zerosim.proofs.users_code import ended_after
 from zerosim.worlds.local import spawn
 
-LEAVING = "import os, sys\ndef my_all_gather(comm, chunks):\n    {0}\n"
+LEAVING = "import os, posix, sys\ndef my_all_gather(comm, chunks):\n    {0}\n"
 COLLECTIVE = 'kind = "collective"\n[world]\nranks = 2\n[[program]]\ncalls = ["mine.py:my_all_gather"]\n'
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(os, "_exit", os._exit)
+    for name in users_code.ENDINGS:
+        monkeypatch.setattr(os, name, getattr(os, name))
+        monkeypatch.setattr(posix, name, getattr(posix, name))
     users_code.refuse_to_leave.cache_clear()
     yield
     users_code.refuse_to_leave.cache_clear()
 
 
-@pytest.mark.parametrize("leave", ["os._exit(0)", "sys.exit(0)", "raise SystemExit"])
+LEAVES = {
+    "os._exit(0)": "os._exit(0)", "sys.exit(0)": "sys.exit(0)", "raise SystemExit": "sys.exit(None)",
+    "posix._exit(0)": "os._exit(0)", "os.execl('/bin/true', 'true')": "os.execv('/bin/true')",
+    "os.execvpe('true', ['true'], {})": "os.execve(b'/", "posix.execv('/bin/true', ['true'])": "os.execv('/bin/true')",
+}
+
+
+@pytest.mark.parametrize("leave", LEAVES)
 @pytest.mark.parametrize(("command", "code"), [
     (["prove", "mine.py:my_all_gather"], 1), (["show", "mine.py:my_all_gather"], 1), (["run", "c.toml"], 3)])
 def test_code_that_ends_its_process_has_proved_nothing(command, code, leave, capsys):
@@ -38,11 +48,12 @@ def test_code_that_ends_its_process_has_proved_nothing(command, code, leave, cap
     Path("c.toml").write_text(COLLECTIVE)
     assert main(command) == code
     printed = capsys.readouterr()
-    assert "my_all_gather called sys.exit(" in printed.out + printed.err
+    assert f"my_all_gather called {LEAVES[leave]}" in printed.out + printed.err
     assert "Traceback" not in printed.out + printed.err
 
 
-@pytest.mark.parametrize("leave", ["os._exit(0)", "sys.exit(0)", "raise GeneratorExit"])
+@pytest.mark.parametrize(
+    "leave", ["os._exit(0)", "os.execl('/bin/true', 'true')", "sys.exit(0)", "raise GeneratorExit"])
 def test_a_file_that_ends_its_process_cannot_be_imported(leave, capsys):
     Path("mine.py").write_text(f"import os, sys\n{leave}\n")
     assert main(["prove", "mine.py:my_all_gather"]) == 2

@@ -3,7 +3,7 @@
 import itertools
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -28,8 +28,8 @@ STAGE = "zero3"
 def time_checkpoints(comm: Communicator, rounds: int, workload: Workload) -> list[Overhead] | None:
     """Two comparisons, on rank 0; None on the others. Who goes first changes by turns.
 
-        saved       a checkpoint of all ranks in place of the last, against the same bytes in a new file of each rank,
-                    flushed, in place of the last
+        saved       a checkpoint of all ranks, against the same bytes in a new file of each rank, flushed; that the
+                    ones before are removed is waited for, and not timed
         not saved   a step after which it is asked whether to save, in a run that saves nothing, against a step
     """
     keep_freed()
@@ -37,21 +37,30 @@ def time_checkpoints(comm: Communicator, rounds: int, workload: Workload) -> lis
         here = stack.enter_context(tempfile.TemporaryDirectory()) if comm.rank == 0 else ""
         folder = Path(broadcast_object(comm, here))
         trained, beside = plain(comm, STAGE, workload), plain(comm, STAGE, workload)
+        saving = Saving(Scenario(), "", 1, 1, {trained[0].config.name: folder / "saved"})
         pairs = {
             "not saved": (asking(comm, *beside), steps(trained)),
-            "saved": (saves(comm, *trained, folder / "saved"), writes(comm, trained[1], folder)),
+            "saved": (saves(comm, *trained, saving), writes(comm, trained[1], folder)),
         }
-        found = [Overhead(STAGE, what, *by_turns(comm, rounds, pair)) for what, pair in pairs.items()]
+
+        def clear() -> None:
+            saving.removal.finish()
+            remove_before_last(folder, comm.rank)
+
+        found = [Overhead(STAGE, what, *by_turns(comm, rounds, pair, clear)) for what, pair in pairs.items()]
         broadcast_object(comm, None)
     return found if comm.rank == 0 else None
 
 
-def by_turns(comm: Communicator, rounds: int, pair: Sequence[Iterator[None]]) -> list[list[float]]:
-    """The seconds of each, round by round."""
+def by_turns(
+    comm: Communicator, rounds: int, pair: Sequence[Iterator[None]], clear: Callable[[], None]
+) -> list[list[float]]:
+    """The seconds of each, round by round; `clear` is called after each, and takes none of them."""
     seconds: list[list[float]] = [[], []]
     for number in range(WARM_UP + rounds):
         for which in (0, 1)[:: 1 if number % 2 else -1]:
             seconds[which].append(slower(comm, pair[which]))
+            clear()
     return [each[WARM_UP:] for each in seconds]
 
 
@@ -63,9 +72,8 @@ def asking(comm: Communicator, batches: Batches, mine: Replica) -> Iterator[None
         yield
 
 
-def saves(comm: Communicator, batches: Batches, mine: Replica, folder: Path) -> Iterator[None]:
-    """Checkpoints of the state that there is, of one step after another; the last one is kept."""
-    saving = Saving(Scenario(), "", 1, 1, {batches.config.name: folder})
+def saves(comm: Communicator, batches: Batches, mine: Replica, saving: Saving) -> Iterator[None]:
+    """Checkpoints of the state that there is, of one step after another."""
     for number in itertools.count(1):
         mine.state.step = number
         saving.save(comm, batches.config, mine, [np.zeros(1, np.float32)])
@@ -73,18 +81,19 @@ def saves(comm: Communicator, batches: Batches, mine: Replica, folder: Path) -> 
 
 
 def writes(comm: Communicator, mine: Replica, folder: Path) -> Iterator[None]:
-    """The same state in a new file, flushed, and no digest, manifest or name; the last one is kept."""
-    last = None
+    """The same state in a new file each time, flushed, and no digest, manifest or name."""
     for number in itertools.count():
-        path = folder / f"{number}-{comm.rank}"
-        with open(path, "xb") as file:
+        with open(folder / f"{comm.rank}-{number:08d}", "xb") as file:
             for unit in mine.units:
                 shard = mine.state.layouts.shard(unit)
                 for _, buffer, layout in states(mine, unit):
                     file.write(little_endian(unpadded(layout.part(buffer, shard), shard)))
             file.flush()
             os.fsync(file.fileno())
-        if last is not None:
-            last.unlink()
-        last = path
         yield
+
+
+def remove_before_last(folder: Path, rank: int) -> None:
+    """Of a rank's plain files."""
+    for path in sorted(folder.glob(f"{rank}-*"))[:-1]:
+        path.unlink()

@@ -9,6 +9,9 @@ A rename is atomic, and what it publishes is on disk before it; so a power cut l
 import os
 import re
 import shutil
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 MANIFEST = "manifest.json"
@@ -39,25 +42,58 @@ def begun(folder: Path, step: int) -> Path:
     return beside
 
 
-def published(beside: Path, *, keep: int) -> Path:
-    """Rename what `begun` gave into place, and remove all checkpoints but the last `keep`."""
+def published(beside: Path, *, keep: int) -> list[Path]:
+    """Rename what `begun` gave into place, and all checkpoints but the last `keep` out of theirs; returns these."""
     flush(beside)
     place = beside.with_name(beside.name.removeprefix("."))
     os.rename(beside, place)
     flush(place.parent)
+    retired = []
     for step in steps_in(place.parent)[:-keep]:
-        old = place.parent / name_of(step)
-        dying = begun(place.parent, step)
-        os.rename(old, dying)
-        shutil.rmtree(dying)
-    return place
+        retired.append(begun(place.parent, step))
+        os.rename(place.parent / name_of(step), retired[-1])
+    return retired
+
+
+class Removal:
+    """Removes folders while something else is done: to let go of the pages of large files takes a while.
+
+    >>> import tempfile
+    >>> old, removal = Path(tempfile.mkdtemp()), Removal()
+    >>> removal.begin([old])
+    >>> removal.finish()
+    >>> old.exists()
+    False
+    """
+
+    def __init__(self) -> None:
+        self._removed: Future[None] | None = None
+
+    def begin(self, retired: Sequence[Path]) -> None:
+        """Remove these, once `finish` has been called for those before."""
+        beside = ThreadPoolExecutor(1)
+        self._removed = beside.submit(remove, retired)
+        beside.shutdown(wait=False)
+
+    def finish(self) -> None:
+        """Wait until there is nothing left to remove; raises `OSError` where that cannot be."""
+        removed, self._removed = self._removed, None
+        if removed is not None:
+            removed.result()
+
+
+def remove(retired: Sequence[Path]) -> None:
+    """Remove folders, which somebody else may be removing."""
+    for each in retired:
+        while each.exists():
+            with suppress(FileNotFoundError):
+                shutil.rmtree(each)
 
 
 def cleared(folder: Path) -> None:
     """Make a row's folder, and remove what a run that died was writing or removing there."""
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(".step-*"):
-        shutil.rmtree(left)
+    remove(list(folder.glob(".step-*")))
 
 
 def write_flushed(path: Path, content: bytes) -> None:

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.checkpoint import folders, shards
+from zerosim.checkpoint.folders import Removal
 from zerosim.checkpoint.manifest import LOSSES, Leg, Manifest, ParameterRecord, Piece, Shard, UnitRecord, encoded
 from zerosim.comm import Communicator
 from zerosim.errors import ZerosimError
@@ -31,6 +32,8 @@ class Saving:
     every: int
     keep: int
     folders: Mapping[str, Path]
+    removal: Removal = field(default_factory=Removal)
+    """Of the checkpoints before, while the training goes on."""
 
     def is_due(self, step: int, steps: int) -> bool:
         """After every `every` steps, and after the last."""
@@ -51,6 +54,7 @@ class Saving:
         problem = None
         if comm.rank == 0:
             try:
+                self.removal.finish()
                 folders.begun(folder, step)
             except OSError as error:
                 problem = cannot("write", folder, error)
@@ -65,7 +69,9 @@ class Saving:
         if comm.rank == 0:
             assert written is not None
             try:
-                publish(beside, self._manifest(config, replica, written), self.keep)
+                self.removal.begin(publish(beside, self._manifest(config, replica, written), self.keep))
+                if step == config.steps:
+                    self.removal.finish()
             except OSError as error:
                 problem = cannot("write", beside, error)
         settle(comm, problem, beside)
@@ -145,7 +151,7 @@ def unpadded(values: Array, layout: Layout) -> Array:
     return values[: max(layout.count - layout.start, 0)]
 
 
-def publish(beside: Path, manifest: Manifest, keep: int) -> None:
-    """Write the manifest, and let the checkpoint be there; raises `OSError`."""
+def publish(beside: Path, manifest: Manifest, keep: int) -> list[Path]:
+    """Write the manifest, and let the checkpoint be there: which others are to be removed; raises `OSError`."""
     folders.write_flushed(beside / folders.MANIFEST, encoded(manifest))
-    folders.published(beside, keep=keep)
+    return folders.published(beside, keep=keep)

@@ -59,7 +59,7 @@ class StoredFile:
 
 
 def write(path: Path, arrays: Mapping[str, Array]) -> StoredFile:
-    """Write flat arrays to `path` and flush it, and digest them at the same time; raises `OSError` where that fails."""
+    """Write flat arrays to `path`, and digest them while the disk takes them; raises `OSError` where that fails."""
     ordered = sorted(arrays.items(), key=lambda each: -each[1].itemsize)  # stable: arrays are then aligned
     header, at = {}, 0
     for name, array in ordered:
@@ -69,14 +69,14 @@ def write(path: Path, arrays: Mapping[str, Array]) -> StoredFile:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     head = len(text).to_bytes(8, "little") + text
-    with ThreadPoolExecutor(1) as beside, open(path, "xb") as file:
-        stored = beside.map(stored_as, (array for _, array in ordered))
+    with open(path, "xb") as file, ThreadPoolExecutor(1) as beside:
         file.write(head)
         for _, array in ordered:
             file.write(little_endian(array))
         file.flush()
-        os.fsync(file.fileno())
-        described = dict(zip((name for name, _ in ordered), stored, strict=True))
+        flushed = beside.submit(os.fsync, file.fileno())
+        described = {name: stored_as(array) for name, array in ordered}
+        flushed.result()
     return StoredFile(path.name, len(head) + at, hashlib.sha256(head).hexdigest(), described)
 
 

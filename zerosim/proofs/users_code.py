@@ -1,22 +1,29 @@
 """A user's code in this process: it may fail, but neither end the process as if all were well nor keep it for ever."""
 
 import os
+import posix
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from zerosim.errors import CollectiveError, ZerosimError
 
 LEAVE = os._exit
+ENDINGS = ("_exit", "execv", "execve")
+"""What ends a process and runs no more of its code; all that `os` has of the kind ends in one of them."""
 AGAIN_SECONDS = 1.0
 """How often code that went on after its time was up is told so."""
 MOST_TIMES = 5
 BROKE = ZerosimError.exit_code
+
+
+class Leaving(SystemExit):
+    """In place of a call that would have ended the process at once; `code` has its words."""
 
 
 @contextmanager
@@ -25,21 +32,29 @@ def staying(name: str, rank: int) -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        raise CollectiveError(
-            f"{name} called sys.exit({error.code!r}) on rank {rank}: a rank's program ends by returning") from error
+        called = error.code if isinstance(error, Leaving) else f"sys.exit({error.code!r})"
+        raise CollectiveError(f"{name} called {called} on rank {rank}: a rank's program ends by returning") from error
 
 
 @cache
 def refuse_to_leave() -> None:
-    """From here on `os._exit` in this process raises `SystemExit`; in a child that it forks it is what it was."""
+    """From here on `ENDINGS` in this process raise `SystemExit`; in a child that it forks they are what they were."""
+    for name in ENDINGS:
+        refused = refusing(name, getattr(posix, name))
+        for module in (os, posix):
+            setattr(module, name, refused)
+
+
+def refusing(name: str, honest: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+    """A function that is `honest`, but not in this process."""
     here = os.getpid()
 
-    def leaving(status: int) -> NoReturn:
+    def called(*given: Any, **named: Any) -> NoReturn:
         if os.getpid() != here:
-            LEAVE(status)
-        raise SystemExit(status)
+            honest(*given, **named)
+        raise Leaving(f"os.{name}({given[0]!r})" if given else f"os.{name}")
 
-    os._exit = leaving
+    return called
 
 
 @contextmanager
