@@ -91,7 +91,7 @@ def test_the_ledger_is_there_in_one_step_and_not_in_the_other():
         assert allocate is bench.allocate
 
 
-def test_a_traced_step_notes_spans(monkeypatch):
+def test_a_traced_step_notes_spans_and_what_that_takes_is_clocked():
     noted = []
 
     class Noting(bench.Tracer):
@@ -99,8 +99,12 @@ def test_a_traced_step_notes_spans(monkeypatch):
             noted.append(super().end(step))
             return noted[-1]
 
-    monkeypatch.setattr(bench, "Tracer", Noting)
-    spawn(lambda comm: next(bench.traced_steps(comm, "zero2", MLP)), ranks=2)
+    def program(comm):
+        calls = bench.Clocked(Noting(comm.rank)), bench.Clocked(bench.Ledger())
+        seconds, rest = bench.with_and_without(comm, bench.traced_steps(*calls, comm, "zero2", MLP), calls)
+        return [each.seconds > 0 for each in calls], seconds > rest
+
+    assert spawn(program, ranks=2) == [([True, True], True), ([True, True], False)]
     assert [len(step.spans) > 10 for step in noted] == [True, True]
 
 
@@ -130,7 +134,7 @@ def test_figures_are_written_as_json(monkeypatch, tmp_path):
     }
 
 
-WHAT = {"step": [None], "ledger": ["counted", "traced", "with checksums"]}
+WHAT = {"step": [None], "ledger": ["counted", "traced", "calls of the trace", "with checksums"]}
 
 
 @pytest.mark.mpi

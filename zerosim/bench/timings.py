@@ -7,7 +7,9 @@ transformer in GPT-2's shape, of 4 blocks, width 256 and 8 heads, on 16 sequence
               of each stage by both ranks; the ratio is a stage's time against half of what the one process needed:
               1 would be perfect scaling
     ledger    a round times one step of each stage with its bytes and messages counted and one without; their ratio.
-              And one that is traced as well, and one with checksums, each against the one that is only counted
+              And one that is traced as well, and one with checksums, each against the one that is only counted.
+              Steps differ by more than a trace costs, so that is also timed within a traced step, call by call, with
+              the memory ledger's calls: their ratio is that of the step to the step without them
 
 `worlds` is about the local world alone, and gives seconds: a thousand ranks, a proof on many, many examples of a law.
 """
@@ -77,6 +79,8 @@ class Timing:
 @dataclass(frozen=True)
 class Overhead:
     """What a stage takes while it is "counted", "traced", "with checksums" or "saved", and while it is not.
+
+    Of the "calls of the trace", what a traced step takes, and what it takes but for them.
 
     Each has a figure for each round.
     """
@@ -175,14 +179,19 @@ def time_ledgers(comm: Communicator, rounds: int, workload: Workload) -> list[Ov
     with threadpool_limits(1):
         for name in STAGES:
             trained = [steps(make(comm, name, workload)) for make in (checked, counted, plain)]
-            each = [traced_steps(comm, name, workload), *trained]
+            each = [traced_steps(Tracer(comm.rank), Ledger(), comm, name, workload), *trained]
+            calls = Clocked(Tracer(comm.rank)), Clocked(Ledger())
+            by_call = traced_steps(*calls, comm, name, workload)
             seconds: list[list[float]] = [[] for _ in each]
+            within: list[tuple[float, float]] = []
             for number in range(WARM_UP + rounds):
                 for index in range(len(each))[:: 1 if number % 2 else -1]:
                     seconds[index].append(slower(comm, each[index]))
+                within.append(with_and_without(comm, by_call, calls))
             of_traced, of_checked, of_counted, of_plain = (measured[WARM_UP:] for measured in seconds)
             found += [
                 Overhead(name, "counted", of_counted, of_plain), Overhead(name, "traced", of_traced, of_counted),
+                Overhead(name, "calls of the trace", *apart(within[WARM_UP:])),
                 Overhead(name, "with checksums", of_checked, of_counted),
             ]
     return found if comm.rank == 0 else None
@@ -226,6 +235,50 @@ def seconds_of(task: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
+def apart(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [one for one, _ in pairs], [other for _, other in pairs]
+
+
+class Clocked:
+    """Does what another instrument does, and adds up the seconds of a core that its calls take.
+
+    >>> from zerosim.instruments.traffic import Traffic
+    >>> clocked = Clocked(Traffic())
+    >>> clocked.sent(np.ones(2), 1)
+    >>> clocked.seconds > 0, hasattr(clocked, "taken")
+    (True, False)
+    """
+
+    def __init__(self, instrument: Any) -> None:
+        self.seconds = 0.0
+        self._instrument = instrument
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._instrument, name)
+
+        def call(*args: Any) -> Any:
+            started = time.thread_time()
+            found = method(*args)
+            self.seconds += time.thread_time() - started
+            return found
+
+        return call
+
+
+def with_and_without(comm: Communicator, step: Iterator[None], calls: Sequence[Clocked]) -> tuple[float, float]:
+    """Begin a step together: its seconds of a core, and those but for `calls`, of the rank that waited less.
+
+    A rank that waits asks on and on, so that waiting takes its core as well. On rank 0; 1 and 1 on the other.
+    """
+    broadcast_object(comm, None)
+    before, started = sum(each.seconds for each in calls), time.process_time()
+    next(step)
+    seconds = time.process_time() - started
+    within = sum(each.seconds for each in calls) - before
+    everyone: list[tuple[float, float]] = gather_objects(comm, (seconds, seconds - within)) or [(1.0, 1.0)]
+    return min(everyone)
+
+
 def plain(comm: Communicator, stage: str, workload: Workload) -> tuple[Batches, Replica]:
     """A rank that nobody observes."""
     batches = batches_of(comm.size, stage, workload)
@@ -243,9 +296,11 @@ def checked(comm: Communicator, stage: str, workload: Workload) -> tuple[Batches
     return counted(Checked(comm), stage, workload)
 
 
-def traced_steps(comm: Communicator, stage: str, workload: Workload) -> Iterator[None]:
+def traced_steps(
+    tracer: Tracer | Clocked, ledger: Ledger | Clocked, comm: Communicator, stage: str, workload: Workload
+) -> Iterator[None]:
     """The steps of a rank as in a run that is traced throughout."""
-    batches, tracer, ledger = batches_of(comm.size, stage, workload), Tracer(comm.rank), Ledger()
+    batches = batches_of(comm.size, stage, workload)
     observed = Observed(comm, Traffic(), tracer)
     for_each = steps((batches, replica(batches.config, observed, ObservedAllocator(allocate, ledger))))
     while True:

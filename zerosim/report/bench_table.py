@@ -37,10 +37,13 @@ def show_timings(console: Console, timings: Sequence[Timing], workload: Workload
 
 
 def show_overheads(console: Console, overheads: Sequence[Overhead], workload: Workload) -> None:
-    """Three rows a stage: its step as in a run against one without the ledgers; that traced, and with checksums."""
+    """Four rows a stage: its step as in a run against one without the ledgers; that traced, and with checksums.
+
+    And a traced step against itself without the calls of the trace and the ledger.
+    """
     console.print(
         f"{trained(workload)}: a step with its bytes counted, and without; a counted step traced, and with checksums, "
-        "and without")
+        "and without; a traced step with the calls of trace and memory ledger, and without, ms on a core")
     show_with_and_without(console, overheads)
 
 
