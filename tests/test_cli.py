@@ -418,7 +418,8 @@ def test_a_terminal_that_knows_only_ascii_is_enough(small):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.decode("ascii"))["title"] == "Größe −1"
-    assert b"Gr??e ?1" in done.stderr
+    assert b"Gr??e -1" in done.stderr
+    assert b"keeps      between steps: # weights  = gradients  . optimizer state" in done.stderr
 
 
 def test_a_memory_limit_needs_processes(small, capsys):
@@ -426,7 +427,7 @@ def test_a_memory_limit_needs_processes(small, capsys):
     assert "run it with mpirun -n 2" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("columns", "width"), [("60", 60), ("120", 120), ("0", 80), ("", 80), (None, 80)])
+@pytest.mark.parametrize(("columns", "width"), [("60", 60), ("120", 120), ("0", 80), ("", 80), ("7", 40), (None, 80)])
 def test_a_pipe_is_as_wide_as_columns_says(monkeypatch, columns, width):
     monkeypatch.delenv("COLUMNS", raising=False)
     if columns is not None:
