@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, load_file
 
-from zerosim.cli import main, parse
+from zerosim.cli import COMMANDS, main, parse
 from zerosim.commands.output import console
 from zerosim.commands.run import advice
 from zerosim.errors import Deadlock, ScenarioError, UsageError
@@ -177,12 +177,33 @@ def test_mistakes_on_the_command_line(small, arguments, capsys):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["run"], ["run", "x", "--progress", "loud"]])
-def test_argparse_mistakes_exit_with_2(arguments, capsys):
+@pytest.mark.parametrize(("line", "said"), {
+    "rum zero3": "zerosim: COMMAND: found 'rum'; allowed are run, scenarios, ",
+    "shwo": "; did you mean 'show'? (zerosim --help says more)",
+    "-v run x": "zerosim: found '-v' before the command; give the command first",
+    "run": "zerosim run: scenario is missing: zerosim run … scenario (zerosim run --help says more)",
+    "run x --progress loud": "zerosim run: --progress: found 'loud'; allowed are auto, live, plain, none (",
+    "run x --set": "zerosim run: --set: give it a value; one that begins with - is written --set=-… (",
+    "run x y z": "zerosim run: found 'y z', which it does not take; leave it out (",
+    "run x --jsn=y": "zerosim run: found '--jsn=y', which it does not take; did you mean '--json'? (",
+    "run x --ranks 4": "which it does not take; mpirun -n N starts N ranks, and --set world.ranks=N asks for them (",
+    "run x --restarts -1": "zerosim run: --restarts: found '-1'; give a whole number from 0 to 1000 (",
+    "checkpoint": "zerosim checkpoint: action, folder are missing: zerosim checkpoint … action folder (",
+    "show --list x": "zerosim show: subject: not allowed with argument --list (",
+}.items())
+def test_what_cannot_be_read_is_told_in_a_line(line, said, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(arguments)
+        main(line.split())
     assert stop.value.code == 2
-    capsys.readouterr()
+    (told,) = capsys.readouterr().err.splitlines()
+    assert said in told
+
+
+def test_no_command_at_all_lists_them(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([])
+    assert stop.value.code == 2
+    assert set(re.findall(r"^    (\w+)", capsys.readouterr().err, re.MULTILINE)) >= set(COMMANDS)
 
 
 def test_a_failed_check_exits_with_1(small, capsys):
@@ -397,7 +418,8 @@ def test_a_terminal_that_knows_only_ascii_is_enough(small):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.decode("ascii"))["title"] == "Größe −1"
-    assert b"Gr??e ?1" in done.stderr
+    assert b"Gr??e -1" in done.stderr
+    assert b"keeps      between steps: # weights  = gradients  . optimizer state" in done.stderr
 
 
 def test_a_memory_limit_needs_processes(small, capsys):
@@ -405,7 +427,7 @@ def test_a_memory_limit_needs_processes(small, capsys):
     assert "run it with mpirun -n 2" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("columns", "width"), [("60", 60), ("120", 120), ("0", 80), ("", 80), (None, 80)])
+@pytest.mark.parametrize(("columns", "width"), [("60", 60), ("120", 120), ("0", 80), ("", 80), ("7", 40), (None, 80)])
 def test_a_pipe_is_as_wide_as_columns_says(monkeypatch, columns, width):
     monkeypatch.delenv("COLUMNS", raising=False)
     if columns is not None:

@@ -292,8 +292,10 @@ def test_a_collective_is_a_page_too(tmp_path, capsys):
     (["run", SCENARIO, *SMALL, "--report", "nowhere/a.html"], "--report: cannot write 'nowhere/a.html'"),
     (["run", SCENARIO.replace("zero3", "reduce_scatter_slides"), "--report", "a.html"],
      "a scenario of collectives has no page"),
-    (["report", "absent.json", "--html", "a.html"], "cannot read absent.json"),
-    (["report", "empty", "--html", "a.html"], "empty is no JSON"),
+    (["report", "absent.json", "--html", "a.html"],
+     "cannot read absent.json: no such file or directory; write an outcome with zerosim run"),
+    (["report", "empty", "--html", "a.html"], "empty is no JSON: it is empty; write an outcome"),
+    (["report", "bytes", "--html", "a.html"], "bytes is no JSON: found the byte 0xff; write an outcome"),
     (["report", "nan", "--html", "a.html"], "nan is no JSON: NaN is no number"),
     (["report", "list", "--html", "a.html"], "list is no outcome of a training: it names no schema"),
     (["report", "memory", "--html", "a.html"], "its schema is 'zerosim.memory/1', not 'zerosim.run/1'"),
@@ -306,6 +308,7 @@ def test_a_mistake_is_one_line(arguments, words, tmp_path, monkeypatch, capsys):
     for name, text in {"empty": "", "list": "[1]", "memory": '{"schema": "zerosim.memory/1"}', "nan": "[NaN]",
                        "old": '{"schema": "zerosim.run/1"}'}.items():
         Path(name).write_text(text)
+    Path("bytes").write_bytes(b"{\xff}")
     assert main(arguments) == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1

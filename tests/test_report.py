@@ -178,6 +178,16 @@ def test_what_rows_share_is_said_once_and_what_not_by_row(four):
     assert any(line.startswith("In both rows: ") for line in alike)
 
 
+def test_rows_that_send_alike_are_spoken_of_as_their_stage(four):
+    def sent(stages):
+        return next(line for line in shown(with_stages(four, stages)) if line.startswith("sends "))
+
+    first, *_, third = four.stages
+    assert "takes: 2 in DDP; 3 in Stage III. " in sent([first, called(first, "DDP, overlap"), third])
+    more = replace(called(third, "a, b"), volume=2.0)
+    assert "takes: 2 in DDP and a, b; 3 in Stage III. " in sent([first, more, third])
+
+
 def test_every_figure_behind_verbose(four):
     plain, verbose = shown(four), shown(four, verbose=True)
     assert [line for line in plain if line not in verbose] == []

@@ -13,6 +13,7 @@ from zerosim import course
 from zerosim.cli import main
 from zerosim.commands import scenarios as listing
 from zerosim.errors import UsageError
+from zerosim.report.figures import plural
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,7 +29,15 @@ def test_scenarios_are_listed_with_their_titles(capsys):
     for name, path in course.scenarios().items():
         found = listing.listed(name, path)
         assert found["title"]
-        assert f"{name} {found['ranks']:,} {found['title']}" in words
+        assert f"{name}, {plural(found['ranks'], 'rank')} {found['title']}" in words
+
+
+def test_a_narrow_terminal_breaks_no_word(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "9")
+    assert main(["scenarios"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) < 5 * len(course.scenarios())
+    assert {"    Stage III: eight ranks that keep an", "    eighth of everything"} <= set(lines)
 
 
 def test_a_scenario_runs_by_name_anywhere(tmp_path, monkeypatch, capsys):
@@ -109,7 +118,7 @@ def test_no_command_ends_in_a_traceback_where_an_extra_is_missing(tmp_path):
         "memory --parameters 1e9 --ranks 8": (0, ""),
         "plan zero3 --set train.steps=1": (0, ""),
         "--version": (0, ""),
-        "": (2, "required"),
+        "": (2, "usage: zerosim"),
     }
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PMI", "OMPI"))}
     program = WITHOUT.format(absent=EXTRAS, commands=[words.split() for words in commands])
@@ -167,6 +176,9 @@ def test_exercises_and_lessons_are_copied_out(tmp_path, capsys):
     assert main(["run", str(mine / "scenarios" / "unsafe_sends.toml")]) == 3, "what it needs beside it was copied too"
     assert main(["exercises", str(mine)]) == 2
     assert "is there already" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert main(["lessons", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err.endswith("; name a folder that can be written to\n")
     assert main(["lessons"]) == 0
     listed = capsys.readouterr().out
     assert all(str(path) in listed for path in course.lessons())

@@ -284,6 +284,9 @@ def test_a_function_of_the_user_with_a_deadlock_exits_with_1(tmp_path, capsys):
 
 MISTAKES = {
     "ring.all_recude": "'ring.all_recude' is neither in the table of algorithms",
+    "ring": "did you mean 'ring.all_reduce'?",
+    "zero4": "nor a stage (ddp, zero1, zero2, zero3) nor FILE.py:FUNCTION; did you mean 'zero3'?",
+    "tree.reduce --svg x.png": "--svg: found 'x.png', and what is written is SVG; end its name in .svg",
     "doubling.all_gather --ranks 6": "not 6: use 'bruck' or 'ring' or 'direct'",
     "ring.all_reduce --root 0": "leave out root: ring.all_reduce has none",
     "tree.reduce --root 4": "root 4 is none of the 4 ranks: give one from 0 to 3",

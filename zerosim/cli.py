@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from zerosim.comm import Communicator
 from zerosim.commands.output import abandon_full_streams, complain, open_streams, replace_what_cannot_be_printed
+from zerosim.commands.parser import Parser
 from zerosim.errors import UsageError
 from zerosim.worlds.launcher import has_company, launched_rank
 from zerosim.worlds.mpi import connect
@@ -83,7 +84,7 @@ def agree(comm: Communicator, given: list[str]) -> None:
 
 def parse(given: Sequence[str]) -> argparse.Namespace:
     """The command and its flags; ends with exit code 2 where they are wrong."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="zerosim",
         description="Train by DDP and ZeRO Stages I, II and III under MPI, every bit checked against one process.",
     )
@@ -94,7 +95,14 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         if name in given[:1]:
             importlib.import_module(module).add_arguments(command)
     try:
-        return top.parse_args(given)
+        if not given:
+            top.exit(2, top.format_help())
+        parsed, unknown = top.parse_known_args(given)
+        if unknown and given[0] not in COMMANDS:
+            top.error(f"found {given[0]!r} before the command; give the command first, and then its flags")
+        if unknown:
+            commands.choices[parsed.command].refuse_unknown(unknown)
+        return parsed
     finally:
         sys.stdout.flush()
 

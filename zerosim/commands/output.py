@@ -1,6 +1,7 @@
 """Where commands write: the terminal, files, one line for an error."""
 
 import argparse
+import codecs
 import errno
 import json
 import os
@@ -21,11 +22,19 @@ from zerosim.report.page.markup import printable
 from zerosim.worlds.last_words import exit_code, last_words
 from zerosim.worlds.launcher import launched
 
+LEAST_WIDTH = 40
+"""Columns below which words would be broken; a narrower terminal breaks the lines itself."""
+
 WIDTH = 100
 """Columns of what goes to a file or a pipe, if nothing else is said."""
 
 FLAGS = ("csv", "html", "json", "report", "svg", "toml", "trace", "weights")
 """Those that name a file to write."""
+
+STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+
+PLAIN = str.maketrans("─━╺═│┃▶▸›✓✗█▓░·−–×…→←⌊⌋⌈⌉√Ψ²≥≤", "-=-=||>>>*!#=.:--x.><[][]vP2><")
+"""What stands for our signs, one for one, where an encoding lacks them."""
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What can happen to anyone whose standard output is a file."""
@@ -39,8 +48,9 @@ class Terminal(Console):
 
     def __init__(self, *, stderr: bool, force_terminal: bool | None, width: int) -> None:
         super().__init__(stderr=stderr, force_terminal=force_terminal, highlight=False, emoji=False)
-        if not self.is_terminal and not asked_width():
-            self.width = width
+        columns = asked_width() or (self.width if self.is_terminal else width)
+        if columns < LEAST_WIDTH or not self.is_terminal:
+            self.width = max(columns, LEAST_WIDTH)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """As rich does, with no control characters but its own: a title is not to move the cursor."""
@@ -88,10 +98,12 @@ def check_outputs(outputs: Mapping[str, str], inputs: Mapping[str, str | Path]) 
     """The same of files to write by what names them, such as "--json"."""
     named: dict[str, str] = {}
     for flag, path in outputs.items():
-        if path == "-":
+        if path == "-" and flag == "--json":
+            continue
+        if path in STANDARD_OUTPUT:
             if flag != "--json":
                 raise UsageError(f"{flag}: only --json writes to standard output; name a file")
-            continue
+            raise UsageError(f"--json: found {path!r}; standard output is written -")
         try:
             check_replaceable(path)
         except (OSError, ValueError) as error:
@@ -175,11 +187,24 @@ def open_streams() -> None:
 
 
 def replace_what_cannot_be_printed() -> None:
-    """Let the terminal show a question mark for what its encoding lacks."""
+    """Let the terminal show a plain sign, or else a question mark, for what its encoding lacks."""
+    codecs.register_error("zerosim.plain", plain)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
-            reconfigure(errors="replace")
+            reconfigure(errors="zerosim.plain")
+
+
+def plain(error: UnicodeError) -> tuple[str, int]:
+    """As many signs that every encoding has.
+
+    >>> codecs.register_error("zerosim.plain", plain)
+    >>> "1 ─+▶ 2 ✓ Größe".encode("ascii", "zerosim.plain")
+    b'1 -+> 2 * Gr??e'
+    """
+    assert isinstance(error, UnicodeEncodeError)
+    signs = error.object[error.start:error.end].translate(PLAIN)
+    return "".join(sign if sign.isascii() else "?" for sign in signs), error.end
 
 
 def abandon_full_streams() -> None:

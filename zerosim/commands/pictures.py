@@ -1,11 +1,12 @@
 """Single pictures of a page, for lessons, slides and papers."""
 
 import argparse
+from collections.abc import Sequence
 
 from zerosim.commands.output import write_bytes, write_text
 from zerosim.errors import UsageError
 from zerosim.report.page.drawings import Drawings
-from zerosim.report.page.vega import png, svg
+from zerosim.report.page.vega import Spec, png, svg
 
 
 def name_and_file(words: str) -> tuple[str, str]:
@@ -19,12 +20,18 @@ def name_and_file(words: str) -> tuple[str, str]:
     return name, path
 
 
-def write_picture(name: str, path: str, drawings: Drawings) -> None:
-    """One picture of the page as SVG or PNG, as the file's name says."""
+def pictured(wanted: Sequence[tuple[str, str]], drawings: Drawings) -> list[tuple[str, Spec]]:
+    """The file and the specification of each picture that is wanted; `UsageError` where there is none of a name."""
     specs = dict(drawings.files())
-    if name not in specs:
-        raise UsageError(f"--picture: there is no picture {name!r}; there are {', '.join(specs)}")
+    for name, _ in wanted:
+        if name not in specs:
+            raise UsageError(f"--picture: there is no picture {name!r}; there are {', '.join(specs)}")
+    return [(path, specs[name]) for name, path in wanted]
+
+
+def write_picture(path: str, spec: Spec) -> None:
+    """A picture as SVG or PNG, as the file's name says."""
     if path.endswith(".svg"):
-        write_text(path, svg(specs[name]))
+        write_text(path, svg(spec))
     else:
-        write_bytes(path, png(specs[name]))
+        write_bytes(path, png(spec))

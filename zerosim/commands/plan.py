@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from zerosim.commands.arguments import cluster_sizes
 from zerosim.commands.output import check_outputs, check_writable, standard_output, write_json, write_text
-from zerosim.commands.pictures import name_and_file, write_picture
+from zerosim.commands.pictures import name_and_file, pictured, write_picture
 from zerosim.errors import UsageError
 from zerosim.plan.reading import cluster_in, read_plan
 from zerosim.report.page.drawings import Drawings
@@ -55,6 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
     changes = machine | overrides(arguments.overrides)
     found = read_plan(arguments.scenario, ranks(arguments.ranks), changes, swept(arguments.sweep))
     check_writable(arguments, files_read(found.scenario))
+    pictures = pictured(arguments.picture, Drawings(drawn(found))) if arguments.picture else []
     console = standard_output(arguments)
     show_heading(console, found.scenario.title, found.scenario.caption, "")
     show_plan(console, found)
@@ -62,8 +63,8 @@ def main(arguments: argparse.Namespace) -> int:
         write_json(arguments.json, found.document())
     if arguments.report:
         write_text(arguments.report, plan_page(found, shlex.join(["zerosim", *sys.argv[1:]])))
-    for name, path in arguments.picture:
-        write_picture(name, path, Drawings(drawn(found)))
+    for path, spec in pictures:
+        write_picture(path, spec)
     if arguments.trace:
         write_text(arguments.trace, json.dumps(trace_events([(row.name, row.trace) for row in found.rows])))
     return 0 if found.passed else 1

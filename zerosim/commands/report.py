@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from zerosim.commands.output import check_outputs, write_bytes, write_text
-from zerosim.commands.pictures import name_and_file, write_picture
+from zerosim.commands.pictures import name_and_file, pictured, write_picture
 from zerosim.errors import UsageError
-from zerosim.files import read_at_most
+from zerosim.files import read_at_most, reason
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.page import page
 from zerosim.report.page.run import Run, runs_of
@@ -18,6 +18,8 @@ from zerosim.report.page.vega import png, svg
 
 MOST_BYTES = 1 << 26
 """Of an outcome; as Python's objects they take up to 30 times as much memory."""
+
+WRITE_ONE = "write an outcome with zerosim run SCENARIO --json FILE"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,12 +46,13 @@ def main(arguments: argparse.Namespace) -> int:
     documents = [read(name) for name in names]
     with whole(names):
         runs = runs_of(documents, names)
+        single = pictured(arguments.picture, drawn(runs)) if arguments.picture else []
         if arguments.html:
             write_text(arguments.html, page(runs))
         if arguments.pictures:
             write_pictures(arguments.pictures, runs)
-        for name, path in arguments.picture:
-            write_picture(name, path, drawn(runs))
+        for path, spec in single:
+            write_picture(path, spec)
     return 0
 
 
@@ -89,9 +92,11 @@ def read(name: str) -> Any:
         content = read_at_most(name, MOST_BYTES)
         if len(content) > MOST_BYTES:
             raise UsageError(f"{name} has more than {MOST_BYTES:,} bytes, which no outcome has")
-        return json.loads(content, parse_constant=refuse_constant)
+        return json.loads(content.decode("utf-8-sig"), parse_constant=refuse_constant)
     except OSError as error:
-        raise UsageError(f"cannot read {name}: {error.strerror}") from error
+        raise UsageError(f"cannot read {name}: {reason(error)}; {WRITE_ONE}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name} is no JSON: found the byte {content[error.start]:#04x}; {WRITE_ONE}") from error
     except (ValueError, RecursionError) as error:
-        how = "write an outcome with zerosim run SCENARIO --json FILE"
-        raise UsageError(f"{name} is no JSON: {error}; {how}") from error
+        found = error if content.strip() else "it is empty"
+        raise UsageError(f"{name} is no JSON: {found}; {WRITE_ONE}") from error

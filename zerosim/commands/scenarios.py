@@ -3,12 +3,14 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.course import scenarios
+from zerosim.report.figures import plural
 from zerosim.report.grid import show_words
 from zerosim.scenario import CollectiveScenario, load
 
@@ -31,7 +33,7 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def listed(name: str, path: Path) -> dict[str, object]:
+def listed(name: str, path: Path) -> dict[str, Any]:
     """What there is to say of one: which command it is for, on how many ranks, and what it claims."""
     scenario = load(path)
     command = "plan" if path.parent.name == "plans" else "run"
@@ -40,12 +42,11 @@ def listed(name: str, path: Path) -> dict[str, object]:
             "caption": scenario.caption, "file": str(path)}
 
 
-def show(console: Console, found: Sequence[dict[str, object]]) -> None:
-    """A line each: its name, its ranks, its title."""
-    width = max(len(str(each["name"])) for each in found) + 2
+def show(console: Console, found: Sequence[dict[str, Any]]) -> None:
+    """Two lines each or more: its name and its ranks, its title."""
     for command, words in COMMANDS.items():
         console.print(Text(words, style="bold"), soft_wrap=True)
         for each in found:
             if each["command"] == command:
-                ranks = f"{each['ranks']:>6,}  "
-                show_words(console, str(each["title"]), key=f"{each['name']:<{width}}{ranks}")
+                console.print(Text(f"{each['name']}, {plural(each['ranks'], 'rank')}"), soft_wrap=True)
+                show_words(console, str(each["title"]), key="    ")

@@ -44,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """0 if the collective keeps its promise, or for the table; 1 if it does not."""
     check_writable(arguments, files_of(arguments.subject))
+    if (arguments.svg or "").endswith((".png", ".jpg", ".jpeg", ".pdf")):
+        raise UsageError(f"--svg: found {arguments.svg!r}, and what is written is SVG; end its name in .svg")
     if arguments.list:
         return show_table(arguments)
     file, _, function = arguments.subject.rpartition(":")
@@ -88,7 +90,7 @@ def show_table(arguments: argparse.Namespace) -> int:
 
 def show_run(arguments: argparse.Namespace) -> int:
     size = arguments.ranks or 4
-    subject = named_subject(arguments.subject, arguments.collective)
+    subject = named_subject(arguments.subject, arguments.collective, list(STAGES))
     check_served(subject, size)
     check_root(subject, size, arguments.root)
     schedule = scheduled(subject, size, arguments.root or 0)

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from zerosim.errors import UsageError
+from zerosim.files import reason
 
 HERE = Path(__file__).parent
 
@@ -90,5 +91,5 @@ def copy_out(sources: Iterable[tuple[Path, Path]]) -> list[Path]:
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, place)
         except OSError as error:
-            raise UsageError(f"cannot write {place}: {error.strerror}") from error
+            raise UsageError(f"cannot write {place}: {reason(error)}; name a folder that can be written to") from error
     return [place for _, place in pairs]

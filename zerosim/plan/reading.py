@@ -8,7 +8,7 @@ from typing import Any
 
 from zerosim.data import load_dataset
 from zerosim.errors import UsageError
-from zerosim.files import read_at_most
+from zerosim.files import read_at_most, reason
 from zerosim.models.units import Task
 from zerosim.plan.planning import Plan, plan, task_in_words
 from zerosim.scenario import Scenario, load
@@ -16,6 +16,8 @@ from zerosim.scenario.bounds import MOST_BYTES, check_size
 from zerosim.scenario.load import parse
 
 MOST_ROWS = 1000
+
+WRITE_ONE = "write one with zerosim bench cluster --toml FILE"
 
 
 def read_plan(
@@ -44,10 +46,9 @@ def cluster_in(path: str | os.PathLike[str]) -> dict[str, Any]:
         check_size(len(content), os.fspath(path))
         found = parse(content.decode("utf-8-sig"), os.fspath(path))[0].get("cluster")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"--cluster: cannot read {os.fspath(path)}: {reason}") from error
+        raise UsageError(f"--cluster: cannot read {os.fspath(path)}: {reason(error)}; {WRITE_ONE}") from error
     if not isinstance(found, dict) or not found:
-        raise UsageError(f"--cluster: {os.fspath(path)} has no [cluster]; write one with zerosim bench cluster --toml")
+        raise UsageError(f"--cluster: {os.fspath(path)} has no [cluster]; {WRITE_ONE}")
     return {f"cluster.{key}": value for key, value in found.items()}
 
 

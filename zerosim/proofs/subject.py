@@ -9,7 +9,7 @@ import errno
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -128,8 +128,8 @@ def subject(function: Callable[..., Any], collective: str | None = None) -> Subj
     claimed = collective or collective_in(name)
     if claimed not in COLLECTIVES:
         raise UsageError(
-            f"which collective is {collective or name!r}? Name one of {', '.join(COLLECTIVES)}, "
-            "or let the function's name contain it"
+            f"which collective is {collective or name!r}? Name one of {', '.join(COLLECTIVES)} "
+            "(on the command line with --as), or let the function's name contain it"
         )
     parameters = list(inspect.signature(function).parameters)
     manner: Literal["in place", "array"] = "in place" if parameters[1:2] and parameters[1] in IN_PLACE else "array"
@@ -145,10 +145,11 @@ def collective_in(name: str) -> str | None:
     return next((each for each in COLLECTIVES if each.replace("_", "") in letters), None)
 
 
-def named_subject(name: str, collective: str | None = None) -> Subject:
+def named_subject(name: str, collective: str | None = None, stages: Sequence[str] = ()) -> Subject:
     """The subject that the command line names: `ring.all_reduce`, or `my_file.py:my_all_reduce`.
 
-    Raises `UsageError` for a name in neither form, a file or function that is not there.
+    Raises `UsageError` for a name in neither form, a file or function that is not there; it says so of `stages` if
+    these could have been named too.
     """
     if name in ALGORITHMS:
         row = ALGORITHMS[name]
@@ -157,9 +158,10 @@ def named_subject(name: str, collective: str | None = None) -> Subject:
         return Subject(name, row.collective, row.function, "in place", row)
     file, separator, function = name.rpartition(":")
     if not separator or not file.endswith(".py"):
+        among = f" nor a stage ({', '.join(stages)})" if stages else ""
         raise UsageError(
-            f"{name!r} is neither in the table of algorithms (zerosim show --list) nor FILE.py:FUNCTION"
-            f"{meant(name, ALGORITHMS)}"
+            f"{name!r} is neither in the table of algorithms (zerosim show --list){among} nor FILE.py:FUNCTION"
+            f"{meant(name, [*ALGORITHMS, *stages])}"
         )
     return subject(function_of(file, function), collective)
 
@@ -190,8 +192,11 @@ def meant(name: str, names: Iterable[str]) -> str:
     """
     >>> meant("ring.all_reduc", ["ring.all_gather", "ring.all_reduce"]), meant("fly", ["ring.all_gather"])
     ("; did you mean 'ring.all_reduce'?", '')
+    >>> meant("ring", ["tree.gather", "ring.all_gather"])
+    "; did you mean 'ring.all_gather'?"
     """
-    near = get_close_matches(name, list(names), n=1)
+    known = list(names)
+    near = get_close_matches(name, known, n=1) or [each for each in known if name and name in each.split(".")]
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

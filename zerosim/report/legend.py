@@ -74,7 +74,12 @@ def meaning_of_sent(outcome: Outcome) -> str:
     unit, ranks = memory_unit(outcome), outcome.scenario.world.ranks
     evenly = all(len({rank.sent_bytes for rank in stage.traffic}) == 1 for stage in outcome.stages)
     multiples = [f"{sent_in_units(outcome, stage):.4g}" for stage in outcome.stages]
-    whose = multiples[0] if len(set(multiples)) == 1 else grouped([stage.name for stage in outcome.stages], multiples)
+    by_title = dict.fromkeys(
+        (STAGES[stage.config.row.stage].title, each) for stage, each in zip(outcome.stages, multiples, strict=True))
+    names = [stage.name for stage in outcome.stages]
+    if len({title for title, _ in by_title}) == len(by_title):
+        names, multiples = [list(each) for each in zip(*by_title, strict=True)]
+    whose = multiples[0] if len(set(multiples)) == 1 else grouped(names, multiples)
     once, whole = in_one_unit([count, outcome.model.count * element_bytes(outcome)], unit)
     mean = "" if evenly else ", the mean over all"
     return (

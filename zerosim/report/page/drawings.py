@@ -68,13 +68,15 @@ class Drawings:
         once = {"kept": {"bars": "kept"}, "sent": {"bars": "sent"},
                 "losses": {"losses": "losses", "divergences": "divergences"}}
         for name, data in once.items():
-            yield name, self._filled(name, data)
+            if any(self.values[each] for each in data.values()):
+                yield name, self._filled(name, data)
         for number, row in enumerate(self._rows, 1):
             memory = self._filled("memory", {"curve": f"curve-{number}"})
             yield f"memory-{number}", memory | pictures.headed(row.name)
             if row.spans:
                 timeline = self._filled("timeline", {"spans": f"spans-{number}", "links": f"links-{number}"})
                 yield f"step-{number}", pictures.above(timeline, memory, row.name)
+            if row.spans and row.ranks > 1:
                 yield f"partners-{number}", self._filled("partners", {"partners": f"partners-{number}"})
 
     def _filled(self, spec: str, data: dict[str, str]) -> Spec:

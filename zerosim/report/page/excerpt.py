@@ -25,7 +25,7 @@ def images(run: Run) -> Markup:
     """Images rather than SVG inside the page, whose styles and names would be all cells' alike."""
     specs = dict(Drawings(run.rows).files())
     try:
-        drawn = {about: svg(specs[name]) for name, about in PICTURES.items()}
+        drawn = {about: svg(specs[name]) for name, about in PICTURES.items() if name in specs}
     except UsageError as error:
         return element("p", str(error))
     return joined(*(
