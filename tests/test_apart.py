@@ -19,7 +19,7 @@ from zerosim.verdict.run import run_locally
 
 def parted(*variants, **changes):
     built = replace(scenario(ranks=4, micro_batches=8, steps=2, hidden=(24, 16), **changes), variant=tuple(
-        Variant(name=f"row {number}", stage="zero3", **variant) for number, variant in enumerate(variants)))
+        Variant(name=f"row {number}", **({"stage": "zero3"} | variant)) for number, variant in enumerate(variants)))
     return run_locally(prepare(built, labelled()), Silent())
 
 
@@ -59,6 +59,12 @@ def test_other_reasons_are_told_apart_and_equal_rows_are_not_asked(other, words)
 def test_rows_that_are_not_equal_to_their_own_reference_are_not_asked_why(monkeypatch):
     monkeypatch.setattr("zerosim.verdict.run.parted", lambda run, rows: [])
     assert parted({"units": "layer"}, {"units": "model"}).apart == []
+
+
+def test_the_first_is_held_beside_every_row_that_ends_otherwise():
+    outcome = parted({"units": "layer"}, {"stage": "zero2"}, {"units": ((0, 1), (2,))}, {"units": ((0,), (1, 2))},
+                     {"units": "model"}, {"accumulation": "micro_batch"})
+    assert [(each.first, each.other) for each in outcome.apart] == [("row 0", f"row {n}") for n in (2, 3, 4, 5)]
 
 
 def test_it_is_shown_written_and_on_the_page(capsys):

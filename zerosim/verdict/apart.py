@@ -21,9 +21,6 @@ from zerosim.training.comparison import published
 from zerosim.training.config import Config
 from zerosim.verdict.diagnosis import bit_pattern, element, full_name, orders_of_addition
 
-MOST = 3
-"""Rows that are looked into, beside the first."""
-
 EDGES = (1, 2, 4, 16, 256)
 """The most ULPs in each bin of the histogram; a last bin has what is further apart."""
 

@@ -9,7 +9,7 @@ from zerosim.training.batches import Batches
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement
 from zerosim.training.run import Keeping, Progress, Run, alike_everywhere, measure
-from zerosim.verdict.apart import MOST, rows_apart
+from zerosim.verdict.apart import rows_apart
 from zerosim.verdict.diagnosis import Divergence, first_divergence
 from zerosim.verdict.judge import compared_with_each_other, judged, what_it_needs
 from zerosim.verdict.outcome import OtherRanks, Outcome, RowOutcome
@@ -71,14 +71,14 @@ def measure_and_judge(comm: Communicator, run: Run) -> Outcome | None:
 
 
 def parted(run: Run, rows: Sequence[RowOutcome]) -> list[tuple[Batches, Batches]]:
-    """The first row beside each that ends with other weights, where both are what one process computes; a few of them.
+    """The first row beside each that ends with other weights, where both are what one process computes.
 
     Rows that one process trains alike are one.
     """
     trained = {row.trained.config.course: row.trained for row in reversed(rows) if row.trained and row.trained.equal}
     different = [*reversed(trained.values())]
-    pairs = [(different[0], other) for other in different[1:] if different[0].weights_sha256 != other.weights_sha256]
-    return [(run.batches(one.config), run.batches(two.config)) for one, two in pairs[:MOST]]
+    others = [other for other in different[1:] if different[0].weights_sha256 != other.weights_sha256]
+    return [(run.batches(different[0].config), run.batches(other.config)) for other in others]
 
 
 def row_outcome(measured: Measurement, divergence: Divergence | None) -> RowOutcome:
