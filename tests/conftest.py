@@ -1,15 +1,24 @@
 """Lets tests import each other as `tests.…`, asserts no time of any example, and hides how wide the terminal is."""
 
+import compileall
 import os
 import sys
 from pathlib import Path
 
 from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
 
 if settings.default.deadline is not None:
     settings.register_profile("untimed", deadline=None)
     settings.load_profile("untimed")
 
 os.environ.pop("COLUMNS", None)
+
+
+def pytest_configure(config):
+    """Compile once what some hundred processes of the suite import, and may not be allowed to keep compiled."""
+    if not hasattr(config, "workerinput"):
+        for folder in ("zerosim", "tests"):
+            compileall.compile_dir(ROOT / folder, quiet=2)
