@@ -126,7 +126,7 @@ def test_only_rank_0_speaks_for_what_one_process_does(given, code):
     ended = mpiexec(["-n", "2", *command], timeout=SECONDS)
     assert ended.returncode == alone.returncode == code
     assert ended.stdout == alone.stdout
-    assert ended.stderr.count("error:") == alone.stderr.count("error:") == (code == 2)
+    assert ended.stderr.count("zerosim memory: ") == alone.stderr.count("zerosim memory: ") == (code == 2)
 
 
 @pytest.mark.mpi

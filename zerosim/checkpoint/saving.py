@@ -1,5 +1,6 @@
 """Save: every K steps all ranks write their shards, and rank 0 says what they are."""
 
+import errno
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from zerosim.checkpoint.folders import Removal
 from zerosim.checkpoint.manifest import LOSSES, Leg, Manifest, ParameterRecord, Piece, Shard, UnitRecord, encoded
 from zerosim.comm import Communicator
 from zerosim.errors import ZerosimError
+from zerosim.files import reason
 from zerosim.models.units import Unit
 from zerosim.scenario.schema import Scenario, plain, resolved
 from zerosim.sharding import Layout
@@ -21,6 +23,9 @@ from zerosim.stages.replica import Replica
 from zerosim.training.comparison import WEIGHTS
 from zerosim.training.config import Config
 from zerosim.worlds.objects import broadcast_object, gather_objects
+
+IN_COMPANY = (errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY)
+"""How saving fails where another run writes, publishes or removes the same checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +107,14 @@ def recorded(unit: Unit) -> UnitRecord:
 
 
 def cannot(do: str, path: Path, error: OSError, rank: int | None = None) -> ZerosimError:
+    """
+    >>> cannot("write", Path("a"), OSError(errno.ENOTEMPTY, "Directory not empty")).args[0][31:]
+    'directory not empty; what was saved before is whole; if another run saves there, give each a folder of its own'
+    """
     who = "" if rank is None else f"rank {rank} "
-    return ZerosimError(f"{who}cannot {do} the checkpoint {path}: {(error.strerror or str(error)).lower()}; "
-                        "what was saved before is whole")
+    company = "; if another run saves there, give each a folder of its own" if error.errno in IN_COMPANY else ""
+    return ZerosimError(f"{who}cannot {do} the checkpoint {path}: {reason(error)}; "
+                        f"what was saved before is whole{company}")
 
 
 def first(problems: Sequence[Any] | None) -> Any:

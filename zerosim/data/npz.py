@@ -51,7 +51,8 @@ def read_arrays(stream: IO[bytes], choose: Callable[[Sequence[str]], list[str]],
                 raise fault(f"its arrays have {expanded:,} bytes; they may have {MOST_BYTES:,}, so give a part of them")
             return {name: read(archive, name, member, fault) for name, member in chosen.items()}
     except BROKEN as error:
-        raise fault(f"this .npz cannot be read: {' '.join(str(error).split())[:200]}") from None
+        said = " ".join(str(error).split())[:200]
+        raise fault(f"this .npz cannot be read: {said}; np.savez(path, x=x, y=y) writes one of numbers") from None
 
 
 def has_small_directory(stream: IO[bytes], size: int) -> bool:
