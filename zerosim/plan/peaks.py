@@ -45,6 +45,27 @@ def peak_bounds(config: Config, *, copies_messages: bool = False, updated: bool 
     }
 
 
+def needed_as_began(config: Config) -> dict[str, dict[Kind, int]]:
+    """The most bytes that a step still needs of a kind as a reduction, or an update, of a unit begins.
+
+    As gradients are reduced, full weights are gone; as weights are updated, so is all that backward needed, but for the
+    last unit's outputs. Nothing is said where another thread may be about to let go of an array.
+    """
+    parallel, resting = config.row.parallel, resting_bytes(config)
+    if parallel.prefetch or parallel.overlap:
+        return {}
+    updating: dict[Kind, int] = {
+        "parameters": resting.parameters, "gradients": resting.gradients, "activations": outputs_bytes(config)}
+    return {"update": updating} | (
+        {"reduce_scatter": {"parameters": resting.parameters}} if parallel.reshard_after_forward else {})
+
+
+def outputs_bytes(config: Config) -> int:
+    """What a model makes of the micro-batches that go together."""
+    task, samples = config.model.task, config.at_once * config.row.train.micro_batch
+    return samples * (task.inputs if task.tokens else 1) * task.outputs * config.precision.weights.itemsize
+
+
 def would_fit(config: Config, allowed_bytes: int) -> bool:
     """Whether the model states, and the units that are full at a time, are within `allowed_bytes`."""
     bounds = peak_bounds(config)

@@ -75,6 +75,8 @@ class RankMemory:
     """What the process has in memory between steps beyond what it had before the run."""
     overweight: list[str]
     """Of which units more is kept than the formula says, and what else outlives the step, in words."""
+    lingering: list[str]
+    """What a step should have let go of before it reduced a gradient or updated weights, in words."""
     curve: list[tuple[int, dict[str, int]]]
     """Nanoseconds since the last step began, and bytes by kind, at each change."""
     offloaded_bytes: int = 0
@@ -91,7 +93,7 @@ class RankMemory:
 
     @property
     def mismeasured(self) -> str | None:
-        """The first kind of which too much or too little is alive at the peak, or is offloaded, in words."""
+        """The first kind of which too much or too little is alive at the peak, or later, or is offloaded, in words."""
         for kind, bound in self.bound_bytes.items():
             peak, least = self.peak_bytes[kind], self.least_bytes.get(kind, 0)
             if peak > bound:
@@ -100,6 +102,8 @@ class RankMemory:
             if peak < least:
                 return (f"less is alive at the peak than must be: rank {self.rank} holds {peak:,} B of {kind}, "
                         f"where {least:,} are used")
+        if self.lingering:
+            return f"more is held than is needed: rank {self.rank} holds {self.lingering[0]}"
         if self.offloaded_bytes != self.formula_offloaded_bytes:
             return (f"what is offloaded is not the formula's: rank {self.rank} had {self.offloaded_bytes:,} B in its "
                     f"file, where {self.formula_offloaded_bytes:,} are due")
