@@ -95,7 +95,7 @@ def full_bytes(config: Config, unit: Unit) -> int:
 
 def gradients(config: Config) -> int:
     """What the units that are done keep, and the one in work beside it; with overlap, the one before that too."""
-    works, done = turns(config), 0
+    works, done = visits(config), 0
     if config.part_by_part:
         works, done = [replace(work, kept=0) for work in works], resting_bytes(config).gradients
     return overlapping(works, done) if config.row.parallel.overlap else one_after_the_other(works, done)
@@ -103,7 +103,7 @@ def gradients(config: Config) -> int:
 
 @dataclass(frozen=True)
 class InWork:
-    """Bytes of gradients that are alive at a time in a unit's turn: its own, and what others have until theirs."""
+    """Bytes of gradients that are alive at a time in a visit: its own, and what others have until theirs."""
 
     adding: int = 0
     """While micro-batches add up."""
@@ -115,7 +115,7 @@ class InWork:
     """While what is kept is made of the result."""
     kept: int = 0
     waiting: int = 0
-    """Of other units with turns to come, all they have."""
+    """Of other units with visits to come, all they have."""
 
 
 def one_after_the_other(works: Iterable[InWork], done: int) -> int:
@@ -138,8 +138,8 @@ def overlapping(works: Iterable[InWork], done: int) -> int:
     return most
 
 
-def turns(config: Config) -> list[InWork]:
-    """Of each turn in backward: only the last one of a unit is reduced and kept."""
+def visits(config: Config) -> list[InWork]:
+    """Of each visit in backward: only the last one to a unit is reduced and kept."""
     found, unfinished = [], Counter[Unit]()
     for unit in config.model.backward_units:
         waiting = sum(held_back(config, each) for each in unfinished if each is not unit and unfinished[each])
@@ -157,7 +157,7 @@ def turns(config: Config) -> list[InWork]:
 
 
 def held_back(config: Config, unit: Unit) -> int:
-    """A unit's gradients of all micro-batches, between its turns."""
+    """A unit's gradients of all micro-batches, between its visits."""
     return config.at_once * full_bytes(config, unit)
 
 
@@ -181,7 +181,7 @@ def sums(order: str, done: int) -> int:
 
 
 def in_work(config: Config, unit: Unit) -> InWork:
-    """Of a unit's last turn, padding included."""
+    """Of the last visit to a unit, padding included."""
     elements = padded(unit.count, config.ranks)
     narrow, wire = config.precision.weights.itemsize, config.wire.itemsize
     in_float32, total = config.accumulates_in_float32, config.summed.itemsize
