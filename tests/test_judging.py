@@ -29,7 +29,7 @@ from zerosim.training.experiment import prepare
 from zerosim.training.run import Run, Silent, measure
 from zerosim.verdict.diagnosis import element, hexadecimal, locate, orders_of_addition, ulps_apart
 from zerosim.verdict.judge import judged_memory, what_it_needs
-from zerosim.verdict.outcome import RankMemory, RankTraffic, faults
+from zerosim.verdict.outcome import RankMemory, RankTraffic, failed_checks
 from zerosim.verdict.run import run_locally
 from zerosim.worlds.local import LocalWorld, spawn
 
@@ -100,10 +100,10 @@ def test_every_kind_may_reach_its_bound_and_no_byte_more(kind):
         equal=True, compared_with="one process", disagreement=None, traffic=[], memory=[below, above], updates=0,
         operations=[], missed_faults=[], formula_operations=dict.fromkeys(WORK, 0),
         config=SimpleNamespace(steps=1, steps_here=1, scaling=lambda: SimpleNamespace(dynamic=True)))
-    assert faults(stage) == [
+    assert failed_checks(stage) == [
         f"more is alive at the peak than should be: rank 1 holds 11 B of {kind}, where 10 are enough"]
     stage.config.steps_here = 0
-    assert faults(stage) == []
+    assert failed_checks(stage) == []
 
 
 def test_what_lingers_is_told_where_peaks_are_right():
@@ -143,9 +143,9 @@ def test_operations_are_the_models_on_every_rank(what):
         equal=True, compared_with="one process", disagreement=None, traffic=[], memory=[], updates=0,
         operations=[due, due], formula_operations=due, missed_faults=[],
         config=SimpleNamespace(steps=0, steps_here=0, scaling=lambda: SimpleNamespace(dynamic=True)))
-    assert faults(stage) == []
+    assert failed_checks(stage) == []
     stage.operations = [due, due | {what: 6}]
-    assert faults(stage) == [
+    assert failed_checks(stage) == [
         f"floating-point operations of {what} are not the model's: 6 of rank 1, where 5 are due"]
 
 

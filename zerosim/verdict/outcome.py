@@ -15,6 +15,7 @@ from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.verdict.apart import Apart
 from zerosim.verdict.diagnosis import Divergence
+from zerosim.worlds.world import counted
 
 
 @dataclass(frozen=True)
@@ -227,11 +228,11 @@ class RowOutcome:
         if self.trained is None:
             return [] if claims.does_not_fit else [str(self.did_not_fit)]
         return [
-            *faults(self.trained),
+            *failed_checks(self.trained),
             *(["fits after all"] if claims.does_not_fit else []),
             *broken_claims(self.trained),
             *other_bits(self.trained, self.on_other_ranks),
-            *(f"does not fit on {ranks} rank{'s' * (ranks > 1)}" for ranks in self.does_not_fit_on),
+            *(f"does not fit on {counted(ranks)}" for ranks in self.does_not_fit_on),
         ]
 
 
@@ -287,7 +288,7 @@ class Outcome:
         return not self.failures
 
 
-def faults(stage: TrainedRow) -> list[str]:
+def failed_checks(stage: TrainedRow) -> list[str]:
     """What is wrong with a row whatever is claimed of it."""
     stepped = stage.config.steps_here > 0
     never_skips = not stage.config.scaling().dynamic
@@ -351,8 +352,8 @@ def percent(share: float) -> str:
 def other_bits(stage: TrainedRow, others: Sequence[OtherRanks]) -> list[str]:
     """What is wrong with the row on other numbers of ranks."""
     differing = [str(other.ranks) for other in others if other.weights_sha256 != stage.weights_sha256]
-    found = [f"other bits on {', '.join(differing)} ranks"] if differing else []
-    return found + [f"on {other.ranks} ranks: {what}" for other in others for what in faults(other.outcome)]
+    found = [f"other bits on {', '.join(differing)} rank{'s' * (differing != ['1'])}"] if differing else []
+    return found + [f"on {counted(other.ranks)}: {what}" for other in others for what in failed_checks(other.outcome)]
 
 
 def who(stage: TrainedRow) -> str:
