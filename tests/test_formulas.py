@@ -12,7 +12,15 @@ from tests.alive import most_alive
 from zerosim.models.units import Task
 from zerosim.plan import peaks
 from zerosim.plan.activations import PassPeaks, pass_peaks
-from zerosim.plan.peaks import message_copies, message_lengths, most_in_a_collective, peak_bounds, with_spare, would_fit
+from zerosim.plan.peaks import (
+    message_copies,
+    message_lengths,
+    most_in_a_collective,
+    needed_as_began,
+    peak_bounds,
+    with_spare,
+    would_fit,
+)
 from zerosim.plan.resting import Resting, resting_bytes
 from zerosim.plan.traffic import Due, due, most_messages, volume
 from zerosim.scenario import Check, Model, Parallel, Scenario, Train, World
@@ -304,3 +312,17 @@ def test_volume_and_messages_of_a_step(stage, keys, volumes, messages):
     found = config(stage, *keys)
     assert volume(found) == pytest.approx(volumes, rel=1e-12)
     assert most_messages(found) == messages
+
+
+@pytest.mark.parametrize(("stage", "keys", "expected"), [
+    ("ddp", [], {"update": (300, 300, 48), "reduce_scatter": 300}),  # outputs of 2 · 2 samples, 3 each
+    ("zero3", [], {"update": (100, 100, 48), "reduce_scatter": 100}),
+    ("zero2", [FP16, PARTS], {"update": (150, 50, 12), "reduce_scatter": 150}),
+    ("zero3", [{"reshard_after_forward": False}], {"update": (100, 100, 48)}),
+    ("zero3", [{"prefetch": True}], {}),
+    ("zero1", [{"overlap": True}], {}),
+])
+def test_what_is_still_needed_as_something_begins(stage, keys, expected):
+    found = needed_as_began(config(stage, *keys))
+    assert {name: tuple(needed.values()) if len(needed) > 1 else needed["parameters"]
+            for name, needed in found.items()} == expected

@@ -29,7 +29,7 @@ from zerosim.training.experiment import prepare
 from zerosim.training.run import Run, Silent, measure
 from zerosim.verdict.diagnosis import element, hexadecimal, locate, orders_of_addition, ulps_apart
 from zerosim.verdict.judge import judged_memory, what_it_needs
-from zerosim.verdict.outcome import RankMemory, RankTraffic, faults
+from zerosim.verdict.outcome import RankMemory, RankTraffic, failed_checks
 from zerosim.verdict.run import run_locally
 from zerosim.worlds.local import LocalWorld, spawn
 
@@ -85,7 +85,7 @@ def memory(**changes):
     return RankMemory(**{
         "rank": 1, "resting_bytes": {"parameters": 4}, "formula_bytes": {"parameters": 4}, "padding_bytes": 0,
         "peak_bytes": figures, "bound_bytes": figures, "alive_bytes": 0, "resident_bytes": 0, "overweight": [],
-        "least_bytes": {"gradients": 9}, "curve": [], **changes,
+        "least_bytes": {"gradients": 9}, "lingering": [], "curve": [], **changes,
     })
 
 
@@ -100,10 +100,17 @@ def test_every_kind_may_reach_its_bound_and_no_byte_more(kind):
         equal=True, compared_with="one process", disagreement=None, traffic=[], memory=[below, above], updates=0,
         operations=[], missed_faults=[], formula_operations=dict.fromkeys(WORK, 0),
         config=SimpleNamespace(steps=1, steps_here=1, scaling=lambda: SimpleNamespace(dynamic=True)))
-    assert faults(stage) == [
+    assert failed_checks(stage) == [
         f"more is alive at the peak than should be: rank 1 holds 11 B of {kind}, where 10 are enough"]
     stage.config.steps_here = 0
-    assert faults(stage) == []
+    assert failed_checks(stage) == []
+
+
+def test_what_lingers_is_told_where_peaks_are_right():
+    found = memory(lingering=["5 B of activations as an update begins, where 4 are due"])
+    assert not found.peaks
+    assert found.mismeasured == (
+        "more is held than is needed: rank 1 holds 5 B of activations as an update begins, where 4 are due")
 
 
 def test_of_a_kind_that_is_known_to_the_byte_too_little_fails():
@@ -136,9 +143,9 @@ def test_operations_are_the_models_on_every_rank(what):
         equal=True, compared_with="one process", disagreement=None, traffic=[], memory=[], updates=0,
         operations=[due, due], formula_operations=due, missed_faults=[],
         config=SimpleNamespace(steps=0, steps_here=0, scaling=lambda: SimpleNamespace(dynamic=True)))
-    assert faults(stage) == []
+    assert failed_checks(stage) == []
     stage.operations = [due, due | {what: 6}]
-    assert faults(stage) == [
+    assert failed_checks(stage) == [
         f"floating-point operations of {what} are not the model's: 6 of rank 1, where 5 are due"]
 
 
@@ -168,8 +175,10 @@ def left(owners):
     figures = SimpleNamespace(
         rank=0, owners={kind: owners.get(kind, {}) for kind in KINDS}, peak_bytes={}, alive_bytes=0, resident_bytes=0,
         curve=[], copies_messages=owners.get("copies", False), at_rest=owners.get("at rest", {}), offloaded_bytes=0,
+        held_as_began=owners.get("as began", {}),
     )
-    return judged_memory(config("ddp"), figures, updates=1).overweight
+    judged = judged_memory(config("ddp"), figures, updates=1)
+    return [*judged.overweight, *judged.lingering]
 
 
 def test_a_kind_that_is_not_the_same_after_every_step_is_named():
@@ -178,6 +187,15 @@ def test_a_kind_that_is_not_the_same_after_every_step_is_named():
     for kind, (least, most) in {"gradients": (resting.gradients - 1, resting.gradients), "activations": (0, 1),
                                 "optimizer": (resting.optimizer, resting.optimizer + 1), "buffers": (0, 1)}.items():
         assert left({"at rest": {kind: (least, most)}}) == [f"from {least:,} to {most:,} B of {kind} between steps"]
+
+
+def test_a_byte_too_much_as_something_begins_is_named():
+    due = {"update": {"parameters": 300, "gradients": 300, "activations": 48}, "reduce_scatter": {"parameters": 300}}
+    assert left({"as began": due}) == []
+    for name, words in (("reduce_scatter", "a reduce-scatter"), ("update", "an update")):
+        for kind, most in due[name].items():
+            assert left({"as began": {name: {kind: most + 1}}}) == [
+                f"{most + 1} B of {kind} as {words} begins, where {most} are due"]
 
 
 def test_a_byte_too_much_is_named_with_its_unit():

@@ -164,23 +164,23 @@ def test_where_nothing_is_run_again_nothing_can_be_offloaded():
 # The shelf.
 
 
-def test_arrays_are_let_go_of_and_come_back_one_turn_early():
+def test_arrays_are_let_go_of_and_come_back_one_visit_early():
     ledger, file = Ledger(), OffloadFile()
     give = ObservedAllocator(allocate, ledger)
     shelf = Offloaded(file, give)
-    for turn in range(3):
+    for visit in range(3):
         arrays = [give((2, 3), np.float64, kind="activations", owner="layers.1") for _ in range(2)]
         for number, array in enumerate(arrays):
-            array[...] = 10 * turn + number
-        shelf.put(turn, "layers.1", arrays)
+            array[...] = 10 * visit + number
+        shelf.put(visit, "layers.1", arrays)
         del arrays, array
         assert ledger.now["activations"] == 0
     assert shelf.most_bytes == 3 * 2 * 48
-    for turn in (2, 1, 0):
-        back = shelf.take(turn)
-        assert [array.tolist() for array in back] == [[[10 * turn + number] * 3] * 2 for number in range(2)]
-        shelf.begin(turn - 1)
-        assert ledger.now["activations"] == (2 + 2 * (turn > 0)) * 48
+    for visit in (2, 1, 0):
+        back = shelf.take(visit)
+        assert [array.tolist() for array in back] == [[[10 * visit + number] * 3] * 2 for number in range(2)]
+        shelf.begin(visit - 1)
+        assert ledger.now["activations"] == (2 + 2 * (visit > 0)) * 48
         del back
     shelf.put(0, "layers.1", [np.ones(1)])
     assert shelf.most_bytes == 3 * 2 * 48
@@ -196,8 +196,8 @@ from zerosim.instruments.resident import resident_bytes
 from zerosim.training.offload import OffloadFile
 before = resident_bytes()
 shelf = Offloaded(OffloadFile(), allocate) if sys.argv[1] == "file" else InMemory()
-for turn in range(8):
-    shelf.put(turn, "layers.1", [np.ones(1_000_000)])
+for visit in range(8):
+    shelf.put(visit, "layers.1", [np.ones(1_000_000)])
 print(resident_bytes() - before)
 shelf.close()
 """
@@ -216,34 +216,34 @@ def test_resident_memory_falls(where, megabytes):
 class Swapped(Offloaded):
     """Brings back another micro-batch's array."""
 
-    def take(self, turn):
-        return super().take(turn)[::-1]
+    def take(self, visit):
+        return super().take(visit)[::-1]
 
 
 class Late(Offloaded):
     """Reads nothing ahead."""
 
-    def begin(self, turn):
-        if turn in self.asked:
-            super().begin(turn)
+    def begin(self, visit):
+        if visit in self.asked:
+            super().begin(visit)
 
     asked = ()
 
-    def take(self, turn):
-        self.asked = (turn,)
-        return super().take(turn)
+    def take(self, visit):
+        self.asked = (visit,)
+        return super().take(visit)
 
 
 class Hoarding(Offloaded):
     """Writes arrays, and keeps them all the same."""
 
-    def put(self, turn, owner, arrays):
-        super().put(turn, owner, arrays)
+    def put(self, visit, owner, arrays):
+        super().put(visit, owner, arrays)
         self.kept = [*getattr(self, "kept", ()), arrays]
 
-    def take(self, turn):
+    def take(self, visit):
         self.kept.pop()
-        return super().take(turn)
+        return super().take(visit)
 
 
 class Wasteful(Offloaded):

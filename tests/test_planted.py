@@ -355,6 +355,44 @@ def test_weights_that_are_gathered_past_the_ledger_fail(monkeypatch):
     fails(outcome_of(stages=("zero3",)), "less is alive at the peak than must be: rank 0 holds")
 
 
+def test_weights_that_are_full_while_gradients_are_reduced_fail(monkeypatch):
+    """No kind's peak is higher for it: what all kinds have together is."""
+    honest, held = {verb: getattr(Replica, verb) for verb in ("gather", "keep_shard")}, {}
+
+    def gather(replica, unit):
+        held.pop(replica.comm.rank, None)
+        held[replica.comm.rank] = honest["gather"](replica, unit)
+        return held[replica.comm.rank]
+
+    def keep_shard(replica, unit, full):
+        held.pop(replica.comm.rank)
+        honest["keep_shard"](replica, unit, full)
+
+    monkeypatch.setattr(Replica, "gather", gather)
+    monkeypatch.setattr(Replica, "keep_shard", keep_shard)
+    outcome = outcome_of(stages=("zero3",), units="model")
+    assert [what for _, what in outcome.failures] == [
+        "more is held than is needed: rank 0 holds 400 B of parameters as a reduce-scatter begins, where 100 are due"]
+
+
+@pytest.mark.parametrize(("kind", "due"), [("activations", 48), ("parameters", 100), ("gradients", 100)])
+def test_what_is_held_as_weights_are_updated_fails(monkeypatch, kind, due):
+    def held_then(replica, batch):
+        honest = replica.unscale_and_clip
+
+        def unscale_and_clip():
+            held.append(replica.allocate(1, np.uint8, kind=kind, owner="planted"))
+            honest()
+
+        held = []
+        replica.unscale_and_clip = unscale_and_clip
+        yield
+        replica.unscale_and_clip = honest
+
+    plant(monkeypatch, "zero3", held_then)
+    fails(outcome_of(stages=("zero3",)), f"{due + 1} B of {kind} as an update begins, where {due} are due")
+
+
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("kind", ["parameters", "gradients", "optimizer"])
 def test_what_rests_is_judged_on_every_rank_from_above_and_from_below(monkeypatch, kind, rank):
@@ -413,8 +451,7 @@ def test_every_count_is_judged(monkeypatch, attribute, change):
     def miscounts(replica, batch):
         yield
         if batch.step == 2 and replica.comm.rank == 1:
-            _, traffic = replica.comm.instruments
-            change(traffic)
+            change(next(each for each in replica.comm.instruments if isinstance(each, Traffic)))
 
     plant(monkeypatch, "zero1", miscounts)
     fails(outcome_of(stages=("zero1",)), "of rank 1, where")

@@ -1,4 +1,4 @@
-"""One micro-batch through one turn of a unit: every operation of its graph, forward and backward."""
+"""One micro-batch through one visit to a unit: every operation of its graph, forward and backward."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -84,14 +84,14 @@ def perform(step: Step | None, function: Callable[..., Any], *arrays: Any, **nam
 
 
 class Plays(Protocol):
-    """What a tape asks of who plays a turn, see `Player`."""
+    """What a tape asks of who plays a visit, see `Player`."""
 
     def forward(self, x: Array, /) -> tuple[Array, Kept]: ...
     def backward(self, kept: Kept, upstream: Array, contribution: Contribution | None, /) -> list[Array]: ...
 
 
 Players = Callable[[Plan, Mapping[Any, Array], Precise, Callable[[Instruction], Draws | None], Perform], Plays]
-"""`players(plan, parameters, precise, draws, perform)` gives who plays a turn: a `Player`."""
+"""`players(plan, parameters, precise, draws, perform)` gives who plays a visit: a `Player`."""
 
 
 @dataclass(eq=False)

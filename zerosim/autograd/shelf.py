@@ -1,6 +1,6 @@
 """Where a tape leaves the inputs of units that will be run again: in memory, or elsewhere, to be read ahead.
 
-    turn     the number of a unit's turn in forward; backward takes turns last first
+    visit    the number of a visit to a unit in forward; backward takes visits last first
 """
 
 from collections.abc import Callable, Sequence
@@ -14,20 +14,20 @@ from zerosim.autograd.operation import Shape
 
 
 class Shelf(Protocol):
-    """Arrays by the number of a turn, each of which is put once and taken once."""
+    """Arrays by the number of a visit, each of which is put once and taken once."""
 
     @property
     def most_bytes(self) -> int:
         """The most there ever were elsewhere than in memory."""
 
-    def put(self, turn: int, owner: str, arrays: Sequence[Array]) -> None:
+    def put(self, visit: int, owner: str, arrays: Sequence[Array]) -> None:
         """Keep `arrays`, one for each micro-batch, which belong to `owner`."""
 
-    def begin(self, turn: int) -> None:
-        """Let what was put for this turn come back already, if anything was."""
+    def begin(self, visit: int) -> None:
+        """Let what was put for this visit come back already, if anything was."""
 
-    def take(self, turn: int) -> Sequence[Array]:
-        """What was put for this turn."""
+    def take(self, visit: int) -> Sequence[Array]:
+        """What was put for this visit."""
 
     def close(self) -> None:
         """Nothing will be put any more, nor taken."""
@@ -47,14 +47,14 @@ class InMemory:
     def __init__(self) -> None:
         self._arrays: dict[int, Sequence[Array]] = {}
 
-    def put(self, turn: int, owner: str, arrays: Sequence[Array]) -> None:
-        self._arrays[turn] = arrays
+    def put(self, visit: int, owner: str, arrays: Sequence[Array]) -> None:
+        self._arrays[visit] = arrays
 
-    def begin(self, turn: int) -> None:
+    def begin(self, visit: int) -> None:
         """Nothing has gone."""
 
-    def take(self, turn: int) -> Sequence[Array]:
-        return self._arrays.pop(turn)
+    def take(self, visit: int) -> Sequence[Array]:
+        return self._arrays.pop(visit)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -101,8 +101,8 @@ class Offloaded:
         self._places: dict[int, list[Place]] = {}
         self._coming: dict[int, list[tuple[Array, Callable[[], object]]]] = {}
 
-    def put(self, turn: int, owner: str, arrays: Sequence[Array]) -> None:
-        places = self._places[turn] = []
+    def put(self, visit: int, owner: str, arrays: Sequence[Array]) -> None:
+        places = self._places[visit] = []
         for array in arrays:
             place = Place(self._end(), array.shape, array.dtype, owner, array.nbytes)
             self._store.write(place.start, array)
@@ -113,20 +113,20 @@ class Offloaded:
         """Behind everything that was not taken yet."""
         return max((place.stop for places in self._places.values() for place in places), default=0)
 
-    def begin(self, turn: int) -> None:
-        if turn in self._places and turn not in self._coming:
-            self._coming[turn] = []
-            for place in self._places[turn]:
+    def begin(self, visit: int) -> None:
+        if visit in self._places and visit not in self._coming:
+            self._coming[visit] = []
+            for place in self._places[visit]:
                 array = self._allocate(place.shape, place.dtype, kind="activations", owner=place.owner)
-                self._coming[turn].append((array, self._store.read(place.start, array)))
+                self._coming[visit].append((array, self._store.read(place.start, array)))
 
-    def take(self, turn: int) -> Sequence[Array]:
-        self.begin(turn)
+    def take(self, visit: int) -> Sequence[Array]:
+        self.begin(visit)
         arrays = []
-        for array, wait in self._coming.pop(turn):
+        for array, wait in self._coming.pop(visit):
             wait()
             arrays.append(array)
-        del self._places[turn]
+        del self._places[visit]
         return arrays
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from zerosim.errors import CollectiveError
 
 
 class TapeVisit(Protocol):
-    """What a tape asks of a unit's turn: neighbouring layers that are run one after the other."""
+    """What a tape asks of a visit to a unit: neighbouring layers that are run one after the other."""
 
     @property
     def first_layer(self) -> int: ...
@@ -31,7 +31,7 @@ class TapeVisit(Protocol):
 
 
 class TapeUnit(Hashable, Protocol):
-    """What a tape asks of a unit: one flat buffer of `count` elements, seen as numbered parameters, and its turns."""
+    """What a tape asks of a unit: one flat buffer of `count` elements, seen as numbered parameters, and its visits."""
 
     @property
     def name(self) -> str: ...
@@ -78,7 +78,7 @@ class Tape:
     micro-batches, first to last, to the loss and to each unit's gradient. Layers below `lowest` need no gradient, and
     neither does what is frozen. `draw` is where dropout's numbers come from; without one nothing is dropped. Of the
     units in `recomputed` only the input is kept, on `shelf`; not that of layer 0, which whoever hands it in holds.
-    `perform` carries out each operation, and `players` plays the turns of units: who watches, or has no numbers, gives
+    `perform` carries out each operation, and `players` plays the visits to units: who watches, or has no numbers, gives
     others.
 
     Numbers of 16 bits are for keeping and sending: every operation widens them, computes in float32 and rounds. With
@@ -115,9 +115,9 @@ class Tape:
         self._players = players
         self.shelf = shelf or InMemory()
         self._given = InMemory()
-        self._turns = Counter[TapeUnit]()
+        self._begun = Counter[TapeUnit]()
         self._open = 0
-        """Turns that are still to go backward."""
+        """Visits that are still to go backward."""
         self._kept: defaultdict[TapeUnit, list[tuple[TapeVisit, list[Kept]]]] = defaultdict(list)
         self._inputs: defaultdict[TapeUnit, list[tuple[TapeVisit, Shelf]]] = defaultdict(list)
         self._contributions: dict[TapeUnit, list[Contribution]] = {}
@@ -125,13 +125,13 @@ class Tape:
     def forward(self, unit: TapeUnit, weights: Array, activations: Sequence[Array]) -> list[Array]:
         """The unit's outputs, one array for each that is given, samples first.
 
-        `weights` is the unit's flat buffer, `unit.count` elements and any padding. A unit that has several turns takes
-        them one after the other. The outputs belong to the tape: backward may overwrite them.
+        `weights` is the unit's flat buffer, `unit.count` elements and any padding. Of a unit with several
+        visits each call makes the next one. The outputs belong to the tape: backward may overwrite them.
         """
         if activations:
             check_weights("forward", unit, weights)
-        visit = unit.visits[self._turns[unit] % len(unit.visits)]
-        self._turns[unit] += 1
+        visit = unit.visits[self._begun[unit] % len(unit.visits)]
+        self._begun[unit] += 1
         again = unit in self._recomputed
         outputs, kept = self._run(unit, visit, weights, activations, keeps=not again, what="forward")
         if visit.last_layer >= self._lowest:
@@ -145,17 +145,17 @@ class Tape:
         return outputs
 
     def recompute(self, unit: TapeUnit, weights: Array) -> None:
-        """Before backward: run the unit's last turn forward again, if its input is all that was kept.
+        """Before backward: run the last visit to the unit forward again, if its input is all that was kept.
 
-        Meanwhile the input of the turn before it may come from the shelf.
+        Meanwhile the input of the visit before it may come from the shelf.
         """
-        turn = self._open - 1
+        number = self._open - 1
         if unit not in self._recomputed:
-            self.shelf.begin(turn - 1)
+            self.shelf.begin(number - 1)
             return
         visit, shelf = self._inputs[unit].pop()
-        activations = shelf.take(turn)
-        self.shelf.begin(turn - 1)
+        activations = shelf.take(number)
+        self.shelf.begin(number - 1)
         _, kept = self._run(unit, visit, weights, activations, keeps=True, what="recomputation")
         self._kept[unit].append((visit, kept))
 
@@ -184,10 +184,10 @@ class Tape:
     ) -> tuple[list[Array], Total]:
         """∂L/∂input for each micro-batch, and ∂L/∂weights: flat, as long as `weights`, padding 0.
 
-        Turns come in reverse order of forward. `upstreams` holds ∂L/∂output and is emptied on the way, its arrays
-        overwritten; afterwards the tape holds nothing of the turn. Below the lowest layer to be trained nobody
+        Visits come in reverse order of forward. `upstreams` holds ∂L/∂output and is emptied on the way, its arrays
+        overwritten; afterwards the tape holds nothing of the visit. Below the lowest layer to be trained nobody
         differentiates, so for its unit the list is empty. A frozen unit has the gradient None, and so has a unit of
-        which an earlier turn is still to come.
+        which an earlier visit is still to come.
         """
         check_weights("backward", unit, weights)
         if not self._kept[unit]:
@@ -195,10 +195,10 @@ class Tape:
                 f"backward of {unit.name}: forward left nothing for it. Each unit goes forward first, and backward "
                 "once for each time"
             )
-        visit, turn = self._kept[unit].pop()
-        if len(upstreams) != len(turn):
+        visit, kept_of_each = self._kept[unit].pop()
+        if len(upstreams) != len(kept_of_each):
             raise CollectiveError(
-                f"backward of {unit.name} got {len(upstreams)} upstream arrays, and forward had {len(turn)} "
+                f"backward of {unit.name} got {len(upstreams)} upstream arrays, and forward had {len(kept_of_each)} "
                 "micro-batches: hand it what backward of the unit behind returned, and of the last unit what "
                 "tape.loss did"
             )
@@ -208,8 +208,8 @@ class Tape:
         unfinished: list[Contribution] = []
         inputs: list[Array] = []
         total: Total = None
-        for number in range(len(turn)):
-            kept, contribution = turn.pop(0), None
+        for number in range(len(kept_of_each)):
+            kept, contribution = kept_of_each.pop(0), None
             if not unit.frozen:
                 contribution = begun.pop(0) if begun else self._contribution(unit, weights)
             player = self._player(unit, visit, kept.plan, weights, number)
@@ -229,7 +229,7 @@ class Tape:
     def _run(
         self, unit: TapeUnit, visit: TapeVisit, weights: Array, activations: Sequence[Array], *, keeps: bool, what: str
     ) -> tuple[list[Array], list[Kept]]:
-        """The outputs of a unit's turn and what is kept of each micro-batch."""
+        """The outputs of a visit and what is kept of each micro-batch."""
         keeps = keeps and visit.last_layer >= self._lowest
         outputs, kept = [], []
         for number, x in enumerate(activations):

@@ -10,7 +10,7 @@ An array counts from the moment it is handed out until nobody holds it or a view
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -105,3 +105,31 @@ class Ledger:
     def end_curve(self) -> None:
         """Let the curve be."""
         self._records_curve = False
+
+
+@dataclass(eq=False)
+class HeldAtBeginnings:
+    """The most of each kind that a ledger had alive as a computation or a collective of one of these names began.
+
+    >>> import numpy as np
+    >>> from zerosim.allocation import allocate
+    >>> from zerosim.instruments.observed import ObservedAllocator
+    >>> ledger = Ledger()
+    >>> held = HeldAtBeginnings(ledger, ("update",))
+    >>> gradient = ObservedAllocator(allocate, ledger)(10, np.float32, kind="gradients", owner="layers.0")
+    >>> held.computing("update", "layers.0")
+    >>> held.most
+    {'update': {'gradients': 40}}
+    """
+
+    ledger: Ledger
+    names: Sequence[str]
+    most: dict[str, dict[Kind, int]] = field(default_factory=dict)
+
+    def began(self, name: str, owner: str) -> None:
+        if name in self.names:
+            most = self.most.setdefault(name, {})
+            for kind, held_bytes in dict(self.ledger.now).items():
+                most[kind] = max(most.get(kind, 0), held_bytes)
+
+    computing = began

@@ -177,7 +177,7 @@ class Unit:
 
     @cached_property
     def visits(self) -> tuple[Visit, ...]:
-        """Its turns in forward, first to last."""
+        """In forward, first to last."""
         runs = groupby(enumerate(self.numbers), key=lambda each: each[1] - each[0])
         return tuple(self._visit([index for index, _ in run]) for _, run in runs)
 
@@ -287,13 +287,13 @@ class Model:
 
     @cached_property
     def visits(self) -> tuple[tuple[Unit, Visit], ...]:
-        """Every unit's turns, in the order in which forward takes them."""
-        turns = [(unit, visit) for unit in self.units for visit in unit.visits]
-        return tuple(sorted(turns, key=lambda turn: turn[1].first_layer))
+        """To every unit, in the order in which forward makes them."""
+        visits = [(unit, visit) for unit in self.units for visit in unit.visits]
+        return tuple(sorted(visits, key=lambda each: each[1].first_layer))
 
     @cached_property
     def forward_units(self) -> tuple[Unit, ...]:
-        """The unit of each turn: one that has several comes as often."""
+        """The unit of each visit: one that has several comes as often."""
         return tuple(unit for unit, _ in self.visits)
 
     @cached_property

@@ -69,7 +69,7 @@ def in_16_bits(model: Model, samples: int, *, recompute: bool) -> Config:
 
 
 def kept_bytes(unit: Unit, visit: Visit, shape: Shape) -> int:
-    """What a unit's turn keeps in 16 bits of an input of this shape: each block of memory once, its input too."""
+    """What a visit keeps in 16 bits of an input of this shape: each block of memory once, its input too."""
     plan = visit.plan(shape, of_parameters=True, of_input=True)
     dtype = np.dtype(np.float16)
     parameters = unit.parts(extent(unit.count, dtype, kind="parameters", owner=unit.name))

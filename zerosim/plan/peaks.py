@@ -45,6 +45,27 @@ def peak_bounds(config: Config, *, copies_messages: bool = False, updated: bool 
     }
 
 
+def needed_as_began(config: Config) -> dict[str, dict[Kind, int]]:
+    """The most bytes that a step still needs of a kind as a reduction, or an update, of a unit begins.
+
+    As gradients are reduced, full weights are gone; as weights are updated, so is all that backward needed, but for the
+    last unit's outputs. Nothing is said where another thread may be about to let go of an array.
+    """
+    parallel, resting = config.row.parallel, resting_bytes(config)
+    if parallel.prefetch or parallel.overlap:
+        return {}
+    updating: dict[Kind, int] = {
+        "parameters": resting.parameters, "gradients": resting.gradients, "activations": outputs_bytes(config)}
+    return {"update": updating} | (
+        {"reduce_scatter": {"parameters": resting.parameters}} if parallel.reshard_after_forward else {})
+
+
+def outputs_bytes(config: Config) -> int:
+    """What a model makes of the micro-batches that go together."""
+    task, samples = config.model.task, config.at_once * config.row.train.micro_batch
+    return samples * (task.inputs if task.tokens else 1) * task.outputs * config.precision.weights.itemsize
+
+
 def would_fit(config: Config, allowed_bytes: int) -> bool:
     """Whether the model states, and the units that are full at a time, are within `allowed_bytes`."""
     bounds = peak_bounds(config)
@@ -74,7 +95,7 @@ def full_bytes(config: Config, unit: Unit) -> int:
 
 def gradients(config: Config) -> int:
     """What the units that are done keep, and the one in work beside it; with overlap, the one before that too."""
-    works, done = turns(config), 0
+    works, done = visits(config), 0
     if config.part_by_part:
         works, done = [replace(work, kept=0) for work in works], resting_bytes(config).gradients
     return overlapping(works, done) if config.row.parallel.overlap else one_after_the_other(works, done)
@@ -82,7 +103,7 @@ def gradients(config: Config) -> int:
 
 @dataclass(frozen=True)
 class InWork:
-    """Bytes of gradients that are alive at a time in a unit's turn: its own, and what others have until theirs."""
+    """Bytes of gradients that are alive at a time in a visit: its own, and what others have until theirs."""
 
     adding: int = 0
     """While micro-batches add up."""
@@ -94,7 +115,7 @@ class InWork:
     """While what is kept is made of the result."""
     kept: int = 0
     waiting: int = 0
-    """Of other units with turns to come, all they have."""
+    """Of other units with visits to come, all they have."""
 
 
 def one_after_the_other(works: Iterable[InWork], done: int) -> int:
@@ -117,8 +138,8 @@ def overlapping(works: Iterable[InWork], done: int) -> int:
     return most
 
 
-def turns(config: Config) -> list[InWork]:
-    """Of each turn in backward: only the last one of a unit is reduced and kept."""
+def visits(config: Config) -> list[InWork]:
+    """Of each visit in backward: only the last one to a unit is reduced and kept."""
     found, unfinished = [], Counter[Unit]()
     for unit in config.model.backward_units:
         waiting = sum(held_back(config, each) for each in unfinished if each is not unit and unfinished[each])
@@ -136,7 +157,7 @@ def turns(config: Config) -> list[InWork]:
 
 
 def held_back(config: Config, unit: Unit) -> int:
-    """A unit's gradients of all micro-batches, between its turns."""
+    """A unit's gradients of all micro-batches, between its visits."""
     return config.at_once * full_bytes(config, unit)
 
 
@@ -160,7 +181,7 @@ def sums(order: str, done: int) -> int:
 
 
 def in_work(config: Config, unit: Unit) -> InWork:
-    """Of a unit's last turn, padding included."""
+    """Of the last visit to a unit, padding included."""
     elements = padded(unit.count, config.ranks)
     narrow, wire = config.precision.weights.itemsize, config.wire.itemsize
     in_float32, total = config.accumulates_in_float32, config.summed.itemsize

@@ -33,7 +33,7 @@ from zerosim.plan.calls import Call, Noted, silent
 from zerosim.plan.clock import Clock
 from zerosim.plan.cluster import Cluster, Link
 from zerosim.plan.costs import Costs, of_rank
-from zerosim.plan.turns import Turns
+from zerosim.plan.visits import SeenVisits
 from zerosim.sharding import padded
 from zerosim.stages.beside import Beside, Coming, Work
 from zerosim.stages.replica import Batch, Replica
@@ -123,7 +123,7 @@ def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
 def rehearsed(config: Config, comm: "Clocked", *, curve: bool) -> Rehearsal:
     """What a step takes of whom `comm` speaks for: of one rank, or of all at once."""
     ledger = Ledger(clock=lambda: comm.clock.now_ns)
-    mine = on_shapes(config, comm, ledger, each_turn=curve)
+    mine = on_shapes(config, comm, ledger, each_visit=curve)
     mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
     comm.begun = True
     ledger.begin_peak()
@@ -136,16 +136,16 @@ def rehearsed(config: Config, comm: "Clocked", *, curve: bool) -> Rehearsal:
     )
 
 
-def on_shapes(config: Config, comm: "Clocked", ledger: Ledger, *, each_turn: bool) -> "Rehearsing":
-    """A replica of a row that has no numbers; with `each_turn`, memory is followed within each turn of a unit."""
+def on_shapes(config: Config, comm: "Clocked", ledger: Ledger, *, each_visit: bool) -> "Rehearsing":
+    """A replica of a row that has no numbers; with `each_visit`, memory is followed within each visit to a unit."""
     cluster = comm.costs.cluster
     called = cluster.device.calls is not None
     uncounted = IN_REGISTERS if cluster.fused else frozenset[str]()
     allocate = counted_but(uncounted, ObservedAllocator(charged(extent, comm) if called else extent, ledger))
     performer = (CallByCall if called else Performer)(comm.clock, comm.costs)
-    turns = Turns(ledger.pass_by, uncounted, performer.carry_out, performer.charge)
+    visits = SeenVisits(ledger.pass_by, uncounted, performer.carry_out, performer.charge)
     built = replica(
-        config, comm, allocate, perform=performer.perform, players=Player if called or each_turn else turns.player)
+        config, comm, allocate, perform=performer.perform, players=Player if called or each_visit else visits.player)
     if config.row.parallel.offload_activations:
         built.tape.shelf = Offloaded(HostMemory(comm.clock, comm.costs.cluster.host_memory), allocate)
     beside = telling(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)

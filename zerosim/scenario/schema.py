@@ -102,7 +102,7 @@ class Model:
 
     @property
     def layer_count(self) -> int:
-        return len(self.hidden) + 1 if self.kind == "mlp" else self.layers + 2
+        return self.layers + 2 if self.kind == "transformer" else len(self.hidden) + 1
 
     @property
     def layer_units(self) -> tuple[tuple[int, ...], ...]:

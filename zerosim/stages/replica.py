@@ -119,7 +119,7 @@ class Replica:
 
     @property
     def forward_units(self) -> Sequence[Unit]:
-        """In the order in which forward takes them: one that has several turns comes as often."""
+        """In the order in which forward takes them: one that is visited several times comes as often."""
         return self.model.forward_units
 
     @property

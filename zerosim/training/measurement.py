@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from zerosim.allocation import Array
+from zerosim.allocation import Array, Kind
 from zerosim.instruments.takings import Taking
 from zerosim.instruments.trace import Trace
 from zerosim.models.units import Unit
@@ -32,6 +32,8 @@ class MemoryFigures:
     """After the last step, by kind, and in each by the unit or purpose that they belong to."""
     at_rest: dict[str, tuple[int, int]]
     """Of each kind the least and the most that was alive between two steps."""
+    held_as_began: dict[str, dict[Kind, int]]
+    """The most of each kind that was alive as a reduction, or an update, of a unit began."""
     peak_bytes: dict[str, int]
     """By kind, and in total."""
     alive_bytes: int

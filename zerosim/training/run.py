@@ -19,7 +19,7 @@ from zerosim.collectives import ring
 from zerosim.comm import Communicator
 from zerosim.instruments.clocks import brought_together
 from zerosim.instruments.faults import Faults
-from zerosim.instruments.memory import KINDS, Ledger
+from zerosim.instruments.memory import KINDS, HeldAtBeginnings, Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.resident import resident_bytes
 from zerosim.instruments.takings import Taking, Takings
@@ -50,6 +50,9 @@ from zerosim.worlds.checked import Checked
 from zerosim.worlds.first import FirstRanks
 from zerosim.worlds.objects import gather_objects
 from zerosim.worlds.world import World
+
+BEGINNINGS = ("reduce_scatter", "update")
+"""What begins when a step should have let go of what it no longer needs."""
 
 
 class Progress(Protocol):
@@ -160,11 +163,12 @@ def train(
 ) -> Measurement | None:
     """Train one row and compare each step with `history`; what was measured on rank 0, None on the others."""
     ledger, traffic, takings = Ledger(), Traffic(), Takings()
+    held_then = HeldAtBeginnings(ledger, BEGINNINGS)
     written_down = [takings] if config.row.claims.fragmentation else []
     tracer = Tracer(comm.rank) if run.traced else None
     whereabouts, faults = Whereabouts(config.name), faults_of(comm, run)
     befalling = [faults] if faults.faults else []
-    watching = [whereabouts, *befalling, traffic, *([] if tracer is None else [tracer])]
+    watching = [whereabouts, *befalling, traffic, held_then, *([] if tracer is None else [tracer])]
     comm = carrier(comm, run, faults)
     second = None if run.second_channel is None else Observed(carrier(run.second_channel, run, faults), *watching)
     mine = replica(config, Observed(comm, *watching), ObservedAllocator(allocate, ledger, *written_down), second)
@@ -175,7 +179,7 @@ def train(
     updates_before = mine.state.updates
     checker = None if history is None else Checker(mine, history, config.sums_everywhere)
     steps = Steps(
-        comm, run, config, title, mine, ledger, takings, tracer, whereabouts, faults, checker, earlier)
+        comm, run, config, title, mine, ledger, held_then, takings, tracer, whereabouts, faults, checker, earlier)
     with closing(mine.tape.shelf):
         memory = steps.run_all()
     held = None if checker else holdings(comm, mine, config.sums_everywhere)
@@ -276,6 +280,7 @@ class Steps:
     title: str
     replica: Replica
     ledger: Ledger
+    held_then: HeldAtBeginnings
     takings: Takings
     tracer: Tracer | None
     whereabouts: Whereabouts
@@ -366,6 +371,7 @@ class Steps:
             owners={kind: ledger.owners(kind) for kind in KINDS},
             at_rest=dict(self.at_rest),
             offloaded_bytes=self.replica.tape.shelf.most_bytes,
+            held_as_began={name: {**most} for name, most in self.held_then.most.items()},
             peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in KINDS), ("total", ledger.peak_total)]),
             alive_bytes=ledger.total,
             resident_bytes=resident_bytes() - self.run.idle_bytes,

@@ -19,7 +19,7 @@ from zerosim.training.alone import alone
 from zerosim.training.batches import Batches
 from zerosim.training.comparison import published
 from zerosim.training.config import Config
-from zerosim.verdict.diagnosis import bit_pattern, element, full_name, orders_of_addition
+from zerosim.verdict.diagnosis import bit_pattern, element, full_name, number_line, orders_of_addition
 
 EDGES = (1, 2, 4, 16, 256)
 """The most ULPs in each bin of the histogram; a last bin has what is further apart."""
@@ -153,13 +153,11 @@ def ulps(ours: Array, others: Array) -> Array:
 
     >>> ulps(np.float32([1, -0.0, 0]), np.float32([1.0000001, 0, 1e-45])).tolist()
     [1, 0, 1]
+    >>> ulps(np.array([-2.0]), np.array([2.0])).tolist()
+    [9223372036854775808]
     """
-    places = []
-    for values in (ours, others):
-        bits = bit_pattern(values).astype(np.int64)
-        sign = np.int64(1) << (values.dtype.itemsize * 8 - 1) if values.dtype.itemsize < 8 else np.int64(-(2**63))
-        places.append(np.where(bits & sign, -(bits & ~sign), bits))
-    found: Array = np.abs(places[0] - places[1])
+    mine, theirs = number_line(ours), number_line(others)
+    found: Array = np.where(mine > theirs, mine - theirs, theirs - mine).view(np.uint64)  # up to 2⁶⁴
     return found
 
 

@@ -145,10 +145,18 @@ def ulps_apart(ours: Any, reference: Any) -> int | None:
     """
     if np.isnan(ours) or np.isnan(reference):
         return None
-    return abs(_place_on_the_number_line(ours) - _place_on_the_number_line(reference))
+    ours, reference = (int(number_line(np.asarray(each))[0]) for each in (ours, reference))
+    return abs(ours - reference)
 
 
-def _place_on_the_number_line(value: Any) -> int:
-    bits = int(bit_pattern(np.asarray(value))[0])
-    sign = 1 << (value.dtype.itemsize * 8 - 1)
-    return -(bits - sign) if bits & sign else bits
+def number_line(values: Array) -> Array:
+    """The place of each float among all of its dtype: 0 for ±0, and neighbours are one apart; a NaN's is far.
+
+    >>> number_line(np.array([0.0, -0.0, 1e-45, -1e-45], np.float32)).tolist()
+    [0, 0, 1, -1]
+    """
+    bits = bit_pattern(values)
+    sign = bits.dtype.type(1 << (8 * bits.dtype.itemsize - 1))
+    places = (bits & ~sign).astype(np.int64)
+    found: Array = np.where(bits & sign, -places, places)
+    return found

@@ -7,7 +7,7 @@ from zerosim.allocation import Kind
 from zerosim.plan.activations import operations, pass_peaks
 from zerosim.plan.addresses import fragmentation
 from zerosim.plan.memory import MODEL_STATES
-from zerosim.plan.peaks import gradients_are_exact, message_copies, peak_bounds, would_fit
+from zerosim.plan.peaks import gradients_are_exact, message_copies, needed_as_began, peak_bounds, would_fit
 from zerosim.plan.resting import resting_bytes, unit_bytes
 from zerosim.plan.traffic import due, most_messages, volume
 from zerosim.stages import STAGES
@@ -88,6 +88,7 @@ def judged_memory(config: Config, figures: MemoryFigures, updates: int) -> RankM
         alive_bytes=figures.alive_bytes,
         resident_bytes=figures.resident_bytes,
         overweight=[*overweight(config, figures), *left_over(config, figures), *unsteady(config, figures)],
+        lingering=lingering(config, figures),
         curve=figures.curve,
         offloaded_bytes=figures.offloaded_bytes,
         formula_offloaded_bytes=pass_peaks(config).offloaded if config.steps_here else 0,
@@ -110,6 +111,16 @@ def unsteady(config: Config, figures: MemoryFigures) -> list[str]:
         f"from {least:,} to {most:,} B of {kind} between steps"
         for kind, (least, most) in figures.at_rest.items()
         if config.steps_here > 0 and not due[kind][0] <= least <= most <= due[kind][1]
+    ]
+
+
+def lingering(config: Config, figures: MemoryFigures) -> list[str]:
+    """What a step should have let go of before it reduced a gradient, or updated weights."""
+    return [
+        f"{held:,} B of {kind} as {words} begins, where {due:,} are due"
+        for name, words in (("reduce_scatter", "a reduce-scatter"), ("update", "an update"))
+        for kind, due in needed_as_began(config).get(name, {}).items()
+        if (held := figures.held_as_began.get(name, {}).get(kind, 0)) > due
     ]
 
 

@@ -15,6 +15,7 @@ from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.verdict.apart import Apart
 from zerosim.verdict.diagnosis import Divergence
+from zerosim.worlds.world import counted
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ class RankMemory:
     """What the process has in memory between steps beyond what it had before the run."""
     overweight: list[str]
     """Of which units more is kept than the formula says, and what else outlives the step, in words."""
+    lingering: list[str]
+    """What a step should have let go of before it reduced a gradient or updated weights, in words."""
     curve: list[tuple[int, dict[str, int]]]
     """Nanoseconds since the last step began, and bytes by kind, at each change."""
     offloaded_bytes: int = 0
@@ -91,7 +94,7 @@ class RankMemory:
 
     @property
     def mismeasured(self) -> str | None:
-        """The first kind of which too much or too little is alive at the peak, or is offloaded, in words."""
+        """The first kind of which too much or too little is alive at the peak, or later, or is offloaded, in words."""
         for kind, bound in self.bound_bytes.items():
             peak, least = self.peak_bytes[kind], self.least_bytes.get(kind, 0)
             if peak > bound:
@@ -100,6 +103,8 @@ class RankMemory:
             if peak < least:
                 return (f"less is alive at the peak than must be: rank {self.rank} holds {peak:,} B of {kind}, "
                         f"where {least:,} are used")
+        if self.lingering:
+            return f"more is held than is needed: rank {self.rank} holds {self.lingering[0]}"
         if self.offloaded_bytes != self.formula_offloaded_bytes:
             return (f"what is offloaded is not the formula's: rank {self.rank} had {self.offloaded_bytes:,} B in its "
                     f"file, where {self.formula_offloaded_bytes:,} are due")
@@ -223,11 +228,11 @@ class RowOutcome:
         if self.trained is None:
             return [] if claims.does_not_fit else [str(self.did_not_fit)]
         return [
-            *faults(self.trained),
+            *failed_checks(self.trained),
             *(["fits after all"] if claims.does_not_fit else []),
             *broken_claims(self.trained),
             *other_bits(self.trained, self.on_other_ranks),
-            *(f"does not fit on {ranks} rank{'s' * (ranks > 1)}" for ranks in self.does_not_fit_on),
+            *(f"does not fit on {counted(ranks)}" for ranks in self.does_not_fit_on),
         ]
 
 
@@ -283,7 +288,7 @@ class Outcome:
         return not self.failures
 
 
-def faults(stage: TrainedRow) -> list[str]:
+def failed_checks(stage: TrainedRow) -> list[str]:
     """What is wrong with a row whatever is claimed of it."""
     stepped = stage.config.steps_here > 0
     never_skips = not stage.config.scaling().dynamic
@@ -347,8 +352,8 @@ def percent(share: float) -> str:
 def other_bits(stage: TrainedRow, others: Sequence[OtherRanks]) -> list[str]:
     """What is wrong with the row on other numbers of ranks."""
     differing = [str(other.ranks) for other in others if other.weights_sha256 != stage.weights_sha256]
-    found = [f"other bits on {', '.join(differing)} ranks"] if differing else []
-    return found + [f"on {other.ranks} ranks: {what}" for other in others for what in faults(other.outcome)]
+    found = [f"other bits on {', '.join(differing)} rank{'s' * (differing != ['1'])}"] if differing else []
+    return found + [f"on {counted(other.ranks)}: {what}" for other in others for what in failed_checks(other.outcome)]
 
 
 def who(stage: TrainedRow) -> str:

@@ -7,40 +7,36 @@ the first to fail speaks, and ends them all.
 """
 
 import atexit
-import fcntl
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 import zlib
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from math import inf
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
-from zerosim.allocation import Allocator, Array, allocate
+from zerosim.allocation import Allocator, Array
 from zerosim.comm import Communicator, Reduction
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, LengthError, ZerosimError
 from zerosim.worlds.board import CHANNELS, Board, Line
+from zerosim.worlds.copies import Bytes, Copies, shaped
 from zerosim.worlds.delivery import check_into, check_rank, deliver, refuse_mask
+from zerosim.worlds.first_failure import FirstFailure
 from zerosim.worlds.here import HERE, Spot, explained, spaced
-from zerosim.worlds.last_words import exit_code, say
-from zerosim.worlds.launcher import FORWARDING, LAST_WORDS, Watcher, has_company, launched, watched
+from zerosim.worlds.launcher import has_company, launched, watched
 from zerosim.worlds.world import Result, counted
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-Bytes = npt.NDArray[np.uint8]
 
 STARTING = 60.0  # seconds that ranks have for starting MPI, the first of them waiting for the last
 
@@ -89,7 +85,7 @@ def fail_alone(kind: type[BaseException], error: BaseException, trace: Traceback
         sys.__excepthook__(kind, error, trace)
 
 
-def join() -> "FirstFailure":
+def join() -> FirstFailure:
     """What ends all ranks if one fails, after starting MPI where that has not been done."""
     with watched() as watcher:
         with ended_by_signals(STARTING):
@@ -98,7 +94,7 @@ def join() -> "FirstFailure":
 
             first_failure = FirstFailure(MPI.COMM_WORLD)
             sys.excepthook = first_failure
-        first_failure.share_the_floor(watcher)
+        first_failure.share_the_floor(MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED), watcher)
     return first_failure
 
 
@@ -495,7 +491,7 @@ class Departure(NamedTuple):
     request: "MPI.Request"
     memory: Bytes
     sent_bytes: int
-    copies: "Copies"
+    copies: Copies
 
     def give_back(self) -> None:
         """Let the memory be used again by whom it was taken from."""
@@ -508,125 +504,6 @@ class Unclaimed(NamedTuple):
     source: int
     request: "MPI.Request"
     landing: Bytes
-
-
-class Copies:
-    """Memory that is used again: the page faults of fresh memory cost more than the message itself.
-
-    Sizes are rounded up by a quarter at most, so that messages of nearly one length share memory.
-    """
-
-    def __init__(self, allocate: Allocator = allocate) -> None:
-        self.allocate = allocate
-        self._free: defaultdict[int, list[Bytes]] = defaultdict(list)
-
-    def take(self, needed_bytes: int) -> Bytes:
-        """At least so many bytes."""
-        grain = 1 << max(needed_bytes.bit_length() - 3, 0)
-        capacity = -(-needed_bytes // grain) * grain
-        free = self._free[capacity]
-        if free:
-            return free.pop()
-        return self.allocate(capacity, np.uint8, kind="buffers", owner="messages")
-
-    def give(self, memory: Bytes) -> None:
-        """Back, to be taken again."""
-        self._free[memory.nbytes].append(memory)
-
-
-def shaped(memory: Bytes, like: Array) -> Array:
-    """The first bytes of `memory` as an array with the shape and dtype of `like`."""
-    return memory[: like.nbytes].view(like.dtype).reshape(like.shape)
-
-
-class FirstFailure:
-    """An excepthook for all ranks: the first that fails tells why, and ends the others.
-
-    Ranks often fail together, one because of the other. The ranks of a host share a file that has
-    no name any more; the first of them to lock it speaks. (On several hosts, ranks that fail within
-    the same moment can thus speak once for each host.)
-    """
-
-    def __init__(self, world: "MPI.Intracomm") -> None:
-        self._world, self._pid = world, os.getpid()
-        self._floor: int | None = None
-        self.board: Board | None = None
-
-    def is_elsewhere(self) -> bool:
-        """Whether this is a child that was forked from a rank."""
-        return os.getpid() != self._pid
-
-    def share_the_floor(self, watcher: Watcher) -> None:
-        """Let the ranks of this host have one file to lock and write on; where none can be made, each speaks.
-
-        The first of them leaves a watcher behind, for as long as they live.
-        """
-        from mpi4py import MPI  # noqa: PLC0415 - whoever has a world has it loaded
-
-        host = self._world.Split_type(MPI.COMM_TYPE_SHARED)
-        created, name = temporary_file() if host.rank == 0 else (None, "")
-        with suppress(OSError, ValueError):
-            self._floor = os.open(host.bcast(name), os.O_RDWR)
-            self.board = Board(self._floor, self._world.size)
-            self.board.arrive(self._world.rank)
-        host.Barrier()
-        if created is not None:
-            with suppress(OSError):
-                os.close(created)
-                os.unlink(name)
-            if self._floor is not None and host.size > 1:
-                watcher.stay(self._floor, self._world.size)
-        host.Free()
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        if self.board is not None and in_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self.end_as_told)
-
-    def end_as_told(self, number: int, frame: FrameType | None) -> None:
-        """Somebody ends all ranks, and knows why: nobody need say it."""
-        assert self.board is not None
-        if not self.is_elsewhere():
-            self.board.end()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    def __call__(
-        self,
-        kind: type[BaseException],
-        error: BaseException,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.is_elsewhere():
-            sys.__excepthook__(kind, error, trace)
-            return
-        try:
-            if self._has_the_floor():
-                if self.board is not None:
-                    self.board.end()
-                say(error, self._world.rank)
-                time.sleep(FORWARDING)
-            else:
-                time.sleep(LAST_WORDS)
-        finally:
-            self._world.Abort(exit_code(error))
-
-    def _has_the_floor(self) -> bool:
-        if self._floor is None:
-            return True
-        try:
-            fcntl.flock(self._floor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-        return True
-
-
-def temporary_file() -> tuple[int | None, str]:
-    """A new file and its name; None and no name where no folder can be written to."""
-    try:
-        return tempfile.mkstemp(prefix="zerosim-")
-    except OSError:
-        return None, ""
 
 
 def close_or_fail(comm: MpiCommunicator, first_failure: FirstFailure) -> None:

@@ -7,6 +7,7 @@
 
 import math
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -71,9 +72,8 @@ def causal_attention_backward(
     """∂L/∂v = pᵀ upstream;  ∂L/∂q = ∂s k / √s and ∂L/∂k = ∂sᵀ q / √s, where ∂s is what softmax's backward makes of
     upstream vᵀ. The heads of queries that share a key add up, first to last.
     """
-    attend_backward(
-        upstream, q, k, v, saved, into.get("q"), into.get("k"), into.get("v"), empty, heads, key_value_heads
-    )
+    found = Attended(into.get("q"), into.get("k"), into.get("v"))
+    attend_backward(upstream, Attended(q, k, v), saved, found, empty, heads, key_value_heads)
 
 
 def causal_self_attention_forward(qkv: Array, *, out: Array, empty: Empty, heads: int) -> Array:
@@ -94,7 +94,8 @@ def causal_self_attention_backward(
     upstream: Array, into: dict[str, Array], *, empty: Empty, saved: Array, qkv: Array, heads: int
 ) -> None:
     """As of `causal_attention`, each gradient in its third."""
-    attend_backward(upstream, *thirds(qkv), saved, *thirds(into["qkv"]), empty, heads, heads)
+    inputs, found = Attended(*thirds(qkv)), Attended(*thirds(into["qkv"]))
+    attend_backward(upstream, inputs, saved, found, empty, heads, heads)
 
 
 def attend(q: Array, k: Array, v: Array, out: Array, chances: Array, heads: int, key_value_heads: int) -> None:
@@ -117,18 +118,26 @@ def attend(q: Array, k: Array, v: Array, out: Array, chances: Array, heads: int,
         np.matmul(p, values[:, np.newaxis], out=grouped(y, key_value_heads))
 
 
+class Attended(NamedTuple):
+    """Queries, keys and values, or their gradients: those that there are."""
+
+    q: Array | None
+    k: Array | None
+    v: Array | None
+
+
 def attend_backward(
-    upstream: Array, q: Array | None, k: Array | None, v: Array | None, chances: Array,
-    q_gradient: Array | None, k_gradient: Array | None, v_gradient: Array | None,
-    empty: Empty, heads: int, key_value_heads: int,
+    upstream: Array, inputs: Attended, chances: Array, into: Attended, empty: Empty, heads: int, key_value_heads: int
 ) -> None:
+    """Into those gradients that are wanted, of `inputs` those that they need; one sample at a time."""
+    q, k, v = inputs
     scale, groups = 1.0 / math.sqrt(upstream.shape[2] // heads), heads // key_value_heads
     room, other = empty(chances.shape[1:], chances.dtype), empty(chances.shape[1:], chances.dtype)
     s, work = grouped(room, key_value_heads), grouped(other, key_value_heads)
     for sample in range(len(upstream)):
         p, g = (grouped(each, key_value_heads) for each in (chances[sample], by_head(upstream[sample], heads)))
-        if v_gradient is not None:
-            add_groups(p.transpose(0, 1, 3, 2), g, by_head(v_gradient[sample], key_value_heads), groups)
+        if into.v is not None:
+            add_groups(p.transpose(0, 1, 3, 2), g, by_head(into.v[sample], key_value_heads), groups)
         if v is None:
             continue
         np.matmul(g, by_head(v[sample], key_value_heads)[:, np.newaxis].transpose(0, 1, 3, 2), out=s)
@@ -136,14 +145,14 @@ def attend_backward(
         s -= np.sum(work, axis=-1, keepdims=True)
         s *= p
         s *= scale
-        if q_gradient is not None:
+        if into.q is not None:
             assert k is not None
-            mine = grouped(by_head(q_gradient[sample], heads), key_value_heads)
+            mine = grouped(by_head(into.q[sample], heads), key_value_heads)
             np.matmul(s, by_head(k[sample], key_value_heads)[:, np.newaxis], out=mine)
-        if k_gradient is not None:
+        if into.k is not None:
             assert q is not None
             queries = grouped(by_head(q[sample], heads), key_value_heads)
-            add_groups(s.transpose(0, 1, 3, 2), queries, by_head(k_gradient[sample], key_value_heads), groups)
+            add_groups(s.transpose(0, 1, 3, 2), queries, by_head(into.k[sample], key_value_heads), groups)
 
 
 def add_groups(left: Array, right: Array, out: Array, groups: int) -> None:

@@ -1,11 +1,11 @@
-"""Turns of units on shapes: what one takes and gives back is seen once, and takes place again wherever it comes up.
+"""Visits to units on shapes: what one takes and gives back is seen once, and takes place again wherever it comes up.
 
-    given      arrays that a turn is handed: the input of forward; what was kept, and ∂L/∂y, of backward
+    given      arrays that a visit is handed: the input of forward; what was kept, and ∂L/∂y, of backward
     taken      arrays that it allocates
     block      of memory, by its number: those given come first, then those taken, in order
 
-The blocks of a model are alike, so a step through a thousand of them plays a handful of turns. Memory is as a player
-would have it, and operations cost what they cost; but an array that a turn takes and gives back itself is not made
+The blocks of a model are alike, so a step through a thousand of them plays a handful of visits. Memory is as a player
+would have it, and operations cost what they cost; but an array that a visit takes and gives back itself is not made
 again: what there is of these at their most, between two events that others see, is told in one.
 """
 
@@ -49,7 +49,7 @@ class Take(NamedTuple):
 
 
 class Give(NamedTuple):
-    """The turn lets go of a block."""
+    """The visit lets go of a block."""
 
     block: int
 
@@ -77,7 +77,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Turn:
+class SeenVisit:
     """What takes place, in order, and what is returned: output and what is kept of it, or a gradient."""
 
     computed: tuple[Compute, ...]
@@ -88,14 +88,14 @@ class Turn:
     written: frozenset[Any]
     """The parameters whose gradients there are then."""
 
-    def play(self, turns: "Turns", blocks: "Blocks", precise: Precise) -> None:
+    def play(self, visits: "SeenVisits", blocks: "Blocks", precise: Precise) -> None:
         """Let it take place; `blocks` are those given, of which it lets go, and afterwards all that are left."""
         for step, function in self.computed:
-            turns.charge(step, function)
+            visits.charge(step, function)
         for event in self.events:
             match event:
                 case Above(held, total):
-                    turns.pass_by(held, total)
+                    visits.pass_by(held, total)
                 case Take(block, shape, dtype, kind, of):
                     blocks[block] = [precise.allocate(shape, dtype, kind=kind, owner=of or precise.owner)]
                 case Give(block):
@@ -114,8 +114,8 @@ def in_blocks(blocks: Blocks, part: Part) -> Any:
 
 
 @dataclass(eq=False)
-class Turns:
-    """Turns by which a tape's units are played: `carry_out` is for operations that were not seen before.
+class SeenVisits:
+    """Visits by which a tape's units are played: `carry_out` is for operations that were not seen before.
 
     `charge` is told of every operation, and `pass_by(held, total)` of blocks that come and go, as a ledger counts them:
     all but those of owners in `uncounted`.
@@ -125,27 +125,27 @@ class Turns:
     uncounted: Collection[str] = ()
     carry_out: Perform = perform
     charge: Charge = free
-    _seen: dict[Any, Turn] = field(default_factory=dict)
+    _seen: dict[Any, SeenVisit] = field(default_factory=dict)
 
     def player(
         self, plan: Plan, parameters: Mapping[Any, Any], precise: Precise, draws: Callable[[Instruction], Draws | None],
         perform: Perform,
-    ) -> "TurnPlayer":
+    ) -> "VisitPlayer":
         """As a tape asks for one."""
-        return TurnPlayer(self, Player(plan, parameters, precise, draws, perform))
+        return VisitPlayer(self, Player(plan, parameters, precise, draws, perform))
 
-    def turn(self, key: Any, seen: Callable[[], Turn]) -> Turn:
+    def visit(self, key: Any, seen: Callable[[], SeenVisit]) -> SeenVisit:
         """The one that is known by `key`, or what is seen now."""
         if key not in self._seen:
             self._seen[key] = seen()
         return self._seen[key]
 
 
-class TurnPlayer:
+class VisitPlayer:
     """As `Player`; what is not on shapes, as tokens are not, its own player plays."""
 
-    def __init__(self, turns: Turns, player: Player) -> None:
-        self._turns = turns
+    def __init__(self, visits: SeenVisits, player: Player) -> None:
+        self._visits = visits
         self._player = player
 
     def forward(self, x: Any) -> tuple[Any, Kept]:
@@ -153,11 +153,11 @@ class TurnPlayer:
         if not isinstance(x, Extent):
             return player.forward(x)
         key = "forward", player.plan, x.shape, x.dtype, self._precision
-        turn, blocks = self._turns.turn(key, lambda: forward_seen(self._turns, player, x)), {0: [x]}
-        turn.play(self._turns, blocks, player.precise)
-        (y,) = (in_blocks(blocks, part) for part in turn.returned)
-        values = {slot: in_blocks(blocks, part) for slot, part in turn.values.items()}
-        return y, Kept(player.plan, values, {slot: in_blocks(blocks, part) for slot, part in turn.saved.items()})
+        visit, blocks = self._visits.visit(key, lambda: forward_seen(self._visits, player, x)), {0: [x]}
+        visit.play(self._visits, blocks, player.precise)
+        (y,) = (in_blocks(blocks, part) for part in visit.returned)
+        values = {slot: in_blocks(blocks, part) for slot, part in visit.values.items()}
+        return y, Kept(player.plan, values, {slot: in_blocks(blocks, part) for slot, part in visit.saved.items()})
 
     def backward(self, kept: Kept, upstream: Any, contribution: Contribution | None) -> list[Any]:
         player, held = self._player, [upstream]
@@ -168,12 +168,12 @@ class TurnPlayer:
         written = None if contribution is None else (contribution.flat.dtype, frozenset(contribution.written))
         described = (*values.items(), None, *saved.items(), upstream_part)
         key = "backward", player.plan, self._precision, written, described
-        turn = self._turns.turn(
-            key, lambda: backward_seen(self._turns, player, values, saved, upstream_part, contribution))
-        turn.play(self._turns, blocks, player.precise)
+        visit = self._visits.visit(
+            key, lambda: backward_seen(self._visits, player, values, saved, upstream_part, contribution))
+        visit.play(self._visits, blocks, player.precise)
         if contribution is not None:
-            contribution.written |= turn.written
-        return [in_blocks(blocks, part) for part in turn.returned]
+            contribution.written |= visit.written
+        return [in_blocks(blocks, part) for part in visit.returned]
 
     @property
     def _precision(self) -> Any:
@@ -229,14 +229,14 @@ class Seen:
     def parts(self, arrays: Mapping[int, Any]) -> dict[int, Part]:
         return {slot: self.part(array) for slot, array in arrays.items()}
 
-    def turn(
+    def visit(
         self, uncounted: Collection[str], returned: Sequence[Part], values: Mapping[int, Part],
         saved: Mapping[int, Part], written: frozenset[Any],
-    ) -> Turn:
+    ) -> SeenVisit:
         """What has taken place."""
         staying = {part.block for part in (*returned, *values.values(), *saved.values())}
         events = tuple(summed_up(tuple(self.events), staying, uncounted))
-        return Turn(tuple(self.computed), events, tuple(returned), values, saved, written)
+        return SeenVisit(tuple(self.computed), events, tuple(returned), values, saved, written)
 
 
 def summed_up(
@@ -261,29 +261,29 @@ def summed_up(
     assert not passing
 
 
-def watching(turns: Turns, player: Player) -> tuple[Seen, Player]:
+def watching(visits: SeenVisits, player: Player) -> tuple[Seen, Player]:
     """The same player, seen: what it allocates is nobody's."""
-    seen = Seen(turns.carry_out, player.precise.owner)
+    seen = Seen(visits.carry_out, player.precise.owner)
     precise = Precise(seen.allocate, player.precise.owner)
     return seen, Player(player.plan, player.parameters, precise, player.draws, seen.perform)
 
 
-def forward_seen(turns: Turns, player: Player, x: Any) -> Turn:
-    seen, watched = watching(turns, player)
+def forward_seen(visits: SeenVisits, player: Player, x: Any) -> SeenVisit:
+    seen, watched = watching(visits, player)
     stand_in = seen.given(x.shape, x.dtype)
     y, kept = watched.forward(stand_in)
-    return seen.turn(turns.uncounted, [seen.part(y)], seen.parts(kept.values), seen.parts(kept.saved), frozenset())
+    return seen.visit(visits.uncounted, [seen.part(y)], seen.parts(kept.values), seen.parts(kept.saved), frozenset())
 
 
 def backward_seen(
-    turns: Turns, player: Player, values: Mapping[int, Part], saved: Mapping[int, Part], upstream: Part,
+    visits: SeenVisits, player: Player, values: Mapping[int, Part], saved: Mapping[int, Part], upstream: Part,
     contribution: Contribution | None,
-) -> Turn:
-    seen, watched = watching(turns, player)
+) -> SeenVisit:
+    seen, watched = watching(visits, player)
     kept, held = stand_ins(seen, player.plan, values, saved, upstream)
     found = watched.backward(kept, held.pop(), contribution)
     written = frozenset(contribution.written) if contribution is not None else frozenset()
-    return seen.turn(turns.uncounted, [*map(seen.part, found)], {}, {}, written)
+    return seen.visit(visits.uncounted, [*map(seen.part, found)], {}, {}, written)
 
 
 def stand_ins(

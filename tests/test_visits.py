@@ -1,4 +1,4 @@
-"""Turns that are played again are as a player plays them: the same arrays are taken and given back in that order."""
+"""Visits that are played again are as a player plays them: the same arrays are taken and given back in that order."""
 
 from dataclasses import replace
 from itertools import product
@@ -11,10 +11,10 @@ from zerosim.autograd.tape import Tape
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import ObservedAllocator
 from zerosim.models.units import Task
-from zerosim.plan import activations, turns
+from zerosim.plan import activations, visits
 from zerosim.plan.activations import extent, run_passes
 from zerosim.plan.rehearsal import rehearsed_at_once
-from zerosim.plan.turns import Turns
+from zerosim.plan.visits import SeenVisits
 from zerosim.scenario.schema import Check, Model, Parallel, Scenario, Train, World
 from zerosim.training.config import configured
 
@@ -47,13 +47,13 @@ def row(model, task, precision="fp32", **parallel):
 
 
 def diary_of(found, count=2):
-    """Of every turn what is alive before it, and the most there has been since the one before."""
+    """Of every visit what is alive before it, and the most there has been since the one before."""
     diary = Diary()
     with pytest.MonkeyPatch.context() as patched:
         for each in ("forward", "backward", "recompute"):
             honest = getattr(Tape, each)
             patched.setattr(Tape, each, lambda *args, honest=honest: (diary.begin(), honest(*args))[1])
-        tape = run_passes(found, ObservedAllocator(extent, diary), Turns(diary.pass_by), count)
+        tape = run_passes(found, ObservedAllocator(extent, diary), SeenVisits(diary.pass_by), count)
     diary.begin()
     return diary.lines, dict(tape.operations)
 
@@ -72,7 +72,7 @@ ROWS = [
 @pytest.mark.parametrize("found", ROWS, ids=lambda found: f"{found.model.words}, {found.row.train.precision}")
 def test_memory_is_taken_and_given_back_as_by_players(found, monkeypatch):
     remembered = diary_of(found)
-    monkeypatch.setattr(Turns, "player", staticmethod(Player))
+    monkeypatch.setattr(SeenVisits, "player", staticmethod(Player))
     assert diary_of(found) == remembered
 
 
@@ -85,14 +85,14 @@ def test_a_step_takes_as_long_as_one_by_players(stage, keys, fused, monkeypatch)
     cluster = replace(CLUSTER, fused=fused)
     rows = [config(stage, keys, number=number) for number in range(4)]
     remembered = [rehearsed_at_once(each, cluster) for each in rows]
-    monkeypatch.setattr(Turns, "player", staticmethod(Player))
+    monkeypatch.setattr(SeenVisits, "player", staticmethod(Player))
     for each, found in zip(rows, remembered, strict=True):
         assert difference(found, rehearsed_at_once(each, cluster), 0) == []
 
 
 def test_a_block_that_is_seen_once_is_played_as_often_as_there_are():
     def seen(layers):
-        watched = Turns(Ledger().pass_by)
+        watched = SeenVisits(Ledger().pass_by)
         model = replace(GPT2, layers=layers)
         tape = activations.Tape(
             extent, activations.not_added, 0, activations.nothing_drawn, players=watched.player)
@@ -105,19 +105,19 @@ def test_a_block_that_is_seen_once_is_played_as_often_as_there_are():
     assert seen(2) == seen(50) == 1
 
 
-@pytest.mark.parametrize("forgotten", [turns.Give, turns.Take, turns.Above])
+@pytest.mark.parametrize("forgotten", [visits.Give, visits.Take, visits.Above])
 def test_what_is_forgotten_is_seen(forgotten, monkeypatch):
     """The comparison above can fail: if nothing is given back, what is taken is small, or nothing passes by."""
-    play = turns.Turn.play
+    play = visits.SeenVisit.play
 
     def forgetful(self, *args):
-        kept = [event for event in self.events if not isinstance(event, forgotten) or forgotten is turns.Take]
+        kept = [event for event in self.events if not isinstance(event, forgotten) or forgotten is visits.Take]
         small = [event._replace(shape=(1,)) if isinstance(event, forgotten) else event for event in kept]
         play(replace(self, events=tuple(small)), *args)
 
     found = row(GPT2, TOKENS)
     with monkeypatch.context() as patched:
-        patched.setattr(Turns, "player", staticmethod(Player))
+        patched.setattr(SeenVisits, "player", staticmethod(Player))
         due = diary_of(found)
-    monkeypatch.setattr(turns.Turn, "play", forgetful)
+    monkeypatch.setattr(visits.SeenVisit, "play", forgetful)
     assert diary_of(found) != due

@@ -1,0 +1,116 @@
+"""What ends all ranks of the MPI world when one fails, and lets the first of them alone say why."""
+
+import fcntl
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import NoReturn, Protocol
+
+from zerosim.worlds.board import Board
+from zerosim.worlds.last_words import exit_code, say
+from zerosim.worlds.launcher import FORWARDING, LAST_WORDS, Watcher
+
+
+class Fellows(Protocol):
+    """Ranks among which this process is one, as mpi4py has them: of the whole run, or of a host."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def bcast(self, name: str, /) -> str: ...
+    def Barrier(self) -> None: ...  # noqa: N802 - the name is MPI's
+    def Free(self) -> None: ...  # noqa: N802 - the name is MPI's
+    def Abort(self, code: int, /) -> NoReturn: ...  # noqa: N802 - the name is MPI's
+
+
+class FirstFailure:
+    """An excepthook for all ranks: the first that fails tells why, and ends the others.
+
+    Ranks often fail together, one because of the other. The ranks of a host share a file that has
+    no name any more; the first of them to lock it speaks. (On several hosts, ranks that fail within
+    the same moment can thus speak once for each host.)
+    """
+
+    def __init__(self, world: Fellows) -> None:
+        self._world, self._pid = world, os.getpid()
+        self._floor: int | None = None
+        self.board: Board | None = None
+
+    def is_elsewhere(self) -> bool:
+        """Whether this is a child that was forked from a rank."""
+        return os.getpid() != self._pid
+
+    def share_the_floor(self, host: Fellows, watcher: Watcher) -> None:
+        """Let the ranks of this `host` have one file to lock and write on; where none can be made, each speaks.
+
+        The first of them leaves a watcher behind, for as long as they live.
+        """
+        created, name = temporary_file() if host.rank == 0 else (None, "")
+        with suppress(OSError, ValueError):
+            self._floor = os.open(host.bcast(name), os.O_RDWR)
+            self.board = Board(self._floor, self._world.size)
+            self.board.arrive(self._world.rank)
+        host.Barrier()
+        if created is not None:
+            with suppress(OSError):
+                os.close(created)
+                os.unlink(name)
+            if self._floor is not None and host.size > 1:
+                watcher.stay(self._floor, self._world.size)
+        host.Free()
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if self.board is not None and in_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self.end_as_told)
+
+    def end_as_told(self, number: int, frame: FrameType | None) -> None:
+        """Somebody ends all ranks, and knows why: nobody need say it."""
+        assert self.board is not None
+        if not self.is_elsewhere():
+            self.board.end()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    def __call__(
+        self,
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.is_elsewhere():
+            sys.__excepthook__(kind, error, trace)
+            return
+        try:
+            if self._has_the_floor():
+                if self.board is not None:
+                    self.board.end()
+                say(error, self._world.rank)
+                time.sleep(FORWARDING)
+            else:
+                time.sleep(LAST_WORDS)
+        finally:
+            self._world.Abort(exit_code(error))
+
+    def _has_the_floor(self) -> bool:
+        if self._floor is None:
+            return True
+        try:
+            fcntl.flock(self._floor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+
+def temporary_file() -> tuple[int | None, str]:
+    """A new file and its name; None and no name where no folder can be written to."""
+    try:
+        return tempfile.mkstemp(prefix="zerosim-")
+    except OSError:
+        return None, ""
