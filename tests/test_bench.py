@@ -141,7 +141,10 @@ WHAT = {"step": [None], "ledger": ["counted", "traced", "calls of the trace", "w
 @pytest.mark.parametrize(("what", "model"), [("step", "mlp"), ("step", "transformer"), ("ledger", "mlp")])
 def test_the_command_measures_on_real_processes(what, model, tmp_path):
     out = tmp_path / "out.json"
-    done = mpirun(2, ["-m", "zerosim", "bench", what, "--model", model, "--rounds", "1", "--json", str(out)])
+    small = (
+        "import sys; from tests.test_bench import MLP, TRANSFORMER; from zerosim.bench.timings import WORKLOADS; "
+        "from zerosim.cli import main; WORKLOADS.update(mlp=MLP, transformer=TRANSFORMER); sys.exit(main())")
+    done = mpirun(2, ["-c", small, "bench", what, "--model", model, "--rounds", "1", "--json", str(out)])
     assert done.returncode == 0, done.stderr
     rows = [(each["stage"], each.get("what")) for each in json.loads(out.read_text())["stages"]]
     assert rows == [(stage, each) for stage in STAGES for each in WHAT[what]]

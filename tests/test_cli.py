@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, load_file
 
+from zerosim import files
 from zerosim.cli import COMMANDS, main, parse
 from zerosim.commands.output import console
 from zerosim.commands.run import advice
@@ -234,7 +235,8 @@ def test_weights_are_written_through_to_what_is_there(small, tmp_path):
     assert len(load_file(target)) == 4
 
 
-def test_weights_go_into_a_pipe(small, tmp_path):
+def test_weights_go_into_a_pipe(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PIPE_SECONDS", 600.0)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:

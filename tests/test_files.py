@@ -58,7 +58,7 @@ def test_what_is_no_file_is_refused_in_one_line(kind, command, capsys):
 
 
 def test_a_pipe_is_read_to_its_end_and_no_further_than_it_may(monkeypatch):
-    monkeypatch.setattr(files, "PIPE_SECONDS", 30.0)
+    monkeypatch.setattr(files, "PIPE_SECONDS", 600.0)
     os.mkfifo("pipe")
 
     def write():
@@ -70,7 +70,7 @@ def test_a_pipe_is_read_to_its_end_and_no_further_than_it_may(monkeypatch):
         writer = threading.Thread(target=write, daemon=True)
         writer.start()
         assert read_at_most("pipe", most) == found
-        writer.join(30)
+        writer.join(60)
 
 
 def test_a_pipe_that_nobody_fills_is_not_waited_for():

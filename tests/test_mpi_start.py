@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from zerosim.errors import UsageError
 from zerosim.worlds import launcher, mpi
 from zerosim.worlds.local import spawn
 
-SECONDS = 120
+SECONDS = 600
 """No run here takes that long, on however busy a machine; the start of MPI waits three times as long."""
 
 PLANT = """\
@@ -34,37 +35,51 @@ CONNECT = [sys.executable, "-c", "import zerosim; zerosim.connect(); print('conn
 
 def planted(folder, what, *, rank, module, program=RUN):
     """Both ranks of `program`, with a fault in one of them when it imports `module`."""
+    folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(PLANT.format(what=what))
     path = os.pathsep.join(filter(None, [str(folder), str(ROOT), os.environ.get("PYTHONPATH")]))
     fault = {"PYTHONPATH": path, "PLANTED_RANK": str(rank), "PLANTED_MODULE": module}
     return mpiexec(["-n", "2", *program], timeout=SECONDS, environment=fault)
 
 
-@pytest.mark.mpi
-@pytest.mark.parametrize(("rank", "module"), [(0, "numpy"), (1, "numpy"), (1, "mpi4py.MPI"), (1, "rich")])
-def test_an_import_that_fails_on_one_rank(rank, module, tmp_path):
-    ended = planted(tmp_path, "raise ZeroDivisionError('planted')", rank=rank, module=module)
-    assert ended.returncode not in (0, 1, 2)
-    assert ended.stderr.count(f"zerosim: rank {rank}:\n") == 1
-    assert ended.stderr.count("ZeroDivisionError: planted") == 1
+def all_at_once(launch, cases):
+    """Each case with what `launch(*case)` gives, side by side: most of it is waiting."""
+    with ThreadPoolExecutor(len(cases)) as threads:
+        return list(zip(cases, threads.map(launch, *zip(*cases, strict=True)), strict=True))
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("module", ["site", "numpy", "zerosim.worlds.mpi", "mpi4py.MPI", "zerosim.commands.run"])
-def test_an_interrupt_of_one_rank_on_its_way(module, tmp_path):
-    what = "signal.raise_signal(signal.SIGINT)"
-    if module == "site":  # Python itself, not yet started
-        what += "\nif mine: raise KeyboardInterrupt"
-    ended = planted(tmp_path, what, rank=1, module=module)
-    assert ended.returncode != 0
-    assert "PASSED" not in ended.stdout
+def test_an_import_that_fails_on_one_rank(tmp_path):
+    def launch(rank, module):
+        what = "raise ZeroDivisionError('planted')"
+        return planted(tmp_path / f"{rank}-{module}", what, rank=rank, module=module)
+
+    cases = [(0, "numpy"), (1, "numpy"), (1, "mpi4py.MPI"), (1, "rich")]
+    for (rank, module), ended in all_at_once(launch, cases):
+        assert ended.returncode not in (0, 1, 2), module
+        assert ended.stderr.count(f"zerosim: rank {rank}:\n") == 1, module
+        assert ended.stderr.count("ZeroDivisionError: planted") == 1, module
+
+
+@pytest.mark.mpi
+def test_an_interrupt_of_one_rank_on_its_way(tmp_path):
+    def launch(module):
+        what = "signal.raise_signal(signal.SIGINT)"
+        if module == "site":  # Python itself, not yet started
+            what += "\nif mine: raise KeyboardInterrupt"
+        return planted(tmp_path / module, what, rank=1, module=module)
+
+    cases = [("site",), ("numpy",), ("zerosim.worlds.mpi",), ("mpi4py.MPI",), ("zerosim.commands.run",)]
+    for case, ended in all_at_once(launch, cases):
+        assert ended.returncode != 0, case
+        assert "PASSED" not in ended.stdout, case
 
 
 @pytest.mark.mpi
 def test_an_interrupt_of_a_rank_in_the_start_of_mpi(tmp_path):
     """Another rank takes its time, so that this one waits where it hears no KeyboardInterrupt."""
     interrupter = "if os.fork() == 0: time.sleep(1); os.kill(os.getppid(), signal.SIGINT); os._exit(0)"
-    what = f"{interrupter}\nif not mine: time.sleep(60)"
+    what = f"{interrupter}\nif not mine: time.sleep(600)"
     assert planted(tmp_path, what, rank=0, module="mpi4py.MPI", program=CONNECT).returncode != 0
 
 
@@ -80,17 +95,19 @@ def test_ranks_with_different_command_lines(other, first):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(("hidden", "program"), [(["OMPI_COMM_WORLD_SIZE=2"], RUN), (["-u", "PMI_FD"], CONNECT)])
-def test_a_rank_that_the_launcher_cannot_acquaint_with_the_others(hidden, program):
-    ended = mpiexec(["-n", "1", *program, ":", "-n", "1", "env", *hidden, *program], timeout=SECONDS)
-    assert ended.returncode != 0
-    assert ended.stderr.count("zerosim: rank 1: the launcher started 2 ranks but belongs to another") == 1
+def test_a_rank_that_the_launcher_cannot_acquaint_with_the_others():
+    def launch(hidden, program):
+        return mpiexec(["-n", "1", *program, ":", "-n", "1", "env", *hidden, *program], timeout=SECONDS)
+
+    for case, ended in all_at_once(launch, [(["OMPI_COMM_WORLD_SIZE=2"], RUN), (["-u", "PMI_FD"], CONNECT)]):
+        assert ended.returncode != 0, case
+        assert ended.stderr.count("zerosim: rank 1: the launcher started 2 ranks but belongs to another") == 1, case
 
 
 @pytest.mark.mpi
 def test_the_start_of_mpi_has_an_end():
-    waits = "from zerosim.worlds import mpi; mpi.STARTING = 2; mpi.connect()"
-    sleeps = "import time; time.sleep(60)"
+    waits = "from zerosim.worlds import mpi; mpi.STARTING = 0.5; mpi.connect()"
+    sleeps = "import time; time.sleep(600)"
     ended = mpiexec(["-n", "1", sys.executable, "-c", waits, ":", "-n", "1", sys.executable, "-c", sleeps],
                     timeout=SECONDS)
     assert ended.returncode != 0
@@ -194,13 +211,13 @@ def test_a_failure_with_company_leaves_main_for_the_hook(monkeypatch):
 def test_handlers_and_timers_come_back():
     before = signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 1000)
+    signal.setitimer(signal.ITIMER_REAL, 5000)
     try:
-        with mpi.ended_by_signals(5):
+        with mpi.ended_by_signals(500):
             assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
-            assert 4 < signal.getitimer(signal.ITIMER_REAL)[0] <= 5
+            assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 500
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        assert 990 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000
+        assert 500 < signal.getitimer(signal.ITIMER_REAL)[0] <= 5000
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGINT, before)

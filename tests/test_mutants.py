@@ -111,7 +111,7 @@ def test_what_is_caught_what_survives_and_what_changes_nothing(tmp_path):
     tree = tiny_tree(tmp_path)
     (tree / "notes").mkdir()
     (tree / "notes" / "2020-01-01-mutants.md").write_text("the last one")
-    said, code = hunted(tree, "--count", "99", "--grace", "1", "--note", str(tree / "notes"))
+    said, code = hunted(tree, "--count", "99", "--grace", "3", "--note", str(tree / "notes"))
     for expected in [
         """
         zerosim/tiny.py:3 larger

@@ -206,13 +206,13 @@ def test_messages_count_under_the_collectives_of_their_own_thread_and_channel():
     def collective(name, channel):
         def waits():
             inside.set()
-            assert sent.wait(10)
+            assert sent.wait(60)
             channel.send(np.zeros(5, np.uint8), to=0)
         return partial(channel.named(name, waits), "unit")
 
     thread = threading.Thread(target=collective("there", there))
     thread.start()
-    assert inside.wait(10)
+    assert inside.wait(60)
     here.named("outer", here.named("inner", here.send))("unit", "unit", np.zeros(3, np.uint8), to=0)
     here.send(np.zeros(1, np.uint8), to=0)
     sent.set()

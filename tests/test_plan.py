@@ -182,8 +182,11 @@ VARIANTS = (
 
 
 @pytest.mark.parametrize(("precision", "clip_norm"), [("bf16", 0.0), ("fp16", 1.0)])
-def test_memory_bytes_and_operations_are_those_of_a_run(precision, clip_norm):
-    scenario = small(variant=VARIANTS, train={"precision": precision, "clip_norm": clip_norm})
+def test_memory_bytes_and_operations_are_those_of_a_run(precision, clip_norm, tmp_path):
+    (tmp_path / "words.txt").write_text("to be or not to be, that is the question; " * 8)
+    scenario = dataclasses.replace(
+        small(variant=VARIANTS, train={"precision": precision, "clip_norm": clip_norm}),
+        data=Data(str(tmp_path / "words.txt")))
     for row in run_locally(prepare(scenario, load_dataset(scenario)), Silent()).stages:
         found = rehearse(row.config, cluster(4))
         measured = row.memory[0].peak_bytes

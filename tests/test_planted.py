@@ -467,7 +467,7 @@ class Post:
         self.letters[self.rank][to].put(outgoing.copy())
 
     def recv(self, *, into, source, reduce=None):
-        arrived = self.letters[source][self.rank].get(timeout=30)
+        arrived = self.letters[source][self.rank].get(timeout=300)
         into[...] = arrived if reduce is None else reduce(arrived, into)
 
     def exchange(self, outgoing, *, to, into, source, reduce=None):

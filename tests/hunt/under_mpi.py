@@ -11,7 +11,7 @@ from tests.hunt.draw import Drawn
 from tests.hunt.judge import Fault, coherent_traces, documented, last_line, one_run
 from tests.mpi.launch import mpirun
 
-START_SECONDS, SCENARIO_SECONDS = 30, 10
+START_SECONDS, SCENARIO_SECONDS = 120, 60
 OF_THE_LAUNCHER = ("Abort(", "application called")
 IN_BOTH = ("passed", "failures", "stages", "on_other_ranks", "did_not_fit", "programs", "findings")
 OWN_TO_A_WORLD = ("seconds", "memory", "trace", "fragmentation")

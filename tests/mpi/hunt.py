@@ -8,7 +8,7 @@ import zerosim as zs
 from zerosim.cli import parse
 from zerosim.commands.run import run_as_one_of_many
 
-WAIT_SECONDS = 15.0
+WAIT_SECONDS = 300.0
 
 comm = zs.connect(WAIT_SECONDS)
 for folder in sys.argv[1:]:

@@ -142,7 +142,7 @@ class ZerosimIntracomm(MPI.Intracomm):
 
     @functools.cached_property
     def world(self) -> MpiCommunicator:
-        return MpiCommunicator(self.private, timeout_seconds=20)
+        return MpiCommunicator(self.private, timeout_seconds=300)
 
     def Free(self) -> None:
         if "world" in vars(self):

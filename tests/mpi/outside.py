@@ -137,7 +137,7 @@ def same(theirs: np.ndarray, ours: np.ndarray) -> None:
 
 
 def main(names: list[str]) -> None:
-    comm = zs.connect(timeout_seconds=20)
+    comm = zs.connect(timeout_seconds=300)
     from mpi4py import MPI
 
     for name in names:

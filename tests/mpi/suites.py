@@ -3,7 +3,7 @@
 from tests.mpi_suites import CHECKS_UNDER_MPI
 from zerosim.worlds.mpi import connect
 
-comm = connect(timeout_seconds=20)
+comm = connect(timeout_seconds=300)
 for check in CHECKS_UNDER_MPI:
     check(comm)
 comm.close()
