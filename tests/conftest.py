@@ -22,3 +22,8 @@ def pytest_configure(config):
     if not hasattr(config, "workerinput"):
         for folder in ("zerosim", "tests"):
             compileall.compile_dir(ROOT / folder, quiet=2)
+
+
+def pytest_collection_modifyitems(items):
+    """Tests that start processes come first: one worker has them in turn, and no long one is left to the end."""
+    items.sort(key=lambda item: item.get_closest_marker("mpi") is None)

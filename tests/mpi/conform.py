@@ -24,20 +24,22 @@ def check_waiting_ends(comm):
     with pytest.raises(Deadlock, match=rf"rank {comm.rank} waited 0\.05 s .*rank {left(comm)}"):
         comm.recv(into=np.zeros(1), source=left(comm))
     MPI.COMM_WORLD.Barrier()  # whoever ends sooner says so, and then is not waited for
-    comm.timeout_seconds = 20
+    comm.timeout_seconds = 300
 
 
 def check_a_second_connection_is_the_first(comm):
     assert connect() is comm
-    assert comm.timeout_seconds == 20
-    assert connect(30) is comm
-    assert comm.timeout_seconds == 30
+    assert comm.timeout_seconds == 300
+    assert connect(400) is comm
+    assert comm.timeout_seconds == 400
     with pytest.raises(CollectiveError, match="timeout_seconds=0"):
         connect(0)
-    assert connect(20).timeout_seconds == 20
+    assert connect(300).timeout_seconds == 300
 
 
-comm = connect(timeout_seconds=20)
+comm = connect(timeout_seconds=300)
+if comm.size % 2:
+    comm.rest_between_polls()  # as where there are fewer cores, however many there are here
 checks = [*CHECKS, check_objects_arrive, check_what_cannot_travel, check_waiting_ends,
           check_a_second_connection_is_the_first]
 for check in checks:

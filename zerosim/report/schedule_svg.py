@@ -9,8 +9,8 @@ picture is legible on white and on dark pages.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import NamedTuple
-from xml.sax.saxutils import escape
 
 from zerosim.errors import UsageError
 from zerosim.payloads.terms import Sum
@@ -123,8 +123,8 @@ class Picture:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" '
             f'width="{self.width}" height="{self.height}" role="img">'
         )
-        yield f"<title>{escape(schedule.title)}</title>"
-        yield f"<desc>{escape(f'{self.subtitle}; {schedule.verdict}')}</desc>"
+        yield f"<title>{escape(schedule.title, quote=False)}</title>"
+        yield f"<desc>{escape(f'{self.subtitle}; {schedule.verdict}', quote=False)}</desc>"
         yield f"<style>{STYLE}</style>"
         yield text(MARGIN, 26, schedule.title, "name")
         yield text(MARGIN, 44, self.subtitle)
@@ -188,7 +188,7 @@ class Picture:
         cargo = self.cargo(arrow)
         pill = Box(start + 6, tail - 8, round(len(cargo) * CHARACTER) + 10, 16)
         curve = f"M{start} {tail:g}H{pill.right}C{pill.right + 34} {tail:g} {tip - 40} {head:g} {tip - 5} {head:g}"
-        yield f'<g class="message" stroke="{tone.line}"><title>{escape(self.told(arrow))}</title>'
+        yield f'<g class="message" stroke="{tone.line}"><title>{escape(self.told(arrow), quote=False)}</title>'
         yield f'<path d="{curve}{brackets(start - 2, [self.top(arrow.source, c) for c in arrow.chunks])}"/>'
         yield f'<path d="M{tip - 7} {head - 4:g}L{tip} {head:g}L{tip - 7} {head + 4:g}z" style="fill:{tone.line}"/>'
         yield f'<path d="{brackets(end + 2, [self.top(arrow.to, place) for place in arrow.lands])}"/>'
@@ -237,4 +237,4 @@ def brackets(x: float, tops: Sequence[int]) -> str:
 
 def text(x: float, y: float, words: str, kind: str = "") -> str:
     named = f' class="{kind}"' if kind else ""
-    return f'<text{named} x="{x:g}" y="{y:g}">{escape(words)}</text>'
+    return f'<text{named} x="{x:g}" y="{y:g}">{escape(words, quote=False)}</text>'

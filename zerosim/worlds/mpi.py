@@ -2,8 +2,8 @@
 
 A message is its raw bytes, so every NumPy dtype travels, those of ml_dtypes too. `send` copies them
 into memory of its own and leaves the rest to MPI; `recv` polls, giving up the processor between two
-polls, because there are often more ranks than cores. No wait is endless, and no rank fails alone:
-the first to fail speaks, and ends them all.
+polls. Where there are more ranks than cores it also rests until a message comes, so that whoever is to
+send it goes on. No wait is endless, and no rank fails alone: the first to fail speaks, and ends them all.
 """
 
 import atexit
@@ -14,9 +14,9 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from math import inf
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 STARTING = 60.0  # seconds that ranks have for starting MPI, the first of them waiting for the last
+REST = 5e-5  # seconds between two looks for a message, where ranks share cores
 
 
 def connect(timeout_seconds: float | None = None) -> "MpiCommunicator":
@@ -68,11 +69,13 @@ def connection() -> "MpiCommunicator":
     """What `connect` returns, made by its first call."""
     if not has_company():
         sys.excepthook = fail_alone
-    first_failure = join()
+    first_failure, sharing = join()
     from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
 
     comm = MpiCommunicator(MPI.COMM_WORLD.Dup())
     comm.write_on(first_failure.board)
+    if sharing:
+        comm.rest_between_polls()
     atexit.register(close_or_fail, comm, first_failure)
     return comm
 
@@ -85,8 +88,8 @@ def fail_alone(kind: type[BaseException], error: BaseException, trace: Traceback
         sys.__excepthook__(kind, error, trace)
 
 
-def join() -> FirstFailure:
-    """What ends all ranks if one fails, after starting MPI where that has not been done."""
+def join() -> tuple[FirstFailure, bool]:
+    """What ends all ranks if one fails, after starting MPI where that has not been done; whether they share cores."""
     with watched() as watcher:
         with ended_by_signals(STARTING):
             start_mpi()
@@ -94,8 +97,26 @@ def join() -> FirstFailure:
 
             first_failure = FirstFailure(MPI.COMM_WORLD)
             sys.excepthook = first_failure
-        first_failure.share_the_floor(MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED), watcher)
-    return first_failure
+        host = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+        sharing = share_cores(host.allgather(cores_of_this_process()))
+        first_failure.share_the_floor(host, watcher)
+    return first_failure, sharing
+
+
+def share_cores(cores: Sequence[Collection[int]]) -> bool:
+    """Whether ranks are more than cores, of those that each may run on.
+
+    >>> share_cores([{0, 1}, {0, 1}]), share_cores([{0, 1}, {0, 1}, {0, 1}])
+    (False, True)
+    """
+    return len(cores) > len(set().union(*cores))
+
+
+def cores_of_this_process() -> set[int]:
+    """The cores that it may run on; all, where a system does not tell."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
 
 
 @contextmanager
@@ -231,6 +252,7 @@ class MpiCommunicator:
         self._unheard = set(range(comm.size))
         self._unclaimed: list[Unclaimed] = []
         self._leaving = False
+        self._pause: Callable[[], None] = os.sched_yield
         self._most_bytes = MOST_BYTES if MPI.Get_version() < (4, 0) else inf
         UNFINISHED.append(self._departures)
 
@@ -246,11 +268,16 @@ class MpiCommunicator:
         """
         other = MpiCommunicator(self._comm.Dup(), timeout_seconds or self.timeout_seconds)
         other.take_buffers_from(self._copies.allocate)
+        other._pause = self._pause
         other._first = False
         self._channels += 1
         if self.board is not None and self._channels < CHANNELS:
             other.board, other._line = self.board, self.board.line(self.rank, self._channels)
         return other
+
+    def rest_between_polls(self) -> None:
+        """Leave the cores to others while there is no message: with 4 ranks on 2 cores a run is up to twice as fast."""
+        self._pause = partial(time.sleep, REST)
 
     def write_on(self, board: Board | None) -> None:
         """Let the others see on `board` what this rank does."""
@@ -304,7 +331,7 @@ class MpiCommunicator:
                 self._comm.Isend(np.empty(0, np.uint8), to, FAREWELL).Free()
         deadline = time.monotonic() + self.timeout_seconds
         while not self._all_have_left() and time.monotonic() < deadline:
-            os.sched_yield()
+            self._pause()
         for source in range(self.size):
             unclaimed = sum(message.source == source for message in self._unclaimed)
             if unclaimed:
@@ -359,13 +386,13 @@ class MpiCommunicator:
         A message is matched before it is received, so that its length is known: MPI may do anything
         with one that is longer than the memory given to it, and Open MPI corrupts the heap.
         """
-        message = self._poll(lambda: self._comm.Improbe(source, status=self._status), source)
+        message = self._poll(lambda: self._comm.Improbe(source, status=self._status), source, self._pause)
         self.came_ns = time.monotonic_ns()
         sent_bytes, tag = self._status.Get_count(), self._status.Get_tag()
         fits = sent_bytes == landing.nbytes
         arriving = landing if fits else np.empty(sent_bytes, np.uint8)
         request = message.Irecv(arriving)
-        self._poll(request.Test, source)
+        self._poll(request.Test, source, os.sched_yield)
         if tag == FAREWELL:
             self._unheard.discard(source)
             raise Deadlock(
@@ -379,7 +406,7 @@ class MpiCommunicator:
                 arriving,
             )
 
-    def _poll(self, done: Callable[[], Result | None], source: int) -> Result:
+    def _poll(self, done: Callable[[], Result | None], source: int, pause: Callable[[], None]) -> Result:
         """What `done` gives, as soon as it gives anything; the others see meanwhile that this rank waits."""
         result = done()
         if result:
@@ -390,7 +417,7 @@ class MpiCommunicator:
         while not result:
             if time.monotonic() > deadline:
                 raise self._waited(f"for a message from rank {source}")
-            os.sched_yield()
+            pause()
             result = done()
         if self._line is not None:
             self._line.goes_on()
