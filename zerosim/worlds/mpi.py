@@ -69,15 +69,13 @@ def connection() -> "MpiCommunicator":
     """What `connect` returns, made by its first call."""
     if not has_company():
         sys.excepthook = fail_alone
-    first_failure = join()
+    first_failure, sharing = join()
     from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
 
     comm = MpiCommunicator(MPI.COMM_WORLD.Dup())
     comm.write_on(first_failure.board)
-    host = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
-    if crowded(host.allgather(cores_of_this_process())):
+    if sharing:
         comm.rest_between_polls()
-    host.Free()
     atexit.register(close_or_fail, comm, first_failure)
     return comm
 
@@ -90,8 +88,8 @@ def fail_alone(kind: type[BaseException], error: BaseException, trace: Traceback
         sys.__excepthook__(kind, error, trace)
 
 
-def join() -> FirstFailure:
-    """What ends all ranks if one fails, after starting MPI where that has not been done."""
+def join() -> tuple[FirstFailure, bool]:
+    """What ends all ranks if one fails, after starting MPI where that has not been done; whether they share cores."""
     with watched() as watcher:
         with ended_by_signals(STARTING):
             start_mpi()
@@ -99,8 +97,26 @@ def join() -> FirstFailure:
 
             first_failure = FirstFailure(MPI.COMM_WORLD)
             sys.excepthook = first_failure
-        first_failure.share_the_floor(MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED), watcher)
-    return first_failure
+        host = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+        sharing = share_cores(host.allgather(cores_of_this_process()))
+        first_failure.share_the_floor(host, watcher)
+    return first_failure, sharing
+
+
+def share_cores(cores: Sequence[Collection[int]]) -> bool:
+    """Whether ranks are more than cores, of those that each may run on.
+
+    >>> share_cores([{0, 1}, {0, 1}]), share_cores([{0, 1}, {0, 1}, {0, 1}])
+    (False, True)
+    """
+    return len(cores) > len(set().union(*cores))
+
+
+def cores_of_this_process() -> set[int]:
+    """The cores that it may run on; all, where a system does not tell."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
 
 
 def crowded(cores: Sequence[Collection[int]]) -> bool:
@@ -276,7 +292,7 @@ class MpiCommunicator:
         return other
 
     def rest_between_polls(self) -> None:
-        """Leave the cores to others while there is no message: with 4 ranks on 2 cores a run is up to twice as fast."""
+        """Leave the cores to others while there is no message: 4 ranks on 2 cores took a third less of their time."""
         self._pause = partial(time.sleep, REST)
 
     def write_on(self, board: Board | None) -> None:
