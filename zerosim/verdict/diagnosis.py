@@ -145,8 +145,8 @@ def ulps_apart(ours: Any, reference: Any) -> int | None:
     """
     if np.isnan(ours) or np.isnan(reference):
         return None
-    of_ours, of_reference = (int(number_line(np.asarray(each))[0]) for each in (ours, reference))
-    return abs(of_ours - of_reference)
+    mine, other = (int(number_line(np.asarray(each))[0]) for each in (ours, reference))
+    return abs(mine - other)
 
 
 def number_line(values: Array) -> Array:
