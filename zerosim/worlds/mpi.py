@@ -119,22 +119,6 @@ def cores_of_this_process() -> set[int]:
     return set(range(os.cpu_count() or 1))
 
 
-def crowded(cores: Sequence[Collection[int]]) -> bool:
-    """Whether ranks are more than cores, of those that each may run on.
-
-    >>> crowded([{0, 1}, {0, 1}]), crowded([{0, 1}, {0, 1}, {0, 1}])
-    (False, True)
-    """
-    return len(cores) > len(set().union(*cores))
-
-
-def cores_of_this_process() -> set[int]:
-    """The cores that it may run on; all, where a system does not tell."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
-
-
 @contextmanager
 def ended_by_signals(seconds: float) -> Iterator[None]:
     """Within, an interrupt and the end of so many seconds end this process by their signals.
