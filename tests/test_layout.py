@@ -47,8 +47,8 @@ MAY_IMPORT = {
                          "report", "scenario", "stages", "testing", "training", "verdict", "worlds"},
     "commands": GROUND | {"bench", "checkpoint", "collectives", "course", "data", "grading", "models", "optim", "plan",
                           "proofs", "report", "stages", "scenario", "training", "verdict", "worlds"},
-    "notebook": GROUND | {"checkpoint", "commands", "data", "proofs", "report", "scenario", "training", "verdict",
-                          "worlds"},
+    "notebook": GROUND | {"checkpoint", "commands", "data", "proofs", "report", "scenario", "stages", "training",
+                          "verdict", "worlds"},
     "cli": GROUND | {"commands", "worlds"},
     "__main__": {"cli"},
 }

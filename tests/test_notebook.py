@@ -176,12 +176,19 @@ def test_keys_are_set_as_python_has_them(path):
 
 @pytest.mark.parametrize(("changes", "error", "said"), [
     ({"train.stpes": 3}, ScenarioError, "did you mean 'steps'"),
-    ({"train.steps": np.zeros(2)}, UsageError, "set: 'train.steps' is to be a ndarray; numbers, text, truth values"),
+    ({"train.steps": {2}}, UsageError, "set: 'train.steps' is to be a set; numbers, text, truth values"),
+    ({"train.steps": np.zeros(2)}, ScenarioError, "train.steps must be an integer"),
+    (["train.steps=2"], UsageError, "give a dict, such as"),
     ({"world.memory_limit_mb": 9}, LaunchError, "run it with mpirun -n 2"),
 ])
 def test_what_cannot_be_run_is_said(path, changes, error, said):
     with pytest.raises(error, match=said):
         zs.run(path, set=changes)
+
+
+def test_a_scenario_has_a_path():
+    with pytest.raises(UsageError, match="found 3; give the path of a scenario"):
+        zs.run(3)
 
 
 def test_under_a_launcher_there_is_another_command(path, monkeypatch):
@@ -270,6 +277,8 @@ def test_a_schedule_too_large_to_draw_is_words(monkeypatch):
     (("tree.broadcast", 4, 4), "root 4 is none of the 4 ranks: give one from 0 to 3"),
     (("halving.reduce_scatter", 3), "power"),
     ((np.add,), "which collective is 'add'"),
+    (("zero3",), "'zero3' is a stage, whose step zerosim show zero3 draws"),
+    ((3,), "found 3; give the name of an algorithm"),
 ])
 def test_what_cannot_be_shown_is_said(arguments, said):
     with pytest.raises(UsageError, match=said):

@@ -374,6 +374,12 @@ def test_a_picture_that_cannot_be_gets_one_line(picture, found, tmp_path, capsys
     assert out == ""
 
 
+@pytest.mark.parametrize("ranks", ["8", -1, 0, [8, "x"], [8.0], 2**20 + 1])
+def test_ranks_of_a_plan_are_numbers(ranks):
+    with pytest.raises(UsageError, match=r"ranks: found .*; give whole numbers from 1 to 1048576"):
+        zs.plan(PLANS / "mpt_7b.toml", ranks)
+
+
 def test_collectives_and_endless_sweeps_have_no_plan():
     with pytest.raises(UsageError, match="which have no plan"):
         zs.plan(PLANS.parent / "unsafe_sends.toml")

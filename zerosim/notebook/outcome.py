@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from zerosim.checkpoint.keeping import keeper
 from zerosim.commands.run import local_world, refuse_limit
 from zerosim.data import load_dataset
@@ -147,6 +149,10 @@ def run_here(path: str | os.PathLike[str], changes: Mapping[str, Any]) -> ShownO
     if has_company():
         raise LaunchError("zs.run has all ranks in this process, and a launcher has started several: "
                           "use zerosim run under mpirun, or Python without it")
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(f"found {path!r}; give the path of a scenario, or a name that zerosim scenarios lists")
+    if not isinstance(changes, Mapping):
+        raise UsageError(f"set: found {changes!r}; give a dict, such as {{'train.steps': 5}}")
     scenario = load(path, [override(key, value) for key, value in changes.items()])
     refuse_limit(scenario)
     world = local_world(scenario)
@@ -167,11 +173,20 @@ def run_here(path: str | os.PathLike[str], changes: Mapping[str, Any]) -> ShownO
 def override(key: str, value: Any) -> str:
     """A change as the command line has it: JSON's text of numbers, words, truth values and lists is TOML's.
 
-    >>> override("train.steps", 5), override("parallel.stages", ("ddp", "zero3")), override("parallel.overlap", True)
-    ('train.steps=5', 'parallel.stages=["ddp", "zero3"]', 'parallel.overlap=true')
+    >>> override("train.steps", np.int64(5)), override("parallel.overlap", True)
+    ('train.steps=5', 'parallel.overlap=true')
+    >>> override("parallel.stages", ("ddp", "zero3"))
+    'parallel.stages=["ddp", "zero3"]'
     """
     try:
-        return f"{key}={json.dumps(value, ensure_ascii=False)}"
+        return f"{key}={json.dumps(value, ensure_ascii=False, default=of_numpy)}"
     except (TypeError, ValueError) as error:
         raise UsageError(f"set: {key!r} is to be a {type(value).__name__}; "
                          "numbers, text, truth values and lists of them can be set") from error
+
+
+def of_numpy(value: Any) -> Any:
+    """A number or an array of NumPy's as Python has it; `TypeError` for anything else."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is not of NumPy")

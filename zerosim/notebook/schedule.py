@@ -12,6 +12,7 @@ from zerosim.report.page.page import schedule_page
 from zerosim.report.schedule import Schedule, document, scheduled
 from zerosim.report.schedule_svg import MOST_CELLS, cell_count, picture
 from zerosim.report.schedule_text import show_schedule
+from zerosim.stages import STAGES
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,6 +62,10 @@ class ShownSchedule:
 
 def shown(collective: str | Callable[..., Any], ranks: int, root: int | None, claims: str | None) -> ShownSchedule:
     """The schedule of a named algorithm, or of a function, on that many ranks."""
+    if collective in list(STAGES):
+        raise UsageError(f"{collective!r} is a stage, whose step zerosim show {collective} draws on the command line")
+    if not isinstance(collective, str) and not callable(collective):
+        raise UsageError(f"found {collective!r}; give the name of an algorithm, FILE.py:FUNCTION, or a function")
     asked = named_subject(collective, claims) if isinstance(collective, str) else subject(collective, claims)
     if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
         raise UsageError(f"ranks={ranks!r}: a schedule is drawn for 1 to {MOST_RANKS} ranks")

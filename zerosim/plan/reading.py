@@ -4,7 +4,8 @@ import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 from zerosim.data import load_dataset
 from zerosim.errors import UsageError
@@ -14,6 +15,7 @@ from zerosim.plan.planning import Plan, plan, task_in_words
 from zerosim.scenario import Scenario, load
 from zerosim.scenario.bounds import MOST_BYTES, check_size
 from zerosim.scenario.load import parse
+from zerosim.scenario.schema import MOST_RANKS
 
 MOST_ROWS = 1000
 
@@ -27,13 +29,17 @@ def read_plan(
 
     Values are TOML's, or text as it stands in a command line.
     """
+    for count in ranks:
+        if not isinstance(count, SupportsIndex) or not 1 <= index(count) <= MOST_RANKS:
+            raise UsageError(f"ranks: found {count!r}; give whole numbers from 1 to {MOST_RANKS}")
     fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
     keys = [[f"{key}={written(value)}" for value in values] for key, values in sweep.items()]
     scenario = training(path, fixed)
     combinations = [names for names in itertools.product(*keys) if names]
     if max(len(combinations), 1) * max(len(ranks), 1) * len(scenario.rows) > MOST_ROWS:
         raise UsageError(f"that makes more than {MOST_ROWS} rows; sweep less, or over fewer ranks at a time")
-    return plan(scenario, [(names, training(path, [*fixed, *names])) for names in combinations], ranks, task_of)
+    return plan(scenario, [(names, training(path, [*fixed, *names])) for names in combinations],
+                [index(count) for count in ranks], task_of)
 
 
 def cluster_in(path: str | os.PathLike[str]) -> dict[str, Any]:
