@@ -20,9 +20,19 @@ from zerosim.commands import grade as command
 from zerosim.errors import ScenarioError, UsageError
 from zerosim.grading.claims import CLAIMS
 from zerosim.grading.examination import grade
-from zerosim.grading.exercises import EXERCISES, Grade, Item, exercises_in, grade_apart, unwritten
+from zerosim.grading.exercises import (
+    EXERCISES,
+    Grade,
+    Item,
+    busy_line,
+    exercises_in,
+    grade_apart,
+    still_busy,
+    unwritten,
+)
 from zerosim.stages import STAGES, zero1, zero2, zero3
 from zerosim.stages.replica import Replica
+from zerosim.worlds import local
 from zerosim.worlds.launcher import state_of
 
 SKELETONS = sorted((Path(__file__).parents[1] / "docs" / "exercises").glob("*.py"))
@@ -356,9 +366,30 @@ def test_nothing_written_does_not_pass(tmp_path):
 def test_what_never_ends_is_ended(tmp_path):
     file = written(tmp_path, "def all_gather(comm, chunks):\n    while True: pass\n")
     found = grade_apart(file, "all_gather", patience_seconds=2)
-    assert (found.state, found.complaint) == (
-        "does not end", "still busy after 2 seconds: look for a loop that never ends"
-    )
+    assert found.state == "does not end"
+    assert found.complaint.startswith("still busy after 2 seconds")
+
+
+BUSY = """\
+Timeout (0:01:00)!
+Thread 0x1 (most recent call first):
+  File "{local}", line 246 in _wait
+  File "{file}", line 9 in all_gather
+Thread 0x2 (most recent call first):
+  File "numpy.py", line 1 in add
+  File "{file}", line 4 in added
+  File "{file}", line 2 in all_gather
+"""
+
+
+def test_what_never_ends_is_told_with_its_line(tmp_path):
+    file = written(tmp_path, "def all_gather(comm, chunks):\n    while comm:\n        1\n        added()\n")
+    told = BUSY.format(local=local.__file__, file=file)
+    assert busy_line(told, file) == 4
+    assert still_busy(60, file, told) == (
+        "still busy after 60 seconds, in line 4: the loop of line 2, while comm, does not end: nothing but break or "
+        "return ends it, and it comes to neither")
+    assert still_busy(60, file, "") == "still busy after 60 seconds: look for a loop that never ends"
 
 
 @pytest.mark.parametrize(("words", "told"), [("", ""), (r"first\nlast\n", " last")])

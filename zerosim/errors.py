@@ -41,6 +41,10 @@ class LengthError(CollectiveError):
         self.arrived = arrived
 
 
+class Runaway(CollectiveError):
+    """A program has done more than any that ends."""
+
+
 class MessageError(ZerosimError):
     """A message did not come as it was sent: it was changed on the way, lost, or came twice."""
 

@@ -1,6 +1,7 @@
 """`zerosim prove`: run a collective on symbols, say what was proved, or name what is wrong with it."""
 
 import argparse
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,6 +13,7 @@ from zerosim.errors import UsageError
 from zerosim.proofs.diagnosis import diagnosis, remark
 from zerosim.proofs.proof import Proof, prove
 from zerosim.proofs.subject import Subject, files_of, named_subject
+from zerosim.worlds.local import StillRunning
 
 SHOWN = 8
 """Up to this many ranks the sums are printed."""
@@ -41,11 +43,13 @@ def main(arguments: argparse.Namespace) -> int:
     if not served and subject.algorithm is not None:
         asked = ", ".join(map(str, arguments.ranks))
         raise UsageError(f"{subject.name} serves {subject.algorithm.limit}, not {asked}; give others with --ranks")
-    proofs = [prove(subject, size) for size in served]
+    proofs = list(until_one_never_ends(subject, served))
     if len(proofs) == 1 and proofs[0].held and proofs[0].size <= SHOWN:
         show_sums(console, proofs[0])
     for proof in proofs:
         show_verdict(console, proof)
+    if served[len(proofs) :]:
+        console.print(f"not tried on {', '.join(map(str, served[len(proofs) :]))} ranks: it does not end")
     left_out = [str(size) for size in arguments.ranks if size not in served]
     if left_out:
         assert subject.algorithm is not None
@@ -53,6 +57,15 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         write_json(arguments.json, document(subject, proofs))
     return 0 if all(proof.holds for proof in proofs) else 1
+
+
+def until_one_never_ends(subject: Subject, sizes: Sequence[int]) -> Iterator[Proof]:
+    """A proof for each number of ranks; after one that does not end there is no other."""
+    for size in sizes:
+        proof = prove(subject, size)
+        yield proof
+        if proof.case and isinstance(proof.case.recording.failure, StillRunning):
+            return
 
 
 def show_sums(console: Console, proof: Proof) -> None:

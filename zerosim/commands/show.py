@@ -16,6 +16,7 @@ from zerosim.report.schedule import Schedule, document, scheduled
 from zerosim.report.schedule_svg import picture
 from zerosim.report.schedule_text import show_schedule
 from zerosim.report.step import RecordedStep, show_step
+from zerosim.report.step_svg import step_picture
 from zerosim.stages import STAGES
 
 MOST_RANKS = 128
@@ -59,7 +60,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def stage_ranks(arguments: argparse.Namespace) -> int:
     """On how many ranks a step is recorded."""
-    for flag in ("root", "collective", "svg"):
+    for flag in ("root", "collective"):
         if getattr(arguments, flag) is not None:
             raise UsageError(f"leave out --{flag.replace('collective', 'as')}: it is for a collective, not for a stage")
     return arguments.ranks or 4
@@ -72,6 +73,8 @@ def show_stage(arguments: argparse.Namespace, found: RecordedStep) -> int:
     show_step(standard_output(arguments), found, arguments.round)
     if arguments.html:
         write_text(arguments.html, step_page(found, (arguments.round or 1) - 1))
+    if arguments.svg:
+        write_text(arguments.svg, step_picture(found, arguments.round))
     if arguments.json:
         write_json(arguments.json, found.document())
     return 1 if found.fault else 0

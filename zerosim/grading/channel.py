@@ -5,6 +5,7 @@ argument or variable of the environment.
 """
 
 import ctypes
+import faulthandler
 import json
 import os
 import secrets
@@ -22,18 +23,31 @@ PR_SET_PDEATHSIG = 1
 """From Linux's `prctl.h`."""
 
 
+GRACE_SECONDS = 10.0
+"""How long one waits for a process that is to end itself when its patience is over, and tell where it was."""
+
+
 class Ended(Exception):
-    """A process ended without an answer: its exit code, and the last line that it said."""
+    """A process ended without an answer: its exit code, and the last line that it said; `complained` has all lines."""
+
+    def __init__(self, message: str, complained: str) -> None:
+        super().__init__(message)
+        self.complained = complained
+
+    @property
+    def out_of_patience(self) -> bool:
+        """Whether its patience was over, so that it told where its threads were."""
+        return "Timeout (" in self.complained
 
 
 def asked_apart(module: str, arguments: list[str], patience_seconds: float) -> dict[str, Any]:
     """What `answer` says in a process that runs `module`, which lives no longer than this one and its patience.
 
-    Raises `TimeoutError` when that is over, `Ended` where there is no answer.
+    Raises `Ended` where there is no answer, `TimeoutError` where it does not even end when its patience is over.
     """
     secret = secrets.token_hex(16)
     reading, writing = os.pipe()
-    command = [sys.executable, "-m", module, str(writing), str(os.getpid()), *arguments]
+    command = [sys.executable, "-m", module, str(writing), str(os.getpid()), str(patience_seconds), *arguments]
     with open(reading, "rb", buffering=0) as channel:
         try:
             process = subprocess.Popen(
@@ -45,15 +59,16 @@ def asked_apart(module: str, arguments: list[str], patience_seconds: float) -> d
             assert process.stdin is not None
             with suppress(BrokenPipeError), process.stdin as stdin:
                 stdin.write(secret.encode())
-            said, complained = heard(channel, process, time.monotonic() + patience_seconds)
+            said, complained = heard(channel, process, time.monotonic() + patience_seconds + GRACE_SECONDS)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     found = behind(secret, said)
     if found is None:
-        last = complained.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        raise Ended(f"its process ended with code {process.returncode} {last}".strip())
+        lines = complained.decode("utf-8", "replace").strip()
+        last = lines.rpartition("\n")[2]
+        raise Ended(f"its process ended with code {process.returncode} {last}".strip(), lines)
     return found
 
 
@@ -102,8 +117,9 @@ def behind(secret: str, said: bytes) -> dict[str, Any] | None:
 class Answering:
     """The other end, in the process that is asked: made first of all."""
 
-    def __init__(self, descriptor: str, parent: str) -> None:
+    def __init__(self, descriptor: str, parent: str, patience_seconds: str) -> None:
         end_with(int(parent))
+        faulthandler.dump_traceback_later(float(patience_seconds), exit=True)
         self._descriptor, self._secret = int(descriptor), sys.stdin.read()
 
     def say(self, answer: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """The examination of one function: claim by claim, and what it printed meanwhile.
 
-`python -m zerosim.grading.examination DESCRIPTOR PARENT FILE FUNCTION` answers with the grade, or why the file cannot
-be used, as `zerosim.grading.channel` asks.
+`python -m zerosim.grading.examination DESCRIPTOR PARENT PATIENCE FILE FUNCTION` answers with the grade, or why the file
+cannot be used, as `zerosim.grading.channel` asks.
 """
 
 import contextlib
@@ -129,9 +129,9 @@ def answer(file: str, name: str) -> dict[str, Any]:
     return grade(function, name, CLAIMS[name], file).document()
 
 
-def main(descriptor: str, parent: str, file: str, name: str) -> None:
+def main(descriptor: str, parent: str, patience_seconds: str, file: str, name: str) -> None:
     """Examine, and answer."""
-    answering = Answering(descriptor, parent)
+    answering = Answering(descriptor, parent, patience_seconds)
     with contextlib.redirect_stdout(sys.stderr):
         found = answer(file, name)
     answering.say(found)

@@ -4,13 +4,17 @@ One that never ends is ended, and what it prints or breaks is its own affair.
 """
 
 import ast
+import os
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from zerosim.errors import ScenarioError
 from zerosim.files import reason
 from zerosim.grading.channel import Ended, asked_apart
+from zerosim.proofs.loops import why_it_never_ends
 from zerosim.proofs.subject import read_python
+from zerosim.worlds.running import Place
 
 EXERCISES = {
     "reduce_scatter": 13, "all_gather": 11, "all_reduce": 15, "broadcast": 11, "reduce": 11,
@@ -126,6 +130,29 @@ def unwritten(file: str, name: str) -> int | None:
     return None
 
 
+def still_busy(patience_seconds: float, file: str, complained: str) -> str:
+    """Of a function that does not end: since when and, if its process has told, in which line and which loop."""
+    line = busy_line(complained, os.path.abspath(file))
+    where = f", in line {line}" if line else ""
+    why = why_it_never_ends([Place(file, line, {})], file) if line else None
+    return f"still busy after {patience_seconds:g} seconds{where}: {why or 'look for a loop that never ends'}"
+
+
+def busy_line(complained: str, file: str) -> int | None:
+    """The line of `file` in which a thread is that does not wait for its turn, in what `faulthandler` has written.
+
+    >>> busy_line('Thread 0x1 (most recent call first):\\n  File "/mine.py", line 7 in all_gather\\n', "/mine.py")
+    7
+    """
+    named = re.escape(file.encode("ascii", "backslashreplace").decode())
+    for thread in complained.split("(most recent call first):")[1:]:
+        waits = re.match(r'\s*File "[^"]*", line \d+ in (_wait|wait|_live|_pass_turn)\n', thread)
+        found = re.search(rf'File "{named}", line (\d+)', thread)
+        if found and not waits:
+            return int(found[1])
+    return None
+
+
 def grade_apart(file: str, name: str, patience_seconds: float = PATIENCE_SECONDS) -> Grade:
     """The grade of one function, in a process that lives no longer than `patience_seconds`, nor than this one.
 
@@ -137,9 +164,10 @@ def grade_apart(file: str, name: str, patience_seconds: float = PATIENCE_SECONDS
     try:
         answer = asked_apart("zerosim.grading.examination", [file, name], patience_seconds)
     except TimeoutError:
-        advice = f"still busy after {patience_seconds:g} seconds: look for a loop that never ends"
-        return Grade(name, "does not end", complaint=advice)
+        return Grade(name, "does not end", complaint=still_busy(patience_seconds, file, ""))
     except Ended as error:
+        if error.out_of_patience:
+            return Grade(name, "does not end", complaint=still_busy(patience_seconds, file, error.complained))
         return Grade(name, "does not hold yet", complaint=str(error))
     if "unusable" in answer:
         raise ScenarioError(answer["unusable"], file=file)

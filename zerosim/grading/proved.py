@@ -9,11 +9,12 @@ from zerosim.instruments.record import Recording
 from zerosim.numerics.orders import AddingOrder
 from zerosim.payloads.terms import commuted
 from zerosim.proofs.case import Case, claims
-from zerosim.proofs.diagnosis import command, diagnosis, of_its_order, of_what_is_sent
-from zerosim.proofs.proof import prove, roots, run
+from zerosim.proofs.diagnosis import command, diagnosis, of_case, of_its_order, of_what_is_sent
+from zerosim.proofs.proof import prove, roots, run, told
 from zerosim.proofs.subject import Subject
 from zerosim.report.figures import plural
 from zerosim.sharding import bounds
+from zerosim.worlds.local import StillRunning
 
 RANKS = range(1, 9)
 """Numbers of ranks on which everything is asked."""
@@ -27,17 +28,25 @@ def everything_arrives(examined: Subject, sizes: Sequence[int] = RANKS) -> Claim
         first=True)
 
 
-def raise_if_unwritten(examined: Subject, sizes: Sequence[int]) -> None:
-    """Raise `NotImplementedError` if the function does, on the fewest ranks but one, or on the fewest."""
+def first_tried(examined: Subject, sizes: Sequence[int]) -> str | None:
+    """What is wrong if it does not end, on the fewest ranks but one, or on the fewest.
+
+    Raises the `NotImplementedError` of a function that does so there.
+    """
     for size in (*sizes[1:2], sizes[0]):
-        failure = run(examined, size, size).failure
-        if isinstance(failure, NotImplementedError):
-            raise failure
+        recording = run(examined, size, size)
+        if isinstance(recording.failure, NotImplementedError):
+            raise recording.failure
+        if isinstance(recording.failure, StillRunning):
+            why = of_case(Case(examined, recording, size))
+            return f"on {plural(size, 'rank')}: {told(examined, recording.failure)}\n{why}"
+    return None
 
 
 def unproved(examined: Subject, sizes: Sequence[int] = RANKS) -> str | None:
     """The first fault, on the fewest ranks, and why."""
-    raise_if_unwritten(examined, sizes)
+    if endless := first_tried(examined, sizes):
+        return endless
     for number, size in enumerate(sizes):
         proof = prove(examined, size)
         if proof.faults:

@@ -10,6 +10,7 @@ from zerosim.errors import UsageError, ZerosimError
 from zerosim.grading.claims import STAGE_TRIALS
 from zerosim.grading.stages import StageTrial, in_place_of
 from zerosim.proofs.hints import raised
+from zerosim.proofs.loops import why_it_never_ends
 from zerosim.report.figures import plural
 from zerosim.report.step import RecordedStep, moments_of
 from zerosim.report.table import divergence
@@ -18,7 +19,9 @@ from zerosim.stages import STAGES
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
 from zerosim.verdict.run import run_locally
+from zerosim.worlds.local import StillRunning
 
+LIMIT_SECONDS = 60.0
 STEPS = 2
 """The last is recorded, so that all states are there."""
 
@@ -37,6 +40,9 @@ def recorded_step(file: str, name: str, function: Callable[..., Any], ranks: int
     try:
         found = recorded(f"{file}:{name}", STAGE_TRIALS[name](function), ranks)
         return replace(found, fault=f"{found.fault}; zerosim grade {file} says why") if found.fault else found
+    except StillRunning as error:
+        why = why_it_never_ends(error.places, os.path.abspath(file))
+        raise UsageError(f"{file}: {raised(error, os.path.abspath(file))}{f': {why}' if why else ''}") from error
     except ZerosimError:
         raise
     except NotImplementedError as error:
@@ -52,7 +58,8 @@ def recorded(title: str, trial: StageTrial, ranks: int) -> RecordedStep:
         parallel=Parallel((trial.stage,), **trial.variant))
     experiment = prepare(scenario, load_dataset(scenario))
     with in_place_of(trial.stage, trial.checked):
-        outcome = run_locally(experiment, Silent(), traced=range(STEPS, STEPS + 1)).stages[0]
+        outcome = run_locally(
+            experiment, Silent(), traced=range(STEPS, STEPS + 1), limit_seconds=LIMIT_SECONDS).stages[0]
     assert outcome.trace is not None
     about = f"a step on {plural(ranks, 'rank')}, {experiment.rows[0].model.words}, {scenario.train.optimizer}"
     found = outcome.first_divergence

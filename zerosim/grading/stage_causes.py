@@ -91,6 +91,45 @@ def begins_without_zero_grad(case: StageCase) -> str | None:
             "them; call it first of all")
 
 
+def zeroes_too_late(case: StageCase) -> str | None:
+    """Gradients are thrown away that have just been kept."""
+    for rank in range(case.ranks):
+        verbs = [*(call.verb for call in case.mine(rank).calls), "zero_grad"]
+        kept = next((verb for verb in verbs[: verbs.index("zero_grad")] if verb in ("keep", "keep_shard")), None)
+        if kept:
+            return (f"rank {rank} calls zero_grad(batch) after replica.{kept}, which throws away what was just kept: "
+                    "call it first of all")
+    return None
+
+
+def hands_over_another_units_gradient(case: StageCase) -> str | None:
+    """What is reduced or kept for one unit is what backward gave for another."""
+    for rank, unit in case.places:
+        gave = {each: call.gave for each in case.honest.units for call in case.mine(rank).of("backward", each)}
+        for call in [*case.mine(rank).of("reduce_scatter", unit), *case.mine(rank).of("reduce", unit)]:
+            for other, gradient in gave.items():
+                mine = gave.get(unit)
+                if other != unit and same_arrays(call.given, gradient) and not same_arrays(call.given, mine):
+                    return (f"rank {rank} hands the gradient of {other} to {call.verb} for {unit}: hand each unit its "
+                            "own; backward goes through the units last to first")
+    return None
+
+
+def same_arrays(mine: Array | None, due: Array | None) -> bool:
+    return mine is not None and due is not None and same(mine, due)
+
+
+def scales_the_loss(case: StageCase) -> str | None:
+    """The first loss that tape.loss gives is a multiple or a fraction of what it should be."""
+    for rank in range(case.ranks):
+        for mine, due in zip(case.mine(rank).of("loss")[:1], case.due(rank).of("loss"), strict=False):
+            found = None if mine.gave is None or due.gave is None else factor(mine.gave, due.gave)
+            if found is not None and any(abs(each - round(each)) < 1e-3 for each in (found, 1 / found)):
+                return (f"tape.loss gives {times(found)} what it should on rank {rank}: hand it batch.samples, "
+                        "the samples of all ranks together, by which it divides")
+    return None
+
+
 def loses_inputs(case: StageCase) -> str | None:
     """Fewer micro-batches or parts go forward than there are."""
     for rank in range(case.ranks):
@@ -397,9 +436,12 @@ TOGETHER = ("gather", "reduce_scatter", "reduce", "all_gather", "publish")
 
 CAUSES: tuple[Callable[[StageCase], str | None], ...] = (
     begins_without_zero_grad,
+    zeroes_too_late,
     loses_inputs,
     takes_units_in_another_order,
     computes_with_other_weights,
+    hands_over_another_units_gradient,
+    scales_the_loss,
     updates_before_it_agrees,
     loses_optimizer_state,
     keeps_no_gradient,
@@ -414,7 +456,8 @@ CAUSES: tuple[Callable[[StageCase], str | None], ...] = (
 
 def why_it_fails(case: StageCase) -> str | None:
     """Of a step that raised something: what it had done up to there."""
-    causes = (begins_without_zero_grad, ranks_part_ways, takes_units_in_another_order, computes_with_other_weights)
+    causes = (begins_without_zero_grad, zeroes_too_late, ranks_part_ways, takes_units_in_another_order,
+              hands_over_another_units_gradient, computes_with_other_weights)
     return next(filter(None, (cause(case) for cause in causes)), None)
 
 

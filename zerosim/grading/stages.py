@@ -16,6 +16,7 @@ from zerosim.plan.cluster import cluster_of
 from zerosim.plan.rehearsal import rehearse
 from zerosim.proofs.diagnosis import near
 from zerosim.proofs.hints import CUT, hint, raised
+from zerosim.proofs.loops import why_it_never_ends
 from zerosim.report.figures import plural, short
 from zerosim.report.table import divergence
 from zerosim.scenario import Check, Model, Parallel, Scenario, Train, World
@@ -25,6 +26,7 @@ from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
 from zerosim.verdict.outcome import RankTraffic, TrainedRow
 from zerosim.verdict.run import run_locally
+from zerosim.worlds.local import StillRunning
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ HELD_TOO_LONG = {
     "activations": "activations are still referred to that backward needs no more: give the same name to what forward "
                    "and backward return",
 }
+LIMIT_SECONDS = 30.0
+"""For training on one of these, which takes a fraction of a second."""
 MIXED_UP = ("a full buffer has all chunks of its unit, a shard this rank's alone (replica.own of the full one), and "
             "units differ in length: which of them is handed in here?")
 HELD = "something is still referred to that is used no more"
@@ -132,6 +136,8 @@ class StageTrial:
 
     def failed(self, tiny: Tiny, error: Exception) -> str:
         """What was raised, and why."""
+        if isinstance(error, StillRunning):
+            return self.told(f"{tiny}: {raised(error, self.file)}", why_it_never_ends(error.places, self.file), tiny)
         known = hint(error)
         found = why_it_fails(self.case(tiny)) or (MIXED_UP if known == CUT else known)
         complaint = f"{tiny}: {raised(error, self.file)}"
@@ -169,7 +175,8 @@ class StageTrial:
         """What a step does, up to where it raises something if it does."""
         witness = Witness()
         with suppress(Exception), in_place_of(self.stage, witness.watching(step, hand)):
-            run_locally(prepare(tiny.scenario(self.stage, self.variant), samples()), Silent())
+            experiment = prepare(tiny.scenario(self.stage, self.variant), samples())
+            run_locally(experiment, Silent(), limit_seconds=LIMIT_SECONDS)
         return witness
 
     def sent_otherwise(self) -> str | None:
@@ -221,7 +228,7 @@ class StageTrial:
     def outcome(self, tiny: Tiny) -> TrainedRow:
         experiment = prepare(tiny.scenario(self.stage, self.variant), samples())
         with in_place_of(self.stage, self.checked):
-            return run_locally(experiment, Silent()).stages[0]
+            return run_locally(experiment, Silent(), limit_seconds=LIMIT_SECONDS).stages[0]
 
     def checked(self, replica: Replica, batch: Batch) -> Any:
         """The step, and a look at what it returns."""

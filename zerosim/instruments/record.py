@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.errors import Runaway
 from zerosim.instruments.observed import Observed
 from zerosim.worlds.local import Sends, StillRunning, spawn
 
@@ -97,8 +98,8 @@ def record(
 ) -> Recording:
     """Run `program(comm, vectors[comm.rank])` on every rank and write down what happens.
 
-    A failure does not raise; it stands in the recording, beside what happened before. Only a program that has not
-    ended after `limit_seconds` raises `StillRunning`: its ranks might go on writing.
+    A failure does not raise; it stands in the recording, beside what happened before: `StillRunning` of a program that
+    has not ended after `limit_seconds`, `Runaway` of one that has sent more messages than any that ends.
 
     >>> from zerosim.collectives import ring
     >>> from zerosim.sharding import split
@@ -117,15 +118,31 @@ def record(
 
     try:
         recording.results = spawn(recorded, len(vectors), sends=sends, seed=seed, limit_seconds=limit_seconds)
-    except StillRunning:
-        raise
+    except StillRunning as error:
+        return up_to_now(recording, error)
     except Exception as error:
         recording.failure = error
     recording.unasked = [message for mail in posted.values() for message in mail]
     return recording
 
 
+def up_to_now(recording: Recording, failure: Exception) -> Recording:
+    """A copy, since a rank that still runs may go on writing: of every message, and what its receiver then held."""
+    vectors = [list(vector) for vector in recording.vectors]
+    arrived = sum(len(vector) - 1 for vector in vectors)
+    return Recording(recording.size, recording.messages[:arrived], vectors, failure=failure)
+
+
 Posted = defaultdict[tuple[int, int], deque[Sent]]
+
+
+def most_messages(size: int) -> int:
+    """That a rank may send: many times those of any collective, where each element is a message of its own.
+
+    >>> most_messages(2), most_messages(128)
+    (280, 327880)
+    """
+    return 200 + 20 * size * size
 
 
 class Recorder:
@@ -137,12 +154,16 @@ class Recorder:
         self._recording = recording
         self._posted = posted
         self._round = 0
+        self._sent = 0
         self._next_arrival = 1
         self._beside = range(0)
 
     def sending(self, outgoing: Payload, to: int) -> None:
         if not hasattr(outgoing, "reshape"):
             return  # the world refuses it next
+        self._sent += 1
+        if self._sent > most_messages(self._recording.size):
+            raise Runaway(f"rank {self._rank} has sent {self._sent - 1:,} messages, and goes on")
         self._round += 1
         self._next_arrival = self._round
         self._beside = stretch(outgoing, self._vector)

@@ -6,13 +6,16 @@ contributions went into it, how often, and in which order, for every value the n
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from zerosim.errors import CollectiveError
+from zerosim.errors import CollectiveError, Runaway
+
+MOST_CONTRIBUTIONS = 1 << 14
+"""In one sum: more than ranks that anybody proves with."""
 
 
 class Addable:
@@ -22,7 +25,7 @@ class Addable:
 
     def __add__(self, other: Any) -> "Sum":
         if isinstance(other, Term | Blank | Sum):
-            return Sum(cast("Symbol", self), other)
+            return together(cast("Symbol", self), other)
         raise CollectiveError(not_added(self, other))
 
     def __radd__(self, other: Any) -> "Sum":
@@ -97,16 +100,25 @@ class Blank(Addable):
 
 @dataclass(frozen=True, slots=True)
 class Sum(Addable):
-    """`left + right`, in this order."""
+    """`left + right`, in this order; `count` contributions in all, 0 where nobody counted."""
 
     left: "Symbol"
     right: "Symbol"
+    count: int = field(default=0, compare=False)
 
     def __repr__(self) -> str:
         return f"({self.left} + {self.right})"
 
 
 Symbol = Term | Blank | Sum
+
+
+def together(left: Symbol, right: Symbol) -> Sum:
+    """Their sum. Raises `Runaway` when it has more contributions than ranks could have brought."""
+    count = (left.count if isinstance(left, Sum) else 1) + (right.count if isinstance(right, Sum) else 1)
+    if count > MOST_CONTRIBUTIONS:
+        raise Runaway(f"a sum has come to {count:,} contributions, the same ones again and again")
+    return Sum(left, right, count)
 
 
 def leaves(symbol: Symbol) -> Iterable[Term | Blank]:

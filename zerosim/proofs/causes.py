@@ -44,6 +44,8 @@ def sends_what_it_lacks(case: Case) -> str | None:
     for message in case.messages:
         empty = [symbol for symbol in message.carried if not isinstance(symbol, Term) and blank(symbol)]
         if empty:
+            if came_to_other_memory(case, message):
+                return None
             what = case.words(message.outgoing) if message.outgoing else "memory"
             has = [
                 case.chunk_of[element] for element, symbol in enumerate(before(case, message.source, message.round))
@@ -57,6 +59,15 @@ def sends_what_it_lacks(case: Case) -> str | None:
                 f"it: it then has {listed('chunk', sorted(set(has)))}. {advice[:1].upper()}{advice[1:]}"
             )
     return None
+
+
+def came_to_other_memory(case: Case, message: Message) -> bool:
+    """Whether its source had received what it should send, and not into its vector."""
+    return any(
+        m.to == message.source and not m.into and m.round < message.round
+        and any(leaf.element in message.outgoing for symbol in m.landed for leaf in terms(symbol))
+        for m in case.messages
+    )
 
 
 def blank(symbol: Symbol) -> bool:
@@ -73,6 +84,9 @@ def adds_in_the_gather(case: Case) -> str | None:
     for message in case.messages:
         full = [case.complete(symbol) for symbol in message.carried]
         if message.reduced and full and None not in full:
+            if not case.subject.kind.agreeing and (rounds := ring_rounds(case) or 0) > case.size:
+                return (f"it makes {rounds} rounds, and after {case.size - 1} every sum is complete: from round "
+                        f"{message.round} on full sums are added again; let the loop run over range(comm.size − 1)")
             return (
                 f"in round {message.round} the full sum of {case.cargo(message.carried)}, which rank {message.source} "
                 f"sends, is added to what rank {message.to} has of it: from there on a sum is complete, and must "
@@ -126,6 +140,8 @@ def full_sums(case: Case, round_: int) -> set[int | None]:
 
 def same_chunk(case: Case) -> str | None:
     """In one exchange the same stretch is sent and received into."""
+    if any(message.into != message.beside for message in case.messages if message.into and message.beside):
+        return None
     for message in case.messages:
         if message.into and message.into == message.beside and case.size > 1:
             return (
@@ -492,6 +508,8 @@ def where_it_stops(case: Case, term: Term, rank: int) -> str:
         return "is overwritten on its own rank before it is added: work on chunks, or begin with a copy of them"
     if not carrying:
         return f"never leaves rank {term.rank}: no message carries it. Who should send it, in which round?"
+    if said := kept_back(case, term, rank):
+        return said
     last = carrying[-1]
     on = [m.round for m in case.messages if m.source == last.to and m.round <= last.round]
     if last.to == rank:
@@ -500,6 +518,17 @@ def where_it_stops(case: Case, term: Term, rank: int) -> str:
     early = f", which has sent on before, in round {on[-1]}: receive first, then send" if on else (
         ", which sends it no further")
     return f"goes as far as rank {last.to}, in round {last.round}{early}"
+
+
+def kept_back(case: Case, term: Term, rank: int) -> str | None:
+    """Of what somebody has already who sends the rank something else."""
+    for message in case.messages:
+        if case.subject.kind.reducing or message.to != rank or message.source == term.rank:
+            continue
+        if term in before(case, message.source, message.round) and term not in message.carried:
+            return (f"is on rank {message.source} when that sends to rank {rank} in round {message.round}, and it "
+                    f"sends {case.cargo(message.carried)} alone: send all that has come by then")
+    return None
 
 
 CAUSES: tuple[Cause, ...] = (

@@ -6,12 +6,13 @@ Grades, proofs, drawings and laws all say it in these words.
 import os
 from dataclasses import dataclass, replace
 
-from zerosim.errors import Deadlock
+from zerosim.errors import Deadlock, Runaway
 from zerosim.proofs.case import Case, terms
-from zerosim.proofs.causes import superfluous, why_it_is_wrong
+from zerosim.proofs.causes import adds_anew, passes_its_sum_on, superfluous, why_it_is_wrong
 from zerosim.proofs.proof import Proof, faults, prove, run
 from zerosim.proofs.subject import Subject, collective_in
 from zerosim.proofs.waits import why_it_ended
+from zerosim.worlds.local import StillRunning
 
 TELLING = 4
 """On fewer ranks left and right are the same, or nearly so: a mistake is looked at on so many, if it is there too."""
@@ -44,6 +45,8 @@ def diagnosis(proof: Proof) -> Diagnosis | None:
 
 def of_case(case: Case) -> Diagnosis:
     """Of one run that went wrong."""
+    if isinstance(case.recording.failure, StillRunning):
+        return Diagnosis(cause(case), command(case))
     telling = on_more_ranks(case)
     found = roots(telling) or alone(case) or powers_of_two(case) or cause(telling) or cause(case)
     return Diagnosis(found, command(telling if cause(telling) else case))
@@ -63,6 +66,8 @@ def why(subject: Subject, size: int, root: int = 0) -> Diagnosis | None:
 
 def cause(case: Case) -> str | None:
     """Why a run came out wrong, in words."""
+    if isinstance(case.recording.failure, Runaway):
+        return adds_anew(case) or passes_its_sum_on(case) or why_it_ended(case)
     return why_it_ended(case) if case.recording.results is None else why_it_is_wrong(case)
 
 
@@ -107,7 +112,7 @@ def again(case: Case, size: int) -> Case:
 def on_more_ranks(case: Case) -> Case:
     """The same on a few more ranks, if it goes wrong there in the same way; otherwise itself."""
     failure = case.recording.failure
-    named = not (failure is None or isinstance(failure, Deadlock) or "without receiving" in f"{failure}")
+    named = not (failure is None or isinstance(failure, Deadlock | Runaway) or "without receiving" in f"{failure}")
     if case.size >= TELLING or named or not case.subject.serves(TELLING):
         return case
     more = again(case, TELLING)

@@ -5,9 +5,11 @@ it means there.
 """
 
 import re
-import traceback
+from collections.abc import Sequence
 
 from zerosim.payloads.terms import LIKE
+from zerosim.worlds.local import StillRunning
+from zerosim.worlds.running import Place, places_of
 
 NAMED = ("only what is sent goes without a name: comm.exchange(outgoing, to=…, into=…, source=…, reduce=…), "
          "comm.send(outgoing, to=…), comm.recv(into=…, source=…, reduce=…)")
@@ -25,6 +27,10 @@ HINTS: tuple[tuple[str, str], ...] = (
     (r"'int' object is not callable", "comm.rank and comm.size are numbers: write them without parentheses"),
     (r"'int' object has no attribute '(rank|size)'", "left and right take comm itself: right(comm)"),
     (r"'(Observed|\w*Communicator)' object is not subscriptable", "comm is no list: the vector is the next parameter"),
+    (r"(left|right)\(\) missing 1 required", "left and right take the communicator: right(comm), left(comm)"),
+    (r"'int' object is not iterable", "a loop over a number goes through range: for step in range(comm.size - 1)"),
+    (r"add\(\) takes from 2 to 3 positional arguments but 0 were given",
+     "hand the function itself on, reduce=reduce or np.add: with parentheses it is called at once"),
     (r"name '(left|right)' is not defined", "from zerosim.comm import left, right"),
     (r"name 'np' is not defined", "import numpy as np"),
     (r"=-?\d+ is no rank here", AROUND),
@@ -73,9 +79,14 @@ def hint(error: BaseException) -> str | None:
 
 
 def line_in(error: BaseException, file: str) -> int | None:
-    """The line of `file` that an exception came through last."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    """The line of `file` that an exception came through last, or in which a rank is that still runs."""
+    lines = [place.line for place in places_in(error) if place.file == file]
     return lines[-1] if lines else None
+
+
+def places_in(error: BaseException) -> Sequence[Place]:
+    """Where it was raised, or where a rank is that still runs, the innermost call last."""
+    return error.places if isinstance(error, StillRunning) else places_of(error)
 
 
 def raised(error: BaseException, file: str) -> str:

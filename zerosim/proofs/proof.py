@@ -20,7 +20,7 @@ from zerosim.proofs.case import Case, Place, chunks_by_element, claims
 from zerosim.proofs.hints import raised
 from zerosim.proofs.subject import Subject
 from zerosim.stages.adding import Addition
-from zerosim.worlds.local import Sends, spawn
+from zerosim.worlds.local import Sends, StillRunning, spawn
 
 SMALL = 16
 """Up to this many ranks a proof also tries vectors that do not divide evenly."""
@@ -164,7 +164,7 @@ def faults(subject: Subject, recording: Recording, count: int, root: int) -> Ite
 
 def told(subject: Subject, failure: Exception | None) -> str:
     """A failure in one line."""
-    if failure is None or isinstance(failure, Deadlock):
+    if failure is None or (isinstance(failure, Deadlock) and not isinstance(failure, StillRunning)):
         return str(failure)
     return raised(failure, subject.file)
 

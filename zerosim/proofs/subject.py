@@ -58,9 +58,14 @@ class Subject:
         return "" if code is None else str(code.co_filename)
 
     @cached_property
+    def parameters(self) -> list[str]:
+        """The names of what it takes."""
+        return list(inspect.signature(self.function).parameters)
+
+    @cached_property
     def takes_reduction(self) -> bool:
         """Whether it can be told what to reduce by: it has a parameter named `reduce`."""
-        return self.kind.reducing and "reduce" in inspect.signature(self.function).parameters
+        return self.kind.reducing and "reduce" in self.parameters
 
     @property
     def keeps_argument(self) -> bool:
@@ -103,8 +108,9 @@ class Subject:
     def _place(self, result: Any, where: Any, rank: int) -> None:
         if not isinstance(result, np.ndarray):
             found = "None" if result is None else f"a {type(result).__name__}"
+            one = ", as np.concatenate makes it of several" if isinstance(result, list | tuple) else ""
             raise CollectiveError(
-                f"{self.name} returned {found} on rank {rank}: return the result as an array, or name its second "
+                f"{self.name} returned {found} on rank {rank}: return the result as an array{one}, or name its second "
                 "parameter `chunks` if it works in place"
             )
         if result.size != where.size or result.dtype != where.dtype:

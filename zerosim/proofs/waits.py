@@ -4,11 +4,13 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from zerosim.errors import CollectiveError, Deadlock
+from zerosim.errors import CollectiveError, Deadlock, Runaway
 from zerosim.instruments.record import Sent
 from zerosim.payloads.terms import LIKE
 from zerosim.proofs.case import Case, listed
-from zerosim.proofs.hints import CUT, hint
+from zerosim.proofs.hints import CUT, hint, places_in
+from zerosim.proofs.loops import why_it_never_ends
+from zerosim.worlds.local import StillRunning
 
 SHOWN = 4
 """Messages that are drawn."""
@@ -19,6 +21,11 @@ FITTING = "What one rank sends to right(comm) its neighbour receives from left(c
 def why_it_ended(case: Case) -> str | None:
     """Why a run ended early, in words; None where the exception's own are all there is to say."""
     failure = case.recording.failure
+    if "comm" in case.subject.parameters[1:]:
+        return (f"its parameters are ({', '.join(case.subject.parameters)}), and it is called with the communicator "
+                "first: let comm come before what it works on")
+    if isinstance(failure, StillRunning | Runaway):
+        return why_it_never_ends(places_in(failure), case.subject.file)
     if isinstance(failure, Deadlock):
         return why_it_waits(case)
     if isinstance(failure, CollectiveError):

@@ -22,10 +22,10 @@ NOTHING = range(0)
 
 def run_locally(
     experiment: Experiment, progress: Progress, *, keep_weights: bool = False, traced: range = NOTHING,
-    keeping: Keeping | None = None,
+    keeping: Keeping | None = None, limit_seconds: float | None = None,
 ) -> Outcome:
-    """Run in one process, a thread for each rank."""
-    world = LocalWorld(experiment.scenario.world.ranks)
+    """Run in one process, a thread for each rank; `StillRunning` after `limit_seconds`, if there is a limit."""
+    world = LocalWorld(experiment.scenario.world.ranks, limit_seconds=limit_seconds)
     outcome = run_on(world, experiment, progress, keep_weights=keep_weights, traced=traced, keeping=keeping)
     assert outcome is not None
     return outcome

@@ -10,7 +10,8 @@ import random
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
@@ -19,12 +20,16 @@ from zerosim.comm import Communicator, Payload, Reduction
 from zerosim.errors import CollectiveError, Deadlock
 from zerosim.worlds.delivery import check_into, check_match, check_payload, check_rank, deliver
 from zerosim.worlds.here import HERE, Spot, explained
+from zerosim.worlds.running import Place, places, throw
 from zerosim.worlds.world import Result, counted
 
 RankProgram = Callable[[Communicator], Any]
 Sends = Literal["buffered", "rendezvous"]
 
 LOOK_UP_SECONDS = 0.1
+UNWIND_SECONDS = 1.0
+TURN_SECONDS = 5.0
+"""Of computing, without a message: so long may a rank's turn be in a world that has a limit."""
 MESSAGE, RECEIPT = "waits for a message from", "waits for its message to be received by"
 STOPPED = "is stopped"
 
@@ -38,7 +43,11 @@ class Wait(NamedTuple):
 
 
 class StillRunning(Deadlock):
-    """A rank neither ended nor waited within the time that it was given."""
+    """A rank neither ended nor waited within the time that it was given; `places` is where it was, innermost last."""
+
+    def __init__(self, message: str, found: Sequence[Place] = ()) -> None:
+        super().__init__(message)
+        self.places = found
 
 
 def spawn(
@@ -51,8 +60,8 @@ def spawn(
     messages are small ends in `Deadlock` at once.
 
     Raises what a rank raised, with a note that names the rank; `Deadlock` when no rank can go on; `StillRunning` when
-    the ranks have not ended after `limit_seconds`; and `CollectiveError` when messages were left that nobody received,
-    or a rank called `sys.exit`.
+    the ranks have not ended after `limit_seconds` or, where there is this limit, one has computed for `TURN_SECONDS`
+    without a message; and `CollectiveError` when messages were left that nobody received, or a rank called `sys.exit`.
 
     >>> from zerosim.comm import left, right
     >>> import numpy as np
@@ -81,6 +90,7 @@ class LocalWorld:
     ranks: int
     seed: int = 0
     sends: Sends = "buffered"
+    limit_seconds: float | None = None
     kind: ClassVar[str] = "local"
     library: ClassVar[str] = "threads"
     rank_is_process: ClassVar[bool] = False
@@ -91,7 +101,7 @@ class LocalWorld:
         return f"{counted(self.ranks)} in this process (local world; mpirun -n {self.ranks} makes them real)"
 
     def run(self, program: Callable[[Communicator], Result]) -> list[Result]:
-        return spawn(program, self.ranks, seed=self.seed, sends=self.sends)
+        return spawn(program, self.ranks, seed=self.seed, sends=self.sends, limit_seconds=self.limit_seconds)
 
     def channel(self) -> None:
         """None: a rank's other thread would not wait for the rank's turn."""
@@ -140,6 +150,8 @@ class _World:
         self.results: list[Any] = [None] * size
         self.failure: BaseException | None = None
         self.running = 0
+        self.moves = 0
+        self.threads: list[threading.Thread] = []
         self.ended = False
         self.done = threading.Event()
 
@@ -151,6 +163,7 @@ class _World:
             thread = threading.Thread(target=live, args=(self._live, rank, program), name=f"rank {rank}", daemon=True)
             try:
                 thread.start()
+                self.threads.append(thread)
             except RuntimeError as error:
                 self.unfinished = set(range(rank))
                 self.failure = CollectiveError(
@@ -161,6 +174,9 @@ class _World:
             self._await_end(limit_seconds)
         except BaseException as interruption:
             self.failure = interruption
+            if isinstance(interruption, StillRunning):
+                throw(self.threads[self.running].ident, _Ended)
+                self.done.wait(UNWIND_SECONDS)
             raise
         finally:
             self.ended = True
@@ -171,12 +187,26 @@ class _World:
 
     def _await_end(self, limit_seconds: float | None) -> None:
         """Wait for the last rank, and look up now and then: an interrupt may have reached another thread."""
-        deadline = None if limit_seconds is None else time.monotonic() + limit_seconds
+        began, moves, computed = time.monotonic(), -1, 0.0
         while not self.done.wait(LOOK_UP_SECONDS):
-            if deadline is not None and time.monotonic() > deadline:
-                raise StillRunning(f"rank {self.running} still ran after {limit_seconds:g} s: does its program end?")
+            if limit_seconds is None:
+                continue
+            if moves != self.moves:
+                moves, computed = self.moves, time.process_time()
+            if time.process_time() - computed > TURN_SECONDS:
+                raise self._still_running(f"after {TURN_SECONDS:g} s of computing without a message")
+            if time.monotonic() - began > limit_seconds:
+                raise self._still_running(f"after {limit_seconds:g} s")
+
+    def _still_running(self, when: str) -> StillRunning:
+        rank = self.running
+        return StillRunning(f"rank {rank} still ran {when}", places(self.threads[rank].ident))
 
     def _live(self, rank: int, program: RankProgram) -> None:
+        with suppress(_Ended):  # which a rank that still runs is told of wherever it is
+            self._take_turns(rank, program)
+
+    def _take_turns(self, rank: int, program: RankProgram) -> None:
         self.turns[rank].acquire()
         try:
             if self.failure is None:
@@ -207,6 +237,7 @@ class _World:
         if self.failure is not None:
             self.turns[next(iter(self.unfinished))].release()
             return
+        self.moves += 1
         drawn = int(self.random.random() * len(self.runnable))
         self.runnable[drawn], self.runnable[-1] = self.runnable[-1], self.runnable[drawn]
         self.running = self.runnable.pop()
@@ -215,6 +246,7 @@ class _World:
     def post(self, rank: int, outgoing: Payload, to: int) -> None:
         if self.ended:
             raise has_ended()
+        self.moves += 1
         self.mail[rank, to].append(outgoing.copy())
         if self._waits(to, MESSAGE, rank):
             self._wake(to)

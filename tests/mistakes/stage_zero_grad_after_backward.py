@@ -1,0 +1,21 @@
+"""Gradients are kept, and then set to zero.
+
+Says: calls zero_grad(batch) after replica.keep, which throws away what was just kept
+"""
+
+
+def zero1_step(replica, batch):
+    tape, weights = replica.tape, replica.state.weights
+    activations = batch.inputs
+    for unit in replica.units:
+        activations = tape.forward(unit, weights[unit], activations)
+    loss, upstream = tape.loss(replica.loss_name, activations, batch.targets, batch.samples)
+    for unit in replica.backward_units:
+        upstream, gradient = tape.backward(unit, weights[unit], upstream)
+        replica.keep(unit, replica.reduce_scatter(unit, gradient))
+    replica.zero_grad(batch)
+    replica.unscale_and_clip()
+    for unit in replica.units:
+        replica.update(unit, replica.own(weights[unit]))
+        replica.publish(unit, weights[unit])
+    return loss

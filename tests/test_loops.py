@@ -1,0 +1,157 @@
+"""What does not end is told with its line and its loop, and is ended; no test here waits for a time to pass."""
+
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from zerosim.cli import main
+from zerosim.errors import Runaway
+from zerosim.grading import recorded
+from zerosim.grading import stages as trials
+from zerosim.grading.stages import StageTrial
+from zerosim.instruments.record import most_messages
+from zerosim.payloads.terms import MOST_CONTRIBUTIONS, Sum, Term, leaves
+from zerosim.proofs import proof
+from zerosim.proofs.loops import why_it_never_ends
+from zerosim.proofs.subject import load_file
+from zerosim.worlds import local
+from zerosim.worlds.local import StillRunning, spawn
+from zerosim.worlds.running import Place
+
+GATHER = """\
+from zerosim.comm import left, right
+
+
+def my_all_gather(comm, chunks):
+    step = 0
+    while step < comm.size - 1:
+        outgoing, incoming = (comm.rank - step) % comm.size, (comm.rank - step - 1) % comm.size
+        {body}
+"""
+EXCHANGE = "comm.exchange(chunks[outgoing], to=right(comm), into=chunks[incoming], source=left(comm))"
+STEP = """\
+def zero1_step(replica, batch):
+    number = 0
+    while number < 1:
+        number *= 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """Whatever does not end is looked at soon; what it is told does not depend on when."""
+    monkeypatch.setattr(local, "TURN_SECONDS", 0.2)
+
+
+@pytest.mark.parametrize("command", ["prove", "show"])
+def test_a_loop_of_messages_is_told_with_its_line(command, capsys):
+    write("mine.py", GATHER.format(body=EXCHANGE))
+    assert main([command, "mine.py:my_all_gather", "--ranks", "3"]) == 1
+    printed = capsys.readouterr().out
+    assert f"has sent {most_messages(3):,} messages, and goes on, in line 8" in printed
+    assert "the loop of line 6, while step < comm.size - 1, does not end: step is 0, and nothing within it" in printed
+
+
+@pytest.mark.parametrize("command", ["prove", "show"])
+def test_a_loop_without_messages_is_told_with_its_line(command, soon, capsys):
+    write("mine.py", GATHER.format(body="step -= 1"))
+    assert main([command, "mine.py:my_all_gather", "--ranks", "2"]) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "still ran after 0.2 s of computing without a message, in line" in printed
+    assert "the loop of line 6, while step < comm.size - 1, does not end: step is -" in printed
+    assert "does line 8, step -= 1, ever make this false?" in printed
+
+
+def test_more_ranks_are_not_tried_where_it_would_wait_again(soon, capsys):
+    write("mine.py", GATHER.format(body="pass"))
+    assert main(["prove", "mine.py:my_all_gather", "--ranks", "1..4"]) == 1
+    assert "not tried on 3, 4 ranks: it does not end" in capsys.readouterr().out
+
+
+def test_the_loop_of_a_stage_is_told_in_its_grade(soon):
+    write("mine.py", STEP)
+    said = StageTrial("zero1", load_file("mine.py").zero1_step).first_difference()
+    assert "on 1 rank, 1 layer, 1 step: rank 0 still ran after" in said
+    assert "why: the loop of line 3, while number < 1, does not end: number is 0: does line 4, number *= 2, " in said
+
+
+def test_the_loop_of_a_stage_is_told_when_it_is_shown(soon, capsys):
+    write("mine.py", STEP)
+    assert main(["show", "mine.py:zero1_step", "--ranks", "2"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the loop of line 3, while number < 1, does not end: number is 0" in line
+
+
+def test_every_time_that_a_users_code_may_take_is_limited():
+    assert min(proof.LIMIT_SECONDS, trials.LIMIT_SECONDS, recorded.LIMIT_SECONDS, local.TURN_SECONDS) > 0
+
+
+def test_a_rank_that_loops_is_ended_and_leaves_no_thread(soon):
+    threads = []
+
+    def program(comm):
+        threads.append(threading.current_thread())
+        while comm.rank == 1:
+            pass
+
+    with pytest.raises(StillRunning) as told:
+        spawn(program, 3, limit_seconds=60)
+    assert told.value.places[-1].file == os.path.abspath(__file__)
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_who_communicates_may_compute_for_longer_than_one_turn(monkeypatch):
+    """Computing is counted from the last message on, by whichever rank."""
+    monkeypatch.setattr(local, "TURN_SECONDS", 0.3)
+
+    def program(comm):
+        arrived, began = np.ones(1), time.process_time()
+        while np.any(arrived):
+            comm.exchange(np.array([time.process_time() - began < 0.6]) * 1.0, to=0, into=arrived, source=0)
+
+    spawn(program, 1, limit_seconds=60)
+
+
+def test_sums_that_double_in_every_round_are_ended_soon():
+    symbol = Term(0)
+    while symbol.count < MOST_CONTRIBUTIONS if isinstance(symbol, Sum) else True:
+        symbol = symbol + symbol
+    with pytest.raises(Runaway, match="the same ones again and again"):
+        symbol + Term(0)
+    assert sum(1 for _ in leaves(symbol)) == symbol.count == MOST_CONTRIBUTIONS
+    assert symbol == Sum(symbol.left, symbol.right)
+
+
+@pytest.mark.parametrize(("text", "line", "numbers", "said"), [
+    ("while x < y:\n  z()\n", 2, {"x": 1, "y": 2}, "x is 1 and y is 2, and nothing within it changes x or y"),
+    ("while True:\n  z()\n", 2, {}, "nothing but break or return ends it, and it comes to neither"),
+    ("while todo:\n  todo.append(1)\n", 2, {}, "does what it does to todo ever make this false?"),
+    ("while a:\n  a = b = 1\n  a += 1\n", 2, {"a": 1},
+     "a is 1: does line 2, a = b = 1, and line 3, a += 1, ever make this false?"),
+    ("while a:\n  for b in c:\n    pass\n", 3, {"a": 1}, "the loop of line 1, while a, does not end: a is 1"),
+    ("for b in c:\n  pass\n", 2, {}, "the loop of line 1, for b in c, does not end"),
+])
+def test_what_a_loop_asks(text, line, numbers, said):
+    write("loops.py", text)
+    assert said in why_it_never_ends([Place("loops.py", line, numbers), Place("numpy.py", 1, {})], "loops.py")
+
+
+def test_where_no_loop_is_nothing_is_said():
+    write("loops.py", "x = 1\n")
+    assert why_it_never_ends([Place("loops.py", 1, {})], "loops.py") is None
+    assert why_it_never_ends([Place("gone.py", 1, {})], "gone.py") is None
+
+
+def write(name, text):
+    with open(name, "w") as file:
+        file.write(text)
