@@ -52,7 +52,7 @@ def refusing(name: str, honest: Callable[..., NoReturn]) -> Callable[..., NoRetu
     def called(*given: Any, **named: Any) -> NoReturn:
         if os.getpid() != here:
             honest(*given, **named)
-        raise Leaving(f"os.{name}({given[0]!r})" if given else f"os.{name}")
+        raise Leaving(f"os.{name}")
 
     return called
 
