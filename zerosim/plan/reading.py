@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from zerosim.data import load_dataset
@@ -14,6 +15,7 @@ from zerosim.plan.planning import Plan, plan, task_in_words
 from zerosim.scenario import Scenario, load
 from zerosim.scenario.bounds import MOST_BYTES, check_size
 from zerosim.scenario.load import parse
+from zerosim.scenario.schema import MOST_RANKS
 
 MOST_ROWS = 1000
 
@@ -25,8 +27,11 @@ def read_plan(
 ) -> Plan:
     """The plan of a scenario's file, its keys replaced by `overrides`, for all combinations of what `sweep` gives keys.
 
-    Values are TOML's, or text as it stands in a command line.
+    Values are TOML's, or text as it stands in a command line. Raises `UsageError` for numbers of ranks that are none.
     """
+    for count in ranks:
+        if not isinstance(count, Integral) or isinstance(count, bool) or not 1 <= count <= MOST_RANKS:
+            raise UsageError(f"ranks: found {count!r}; give whole numbers from 1 to {MOST_RANKS}")
     fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
     keys = [[f"{key}={written(value)}" for value in values] for key, values in sweep.items()]
     scenario = training(path, fixed)
