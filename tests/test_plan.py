@@ -151,7 +151,7 @@ def test_many_short_messages_are_not_off_by_a_rounding_each():
 
 
 def test_of_one_schedule_simgrid_itself_answers_otherwise_when_links_are_faster_by_a_part_in_a_trillion():
-    """So the one answer that ours is not near has no more than three digits."""
+    """So the one answer that ours is not near has two digits."""
     recorded = simgrid_answers()
     name = simgrid.HANGS_ON_THE_LAST_BIT
     (case,) = (case for case in simgrid.cases() if case.name == name)

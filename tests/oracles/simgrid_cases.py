@@ -39,7 +39,7 @@ ANY_RANKS = (
 )
 NEAR = 1e-4
 HANGS_ON_THE_LAST_BIT = "direct.all_reduce on 64 in hosts of 1, 299252903, drawn 3"
-"""Nothing has a latency, so rounding decides which of two messages comes to a link first, and all that follows."""
+"""Rounding decides which of two messages comes to a link first there, and so all that follows."""
 
 
 class Case(NamedTuple):
