@@ -4,8 +4,9 @@ import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from typing import Any
+
+import numpy as np
 
 from zerosim.data import load_dataset
 from zerosim.errors import UsageError
@@ -29,9 +30,7 @@ def read_plan(
 
     Values are TOML's, or text as it stands in a command line. Raises `UsageError` for numbers of ranks that are none.
     """
-    for count in ranks:
-        if not isinstance(count, Integral) or isinstance(count, bool) or not 1 <= count <= MOST_RANKS:
-            raise UsageError(f"ranks: found {count!r}; give whole numbers from 1 to {MOST_RANKS}")
+    refuse_what_is_no_number_of_ranks(ranks)
     fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
     keys = [[f"{key}={written(value)}" for value in values] for key, values in sweep.items()]
     scenario = training(path, fixed)
@@ -39,6 +38,12 @@ def read_plan(
     if max(len(combinations), 1) * max(len(ranks), 1) * len(scenario.rows) > MOST_ROWS:
         raise UsageError(f"that makes more than {MOST_ROWS} rows; sweep less, or over fewer ranks at a time")
     return plan(scenario, [(names, training(path, [*fixed, *names])) for names in combinations], ranks, task_of)
+
+
+def refuse_what_is_no_number_of_ranks(given: Sequence[Any]) -> None:
+    for count in given:
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= MOST_RANKS:
+            raise UsageError(f"ranks: found {count!r}; give whole numbers from 1 to {MOST_RANKS}")
 
 
 def cluster_in(path: str | os.PathLike[str]) -> dict[str, Any]:
