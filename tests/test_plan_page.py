@@ -1,5 +1,6 @@
 """The page, the trace and the document of a plan; offloading on the clock; and what is refused, each in one line."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import zerosim as zs
 from tests.test_page import Seen
 from tests.test_report import documented
 from zerosim.cli import main
+from zerosim.errors import UsageError
 from zerosim.payloads.extents import Extent
 from zerosim.plan.clock import Clock
 from zerosim.plan.cluster import Link
 from zerosim.plan.rehearsal import HostMemory
-from zerosim.report.page.plan import plan_page, row_of, thinned
+from zerosim.report.page.plan import plan_page, row_of, table, thinned
+from zerosim.report.plan_table import machine, names_of, sentence
 
 ROOT = Path(__file__).parents[1]
 MPT = str(ROOT / "scenarios" / "plans" / "mpt_7b.toml")
@@ -57,6 +60,24 @@ def test_a_curve_that_lost_its_fullest_moment_would_be_seen(small):
     curve = thinned(row.trace.steps[0].memory)
     assert max(sum(held.values()) for _, held in curve) == row.peak_bytes
     assert max(sum(held.values()) for _, held in curve[: len(curve) // 10]) != row.peak_bytes
+
+
+def test_a_page_says_which_rows_it_draws(small):
+    many = dataclasses.replace(small, rows=small.rows * 2)
+    assert "Pictures have the first 12 of these 16 rows." in str(table(many, names_of(many.rows)))
+    assert "Pictures have" not in str(table(small, names_of(small.rows)))
+
+
+def test_only_links_that_are_there_are_named():
+    one, *_, two = zs.plan(MPT, ranks=[1, 2], set=SMALL | {"cluster.devices_per_host": 1}).rows
+    assert machine(one) == "1 rank of A100 SXM 40 GB; collectives pipelined"
+    assert machine(two) == "2 ranks of A100 SXM 40 GB; RoCE, 8 × 200 Gbit/s between hosts; collectives pipelined"
+
+
+def test_advice_is_not_to_do_what_is_done():
+    tiny = {"cluster.device": {"flops": 1e12, "memory": 1, "memory_bandwidth": 1e9}}
+    done, undone = (sentence(zs.plan(MPT, set=SMALL | tiny | {"parallel.recompute": each})) for each in (True, False))
+    assert ("recompute" in done, "recompute" in undone) == (False, True)
 
 
 def test_pictures_take_a_planned_row_for_a_run_s(small):
@@ -115,6 +136,9 @@ def test_offloading_takes_the_longer_the_slower_its_link():
     (["--sweep", "a.b=1"], "unknown key 'a'"),
     (["--sweep", "train.micro_batch=1,x"], "must be an integer"),
     (["--sweep", "train.micro_batch=1", "train.micro_batch=2"], "train.micro_batch is swept twice"),
+    (["--sweep", "parallel.recompute=[1,2],x"], 'found "x"'),
+    (["--set", "train.micro_batches=64064"], "1,001 micro-batches of a rank go together, and a plan follows at most"),
+    (["--set", "model.sequence=1000000", "--set", "train.micro_batch=34"], "at most 33,554,432 tokens"),
     (["--set", "parallel.order=exact"], "parallel.order exact adds"),
     (["--set", "cluster.host_memory=pcie9"], "no link \"pcie9\"; did you mean"),
     (["--set", "cluster.device=h999"], "there are v100_32gb"),
@@ -126,6 +150,12 @@ def test_what_cannot_be_planned_is_refused_in_one_line(flags, found, capsys):
     assert found in said.err
     assert said.err.count("\n") == 1
     assert said.out == ""
+
+
+@pytest.mark.parametrize("count", [0, -8, 2.5, "8", True, 10**9])
+def test_in_python_numbers_of_ranks_are_refused_as_well(count):
+    with pytest.raises(UsageError, match="give whole numbers from 1 to 1048576"):
+        zs.plan(MPT, ranks=[count], set=SMALL)
 
 
 @pytest.mark.parametrize(("content", "found"), [

@@ -38,6 +38,8 @@ ANY_RANKS = (
     "bruck.all_gather", "ring.reduce_scatter",
 )
 NEAR = 1e-4
+HANGS_ON_THE_LAST_BIT = "direct.all_reduce on 64 in hosts of 1, 299252903, drawn 3"
+"""Rounding decides which of two messages comes to a link first there, and so all that follows."""
 
 
 class Case(NamedTuple):
@@ -78,7 +80,14 @@ def cases():
         yield Case(collective, 64, 64, 10**7 + 3, "one card")
     yield Case("ring.all_gather", 6, 3, 1_000_003, "one card")
     yield Case("bruck.all_gather", 12, 4, 999_999, "nvlink, 8 cards")
-    yield from drawn(Random(7), 40)
+    yield from (found := list(drawn(Random(7), 40)))
+    yield nudged(next(case for case in found if case.name.startswith(HANGS_ON_THE_LAST_BIT)))
+
+
+def nudged(case):
+    """The same with links that are faster by a part in 10¹²."""
+    numbers = tuple((latency_ns, rate * (1 + 1e-12)) for latency_ns, rate in case.numbers)
+    return case._replace(links=f"{case.links} nudged", numbers=numbers)
 
 
 def drawn(random, count):

@@ -71,9 +71,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def ranks(given: str) -> list[int]:
-    """What --ranks says; nothing where it is left out."""
+    """What --ranks says, each number once; nothing where it is left out."""
     try:
-        return cluster_sizes(given) if given else []
+        return list(dict.fromkeys(cluster_sizes(given))) if given else []
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"--ranks {given}: {error}") from None
 
@@ -86,20 +86,36 @@ def overrides(given: Sequence[str]) -> dict[str, str]:
 def swept(given: Sequence[str]) -> dict[str, list[str]]:
     """The values of each key in --sweep.
 
-    >>> swept(["a.b=1,2", "a.c=x"])
-    {'a.b': ['1', '2'], 'a.c': ['x']}
+    >>> swept(["a.b=1,2", "a.c=[1, 2],x"])
+    {'a.b': ['1', '2'], 'a.c': ['[1, 2]', 'x']}
     """
     found: dict[str, list[str]] = {}
     for each in given:
         key, values = key_and_value(each, "--sweep", "section.key=value,value")
         if key in found:
             raise UsageError(f"--sweep {each!r}: {key} is swept twice; give all of its values at once")
-        found[key] = values.split(",")
+        found[key] = values_in(values)
     return found
 
 
 def key_and_value(given: str, flag: str, form: str) -> tuple[str, str]:
     key, equals, value = given.partition("=")
-    if not (key and equals and all(value.split(","))):
+    if not (key and equals and all(values_in(value))):
         raise UsageError(f"{flag} {given!r}: give {form}")
     return key, value
+
+
+def values_in(given: str) -> list[str]:
+    """What stands between commas, of which those within brackets are a value's own.
+
+    >>> values_in("1,[[0, 1], [2]],false")
+    ['1', '[[0, 1], [2]]', 'false']
+    """
+    found, depth = [""], 0
+    for each in given:
+        depth += (each in "[{") - (each in "]}")
+        if each == "," and depth <= 0:
+            found.append("")
+        else:
+            found[-1] += each
+    return found

@@ -39,7 +39,6 @@ MOST_COUNTED = 1024
 
 BY_FUNCTION: dict[Callable[..., None], Algorithm] = {row.function: row for row in ALGORITHMS.values()}
 
-
 Each = int | Array
 """A number of each rank; one, where it is the same for all."""
 

@@ -19,6 +19,7 @@ from zerosim.models import transformer
 from zerosim.models.units import Task
 from zerosim.plan.cluster import NS, Cluster, cluster_of
 from zerosim.plan.rehearsal import Rehearsal, rehearse
+from zerosim.scenario.origin import Origin
 from zerosim.scenario.schema import Scenario
 from zerosim.stages import STAGES
 from zerosim.training.config import Config, configured
@@ -203,6 +204,12 @@ class Plan:
         }
 
 
+MOST_TOGETHER = 1_000
+"""Micro-batches of a rank that go forward and backward together: each is followed by itself."""
+
+MOST_TOKENS = 2**25
+"""Of a micro-batch; a loss has their numbers in memory, 400 MB for so many."""
+
 TaskOf = Callable[[Scenario], Task]
 Swept = tuple[tuple[str, ...], Scenario]
 """What a sweep has set, and the scenario that this makes."""
@@ -235,8 +242,24 @@ def planned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> list
     found = []
     for name, row in zip(names, scenario.rows, strict=True):
         config = configured(dataclasses.replace(row, name=name), task)
+        refuse_what_never_ends(config, scenario.origin)
         found.append(PlannedRow(config, cluster, rehearse(config, cluster), swept))
     return found
+
+
+def refuse_what_never_ends(config: Config, origin: Origin) -> None:
+    """Raises `ScenarioError` for what would be planned for hours, or in more memory than there is."""
+    train, task = config.row.train, config.model.task
+    if config.at_once > MOST_TOGETHER:
+        raise origin.error(
+            f"{config.name}: {config.at_once:,} micro-batches of a rank go together, and a plan follows at most "
+            f"{MOST_TOGETHER:,}; set train.micro_batches to at most {MOST_TOGETHER * config.ranks:,}",
+            ("train", "micro_batches"))
+    if task.tokens and train.micro_batch * task.inputs > MOST_TOKENS:
+        raise origin.error(
+            f"a micro-batch of {train.micro_batch:,} sequences of {task.inputs:,} tokens; a plan has at most "
+            f"{MOST_TOKENS:,} tokens in one: lower train.micro_batch or model.sequence",
+            ("train", "micro_batch"), ("model", "sequence"))
 
 
 def on_ranks(scenario: Scenario, ranks: int) -> Scenario:

@@ -77,7 +77,7 @@ def table1() -> PublishedTable:
         return " / ".join(printed(cut(total / GB)) for total in sums)
 
     return PublishedTable(
-        "ZeRO paper, PublishedTable 1: GB of model states on each rank, Stages I / II / III",
+        "ZeRO paper, Table 1: GB of model states on each rank, Stages I / II / III",
         ("ranks", "7.5B", "128B", "1T"),
         tuple(
             (
@@ -108,7 +108,7 @@ def table2() -> PublishedTable:
         return f"{printed(truncated(billions / 1000, 1))}T"
 
     return PublishedTable(
-        "ZeRO paper, PublishedTable 2: the largest model on ranks of 32 GB, 64 replicas",
+        "ZeRO paper, Table 2: the largest model on ranks of 32 GB, 64 replicas",
         ("model parallelism", "ranks", *(STAGES[stage].title for stage in STAGES)),
         tuple(
             (str(degree), str(ranks * degree), *(cell(stage, degree) for stage in STAGES))

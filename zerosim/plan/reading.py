@@ -27,19 +27,24 @@ def read_plan(
 ) -> Plan:
     """The plan of a scenario's file, its keys replaced by `overrides`, for all combinations of what `sweep` gives keys.
 
-    Values are TOML's, or text as it stands in a command line.
+    Values are TOML's, or text as it stands in a command line. Raises `UsageError` for numbers of ranks that are none.
     """
-    for count in ranks:
-        if not isinstance(count, SupportsIndex) or not 1 <= index(count) <= MOST_RANKS:
-            raise UsageError(f"ranks: found {count!r}; give whole numbers from 1 to {MOST_RANKS}")
+    counts = numbers_of_ranks(ranks)
     fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
     keys = [[f"{key}={written(value)}" for value in values] for key, values in sweep.items()]
     scenario = training(path, fixed)
     combinations = [names for names in itertools.product(*keys) if names]
-    if max(len(combinations), 1) * max(len(ranks), 1) * len(scenario.rows) > MOST_ROWS:
+    if max(len(combinations), 1) * max(len(counts), 1) * len(scenario.rows) > MOST_ROWS:
         raise UsageError(f"that makes more than {MOST_ROWS} rows; sweep less, or over fewer ranks at a time")
-    return plan(scenario, [(names, training(path, [*fixed, *names])) for names in combinations],
-                [index(count) for count in ranks], task_of)
+    return plan(scenario, [(names, training(path, [*fixed, *names])) for names in combinations], counts, task_of)
+
+
+def numbers_of_ranks(given: Sequence[Any]) -> list[int]:
+    """As Python's own, also of NumPy's; raises `UsageError` for what is none."""
+    for count in given:
+        if isinstance(count, bool) or not isinstance(count, SupportsIndex) or not 1 <= index(count) <= MOST_RANKS:
+            raise UsageError(f"ranks: found {count!r}; give whole numbers from 1 to {MOST_RANKS}")
+    return [index(count) for count in given]
 
 
 def cluster_in(path: str | os.PathLike[str]) -> dict[str, Any]:

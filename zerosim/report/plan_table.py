@@ -46,7 +46,8 @@ def sentence(plan: Plan) -> str:
     """The best that fits."""
     best = plan.best
     if best is None:
-        return "Nothing fits: take more ranks, a smaller micro-batch, or recompute"
+        again = all(row.config.row.parallel.recompute for row in plan.rows)
+        return f"Nothing fits: take more ranks{'' if again else ', recompute'}, or a smaller model or micro-batch"
     name = names_of(plan.rows)[plan.rows.index(best)]
     return f"Best that fits: {name}, {best.tokens_per_second:,.0f} {unit_of_data(best)} a second on each device"
 
@@ -62,10 +63,14 @@ LEGEND = (
 def machine(row: PlannedRow) -> str:
     """What the plan is for."""
     cluster, ranks = row.cluster, row.config.ranks
-    inside = f"{cluster.inside.title} inside a host of {cluster.devices_per_host}"
-    between = f", {cluster.between.title} between hosts" if ranks > cluster.devices_per_host else ""
+    links = []
+    if cluster.devices_per_host > 1:
+        links.append(f"{cluster.inside.title} inside a host of {cluster.devices_per_host}")
+    if ranks > cluster.devices_per_host:
+        links.append(f"{cluster.between.title} between hosts")
     cost = "pipelined" if cluster.pipelined else "as written"
-    return f"{plural(ranks, 'rank')} of {cluster.device.title}; {inside}{between}; collectives {cost}"
+    parts = [f"{plural(ranks, 'rank')} of {cluster.device.title}", ", ".join(links), f"collectives {cost}"]
+    return "; ".join(filter(None, parts))
 
 
 def unit_of_data(row: PlannedRow) -> str:

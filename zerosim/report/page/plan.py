@@ -106,10 +106,12 @@ def table(plan: Plan, names: Sequence[str]) -> Markup:
     ]
     bounds = [element("li", f"{name}: {row.bound}") for name, row in zip(names, plan.rows, strict=True)]
     legend = "; ".join(f"{word}: {meaning}" for word, meaning in LEGEND)
+    undrawn = f"Pictures have the first {MOST_DRAWN} of these {len(names)} rows."
     return sections.section(
         "table", "What each row takes", sections.scrolling(element(
             "table", element("thead", element("tr", *headings)), element("tbody", *lines), class_="rows")),
         element("p", legend, class_="legend"), element("ul", *bounds, class_="facts"),
+        *([element("p", undrawn, class_="note")] if len(names) > MOST_DRAWN else []),
         sections.picture("kept", "what a rank of each row keeps between steps, by kind", {"bars": "kept"},
                          {"row": "row", "kind": "kind", "bytes": "bytes"}))
 
