@@ -32,6 +32,12 @@ def test_every_operation_has_a_kit_and_an_example():
     assert [name for name, each in OPERATIONS.items() if ">>>" not in each.forward.__doc__] == []
 
 
+def test_every_operation_says_which_shapes_it_refuses():
+    refusing = [name for name, kit in KITS.items() if kit.wrong]
+    assert refusing
+    assert [name for name in refusing if "Raises `ZerosimError`" not in (OPERATIONS[name].shape.__doc__ or "")] == []
+
+
 def nan(shape, dtype):
     return np.full(shape, np.nan, dtype)
 

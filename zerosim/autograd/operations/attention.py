@@ -40,6 +40,7 @@ def softmax_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, y
 
 
 def softmax_shape(x: Shape) -> Shape:
+    """That of x. Raises `ZerosimError` if x is a single number, which has no rows."""
     if not x:
         raise refuse("softmax", "x (…, n)", x)
     return x
@@ -193,6 +194,7 @@ def hidden(tokens: int, dtype: str) -> Array:
 
 
 def attention_shape(q: Shape, k: Shape, v: Shape, *, heads: int, key_value_heads: int) -> Shape:
+    """That of q. Raises `ZerosimError` unless heads divide the widths, K divides H, and B, T and s agree."""
     size = q[-1] // heads if len(q) == 3 and q[-1] % heads == 0 else 0
     if not size or heads % key_value_heads or k != v or k != (*q[:-1], key_value_heads * size):
         wants = f"q (B, T, {heads}·s), k and v (B, T, {key_value_heads}·s), heads a multiple of key-value heads"
@@ -201,6 +203,7 @@ def attention_shape(q: Shape, k: Shape, v: Shape, *, heads: int, key_value_heads
 
 
 def self_attention_shape(qkv: Shape, *, heads: int) -> Shape:
+    """(B, T, H·s). Raises `ZerosimError` unless the last dimension has three equal parts for each head."""
     if len(qkv) != 3 or qkv[-1] % (3 * heads):
         raise refuse("causal_self_attention", f"(B, T, 3·{heads}·s)", qkv)
     return (*qkv[:-1], qkv[-1] // 3)
@@ -249,6 +252,7 @@ def angles(tokens: int, size: int, base: float, dtype: str) -> tuple[Array, Arra
 
 
 def rotary_shape(x: Shape, *, size: int, base: float) -> Shape:
+    """That of x. Raises `ZerosimError` if `size` is odd, or x is not (B, T, heads·size)."""
     if size % 2 or len(x) != 3 or x[-1] % size:
         raise refuse("rotary", f"(B, T, heads·{size}) with an even number for each head", x)
     return x

@@ -22,6 +22,7 @@ def add_forward(x: Array, other: Array, *, out: Array, empty: Empty) -> None:
 
 
 def two_alike(x: Shape, other: Shape) -> Shape:
+    """That of both. Raises `ZerosimError` if they differ: nothing is broadcast."""
     if x != other:
         raise refuse("an operation on two arrays, number by number,", "one shape", x, other)
     return x

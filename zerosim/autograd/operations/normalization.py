@@ -106,6 +106,7 @@ def normalized_gradients(
 
 
 def normalized_shape(x: Shape, weight: Shape, bias: Shape | None = None) -> Shape:
+    """That of x. Raises `ZerosimError` unless weight and bias have one number for each of a row."""
     if not x or weight != x[-1:] or bias not in (None, weight):
         raise refuse("a norm", "x (…, n), weight (n,), bias (n,)", x, weight, bias)
     return x

@@ -64,6 +64,7 @@ def refuse(operation: str, wants: str, *found: Shape | None) -> ZerosimError:
 
 
 def same_shape(x: Shape, **_: Any) -> Shape:
+    """That of x, whichever it is."""
     return x
 
 
@@ -77,6 +78,7 @@ def reshape_forward(x: Array, *, out: Array | None, empty: Empty, shape: Shape) 
 
 
 def reshape_shape(x: Shape, *, shape: Shape) -> Shape:
+    """`shape`. Raises `ZerosimError` unless it has as many numbers as x."""
     if elements(x) != elements(shape):
         raise refuse("reshape", f"as many numbers as {shape} has", x)
     return shape
@@ -98,6 +100,7 @@ def transpose_forward(x: Array, *, out: Array | None, empty: Empty, axes: tuple[
 
 
 def transpose_shape(x: Shape, *, axes: tuple[int, ...]) -> Shape:
+    """x's dimensions in the order of `axes`. Raises `ZerosimError` unless these name each dimension once."""
     if sorted(axes) != list(range(len(x))):
         raise refuse("transpose", f"axes that name each dimension once, not {axes}", x)
     return tuple(x[axis] for axis in axes)
