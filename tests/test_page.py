@@ -201,6 +201,16 @@ def test_losses_that_are_no_numbers_are_left_out(four):
     assert values["step"].count(3) == 1
 
 
+@pytest.mark.parametrize(("measure", "words"), [
+    ("accuracy", "test accuracy: 25.00%"), ("exact sequences", "test sequences without a mistake: 25.00%"),
+    ("loss", "test loss: 0.25"), ("mean squared error", "mean squared test error: 0.25"), (None, None)])
+def test_what_the_test_split_came_to_has_its_name(measure, words, four):
+    assert four["test_measure"] == "accuracy"
+    rows = [row | {"test": measure and 0.25} for row in four["stages"]]
+    said = [each for each in Seen(page_of(four | {"test_measure": measure, "stages": rows})).words if "test " in each]
+    assert said[:1] == [words] * (measure is not None)
+
+
 def test_eight_ranks_and_four_rows_are_under_three_megabytes():
     page = page_of(outcome(ranks=8, micro_batches=8))
     assert len(page.encode()) < 3_000_000

@@ -34,6 +34,7 @@ def document(outcome: Outcome, world: dict[str, Any], command: str | None = None
             "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
             "passed": outcome.passed,
             "verdict": verdict(outcome),
+            "test_measure": None if outcome.experiment.dataset.x_test is None else outcome.experiment.dataset.measure,
             "failures": [{"name": name, "what": what} for name, what in outcome.failures],
             "stages": [stage_document(stage) for stage in outcome.stages],
             "differences": [asdict(each) | {"cause": each.cause} for each in outcome.apart],

@@ -112,6 +112,24 @@ def grouped(names: Sequence[str], figures: Sequence[str]) -> str:
     return "; ".join(f"{figure} in {joined(whose)}" for figure, whose in by_figure.items())
 
 
+TESTS = {
+    "accuracy": "test accuracy",
+    "exact sequences": "test sequences without a mistake",
+    "loss": "test loss",
+    "mean squared error": "mean squared test error",
+}
+"""What terminal and page call each measure of a test split."""
+
+
+def tested(measure: str, figure: float) -> str:
+    """What the test split came to by that measure.
+
+    >>> tested("accuracy", 0.969359), tested("loss", 2.302585)
+    ('96.94%', '2.303')
+    """
+    return f"{figure:.2%}" if measure in ("accuracy", "exact sequences") else f"{figure:.4g}"
+
+
 def short_digest(digest: str) -> str:
     """
     >>> short_digest("0123456789abcdef" * 4)

@@ -15,6 +15,7 @@ from zerosim.report.bars import KINDS, bar, stacked
 from zerosim.report.conclusion import show_conclusion
 from zerosim.report.details import show_details
 from zerosim.report.figures import (
+    TESTS,
     fullest,
     grouped,
     in_one_unit,
@@ -24,6 +25,7 @@ from zerosim.report.figures import (
     plural,
     short_digest,
     spread,
+    tested,
 )
 from zerosim.report.grid import GAP, Column, longest, show_grid, show_words
 from zerosim.report.legend import WRONG, show_legend
@@ -172,15 +174,6 @@ def recomputed(stage: TrainedRow) -> float:
     return sum(found.values()) / max(found["forward"] + found["backward"], 1)
 
 
-TESTS = {
-    "accuracy": "test accuracy",
-    "exact sequences": "test sequences without a mistake",
-    "loss": "test loss",
-    "mean squared error": "mean squared test error",
-}
-"""What the terminal calls each measure of a test split."""
-
-
 def show_shared(console: Console, outcome: Outcome) -> None:
     """Once what is the same in all rows; of the rest which rows have which."""
     stages, steps, dataset = outcome.stages, outcome.scenario.train.steps, outcome.experiment.dataset
@@ -189,8 +182,7 @@ def show_shared(console: Console, outcome: Outcome) -> None:
         facts["final loss"] = [f"{float(stage.losses[-1][0]):.4g}" for stage in stages]
     if dataset.x_test is not None:
         tests = [stage.test for stage in stages if stage.test is not None]
-        shares = dataset.measure in ("accuracy", "exact sequences")
-        facts[TESTS[dataset.measure]] = [f"{test:.2%}" if shares else f"{test:.4g}" for test in tests]
+        facts[TESTS[dataset.measure]] = [tested(dataset.measure, test) for test in tests]
     if all(stage.sample for stage in stages):
         facts["says"] = [json.dumps(stage.sample, ensure_ascii=False) for stage in stages]
     if any(sum(each["recomputation"] for each in stage.operations) for stage in stages):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from zerosim.report.figures import common_unit, grouped, in_unit, plural, spread
+from zerosim.report.figures import TESTS, common_unit, grouped, in_unit, plural, spread, tested
 from zerosim.report.figures import joined as listed
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import Markup, element, joined, printable
@@ -100,7 +100,7 @@ def rows_table(rows: Sequence[Row]) -> Markup:
                 *(cell(cells, number) for _, cells in columns))
         for number, row in enumerate(rows)
     ]
-    return element("table", element("thead", element("tr", *headings)), element("tbody", *lines), class_="rows")
+    return element("table", element("thead", element("tr", *headings)), element("tbody", *lines), class_="rows aliased")
 
 
 def cell(cells: Sequence[str], number: int) -> Markup:
@@ -130,10 +130,10 @@ def shared(run: Run) -> Markup:
         return joined()
     facts = {"steps": [f"{run.steps:,}"] * len(names)}
     if run.steps:
-        facts["final loss"] = [f"{row.found['losses'][-1]}" for row in run.rows]
-    if all(row.found["test"] is not None for row in run.rows):
-        facts["test accuracy, or of a regression the mean squared error"] = [
-            f"{row.found['test']:.6g}" for row in run.rows]
+        facts["final loss"] = [f"{float(row.found['losses'][-1]):.4g}" for row in run.rows]
+    measure = run.document.get("test_measure")
+    if measure is not None and all(row.found["test"] is not None for row in run.rows):
+        facts[TESTS[measure]] = [tested(measure, float(row.found["test"])) for row in run.rows]
     facts["SHA-256 of the weights"] = [row.found["weights_sha256"] for row in run.rows]
     items = [
         element("li", f"{what}: {found[0] if len(set(found)) == 1 else grouped(names, found)}")
