@@ -1,6 +1,7 @@
 """Whole runs in the local world: every stage, many shapes, and always the same bits as one process."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.training import claiming, labelled, run, scenario
-from zerosim.data import Dataset
+from zerosim.data import Dataset, load_dataset
 from zerosim.errors import ScenarioError
-from zerosim.scenario import Check, Parallel
+from zerosim.scenario import Check, Parallel, load
 from zerosim.scenario.schema import Variant
 from zerosim.training.build import initial_weights
 from zerosim.training.experiment import prepare
@@ -123,6 +124,13 @@ def test_an_accuracy_cannot_be_wanted_without_a_test_split():
     data = replace(labelled(), x_test=None, y_test=None)
     with pytest.raises(ScenarioError, match="needs integer labels and a test split"):
         prepare(replace(scenario(), check=Check(test_accuracy=0.5)), data)
+
+
+def test_who_wants_the_accuracy_of_a_text_is_told_of_its_loss():
+    path = Path(__file__).parents[1] / "scenarios" / "shakespeare.toml"
+    wanted = replace(load(path), check=Check(test_accuracy=0.5))
+    with pytest.raises(ScenarioError, match=r"data\.source; of this data there is check\.test_loss"):
+        prepare(wanted, load_dataset(wanted))
 
 
 @pytest.mark.parametrize("order", ["ring", "rank", "tree", "exact"])

@@ -76,7 +76,8 @@ def check_claims(scenario: Scenario, dataset: Dataset) -> None:
     measure = None if dataset.x_test is None else dataset.measure
     if scenario.check.test_accuracy and measure not in ("accuracy", "exact sequences"):
         raise scenario.origin.error(
-            "check.test_accuracy needs integer labels and a test split, x_test and y_test, in data.source",
+            "check.test_accuracy needs integer labels and a test split, x_test and y_test, in data.source" +
+            ("; of this data there is check.test_loss" if measure == "loss" else ""),
             ("check", "test_accuracy"),
         )
     if scenario.check.test_loss and measure != "loss":
