@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.training import labelled, sabotaged, scenario
+from zerosim.instruments.memory import KINDS
 from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Count, Traffic
 from zerosim.optim.optimizers import OPTIMIZERS
@@ -302,6 +303,18 @@ def test_one_more_byte_of_gradients_fails_in_every_order_and_dtype(monkeypatch, 
     assert outcome_of(stages=(name,), **keys).passed
     plant(monkeypatch, name, extra("gradients", 1))
     fails(outcome_of(stages=(name,), **keys), "of gradients, where")
+
+
+def test_what_is_held_before_the_first_step_is_no_part_of_a_peak(monkeypatch):
+    honest = Replica.begin
+
+    def begin(replica, initial):
+        for kind in KINDS:
+            replica.allocate(10**6, np.uint8, kind=kind, owner="gone at once")
+        honest(replica, initial)
+
+    monkeypatch.setattr(Replica, "begin", begin)
+    assert outcome_of(stages=("zero3",)).failures == []
 
 
 @pytest.mark.parametrize("keys", [

@@ -74,7 +74,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
+class Stored:
     """Where an array lies in a store, and what it was."""
 
     start: int
@@ -98,13 +98,13 @@ class Offloaded:
         self.most_bytes = 0
         self._store = store
         self._allocate = allocate
-        self._places: dict[int, list[Place]] = {}
+        self._places: dict[int, list[Stored]] = {}
         self._coming: dict[int, list[tuple[Array, Callable[[], object]]]] = {}
 
     def put(self, visit: int, owner: str, arrays: Sequence[Array]) -> None:
         places = self._places[visit] = []
         for array in arrays:
-            place = Place(self._end(), array.shape, array.dtype, owner, array.nbytes)
+            place = Stored(self._end(), array.shape, array.dtype, owner, array.nbytes)
             self._store.write(place.start, array)
             places.append(place)
         self.most_bytes = max(self.most_bytes, self._end())

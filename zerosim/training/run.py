@@ -14,16 +14,15 @@ from typing import Any, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from zerosim.allocation import Array, allocate
+from zerosim.allocation import Array
 from zerosim.collectives import ring
 from zerosim.comm import Communicator
 from zerosim.instruments.clocks import brought_together
 from zerosim.instruments.faults import Faults
-from zerosim.instruments.memory import KINDS, HeldAtBeginnings, Ledger
-from zerosim.instruments.observed import Observed, ObservedAllocator
+from zerosim.instruments.memory import KINDS
 from zerosim.instruments.resident import resident_bytes
-from zerosim.instruments.takings import Taking, Takings
-from zerosim.instruments.trace import RankStep, Tracer
+from zerosim.instruments.takings import Taking
+from zerosim.instruments.trace import RankStep
 from zerosim.instruments.traffic import Traffic
 from zerosim.instruments.whereabouts import Whereabouts
 from zerosim.numerics.not_a_number import with_one_nan
@@ -46,13 +45,11 @@ from zerosim.training.comparison import (
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement, MemoryFigures, TrafficCounts
+from zerosim.training.observers import Observers, observers
 from zerosim.worlds.checked import Checked
 from zerosim.worlds.first import FirstRanks
 from zerosim.worlds.objects import gather_objects
 from zerosim.worlds.world import World
-
-BEGINNINGS = ("reduce_scatter", "update")
-"""What begins when a step should have let go of what it no longer needs."""
 
 
 class Progress(Protocol):
@@ -133,7 +130,7 @@ def train_on(comm: Communicator, run: Run, config: Config, ranks: int) -> Measur
     second = None if run.second_channel is None else FirstRanks(run.second_channel, ranks)
     run = replace(
         run, keep_weights=False, traced=range(0), second_channel=second,
-        keeping=run.keeping and Restoring(run.keeping), faulty=False,
+        keeping=run.keeping and RestoringOnly(run.keeping), faulty=False,
     )
     return train(FirstRanks(comm, ranks), run, config.on(ranks), f"{config.name} on {ranks}", None)
 
@@ -162,31 +159,26 @@ def train(
     comm: Communicator, run: Run, config: Config, title: str, history: list[Fingerprint] | None
 ) -> Measurement | None:
     """Train one row and compare each step with `history`; what was measured on rank 0, None on the others."""
-    ledger, traffic, takings = Ledger(), Traffic(), Takings()
-    held_then = HeldAtBeginnings(ledger, BEGINNINGS)
-    written_down = [takings] if config.row.claims.fragmentation else []
-    tracer = Tracer(comm.rank) if run.traced else None
-    whereabouts, faults = Whereabouts(config.name), faults_of(comm, run)
-    befalling = [faults] if faults.faults else []
-    watching = [whereabouts, *befalling, traffic, held_then, *([] if tracer is None else [tracer])]
+    faults = faults_of(comm, run)
+    seen = observers(
+        config.name, comm.rank, faults, takings=config.row.claims.fragmentation, traced=bool(run.traced))
     comm = carrier(comm, run, faults)
-    second = None if run.second_channel is None else Observed(carrier(run.second_channel, run, faults), *watching)
-    mine = replica(config, Observed(comm, *watching), ObservedAllocator(allocate, ledger, *written_down), second)
+    second = None if run.second_channel is None else seen.observed(carrier(run.second_channel, run, faults))
+    mine = replica(config, seen.observed(comm), seen.allocator(), second)
     earlier = begun(comm, run, mine, config)
     if earlier is None:
         return Measurement(config, fits=False) if comm.rank == 0 else None
 
     updates_before = mine.state.updates
     checker = None if history is None else Checker(mine, history, config.sums_everywhere)
-    steps = Steps(
-        comm, run, config, title, mine, ledger, held_then, takings, tracer, whereabouts, faults, checker, earlier)
+    steps = Steps(comm, run, config, title, mine, seen, checker, earlier)
     with closing(mine.tape.shelf):
         memory = steps.run_all()
     held = None if checker else holdings(comm, mine, config.sums_everywhere)
     misfits = gather_objects(comm, checker.misfit if checker else None) or []
     evidence = first_of(gather_objects(comm, checker.evidence if checker else None))
-    measured = gather_objects(comm, (counts(comm.rank, traffic), memory, operations(mine), faults.missed))
-    trace = brought_together(comm, steps.traced) if tracer else None
+    measured = gather_objects(comm, (counts(comm.rank, seen.traffic), memory, operations(mine), faults.missed))
+    trace = brought_together(comm, steps.traced) if seen.tracer else None
     final = collected(comm, run.batches(config), mine, keep_weights=run.keep_weights)
     if measured is None:
         return None
@@ -233,7 +225,7 @@ def carrier(comm: Communicator, run: Run, faults: Faults) -> Communicator:
 
 
 @dataclass(frozen=True)
-class Restoring:
+class RestoringOnly:
     """Brings states back as another keeping does, and saves none."""
 
     keeping: Keeping
@@ -279,12 +271,7 @@ class Steps:
     config: Config
     title: str
     replica: Replica
-    ledger: Ledger
-    held_then: HeldAtBeginnings
-    takings: Takings
-    tracer: Tracer | None
-    whereabouts: Whereabouts
-    faults: Faults
+    observers: Observers
     checker: Checker | None
     losses: list[Array]
     """Of all steps so far, those before this run among them."""
@@ -296,7 +283,7 @@ class Steps:
         self.taken: list[Taking] = []
         """In the last step, if it was written down."""
         self.traced: list[RankStep] = []
-        self.at_rest = {str(kind): (self.ledger.now[kind], self.ledger.now[kind]) for kind in KINDS}
+        self.at_rest = {str(kind): (self.observers.ledger.now[kind], self.observers.ledger.now[kind]) for kind in KINDS}
         """Of each kind the least and the most after a step."""
 
     def run_all(self) -> MemoryFigures:
@@ -306,12 +293,12 @@ class Steps:
             self.checker.check_earlier(self.losses)
             self.checker.check(self.config.done, None)
         self.run.world.take_buffers_from(self.replica.allocate)
-        self.ledger.begin_peak()
+        self.observers.ledger.begin_peak()
         progress.begin(self.title, self.config.steps)
         for batch in self.run.batches(self.config).of_rank(self.comm.rank):
-            self.whereabouts.begin(batch.step)
+            self.observers.whereabouts.begin(batch.step)
             partial_loss = self.run_one(batch)
-            self.faults.end(batch.step, self.replica.state.weights.values())
+            self.observers.faults.end(batch.step, self.replica.state.weights.values())
             loss = self.total(partial_loss)
             del partial_loss
             self.losses.append(loss)
@@ -320,9 +307,10 @@ class Steps:
             self.look_at_rest(batch.step)
             progress.step(batch.step, float(loss[0]))
             self.save()
-        self.whereabouts.begin(0)
-        self.ledger.end_curve()
-        self.taken = self.takings.end()
+        self.observers.whereabouts.begin(0)
+        self.observers.ledger.end_curve()
+        if self.observers.takings:
+            self.taken = self.observers.takings.end()
         progress.end()
         return self.memory()
 
@@ -335,25 +323,25 @@ class Steps:
 
     def run_one(self, batch: Batch) -> Any:
         """Train one step: this rank's part of the loss. Its time is added, and what is traced is noted."""
-        tracer = self.tracer if batch.step in self.run.traced else None
+        tracer = self.observers.tracer if batch.step in self.run.traced else None
         if tracer:
             tracer.begin()
         if tracer or batch.step == self.config.steps:
-            self.began_ns = self.ledger.begin_curve()
-        if batch.step == self.config.steps:
-            self.takings.begin()
-        self.faults.begin(batch.step)
+            self.began_ns = self.observers.ledger.begin_curve()
+        if self.observers.takings and batch.step == self.config.steps:
+            self.observers.takings.begin()
+        self.observers.faults.begin(batch.step)
         started = time.perf_counter()
         partial_loss = self.config.stage.step(self.replica, batch)
         self.seconds += time.perf_counter() - started
         if tracer:
-            self.traced.append(replace(tracer.end(batch.step), memory=self.ledger.curve_so_far()))
+            self.traced.append(replace(tracer.end(batch.step), memory=self.observers.ledger.curve_so_far()))
         return partial_loss
 
     def look_at_rest(self, step: int) -> None:
         """Note what is alive between this step and the next."""
         for kind in KINDS:
-            now = self.ledger.now[kind]
+            now = self.observers.ledger.now[kind]
             least, most = (now, now) if step == self.config.done + 1 else self.at_rest[kind]
             self.at_rest[kind] = min(least, now), max(most, now)
 
@@ -365,13 +353,13 @@ class Steps:
 
     def memory(self) -> MemoryFigures:
         """What this rank's ledger says."""
-        ledger = self.ledger
+        ledger = self.observers.ledger
         return MemoryFigures(
             rank=self.comm.rank,
             owners={kind: ledger.owners(kind) for kind in KINDS},
             at_rest=dict(self.at_rest),
             offloaded_bytes=self.replica.tape.shelf.most_bytes,
-            held_as_began={name: {**most} for name, most in self.held_then.most.items()},
+            held_as_began={name: {**most} for name, most in self.observers.held.most.items()},
             peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in KINDS), ("total", ledger.peak_total)]),
             alive_bytes=ledger.total,
             resident_bytes=resident_bytes() - self.run.idle_bytes,

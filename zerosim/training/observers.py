@@ -1,0 +1,50 @@
+"""What observes a row on one rank: counts its messages, follows its memory, notes its times, and lets faults strike."""
+
+from dataclasses import dataclass
+
+from zerosim.allocation import Allocator, allocate
+from zerosim.comm import Communicator
+from zerosim.instruments.faults import Faults
+from zerosim.instruments.memory import HeldAtBeginnings, Ledger
+from zerosim.instruments.observed import Observed, ObservedAllocator
+from zerosim.instruments.takings import Takings
+from zerosim.instruments.trace import Tracer
+from zerosim.instruments.traffic import Traffic
+from zerosim.instruments.whereabouts import Whereabouts
+
+BEGINNINGS = ("reduce_scatter", "update")
+"""What begins when a step should have let go of what it no longer needs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Observers:
+    """The instruments of a row on one rank, each fresh."""
+
+    whereabouts: Whereabouts
+    faults: Faults
+    traffic: Traffic
+    ledger: Ledger
+    held: HeldAtBeginnings
+    takings: Takings | None
+    """If every array of the last step is written down."""
+    tracer: Tracer | None
+    """If any step is traced."""
+
+    def observed(self, comm: Communicator) -> Observed:
+        """A channel that tells them what goes through it."""
+        befalling = [self.faults] if self.faults.faults else []
+        traced = [self.tracer] if self.tracer else []
+        return Observed(comm, self.whereabouts, *befalling, self.traffic, self.held, *traced)
+
+    def allocator(self) -> Allocator:
+        """Memory of which they are told."""
+        return ObservedAllocator(allocate, self.ledger, *([self.takings] if self.takings else []))
+
+
+def observers(row: str, rank: int, faults: Faults, *, takings: bool, traced: bool) -> Observers:
+    """Those of a row of this name, as what befalls it comes to `rank`."""
+    ledger = Ledger()
+    return Observers(
+        Whereabouts(row), faults, Traffic(), ledger, HeldAtBeginnings(ledger, BEGINNINGS),
+        Takings() if takings else None, Tracer(rank) if traced else None,
+    )
