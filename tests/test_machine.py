@@ -125,7 +125,7 @@ def test_the_table_says_what_was_planned_and_what_was_measured():
 
 
 @pytest.mark.parametrize(("content", "found"), [
-    (None, "No such file"), ("a = 1", "has no [cluster]"), ("[cluster", "this is not TOML"),
+    (None, "no such file"), ("a = 1", "has no [cluster]"), ("[cluster", "this is not TOML"),
     ("cluster = 1", "no [cluster]"),
     ("[cluster]\ndevice = 'h100'", "did you mean 'h100_80gb'"),
     ("[cluster.device]\nflops=1e9\nmemory=1e9\nmemory_bandwidth=1e9\nworking_sets=[2,1]\nbandwidths=[1,1]",
