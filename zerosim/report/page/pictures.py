@@ -30,6 +30,8 @@ PICKED = "#d0006f"
 SIDE = 70
 """Pixels left of every picture of time, so that those above each other have one axis."""
 
+BYTES = {"format": "~s", "labelExpr": "replace(datum.label, /([a-zA-Z]?)$/, ' $1B')"}
+"""A tick of 50,000 is labelled 50 kB."""
 FONT = "system-ui, sans-serif"
 CONFIG: Spec = {
     "background": None,
@@ -269,8 +271,7 @@ def memory(until: int, most_bytes: int) -> Spec:
             "x": {"field": "ns", **time_axis("ms since the step began")},
             "y": {"field": "bytes", "type": "quantitative", "stack": "zero",
                   "scale": {"domain": [0, most_bytes], "nice": True},
-                  "axis": {"title": None, "format": "~s", "labelExpr": "datum.label + 'B'", "tickCount": 4,
-                           "minExtent": SIDE, "maxExtent": SIDE}},
+                  "axis": {"title": None, **BYTES, "tickCount": 4, "minExtent": SIDE, "maxExtent": SIDE}},
             "color": {"field": "kind", **colour(KINDS, KIND_COLOURS, "kind")},
             "order": {"field": "place", "type": "quantitative"},
             "tooltip": [{"field": "kind"}],
@@ -345,7 +346,7 @@ def bars(title: str, field: str, domain: Sequence[str], colours: Sequence[str], 
             "y": {"field": "row", "type": "nominal", "sort": list(names),
                   "axis": {"title": None, "labelLimit": 150, "ticks": False, "domain": False}},
             "x": {"field": "bytes", "type": "quantitative",
-                  "axis": {"title": title, "format": "~s", "labelExpr": "datum.label + 'B'", "tickCount": 8}},
+                  "axis": {"title": title, **BYTES, "tickCount": 8}},
             "color": {"field": field, **colour(domain, colours, None)},
             "order": {"field": "place", "type": "quantitative"},
             "tooltip": [{"field": "row"}, {"field": field}, {"field": "bytes", "format": ",.6~g"}],
