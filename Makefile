@@ -6,7 +6,8 @@
 # make simgrid  ask SimGrid anew what messages take, through the system's Python (Debian: python3-simgrid)
 # make pictures  draw the pictures of the lessons and notebooks anew; make records records the runs behind them first
 # make fuzz     random scenarios, 500 in the local world and 60 under MPI; SEED=n COUNT=n MPI=n for some again; then
-#               10,000 mutated scenarios and 1,000 mutants of every other kind of file
+#               10,000 mutated scenarios and 1,000 mutants of every other kind of file, and the laws of the suite on
+#               examples that no run had before
 # make lint     ruff and mypy --strict
 # make mutants  change one line at a time and see which test notices: SEED=1 COUNT=800 for others, and more
 # make clean    remove what the others made
@@ -47,6 +48,7 @@ records: .venv/test
 fuzz: .venv/test
 	nice $(BIN)/python -m tests.hunt $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(MPI),--mpi $(MPI))
 	nice $(BIN)/python -m tests.hostile $(if $(SEED),--seed $(SEED))
+	nice $(BIN)/python -m pytest -m hypothesis --hypothesis-profile others --numprocesses 2
 
 lint: .venv/lint
 	$(BIN)/ruff check

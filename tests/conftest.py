@@ -1,4 +1,4 @@
-"""Lets tests import each other as `tests.…`, asserts no time of any example, and hides how wide the terminal is."""
+"""Lets tests import each other as `tests.…`, gives every run the same examples, and hides how wide the terminal is."""
 
 import compileall
 import os
@@ -10,9 +10,9 @@ from hypothesis import settings
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-if settings.default.deadline is not None:
-    settings.register_profile("untimed", deadline=None)
-    settings.load_profile("untimed")
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("others", deadline=None)  # for `make fuzz`
+settings.load_profile("same")
 
 os.environ.pop("COLUMNS", None)
 
