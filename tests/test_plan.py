@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from functools import cache
 from pathlib import Path
 
@@ -391,6 +392,22 @@ def test_a_picture_that_cannot_be_gets_one_line(picture, found, tmp_path, capsys
 def test_ranks_of_a_plan_are_numbers(ranks):
     with pytest.raises(UsageError, match=r"ranks: found .*; give whole numbers from 1 to 1048576"):
         zs.plan(PLANS / "mpt_7b.toml", ranks)
+
+
+@pytest.mark.parametrize(("sweep", "found"), [
+    ({"train.micro_batch": 3}, "sweep: found 3 for train.micro_batch; give a list of its values"),
+    ({"train.micro_batch": "12"}, "sweep: found '12' for train.micro_batch; give a list of its values"),
+    ({"train.micro_batch": [1, 0]}, "--sweep train.micro_batch=0: train.micro_batch must be an integer of at least 1"),
+    ({"train.micro_batc": [1]}, "--sweep train.micro_batc=1: unknown key 'micro_batc' in [train]; did you mean"),
+])
+def test_what_cannot_be_swept_is_told_as_a_sweep(sweep, found):
+    with pytest.raises(UsageError, match=f"^{re.escape(found)}"):
+        zs.plan(PLANS / "mpt_7b.toml", sweep=sweep)
+
+
+def test_what_is_wrong_without_a_sweep_is_not_blamed_on_it():
+    with pytest.raises(ScenarioError, match=r"^--set:1:19: train\.micro_batch must be"):
+        zs.plan(PLANS / "mpt_7b.toml", set={"train.micro_batch": 0}, sweep={"model.layers": [1, 2]})
 
 
 def test_collectives_and_endless_sweeps_have_no_plan():

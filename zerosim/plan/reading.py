@@ -3,18 +3,19 @@
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from typing import Any, SupportsIndex
 
 from zerosim.data import load_dataset
-from zerosim.errors import UsageError
+from zerosim.errors import ScenarioError, UsageError
 from zerosim.files import read_at_most, reason
 from zerosim.models.units import Task
 from zerosim.plan.planning import Plan, plan, task_in_words
 from zerosim.scenario import Scenario, load
 from zerosim.scenario.bounds import MOST_BYTES, check_size
 from zerosim.scenario.load import parse
+from zerosim.scenario.origin import OVERRIDE
 from zerosim.scenario.schema import MOST_RANKS
 
 MOST_ROWS = 1000
@@ -27,16 +28,35 @@ def read_plan(
 ) -> Plan:
     """The plan of a scenario's file, its keys replaced by `overrides`, for all combinations of what `sweep` gives keys.
 
-    Values are TOML's, or text as it stands in a command line. Raises `UsageError` for numbers of ranks that are none.
+    Values are TOML's, or text as it stands in a command line. Raises `UsageError` for numbers of ranks that are none,
+    and for what cannot be swept.
     """
     counts = numbers_of_ranks(ranks)
     fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
-    keys = [[f"{key}={written(value)}" for value in values] for key, values in sweep.items()]
+    keys = [[f"{key}={written(value)}" for value in listed(key, values)] for key, values in sweep.items()]
     scenario = training(path, fixed)
     combinations = [names for names in itertools.product(*keys) if names]
     if max(len(combinations), 1) * max(len(counts), 1) * len(scenario.rows) > MOST_ROWS:
         raise UsageError(f"that makes more than {MOST_ROWS} rows; sweep less, or over fewer ranks at a time")
-    return plan(scenario, [(names, training(path, [*fixed, *names])) for names in combinations], counts, task_of)
+    return plan(scenario, [(names, one_of_a_sweep(path, fixed, names)) for names in combinations], counts, task_of)
+
+
+def listed(key: str, values: Any) -> list[Any]:
+    """The values of a key that is swept; raises `UsageError` where they are none."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise UsageError(f"sweep: found {values!r} for {key}; give a list of its values")
+    return list(values)
+
+
+def one_of_a_sweep(path: str | os.PathLike[str], fixed: Sequence[str], names: Sequence[str]) -> Scenario:
+    """The scenario with these values too; what is wrong with them is an error of the sweep."""
+    try:
+        return training(path, [*fixed, *names])
+    except ScenarioError as error:
+        if error.file != OVERRIDE:
+            raise
+        what = str(error).removeprefix(f"{error.file}:{error.line}:{error.column}: ")
+        raise UsageError(f"--sweep {', '.join(names)}: {what}") from error
 
 
 def numbers_of_ranks(given: Sequence[Any]) -> list[int]:
