@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerosim.optim.optimizers import OPTIMIZERS, PIECE, Hyperparameters, apply
+from zerosim.optim.optimizers import OPTIMIZERS, PIECE, Hyperparameters, adam, apply
 
 SAFETY = 10
 """Roundings may all go one way."""
@@ -102,13 +102,37 @@ def moved_by_rounding(name, w, gradients, h, dtype):
     st.sampled_from(list(OPTIMIZERS)), hyperparameters, st.integers(1, 5), st.integers(0, 2**32)
 )
 def test_updates_are_the_published_formulas(name, h, steps, seed):
+    check_formula(OPTIMIZERS[name], h, steps, seed)
+
+
+def uncorrected(g, m, v, *, t, h, a, b):
+    adam(g, m, v, t=10**9, h=h, a=a, b=b)
+
+
+def with_epsilon_within(g, m, v, *, t, h, a, b):
+    v += h.epsilon
+    adam(g, m, v, t=t, h=h, a=a, b=b)
+    v -= h.epsilon
+
+
+@pytest.mark.parametrize("formula", [uncorrected, with_epsilon_within])
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.4, 1e-3)])
+def test_another_formula_is_caught(formula, betas):
+    h = Hyperparameters(learning_rate=0.5, betas=betas, epsilon=1e-4, weight_decay=0.5)
+    check_formula(OPTIMIZERS["adam"], h, 3, 557)
+    with pytest.raises(AssertionError):
+        check_formula(replace(OPTIMIZERS["adam"], formula=formula), h, 3, 557)
+
+
+def check_formula(optimizer, h, steps, seed):
+    name = optimizer.name
     weights, *gradients = np.random.default_rng(seed).standard_normal((steps + 1, 7))
     elements = list(zip(weights, *gradients, strict=True))
     expected = np.array([by_formula(name, w, gs, h) for w, *gs in elements])
     for dtype, tolerance in ((np.float64, 1e-11), (np.float32, 1e-4)):
-        ours, state = weights.astype(dtype), zeros(OPTIMIZERS[name], 7, dtype)
+        ours, state = weights.astype(dtype), zeros(optimizer, 7, dtype)
         for step, gradient in enumerate(gradients, start=1):
-            OPTIMIZERS[name].update(ours, gradient.astype(dtype), state, step, h)
+            optimizer.update(ours, gradient.astype(dtype), state, step, h)
         assert ours.dtype == dtype
         moved = np.array([moved_by_rounding(name, w, gs, h, dtype) for w, *gs in elements])
         assert np.all(abs(ours - expected) <= tolerance * (1 + abs(expected)) + SAFETY * moved)

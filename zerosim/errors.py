@@ -1,5 +1,7 @@
 """The errors a user of zerosim can meet: each one line that says what was found, what is allowed, how to mend it."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -67,3 +69,13 @@ class CheckpointError(ZerosimError):
     """A checkpoint is not there, not whole, or not of this training."""
 
     exit_code = 2
+
+
+def did_you_mean(name: str, names: Iterable[str], *, alike: float = 0.6) -> str:
+    """Which of `names` may have been meant, to be put at the end of a complaint; nothing where none is so much `alike`.
+
+    >>> did_you_mean("zero_3", ["zero2", "zero3"]), did_you_mean("mine", ["zero3"])
+    ("; did you mean 'zero3'?", '')
+    """
+    near = get_close_matches(name, list(names), n=1, cutoff=alike)
+    return f"; did you mean {near[0]!r}?" if near else ""

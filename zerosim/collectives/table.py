@@ -6,7 +6,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from zerosim.collectives import (
     bruck,
@@ -22,7 +21,7 @@ from zerosim.collectives import (
 )
 from zerosim.collectives.folding import extra
 from zerosim.collectives.volume import Volume
-from zerosim.errors import CollectiveError
+from zerosim.errors import CollectiveError, did_you_mean
 from zerosim.numerics import orders
 
 MPI_STANDARD = "MPI: A Message-Passing Interface Standard, chapter Collective Communication"
@@ -276,9 +275,7 @@ def find(collective: str, algorithm: str, size: int, *, commutative: bool = True
 
 def nearest(name: str, names: Sequence[str]) -> str:
     """Which of `names` was meant, if one is close, and which there are."""
-    close = get_close_matches(str(name), names, n=1)
-    meant = f"; did you mean {close[0]!r}?" if close else ";"
-    return f"{meant} there are {', '.join(names)}"
+    return f"{did_you_mean(str(name), names) or ';'} there are {', '.join(names)}"
 
 
 def alternatives(names: Sequence[str]) -> str:

@@ -3,8 +3,9 @@
 import argparse
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import NoReturn
+
+from zerosim.errors import did_you_mean
 
 ELSEWHERE = {("zerosim run", "--ranks"): "; mpirun -n N starts N ranks, and --set world.ranks=N asks for them"}
 """Flags that other commands have, and what does their work here."""
@@ -15,38 +16,33 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2, without the usage of many lines."""
-        self.exit(2, f"{self.prog}: {plain(message, self.prog)} ({self.prog} --help says more)\n")
+        self.exit(2, f"{self.prog}: {in_our_words(message, self.prog)} ({self.prog} --help says more)\n")
 
     def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
         """End, as `words` are no flags of this command, or more than it takes."""
         flag = words[0].partition("=")[0]
         flags = re.findall(r"--[\w-]+", self.format_usage())
-        mend = ELSEWHERE.get((self.prog, flag)) or nearest(flag, flags, alike=0.8) or "; leave it out"
+        mend = ELSEWHERE.get((self.prog, flag)) or did_you_mean(flag, flags, alike=0.8) or "; leave it out"
         self.error(f"found {' '.join(words)!r}, which it does not take{mend}")
 
 
-def plain(message: str, prog: str) -> str:
+def in_our_words(message: str, prog: str) -> str:
     """What argparse says, in the words of the other errors.
 
-    >>> plain("argument COMMAND: invalid choice: 'rum' (choose from 'run', 'show')", "zerosim")
+    >>> in_our_words("argument COMMAND: invalid choice: 'rum' (choose from 'run', 'show')", "zerosim")
     "COMMAND: found 'rum'; allowed are run, show; did you mean 'run'?"
-    >>> plain("argument --json: expected one argument", "zerosim run")
+    >>> in_our_words("argument --json: expected one argument", "zerosim run")
     '--json: give it a value; one that begins with - is written --json=-…'
-    >>> plain("the following arguments are required: scenario", "zerosim run")
+    >>> in_our_words("the following arguments are required: scenario", "zerosim run")
     'scenario is missing: zerosim run … scenario'
     """
     message = message.removeprefix("argument ")
     if wrong := re.fullmatch(r"(.*?): invalid choice: '?(.*?)'? \(choose from (.*)\)", message):
         what, found, choices = wrong[1], wrong[2], wrong[3].replace("'", "").split(", ")
-        return f"{what}: found {found!r}; allowed are {', '.join(choices)}{nearest(found, choices)}"
+        return f"{what}: found {found!r}; allowed are {', '.join(choices)}{did_you_mean(found, choices)}"
     if flag := re.fullmatch(r"(\S+): expected .*", message):
         return f"{flag[1]}: give it a value; one that begins with - is written {flag[1]}=-…"
     if missing := re.fullmatch(r"the following arguments are required: (.*)", message):
         names = missing[1].replace(",", "")
         return f"{missing[1]} {'are' if ',' in missing[1] else 'is'} missing: {prog} … {names}"
     return message
-
-
-def nearest(found: str, names: Sequence[str], *, alike: float = 0.6) -> str:
-    near = get_close_matches(found, names, n=1, cutoff=alike)
-    return f"; did you mean {near[0]!r}?" if near else ""

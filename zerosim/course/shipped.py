@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Iterable
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -65,16 +64,6 @@ def scenario_file(given: str | os.PathLike[str]) -> str:
     if os.path.exists(name) and not os.path.isdir(name):
         return name
     return os.fspath(scenarios().get(name, name))
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Which of `names` may have been meant, to be put at the end of a complaint.
-
-    >>> nearest("scenarios/zero_3.toml", scenarios()), nearest("mine", ["zero3"])
-    ("; did you mean 'zero3'?", '')
-    """
-    near = get_close_matches(Path(name).stem, list(names), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def copy_out(sources: Iterable[tuple[Path, Path]]) -> list[Path]:

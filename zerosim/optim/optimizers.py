@@ -42,7 +42,7 @@ class Hyperparameters:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """`formula(w, g, *slots, t, h, a, b)` leaves the step to be subtracted from w in `a`; w and g are only read.
+    """`formula(g, *slots, t, h, a, b)` leaves in `a` what is to be subtracted from the weights; g is only read.
 
     `a` and `b` are scratch as long as the piece. With `decoupled` decay, w is multiplied by 1 − η λ before the
     subtraction; otherwise λ w joins the gradient.

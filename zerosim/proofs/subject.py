@@ -11,7 +11,6 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +20,7 @@ import numpy as np
 from zerosim.collectives import ALGORITHMS, Algorithm
 from zerosim.collectives.kinds import COLLECTIVES, KINDS, Kind, own
 from zerosim.comm import Communicator
-from zerosim.errors import CollectiveError, UsageError
+from zerosim.errors import CollectiveError, UsageError, did_you_mean
 from zerosim.files import open_regular, reason
 from zerosim.proofs.users_code import ended_after, refuse_to_leave, staying
 from zerosim.sharding import split
@@ -202,8 +201,8 @@ def meant(name: str, names: Iterable[str]) -> str:
     "; did you mean 'ring.all_gather'?"
     """
     known = list(names)
-    near = get_close_matches(name, known, n=1) or [each for each in known if name and name in each.split(".")]
-    return f"; did you mean {near[0]!r}?" if near else ""
+    parts = [each for each in known if name and name in each.split(".")]
+    return did_you_mean(name, known) or did_you_mean(name, parts[:1], alike=0.0)
 
 
 def read_python(file: str) -> bytes:

@@ -4,10 +4,11 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from zerosim.course import nearest, scenario_file, scenarios
-from zerosim.errors import ScenarioError
+from zerosim.course import scenario_file, scenarios
+from zerosim.errors import ScenarioError, did_you_mean
 from zerosim.files import read_at_most
 from zerosim.scenario.bounds import MOST_BYTES, check_bounds, check_size
 from zerosim.scenario.collective import CollectiveScenario
@@ -58,7 +59,7 @@ def read_text(file: str) -> str:
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         missing = isinstance(error, FileNotFoundError)
-        known = f", or one that zerosim scenarios lists{nearest(file, scenarios())}" if missing else ""
+        known = f", or one that zerosim scenarios lists{did_you_mean(Path(file).stem, scenarios())}" if missing else ""
         raise ScenarioError(f"{reason}; a scenario is a TOML file{known}", file=file) from None
 
 
