@@ -2,21 +2,24 @@
 # make test     the whole suite, the tests under mpirun included
 # make oracles  ask PyTorch anew what the suite has recorded, and Perfetto whether it reads our traces, in
 #               environments of their own
+# make torch    train one model by our stages, by PyTorch and by DeepSpeed over the same collectives, and write the table of
+#               what each sends and keeps
 # make browser  the page of a run in the system's Chromium, driven by Playwright from an environment of its own
 # make simgrid  ask SimGrid anew what messages take, through the system's Python (Debian: python3-simgrid)
 # make pictures  draw the pictures of the lessons and notebooks anew; make records records the runs behind them first
 # make fuzz     random scenarios, 500 in the local world and 60 under MPI; SEED=n COUNT=n MPI=n for some again; then
-#               10,000 mutated scenarios and 1,000 mutants of every other kind of file, and the laws of the suite on
-#               examples that no run had before
+#               10,000 mutated scenarios and 1,000 mutants of every other kind of file, signals in every phase of a run,
+#               and the laws of the suite on examples that no run had before
 # make lint     ruff and mypy --strict
-# make mutants  change one line at a time and see which test notices: SEED=1 COUNT=800 for others, and more
+# make mutants  change one line at a time and see which test notices: SEED=1 COUNT=800 for others, and more; before that
+#               plant the faults of tests/mutants/by_hand.jsonl, each of which has a test that must notice it
 # make clean    remove what the others made
 
 PYTHON ?= python3
 BIN := .venv/bin
 PROGRESS := $(shell test -t 2 && echo live || echo auto)
 
-.PHONY: run test oracles browser simgrid pictures records fuzz lint mutants clean
+.PHONY: run test oracles torch browser simgrid pictures records fuzz lint mutants clean
 
 run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
@@ -30,7 +33,13 @@ oracles: .venv/test .venv-torch/torch .venv-perfetto/perfetto
 	$(BIN)/python -m tests.oracles.our_functions build/weights
 	.venv-torch/bin/python -m tests.oracles.torch_functions build/torch_functions.npz build/weights
 	TORCH_FUNCTIONS=build/torch_functions.npz $(BIN)/python -m pytest tests/test_torch_functions.py
+	.venv-torch/bin/python -m pytest tests/torch tests/test_layout.py
 	PERFETTO=.venv-perfetto $(BIN)/python -m pytest tests/test_perfetto_oracle.py
+
+torch: .venv/run .venv-torch/deepspeed
+	mkdir -p build
+	$(BIN)/zerosim run scenarios/compare.toml --set train.steps=3 --progress none --json build/ours.json --trace build/ours_trace.json
+	.venv-torch/bin/mpirun -n 4 .venv-torch/bin/python -W ignore -m tests.torch.compared build/ours.json docs/torch_compared.md
 
 browser: .venv-browser/playwright
 	BROWSER=required .venv-browser/bin/python -m pytest tests/browser
@@ -48,6 +57,7 @@ records: .venv/test
 fuzz: .venv/test
 	nice $(BIN)/python -m tests.hunt $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(MPI),--mpi $(MPI))
 	nice $(BIN)/python -m tests.hostile $(if $(SEED),--seed $(SEED))
+	nice $(BIN)/python -m tests.hostile.signals
 	nice $(BIN)/python -m pytest -m hypothesis --hypothesis-profile others --numprocesses 2
 
 lint: .venv/lint
@@ -55,7 +65,8 @@ lint: .venv/lint
 	$(BIN)/mypy
 
 mutants: .venv/test
-	$(BIN)/python -m tests.mutants --seed $(or $(SEED),0) --count $(or $(COUNT),400) --note docs/design
+	$(BIN)/python -m tests.mutants.by_hand
+	$(BIN)/python -m tests.mutants --seed $(or $(SEED),0) --count $(or $(COUNT),400) --note build
 
 clean:
 	rm -rf .venv .venv-torch .venv-perfetto .venv-browser build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
@@ -73,9 +84,13 @@ clean:
 	$(BIN)/python -m pip install --quiet --editable '.[mpich,$*]'
 	touch $@
 
-.venv-torch/torch:
+.venv-torch/torch: setup.cfg pyproject.toml
 	$(PYTHON) -m venv .venv-torch
-	.venv-torch/bin/python -m pip install --quiet --no-compile torch==2.13.0 numpy ml_dtypes
+	.venv-torch/bin/python -m pip install --quiet --editable '.[mpich,test]' torch==2.13.0 expecttest
+	touch $@
+
+.venv-torch/deepspeed: .venv-torch/torch
+	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu .venv-torch/bin/python -m pip install --quiet --no-compile --no-build-isolation deepspeed==0.19.8
 	touch $@
 
 .venv-perfetto/perfetto:

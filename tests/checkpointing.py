@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from zerosim.checkpoint.keeping import keeper
-from zerosim.scenario.schema import Checkpoint
+from zerosim.scenario.sections import Checkpoint
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
 from zerosim.verdict.run import run_locally
@@ -24,5 +24,5 @@ def bits(outcome):
     """All bytes that a run ends with, row by row."""
     return [
         (b"".join(loss.tobytes() for loss in row.losses), row.weights_sha256, row.optimizer_sha256, row.updates)
-        for row in outcome.stages
+        for row in (trained.measured for trained in outcome.trained)
     ]

@@ -8,11 +8,12 @@ from zerosim.collectives import ring
 from zerosim.numerics.orders import ORDERS
 from zerosim.payloads.terms import symbols
 from zerosim.proofs.proof import added
+from zerosim.sharding import Mesh
 from zerosim.stages.adding import ADDITIONS, in_order, itself
 
 
 def declared(name, ranks, block):
-    return list(ORDERS[name].total([symbols(number, ranks) for number in range(ranks * block)], ranks))
+    return list(ORDERS[name].total([symbols(number, ranks) for number in range(ranks * block)], Mesh(0, ranks, ranks)))
 
 
 def test_there_is_an_addition_for_every_order():

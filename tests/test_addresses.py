@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 
 from tests.test_planted import outcome_of
 from zerosim.allocation import allocate
-from zerosim.instruments.observed import ObservedAllocator
-from zerosim.instruments.takings import Taking, Takings
-from zerosim.plan import addresses
-from zerosim.plan.addresses import (
+from zerosim.formulas import addresses
+from zerosim.formulas.addresses import (
     FITS,
     Addresses,
     best_fit,
@@ -25,6 +23,8 @@ from zerosim.plan.addresses import (
     peak,
     placed,
 )
+from zerosim.instruments.observed import ObservedAllocator
+from zerosim.instruments.takings import Taking, Takings
 
 KINDS = st.sampled_from(["parameters", "gradients", "activations"])
 OWNERS = st.sampled_from(["layers.0", "layers.1", "loss"])
@@ -190,17 +190,17 @@ def test_the_record_of_a_step_has_the_peak_of_the_ledger(keys):
     """The last of two steps is like any other, so its peak is the run's."""
     outcome = outcome_of(fragmentation=True, **keys)
     assert outcome.failures == []
-    for stage in outcome.stages:
-        assert stage.fragmentation.peak_bytes == stage.memory[0].peak_bytes["total"]
+    for stage in outcome.trained:
+        assert stage.fragmentation.peak_bytes == stage.memory[0].figures.peak_bytes["total"]
 
 
 def test_nothing_is_written_down_unless_asked():
-    assert [stage.fragmentation for stage in outcome_of().stages] == [None] * 4
+    assert [stage.fragmentation for stage in outcome_of().trained] == [None] * 4
 
 
 @pytest.mark.parametrize("key", ["beyond_peak", "beyond_peak_laid_out"])
 def test_a_claim_is_held_to_what_is_found(key):
-    found = outcome_of(stages=("ddp",), fragmentation=True).stages[0].fragmentation.beyond_peak_bytes
+    found = outcome_of(stages=("ddp",), fragmentation=True).trained[0].fragmentation.beyond_peak_bytes
     name = {"beyond_peak": "first_fit"}.get(key, "first_fit_laid_out")
     assert outcome_of(stages=("ddp",), **{key: (found[name],)}).failures == []
     ((_, what),) = outcome_of(stages=("ddp",), **{key: (found[name] + 1,)}).failures

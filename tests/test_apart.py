@@ -10,7 +10,7 @@ from tests.pages import page_of
 from tests.training import labelled, scenario
 from zerosim.report.document import document
 from zerosim.report.table import show_apart
-from zerosim.scenario.schema import Variant
+from zerosim.scenario.sections import Variant
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
 from zerosim.verdict.apart import histogram, ulps
@@ -25,7 +25,7 @@ def parted(*variants, **changes):
 
 def test_units_move_elements_to_other_chunks_and_that_is_why_they_differ():
     outcome = parted({"units": "layer"}, {"units": "model"})
-    assert [row.equal for row in outcome.stages] == [True, True]
+    assert [row.equal for row in outcome.trained] == [True, True]
     (found,) = outcome.apart
     assert (found.first, found.other, found.step, found.what) == ("row 0", "row 1", 1, "gradient")
     assert found.chunks[0] != found.chunks[1]
@@ -80,6 +80,19 @@ def test_it_is_shown_written_and_on_the_page(capsys):
     page = page_of(written)
     assert "Both right, and not the same" in page
     assert outcome.apart[0].orders[1] in page
+
+
+def test_rows_that_add_alike_are_told_of_once(capsys):
+    from rich.console import Console
+
+    outcome = parted({"units": "layer"}, {"units": "model"})
+    found = replace(outcome.apart[0], chunks=(1, 1), orders=("all at once", "all at once"))
+    show_apart(Console(width=200), found)
+    printed = capsys.readouterr().out
+    assert printed.count("adds it in chunk") == 1
+    assert "each of row 0 and row 1 adds it in chunk" in printed
+    written = document(replace(outcome, apart=[found]), {"kind": "local", "ranks": 4, "library": "threads"})
+    assert page_of(written).count("all at once") == 1
 
 
 def test_distances_and_their_histogram():

@@ -16,12 +16,12 @@ from zerosim.checkpoint.saving import Saving
 from zerosim.cli import main
 from zerosim.commands.bench import ALONE
 from zerosim.report.bench_table import show_durations, show_overheads, show_saving, show_timings
-from zerosim.scenario import Model, Scenario
+from zerosim.scenario import ModelKeys, Scenario
 from zerosim.stages import STAGES
 from zerosim.worlds.local import spawn
 
-MLP = Workload(Model(hidden=(4,)), batch=4, inputs=5, outputs=3)
-TRANSFORMER = Workload(Model(kind="transformer", layers=1, width=4, heads=2), batch=4, inputs=5, outputs=7)
+MLP = Workload(ModelKeys(hidden=(4,)), batch=4, inputs=5, outputs=3)
+TRANSFORMER = Workload(ModelKeys(kind="transformer", layers=1, width=4, heads=2), batch=4, inputs=5, outputs=7)
 
 
 def shown(show, measured, *heading):
@@ -100,7 +100,7 @@ def test_a_traced_step_notes_spans_and_what_that_takes_is_clocked():
             return noted[-1]
 
     def program(comm):
-        calls = bench.Clocked(Noting(comm.rank)), bench.Clocked(bench.Ledger())
+        calls = bench.ClockedComm(Noting(comm.rank)), bench.ClockedComm(bench.Ledger())
         seconds, rest = bench.with_and_without(comm, bench.traced_steps(*calls, comm, "zero2", MLP), calls)
         return [each.seconds > 0 for each in calls], seconds > rest
 

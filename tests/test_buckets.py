@@ -61,9 +61,9 @@ KEYS = [
 def test_the_bits_and_bytes_stay_and_messages_multiply(keys):
     whole, pieces = (outcome_of(**keys, bucket_mb=bucket) for bucket in (0.0, TINY))
     assert (whole.failures, pieces.failures) == ([], [])
-    for one, other in zip(whole.stages, pieces.stages, strict=True):
-        assert one.weights_sha256 == other.weights_sha256
-        for before, after in zip(one.traffic, other.traffic, strict=True):
+    for one, other in zip(whole.trained, pieces.trained, strict=True):
+        assert one.measured.weights_sha256 == other.measured.weights_sha256
+        for before, after in zip(one.measured.traffic, other.measured.traffic, strict=True):
             assert before.sent_bytes == after.sent_bytes
             assert before.messages < after.messages or len(one.traffic) == 1
             assert after.largest_message_bytes <= 40
@@ -72,19 +72,19 @@ def test_the_bits_and_bytes_stay_and_messages_multiply(keys):
 
 def test_messages_of_a_step_by_hand():
     """Chunks of 12, 8 and 5 elements of 4 bytes on 3 ranks; 40 bytes have 3 elements of each: 4 + 3 + 2 pieces."""
-    ddp, *_, third = outcome_of(bucket_mb=TINY).stages
+    ddp, *_, third = outcome_of(bucket_mb=TINY).trained
     for rank in ddp.traffic:
-        assert (rank.messages, rank.largest_message_bytes) == (2 * 2 * 9 * 2, 12)
-        assert rank.by_collective["all_gather"]["calls"] == 2 * 9
-    assert {rank.messages for rank in third.traffic} == {2 * 3 * 9 * 2}
+        assert (rank.counts.messages, rank.counts.largest_message_bytes) == (2 * 2 * 9 * 2, 12)
+        assert rank.counts.by_collective["all_gather"]["calls"] == 2 * 9
+    assert {rank.counts.messages for rank in third.traffic} == {2 * (2 * 2 + 1) * 9 * 2}     # two micro-batches gather
 
 
 def test_an_order_free_sum_has_copies_of_a_bucket_and_no_more():
     """40 bytes are one integer of 8 bytes of each of 3 chunks; two contributions of float32."""
-    for stage in outcome_of(order="exact", bucket_mb=TINY).stages:
-        assert {rank.peak_bytes["buffers"] for rank in stage.memory} == {2 * 1 * 3 * 4}
-    for stage in outcome_of(order="exact").stages:
-        assert {rank.peak_bytes["buffers"] for rank in stage.memory} == {0}
+    for stage in outcome_of(order="exact", bucket_mb=TINY).trained:
+        assert {rank.figures.peak_bytes["buffers"] for rank in stage.memory} == {2 * 1 * 3 * 4}
+    for stage in outcome_of(order="exact").trained:
+        assert {rank.figures.peak_bytes["buffers"] for rank in stage.memory} == {0}
 
 
 def unbounded(self, collective):

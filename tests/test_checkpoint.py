@@ -25,8 +25,8 @@ from zerosim.checkpoint.resuming import Restoring
 from zerosim.checkpoint.shards import BLOCK_BYTES, ShardReader
 from zerosim.data import load_dataset
 from zerosim.errors import CheckpointError, ZerosimError
-from zerosim.scenario import Check, Data, Model, Parallel, Scenario, Train, World
-from zerosim.scenario.schema import Variant
+from zerosim.scenario import Check, Data, ModelKeys, Parallel, Scenario, Train, WorldKeys
+from zerosim.scenario.sections import Variant
 from zerosim.training.run import Silent
 
 STAGES = ("ddp", "zero1", "zero2", "zero3")
@@ -54,16 +54,16 @@ def test_every_stage_goes_on_to_the_same_bits(tmp_path, train):
     rest = go(built, labelled(), resume=tmp_path / "a")
     assert rest.failures == []
     assert bits(rest) == bits(whole)
-    assert [row.config.done for row in rest.stages] == [2, 2, 2, 2]
+    assert [row.config.done for row in rest.trained] == [2, 2, 2, 2]
 
 
 def test_skipped_steps_and_the_loss_scale_go_on(tmp_path):
     data = labelled()
     loud = replace(data, x=data.x * np.float32(3000))
     built = replace(
-        training(precision="fp16", optimizer="adam", steps=12, clip_norm=0.5), model=Model(hidden=(5, 4)))
+        training(precision="fp16", optimizer="adam", steps=12, clip_norm=0.5), model=ModelKeys(hidden=(5, 4)))
     whole = go(built, loud)
-    assert 0 < whole.stages[0].updates < 12
+    assert 0 < whole.trained[0].measured.updates < 12
     go(built, loud, save=tmp_path / "a", steps=5)
     manifest = read_manifest(only(tmp_path / "a"))
     assert manifest.updates < manifest.step
@@ -97,7 +97,7 @@ def language(**changes):
     model = {"kind": "transformer", "layers": 1, "width": 8, "heads": 2, "tied_embeddings": True, "frozen": (1,),
              "dropout": 0.1} | changes
     return Scenario(
-        world=World(2), data=Data("sort"), model=Model(**model),
+        world=WorldKeys(2), data=Data("sort"), model=ModelKeys(**model),
         train=Train(steps=3, micro_batch=1, micro_batches=4, precision="bf16", optimizer="adamw"),
         parallel=Parallel(stages=("zero3",)),
     )
@@ -111,7 +111,7 @@ def test_a_transformer_with_tied_embeddings_and_a_frozen_block_goes_on_on_more_r
     go(built, data, save=tmp_path / "a", steps=2)
     same = go(built, data, resume=tmp_path / "a")
     assert (same.failures, bits(same)) == ([], bits(go(built, data)))
-    other = replace(built, world=World(4), parallel=Parallel(stages=("ddp",)))
+    other = replace(built, world=WorldKeys(4), parallel=Parallel(stages=("ddp",)))
     assert go(other, data, resume=tmp_path / "a" / "zero3").failures == []
 
 
@@ -133,7 +133,7 @@ def test_on_any_ranks_by_any_stage_every_bit_is_that_of_one_process(
     for leg, until in enumerate((1, 3, 4)):
         grouped = units[leg] if layers == 3 else "model"
         built = Scenario(
-            world=World(ranks[leg]), model=Model(hidden=hidden),
+            world=WorldKeys(ranks[leg]), model=ModelKeys(hidden=hidden),
             train=Train(steps=until, micro_batch=1, micro_batches=12, precision=precision, optimizer=optimizer,
                         clip_norm=clip, schedule=schedule, learning_rate=0.05),
             parallel=Parallel(stages=(stages[leg],), units=grouped, order=orders[leg]),
@@ -141,8 +141,8 @@ def test_on_any_ranks_by_any_stage_every_bit_is_that_of_one_process(
         outcome = go(
             built, labelled(), save=folder / str(leg), every=2, resume=folder / str(leg - 1) if leg else None)
         assert outcome.failures == []
-        assert outcome.stages[0].compared_with == "one process"
-    assert len(outcome.stages[0].losses) == 4
+        assert outcome.trained[0].compared_with == "one process"
+    assert len(outcome.trained[0].measured.losses) == 4
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,8 @@ def test_on_any_ranks_by_any_stage_every_bit_is_that_of_one_process(
 def test_without_an_order_that_depends_on_ranks_the_bits_do_not_either(tmp_path, order, ranks, batches):
     first, second = (
         Scenario(
-            world=World(n), model=Model(hidden=(5, 4)), train=Train(steps=4, micro_batch=2, micro_batches=batches),
+            world=WorldKeys(n), model=ModelKeys(hidden=(5, 4)),
+            train=Train(steps=4, micro_batch=2, micro_batches=batches),
             parallel=Parallel(stages=(stage,), order=order))
         for n, stage in zip(ranks, ("zero3", "zero1"), strict=True)
     )
@@ -162,7 +163,7 @@ def test_without_an_order_that_depends_on_ranks_the_bits_do_not_either(tmp_path,
 
 
 def test_with_a_ring_the_order_changes_where_the_ranks_do(tmp_path):
-    built, other = training(), replace(training(), world=World(2))
+    built, other = training(), replace(training(), world=WorldKeys(2))
     go(built, labelled(), save=tmp_path / "a", steps=2)
     rest = go(other, labelled(), resume=tmp_path / "a")
     assert rest.failures == []
@@ -172,7 +173,7 @@ def test_with_a_ring_the_order_changes_where_the_ranks_do(tmp_path):
 
 
 def test_a_row_that_had_finished_is_as_it_was(tmp_path):
-    built = replace(training(), check=Check(messages=(18,), activations=(1,)))
+    built = replace(training(), check=Check(messages=(30,), activations=(1,)))
     whole = go(replace(built, check=Check()), labelled(), save=tmp_path / "a")
     rest = go(built, labelled(), resume=tmp_path / "a", save=tmp_path / "a")
     assert (rest.failures, bits(rest)) == ([], bits(whole))
@@ -184,19 +185,19 @@ def test_rows_that_had_not_begun_begin_and_others_go_on(tmp_path):
     go(replace(built, parallel=Parallel(stages=("zero2",))), labelled(), save=tmp_path / "a", steps=3)
     (tmp_path / "a" / "zero3").mkdir()
     rest = go(built, labelled(), resume=tmp_path / "a")
-    assert [row.config.done for row in rest.stages] == [4, 3, 0]
+    assert [row.config.done for row in rest.trained] == [4, 3, 0]
     assert (rest.failures, bits(rest)) == ([], bits(go(built, labelled())))
 
 
 def test_rows_that_came_another_way_are_not_held_to_each_other(tmp_path):
     built = replace(training(), parallel=Parallel(stages=("zero1", "zero2", "zero3")), check=Check(reference=False))
     for stage, ranks in (("zero1", 3), ("zero2", 2), ("zero3", 2)):
-        other = replace(built, world=World(ranks), parallel=Parallel(stages=(stage,)))
+        other = replace(built, world=WorldKeys(ranks), parallel=Parallel(stages=(stage,)))
         go(other, labelled(), save=tmp_path / "a", steps=2)
     rest = go(built, labelled(), resume=tmp_path / "a")
     assert rest.failures == []
-    assert [row.compared_with for row in rest.stages] == [None, None, "Stage II"]
-    assert rest.stages[0].weights_sha256 != rest.stages[1].weights_sha256
+    assert [row.compared_with for row in rest.trained] == [None, None, "Stage II"]
+    assert rest.trained[0].measured.weights_sha256 != rest.trained[1].measured.weights_sha256
 
 
 def test_other_ranks_that_are_claimed_go_on_from_there_too(tmp_path):
@@ -240,8 +241,8 @@ def test_a_loss_that_is_not_what_it_was_is_missed(tmp_path, monkeypatch):
     honest = Restoring.restore
     monkeypatch.setattr(Restoring, "restore", lambda *given: [loss + 1 for loss in honest(*given)])
     outcome = go(training(), labelled(), resume=tmp_path / "a")
-    assert outcome.stages[0].first_divergence.step == 1
-    assert outcome.stages[0].first_divergence.parameter == "loss"
+    assert outcome.trained[0].first_divergence.step == 1
+    assert outcome.trained[0].first_divergence.parameter == "loss"
 
 
 def test_another_order_than_that_of_a_leg_is_missed(tmp_path):
@@ -254,7 +255,7 @@ def test_another_order_than_that_of_a_leg_is_missed(tmp_path):
 
 
 def test_a_rank_reads_its_own_shard_and_no_more(tmp_path, monkeypatch):
-    built = replace(training(), world=World(6))
+    built = replace(training(), world=WorldKeys(6))
     go(built, labelled(), save=tmp_path / "a", steps=2)
     seen = []
     honest = ShardReader.read
@@ -264,7 +265,7 @@ def test_a_rank_reads_its_own_shard_and_no_more(tmp_path, monkeypatch):
         honest(self, name, start, out)
 
     monkeypatch.setattr(ShardReader, "read", read)
-    outcome = go(replace(built, world=World(2)), labelled(), resume=tmp_path / "a")
+    outcome = go(replace(built, world=WorldKeys(2)), labelled(), resume=tmp_path / "a")
     count = outcome.model.count
     assert sum(length for name, length in seen if name.startswith("variance")) == count
     assert max(length for _, length in seen) <= -(-35 // 6)
@@ -541,7 +542,7 @@ def test_another_training_is_refused_with_what_changed(one, words):
 
 
 def test_another_model_and_other_data_are_refused(one):
-    other = replace(training(precision="bf16"), model=Model(hidden=(5, 5), activation="tanh"))
+    other = replace(training(precision="bf16"), model=ModelKeys(hidden=(5, 5), activation="tanh"))
     assert "model.hidden was [5, 4], is [5, 5]. Set it back" in refused(one, other)
     assert "data: other samples" in refused(one, dataset=labelled(seed=1))
     assert "is of step 2, and train.steps is 1" in refused(one, steps=1)
@@ -553,7 +554,7 @@ def test_what_may_change_is_not_refused(one):
         variant=(Variant("a", units="model"), Variant("b", stage="ddp", reduce_dtype="fp32")))
     outcome = go(built, labelled(), resume=one)
     assert outcome.failures == []
-    assert [row.config.done for row in outcome.stages] == [2, 2]
+    assert [row.config.done for row in outcome.trained] == [2, 2]
 
 
 def test_a_folder_without_checkpoints_is_refused(tmp_path, one):
@@ -586,5 +587,5 @@ def test_weights_in_full_are_those_of_the_run(tmp_path, precision):
     assert list(found) == [place.name for place in outcome.model.places]
     assert {name: array.shape for name, array in found.items()} == {p.name: p.shape for p in outcome.model.places}
     flat = b"".join(found[place.name].tobytes() for place in outcome.model.places)
-    assert hashlib.sha256(flat).hexdigest() == outcome.stages[0].weights_sha256
+    assert hashlib.sha256(flat).hexdigest() == outcome.trained[0].measured.weights_sha256
     assert sorted(os.listdir(tmp_path)) == ["a", "w"]

@@ -17,8 +17,9 @@ from safetensors.numpy import load, load_file
 from zerosim import files
 from zerosim.cli import COMMANDS, main, parse
 from zerosim.commands.output import console
-from zerosim.commands.run import advice
+from zerosim.commands.run import request
 from zerosim.errors import Deadlock, ScenarioError, UsageError
+from zerosim.jobs import load_job, overrides_for
 from zerosim.scenario import load as load_scenario
 from zerosim.worlds.last_words import LESS
 
@@ -93,8 +94,8 @@ def test_the_json_document(small):
     assert document["title"] == "small"
     assert document["scenario"]["train"]["betas"] == [0.9, 0.999]
     assert document["world"] == {"kind": "local", "ranks": 2, "library": "threads"}
-    assert [stage["stage"] for stage in document["stages"]] == ["ddp", "zero1", "zero2", "zero3"]
-    for stage in document["stages"]:
+    assert [stage["stage"] for stage in document["rows"]] == ["ddp", "zero1", "zero2", "zero3"]
+    for stage in document["rows"]:
         assert stage["equal"] is True
         assert stage["first_divergence"] is None
         assert len(stage["losses"]) == 2
@@ -124,7 +125,7 @@ def test_the_digest_is_that_of_the_weights_file(small, tmp_path):
     weights = load_file(out)
     names = [f"layers.{layer}.{name}" for layer in (0, 1) for name in ("weight", "bias")]
     whole = b"".join(weights[name].astype("<f4").tobytes() for name in names)
-    found = json.loads(document.read_text())["stages"][0]["weights_sha256"]
+    found = json.loads(document.read_text())["rows"][0]["weights_sha256"]
     assert found == hashlib.sha256(whole).hexdigest()
 
 
@@ -474,9 +475,9 @@ def test_bench_without_a_launcher_says_what_to_install(monkeypatch, capsys):
 ])
 def test_advice_is_tried_before_it_is_given(small, ranks, overrides, advised):
     flags = [flag for override in overrides for flag in ("--set", override)]
-    arguments = parse(["run", str(small), "--progress", "none", *flags])
-    found = advice(load_scenario(small, overrides), ranks, arguments)
-    assert found == " ".join(f"--set {each}" for each in advised)
+    asked = request(parse(["run", str(small), "--progress", "none", *flags]))
+    job = load_job(small, overrides, asked)
+    assert overrides_for(ranks, small, overrides, asked, job) == advised
     if advised:
         assert load_scenario(small, [*overrides, *advised]).world.ranks == ranks
 

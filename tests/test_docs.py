@@ -1,5 +1,6 @@
 """Every example in the documentation runs, and every file it points to is there."""
 
+import ast
 import doctest
 import io
 import re
@@ -16,7 +17,8 @@ from zerosim.training.run import Silent
 from zerosim.verdict.run import run_locally
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("scenarios/*.md")])
+DECISIONS = sorted(ROOT.glob("docs/design/*.md"))
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("scenarios/*.md")])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -29,6 +31,27 @@ def test_examples_run(page):
 def test_links_lead_somewhere(page):
     targets = re.findall(r"\]\(([^)#]+)\)", page.read_text())
     assert [t for t in targets if "://" not in t and not (page.parent / t).exists()] == []
+
+
+def paths_nowhere(text):
+    """The paths in backticks that are neither of the package nor of the project; those with NAME are yet to be made."""
+    paths = [path for path in re.findall(r"`([^`\s]+(?:/|\.\w+))`", text) if "/" in path and "NAME" not in path]
+    return [path for path in paths if not ((ROOT / path).exists() or (ROOT / "zerosim" / path).exists())]
+
+
+@pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", *DECISIONS], ids=lambda page: page.name)
+def test_paths_that_are_named_exist(page):
+    assert paths_nowhere(page.read_text()) == []
+
+
+def test_a_path_that_leads_nowhere_is_seen():
+    assert paths_nowhere("`stages/NAME.py`, `stages/ddp.py`, `stages/ddt.py`, `docs/design/`") == ["stages/ddt.py"]
+
+
+def test_contributing_has_every_make_target():
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    told = re.findall(r"^\| `make (\w+)` \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert sorted(told) == sorted(phony.split())
 
 
 def without_peaks(lines):
@@ -81,3 +104,21 @@ def test_every_folder_is_in_the_notation():
 def test_every_scenario_is_listed():
     listed = (ROOT / "scenarios" / "README.md").read_text()
     assert [p.name for p in ROOT.glob("scenarios/*.toml") if p.name not in listed] == []
+
+
+def fragments(text):
+    """The first lines of docstrings that need a neighbour to be understood."""
+    nodes = [node for node in ast.walk(ast.parse(text))
+             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)]
+    first = [(ast.get_docstring(node) or "").partition("\n")[0] for node in nodes]
+    return [line for line in first if re.match(r"(Of|As|That|Those|The same|With|Within|By|From)\b", line)]
+
+
+def test_docstrings_can_be_read_alone():
+    files = sorted((ROOT / "zerosim").rglob("*.py"))
+    assert [f"{file.relative_to(ROOT)}: {line}" for file in files for line in fragments(file.read_text())] == []
+
+
+def test_a_docstring_that_leans_on_its_neighbour_is_seen():
+    text = 'def f():\n    """Of one layer."""\ndef g():\n    """The bytes of a layer."""'
+    assert fragments(text) == ["Of one layer."]

@@ -28,9 +28,9 @@ from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.processes import FROZEN, GONE, state_of
 
 FAULTS = Path(__file__).parents[1] / "scenarios" / "faults"
-LOST = "in the reduce_scatter of layers.1, step 2 of Stage III: message 26 from rank 1 was lost: number 27 came in"
-TWICE = "in the all_gather of layers.0, step 2 of Stage III: message 20 from rank 1 was due, and number 19 came once"
-CHANGED = "in the reduce_scatter of layers.1, step 3 of Stage III: message 41 from rank 1 came with checksum 0x"
+LOST = "in the reduce_scatter of layers.1, step 2 of Stage III: message 42 from rank 1 was lost: number 43 came in"
+TWICE = "in the all_gather of layers.0, step 2 of Stage III: message 28 from rank 1 was due, and number 27 came once"
+CHANGED = "in the reduce_scatter of layers.1, step 3 of Stage III: message 65 from rank 1 came with checksum 0x"
 WAITING = "rank 0 waits for a message from rank 2; rank 1 is stopped; rank 2 waits for a message from rank 1"
 DIED = "rank 0 waits for a message from rank 2; rank 2 waits for a message from rank 1"
 ENDS = {
@@ -69,8 +69,8 @@ def run(name, *overrides, restarts=0, traced=range(0)):
 
 
 def ending(outcome):
-    (row,) = outcome.stages
-    return [loss.tobytes() for loss in row.losses], row.weights_sha256, row.optimizer_sha256
+    (row,) = outcome.trained
+    return [loss.tobytes() for loss in row.measured.losses], row.measured.weights_sha256, row.measured.optimizer_sha256
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,8 @@ def test_who_is_late_changes_no_bit_and_others_are_seen_to_wait(name, undisturbe
     outcome = run(name, traced=range(4, 5))
     assert ending(outcome) == undisturbed
     least_ns = 1e9 * (0.25 if name == "delay" else 0.005)
-    waited = [span for step in outcome.stages[0].trace.steps for span in step.spans if span.waited_ns >= least_ns]
+    steps = outcome.trained[0].measured.trace.steps
+    waited = [span for step in steps for span in step.spans if span.waited_ns >= least_ns]
     assert {(span.rank, span.peer) for span in waited} >= {(2, 1)}
     assert name == "slow" or 1 not in {span.rank for span in waited}
 
@@ -174,8 +175,9 @@ def test_a_supervised_run_goes_on_with_fewer_ranks_to_the_same_bits(tmp_path):
     (row,) = json.loads((tmp_path / "out.json").read_text())["stages"]
     last = str(tmp_path / "kept/zero3/step-00000002")
     assert row["resumed"] == {"folder": last, "step": 2, "stage": "zero3", "ranks": 3}
-    (whole,) = run("kill", restarts=1).stages
-    assert (row["weights_sha256"], row["optimizer_sha256"]) == (whole.weights_sha256, whole.optimizer_sha256)
+    (whole,) = run("kill", restarts=1).trained
+    assert row["weights_sha256"] == whole.measured.weights_sha256
+    assert row["optimizer_sha256"] == whole.measured.optimizer_sha256
 
 
 @pytest.mark.mpi

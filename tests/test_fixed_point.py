@@ -82,6 +82,16 @@ def test_numbers_beside_what_is_no_number_change_nothing(dtype, left, right, due
         np.testing.assert_array_equal(exact_sum([np.array([each], dtype) for each in x]), [due])
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6, 12])
+def test_the_grid_is_that_of_all_contributions_however_they_are_spread(ranks):
+    """Half a step of the grid of twelve is lost in it, and would not be in that of fewer."""
+    values = [1.0, -1.0, 2.0**-58, *[0.0] * 9]
+    parts, each = [np.full(3, value, np.float32) for value in values], 12 // ranks
+    assert exact_sum(parts).tolist() == [0.0] * 3
+    found = spawn(lambda comm: exact.all_reduce(comm, parts[comm.rank * each:][:each]).tolist(), ranks)
+    assert found == [[0.0] * 3] * ranks
+
+
 GRID = 2.0**-59
 """Of three contributions of which the largest is 1."""
 

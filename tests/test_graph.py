@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.operations import OPERATIONS, normals, uniform_draws
 from tests.test_operations import close, nan, play, slope
-from zerosim.autograd.graph import Graph, Plan
+from zerosim.autograd.graph import Graph, GraphPlan
 from zerosim.autograd.operations.attention import causal_attention, causal_self_attention, rotary, softmax
 from zerosim.autograd.operations.dropout import dropout
 from zerosim.autograd.operations.elementwise import gelu, relu, silu, tanh
@@ -55,6 +55,7 @@ LINES = {
     "attention to itself": (1, lambda w, x: causal_attention(x, x, x, heads=1, key_value_heads=1)),
     "self-attention": (1, lambda w, x: causal_self_attention(linear(x, w["wide"]), heads=2)),
     "reshape": (1, lambda w, x: reshape(gelu(reshape(x, shape=(8, 4))), shape=SHAPE)),
+    "view": (1, lambda w, x: reshape(reshape(x, shape=(8, 4)), shape=SHAPE)),
     "transpose": (1, lambda w, x: transpose(transpose(x, axes=(0, 2, 1)), axes=(0, 2, 1))),
 }
 """A line of a program: how many values it reads, and what it makes of them."""
@@ -255,7 +256,7 @@ right_room = Player._room
 @pytest.mark.parametrize(("owner", "attribute", "wrong"), [
     (Player, "_add", always_in_place), (Player, "_add", last_term_alone), (Player, "_add", into_what_is_passed_on),
     (Player, "_write", first_gradient_alone),
-    (Plan, "_in_place", in_place_whoever_reads), (Plan, "_reads_last", lambda self, slot, number: True),
+    (GraphPlan, "_in_place", in_place_whoever_reads), (GraphPlan, "_reads_last", lambda self, slot, number: True),
     (Player, "_room", room_over_upstream),
 ])
 def test_a_player_that_writes_over_what_others_read_is_caught(monkeypatch, owner, attribute, wrong):

@@ -14,6 +14,7 @@ from tests.hunt.draw import Drawn
 from tests.hunt.judge import Fault
 from tests.training import sabotaged
 from zerosim.commands import run as command
+from zerosim.jobs import training
 from zerosim.report import table
 from zerosim.scenario import CollectiveScenario, Scenario
 from zerosim.scenario.rules import Choice, Switch, Table, Tables, rules
@@ -153,21 +154,21 @@ def changed(name, module, change):
 
 
 @pytest.mark.parametrize(("change", "kind"), [
-    (lambda found: found["stages"][0].pop("updates"), "documented stages: ['updates']"),
+    (lambda found: found["rows"][0].pop("updates"), "documented rows: ['updates']"),
     (lambda found: found.update(more=1), "documented : ['more']"),
-    (lambda found: found["stages"][0]["traffic"][0].pop("rank"), "documented traffic: ['rank']"),
-    (lambda found: found["stages"].pop(), "rows"),
-    (lambda found: found["stages"][0]["losses"].pop(), "steps"),
-    (lambda found: found["stages"][2]["traffic"].pop(), "ranks"),
-    (lambda found: found["stages"][1]["traffic"][0].update(sent_bytes=7), "traffic"),
-    (lambda found: found["stages"][3].update(weights_sha256="7" * 64), "weights file"),
+    (lambda found: found["rows"][0]["traffic"][0].pop("rank"), "documented traffic: ['rank']"),
+    (lambda found: found["rows"].pop(), "rows"),
+    (lambda found: found["rows"][0]["losses"].pop(), "steps"),
+    (lambda found: found["rows"][2]["traffic"].pop(), "ranks"),
+    (lambda found: found["rows"][1]["traffic"][0].update(sent_bytes=7), "traffic"),
+    (lambda found: found["rows"][3].update(weights_sha256="7" * 64), "weights file"),
     (lambda found: found.update(passed=False), "exit code"),
-    (lambda found: found["stages"][0].update(volume=7.0), "claims: failed: sends n P (N−n)/N, not n"),
-    (lambda found: found["stages"][1].update(trace=None), "no trace"),
-    (lambda found: found["stages"][1]["trace"]["steps"][0]["spans"][0].update(end_ns=10**15), "spans"),
+    (lambda found: found["rows"][0].update(volume=7.0), "claims: failed: sends n P (N−n)/N, not n"),
+    (lambda found: found["rows"][1].update(trace=None), "no trace"),
+    (lambda found: found["rows"][1]["trace"]["steps"][0]["spans"][0].update(end_ns=10**15), "spans"),
 ])
 def test_a_false_document_is_caught(change, kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "document", changed("document", command, change))
+    monkeypatch.setattr(training, "document", changed("document", training, change))
     assert judge.judge(SMALL, tmp_path).kind == kind
 
 
@@ -190,7 +191,7 @@ def test_json_that_is_none_is_caught(tmp_path, monkeypatch):
 
 def test_a_run_that_takes_too_long_is_caught(tmp_path, monkeypatch):
     monkeypatch.setattr(judge, "LIMIT_SECONDS", 0.2)
-    monkeypatch.setattr(command, "run_on", lambda *arguments, **keywords: time.sleep(10))
+    monkeypatch.setattr(training, "run_on", lambda *arguments, **keywords: time.sleep(10))
     assert judge.judge(SMALL, tmp_path).kind.endswith("TooLong: still ran after n.n s")
 
 
@@ -205,9 +206,9 @@ def test_other_bits_under_mpi_are_caught(tmp_path):
     (tmp_path / "mpi_trace.json").write_text((tmp_path / "trace.json").read_text())
     assert under_mpi.compared(SMALL, tmp_path) is None
     other = json.loads((tmp_path / "out.json").read_text())
-    other["stages"][2]["weights_sha256"] = "7" * 64
+    other["rows"][2]["weights_sha256"] = "7" * 64
     (tmp_path / "mpi.json").write_text(json.dumps(other))
-    assert under_mpi.compared(SMALL, tmp_path).kind == "under MPI: other stages"
+    assert under_mpi.compared(SMALL, tmp_path).kind == "under MPI: other rows"
 
 
 def test_a_scenario_that_ends_a_start_leaves_the_others_their_turn(tmp_path, monkeypatch):

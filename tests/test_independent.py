@@ -21,7 +21,7 @@ VALUES = {
     "precision": ["fp32", "fp16", "bf16", "fp64"],
     "order": ["ring", "rank", "tree", "exact"],
     "units": ["layer", "model", [[0, 1], [2]]],
-    "accumulation": ["boundary", "micro_batch"],
+    "accumulation": ["boundary", "micro_batch", "layered"],
     "accumulate_dtype": ["weights", "fp32"],
     "reduce_dtype": ["weights", "fp32"],
     "publish": ["weights", "updates", "broadcasts"],
@@ -69,6 +69,7 @@ CASES = {
     "part by part": {"accumulation": "micro_batch", "ranks": 3, "micro_batches": 9, "units": "model"},
     "part by part, rank": {"accumulation": "micro_batch", "order": "rank", "ranks": 3, "micro_batches": 6},
     "one part": {"accumulation": "micro_batch", "micro_batches": 2},
+    "layered": {"accumulation": "layered", "ranks": 2, "micro_batches": 6},
     "groups": {"units": [[0, 1], [2]], "clip_norm": 0.02, "ranks": 4},
     "within the norm": {"clip_norm": 50, "optimizer": "sgd"},
     "clip in pieces": {"hidden": [150, 130], "units": "model", "ranks": 1, "micro_batches": 1, "clip_norm": 0.02},
@@ -118,7 +119,7 @@ def drawn(seed):
     keys = BASE | {key: draw.choice(values) for key, values in VALUES.items()}
     keys |= {"ranks": draw.choice([1, 2, 4] if keys["order"] == "tree" else [1, 2, 3, 5]), "seed": seed}
     keys["micro_batches"] = keys["ranks"] * draw.choice([1, 2, 4])
-    if keys["order"] in ("tree", "exact"):
+    if keys["order"] in ("tree", "exact") and keys["accumulation"] == "micro_batch":
         keys["accumulation"] = "boundary"
     if keys["frozen"]:
         keys["units"] = "layer"

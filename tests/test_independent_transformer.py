@@ -42,7 +42,7 @@ VALUES = {
     "precision": ["fp32", "fp64", "fp16", "bf16"],
     "order": ["ring", "rank", "tree", "exact"],
     "ranks": list(RANKS),
-    "accumulation": ["boundary", "micro_batch"],
+    "accumulation": ["boundary", "micro_batch", "layered"],
     "accumulate_dtype": ["weights", "fp32"],
     "reduce_dtype": ["weights", "fp32"],
     "publish": ["weights", "updates"],

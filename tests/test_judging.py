@@ -9,12 +9,12 @@ import pytest
 
 from tests.test_formulas import config
 from tests.training import labelled, scenario
-from zerosim.allocation import allocate
+from zerosim.allocation import MODEL_STATES, allocate
+from zerosim.formulas.resting import resting_bytes
 from zerosim.instruments.observed import Observed
 from zerosim.numerics.orders import ORDERS
 from zerosim.numerics.precisions import PRECISIONS
 from zerosim.optim.optimizers import OPTIMIZERS
-from zerosim.plan.resting import resting_bytes
 from zerosim.scenario import Check
 from zerosim.scenario.row import Claims
 from zerosim.stages import STAGES
@@ -26,6 +26,7 @@ from zerosim.training import build, comparison
 from zerosim.training.build import gathering, reference
 from zerosim.training.comparison import Evidence, first_of
 from zerosim.training.experiment import prepare
+from zerosim.training.measurement import MemoryFigures, TrafficCounts
 from zerosim.training.run import Run, Silent, measure
 from zerosim.verdict.diagnosis import element, hexadecimal, locate, orders_of_addition, ulps_apart
 from zerosim.verdict.judge import judged_memory, what_it_needs
@@ -80,13 +81,27 @@ def test_a_row_of_which_nothing_is_said_has_no_claims_but_the_reference():
 # A rank's figures.
 
 
-def memory(**changes):
+def memory(due=(), **changes):
     figures = dict.fromkeys(KINDS, 10)
-    return RankMemory(**{
-        "rank": 1, "resting_bytes": {"parameters": 4}, "formula_bytes": {"parameters": 4}, "padding_bytes": 0,
-        "peak_bytes": figures, "bound_bytes": figures, "alive_bytes": 0, "resident_bytes": 0, "overweight": [],
-        "least_bytes": {"gradients": 9}, "lingering": [], "curve": [], **changes,
+    measured = MemoryFigures(**{
+        "rank": 1, "owners": {kind: {} for kind in KINDS} | {"parameters": {"layers.0": 3, "layers.1": 1}},
+        "at_rest": {}, "held_as_began": {}, "peak_bytes": figures, "alive_bytes": 0, "resident_bytes": 0, "curve": [],
+        "copies_messages": False, **changes,
     })
+    return RankMemory(measured, **{
+        "formula_bytes": dict.fromkeys(MODEL_STATES, 0) | {"parameters": 4}, "padding_bytes": 0,
+        "bound_bytes": figures, "least_bytes": {"gradients": 9}, "overweight": [], "lingering": [], **dict(due),
+    })
+
+
+def row(steps=0, **found):
+    """As much of a trained row as its checks look at."""
+    scaled = SimpleNamespace(dynamic=True)
+    config = SimpleNamespace(steps=steps, steps_here=steps, scaling=lambda: scaled)
+    measured = SimpleNamespace(disagreement=None, updates=0, operations=[], missed_faults=[])
+    due = {"equal": True, "compared_with": "one process", "traffic": [], "memory": [],
+           "formula_operations": dict.fromkeys(WORK, 0)}
+    return SimpleNamespace(config=config, measured=measured, **due | found)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -96,10 +111,7 @@ def test_every_kind_may_reach_its_bound_and_no_byte_more(kind):
     above = memory(peak_bytes=dict.fromkeys(KINDS, 10) | {kind: 11})
     assert not above.peaks
     below = memory()
-    stage = SimpleNamespace(
-        equal=True, compared_with="one process", disagreement=None, traffic=[], memory=[below, above], updates=0,
-        operations=[], missed_faults=[], formula_operations=dict.fromkeys(WORK, 0),
-        config=SimpleNamespace(steps=1, steps_here=1, scaling=lambda: SimpleNamespace(dynamic=True)))
+    stage = row(steps=1, memory=[below, above])
     assert failed_checks(stage) == [
         f"more is alive at the peak than should be: rank 1 holds 11 B of {kind}, where 10 are enough"]
     stage.config.steps_here = 0
@@ -107,7 +119,7 @@ def test_every_kind_may_reach_its_bound_and_no_byte_more(kind):
 
 
 def test_what_lingers_is_told_where_peaks_are_right():
-    found = memory(lingering=["5 B of activations as an update begins, where 4 are due"])
+    found = memory({"lingering": ["5 B of activations as an update begins, where 4 are due"]})
     assert not found.peaks
     assert found.mismeasured == (
         "more is held than is needed: rank 1 holds 5 B of activations as an update begins, where 4 are due")
@@ -120,11 +132,11 @@ def test_of_a_kind_that_is_known_to_the_byte_too_little_fails():
 
 
 @pytest.mark.parametrize(("changes", "rests"), [
-    ({}, True), ({"resting_bytes": {"parameters": 5}}, False), ({"resting_bytes": {"parameters": 3}}, False),
-    ({"overweight": ["1 B"]}, False),
+    ({}, True), ({"formula_bytes": dict.fromkeys(MODEL_STATES, 0) | {"parameters": 5}}, False),
+    ({"formula_bytes": dict.fromkeys(MODEL_STATES, 0) | {"parameters": 3}}, False), ({"overweight": ["1 B"]}, False),
 ])
 def test_what_rests_is_the_formulas_and_nothing_beside_it(changes, rests):
-    assert memory(**changes).rests is rests
+    assert memory(changes).rests is rests
 
 
 @pytest.mark.parametrize(("offloaded", "due", "words"), [
@@ -132,19 +144,17 @@ def test_what_rests_is_the_formulas_and_nothing_beside_it(changes, rests):
     (0, 7, "had 0 B in its file, where 7 are due"),
 ])
 def test_what_is_offloaded_is_the_formulas(offloaded, due, words):
-    found = memory(offloaded_bytes=offloaded, formula_offloaded_bytes=due).mismeasured
+    found = memory({"formula_offloaded_bytes": due}, offloaded_bytes=offloaded).mismeasured
     assert found is None if words is None else words in found
 
 
 @pytest.mark.parametrize("what", WORK)
 def test_operations_are_the_models_on_every_rank(what):
     due = dict.fromkeys(WORK, 5)
-    stage = SimpleNamespace(
-        equal=True, compared_with="one process", disagreement=None, traffic=[], memory=[], updates=0,
-        operations=[due, due], formula_operations=due, missed_faults=[],
-        config=SimpleNamespace(steps=0, steps_here=0, scaling=lambda: SimpleNamespace(dynamic=True)))
+    stage = row(formula_operations=due)
+    stage.measured.operations = [due, due]
     assert failed_checks(stage) == []
-    stage.operations = [due, due | {what: 6}]
+    stage.measured.operations = [due, due | {what: 6}]
     assert failed_checks(stage) == [
         f"floating-point operations of {what} are not the model's: 6 of rank 1, where 5 are due"]
 
@@ -163,11 +173,8 @@ FIGURES = {"sent_bytes": 8, "received_bytes": 6, "messages": 2}
      "calls of b are not the formula's: 1 of rank 1, where 0 are due"),
 ])
 def test_every_count_is_held_to_the_formula(changes, what):
-    due = {f"formula_{name.removeprefix('sent_')}": count for name, count in FIGURES.items()}
-    seen = RankTraffic(**{
-        "rank": 1, **FIGURES, **due, "by_collective": {"a": {"calls": 1}}, "formula_by_collective": {"a": {"calls": 1}},
-        **changes,
-    })
+    due = TrafficCounts(rank=1, **FIGURES, by_collective={"a": {"calls": 1}})
+    seen = RankTraffic(replace(due, **changes), due)
     assert (seen.fault, seen.holds) == (what, what is None)
 
 
@@ -290,23 +297,27 @@ def test_orders_of_addition_in_words_and_in_symbols():
 
 
 @pytest.mark.parametrize(("stage", "keys", "expected"), [
-    ("zero2", {}, (np.float32, False, 2, False, 2, 1, False, False)),
-    ("ddp", {"gradients": "all_reduce"}, (np.float32, False, 2, False, 2, 1, True, False)),
-    ("zero2", {"precision": "fp16", "publish": "updates"}, (np.float16, False, 2, False, 2, 1, False, True)),
-    ("zero3", {"precision": "fp16", "publish": "updates"}, (np.float16, False, 2, False, 2, 1, False, False)),
-    ("zero2", {"publish": "updates", "gradients": "all_reduce"}, (np.float32, False, 2, False, 2, 1, True, False)),
-    ("zero3", {"gradients": "all_reduce"}, (np.float32, False, 2, False, 2, 1, False, False)),
-    ("zero2", {"precision": "bf16", "reduce_dtype": "fp32"}, (np.float32, False, 2, False, 2, 1, False, False)),
-    ("zero2", {"precision": "fp16", "accumulate_dtype": "fp32"}, (np.float16, True, 2, False, 2, 1, False, False)),
-    ("zero2", {"accumulation": "micro_batch"}, (np.float32, False, 2, True, 1, 2, False, False)),
-    ("zero1", {"accumulation": "micro_batch"}, (np.float32, False, 2, False, 2, 1, False, False)),
-    ("zero2", {"accumulation": "micro_batch", "micro_batches": 3}, (np.float32, False, 1, False, 1, 1, False, False)),
+    ("zero2", {}, (np.float32, False, 2, False, 1, 2, 1, False, False)),
+    ("ddp", {"gradients": "all_reduce"}, (np.float32, False, 2, False, 1, 2, 1, True, False)),
+    ("zero2", {"precision": "fp16", "publish": "updates"}, (np.float16, False, 2, False, 1, 2, 1, False, True)),
+    ("zero3", {"precision": "fp16", "publish": "updates"}, (np.float16, False, 2, False, 1, 2, 1, False, False)),
+    ("zero2", {"publish": "updates", "gradients": "all_reduce"}, (np.float32, False, 2, False, 1, 2, 1, True, False)),
+    ("zero3", {"gradients": "all_reduce"}, (np.float32, False, 2, False, 1, 2, 1, False, False)),
+    ("zero2", {"precision": "bf16", "reduce_dtype": "fp32"}, (np.float32, False, 2, False, 1, 2, 1, False, False)),
+    ("zero2", {"precision": "fp16", "accumulate_dtype": "fp32"}, (np.float16, True, 2, False, 1, 2, 1, False, False)),
+    ("zero2", {"accumulation": "micro_batch"}, (np.float32, False, 2, True, 1, 2, 2, False, False)),
+    ("zero1", {"accumulation": "micro_batch"}, (np.float32, False, 2, False, 1, 2, 1, False, False)),
+    ("zero2", {"accumulation": "micro_batch", "micro_batches": 3},
+     (np.float32, False, 1, False, 1, 1, 1, False, False)),
+    ("zero3", {"accumulation": "layered"}, (np.float32, False, 2, False, 2, 1, 1, False, False)),
+    ("ddp", {"accumulation": "layered"}, (np.float32, False, 2, False, 2, 1, 1, True, False)),
+    ("ddp", {"accumulation": "layered", "micro_batches": 3}, (np.float32, False, 1, False, 1, 1, 1, True, False)),
 ])
 def test_what_follows_from_the_keys_of_a_row(stage, keys, expected):
-    built = config(stage, keys)
+    built = config(stage, {"accumulation": "boundary"} | keys)
     assert (
         built.wire, built.accumulates_in_float32, built.block, built.part_by_part, built.at_once, built.passes,
-        built.sums_everywhere, built.publishes_updates,
+        built.reductions, built.sums_everywhere, built.publishes_updates,
     ) == expected
     arithmetic = reference(built).arithmetic
     wide = keys.get("accumulate_dtype") == "fp32"
@@ -389,7 +400,7 @@ def test_the_optimizer_state_is_compared_even_without_steps(monkeypatch, steps):
             state[0] = 1
 
     monkeypatch.setattr(Replica, "begin", begins)
-    (stage,) = run_locally(prepare(scenario(steps=steps, stages=("zero2",)), labelled()), Silent()).stages
+    (stage,) = run_locally(prepare(scenario(steps=steps, stages=("zero2",)), labelled()), Silent()).trained
     assert stage.equal is False
     assert (stage.first_divergence.step, stage.first_divergence.layer) == (0, 1)
 
@@ -459,9 +470,9 @@ def test_a_key_of_train_changes_the_weights_and_the_reference_alike(name):
         built = replace(base, train=replace(base.train, **(plain | said)))
         outcome = run_locally(prepare(built, labelled()), Silent())
         assert outcome.failures == []
-        first, second = outcome.stages
-        assert first.weights_sha256 == second.weights_sha256
-        return first.weights_sha256
+        first, second = outcome.trained
+        assert first.measured.weights_sha256 == second.measured.weights_sha256
+        return first.measured.weights_sha256
 
     assert weights() == weights()
     assert weights(**keys) != weights()

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from tests.conformance import CHECKS, face_of
-from zerosim.errors import Deadlock, ZerosimError
-from zerosim.worlds.delivery import check_into, check_match, check_payload, check_rank, deliver
+from zerosim.collectives import all_reduce
+from zerosim.comm import among, check_rank
+from zerosim.errors import CollectiveError, Deadlock, ZerosimError
+from zerosim.worlds.delivery import check_into, check_match, check_payload, deliver
 from zerosim.worlds.local import LocalWorld, spawn
 
 
@@ -17,6 +19,45 @@ from zerosim.worlds.local import LocalWorld, spawn
 def test_local_world_conforms(check, ranks):
     for seed in range(3):
         spawn(check, ranks, seed=seed)
+
+
+NAMING_RANKS = {"check_wrong_length_is_refused", "check_wrong_dtype_is_refused"}
+
+
+@pytest.mark.parametrize("ranks", [[0], [0, 1, 2], [2, 0], [3, 1, 2], [4, 3, 2, 1, 0]])
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_some_ranks_of_a_world_conform(check, ranks):
+    """Errors name the ranks of the world, which these checks know where the numbers are the same."""
+    if check.__name__ in NAMING_RANKS:
+        ranks = range(len(ranks))
+    spawn(lambda comm: check(among(comm, ranks)) if comm.rank in ranks else None, ranks=5)
+
+
+def test_an_error_among_some_ranks_names_those_of_the_world():
+    def program(comm):
+        some = among(comm, [3, 1])
+        some.send(np.zeros(2), to=1 - some.rank)
+        some.recv(into=np.zeros(3), source=1 - some.rank)
+
+    with pytest.raises(CollectiveError, match=r"rank 3 sent .* to rank 1|rank 1 sent .* to rank 3"):
+        spawn(lambda comm: program(comm) if comm.rank in (1, 3) else None, ranks=4)
+
+
+def test_two_groups_of_ranks_work_at_once_and_keep_apart():
+    def program(comm):
+        row, column = [4 * (comm.rank // 4) + k for k in range(4)], [comm.rank % 4 + 4 * k for k in range(3)]
+        return all_reduce(among(comm, column), all_reduce(among(comm, row), [2**comm.rank])).tolist()
+
+    assert spawn(program, ranks=12) == [[2**12 - 1]] * 12
+
+
+@pytest.mark.parametrize(("ranks", "said"), [
+    ([0, 3], "ranks=3 is no rank here"), ([0, True], "ranks=True"), ([0, 1, 0], "names a rank twice"),
+    ([1, 2], "lack rank 0"),
+])
+def test_ranks_that_cannot_be_a_group_are_refused(ranks, said):
+    with pytest.raises(CollectiveError, match=said):
+        spawn(lambda comm: among(comm, ranks) if comm.rank == 0 else None, ranks=3)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])

@@ -19,7 +19,7 @@ from zerosim.proofs.loops import why_it_never_ends
 from zerosim.proofs.subject import load_file
 from zerosim.worlds import local
 from zerosim.worlds.local import StillRunning, spawn
-from zerosim.worlds.running import Place
+from zerosim.worlds.running import CodePlace
 
 GATHER = """\
 from zerosim.comm import left, right
@@ -143,13 +143,13 @@ def test_sums_that_double_in_every_round_are_ended_soon():
 ])
 def test_what_a_loop_asks(text, line, numbers, said):
     write("loops.py", text)
-    assert said in why_it_never_ends([Place("loops.py", line, numbers), Place("numpy.py", 1, {})], "loops.py")
+    assert said in why_it_never_ends([CodePlace("loops.py", line, numbers), CodePlace("numpy.py", 1, {})], "loops.py")
 
 
 def test_where_no_loop_is_nothing_is_said():
     write("loops.py", "x = 1\n")
-    assert why_it_never_ends([Place("loops.py", 1, {})], "loops.py") is None
-    assert why_it_never_ends([Place("gone.py", 1, {})], "gone.py") is None
+    assert why_it_never_ends([CodePlace("loops.py", 1, {})], "loops.py") is None
+    assert why_it_never_ends([CodePlace("gone.py", 1, {})], "gone.py") is None
 
 
 def write(name, text):

@@ -11,25 +11,25 @@ from rich.console import Console
 
 from tests.mpi.launch import mpirun
 from zerosim.bench import cluster as bench
-from zerosim.bench.cluster import Compared, Sample, fastest, measure_cluster, undisturbed
+from zerosim.bench.cluster import ComparedStep, Sample, fastest, measure_cluster, undisturbed
 from zerosim.bench.timings import Workload, batches_of
 from zerosim.cli import main
-from zerosim.plan.calls import Call, Noted, Rates, calls_of
-from zerosim.plan.cluster import cluster_of
-from zerosim.plan.rehearsal import rehearse
+from zerosim.planner.calls import Call, Noted, Rates, calls_of
+from zerosim.planner.cluster import cluster_of, machines
+from zerosim.planner.rehearsal import rehearse
 from zerosim.report.bench_table import show_compared
 from zerosim.report.cluster_toml import cluster_toml
-from zerosim.scenario import Model, Scenario
-from zerosim.scenario.schema import Cluster, Device, Functions, Link
+from zerosim.scenario import ModelKeys, Scenario
+from zerosim.scenario.machine import ClusterKeys, DeviceKeys, Functions, LinkKeys
 from zerosim.worlds.local import spawn
 
-MLP = Workload(Model(hidden=(4,)), batch=4, inputs=5, outputs=3)
-TRANSFORMER = Workload(Model(kind="transformer", layers=1, width=4, heads=2), batch=4, inputs=5, outputs=7)
-LLAMA = Workload(Model(kind="transformer", architecture="llama", layers=1, width=4, heads=2), 4, 5, 7)
-HERE = Cluster(
-    Device(1e11, 1e10, 8e9, launch_us=2.0, half_width=16.0, working_sets=(1e5, 1e8), bandwidths=(1e11, 1e10),
+MLP = Workload(ModelKeys(hidden=(4,)), batch=4, inputs=5, outputs=3)
+TRANSFORMER = Workload(ModelKeys(kind="transformer", layers=1, width=4, heads=2), batch=4, inputs=5, outputs=7)
+LLAMA = Workload(ModelKeys(kind="transformer", architecture="llama", layers=1, width=4, heads=2), 4, 5, 7)
+HERE = ClusterKeys(
+    DeviceKeys(1e11, 1e10, 8e9, launch_us=2.0, half_width=16.0, working_sets=(1e5, 1e8), bandwidths=(1e11, 1e10),
            functions=Functions(exp=1e9, update=1e10)),
-    inside=Link(10, 4), collectives="written",
+    inside=LinkKeys(10, 4), collectives="written",
 )
 
 
@@ -55,14 +55,32 @@ def test_every_launch_of_a_step_takes_as_long(workload, stage):
     assert (one.clock.now_ns - free.clock.now_ns) % 1000 == 0
     assert two.clock.now_ns - one.clock.now_ns == one.clock.now_ns - free.clock.now_ns > 0
     assert one.peak == two.peak == rehearse(
-        batches_of(2, stage, workload).config, cluster_of(Cluster(), Scenario().origin, 2)).peak
+        batches_of(2, stage, workload).config, cluster_of(ClusterKeys(), Scenario().origin, 2)).peak
 
 
-def test_without_calls_each_operation_is_one_launch():
-    plain = {"working_sets": (), "bandwidths": (), "functions": Functions()}
-    free, one = (planned(MLP, launch_us=launch, **plain).clock.computing_ns for launch in (0.0, 1.0))
-    assert {what: one[what] - free[what] for what in one if one[what] != free[what]} == {
-        "forward": 3000, "backward": 3000}
+PLAIN = {"working_sets": (), "bandwidths": (), "functions": Functions()}
+
+
+def test_without_calls_no_operation_is_shorter_than_a_launch():
+    """Three operations forward and three backward, a loss, and an update of each of two layers, all of them short."""
+    free, one = (planned(MLP, launch_us=launch, **PLAIN).clock for launch in (0.0, 1.0))
+    assert dict(one.computing_ns) == {"forward": 3000, "loss": 1000, "backward": 3000, "update": 2000}
+    assert one.bound_ns["launches"] == 6000
+    assert 0 < sum(free.computing_ns.values()) < 9000
+    assert free.bound_ns["launches"] == 0
+
+
+def test_what_takes_longer_than_a_launch_hides_it():
+    wide = Workload(ModelKeys(hidden=(1024,)), batch=256, inputs=256, outputs=256)
+    free, one = (planned(wide, launch_us=launch, **PLAIN).clock.now_ns for launch in (0.0, 1.0))
+    assert free == one
+
+
+@pytest.mark.parametrize("device", machines()["device"])
+def test_launches_cost_something_on_every_device(device):
+    said = ClusterKeys(device, devices_per_host=2)
+    clock = rehearse(batches_of(2, "zero3", MLP).config, cluster_of(said, Scenario().origin, 2)).clock
+    assert min(clock.computing_ns[what] for what in ("forward", "loss", "backward", "update")) >= 3800
 
 
 @pytest.mark.parametrize("key", ["flops", "half_width", "bandwidths", "functions"])
@@ -81,7 +99,7 @@ def test_calls_are_those_of_an_operation_and_pieces_are_walked():
     assert [(call.name, call.numbers) for call in calls_of(double, (x,), {"out": x})] == [
         ("multiply", 6), ("scatter", 6), ("exp", 4), ("copyto", 4)]
     small, large = (
-        planned(Workload(Model(hidden=(1024,), activation="gelu"), batch, 4, 3), launch_us=1e3).clock.now_ns
+        planned(Workload(ModelKeys(hidden=(1024,), activation="gelu"), batch, 4, 3), launch_us=1e3).clock.now_ns
         for batch in (2, 256))
     assert large - small > 20e6
 
@@ -120,7 +138,7 @@ def test_a_cluster_is_measured_written_and_planned_with(tmp_path, monkeypatch, c
 
 def test_the_table_says_what_was_planned_and_what_was_measured():
     console = Console(file=StringIO(), width=120)
-    show_compared(console, [Compared("an MLP", "zero3", 0.011, [0.010, 0.012, 0.020], 7)])
+    show_compared(console, [ComparedStep("an MLP", "zero3", 0.011, [0.010, 0.012, 0.020], 7)])
     assert "Stage III 11.0 12.0 11.0 … 16.0 0.92 3 of 7" in " ".join(console.file.getvalue().split())
 
 

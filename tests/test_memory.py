@@ -291,13 +291,14 @@ def test_a_gathered_layer_that_is_never_released_fails_the_run_and_is_named(monk
     outcome = run(steps=1, stages=("zero2", "zero3"))
     assert any(what.startswith("bytes kept") and "layers.1's parameters" in what for _, what in outcome.failures)
     assert {name for name, _ in outcome.failures} == {"Stage III"}
-    memory = outcome.stages[1].memory[0]
+    memory = outcome.trained[1].memory[0]
     kept = {unit.name: 4 * padded(unit.count, 3) for unit in outcome.model.units}
     (ledger,) = replicas[0].allocate.instruments
     held = ledger.owners("parameters")
     surplus = {name: held[name] - kept[name] // 3 for name in kept}
-    assert surplus == {"layers.0": 0, "layers.1": 2 * kept["layers.1"], "layers.2": 0}
-    assert memory.resting_bytes["parameters"] - memory.formula_bytes["parameters"] == surplus["layers.1"]
+    gathered = 2 * 2 * kept["layers.1"]                      # forward and backward, of two micro-batches
+    assert surplus == {"layers.0": 0, "layers.1": gathered, "layers.2": 0}
+    assert memory.figures.resting_bytes["parameters"] - memory.formula_bytes["parameters"] == surplus["layers.1"]
 
 
 def test_a_layer_that_is_released_late_passes_between_steps_and_fails_at_the_peak(monkeypatch):
@@ -312,7 +313,7 @@ def test_a_layer_that_is_released_late_passes_between_steps_and_fails_at_the_pea
     monkeypatch.setitem(STAGES, "zero3", sabotaged(STAGES, "zero3", step=step))
     (failure,) = run(stages=("zero3",)).failures
     assert failure == ("Stage III", "more is alive at the peak than should be: "
-                       "rank 0 holds 700 B of parameters, where 244 are enough")
+                       "rank 0 holds 1,300 B of parameters, where 244 are enough")
 
 
 def test_gradients_that_are_kept_in_full_fail_the_run(monkeypatch):

@@ -6,14 +6,14 @@ import time
 import pytest
 
 from tests.mpi.launch import ROOT, SECONDS_TO_END, mpirun
-from zerosim.commands.run import local_world
 from zerosim.data import load_dataset
+from zerosim.jobs.collectives import collectives_job
+from zerosim.jobs.job import Request
 from zerosim.report.collectives import collectives_document
 from zerosim.report.document import document
 from zerosim.scenario import load
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
-from zerosim.verdict.collectives import programs_of, run_collectives_on
 from zerosim.verdict.run import run_locally
 
 pytestmark = pytest.mark.mpi
@@ -43,7 +43,7 @@ def test_the_mpi_world_computes_what_the_local_world_does(name, tmp_path):
     there = json.loads(out.read_text())
     assert there["world"]["kind"] == "mpi"
     assert there["passed"] is True
-    for ours, theirs in zip(there["stages"], here["stages"], strict=True):
+    for ours, theirs in zip(there["rows"], here["rows"], strict=True):
         for key in ("stage", "equal", "losses", "test", "weights_sha256", "optimizer_sha256", "traffic"):
             assert ours[key] == theirs[key]
 
@@ -52,13 +52,32 @@ def test_the_mpi_world_computes_what_the_local_world_does(name, tmp_path):
 def test_collectives_find_the_same_in_both_worlds(name, tmp_path):
     path, out = SCENARIOS / name, tmp_path / "out.json"
     scenario = load(path)
-    here = collectives_document(run_collectives_on(local_world(scenario), scenario, programs_of(scenario)), {})
+    job = collectives_job(scenario, Request())
+    here = collectives_document(job.run(job.local_world(), Silent()), {})
     done = mpirun(scenario.world.ranks, ["-m", "zerosim", "run", str(path), "--json", str(out)])
     assert done.returncode == 0, done.stderr
     there = json.loads(out.read_text())
     assert there["passed"] is here["passed"] is True
     assert there["programs"] == here["programs"]
     assert there["findings"] == here["findings"]
+
+
+def test_where_ranks_outnumber_cores_times_say_so(tmp_path):
+    """Two ranks on one core: in the terminal, on the page, and in the trace and the document."""
+    files = {name: tmp_path / f"a.{name}" for name in ("json", "report", "trace")}
+    flags = [word for name, path in files.items() for word in (f"--{name}", str(path))]
+    code = """if True:
+        import os, runpy
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        runpy.run_module("zerosim", run_name="__main__")"""
+    run = ["-c", code, "run", "ddp", "--set", "train.steps=2", "--set", "check.test_accuracy=0", "-v", "--timeline"]
+    done = mpirun(2, [*run, *flags])
+    assert done.returncode == 0, done.stderr
+    words = "2 ranks share 1 core, so times include waiting for a core."
+    assert " ".join(done.stdout.split()).count(words) == 3
+    assert words in files["report"].read_text()
+    assert json.loads(files["trace"].read_text())["otherData"]["times"] == words
+    assert json.loads(files["json"].read_text())["world"]["shared_cores"] == 1
 
 
 def test_rendezvous_is_refused_where_it_cannot_be():

@@ -11,9 +11,10 @@ import pytest
 
 import zerosim as zs
 from tests.pages import HOSTILE
+from zerosim.cli import main
 from zerosim.errors import LaunchError, ScenarioError, UsageError
 from zerosim.notebook.outcome import ShownOutcome, override
-from zerosim.report.page.run import Run
+from zerosim.report.page.run import PageRun
 from zerosim.report.rows import compared
 
 SMALL = """
@@ -65,22 +66,22 @@ def test_rows_are_plain_and_say_what_the_document_says(outcome):
         assert rows
         assert {tuple(row) for row in rows} == {tuple(rows[0])}
         assert {type(value) for row in rows for value in row.values()} <= {str, int, float, bool, type(None)}
-    for row, found in zip(outcome.rows(), outcome.document["stages"], strict=True):
+    for row, found in zip(outcome.rows(), outcome.document["rows"], strict=True):
         assert row["final_loss"] == found["losses"][-1]
         assert row["sent_bytes"] * 2 * 2 == sum(rank["sent_bytes"] for rank in found["traffic"])
         assert row["messages"] * 2 == max(rank["messages"] for rank in found["traffic"])
         assert row["kept_bytes"] == sum(found["memory"][0]["resting_bytes"].values())
         assert row["kept_bytes"] == row["weights_bytes"] + row["gradients_bytes"] + row["optimizer_bytes"]
     assert [(row["name"], row["step"]) for row in outcome.losses()][:3] == [("DDP", 1), ("DDP", 2), ("Stage I", 1)]
-    spans = [span for row in outcome.document["stages"] for step in row["trace"]["steps"] for span in step["spans"]]
+    spans = [span for row in outcome.document["rows"] for step in row["trace"]["steps"] for span in step["spans"]]
     assert [{key: row[key] for key in spans[0]} for row in outcome.spans()] == spans
     assert {row["step"] for row in outcome.memory()} == {2}
 
 
 def test_rows_of_a_run_that_went_to_nan_or_made_no_step(outcome, path):
-    row = outcome.document["stages"][0]
-    changed = outcome.document | {"stages": [row | {"losses": ["nan", "-inf"], "test": "nan"}]}
-    (found,) = compared(Run(changed))
+    row = outcome.document["rows"][0]
+    changed = outcome.document | {"rows": [row | {"losses": ["nan", "-inf"], "test": "nan"}]}
+    (found,) = compared(PageRun(changed))
     assert found["final_loss"] == -math.inf
     assert math.isnan(found["test"])
     still = zs.run(path, set={"train.steps": 0, "parallel.stages": ["ddp"]})
@@ -115,7 +116,7 @@ def test_a_notebook_shows_verdict_table_and_pictures_that_are_inside(outcome):
 def test_words_of_a_scenario_are_no_html(outcome):
     failure = {"name": HOSTILE, "what": HOSTILE}
     hostile = outcome.document | {"title": HOSTILE, "verdict": HOSTILE, "failures": [failure]}
-    shown = replace(outcome, run=Run(hostile))
+    shown = replace(outcome, run=PageRun(hostile))
     seen = Seen(html(shown))
     assert {tag for tag, _ in seen.tags} <= {
         "p", "strong", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "img"}
@@ -262,6 +263,62 @@ def test_a_schedule_of_a_function_and_with_a_root():
     assert zs.show("tree.broadcast", 4, root=2).schedule.root == 2
 
 
+def test_a_step_of_a_stage_shows_itself(tmp_path):
+    found = zs.show("zero3", 2)
+    assert found.passed
+    assert repr(found).startswith("<Stage III, a step on 2 ranks, 64-64-32-10 MLP, adam: 20 moments; PASSED")
+    assert str(found).splitlines()[-1] == found.document["verdict"]
+    rows = found.rows()
+    assert len(rows) == 2 * len(found.document["moments"])
+    assert rows[0] | {"held_bytes": 0} == {
+        "moment": 1, "what": "all_gather", "unit": "layers.0", "rank": 0, "sent_bytes": 8320, "held_bytes": 0}
+    assert found._repr_mimebundle_()["image/svg+xml"] == found.picture().svg
+    assert "srcdoc" in Seen(html(found.page())).tags[0][1]
+    mine = tmp_path / "mine.py"
+    mine.write_text("from zerosim.stages.zero3 import step as zero3_step\n")
+    assert zs.show(f"{mine}:zero3_step", 2).rows() == rows
+
+
+def test_proofs_show_themselves(capsys):
+    found = zs.prove("ring.all_reduce", ranks=[2, 3])
+    assert found.passed
+    assert repr(found) == "<ring.all_reduce on 2, 3 ranks: proved>"
+    assert main(["prove", "ring.all_reduce", "--ranks", "2..3"]) == 0
+    assert str(found) == capsys.readouterr().out.rstrip()
+    assert found._repr_mimebundle_() == {"text/plain": str(found)}
+    assert [row["order"] for row in found.rows()] == ["declared", "declared"]
+    wrong = zs.prove(mine_all_reduce, 2)
+    assert not wrong.passed
+    assert repr(wrong) == "<mine_all_reduce on 2 ranks: not proved>"
+    assert "not for 3 ranks" in str(zs.prove("halving.reduce_scatter", [2, 3]))
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("ring.all_reduc",), "did you mean 'ring.all_reduce'"), ((3,), "found 3; give the name of an algorithm"),
+    (("ring.all_reduce", 0), "ranks: found 0"),
+    (("halving.reduce_scatter", 3), "serves a power of two of ranks, not 3"),
+    (("dissemination.barrier",), "moves nothing that symbols could prove"),
+])
+def test_what_cannot_be_proved_is_said(arguments, said):
+    with pytest.raises(UsageError, match=said):
+        zs.prove(*arguments)
+
+
+def test_a_plan_shows_itself_in_a_few_lines(capsys):
+    changes = {"model.layers": 2, "parallel.stages": ["ddp", "zero3"]}
+    found = zs.plan("mpt_7b", set=changes)
+    assert len(repr(found)) < 500
+    assert repr(found).splitlines()[2].split()[:2] == ["DDP", "28.4"]
+    assert [row["name"] for row in found.rows()] == ["DDP", "Stage III"]
+    assert all(not isinstance(each, dict | list) for row in found.rows() for each in row.values())
+    assert found.rows()[0]["resting_parameters_bytes"] == found.document["rows"][0]["memory"]["resting"]["parameters"]
+    assert main(["plan", "mpt_7b", "--set", "model.layers=2", "--set", 'parallel.stages=["ddp", "zero3"]']) == 0
+    assert str(found) == "\n".join(capsys.readouterr().out.splitlines()[2:])
+    assert found._repr_mimebundle_() == {"text/plain": str(found)}
+    assert found.passed
+    assert "srcdoc" in Seen(html(found.page())).tags[0][1]
+
+
 def test_a_schedule_too_large_to_draw_is_words(monkeypatch):
     found = zs.show("ring.all_reduce", ranks=40)
     assert set(found._repr_mimebundle_()) == {"text/plain"}
@@ -277,7 +334,7 @@ def test_a_schedule_too_large_to_draw_is_words(monkeypatch):
     (("tree.broadcast", 4, 4), "root 4 is none of the 4 ranks: give one from 0 to 3"),
     (("halving.reduce_scatter", 3), "power"),
     ((np.add,), "which collective is 'add'"),
-    (("zero3",), "'zero3' is a stage, whose step zerosim show zero3 draws"),
+    (("zero3", 2, 1), "leave out root and claims: they are for a collective"),
     ((3,), "found 3; give the name of an algorithm"),
 ])
 def test_what_cannot_be_shown_is_said(arguments, said):

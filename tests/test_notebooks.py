@@ -1,4 +1,10 @@
-"""The notebooks run, and what is saved in them is what their cells show."""
+"""The notebooks run, and what is saved in them is what their cells show.
+
+They run without Jupyter: a cell is Python, compiled and run, and its last expression is asked for its forms. nbclient
+with a kernel would bring thirty packages and some seconds for each notebook. Pictures of time are compared by the
+marks in each layer and their colours; everything else to the byte, except digests of weights, whose bits depend on a
+machine's BLAS.
+"""
 
 import copy
 

@@ -14,11 +14,12 @@ from zerosim.allocation import allocate
 from zerosim.autograd.shelf import InMemory, Offloaded
 from zerosim.cli import main
 from zerosim.errors import OffloadError
+from zerosim.formulas.activations import pass_peaks
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import ObservedAllocator
 from zerosim.models.units import Task
-from zerosim.plan.activations import pass_peaks
-from zerosim.scenario.schema import Model, Parallel, Scenario, Train
+from zerosim.scenario.schema import Scenario
+from zerosim.scenario.sections import ModelKeys, Parallel, Train
 from zerosim.training.config import configured
 from zerosim.training.offload import OffloadFile
 
@@ -35,22 +36,23 @@ KEYS = [
 def test_the_bits_are_one_process_s_and_the_bytes_the_formula_s(keys):
     outcome = outcome_of(**OFFLOADED | keys)
     assert outcome.failures == []
-    assert all(stage.equal for stage in outcome.stages)
-    files = {rank.offloaded_bytes for stage in outcome.stages for rank in stage.memory}
+    assert all(stage.equal for stage in outcome.trained)
+    files = {rank.figures.offloaded_bytes for stage in outcome.trained for rank in stage.memory}
     assert (0 in files) is (keys in ({"units": "model"}, {"frozen": (0, 1, 2, 3)}))
 
 
 def test_what_the_file_holds_by_hand():
-    """Inputs of layers 1 to 3, of 2 micro-batches of 2 samples each; one micro-batch where each goes by itself."""
-    whole = outcome_of(**OFFLOADED)
-    assert {rank.offloaded_bytes for stage in whole.stages for rank in stage.memory} == {2 * 2 * (5 + 4 + 7) * 4}
-    *_, second, third = outcome_of(**OFFLOADED, accumulation="micro_batch").stages
-    assert {rank.offloaded_bytes for stage in (second, third) for rank in stage.memory} == {2 * (5 + 4 + 7) * 4}
+    """Inputs of layers 1 to 3, of a micro-batch of 2 samples; of both of a rank where they go together."""
+    for accumulation, together in (("boundary", 1), ("micro_batch", 1), ("layered", 2)):
+        found = outcome_of(**OFFLOADED, accumulation=accumulation)
+        files = {rank.figures.offloaded_bytes for stage in found.trained for rank in stage.memory}
+        assert files == {together * 2 * (5 + 4 + 7) * 4}
 
 
 def transformer(layers, **keys):
     (row,) = Scenario(
-        model=Model(kind="transformer", layers=layers, width=8, heads=2), train=Train(micro_batch=3, micro_batches=8),
+        model=ModelKeys(kind="transformer", layers=layers, width=8, heads=2),
+        train=Train(micro_batch=3, micro_batches=8),
         parallel=Parallel(stages=("zero3",), recompute=True, **keys),
     ).rows
     return pass_peaks(configured(row, Task(7, 11, "cross_entropy", tokens=True)))
@@ -58,8 +60,8 @@ def transformer(layers, **keys):
 
 @pytest.mark.parametrize("layers", [3, 4, 9])
 def test_in_memory_inputs_grow_with_the_blocks_and_in_a_file_they_do_not(layers):
-    """One more block is one more input of 2 micro-batches of 3 sequences of 7 tokens of 8 numbers."""
-    one_input = 2 * 3 * 7 * 8 * 4
+    """One more block is one more input of 3 sequences of 7 tokens of 8 numbers."""
+    one_input = 3 * 7 * 8 * 4
     assert transformer(layers + 1).activations - transformer(layers).activations == one_input
     fewer, more = (transformer(count, offload_activations=True) for count in (layers, layers + 1))
     assert more.activations == fewer.activations
@@ -187,6 +189,27 @@ def test_arrays_are_let_go_of_and_come_back_one_visit_early():
     shelf.close()
 
 
+def test_what_is_coming_already_is_not_read_again():
+    class Store:
+        def __init__(self):
+            self.reads = []
+
+        def write(self, start, array):
+            pass
+
+        def read(self, start, array):
+            self.reads.append(start)
+            return lambda: None
+
+    store = Store()
+    shelf = Offloaded(store, allocate)
+    shelf.put(0, "layers.1", [np.ones(3), np.ones(2)])
+    shelf.begin(0)
+    shelf.begin(0)
+    shelf.take(0)
+    assert store.reads == [0, 24]
+
+
 RESIDENT = """
 import sys
 import numpy as np
@@ -264,13 +287,14 @@ def in_memory(store, allocate):
 def test_a_planted_fault_is_seen(monkeypatch, fault, words):
     monkeypatch.setattr("zerosim.training.offload.Offloaded", fault)
     deep = OFFLOADED | {"hidden": (5, 9, 9, 9)}
-    fails(outcome_of(**deep, stages=("zero2",)), words)
+    fails(outcome_of(**deep, stages=("zero2",), accumulation="layered"), words)
 
 
 def test_a_claim_about_activations_is_held_to_the_peak():
-    (stage,) = outcome_of(**OFFLOADED, stages=("ddp",)).stages
-    most = stage.memory[0].peak_bytes["activations"]
+    (stage,) = outcome_of(**OFFLOADED, stages=("ddp",)).trained
+    most = stage.memory[0].figures.peak_bytes["activations"]
     assert outcome_of(**OFFLOADED, stages=("ddp",), activations=(most,)).failures == []
     ((_, what),) = outcome_of(**OFFLOADED, stages=("ddp",), activations=(most - 1,)).failures
     assert what == f"holds {most:,} bytes of activations at the peak, not {most - 1:,}"
-    assert replace(stage.memory[0], offloaded_bytes=0).mismeasured.endswith("had 0 B in its file, where 256 are due")
+    nothing = replace(stage.memory[0], figures=replace(stage.memory[0].figures, offloaded_bytes=0))
+    assert nothing.mismeasured.endswith("had 0 B in its file, where 128 are due")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
 from tests.operations import KITS, OPERATIONS, few, normals, seeds, spaced, uniform_draws
-from zerosim.autograd.graph import Graph, Plan
+from zerosim.autograd.graph import Graph, GraphPlan
 from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations import attention, elementwise, normalization, shapes
 from zerosim.autograd.operations.losses import LOSSES, UNCOUNTED, cross_entropy
@@ -254,7 +254,7 @@ def on_nan(shape, dtype, *, kind, owner):
 
 def play(graph, x, parameters, upstream, *, of_input=True):
     """The output, and the gradients of the parameters and of the input, by name."""
-    player = Player(Plan(graph, True, of_input), parameters, Precise(on_nan, "unit"), lambda _: uniform_draws)
+    player = Player(GraphPlan(graph, True, of_input), parameters, Precise(on_nan, "unit"), lambda _: uniform_draws)
     y, kept = player.forward(x)
     y = y.copy()
     views = {name: nan(array.shape, array.dtype) for name, array in parameters.items()}

@@ -20,11 +20,11 @@ from zerosim.errors import ZerosimError
 from zerosim.report.page import run, steps, vega
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import printable
-from zerosim.report.page.run import Run
-from zerosim.report.page.sections import toml
+from zerosim.report.page.origins import toml
+from zerosim.report.page.run import PageRun
 from zerosim.report.page.textures import TEXTURES
 from zerosim.scenario import load, resolved
-from zerosim.scenario.schema import Variant
+from zerosim.scenario.sections import Variant
 
 PACKAGE = Path(zerosim.__file__).parent
 SMALL = ["--set", "train.steps=3", "--set", "check.test_accuracy=0", "--progress", "none"]
@@ -80,7 +80,7 @@ def test_its_sections_are_in_the_order_in_which_one_reads_a_run(seen, four):
     assert seen.ids == ["table", "step", "traffic", "losses", "schedule", "origin"]
     assert seen.text.index(four["verdict"]) < seen.text.index("What each row does")
     assert [tag for tag in seen.tags if tag == "article"] == ["article"] * 8
-    for words in (four["command"], four["stages"][3]["weights_sha256"], four["versions"]["numpy"]):
+    for words in (four["command"], four["rows"][3]["weights_sha256"], four["versions"]["numpy"]):
         assert words in seen.text
 
 
@@ -91,7 +91,7 @@ def test_it_loads_nothing(seen):
 
 
 def test_every_span_and_both_ends_of_every_message_are_in_it(seen, four):
-    for number, stage in enumerate(four["stages"], 1):
+    for number, stage in enumerate(four["rows"], 1):
         spans = [dict(zip(seen.values[f"spans-{number}"], each, strict=True))
                  for each in zip(*seen.values[f"spans-{number}"].values(), strict=True)]
         assert len(spans) == sum(len(step["spans"]) for step in stage["trace"]["steps"])
@@ -111,7 +111,7 @@ def test_every_span_and_both_ends_of_every_message_are_in_it(seen, four):
 
 def test_work_beside_the_step_has_lanes_of_its_own(four, seen):
     beside = copy.deepcopy(four)
-    for step in beside["stages"][3]["trace"]["steps"]:
+    for step in beside["rows"][3]["trace"]["steps"]:
         for span in step["spans"]:
             span["channel"] = 2 if span["what"] == "all_gather" else 1
     found = Seen(page_of(beside))
@@ -133,7 +133,7 @@ def test_a_diverging_run_points_at_the_first_element(monkeypatch):
     found = added_otherwise(monkeypatch, stages=("zero2",), ranks=4, micro_batches=8)
     page = page_of(found)
     assert "divergence" in Seen(page).ids
-    first = found["stages"][0]["first_divergence"]
+    first = found["rows"][0]["first_divergence"]
     where = f"layers.{first['layer']}.{first['parameter']}[{', '.join(map(str, first['index']))}]"
     assert f"{where} is the first element that differs, after step {first['step']}." in re.sub("<[^>]*>", "", page)
     assert f"{first['ours']!r} ({first['ours_bits']})" in page
@@ -158,9 +158,9 @@ def test_words_of_a_scenario_are_never_html():
     assert seen.text.count("<script>alert(1)") >= 6
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e]", page)
     assert json.loads(seen.data)["values"]["kept"]["row"][0] == printable(HOSTILE)
-    step = next(step for step in hostile["stages"][0]["trace"]["steps"])
+    step = next(step for step in hostile["rows"][0]["trace"]["steps"])
     step["spans"] = [span | {"unit": HOSTILE} for span in step["spans"]]
-    for _, spec in Drawings(Run(hostile).rows).files():
+    for _, spec in Drawings(PageRun(hostile).rows).files():
         assert "<script" not in vega.svg(spec)
 
 
@@ -173,7 +173,7 @@ def test_two_outcomes_stand_side_by_side(four):
     assert "All rows of both end with the same weights" in seen.text
     assert "A: Stage I" in seen.text
     assert seen.tags.count("article") == 16
-    other["stages"] = [dict(stage, weights_sha256="0") for stage in other["stages"]]
+    other["rows"] = [dict(stage, weights_sha256="0") for stage in other["rows"]]
     assert "They end with different weights." in Seen(page_of(four, other)).text
 
 
@@ -188,14 +188,14 @@ def test_every_kind_of_run_has_a_page(changes):
 
 
 def test_a_run_of_which_nothing_fitted_has_a_page(four):
-    nothing = dict(four, stages=[], passed=False, did_not_fit=[
+    nothing = dict(four, rows=[], passed=False, did_not_fit=[
         {"stage": "ddp", "name": "DDP", "needed_bytes": 9 * 10**6, "allowed_bytes": 10**6, "would_fit": ["zero3"]}])
     assert "DDP does not fit: it needs 9 MB" in Seen(page_of(nothing)).text
 
 
 def test_losses_that_are_no_numbers_are_left_out(four):
     odd = copy.deepcopy(four)
-    odd["stages"][1]["losses"][1:] = ["nan", "inf", "-inf"]
+    odd["rows"][1]["losses"][1:] = ["nan", "inf", "-inf"]
     values = Seen(page_of(odd)).values["losses"]
     assert values["step"].count(1) == 2
     assert values["step"].count(3) == 1
@@ -206,8 +206,8 @@ def test_losses_that_are_no_numbers_are_left_out(four):
     ("loss", "test loss: 0.25"), ("mean squared error", "mean squared test error: 0.25"), (None, None)])
 def test_what_the_test_split_came_to_has_its_name(measure, words, four):
     assert four["test_measure"] == "accuracy"
-    rows = [row | {"test": measure and 0.25} for row in four["stages"]]
-    said = [each for each in Seen(page_of(four | {"test_measure": measure, "stages": rows})).words if "test " in each]
+    rows = [row | {"test": measure and 0.25} for row in four["rows"]]
+    said = [each for each in Seen(page_of(four | {"test_measure": measure, "rows": rows})).words if "test " in each]
     assert said[:1] == [words] * (measure is not None)
 
 
@@ -218,14 +218,14 @@ def test_eight_ranks_and_four_rows_are_under_three_megabytes():
 
 
 def test_of_very_many_spans_those_of_the_first_ranks_are_drawn(four, monkeypatch):
-    assert {row.drawn for row in Run(four).rows} == {3}
-    monkeypatch.setattr(run, "MOST_SPANS", sum(len(row.spans) for row in Run(four).rows) - 1)
-    assert {row.drawn for row in Run(four).rows} == {2}
+    assert {row.drawn for row in PageRun(four).rows} == {3}
+    monkeypatch.setattr(run, "MOST_SPANS", sum(len(row.spans) for row in PageRun(four).rows) - 1)
+    assert {row.drawn for row in PageRun(four).rows} == {2}
     seen = Seen(page_of(four))
     assert set(seen.values["spans-1"]["rank"]) == {0, 1}
     assert "Stage III: ranks 0 to 1 are drawn, of 3." in seen.text
     monkeypatch.setattr(run, "MOST_SPANS", 1)
-    assert {row.drawn for row in Run(four).rows} == {1}
+    assert {row.drawn for row in PageRun(four).rows} == {1}
 
 
 def test_the_scenario_on_the_page_is_the_scenario(four, tmp_path):
@@ -237,12 +237,12 @@ def test_the_scenario_on_the_page_is_the_scenario(four, tmp_path):
 
 
 def test_pictures_for_files_have_marks_and_textures(four):
-    files = dict(Drawings(Run(four).rows).files())
+    files = dict(Drawings(PageRun(four).rows).files())
     each_row = {f"{what}-{number}" for what in ("step", "memory", "partners") for number in range(1, 5)}
     assert set(files) == {"kept", "sent", "losses"} | each_row
     drawn = {name: vega.svg(spec) for name, spec in files.items()}
     assert all(svg.count("<path") >= 10 for svg in drawn.values())
-    spans = len(Run(four).rows[3].spans)
+    spans = len(PageRun(four).rows[3].spans)
     assert drawn["step-4"].count("<path") > spans
     assert {name for name in TEXTURES if f'url(#texture-{name})"' in drawn["step-1"]} == {
         "backward", "update", "reduce_scatter"}
@@ -250,7 +250,7 @@ def test_pictures_for_files_have_marks_and_textures(four):
 
 
 def test_every_texture_that_is_used_is_defined(four):
-    svg = vega.svg(dict(Drawings(Run(four).rows).files())["step-4"])
+    svg = vega.svg(dict(Drawings(PageRun(four).rows).files())["step-4"])
     used = set(re.findall(r"url\(#(texture-\w+)\)", svg))
     assert used
     assert used <= set(re.findall(r'<pattern id="([^"]+)"', svg))
@@ -283,7 +283,7 @@ def test_a_run_and_its_outcome_give_the_same_page(tmp_path, monkeypatch):
     assert main(["report", "a.json", "a.json", "--html", "b.html"]) == 0
     written = json.loads(Path("a.json").read_text())
     assert written["command"] == f"zerosim run {SCENARIO} --set train.steps=3 --set check.test_accuracy=0"
-    assert written["stages"][0]["trace"]["steps"][0]["step"] == 3
+    assert written["rows"][0]["trace"]["steps"][0]["step"] == 3
     assert sorted(os.listdir()) == ["a.html", "a.json", "b.html", "pictures"]
 
 
@@ -326,12 +326,17 @@ def test_a_mistake_is_one_line(arguments, words, tmp_path, monkeypatch, capsys):
     assert not Path("a.html").exists()
 
 
+def test_an_outcome_from_before_its_rows_were_called_rows_is_read(four):
+    old = {key: each for key, each in four.items() if key != "rows"}
+    assert page_of(old) == page_of(four)
+
+
 def test_a_row_that_lacks_something_is_refused(four):
     with pytest.raises(ZerosimError, match="has no 'memory'"):
-        page_of(dict(four, stages=[{key: each for key, each in four["stages"][0].items() if key != "memory"}]))
+        page_of(dict(four, rows=[{key: each for key, each in four["rows"][0].items() if key != "memory"}]))
 
 
-@pytest.mark.parametrize("key", ["stages", "scenario", "world", "failures"])
+@pytest.mark.parametrize("key", ["rows", "scenario", "world", "failures"])
 def test_an_outcome_with_a_hole_is_refused_in_one_line(key, four, tmp_path, capsys):
     torn = tmp_path / "torn.json"
     torn.write_text(json.dumps(dict(four, **{key: None})))
@@ -402,7 +407,7 @@ def test_one_picture_of_a_name(four, tmp_path, monkeypatch, capsys):
 
 
 def test_a_picture_in_a_file_is_the_same_each_time_and_has_its_labels(four):
-    spec = dict(Drawings(Run(four).rows).files())["step-4"]
+    spec = dict(Drawings(PageRun(four).rows).files())["step-4"]
     long = copy.deepcopy(spec)
     for span in long["datasets"]["spans"]:
         span["end_ns"] = span["begin_ns"] + long["params"][1]["value"]
@@ -416,7 +421,7 @@ def test_a_picture_in_a_file_is_the_same_each_time_and_has_its_labels(four):
 def test_a_tidy_picture_lost_nothing_that_is_seen(four):
     import vl_convert
 
-    for name, spec in Drawings(Run(four).rows).files():
+    for name, spec in Drawings(PageRun(four).rows).files():
         whole = vl_convert.vegalite_to_svg(vega.drawable(spec))
         tidied = vega.tidy(whole)
         assert len(tidied) < 0.9 * len(whole), name

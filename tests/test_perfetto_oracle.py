@@ -15,7 +15,7 @@ import pytest
 
 from tests.training import labelled, scenario
 from zerosim.report.trace_events import trace_events
-from zerosim.scenario.schema import Variant
+from zerosim.scenario.sections import Variant
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
 from zerosim.verdict.run import run_locally
@@ -63,7 +63,7 @@ def outcome():
 
 @pytest.fixture(scope="module")
 def events(outcome):
-    return trace_events([(row.name, row.trace) for row in outcome.stages])
+    return trace_events([(row.name, row.measured.trace) for row in outcome.trained])
 
 
 def test_perfetto_reads_every_event_without_a_complaint(events, outcome, tmp_path):
@@ -71,16 +71,16 @@ def test_perfetto_reads_every_event_without_a_complaint(events, outcome, tmp_pat
     assert complaints == []
     due = Counter(
         (3 * index + step.rank + 1, span.lane, f"{span.what} {span.unit}".strip(), span.begin_ns, span.ns)
-        for index, row in enumerate(outcome.stages) for step in row.trace.steps for span in step.spans
+        for index, row in enumerate(outcome.trained) for step in row.measured.trace.steps for span in step.spans
     )
     assert Counter((each["pid"], each["lane"], each["name"], each["ts"], each["dur"]) for each in spans) == due
     assert {each["depth"] for each in spans} == {0}
-    assert len(flows) == sum(rank.messages for row in outcome.stages for rank in row.traffic) * 3 // 4
+    assert len(flows) == sum(rank.counts.messages for row in outcome.trained for rank in row.traffic) * 3 // 4
     assert all(each["sent"] == each["received"] and each["sent_ns"] <= each["received_ns"] for each in flows)
     peaks = {(each["pid"], each["name"]): each["most"] for each in counters}
-    for index, row in enumerate(outcome.stages):
+    for index, row in enumerate(outcome.trained):
         for rank in row.memory:
-            assert peaks[3 * index + rank.rank + 1, "bytes gradients"] == rank.peak_bytes["gradients"]
+            assert peaks[3 * index + rank.rank + 1, "bytes gradients"] == rank.figures.peak_bytes["gradients"]
 
 
 # Planted faults: the parser must not accept everything.

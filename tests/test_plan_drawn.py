@@ -11,8 +11,8 @@ import pytest
 
 from tests.hunt.draw import draw
 from zerosim.data import load_dataset
-from zerosim.plan.cluster import Cluster, Device, Link
-from zerosim.plan.rehearsal import rehearse
+from zerosim.planner.cluster import Cluster, Device, Link
+from zerosim.planner.rehearsal import rehearse
 from zerosim.scenario import load
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
@@ -36,20 +36,20 @@ def measured(number, folder, monkeypatch):
     path = drawn.write(folder)
     monkeypatch.chdir(folder)
     scenario = load(path)
-    rows = run_locally(prepare(scenario, load_dataset(scenario)), Silent()).stages
+    rows = run_locally(prepare(scenario, load_dataset(scenario)), Silent()).trained
     return [row for row in rows if row.config.addition.collective is not None]
 
 
 def compared(row):
     """A row's figures by its plan, and as they were measured, on rank 0."""
     found = rehearse(row.config, CLUSTER)
-    peaks = row.memory[0].peak_bytes
+    peaks = row.memory[0].figures.peak_bytes
     planned = {kind: found.peak[kind] for kind in peaks if kind != "total"} | {"total": found.peak_total}
-    ours = [planned, {what: found.operations[what] for what in row.operations[0]}]
-    theirs = [peaks, row.operations[0]]
+    ours = [planned, {what: found.operations[what] for what in row.measured.operations[0]}]
+    theirs = [peaks, row.measured.operations[0]]
     if row.config.row.train.precision != "fp16":  # whether an update is skipped depends on values
         ours.append(int(np.ravel(found.clock.sent["bytes"])[0]))
-        theirs.append(row.traffic[0].sent_bytes)
+        theirs.append(row.traffic[0].counts.sent_bytes)
     return ours, theirs
 
 
@@ -65,5 +65,5 @@ def test_a_plan_of_another_row_is_seen(tmp_path, monkeypatch):
     row, *_ = measured(NUMBERS[0], tmp_path, monkeypatch)
     train = dataclasses.replace(row.config.row.train, micro_batch=row.config.row.train.micro_batch + 1)
     other = dataclasses.replace(row.config, row=dataclasses.replace(row.config.row, train=train))
-    ours, theirs = compared(dataclasses.replace(row, config=other))
+    ours, theirs = compared(dataclasses.replace(row, measured=dataclasses.replace(row.measured, config=other)))
     assert ours != theirs

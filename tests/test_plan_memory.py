@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerosim.commands.memory import add_arguments, main
-from zerosim.optim.optimizers import OPTIMIZERS
-from zerosim.plan import deepspeed
-from zerosim.plan.memory import (
+from zerosim.formulas import deepspeed
+from zerosim.formulas.memory import (
     PRECISIONS,
     ModelStates,
     formula,
@@ -22,7 +21,8 @@ from zerosim.plan.memory import (
     resting,
     resting_padded,
 )
-from zerosim.plan.published import TABLES, printed, rounded, table1, truncated
+from zerosim.formulas.published import TABLES, printed, rounded, table1, truncated
+from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.sharding import padded, split
 from zerosim.stages import STAGES
 
@@ -467,6 +467,11 @@ def test_every_optimizer_in_every_precision_is_counted(capsys, precision, optimi
                          "--precision", precision, "--optimizer", optimizer)
     for stage in found["stages"]:
         assert stage["optimizer_bytes"] == 10 * optimizer_bytes(precision, optimizer)
+
+
+def test_a_peak_says_that_its_kernels_are_unfused(capsys):
+    assert call("--model", "layers=1,width=4,heads=1,vocabulary=9,sequence=8", "--ranks", "2") == 0
+    assert "Kernels are unfused" in " ".join(capsys.readouterr().out.split())
 
 
 def test_sequences_of_any_length_are_planned_without_memory(capsys):

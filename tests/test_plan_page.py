@@ -12,11 +12,12 @@ from tests.test_report import documented
 from zerosim.cli import main
 from zerosim.errors import UsageError
 from zerosim.payloads.extents import Extent
-from zerosim.plan.clock import Clock
-from zerosim.plan.cluster import Link
-from zerosim.plan.rehearsal import HostMemory
+from zerosim.planner.clock import VirtualClock
+from zerosim.planner.cluster import Link
+from zerosim.planner.timed import HostMemory
 from zerosim.report.page.plan import plan_page, row_of, table, thinned
-from zerosim.report.plan_table import machine, names_of, sentence
+from zerosim.report.page.plan_pictures import peaks
+from zerosim.report.plan_table import legend, machine, names_of, sentence
 
 ROOT = Path(__file__).parents[1]
 MPT = str(ROOT / "scenarios" / "plans" / "mpt_7b.toml")
@@ -26,7 +27,7 @@ FLAGS = [word for key, value in SMALL.items() for word in ("--set", f"{key}={val
 
 @pytest.fixture(scope="module")
 def small():
-    return zs.plan(MPT, ranks=[8, 64], set=SMALL)
+    return zs.plan(MPT, ranks=[8, 64], set=SMALL).plan
 
 
 @pytest.fixture(scope="module")
@@ -68,15 +69,42 @@ def test_a_page_says_which_rows_it_draws(small):
     assert "Pictures have" not in str(table(small, names_of(small.rows)))
 
 
+def test_a_page_s_heading_says_what_is_planned_and_no_other_number(tmp_path):
+    """The shipped scenario has 64 ranks, and its page for 16 said so."""
+    page = Seen(plan_page(zs.plan("llama3_8b", 16, set={"model.layers": 2}).plan, ""))
+    heading = page.text[: page.text.index("What each row takes")]
+    assert "16 ranks of H100 SXM 80 GB" in heading
+    assert "64" not in heading.partition("Not judged")[0]
+    assert machine(zs.plan(MPT, [8, 64], set=SMALL).plan.rows).startswith("8 and 64 ranks of A100")
+
+
+def test_the_first_picture_has_what_decides_whether_a_row_fits(small):
+    content = plan_page(small, "")
+    assert content.index('data-spec="peaks"') < content.index('data-spec="kept"')
+    bars = Seen(content).values["peaks"]
+    for name, row in zip(names_of(small.rows), small.rows, strict=True):
+        held = [count for of, count in zip(bars["row"], bars["bytes"], strict=True) if of == name]
+        assert sum(held) == row.peak_bytes
+    (line,) = (layer["data"]["values"] for layer in peaks([], 40 * 10**9)["layer"] if "data" in layer)
+    assert line[0]["bytes"] == 40 * 10**9
+
+
+def test_hfu_below_mfu_is_explained_where_it_is_seen(small):
+    assert [word for word, _ in legend(small.rows)][-1] == "MFU, HFU"
+    kept = zs.plan(MPT, set=SMALL | {"parallel.recompute": False}).plan.rows
+    assert [word for word, _ in legend(kept)][-1] == "HFU < MFU"
+
+
 def test_only_links_that_are_there_are_named():
-    one, *_, two = zs.plan(MPT, ranks=[1, 2], set=SMALL | {"cluster.devices_per_host": 1}).rows
-    assert machine(one) == "1 rank of A100 SXM 40 GB; collectives pipelined"
-    assert machine(two) == "2 ranks of A100 SXM 40 GB; RoCE, 8 × 200 Gbit/s between hosts; collectives pipelined"
+    one, *_, two = zs.plan(MPT, ranks=[1, 2], set=SMALL | {"cluster.devices_per_host": 1}).plan.rows
+    assert machine([one]) == "1 rank of A100 SXM 40 GB; collectives pipelined"
+    assert machine([two]) == "2 ranks of A100 SXM 40 GB; RoCE, 8 × 200 Gbit/s between hosts; collectives pipelined"
 
 
 def test_advice_is_not_to_do_what_is_done():
     tiny = {"cluster.device": {"flops": 1e12, "memory": 1, "memory_bandwidth": 1e9}}
-    done, undone = (sentence(zs.plan(MPT, set=SMALL | tiny | {"parallel.recompute": each})) for each in (True, False))
+    plans = [zs.plan(MPT, set=SMALL | tiny | {"parallel.recompute": each}).plan for each in (True, False)]
+    done, undone = map(sentence, plans)
     assert ("recompute" in done, "recompute" in undone) == (False, True)
 
 
@@ -97,13 +125,13 @@ def test_the_command_writes_page_trace_and_document(tmp_path, capsys):
     written = json.loads(paths["json"].read_text())
     keys = documented(ROOT / "docs" / "outcome.md")
     assert set(written) == keys["The JSON document of `zerosim plan`"]
-    assert set(written["rows"][0]) == keys["Each of `rows`"]
+    assert set(written["rows"][0]) == keys["`rows` of a plan"]
     assert set(written["rows"][0]["memory"]) == keys["`memory` of a row"]
     capsys.readouterr()
 
 
 def test_what_is_offloaded_is_waited_for():
-    clock = Clock()
+    clock = VirtualClock()
     store = HostMemory(clock, Link("", 1000, 1e9))
     x = Extent(500, "u1")
     store.write(0, x)
@@ -119,7 +147,7 @@ def test_what_is_offloaded_is_waited_for():
 
 def test_offloading_takes_the_longer_the_slower_its_link():
     times = [
-        zs.plan(MPT, set=SMALL | {"parallel.offload_activations": True, "cluster.host_memory": link}).rows[-1]
+        zs.plan(MPT, set=SMALL | {"parallel.offload_activations": True, "cluster.host_memory": link}).plan.rows[-1]
         for link in ("pcie5", "pcie3", {"latency_us": 0, "gigabytes_per_second": 0.01})
     ]
     assert times[0].step_seconds < times[1].step_seconds < times[2].step_seconds
@@ -137,7 +165,10 @@ def test_offloading_takes_the_longer_the_slower_its_link():
     (["--sweep", "train.micro_batch=1,x"], "must be an integer"),
     (["--sweep", "train.micro_batch=1", "train.micro_batch=2"], "train.micro_batch is swept twice"),
     (["--sweep", "parallel.recompute=[1,2],x"], 'found "x"'),
-    (["--set", "train.micro_batches=64064"], "1,001 micro-batches of a rank go together, and a plan follows at most"),
+    (["--set", "train.micro_batches=64064", "--set", "parallel.accumulation=layered"],
+     "1,001 micro-batches on a rank, and a plan follows at most 1,000; set train.micro_batches to at most 64,000"),
+    (["--set", "train.micro_batches=131072", "--set", "parallel.order=tree"], "2,048 micro-batches on a rank"),
+    (["--set", "train.micro_batches=64000064"], "1,000,001 micro-batches on a rank"),
     (["--set", "model.sequence=1000000", "--set", "train.micro_batch=34"], "at most 33,554,432 tokens"),
     (["--set", "parallel.order=exact"], "parallel.order exact adds"),
     (["--set", "cluster.host_memory=pcie9"], "no link \"pcie9\"; did you mean"),

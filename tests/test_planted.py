@@ -15,7 +15,7 @@ from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Count, Traffic
 from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.scenario import Check
-from zerosim.scenario.schema import Variant
+from zerosim.scenario.sections import Variant
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
 from zerosim.training import collect
@@ -87,7 +87,7 @@ def set_gradient(where, value=np.nan):
 def fails(outcome, words):
     """Every failure is of the first row, and says these words."""
     assert outcome.failures, "nothing was noticed"
-    assert {name for name, _ in outcome.failures} == {outcome.stages[0].name}
+    assert {name for name, _ in outcome.failures} == {outcome.trained[0].name}
     assert any(words in what for _, what in outcome.failures), outcome.failures
 
 
@@ -112,7 +112,7 @@ def test_every_slot_of_the_optimizer_is_compared(monkeypatch, name, optimizer, p
     plant(monkeypatch, name, after(set_slot(slot), rank=rank))
     outcome = outcome_of(stages=(name,), optimizer=optimizer, precision=precision)
     fails(outcome, "bits differ")
-    assert outcome.stages[0].first_divergence.state == slot
+    assert outcome.trained[0].first_divergence.state == slot
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -128,7 +128,7 @@ def test_gradients_are_compared_after_every_step(monkeypatch, name, where, dtype
     plant(monkeypatch, name, after(set_gradient(where), rank=2, step=step))
     outcome = outcome_of(stages=(name,), accumulate_dtype=dtype)
     fails(outcome, "bits differ")
-    assert outcome.stages[0].first_divergence.state == {
+    assert outcome.trained[0].first_divergence.state == {
         "gradients": "gradient", "accumulated": "accumulated gradient"}[where]
 
 
@@ -137,7 +137,7 @@ def test_gradients_are_compared_after_every_step(monkeypatch, name, where, dtype
 def test_padding_is_compared(monkeypatch, name, rank, value):
     plant(monkeypatch, name, after(set_weights(value, unit=1, index=-1), rank=rank))
     outcome = outcome_of(stages=(name,), ranks=5, micro_batches=5)
-    found = outcome.stages[0].first_divergence
+    found = outcome.trained[0].first_divergence
     fails(outcome, "bits differ")
     assert (found.parameter, found.index, found.layer) == ("padding", (0,), 1)
 
@@ -179,8 +179,8 @@ def test_without_a_reference_rows_that_add_in_another_order_are_not_compared():
             Variant(stage="zero3", name="c", accumulation="micro_batch"), Variant(stage="ddp", name="d"))
     outcome = outcome_of(variant=rows, check=Check(reference=False), learning_rate=0.3)
     assert outcome.passed
-    assert [stage.compared_with for stage in outcome.stages] == [None, None, "b", "a"]
-    assert len({stage.weights_sha256 for stage in outcome.stages}) == 2
+    assert [stage.compared_with for stage in outcome.trained] == [None, None, "b", "a"]
+    assert len({stage.measured.weights_sha256 for stage in outcome.trained}) == 2
 
 
 @pytest.mark.parametrize("order", ["exact", "tree"])
@@ -189,7 +189,7 @@ def test_the_digest_of_the_optimizer_does_not_depend_on_how_layers_are_grouped(o
     rows = tuple(Variant(stage="zero3", units=units) for units in ("layer", "model", ((0, 1), (2,))))
     outcome = outcome_of(variant=rows, ranks=2, micro_batches=4, order=order, steps=steps)
     assert outcome.passed
-    assert len({stage.optimizer_sha256 for stage in outcome.stages}) == 1
+    assert len({stage.measured.optimizer_sha256 for stage in outcome.trained}) == 1
 
 
 def test_gradients_that_are_missing_are_noticed_although_their_memory_is_there(monkeypatch):
@@ -325,9 +325,10 @@ def test_what_is_held_before_the_first_step_is_no_part_of_a_peak(monkeypatch):
     {"overlap": True, "frozen": (1,)}, {"overlap": True, "precision": "fp16", "gradients": "all_reduce"},
 ], ids=str)
 def test_every_kind_reaches_its_bound_at_the_peak(keys):
-    for stage in outcome_of(stages=ALL, **keys).stages:
+    for stage in outcome_of(stages=ALL, **keys).trained:
         for rank in stage.memory:
-            assert {kind: rank.peak_bytes[kind] for kind in rank.bound_bytes} == rank.bound_bytes == rank.least_bytes
+            peaks = {kind: rank.figures.peak_bytes[kind] for kind in rank.bound_bytes}
+            assert peaks == rank.bound_bytes == rank.least_bytes
 
 
 @pytest.mark.parametrize("kind", ["buffers", "activations"])
@@ -388,7 +389,7 @@ def test_weights_that_are_full_while_gradients_are_reduced_fail(monkeypatch):
         "more is held than is needed: rank 0 holds 400 B of parameters as a reduce-scatter begins, where 100 are due"]
 
 
-@pytest.mark.parametrize(("kind", "due"), [("activations", 48), ("parameters", 100), ("gradients", 100)])
+@pytest.mark.parametrize(("kind", "due"), [("activations", 24), ("parameters", 100), ("gradients", 100)])
 def test_what_is_held_as_weights_are_updated_fails(monkeypatch, kind, due):
     def held_then(replica, batch):
         honest = replica.unscale_and_clip
@@ -444,7 +445,7 @@ def test_messages_claimed_are_counted_without_rounding(monkeypatch):
     assert honest.passed
     plant(monkeypatch, "zero1", sends(0, times=3))
     outcome = outcome_of(stages=("zero1",), steps=4, messages=(12,))
-    assert outcome.stages[0].messages_in_a_step == 12 + Fraction(3, 4)
+    assert outcome.trained[0].messages_in_a_step == 12 + Fraction(3, 4)
     assert ("Stage I", "sends 12.75 messages a step, not 12") in outcome.failures
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerosim.scenario.positions import Place, positions
+from zerosim.scenario.positions import TextPlace, positions
 
 
 def walk(value, path=()):
@@ -107,8 +107,8 @@ def test_every_scalar_of_these_tests_is_toml(scalar):
 
 def test_the_checks_see_a_place_that_is_off_by_one():
     text = "abc = 123"
-    assert [names(text, Place(1, column), "abc") for column in (1, 2)] == [True, False]
-    assert [stands_at(text, Place(1, column), 123) for column in (5, 7, 8)] == [False, True, False]
+    assert [names(text, TextPlace(1, column), "abc") for column in (1, 2)] == [True, False]
+    assert [stands_at(text, TextPlace(1, column), 123) for column in (5, 7, 8)] == [False, True, False]
 
 
 @pytest.mark.parametrize(("text", "path", "key", "value"), [

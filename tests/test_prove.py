@@ -12,8 +12,8 @@ from zerosim.collectives import ALGORITHMS, ring
 from zerosim.comm import left, right
 from zerosim.errors import UsageError
 from zerosim.numerics import orders
-from zerosim.payloads.terms import commuted, symbols
-from zerosim.proofs.proof import SMALL, known_order, prove, roots
+from zerosim.payloads.terms import Term, commuted, symbols
+from zerosim.proofs.proof import SMALL, difference, known_order, prove, roots
 from zerosim.proofs.subject import named_subject, subject
 
 PROVABLE = [name for name in ALGORITHMS if not name.endswith("barrier")]
@@ -282,9 +282,32 @@ def test_as_may_say_what_an_algorithm_is():
     assert named_subject("ring.all_reduce", "all_reduce").algorithm is ALGORITHMS["ring.all_reduce"]
 
 
+@pytest.mark.parametrize(("held", "expected", "said"), [
+    ((Term(0, 1), Term(1, 1)), [Term(0, 1)], "g1 is not due here"),
+    ((Term(1, 1), Term(2, 1)), [Term(0, 1)], "g0 is missing, g1, g2 are not due here"),
+])
+def test_what_is_wrong_with_a_sum_is_a_sentence(held, expected, said):
+    assert difference(held[0] + held[1], expected) == said
+
+
 @pytest.mark.parametrize("ranks", ["1..1000000000000", "0..4", "4..2", "4097", "-3", "x", "", "2,,3"])
 def test_numbers_of_ranks_have_limits(ranks, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["prove", "ring.all_reduce", f"--ranks={ranks}"])
     assert stop.value.code == 2
     assert "is no number from 1 to 4096" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["reduce_scatter_elsewhere", "reduce_scatter_left", "all_reduce_two_level"])
+def test_exercises_are_proved_and_shown_as_they_want_it(name):
+    assert cli.main(["prove", f"tests/solutions.py:{name}", "--ranks", "1..6"]) == 0
+    assert cli.main(["show", f"tests/solutions.py:{name}", "--ranks", "4"]) == 0
+
+
+def test_what_is_seen_on_more_ranks_than_were_asked_for_says_so(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text("def my_all_reduce(comm, chunks):\n    from zerosim.collectives import ring\n"
+                    "    ring.reduce_scatter(comm, chunks)\n")
+    assert cli.main(["prove", f"{file}:my_all_reduce", "--ranks", "2"]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "on 4 ranks, where more of it is seen: the full sum of each chunk" in said

@@ -10,7 +10,7 @@ import pytest
 from tests.oracles.fit_devices import FITTED, Noted, fit, held_out, off
 from zerosim.bench.published import BETWEEN, NEAR, compare, errors, published_runs
 from zerosim.cli import main
-from zerosim.plan.cluster import cluster_of, machines
+from zerosim.planner.cluster import cluster_of, machines
 
 DEVICES = tuple(BETWEEN)
 

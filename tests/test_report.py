@@ -11,17 +11,17 @@ from rich.console import Console
 
 from tests.training import labelled, run, scenario
 from zerosim.data import Dataset
+from zerosim.formulas.addresses import fragmentation
 from zerosim.instruments.takings import Taking
-from zerosim.plan.addresses import fragmentation
 from zerosim.report.bars import KINDS
 from zerosim.report.document import document
 from zerosim.report.figures import short
-from zerosim.report.page.run import Run
+from zerosim.report.page.run import PageRun
 from zerosim.report.rows import compared
 from zerosim.report.table import show_outcome
 from zerosim.scenario import Check, Scenario
 from zerosim.scenario.fault import Fault
-from zerosim.scenario.schema import Variant
+from zerosim.scenario.sections import Variant
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
 from zerosim.verdict.apart import Apart
@@ -40,9 +40,14 @@ def shown(outcome, width=200, **how):
     return file.getvalue().splitlines()
 
 
+def measured(stage, **changes):
+    """The row with other measurements."""
+    return replace(stage, measured=replace(stage.measured, **changes))
+
+
 def changed(outcome, row=0, **changes):
     """The outcome with one row that is otherwise."""
-    stages = list(outcome.stages)
+    stages = list(outcome.trained)
     stages[row] = replace(stages[row], **changes)
     return with_stages(outcome, stages)
 
@@ -57,7 +62,7 @@ def named(config, name=NAME):
 
 
 def called(stage, name):
-    return replace(stage, config=named(stage.config, name))
+    return measured(stage, config=named(stage.config, name))
 
 
 def with_stages(outcome, stages, *others):
@@ -72,15 +77,19 @@ def scaled(stage, factor):
         return {kind: count * factor for kind, count in counts.items()}
 
     memory = [
-        replace(rank, resting_bytes=times(rank.resting_bytes), formula_bytes=times(rank.formula_bytes),
-                peak_bytes=times(rank.peak_bytes))
+        replace(rank, formula_bytes=times(rank.formula_bytes), figures=replace(
+            rank.figures, peak_bytes=times(rank.figures.peak_bytes),
+            owners={kind: times(owners) for kind, owners in rank.figures.owners.items()}))
         for rank in stage.memory
     ]
     traffic = [
-        replace(rank, sent_bytes=rank.sent_bytes * factor * (2 + rank.rank), messages=rank.messages * (2 + rank.rank))
+        replace(rank, counts=replace(
+            rank.counts, sent_bytes=rank.counts.sent_bytes * factor * (2 + rank.counts.rank),
+            messages=rank.counts.messages * (2 + rank.counts.rank)))
         for rank in stage.traffic
     ]
-    return replace(stage, config=named(stage.config), memory=memory, traffic=traffic, seconds=7.5, equal=False)
+    longer = measured(stage, config=named(stage.config), seconds={"train": 7.5})
+    return replace(longer, memory=memory, traffic=traffic, equal=False)
 
 
 def rows(lines, *names):
@@ -98,7 +107,7 @@ FOUR = ("DDP", "Stage I", "Stage II", "Stage III")
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 @pytest.mark.parametrize("factor", [1, 10, 1_000, 100_000, 3_000_000])
 def test_no_line_is_wider_than_the_terminal_and_no_cell_is_broken(four, factor, width):
-    outcome = with_stages(four, [scaled(stage, factor) for stage in four.stages])
+    outcome = with_stages(four, [scaled(stage, factor) for stage in four.trained])
     lines = shown(outcome, width, verbose=True, timed=True)
     assert [line for line in lines if len(line) > width and not re.fullmatch(r"FAILED: .*|  [0-9a-f]{64}", line)] == []
     wide = {word for line in shown(outcome, 500, verbose=True, timed=True) for word in line.split()}
@@ -109,9 +118,9 @@ def test_no_line_is_wider_than_the_terminal_and_no_cell_is_broken(four, factor, 
 @pytest.mark.parametrize("width", [80, 60, 52])
 def test_the_table_says_what_each_row_sends_keeps_and_holds(four, width):
     found = rows(shown(four, width), *FOUR)
-    for name, stage in zip(FOUR, four.stages, strict=True):
-        memory = max(stage.memory, key=lambda rank: rank.peak_bytes["total"])
-        kept, sent = sum(memory.resting_bytes.values()), stage.traffic[0].sent_bytes / 4
+    for name, stage in zip(FOUR, four.trained, strict=True):
+        memory = max((rank.figures for rank in stage.memory), key=lambda figures: figures.peak_bytes["total"])
+        kept, sent = sum(memory.resting_bytes.values()), stage.traffic[0].counts.sent_bytes / 4
         figures = [cell for cell in found[name] if cell[0].isdigit()]
         assert found[name][0] == "yes"
         assert figures == [f"{count / 1e3:.2f}" for count in (kept, sent, memory.peak_bytes["total"])]
@@ -122,11 +131,11 @@ WIDE = {60: (8, 6), 80: (16, 12), 120: (32, 18)}
 
 def bar_faults(lines, stages, for_kept, for_sent):
     """Where a bar is not as long as what it stands for, of the four rows of `stages`."""
-    most = sum(stages[0].memory[0].resting_bytes.values())
+    most = sum(stages[0].memory[0].figures.resting_bytes.values())
     for stage, sent in zip(stages, (2, 2, 2, 3), strict=True):
         (line,) = [line for line in lines if line.startswith(f"{stage.name} ") and "━" in line]
         for kind in KINDS:
-            length, due = line.count(kind.shade), stage.memory[0].resting_bytes[kind.name] * for_kept / most
+            length, due = line.count(kind.shade), stage.memory[0].figures.resting_bytes[kind.name] * for_kept / most
             if not length or abs(length - due) > max(0.5, 1 - due):
                 yield f"{length} columns of {kind.name} in {stage.name}, not {due:.1f}"
         if line.count("━") != sent * for_sent // 3:
@@ -136,10 +145,10 @@ def bar_faults(lines, stages, for_kept, for_sent):
 @pytest.mark.parametrize(("width", "most"), WIDE.items(), ids=str)
 def test_bars_are_as_long_as_what_is_kept_and_sent(four, width, most):
     lines = shown(four, width)
-    assert list(bar_faults(lines, four.stages, *most)) == []
-    longer = {kind: 4 * count for kind, count in four.stages[2].memory[0].resting_bytes.items()}
-    held = [replace(rank, resting_bytes=longer) for rank in four.stages[2].memory]
-    assert list(bar_faults(lines, changed(four, 2, memory=held).stages, *most))
+    assert list(bar_faults(lines, four.trained, *most)) == []
+    longer = {kind: {"all": 4 * count} for kind, count in four.trained[2].memory[0].figures.resting_bytes.items()}
+    held = [replace(rank, figures=replace(rank.figures, owners=longer)) for rank in four.trained[2].memory]
+    assert list(bar_faults(lines, changed(four, 2, memory=held).trained, *most))
     assert not any("━" in line or "█" in line for line in shown(four, 52))
 
 
@@ -168,13 +177,14 @@ def test_colour_is_an_addition(four, monkeypatch):
 def test_what_rows_share_is_said_once_and_what_not_by_row(four):
     lines = shown(four)
     (shared,) = [line for line in lines if line.startswith("In all 4 rows: ")]
-    stage = four.stages[0]
+    stage = four.trained[0]
     assert shared == (
-        f"In all 4 rows: 4 steps, final loss {float(stage.losses[-1][0]):.4g}, test accuracy {stage.test:.2%}, "
-        "the same weights")
-    other = shown(changed(four, 1, weights_sha256="0"))
-    assert f"Weights SHA-256: {stage.weights_sha256[:12]}... in DDP, Stage II and Stage III; 0 in Stage I" in other
-    alike = shown(with_stages(four, four.stages[:2]))
+        f"In all 4 rows: 4 steps, final loss {float(stage.measured.losses[-1][0]):.4g}, test accuracy "
+        f"{stage.measured.test:.2%}, the same weights")
+    other = shown(changed(four, 1, measured=replace(four.trained[1].measured, weights_sha256="0")))
+    digest = stage.measured.weights_sha256[:12]
+    assert f"Weights SHA-256: {digest}... in DDP, Stage II and Stage III; 0 in Stage I" in other
+    alike = shown(with_stages(four, four.trained[:2]))
     assert any(line.startswith("In both rows: ") for line in alike)
 
 
@@ -182,7 +192,7 @@ def test_rows_that_send_alike_are_spoken_of_as_their_stage(four):
     def sent(stages):
         return next(line for line in shown(with_stages(four, stages)) if line.startswith("sends "))
 
-    first, *_, third = four.stages
+    first, *_, third = four.trained
     assert "takes: 2 in DDP; 3 in Stage III. " in sent([first, called(first, "DDP, overlap"), third])
     more = replace(called(third, "a, b"), volume=2.0)
     assert "takes: 2 in DDP and a, b; 3 in Stage III. " in sent([first, more, third])
@@ -191,12 +201,12 @@ def test_rows_that_send_alike_are_spoken_of_as_their_stage(four):
 def test_every_figure_behind_verbose(four):
     plain, verbose = shown(four), shown(four, verbose=True)
     assert [line for line in plain if line not in verbose] == []
-    assert four.stages[0].weights_sha256 in "".join(verbose)
-    assert four.stages[0].weights_sha256 not in "".join(plain)
-    memory = four.stages[3].memory[0]
+    assert four.trained[0].measured.weights_sha256 in "".join(verbose)
+    assert four.trained[0].measured.weights_sha256 not in "".join(plain)
+    memory = four.trained[3].memory[0].figures
     at = [number for number, line in enumerate(verbose) if line.startswith("Stage III ")]
     sent, held, peak = verbose[at[2]].split()[2:], verbose[at[3]].split()[2:], verbose[at[3] + 1].split()[3:]
-    assert sent[:3] == [f"{four.stages[3].traffic[0].sent_bytes / 4 / 1e3:.1f}", "3", "27"]
+    assert sent[:3] == [f"{four.trained[3].traffic[0].counts.sent_bytes / 4 / 1e3:.1f}", "3", "27"]
     assert held == [f"{count / 1e3:.1f}" for count in [*memory.resting_bytes.values(),
                                                        sum(memory.resting_bytes.values())]]
     assert peak == [f"{count / 1e3:.1f}" for count in memory.peak_bytes.values()]
@@ -213,8 +223,8 @@ def test_the_time_of_a_step_is_shown_only_where_it_was_measured(four):
 
 
 def test_what_is_not_the_formulas_is_marked(four):
-    traffic = [replace(rank, formula_messages=17) for rank in four.stages[1].traffic]
-    memory = [replace(rank, formula_bytes={**rank.formula_bytes, "gradients": 0}) for rank in four.stages[1].memory]
+    traffic = [replace(rank, due=replace(rank.due, messages=17)) for rank in four.trained[1].traffic]
+    memory = [replace(rank, formula_bytes={**rank.formula_bytes, "gradients": 0}) for rank in four.trained[1].memory]
     wrong = shown(changed(four, 1, traffic=traffic, memory=memory), verbose=True)
     assert [cell[0] == "≠" for cell in rows(wrong, *FOUR)["Stage I"]] == [False, True, True, False]
     assert sum(line.startswith("  by formula") for line in wrong) == 1
@@ -234,17 +244,18 @@ def test_failures_that_fit_no_line_stand_one_by_one_above_the_last(four):
 
 
 def test_a_name_is_not_taken_for_markup(four):
-    lines = shown(changed(four, config=named(four.stages[0].config, "[bold]x[/] :smile:"), equal=False))
+    first = replace(called(four.trained[0], "[bold]x[/] :smile:"), equal=False)
+    lines = shown(with_stages(four, [first, *four.trained[1:]]))
     assert lines[1].startswith("[bold]x[/]") or lines[2].startswith("[bold]x[/]")
     assert lines[-1] == "FAILED: [bold]x[/] :smile:: bits differ"
 
 
 def test_long_names_take_lines_and_long_words_keep_both_ends(four):
     long = "by reduce_scatter_and_then_all_gather, 2"
-    lines = shown(changed(four, config=named(four.stages[0].config, long)), 80)
+    lines = shown(with_stages(four, [called(four.trained[0], long), *four.trained[1:]]), 80)
     assert any(line.startswith("reduce_s…gather, ") or "…" in line for line in lines[:8])
     (first,) = [number for number, line in enumerate(lines) if line.startswith("by ")]
-    assert lines[first].split()[-1] == f"{four.stages[0].memory[0].peak_bytes['total'] / 1e3:.2f}"
+    assert lines[first].split()[-1] == f"{four.trained[0].memory[0].figures.peak_bytes['total'] / 1e3:.2f}"
     assert lines[first + 2] == "2"
 
 
@@ -261,8 +272,8 @@ def test_one_rank_and_no_steps_and_one_row():
 
 
 def test_sixteen_rows_and_those_that_do_not_fit(four):
-    short = RowOutcome(four.stages[3].config, None, DoesNotFit(2, 1, ["ddp"]))
-    many = [called(four.stages[0], f"row {number}") for number in range(16)]
+    short = RowOutcome(four.trained[3].config, None, DoesNotFit(2, 1, ["ddp"]))
+    many = [called(four.trained[0], f"row {number}") for number in range(16)]
     lines = shown(with_stages(four, many, short), 80)
     assert len(rows(lines, *(stage.name for stage in many))) == 16
     assert rows(lines, "Stage III")["Stage III"] == ["does", "not", "fit"]
@@ -283,24 +294,24 @@ def test_rows_without_names_are_told_apart_wherever_one_is_spoken_of():
     variants = (Variant(stage="zero3"), Variant(stage="zero3", prefetch=True), Variant(stage="zero3", prefetch=True))
     names = ["Stage III", "Stage III, prefetch = true", "Stage III, prefetch = true (2)"]
     base = replace(scenario(steps=1), variant=variants)
-    checks = Check(volumes=(3, 2, 3), messages=(18, 18, 17), same_bits_on=(1,), does_not_fit=("zero3",))
+    checks = Check(volumes=(5, 2, 5), messages=(30, 30, 17), same_bits_on=(1,), does_not_fit=("zero3",))
     outcome = run_locally(prepare(replace(base, check=checks), labelled()), Silent())
-    assert [stage.name for stage in outcome.stages] == names
+    assert [stage.name for stage in outcome.trained] == names
     failures = outcome.failures
     assert [name for name, what in failures if what == "fits after all"] == names
-    assert (names[1], "sends 3 P (N−1)/N, not 2") in failures
-    assert (names[2], "sends 18 messages a step, not 17") in failures
+    assert (names[1], "sends 5 P (N−1)/N, not 2") in failures
+    assert (names[2], "sends 30 messages a step, not 17") in failures
     assert [name for name, what in outcome.failures if what == "other bits on 1 rank"] == names
 
 
 def test_digests_on_other_ranks_are_named_where_rows_differ(four):
     def elsewhere(stage):
-        return OtherRanks(2, replace(stage, weights_sha256="1" if stage.name == "DDP" else "2"))
+        return OtherRanks(2, measured(stage, weights_sha256="1" if stage.name == "DDP" else "2"))
 
     lines = shown(replace(four, rows=[replace(row, on_other_ranks=(elsewhere(row.trained),)) for row in four.rows]))
     assert " 2 ranks  1  DDP" in lines
     assert " 2 ranks  2  Stage I, Stage II and Stage III" in lines
-    assert f" 4 ranks  {four.stages[0].weights_sha256[:12]}..." in lines
+    assert f" 4 ranks  {four.trained[0].measured.weights_sha256[:12]}..." in lines
 
 
 FOUND = Divergence(
@@ -368,18 +379,18 @@ def test_the_readme_has_every_key_of_a_scenario():
 def test_every_key_of_the_document_is_documented(four):
     where = fragmentation([Taking("activations", "layers.0", 8, since=1)])
     broken = changed(four, first_divergence=FOUND, order={"ours": "a", "reference": "b"}, fragmentation=where)
-    config, other = four.rows[0].config, OtherRanks(2, four.stages[0])
+    config, other = four.rows[0].config, OtherRanks(2, four.trained[0])
     broken = replace(broken, rows=[
         replace(broken.rows[0], on_other_ranks=(other,)), RowOutcome(config, None, DoesNotFit(2, 1, ["zero3"]))])
     apart = Apart("a", "b", 1, "gradient", "w", (0,), (1.0, 2.0), 1, (0, 1), ("g0", "g1"), 1, 1, 1, 1, {"1": 1})
     written = document(replace(broken, apart=[apart]), {})
-    stage = written["stages"][0]
-    traced = document(run(steps=1, stages=("ddp",), traced=range(1, 2)), {})["stages"][0]["trace"]
-    of_a_plan = {"The JSON document of `zerosim plan`", "Each of `rows`", "`memory` of a row"}
+    stage = written["rows"][0]
+    traced = document(run(steps=1, stages=("ddp",), traced=range(1, 2)), {})["rows"][0]["trace"]
+    of_a_plan = {"The JSON document of `zerosim plan`", "`rows` of a plan", "`memory` of a row"}
     found = documented(ROOT / "docs" / "outcome.md")
     assert {heading: set(keys) for heading, keys in found.items() if heading not in of_a_plan} == {
         "The JSON document of `zerosim run`": set(written),
-        "Each of `stages`": set(stage),
+        "Each of `rows`": set(stage),
         "Each of `traffic`": set(stage["traffic"][0]),
         "Each of `memory`": set(stage["memory"][0]),
         "`trace`": set(traced),
@@ -388,7 +399,7 @@ def test_every_key_of_the_document_is_documented(four):
         "Each of `spans`": set(traced["steps"][0]["spans"][0]),
         "`fragmentation`": set(stage["fragmentation"]),
         "Each of `address_space`": set(stage["fragmentation"]["address_space"][0]),
-        "As plain rows": set(compared(Run(document(four, {"ranks": 4})))[0]),
+        "As plain rows": set(compared(PageRun(document(four, {"ranks": 4})))[0]),
         "`first_divergence`": set(stage["first_divergence"]),
         "Each of `differences`": set(written["differences"][0]),
         "Each of `did_not_fit`": set(written["did_not_fit"][0]),

@@ -11,9 +11,9 @@ from zerosim.models.transformer import PARTS
 from zerosim.numerics.orders import ORDERS
 from zerosim.numerics.precisions import PRECISIONS
 from zerosim.optim.optimizers import OPTIMIZERS
-from zerosim.scenario import Check, Model, Parallel, Train
+from zerosim.scenario import Check, ModelKeys, Parallel, Train
 from zerosim.scenario.rules import rules
-from zerosim.scenario.schema import PUBLICATIONS, STAGE_KEYS, WEIGHT_DECAY, Variant
+from zerosim.scenario.sections import PUBLICATIONS, STAGE_KEYS, Variant
 from zerosim.stages import STAGES
 from zerosim.stages.adding import ADDITIONS
 from zerosim.stages.publishing import PUBLISHING
@@ -47,13 +47,13 @@ ROWS = (Variant(stage="ddp", name="first"), Variant(stage="zero1", name="second"
 
 def test_a_row_that_does_not_fit_leaves_the_others_their_claims(short):
     short.add(())
-    check = Check(volumes=(9, 2, 3), messages=(9, 12, 18), does_not_fit=("ddp",))
+    check = Check(volumes=(9, 2, 5), messages=(9, 12, 30), does_not_fit=("ddp",))
     outcome = outcome_of(*ROWS, check=check)
     assert outcome.failures == []
     assert [row.config.name for row in outcome.rows if row.trained is None] == ["first"]
     wrong = outcome_of(*ROWS, check=replace(check, volumes=(2, 3, 2)))
     assert wrong.failures == [
-        ("second", "sends 2 P (N−1)/N, not 3"), ("third", "sends 3 P (N−1)/N, not 2")]
+        ("second", "sends 2 P (N−1)/N, not 3"), ("third", "sends 5 P (N−1)/N, not 2")]
 
 
 def test_a_shortage_that_nobody_claimed_fails_its_row_alone(short):
@@ -110,9 +110,9 @@ def test_what_a_scenario_may_say_is_what_the_tables_hold():
     assert set(PUBLICATIONS) == set(PUBLISHING)
     parallel, train = rules(Parallel), rules(Train)
     assert set(parallel["order"].names) == set(ORDERS) == set(ADDITIONS)
-    assert set(train["optimizer"].names) == set(OPTIMIZERS) == set(WEIGHT_DECAY)
+    assert set(train["optimizer"].names) == set(OPTIMIZERS)
     assert set(train["precision"].names) == set(PRECISIONS)
-    model = rules(Model)
+    model = rules(ModelKeys)
     assert set(model["activation"].names) == set(ACTIVATIONS)
     assert set(model["kind"].names) == set(MODELS)
     assert set(model["architecture"].names) == set(PARTS)

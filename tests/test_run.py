@@ -12,7 +12,7 @@ from tests.training import claiming, labelled, run, scenario
 from zerosim.data import Dataset, load_dataset
 from zerosim.errors import ScenarioError
 from zerosim.scenario import Check, Parallel, load
-from zerosim.scenario.schema import Variant
+from zerosim.scenario.sections import Variant
 from zerosim.training.build import initial_weights
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
@@ -23,9 +23,9 @@ from zerosim.worlds.local import LocalWorld
 def agree(outcome):
     """Every check holds, and the stages end with the same weights, optimizer state and losses."""
     assert outcome.failures == []
-    assert len({stage.weights_sha256 for stage in outcome.stages}) == 1
-    assert len({stage.optimizer_sha256 for stage in outcome.stages}) == 1
-    assert len({tuple(float(loss[0]) for loss in stage.losses) for stage in outcome.stages}) == 1
+    assert len({stage.measured.weights_sha256 for stage in outcome.trained}) == 1
+    assert len({stage.measured.optimizer_sha256 for stage in outcome.trained}) == 1
+    assert len({tuple(float(loss[0]) for loss in stage.measured.losses) for stage in outcome.trained}) == 1
     return outcome
 
 
@@ -62,13 +62,13 @@ def test_regression():
     x = random.standard_normal((30, 3)).astype(np.float32)
     y = np.stack([x.sum(axis=1), x[:, 0]], axis=1)
     outcome = agree(run(Dataset(x, y, x, y, None), steps=40, learning_rate=0.05))
-    assert outcome.stages[0].losses[-1] < outcome.stages[0].losses[0] / 4
-    assert outcome.stages[0].test < outcome.stages[0].losses[0] / 4
+    assert outcome.trained[0].measured.losses[-1] < outcome.trained[0].measured.losses[0] / 4
+    assert outcome.trained[0].measured.test < outcome.trained[0].measured.losses[0] / 4
 
 
 def test_losses_that_overflow_are_still_the_same_bytes():
     outcome = run(optimizer="sgd", learning_rate=1e38, steps=4)
-    assert not np.isfinite(outcome.stages[0].losses[-1])
+    assert not np.isfinite(outcome.trained[0].measured.losses[-1])
     assert outcome.failures == []
 
 
@@ -86,18 +86,18 @@ def test_what_is_no_number_any_more_is_still_the_same_bytes(optimizer, rate):
 def test_without_steps_the_initial_weights_are_left():
     outcome = agree(run(steps=0, keep_weights=True))
     config = outcome.rows[0].config
-    for unit, flat in outcome.stages[-1].weights.items():
+    for unit, flat in outcome.trained[-1].measured.weights.items():
         assert flat.tobytes() == initial_weights(config)(unit).tobytes()
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_traffic_is_counted_by_collective_and_is_the_formulas(ranks):
     outcome = run(ranks=ranks, micro_batches=ranks, steps=2)
-    for stage in outcome.stages:
+    for stage in outcome.trained:
         volume = {"ddp": 2, "zero1": 2, "zero2": 2, "zero3": 3}[stage.stage]
         units = [6 * 5 + 5, 5 * 4 + 4, 4 * 3 + 3]
         once = sum(-(-count // ranks) * 4 * (ranks - 1) for count in units)
-        for counts in stage.traffic:
+        for counts in (rank.counts for rank in stage.traffic):
             assert counts.sent_bytes == counts.received_bytes == volume * once * 2
             by = counts.by_collective
             assert by["reduce_scatter"] == {
@@ -110,8 +110,8 @@ def test_traffic_is_counted_by_collective_and_is_the_formulas(ranks):
 
 def test_a_seed_is_a_run_and_another_seed_another_one():
     first, again, other = run(seed=1), run(seed=1), run(seed=2)
-    assert first.stages[0].weights_sha256 == again.stages[0].weights_sha256
-    assert first.stages[0].weights_sha256 != other.stages[0].weights_sha256
+    assert first.trained[0].measured.weights_sha256 == again.trained[0].measured.weights_sha256
+    assert first.trained[0].measured.weights_sha256 != other.trained[0].measured.weights_sha256
 
 
 def test_a_wanted_accuracy_that_is_missed_fails_the_run():
@@ -143,16 +143,16 @@ def test_every_order_of_addition(order, ranks):
 def test_with_these_orders_the_number_of_ranks_changes_no_bit(order, counts):
     micro_batches = 24 if order == "exact" else 16
     digests = {
-        stage.weights_sha256
+        stage.measured.weights_sha256
         for ranks in counts
-        for stage in agree(run(ranks=ranks, micro_batches=micro_batches, order=order, learning_rate=1.0)).stages
+        for stage in agree(run(ranks=ranks, micro_batches=micro_batches, order=order, learning_rate=1.0)).trained
     }
     assert len(digests) == 1
 
 
 def test_with_the_ring_it_does():
     digests = {
-        run(ranks=ranks, micro_batches=12, stages=("ddp",), learning_rate=1.0).stages[0].weights_sha256
+        run(ranks=ranks, micro_batches=12, stages=("ddp",), learning_rate=1.0).trained[0].measured.weights_sha256
         for ranks in (2, 3, 4)
     }
     assert len(digests) == 3

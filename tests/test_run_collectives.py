@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from zerosim import cli
-from zerosim.commands.run import local_world
 from zerosim.errors import Deadlock, ScenarioError
+from zerosim.jobs.collectives import collectives_job
+from zerosim.jobs.job import Request
 from zerosim.scenario import CollectiveScenario, load
 from zerosim.scenario.collective import Program
 from zerosim.verdict.collectives import programs_of, run_collectives_on
@@ -15,7 +16,7 @@ SCENARIOS = Path(__file__).parents[1] / "scenarios"
 
 
 def found_by(scenario):
-    return run_collectives_on(local_world(scenario), scenario, programs_of(scenario))
+    return run_collectives_on(collectives_job(scenario, Request()).local_world(), scenario, programs_of(scenario))
 
 
 def carried_out(name, *overrides):

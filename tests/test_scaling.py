@@ -107,7 +107,7 @@ def shown(outcome):
 def test_data_that_always_overflow_end_in_a_message():
     outcome = overflowing(1_200, stages=("zero2",), hidden=(), activation="relu")
     assert outcome.failures == []
-    assert outcome.stages[0].updates == 0
+    assert outcome.trained[0].measured.updates == 0
     assert shown(outcome) == [
         "Stage II: gradients overflowed float16 in 1,200 of 1,200 steps, which changed nothing but the loss scale: it "
         "halves, down to 5.96e-08. Scale the data down, take more steps, or set train.precision to bf16."]
@@ -115,5 +115,5 @@ def test_data_that_always_overflow_end_in_a_message():
 
 def test_a_run_that_trains_has_no_such_message():
     outcome = run_locally(prepare(varied(scenario(), precision="fp16"), labelled()), Silent())
-    assert outcome.stages[0].updates
+    assert outcome.trained[0].measured.updates
     assert shown(outcome) == []

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 import zerosim.scenario.schema
 from zerosim.errors import ScenarioError
-from zerosim.scenario import Model, Parallel, Scenario, Train, World, load, resolved
-from zerosim.scenario.schema import PUBLICATIONS, STAGE_KEYS, Variant
+from zerosim.models import MODELS
+from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys, load, resolved
+from zerosim.scenario.sections import PUBLICATIONS, Variant
 
 COMPLETE = """
 title = "ZeRO Stage III on handwritten digits"
@@ -24,8 +25,6 @@ timeout_seconds = 2.5
 source = "digits"
 [model]
 kind = "transformer"
-hidden = []
-activation = "gelu"
 architecture = "llama"
 layers = 1
 width = 12
@@ -69,6 +68,7 @@ products = "fp8"
 stages = ["zero3", "ddp"]
 order = "rank"
 units = [[0, 2], [1]]
+shard_ranks = 1
 recompute = [1]
 offload_activations = true
 offload_folder = "there"
@@ -111,10 +111,11 @@ reduce_dtype = "weights"
 [[variant]]
 name = "second"
 stage = "zero1"
+shard_ranks = 1
 gradients = "reduce_scatter"
 publish = "broadcasts"
 reshard_after_forward = true
-prefetch = true
+prefetch = false
 recompute = false
 offload_activations = false
 bucket_mb = 0
@@ -151,7 +152,7 @@ def test_an_empty_file_is_all_defaults(loaded):
 def test_every_key_can_be_set_and_is_reported(loaded):
     scenario = loaded(COMPLETE)
     default = Scenario()
-    changed = {"source", "prefetch"}
+    changed = {"source", "prefetch", "hidden", "activation"}
     for section in fields(Scenario):
         if is_dataclass(getattr(default, section.name)) and section.name != "origin":
             for key in fields(getattr(default, section.name)):
@@ -168,8 +169,9 @@ def test_every_key_can_be_set_and_is_reported(loaded):
     assert said == [
         {"name": "first", "stage": "zero2", "units": "model", "accumulation": "boundary",
          "accumulate_dtype": "weights", "reduce_dtype": "weights"},
-        {"name": "second", "stage": "zero1", "gradients": "reduce_scatter", "publish": "broadcasts",
-         "reshard_after_forward": True, "prefetch": True, "overlap": False, "recompute": False,
+        {"name": "second", "stage": "zero1", "shard_ranks": 1, "gradients": "reduce_scatter",
+         "publish": "broadcasts",
+         "reshard_after_forward": True, "prefetch": False, "overlap": False, "recompute": False,
          "offload_activations": False, "bucket_mb": 0.0},
     ]
     assert {key for variant in said for key in variant} == {key.name for key in fields(Variant)}
@@ -192,7 +194,7 @@ def test_the_defaults_of_the_design():
             "warmup_steps": 0, "clip_norm": 0.0, "precision": "fp32", "loss_scale": "dynamic",
         },
         "parallel": {
-            "stages": ["ddp", "zero1", "zero2", "zero3"], "order": "ring", "units": "layer",
+            "stages": ["ddp", "zero1", "zero2", "zero3"], "order": "ring", "units": "layer", "shard_ranks": 0,
             "accumulation": "boundary", "accumulate_dtype": "weights", "reduce_dtype": "weights",
             "gradients": "reduce_scatter", "publish": "weights", "reshard_after_forward": True,
             "prefetch": False, "overlap": False, "recompute": False, "offload_activations": False, "offload_folder": "",
@@ -217,7 +219,7 @@ def test_the_defaults_of_the_design():
 def test_a_pickled_scenario_is_the_same_and_can_still_blame(loaded):
     scenario = pickle.loads(pickle.dumps(loaded(COMPLETE)))
     assert scenario == loaded(COMPLETE)
-    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:27:9: no"
+    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:25:9: no"
 
 
 @pytest.mark.parametrize(("optimizer", "weight_decay"), [
@@ -364,7 +366,7 @@ def test_errors_in_overrides_point_into_their_text(complaint, override, expected
 TIED = "model.kind = 'transformer'\nmodel.tied_embeddings = true\n"
 NOT_NEGATIVE = ("learning_rate", "epsilon", "momentum", "weight_decay", "clip_norm")
 OF_VARIANTS = {
-    "stage": "ddp, zero1, zero2 or zero3", "accumulation": "boundary or micro_batch",
+    "stage": "ddp, zero1, zero2 or zero3", "accumulation": "boundary, micro_batch or layered",
     "accumulate_dtype": "weights or fp32", "reduce_dtype": "weights or fp32",
     "gradients": "reduce_scatter or all_reduce", "publish": "weights, updates or broadcasts",
     "units": "layer, model or an array of arrays of layer numbers such as [[0, 1], [2]]",
@@ -468,7 +470,8 @@ def test_what_is_not_allowed_is_refused_with_what_is(complaint, text, expected):
     ("parallel.recompute = [2, 0]", "parallel", "recompute", (2, 0)),
     ("parallel.recompute = true", "parallel", "recompute", True),
     ("parallel.bucket_mb = 32e-6", "parallel", "bucket_bytes", 32),
-    ("model.dropout = 0.99", "model", "dropout", 0.99), ("model.layers = 1000", "model", "layers", 1000),
+    ("model.kind = 'transformer'\nmodel.dropout = 0.99", "model", "dropout", 0.99),
+    ("model.kind = 'transformer'\nmodel.layers = 1000", "model", "layers", 1000),
     (TIED + "parallel.units = [[0, 3], [2, 1]]", "parallel", "units", ((0, 3), (2, 1))),
     (TIED, "model", "layer_units", ((0, 3), (1,), (2,))),
 ])
@@ -478,10 +481,10 @@ def test_what_is_just_allowed_is_read(loaded, text, section, key, value):
 
 @pytest.mark.parametrize("frozen", [(0,), (1,), (0, 2)])
 def test_a_unit_is_frozen_as_a_whole(frozen):
-    parted = Scenario(model=Model(frozen=frozen), parallel=Parallel(units=((0, 1), (2,))))
+    parted = Scenario(model=ModelKeys(frozen=frozen), parallel=Parallel(units=((0, 1), (2,))))
     with pytest.raises(ScenarioError, match=r"the unit of layers \[0, 1\] is frozen in part"):
         _ = parted.rows
-    whole = replace(parted, model=Model(frozen=(0, 1)))
+    whole = replace(parted, model=ModelKeys(frozen=(0, 1)))
     assert {row.layers for row in whole.rows} == {((0, 1), (2,))}
 
 
@@ -505,7 +508,7 @@ def test_an_override_can_mend_what_does_not_agree(loaded):
 
 def test_keys_that_do_not_agree_are_refused_in_python_too():
     with pytest.raises(ScenarioError, match=r"multiple of world\.ranks = 3"):
-        Scenario(world=World(3))
+        Scenario(world=WorldKeys(3))
 
 
 def as_toml(value):
@@ -521,7 +524,7 @@ def as_toml(value):
 @given(st.builds(
     Scenario,
     title=st.text(st.characters(codec="utf-8", exclude_characters="\x7f")),
-    model=st.builds(Model, hidden=st.lists(st.integers(1, 10**6), max_size=3).map(tuple)),
+    model=st.builds(ModelKeys, hidden=st.lists(st.integers(1, 10**6), max_size=3).map(tuple)),
     train=st.builds(
         Train,
         steps=st.integers(0, 2**63 - 1),
@@ -531,9 +534,9 @@ def as_toml(value):
     variant=st.lists(st.builds(
         Variant,
         name=st.text(st.characters(codec="utf-8", exclude_characters="\x7f")),
-        stage=st.sampled_from(STAGE_KEYS),
+        stage=st.sampled_from(("zero1", "zero2")),
         publish=st.none() | st.sampled_from(PUBLICATIONS),
-        prefetch=st.none() | st.booleans(),
+        overlap=st.none() | st.booleans(),
     ), max_size=2).map(tuple),
 ))
 def test_a_resolved_scenario_written_as_toml_is_the_scenario(tmp_path_factory, scenario):
@@ -553,3 +556,48 @@ def test_numpy_is_not_imported_to_read_a_scenario(name):
     }
     assert names
     assert not {each for each in names if each.startswith("numpy") or each.endswith("dataset")}
+
+
+# Keys that cannot be followed.
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("stage = 'ddp'\naccumulation = 'micro_batch'",
+     "a.toml:3:1: variant[0].accumulation = \"micro_batch\" does nothing "
+     "in stage ddp: it reduces once a step, at the boundary; leave it out, or name another stage"),
+    ("stage = 'zero1'\naccumulation = 'micro_batch'", "in stage zero1: it reduces once a step, at the boundary"),
+    ("stage = 'zero2'\nprefetch = true", "variant[0].prefetch = true does nothing in stage zero2: its ranks keep full"),
+    ("stage = 'ddp'\nreshard_after_forward = false", "a.toml:3:1: variant[0].reshard_after_forward = false does"),
+    ("publish = 'broadcasts'", "a.toml:2:1: variant[0].publish = \"broadcasts\" does nothing in stage zero3"),
+    ("stage = 'ddp'\npublish = 'updates'", "every rank updates all weights, and publishes none"),
+    ("gradients = 'all_reduce'", "does nothing in stage zero3: its ranks keep shards of gradients"),
+])
+def test_a_variant_is_refused_what_its_stage_cannot_follow(complaint, text, expected):
+    assert expected in complaint("[[variant]]\n" + text)
+
+
+@pytest.mark.parametrize("text", [
+    "stage = 'zero2'\naccumulation = 'micro_batch'", "stage = 'ddp'\naccumulation = 'layered'", "prefetch = true",
+    "stage = 'ddp'\nprefetch = false\nreshard_after_forward = true\npublish = 'weights'\naccumulation = 'boundary'",
+    "stage = 'ddp'\ngradients = 'all_reduce'",
+])
+def test_a_variant_may_say_what_its_stage_does_anyway(loaded, text):
+    assert len(loaded("[[variant]]\n" + text).variant) == 1
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("kind = 'transformer'\nhidden = [3]", "a.toml:3:1: model.hidden is for model.kind mlp, and this is "
+     "transformer; leave it out, or set model.kind to mlp"),
+    ("kind = 'transformer'\nactivation = 'tanh'", "a.toml:3:1: model.activation is for model.kind mlp"),
+    *((f"{key} = {value}", f"a.toml:2:1: model.{key} is for model.kind transformer, and this is mlp")
+      for key, value in {
+          "architecture": "'llama'", "layers": 3, "width": 8, "heads": 2, "key_value_heads": 1, "inner": 5,
+          "vocabulary": 9, "sequence": 4, "tied_embeddings": "true", "dropout": 0.1}.items()),
+])
+def test_a_key_of_the_other_kind_of_model_is_refused(complaint, text, expected):
+    assert expected in complaint("[model]\n" + text)
+
+
+def test_every_key_of_a_model_is_of_one_kind_or_of_both():
+    both = {"kind", "frozen", "weights"}
+    assert {key.name for key in fields(ModelKeys)} == both | {key for kind in MODELS.values() for key in kind.own_keys}

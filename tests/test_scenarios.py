@@ -91,28 +91,29 @@ def test_a_claim_fails_where_it_is_not_so(name, override, wrong):
 
 
 def test_stage_1_and_2_are_the_same_until_micro_batches_leave_one_by_one():
-    first, second, one_by_one = run("stage1_or_stage2.toml").stages
-    assert first.weights_sha256 == second.weights_sha256 != one_by_one.weights_sha256
-    assert first.memory[0].resting_bytes["gradients"] > 3 * second.memory[0].resting_bytes["gradients"]
+    first, second, one_by_one = run("stage1_or_stage2.toml").trained
+    assert first.measured.weights_sha256 == second.measured.weights_sha256 != one_by_one.measured.weights_sha256
+    assert first.memory[0].figures.resting_bytes["gradients"] > 3 * second.memory[0].figures.resting_bytes["gradients"]
 
 
 def test_broadcasts_burden_some_ranks_more_than_others():
-    by_all_gather, by_broadcasts, _ = run("broadcast_after_the_step.toml").stages
-    evenly, unevenly = ([rank.messages for rank in row.traffic] for row in (by_all_gather, by_broadcasts))
+    by_all_gather, by_broadcasts, _ = run("broadcast_after_the_step.toml").trained
+    evenly, unevenly = ([rank.counts.messages for rank in row.traffic] for row in (by_all_gather, by_broadcasts))
     assert sum(evenly) == sum(unevenly)
     assert len(set(evenly)) == 1 < len(set(unevenly))
 
 
 def test_larger_units_and_prefetch_hold_more():
-    peaks = [row.memory[0].peak_bytes for row in run("fsdp_units.toml").stages]
+    peaks = [row.memory[0].figures.peak_bytes for row in run("fsdp_units.toml").trained]
     layers, prefetch, pairs, model = (peak["parameters"] for peak in peaks)
     assert layers < prefetch == pairs < model
     assert [peak["total"] for peak in peaks] == sorted(peak["total"] for peak in peaks)
 
 
 def test_what_goes_on_beside_computation_holds_one_unit_more():
-    rows = run("overlap.toml").stages
-    peaks = [[round(row.memory[0].peak_bytes[kind] / 1e3, 1) for row in rows] for kind in ("parameters", "gradients")]
+    rows = run("overlap.toml").trained
+    held = [row.memory[0].figures.peak_bytes for row in rows]
+    peaks = [[round(peak[kind] / 1e3, 1) for peak in held] for kind in ("parameters", "gradients")]
     assert peaks[0][4:] == [564.8, 827.9, 827.9]
     assert peaks[1] == [799.8, 799.8, 663.1, 794.6, 663.1, 663.1, 794.6]
 
@@ -121,8 +122,8 @@ def test_the_bytes_of_a_parameter_in_mixed_precision():
     outcome = run("mixed_precision.toml")
     parameters = outcome.model.count
     found = [
-        {kind: round(held / parameters, 2) for kind, held in row.memory[0].resting_bytes.items()}
-        for row in outcome.stages
+        {kind: round(held / parameters, 2) for kind, held in row.memory[0].figures.resting_bytes.items()}
+        for row in outcome.trained
     ]
     assert found == [
         {"parameters": 2.0, "gradients": 2.0, "optimizer": 12.0},

@@ -18,6 +18,7 @@ from zerosim.numerics.precisions import PRECISIONS
 from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
 from zerosim.optim.scaling import skipped_in_vain
 from zerosim.optim.update import MASTER, LearningRate, UpdateRule
+from zerosim.sharding import Mesh
 from zerosim.stages.beside import Beside
 from zerosim.stages.gathering import Prefetched
 from zerosim.training.experiment import prepare
@@ -117,7 +118,7 @@ def test_what_is_prefetched_travels_in_the_second_channel():
     shard = np.ones(3, np.float32)
     replica = SimpleNamespace(
         comm=SimpleNamespace(rank=0, size=1), full=lambda unit, kind: np.empty(3, np.float32), own=lambda full: full,
-        state=SimpleNamespace(weights={UNIT: shard}),
+        state=SimpleNamespace(weights={UNIT: shard}), mesh=Mesh(0, 1, 1),
         collectives=SimpleNamespace(all_gather=lambda owner, comm, chunks: channels.append(comm)),
     )
     second = SimpleNamespace(rank=0, size=1)
@@ -134,12 +135,12 @@ def test_what_is_prefetched_travels_in_the_second_channel():
 def test_updates_on_their_way_are_buffers_of_one_unit():
     base = scenario(steps=1, stages=("zero1",))
     built = replace(base, parallel=replace(base.parallel, publish="updates"))
-    (stage,) = run_locally(prepare(built, labelled()), Silent()).stages
-    assert {rank.peak_bytes["buffers"] for rank in stage.memory} == {4 * 36}     # 6 · 5 + 5, padded for 3 ranks
+    (stage,) = run_locally(prepare(built, labelled()), Silent()).trained
+    assert {rank.figures.peak_bytes["buffers"] for rank in stage.memory} == {4 * 36}     # 6 · 5 + 5, padded for 3 ranks
 
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_weights_are_kept_only_if_somebody_asks(keep):
     experiment = prepare(scenario(steps=1, stages=("zero3",)), labelled())
-    (stage,) = run_locally(experiment, Silent(), keep_weights=keep).stages
-    assert (stage.weights is not None) is keep
+    (stage,) = run_locally(experiment, Silent(), keep_weights=keep).trained
+    assert (stage.measured.weights is not None) is keep

@@ -4,10 +4,12 @@ import gc
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from tests.training import batches_of, scenario
+from tests.training import batches_of, labelled, scenario
 from zerosim.allocation import allocate
+from zerosim.errors import CollectiveError
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.sharding import chunk_length, padded
 from zerosim.stages import STAGES
@@ -99,3 +101,43 @@ def test_a_stage_that_keeps_a_gathered_unit_is_seen(monkeypatch):
     config, ranks = train("zero3", watch=Watcher)
     shards = sum(chunk_length(unit.count, RANKS) for unit in config.model.units)
     assert ranks[0][1].alive["parameters"] > shards
+
+
+def test_a_buffer_of_another_length_is_refused_by_every_verb():
+    """Full buffers have 15 numbers and one of padding, shards 8."""
+
+    def program(comm):
+        replica = replica_of(batches.config, Observed(comm), allocate)
+        replica.begin(initial_weights(batches.config))
+        (unit,) = replica.units
+        replica.factor = 1.0
+        words = []
+        for verb, length in (("reduce_scatter", 8), ("keep", 8), ("keep_shard", 8), ("update", 16), ("publish", 8)):
+            with pytest.raises(CollectiveError, match=f"{verb} got {length} elements of layers.0, where") as found:
+                getattr(replica, verb)(unit, np.zeros(length, np.float32))
+            words.append(str(found.value))
+        return words
+
+    batches = batches_of(scenario(
+        ranks=2, micro_batches=2, hidden=(), stages=("zero1",)), labelled(features=4))
+    for words in spawn(program, 2):
+        assert ["8 are due" in each for each in words] == [False, False, False, True, False]
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_the_gradients_of_the_step_before_are_not_those_of_this_one(name):
+    """A step that keeps nothing is told so, even if the one before has kept all."""
+    batches = batches_of(scenario(ranks=1, micro_batches=1, stages=(name,)))
+
+    def program(comm):
+        replica = replica_of(batches.config, Observed(comm), allocate)
+        replica.begin(initial_weights(batches.config))
+        first, second, *_ = batches.of_rank(0)
+        STAGES[name].step(replica, first)
+        replica.at_boundary(replace(first, last=False), replica.units[0], np.zeros(1))
+        replica.zero_grad(second)
+        assert replica.unreduced == {}
+        with pytest.raises(CollectiveError, match="update found no gradient of"):
+            replica.update(replica.units[0], replica.state.weights[replica.units[0]])
+
+    spawn(program, 1)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tests.training import run
 from zerosim.cli import main
-from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING, Clock, RankStep, Span, Trace
+from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING, ClockOffset, RankStep, Span, Trace
 from zerosim.report import timeline
 from zerosim.report.timeline import LABEL, LETTERS, Scale, duration, show_timeline, typical_step
 
@@ -19,7 +19,7 @@ MS = 1_000_000
 
 def shown(outcome, width=80, **console):
     file = io.StringIO()
-    show_timeline(Console(file=file, width=width, emoji=False, highlight=False, **console), outcome, timed=True)
+    show_timeline(Console(file=file, width=width, emoji=False, highlight=False, **console), outcome, warned="")
     return file.getvalue().splitlines()
 
 
@@ -82,7 +82,7 @@ def step(rank, end, *spans):
 
 
 def trace(*steps):
-    return Trace([Clock(each.rank, "here") for each in steps], list(steps))
+    return Trace([ClockOffset(each.rank, "here") for each in steps], list(steps))
 
 
 ONE = trace(
@@ -102,7 +102,9 @@ def traced():
 def drawing(traced, *traces):
     """An outcome in which rows have these traces."""
     pairs = zip(traced.rows, traces, strict=False)
-    return replace(traced, rows=[replace(row, trained=replace(row.trained, trace=found)) for row, found in pairs])
+    return replace(traced, rows=[
+        replace(row, trained=replace(row.trained, measured=replace(row.trained.measured, trace=found)))
+        for row, found in pairs])
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -110,7 +112,7 @@ def test_every_column_is_what_was_recorded(traced, width):
     lines = shown(drawing(traced, ONE, OTHER), width)
     assert list(faults(lines, [ONE, OTHER], width)) == []
     assert [line for line in lines if len(line) > width] == []
-    real = [typical_step(stage.trace) for stage in traced.stages]
+    real = [typical_step(stage.measured.trace) for stage in traced.trained]
     assert list(faults(shown(traced, width), real, width)) == []
 
 

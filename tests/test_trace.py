@@ -25,7 +25,7 @@ from zerosim.instruments.trace import (
     IN,
     OUT,
     WAITING,
-    Clock,
+    ClockOffset,
     RankStep,
     Span,
     Trace,
@@ -35,9 +35,9 @@ from zerosim.instruments.trace import (
     union,
 )
 from zerosim.report.document import document
-from zerosim.report.times import show_times
+from zerosim.report.times import show_times, warning
 from zerosim.report.trace_events import trace_events
-from zerosim.scenario.schema import Variant
+from zerosim.scenario.sections import Variant
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
 from zerosim.verdict.run import run_locally
@@ -68,7 +68,7 @@ def outcome():
 def test_spans_add_up_and_are_what_the_ledgers_counted(ranks):
     found = traced(ranks=ranks)
     assert found.failures == []
-    for row in document(found, {})["stages"]:
+    for row in document(found, {})["rows"]:
         trace = trace_of(row["trace"])
         assert [(step.step, step.rank) for step in trace.steps] == [(s, r) for r in range(ranks) for s in (1, 2)]
         assert list(span_faults(trace)) == []
@@ -77,49 +77,53 @@ def test_spans_add_up_and_are_what_the_ledgers_counted(ranks):
 
 def test_an_order_free_sum_is_traced_like_any_other():
     base = scenario(steps=1, order="exact", stages=("zero3",))
-    (row,) = run_locally(prepare(base, labelled()), Silent(), traced=range(1, 2)).stages
-    assert span_faults(row.trace) == []
+    (row,) = run_locally(prepare(base, labelled()), Silent(), traced=range(1, 2)).trained
+    assert span_faults(row.measured.trace) == []
 
 
 def test_what_a_rank_does_stands_in_the_order_of_its_stage(outcome):
-    first = next(step for step in outcome.stages[4].trace.steps if (step.rank, step.step) == (1, 1))
+    first = next(step for step in outcome.trained[4].measured.trace.steps if (step.rank, step.step) == (1, 1))
     told = [(span.what, span.unit) for span in first.spans if span.lane in (COMPUTATION, COLLECTIVES)]
     units = [f"layers.{index}" for index in range(3)]
     forward = [(what, unit) for unit in units for what in ("all_gather", "forward")]
-    backward = [(what, unit) for unit in reversed(units) for what in ("all_gather", "backward", "reduce_scatter")]
+    backward, reduced = (
+        [(what, unit) for unit in reversed(units) for what in ("all_gather", "backward", *more)]
+        for more in ((), ("reduce_scatter",)))
     assert told == [
-        *forward, ("loss", ""), *backward, ("gather_norms", "norms"), *(("update", unit) for unit in units)]
+        *forward, ("loss", ""), *backward, *forward, ("loss", ""), *reduced,         # two micro-batches
+        ("gather_norms", "norms"), *(("update", unit) for unit in units)]
 
 
 def test_waiting_for_what_goes_on_beside_the_step_is_told_apart(outcome):
-    plain, beside = (row.trace.steps[0].spans for row in outcome.stages[4:])
+    plain, beside = (row.measured.trace.steps[0].spans for row in outcome.trained[4:])
     assert not [span for span in plain if span.lane == WAITING]
     assert [span.unit for span in beside if span.lane == WAITING] == [
-        *(f"layers.{index}" for index in (0, 1, 2, 2, 1, 2, 0, 1, 0))]          # gathered; from 2 on also reduced
+        *(f"layers.{index}" for index in (0, 1, 2, 2, 1, 0)),                   # gathered
+        *(f"layers.{index}" for index in (0, 1, 2, 2, 1, 2, 0, 1, 0))]          # from 2 on also reduced
 
 
 def test_updates_that_are_published_are_applied_as_computation(outcome):
-    spans = outcome.stages[2].trace.steps[0].spans
+    spans = outcome.trained[2].measured.trace.steps[0].spans
     after = [span.what for span in spans if span.unit == "layers.0" and span.lane in (COMPUTATION, COLLECTIVES)][-3:]
     assert after == ["update", "all_gather", "update"]
 
 
 def test_only_the_steps_asked_for_are_noted():
     found = traced(range(2, 3))
-    assert {step.step for row in found.stages for step in row.trace.steps} == {2}
-    assert {row.trace for row in traced(range(0)).stages} == {None}
+    assert {step.step for row in found.trained for step in row.measured.trace.steps} == {2}
+    assert {row.measured.trace for row in traced(range(0)).trained} == {None}
 
 
 def test_no_trace_is_in_the_document_unless_one_was_asked_for(outcome):
-    assert [row["trace"] for row in document(traced(range(0)), {})["stages"]] == [None] * len(ROWS)
-    assert all(row["trace"]["steps"] for row in document(outcome, {})["stages"])
+    assert [row["trace"] for row in document(traced(range(0)), {})["rows"]] == [None] * len(ROWS)
+    assert all(row["trace"]["steps"] for row in document(outcome, {})["rows"])
 
 
 def test_memory_is_told_beside_the_spans(outcome):
-    for row in outcome.stages:
-        for step in row.trace.steps:
-            most = {kind: max(held.get(kind, 0) for _, held in step.memory) for kind in row.memory[0].peak_bytes}
-            peaks = row.memory[step.rank].peak_bytes
+    for row in outcome.trained:
+        for step in row.measured.trace.steps:
+            peaks = row.memory[step.rank].figures.peak_bytes
+            most = {kind: max(held.get(kind, 0) for _, held in step.memory) for kind in peaks}
             assert all(most[kind] <= peaks[kind] for kind in most)
             assert most["gradients"] == peaks["gradients"]
 
@@ -178,8 +182,8 @@ def test_what_is_hidden_waited_for_and_idle_by_hand():
     figures = (found.computation_ns, found.waiting_ns, found.idle_ns, found.communication_ns, found.hidden_ns)
     assert figures == (60, 25, 15, 40, 10)
     other = step((COLLECTIVES, 1, 0, 40))
-    assert Trace([Clock(0, "")], [found, other]).hidden == 10 / 80
-    assert Trace([Clock(0, "")], [step((COMPUTATION, 1, 0, 3))]).hidden is None
+    assert Trace([ClockOffset(0, "")], [found, other]).hidden == 10 / 80
+    assert Trace([ClockOffset(0, "")], [step((COMPUTATION, 1, 0, 3))]).hidden is None
 
 
 stretches = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=8).map(
@@ -225,7 +229,7 @@ def changed(trace, lane, change, rank=1):
     (COLLECTIVES, None, "lies in []"),
 ])
 def test_a_fault_in_a_trace_is_seen(outcome, lane, change, words):
-    trace = outcome.stages[0].trace
+    trace = outcome.trained[0].measured.trace
     assert span_faults(trace) == []
     assert any(words in fault for fault in span_faults(changed(trace, lane, change)))
 
@@ -235,14 +239,14 @@ def test_a_fault_in_a_trace_is_seen(outcome, lane, change, words):
     (COLLECTIVES, lambda span: {"what": "scatter"}), (OUT, None), (IN, None), (COLLECTIVES, None),
 ])
 def test_a_message_that_the_ledger_does_not_have_is_seen(outcome, lane, change):
-    row = document(outcome, {})["stages"][0]
+    row = document(outcome, {})["rows"][0]
     trace = trace_of(row["trace"])
     assert list(traffic_faults(trace, row["traffic"])) == []
     assert list(traffic_faults(changed(trace, lane, change), row["traffic"])) != []
 
 
 def test_memory_out_of_order_is_seen(outcome):
-    trace = outcome.stages[0].trace
+    trace = outcome.trained[0].measured.trace
     first = trace.steps[0]
     for memory in ([], first.memory[::-1], [(first.begin_ns - 1, {}), *first.memory]):
         assert span_faults(replace(trace, steps=[replace(first, memory=memory), *trace.steps[1:]]))
@@ -260,14 +264,14 @@ def test_another_hosts_clock_is_found_within_what_is_said(ahead):
 
     found, *others = spawn(program, 3)
     assert others == [None, None]
-    assert (found[0], found[2]) == (Clock(0, "host 0"), Clock(2, "host 0"))
+    assert (found[0], found[2]) == (ClockOffset(0, "host 0"), ClockOffset(2, "host 0"))
     assert 0 < found[1].uncertainty_ns < 10**9
     assert abs(found[1].offset_ns - ahead) <= found[1].uncertainty_ns
 
 
 def test_steps_are_brought_to_the_clock_of_rank_0_and_begin_at_0():
     late = RankStep(1, 1, 1100, 1150, [Span(1, COMPUTATION, 1, "forward", "", 1110, 1120)], [(1105, {"buffers": 1})])
-    found = together([Clock(0, ""), Clock(1, "", 1000, 5)], [RankStep(0, 1, 90, 140, []), late])
+    found = together([ClockOffset(0, ""), ClockOffset(1, "", 1000, 5)], [RankStep(0, 1, 90, 140, []), late])
     assert [(each.begin_ns, each.end_ns) for each in found.steps] == [(0, 50), (10, 60)]
     assert [(span.begin_ns, span.end_ns) for span in found.steps[1].spans] == [(20, 30)]
     assert found.steps[1].memory == [(15, {"buffers": 1})]
@@ -278,19 +282,19 @@ def test_steps_are_brought_to_the_clock_of_rank_0_and_begin_at_0():
 
 @pytest.fixture(scope="module")
 def events(outcome):
-    return trace_events([(row.name, row.trace) for row in outcome.stages])
+    return trace_events([(row.name, row.measured.trace) for row in outcome.trained])
 
 
 def test_trace_events_are_well_formed_and_complete(events, outcome):
     assert list(event_faults(events)) == []
-    spans = [span for row in outcome.stages for step in row.trace.steps for span in step.spans]
+    spans = [span for row in outcome.trained for step in row.measured.trace.steps for span in step.spans]
     messages = sum(span.lane == OUT for span in spans)
     kinds = [event["ph"] for event in events["traceEvents"]]
     assert {kind: kinds.count(kind) for kind in "Xsf"} == {"X": len(spans), "s": messages, "f": messages}
     names = [event["args"]["name"] for event in events["traceEvents"] if event["name"] == "process_name"]
-    assert names == [f"{row.name}, rank {rank}" for row in outcome.stages for rank in range(3)]
+    assert names == [f"{row.name}, rank {rank}" for row in outcome.trained for rank in range(3)]
     carried = [event["args"]["bytes"] for event in events["traceEvents"] if event.get("cat") == OUT]
-    assert sum(carried) == sum(rank.sent_bytes for row in outcome.stages for rank in row.traffic)
+    assert sum(carried) == sum(rank.counts.sent_bytes for row in outcome.trained for rank in row.traffic)
 
 
 def spoilt(events, kind, **fields):
@@ -321,16 +325,18 @@ def test_a_fault_in_trace_events_is_seen(events, kind, fields, words):
 
 def test_the_time_of_a_traced_step_is_shown(outcome):
     by_hand = step((COMPUTATION, 1, 0, 4 * 10**6), (COLLECTIVES, 2, 10**6, 9 * 10**6), end=10**7)
-    rows = [replace(row, trained=replace(row.trained, trace=Trace([Clock(0, "")], [by_hand]))) for row in outcome.rows]
+    trace = Trace([ClockOffset(0, "")], [by_hand])
+    rows = [replace(row, trained=replace(row.trained, measured=replace(row.trained.measured, trace=trace)))
+            for row in outcome.rows]
     for timed in (True, False):
         console = Console(file=StringIO(), width=80)
-        show_times(console, replace(outcome, rows=rows[:2]), timed=timed)
+        show_times(console, replace(outcome, rows=rows[:2]), warned=warning(outcome, timed=timed, shared_cores=0))
         lines = console.file.getvalue().splitlines()
         assert [line.split()[-6:] for line in lines if line.startswith("Stage I, publish = ")] == [
             ["10.0", "4.0", "0.0", "6.0", "8.0", "38%"]]
         assert ("ranks take turns" in " ".join(lines)) is not timed
     console = Console(file=StringIO(), width=80)
-    show_times(console, traced(range(0)), timed=True)
+    show_times(console, traced(range(0)), warned="")
     assert console.file.getvalue() == ""
 
 
@@ -348,7 +354,7 @@ def test_a_trace_is_written_of_the_last_step_or_of_those_named(tmp_path, capsys)
         written = json.loads(path.read_text())
         assert list(event_faults(written)) == []
         steps = {event["args"]["step"] for event in written["traceEvents"] if event["ph"] == "X"}
-        assert steps == {step["step"] for step in json.loads(out.read_text())["stages"][0]["trace"]["steps"]} == due
+        assert steps == {step["step"] for step in json.loads(out.read_text())["rows"][0]["trace"]["steps"]} == due
     capsys.readouterr()
 
 
@@ -426,7 +432,7 @@ def test_what_is_asked_to_go_on_beside_computation_does_and_nothing_else(tmp_pat
     done = mpirun(2, ["-m", "zerosim", "run", str(path), "--trace", str(events), "--trace-steps", "1..4",
                       "--json", str(out), "--progress", "none"])
     assert done.returncode == 0, done.stderr
-    rows = json.loads(out.read_text())["stages"]
+    rows = json.loads(out.read_text())["rows"]
     in_turn, prefetch, overlap = traces = [trace_of(row["trace"]) for row in rows]
     for row, trace in zip(rows, traces, strict=True):
         assert list(span_faults(trace)) == []

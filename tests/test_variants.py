@@ -47,7 +47,7 @@ def run(base=None, *, dataset=None, **changes):
 
 def tensors(stage):
     """The final weights by parameter."""
-    return {name: view for unit, flat in stage.weights.items() for name, view in unit.views(flat).items()}
+    return {name: view for unit, flat in stage.measured.weights.items() for name, view in unit.views(flat).items()}
 
 
 def replicas(name, dataset, **changes):
@@ -128,8 +128,8 @@ OVERFLOWING = {"precision": "fp16", "optimizer": "adam", "activation": "relu", "
 def test_steps_that_overflow_are_skipped_by_every_stage_alike():
     outcome = run(**OVERFLOWING, dataset=one_large_sample())
     assert outcome.failures == []
-    assert {stage.updates for stage in outcome.stages} == {outcome.stages[0].updates}
-    assert 0 < outcome.stages[0].updates < 5
+    assert {stage.measured.updates for stage in outcome.trained} == {outcome.trained[0].measured.updates}
+    assert 0 < outcome.trained[0].measured.updates < 5
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -143,9 +143,10 @@ def test_ranks_agree_to_skip_and_to_halve_the_loss_scale(name):
 
 def test_a_skipped_step_changes_nothing():
     skipped, untrained = (run(**(OVERFLOWING | {"steps": steps}), dataset=one_large_sample()) for steps in (1, 0))
-    for after, before in zip(skipped.stages, untrained.stages, strict=True):
-        assert after.updates == 0
-        assert (after.weights_sha256, after.optimizer_sha256) == (before.weights_sha256, before.optimizer_sha256)
+    for after, before in zip(skipped.trained, untrained.trained, strict=True):
+        assert after.measured.updates == 0
+        assert after.measured.weights_sha256 == before.measured.weights_sha256
+        assert after.measured.optimizer_sha256 == before.measured.optimizer_sha256
 
 
 # Clipping, schedules, decay.
@@ -170,7 +171,7 @@ def test_gradients_are_clipped_as_by_pytorch(clip_norm):
     assert norm > 0.2
     outcome = run(base, clip_norm=clip_norm)
     assert outcome.failures == []
-    for stage in outcome.stages:
+    for stage in outcome.trained:
         steps = {name: initial[name] - after for name, after in tensors(stage).items()}
         for name, step in steps.items():
             np.testing.assert_allclose(step, coefficient * gradients[name], rtol=1e-4, atol=1e-7)
@@ -201,7 +202,7 @@ def test_a_run_follows_its_schedule():
     ]
     assert all(history[4][name].tobytes() == flat.tobytes() for name, flat in history[3].items())
     assert all(history[3][name].tobytes() != flat.tobytes() for name, flat in history[2].items())
-    for name, after in tensors(slow.stages[0]).items():
+    for name, after in tensors(slow.trained[0]).items():
         np.testing.assert_allclose(initial[name] - after, 0.125 * gradients[name], rtol=1e-4, atol=1e-7)
 
 
@@ -214,7 +215,7 @@ def test_without_their_decay_biases_are_as_if_there_were_none(optimizer):
     )
     assert none.failures == weights_only.failures == all_of_it.failures == []
     for number in range(len(STAGES)):
-        without, some, every = (tensors(outcome.stages[number]) for outcome in (none, weights_only, all_of_it))
+        without, some, every = (tensors(outcome.trained[number]) for outcome in (none, weights_only, all_of_it))
         for name in without:
             if name.endswith(".bias"):
                 assert some[name].tobytes() == without[name].tobytes() != every[name].tobytes()
@@ -232,12 +233,12 @@ def test_frozen_layers_stay_as_they_are_and_cost_no_gradients(frozen):
     config = outcome.rows[0].config
     trained = [unit for number, unit in enumerate(config.model.units) if number not in frozen]
     names = {unit.name for unit in trained}
-    for stage in outcome.stages:
-        for unit, flat in stage.weights.items():
+    for stage in outcome.trained:
+        for unit, flat in stage.measured.weights.items():
             same = flat.tobytes() == initial_weights(config)(unit).tobytes()
             assert same == (unit.name not in names)
         for counts in stage.traffic:
-            reduced = counts.by_collective["reduce_scatter"]
+            reduced = counts.counts.by_collective["reduce_scatter"]
             assert reduced["calls"] == 4 * len(trained)
             assert reduced["sent_bytes"] == 4 * sum(2 * 4 * chunk_length(unit.count, 3) for unit in trained)
         for rank in stage.memory:
@@ -247,30 +248,31 @@ def test_frozen_layers_stay_as_they_are_and_cost_no_gradients(frozen):
 def test_reducing_every_micro_batch_adds_in_another_order_and_sends_more():
     boundary, parts = (
         run(micro_batches=9, stages=("zero2", "zero3"), accumulation=how, learning_rate=0.3)
-        for how in ("boundary", "micro_batch")
+        for how in ("layered", "micro_batch")
     )
     assert boundary.failures == parts.failures == []
-    for once, thrice in zip(boundary.stages, parts.stages, strict=True):
-        assert once.weights_sha256 != thrice.weights_sha256
-        sent = [stage.traffic[0].by_collective["reduce_scatter"]["sent_bytes"] for stage in (once, thrice)]
+    for once, thrice in zip(boundary.trained, parts.trained, strict=True):
+        assert once.measured.weights_sha256 != thrice.measured.weights_sha256
+        sent = [stage.traffic[0].counts.by_collective["reduce_scatter"]["sent_bytes"] for stage in (once, thrice)]
         assert sent[1] == 3 * sent[0]
-    assert [stage.volume for stage in boundary.stages] == [2, 3]
-    assert [stage.volume for stage in parts.stages] == [3 + 1, 3 * 3]
+    assert [stage.volume for stage in boundary.trained] == [2, 3]
+    assert [stage.volume for stage in parts.trained] == [3 + 1, 3 * 3]
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_updates_of_rounded_weights_are_another_computation_which_the_reference_replays(precision):
     outcome = run(publish="updates", precision=precision, stages=("ddp", "zero1", "zero2"))
     assert outcome.failures == []
-    assert [stage.equal for stage in outcome.stages] == [True] * 3
-    ddp, *others = (stage.weights_sha256 for stage in outcome.stages)
+    assert [stage.equal for stage in outcome.trained] == [True] * 3
+    ddp, *others = (stage.measured.weights_sha256 for stage in outcome.trained)
     assert others[0] == others[1] != ddp
 
 
 def test_in_float32_updates_are_as_good_as_weights():
     updates, weights = run(publish="updates"), run(publish="weights")
     assert updates.failures == weights.failures == []
-    assert {stage.weights_sha256 for stage in (*updates.stages, *weights.stages)} == {weights.stages[0].weights_sha256}
+    digests = {stage.measured.weights_sha256 for stage in (*updates.trained, *weights.trained)}
+    assert digests == {weights.trained[0].measured.weights_sha256}
 
 
 BESIDE = """
@@ -301,10 +303,12 @@ def test_what_goes_on_beside_computation_changes_no_bit_and_no_byte(ranks, prefe
     done = mpirun(ranks, ["-m", "zerosim", "run", str(path), "--progress", "none", "--json", str(out)])
     assert done.returncode == 0, done.stderr
     found = load(path, ["parallel.prefetch=false", "parallel.overlap=false"])
-    in_turn = run_locally(prepare(found, load_dataset(found)), Silent()).stages
-    for there, here in zip(json.loads(out.read_text())["stages"], in_turn, strict=True):
-        assert (there["weights_sha256"], there["optimizer_sha256"]) == (here.weights_sha256, here.optimizer_sha256)
-        assert [counts["by_collective"] for counts in there["traffic"]] == [rank.by_collective for rank in here.traffic]
+    in_turn = run_locally(prepare(found, load_dataset(found)), Silent()).trained
+    for there, here in zip(json.loads(out.read_text())["rows"], in_turn, strict=True):
+        assert there["weights_sha256"] == here.measured.weights_sha256
+        assert there["optimizer_sha256"] == here.measured.optimizer_sha256
+        assert [counts["by_collective"] for counts in there["traffic"]] == [
+            counts.by_collective for counts in here.measured.traffic]
 
 
 # Planted bugs.
@@ -341,7 +345,7 @@ def test_a_rank_that_does_not_skip_with_the_others_is_caught_by_its_bits(monkeyp
     plant(monkeypatch, "zero3", goes_on_alone)
     outcome = run(**OVERFLOWING, stages=("zero2", "zero3"), dataset=one_large_sample())
     assert outcome.failures == [("Stage III", "bits differ")]
-    assert outcome.stages[1].first_divergence.step == 1
+    assert outcome.trained[1].first_divergence.step == 1
 
 
 @pytest.mark.parametrize("name", ["zero1", "zero2"])
@@ -365,7 +369,7 @@ def test_a_master_copy_that_stays_as_it_was_is_caught(monkeypatch, name):
     plant(monkeypatch, name, remember, restore)
     outcome = run(precision="bf16", stages=(name,))
     assert outcome.failures == [(STAGES[name].title, "bits differ")]
-    assert outcome.stages[0].first_divergence.step == 1
+    assert outcome.trained[0].first_divergence.step == 1
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -377,7 +381,7 @@ def test_one_rank_that_clips_otherwise_is_caught(monkeypatch, name):
     plant(monkeypatch, name, clips_less)
     outcome = run(clip_norm=0.01, optimizer="sgd", stages=(name,))
     assert outcome.failures == [(STAGES[name].title, "bits differ")]
-    assert outcome.stages[0].first_divergence.step == 1
+    assert outcome.trained[0].first_divergence.step == 1
 
 
 def test_a_variant_that_sends_what_it_should_not_is_caught(monkeypatch):

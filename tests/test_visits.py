@@ -8,19 +8,20 @@ import pytest
 from tests.test_rehearsal import CLUSTER, config, difference
 from zerosim.autograd.player import Player
 from zerosim.autograd.tape import Tape
+from zerosim.formulas import activations, visits
+from zerosim.formulas.activations import extent, run_passes
+from zerosim.formulas.visits import SeenVisits
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import ObservedAllocator
 from zerosim.models.units import Task
-from zerosim.plan import activations, visits
-from zerosim.plan.activations import extent, run_passes
-from zerosim.plan.rehearsal import rehearsed_at_once
-from zerosim.plan.visits import SeenVisits
-from zerosim.scenario.schema import Check, Model, Parallel, Scenario, Train, World
+from zerosim.planner.rehearsal import rehearsed_at_once
+from zerosim.scenario.schema import Scenario
+from zerosim.scenario.sections import Check, ModelKeys, Parallel, Train, WorldKeys
 from zerosim.training.config import configured
 
-LLAMA = Model(kind="transformer", architecture="llama", layers=4, width=8, heads=4, key_value_heads=2, vocabulary=11,
-              sequence=5)
-GPT2 = Model(kind="transformer", layers=4, width=8, heads=2, vocabulary=11, sequence=5, tied_embeddings=True)
+LLAMA = ModelKeys(kind="transformer", architecture="llama", layers=4, width=8, heads=4, key_value_heads=2,
+                  vocabulary=11, sequence=5)
+GPT2 = ModelKeys(kind="transformer", layers=4, width=8, heads=2, vocabulary=11, sequence=5, tied_embeddings=True)
 TOKENS, NUMBERS = Task(5, 11, "cross_entropy", tokens=True), Task(7, 3, "mean_squared_error")
 
 
@@ -38,7 +39,7 @@ class Diary(Ledger):
 
 def row(model, task, precision="fp32", **parallel):
     scenario = Scenario(
-        world=World(2), model=model, check=Check(reference=False),
+        world=WorldKeys(2), model=model, check=Check(reference=False),
         train=Train(micro_batch=2, micro_batches=6, precision=precision),
         parallel=Parallel(stages=("ddp",), **parallel),
     )
@@ -62,9 +63,9 @@ ROWS = [
     *(row(model, TOKENS, precision, recompute=recompute)
       for model, precision, recompute in product((GPT2, LLAMA), ("fp32", "bf16"), (False, True, (2,)))),
     row(GPT2, TOKENS, "bf16", units=((0, 5), (1, 2), (3, 4)), recompute=(1, 2), offload_activations=True),
-    *(row(Model(hidden=(5, 5, 5, 4), activation=activation), NUMBERS, precision)
+    *(row(ModelKeys(hidden=(5, 5, 5, 4), activation=activation), NUMBERS, precision)
       for activation, precision in product(("relu", "tanh", "gelu"), ("fp32", "fp16"))),
-    row(Model(hidden=(5, 5, 5), frozen=(0, 1)), NUMBERS, "fp16"),
+    row(ModelKeys(hidden=(5, 5, 5), frozen=(0, 1)), NUMBERS, "fp16"),
     row(replace(GPT2, dropout=0.5, frozen=(1, 2)), TOKENS, "bf16"),
 ]
 

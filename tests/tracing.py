@@ -4,7 +4,7 @@ import json
 from collections import Counter, defaultdict
 from itertools import pairwise
 
-from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING, Clock, RankStep, Span, Trace
+from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING, ClockOffset, RankStep, Span, Trace
 
 
 def trace_of(document):
@@ -14,7 +14,7 @@ def trace_of(document):
         spans = [Span(**span) for span in step["spans"]]
         memory = [(each["ns"], {kind: held for kind, held in each.items() if kind != "ns"}) for each in step["memory"]]
         steps.append(RankStep(step["rank"], step["step"], step["begin_ns"], step["end_ns"], spans, memory))
-    return Trace([Clock(**clock) for clock in document["clocks"]], steps)
+    return Trace([ClockOffset(**clock) for clock in document["clocks"]], steps)
 
 
 def span_faults(trace):
@@ -150,13 +150,15 @@ def thread_faults(events):
 
 def flow_faults(events):
     """Each flow has one beginning and one end, each within an event of a message that names the other's process."""
-    ends = defaultdict(list)
+    ends, threads = defaultdict(list), defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            threads[event["pid"], event["tid"]].append(event)
     for event in events:
         if event["ph"] in ("s", "f"):
             around = [
-                span for span in events
-                if span["ph"] == "X" and (span["pid"], span["tid"]) == (event["pid"], event["tid"])
-                and span["ts"] <= event["ts"] <= span["ts"] + span["dur"]
+                span for span in threads[event["pid"], event["tid"]]
+                if span["ts"] <= event["ts"] <= span["ts"] + span["dur"]
             ]
             ends[event["id"]].append((event["ph"], around[0]["args"].get("bytes") if around else None))
             if event["ph"] == "f" and event.get("bp") != "e":

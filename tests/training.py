@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from zerosim.data import Dataset
-from zerosim.scenario import Check, Model, Parallel, Scenario, Train, World
+from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.training.batches import Batches
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
@@ -28,8 +28,8 @@ def scenario(**changes):
         "reference": True, "seed": 0, "learning_rate": 0.01, "order": "ring",
     } | changes
     return Scenario(
-        world=World(base["ranks"]),
-        model=Model(hidden=base["hidden"], activation=base["activation"]),
+        world=WorldKeys(base["ranks"]),
+        model=ModelKeys(hidden=base["hidden"], activation=base["activation"]),
         train=Train(
             steps=base["steps"], micro_batch=base["micro_batch"], micro_batches=base["micro_batches"],
             optimizer=base["optimizer"], learning_rate=base["learning_rate"], seed=base["seed"],
@@ -54,7 +54,8 @@ def claiming(outcome, check):
     """The same outcome, judged by other claims."""
     built = replace(outcome.scenario, check=check)
     return replace(outcome, experiment=replace(outcome.experiment, scenario=built), rows=[
-        replace(row, config=config, trained=row.trained and replace(row.trained, config=config))
+        replace(row, config=config, trained=row.trained and replace(
+            row.trained, measured=replace(row.trained.measured, config=config)))
         for row, found in zip(outcome.rows, built.rows, strict=True)
         for config in [replace(row.config, row=found)]
     ])

@@ -4,12 +4,12 @@ import numpy as np
 
 from tests.alive import Alive
 from zerosim.data.dataset import Dataset
-from zerosim.scenario import Check, Model, Parallel, Scenario, Train, World
+from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
 from zerosim.verdict.run import run_locally
 
-SECTIONS = {"world": World, "model": Model, "train": Train, "parallel": Parallel, "check": Check}
+SECTIONS = {"world": WorldKeys, "model": ModelKeys, "train": Train, "parallel": Parallel, "check": Check}
 SMALL = {
     "kind": "transformer", "layers": 2, "width": 6, "heads": 3, "vocabulary": 7, "sequence": 5, "steps": 2,
     "micro_batch": 2, "micro_batches": 4, "ranks": 2, "learning_rate": 0.05,

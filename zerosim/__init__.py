@@ -12,7 +12,6 @@ from zerosim.worlds.launcher import guard
 
 guard()
 
-from zerosim import plan
 from zerosim.collectives import (
     all_gather,
     all_reduce,
@@ -26,7 +25,7 @@ from zerosim.collectives import (
 )
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, ScenarioError, ZerosimError
-from zerosim.notebook import run, show
+from zerosim.notebook import plan, prove, run, show
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi import MpiCommunicator, connect
 
@@ -47,6 +46,7 @@ __all__ = [
     "plan",
     "run",
     "show",
+    "prove",
     "ZerosimError",
     "CollectiveError",
     "Deadlock",

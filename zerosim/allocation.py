@@ -1,4 +1,4 @@
-"""Where every array of a training run comes from: one small protocol, which a memory ledger can wrap."""
+"""Allocation: one small protocol that hands out every array of a training run, and that a memory ledger can wrap."""
 
 from typing import Any, Literal, Protocol
 
@@ -8,6 +8,9 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Kind = Literal["parameters", "gradients", "optimizer", "activations", "buffers"]
 """What an array is for."""
+
+MODEL_STATES: tuple[Kind, ...] = ("parameters", "gradients", "optimizer")
+"""The kinds that a stage may shard; activations and buffers are no model states."""
 
 
 class Allocator(Protocol):

@@ -34,11 +34,12 @@ COMMANDS = {
     "grade": ("zerosim.commands.grade", "grade a learner's functions against proofs and laws"),
     "memory": ("zerosim.commands.memory", "memory of model states, by formula"),
     "plan": ("zerosim.commands.plan", "plan a scenario on a cluster: memory and time, on shapes alone"),
+    "torch": ("zerosim.commands.torch", "run a script of PyTorch's over zerosim's collectives"),
     "bench": ("zerosim.commands.bench", "measure ratios of times within one run"),
 }
 """The module of each command, and what it is for. Only the one that is called is imported."""
 
-PARALLEL = ("run", "bench")
+PARALLEL = ("run", "torch", "bench")
 """The commands that all ranks carry out; the others are rank 0's."""
 
 

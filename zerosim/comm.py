@@ -2,10 +2,21 @@
 
 A receive always names its source. There are no tags, no wildcards and no probing, so what a program computes,
 what it sends and when its virtual clock ticks do not depend on how ranks happen to be scheduled.
+
+`among(comm, ranks)` renumbers ranks and observes nothing. Messages still travel in `comm`, so errors name the ranks
+of the world.
+
+Receive and reduction are one primitive. A world may receive in pieces or reduce from a peer's memory, and no
+algorithm changes.
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+
+import numpy as np
+
+from zerosim.errors import CollectiveError
 
 Payload = Any
 """What travels: NumPy arrays in every world; in the local world also symbols and bare shapes."""
@@ -63,3 +74,96 @@ def right(comm: Communicator) -> int:
 def left(comm: Communicator) -> int:
     """The previous rank of the ring."""
     return (comm.rank - 1) % comm.size
+
+
+class Renumbered(ABC):
+    """Some ranks of `comm`, numbered anew."""
+
+    def __init__(self, comm: Communicator, rank: Any, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self.comm = comm
+
+    @abstractmethod
+    def _number(self, rank: Any, role: str) -> Any:
+        """The number in `comm` of what is called `rank` here."""
+
+    @property
+    def came_ns(self) -> int:
+        """When the last message began to come, as the communicator beneath has it."""
+        return int(getattr(self.comm, "came_ns", 0))
+
+    def exchange(
+        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
+    ) -> None:
+        self.comm.exchange(
+            outgoing, to=self._number(to, "to"), into=into, source=self._number(source, "source"), reduce=reduce)
+
+    def send(self, outgoing: Payload, *, to: int) -> None:
+        self.comm.send(outgoing, to=self._number(to, "to"))
+
+    def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
+        self.comm.recv(into=into, source=self._number(source, "source"), reduce=reduce)
+
+
+class Among(Renumbered):
+    """Rank i of these is `ranks[i]` of `comm`."""
+
+    def __init__(self, comm: Communicator, ranks: Sequence[int]) -> None:
+        super().__init__(comm, ranks.index(comm.rank), len(ranks))
+        self._ranks = ranks
+
+    def _number(self, rank: int, role: str) -> int:
+        check_rank(rank, self.size, role)
+        return self._ranks[rank]
+
+
+class Strided(Renumbered):
+    """Rank i of these is first + i · stride of `comm`.
+
+    Arithmetic alone, so that in the lockstep world `rank` and `first` may be vectors: then these are as many
+    communicators at once as there are groups.
+    """
+
+    def __init__(self, comm: Communicator, rank: Any, size: int, *, first: Any, stride: int) -> None:
+        super().__init__(comm, rank, size)
+        self.stride = stride
+        self._first = first
+
+    def _number(self, rank: Any, role: str) -> Any:
+        if not isinstance(rank, np.ndarray):
+            check_rank(rank, self.size, role)
+        return self._first + rank * self.stride
+
+
+def among(comm: Communicator, ranks: Sequence[int]) -> Communicator:
+    """A communicator of these `ranks` of `comm`, in which `ranks[i]` is rank i.
+
+    Each of the ranks calls it with the same `ranks`; the others need not. Messages travel in `comm` itself, in order
+    with its other messages.
+
+    Raises `CollectiveError` where `ranks` names a rank twice or one that `comm` does not have, or lacks the caller.
+
+    >>> from zerosim.collectives import all_reduce
+    >>> from zerosim.worlds.local import spawn
+    >>> def program(comm):
+    ...     half = among(comm, [2, 0] if comm.rank % 2 == 0 else [1, 3])
+    ...     return half.rank, all_reduce(half, 10 ** comm.rank).tolist()
+    >>> spawn(program, ranks=4)
+    [(1, 101), (0, 1010), (0, 101), (1, 1010)]
+    """
+    ranks = tuple(ranks)
+    for rank in ranks:
+        check_rank(rank, comm.size, "ranks")
+    if len(set(ranks)) < len(ranks):
+        raise CollectiveError(f"ranks={list(ranks)} names a rank twice: each rank once")
+    if comm.rank not in ranks:
+        raise CollectiveError(f"ranks={list(ranks)} lack rank {comm.rank}, which asks: only these may ask")
+    return Among(comm, ranks)
+
+
+def check_rank(rank: Any, size: int, role: str) -> None:
+    """Refuse anything but an integer of 0 … size − 1 as the `role` ("to" or "source") of a message."""
+    whole = type(rank) is int or (isinstance(rank, int | np.integer) and not isinstance(rank, bool))
+    if not (whole and 0 <= rank < size):
+        raise CollectiveError(f"{role}={rank!r} is no rank here: an integer from 0 to {size - 1} is")

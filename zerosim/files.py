@@ -1,6 +1,19 @@
-"""Files of others: read where they are regular and no larger than they may be, written beside and renamed into place.
+"""Files of others: read where they are regular and within bounds, written beside and renamed into place.
 
-What cannot be read or written raises `OSError`, whose `strerror` says why. Nothing here waits for who never comes.
+    a scenario and its overrides        250,000 bytes, 8 parts a key, 8 levels of brackets, 1,000 variants or programs
+    an .npz                             1 GiB, and 1 GiB unpacked; its directory 1 MiB
+    a text to train on                  64 MiB
+    header of a safetensors file        16 MiB: reading takes up to 30 times as much
+    manifest of a checkpoint            32 MiB; shards are read by blocks of 1 MiB
+    an outcome, for `report`            64 MiB
+    a Python file to prove or grade     1 MiB
+
+A file is opened without waiting and must be regular. A scenario or an outcome may also come through a pipe, whose
+writer has 10 s. What cannot be read or written raises `OSError`, whose `strerror` says why.
+
+Writing is atomic: there is always the old file or the new one. A name is tried before anything runs, by creating the
+file beside it. What the run reads (scenario, data, weights, a learner's file, an outcome, anything in a checkpoint)
+is never overwritten. A pipe or a device is written to as it is.
 """
 
 import errno

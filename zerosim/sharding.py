@@ -1,16 +1,23 @@
-"""Cutting a flat vector into one chunk for each rank: arithmetic only, the same in every stage and world.
+"""Cutting a flat vector into chunks, and who has which: arithmetic only, the same in every stage and world.
 
     chunk length   L = ceil(count / size)
     chunk c        elements c·L up to (c + 1)·L, clipped to count: the last chunks may be shorter, or empty
     padded         L · size: with padding all chunks are equal
+    mesh           which ranks a vector is cut over, and which hold copies of the same chunk
 
 Every figure and every order of addition in zerosim refers to this one map from element to chunk.
+
+`split` gives `Chunks`: `chunks[c]` is a view, `chunks[a:b]` one contiguous view of several, which algorithms that
+halve or double need to send in one message. A `Layout` says whether a buffer holds a whole unit or a stretch of
+chunks; nothing guesses it from a length.
 """
 
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
+
+from zerosim.comm import Communicator, Strided
 
 
 def chunk_length(count: int, size: int) -> int:
@@ -107,10 +114,77 @@ def split(flat: Any, size: int) -> Chunks:
 
 
 @dataclass(frozen=True)
+class Mesh:
+    """Which ranks share a unit with `rank`, and which hold copies of what it has.
+
+    `size` ranks fall into groups of `group` neighbours. A unit is always cut into `size` chunks; each rank of a group
+    owns as many neighbouring ones as there are groups, and the ranks with the same place in their groups own the same.
+    With one group of all ranks, which is plain ZeRO, a rank owns one chunk and nobody holds a copy. PyTorch calls the
+    two dimensions of such a mesh shard and replicate; MiCS calls a group a partition group (Zhang et al., 2022).
+
+    In the lockstep world `rank` is the vector of all ranks, and what follows from it is a vector too.
+
+    >>> mesh = Mesh(rank=5, size=6, group=2)
+    >>> mesh.place, mesh.replicas, mesh.replica, mesh.owned
+    (1, 3, 2, [3, 4, 5])
+    >>> [Mesh(rank, 4, 4).owned for rank in range(2)]
+    [[0], [1]]
+    """
+
+    rank: Any
+    size: int
+    group: int
+
+    @property
+    def place(self) -> Any:
+        """This rank's place in its group, which says what it owns."""
+        return self.rank % self.group
+
+    @property
+    def replicas(self) -> int:
+        """How many ranks own the same: the number of groups, and of the chunks that each rank owns."""
+        return self.size // self.group
+
+    @property
+    def owned(self) -> list[Any]:
+        """The chunks that this rank owns."""
+        return [self.place * self.replicas + part for part in range(self.replicas)]
+
+    @property
+    def alone(self) -> Any:
+        """The one chunk among them that no other rank answers for, where each is to be told of once."""
+        return self.place * self.replicas + self.replica
+
+    @property
+    def replica(self) -> Any:
+        """The number of this rank's group."""
+        return self.rank // self.group
+
+    def within(self, comm: Communicator) -> Communicator:
+        """The ranks of this rank's group, among which a unit is shared out.
+
+        >>> from zerosim.worlds.local import spawn
+        >>> def program(comm):
+        ...     mesh = Mesh(comm.rank, comm.size, group=2)
+        ...     within, across = mesh.within(comm), mesh.across(comm)
+        ...     return within.rank, within.size, across.rank, across.size
+        >>> spawn(program, ranks=6)
+        [(0, 2, 0, 3), (1, 2, 0, 3), (0, 2, 1, 3), (1, 2, 1, 3), (0, 2, 2, 3), (1, 2, 2, 3)]
+        """
+        if self.replicas == 1:
+            return comm
+        return Strided(comm, self.place, self.group, first=self.replica * self.group, stride=1)
+
+    def across(self, comm: Communicator) -> Communicator:
+        """The ranks that own the same as this one, one of each group; rank k of them is of group k."""
+        return Strided(comm, self.replica, self.replicas, first=self.place, stride=self.group)
+
+
+@dataclass(frozen=True)
 class Layout:
     """Where the elements of a buffer lie in a unit: in chunks `first` … `last` − 1 of `size`, padding included.
 
-    A full buffer has all chunks, a rank's shard has one. Where ranks shard within groups, `size` is that of a group.
+    A full buffer has all chunks, a rank's shard those that it owns.
 
     >>> full(10, 4).length, shard(10, 4, 3).length, shard(10, 4, 3).start
     (12, 3, 9)
@@ -157,10 +231,19 @@ class Layout:
 
 
 def full(count: int, size: int) -> Layout:
-    """Of a buffer for a whole unit of `count` elements, cut into `size` chunks."""
+    """The layout of a buffer for a whole unit of `count` elements, cut into `size` chunks."""
     return Layout(count, size, 0, size)
 
 
 def shard(count: int, size: int, rank: int) -> Layout:
-    """Of the one chunk that `rank` owns."""
-    return Layout(count, size, rank, rank + 1)
+    """The layout of the one chunk that `rank` owns where all ranks are one group."""
+    return owned(count, Mesh(rank, size, size))
+
+
+def owned(count: int, mesh: Mesh) -> Layout:
+    """The layout of a shard: the chunks that a rank owns.
+
+    >>> owned(10, Mesh(rank=3, size=4, group=2)).length, owned(10, Mesh(rank=3, size=4, group=2)).start
+    (6, 6)
+    """
+    return Layout(count, mesh.size, mesh.place * mesh.replicas, (mesh.place + 1) * mesh.replicas)

@@ -4,7 +4,8 @@ A unit is a layer. A buffer is full (all elements of a unit, padded so that the 
 rank's chunk of it). You have
 
     replica.zero_grad(batch)                             begins the step: the last one's gradients are gone
-    for part in replica.parts(batch):                    what goes forward and backward at a time
+    for part in replica.parts(batch):                    what goes forward and backward at a time: all micro-batches of
+                                                         this rank, or each by itself; reduce the gradients of each part
 
     replica.units                                        the units, first to last
     replica.backward_units                               those that backward goes through, last to first

@@ -1,12 +1,6 @@
-"""The page in a real browser: nothing is asked for or complained of; hover, wheel, keys and slider do their work.
+"""The page in a real browser: nothing is asked for or complained of; hover, wheel, keys and slider do their work."""
 
-`make browser` runs this with Playwright, in an environment of its own, and the system's Chromium; without them it is
-skipped.
-"""
-
-import os
 import re
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -19,31 +13,7 @@ from zerosim.report.page.page import schedule_page, step_page
 from zerosim.report.page.steps import collectives_of
 from zerosim.report.schedule import scheduled
 
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync"]
-WHERE = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-REQUIRED = os.environ.get("BROWSER") == "required"
 TIMED, FIRST = ".drawing.timed", "#row-1 .drawing.timed"
-
-
-def missing(what):
-    if REQUIRED:
-        pytest.fail(what)
-    pytest.skip(f"{what}; make browser installs what can be")
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        missing("Playwright is not installed")
-    if WHERE is None:
-        missing("there is no Chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=WHERE, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +25,7 @@ def folder(tmp_path_factory):
         found = added_otherwise(planted, stages=("zero1", "zero2"), ranks=4, micro_batches=8)
         (made / "diverging.html").write_text(page_of(found), encoding="utf-8")
     hostile = outcome(replace(scenario(stages=("zero3",)), title=HOSTILE, caption=HOSTILE))
-    hostile["stages"][0]["name"] = HOSTILE
+    hostile["rows"][0]["name"] = HOSTILE
     (made / "hostile.html").write_text(page_of(hostile, hostile), encoding="utf-8")
     (made / "bare.html").write_text(page_of(outcome(traced=False, ranks=2, micro_batches=2)), encoding="utf-8")
     (made / "ring.html").write_text(schedule_page(scheduled(named_subject("ring.all_reduce"), 4)), encoding="utf-8")
@@ -68,28 +38,9 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def opens(chromium, folder):
-    """Opens a page, and says at the end of the test what is wrong with it."""
-    contexts, problems = [], []
-
-    def opened(name="four", width=1280, scheme="light", complains=False):
-        context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
-        contexts.append(context)
-        page = context.new_page()
-        page.problems = [] if complains else problems
-        page.on("console", lambda message: page.problems.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: page.problems.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (page.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on("request", lambda request: request.is_navigation_request() or page.problems.append(request.url))
-        page.goto((folder / f"{name}.html").as_uri())
-        if page.locator(".drawing").count():
-            page.wait_for_selector("html[data-drawn=all]", state="attached")
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert problems == []
+def opens(opens_file, folder):
+    """Opens one of these pages."""
+    return lambda name="four", *how, **more: opens_file(folder / f"{name}.html", *how, **more)
 
 
 def window(page):

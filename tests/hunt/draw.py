@@ -17,18 +17,19 @@ from zerosim.collectives import ALGORITHMS
 from zerosim.proofs.subject import COLLECTIVES
 from zerosim.scenario.collective import CollectiveScenario, CollectiveWorld, Expect, Program, Values
 from zerosim.scenario.fault import Fault
+from zerosim.scenario.ignored import OTHERS_KEYS, ignored_by_stage
 from zerosim.scenario.rules import Choice, Switch, Table, Tables, rules
-from zerosim.scenario.schema import (
+from zerosim.scenario.schema import Scenario
+from zerosim.scenario.sections import (
     STAGE_KEYS,
     Check,
     Checkpoint,
     Data,
-    Model,
+    ModelKeys,
     Parallel,
-    Scenario,
     Train,
     Variant,
-    World,
+    WorldKeys,
 )
 
 Document = dict[str, Any]
@@ -130,22 +131,22 @@ def unsaid(chance: Random) -> None:
 VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Scenario, "title"): one_of(*WORDS),
     (Scenario, "caption"): one_of(*WORDS),
-    (World, "ranks"): unsaid,
-    (World, "memory_limit_mb"): unsaid,
-    (World, "timeout_seconds"): unsaid,
+    (WorldKeys, "ranks"): unsaid,
+    (WorldKeys, "memory_limit_mb"): unsaid,
+    (WorldKeys, "timeout_seconds"): unsaid,
     (Data, "source"): unsaid,
-    (Model, "kind"): unsaid,
-    (Model, "hidden"): widths,
-    (Model, "layers"): unsaid,
-    (Model, "width"): unsaid,
-    (Model, "heads"): unsaid,
-    (Model, "key_value_heads"): unsaid,
-    (Model, "inner"): one_of(0, 1, 3, 8, 17),
-    (Model, "vocabulary"): one_of(0, 0, 2, 3, 5, 10, 13, 40),
-    (Model, "sequence"): one_of(1, 2, 3, 4, 5, 7, 8, 15),
-    (Model, "dropout"): one_of(0, 0.0, 0.1, 0.5, 0.99, 1e-9),
-    (Model, "frozen"): unsaid,
-    (Model, "weights"): one_of(""),
+    (ModelKeys, "kind"): unsaid,
+    (ModelKeys, "hidden"): widths,
+    (ModelKeys, "layers"): unsaid,
+    (ModelKeys, "width"): unsaid,
+    (ModelKeys, "heads"): unsaid,
+    (ModelKeys, "key_value_heads"): unsaid,
+    (ModelKeys, "inner"): one_of(0, 1, 3, 8, 17),
+    (ModelKeys, "vocabulary"): one_of(0, 0, 2, 3, 5, 10, 13, 40),
+    (ModelKeys, "sequence"): one_of(1, 2, 3, 4, 5, 7, 8, 15),
+    (ModelKeys, "dropout"): one_of(0, 0.0, 0.1, 0.5, 0.99, 1e-9),
+    (ModelKeys, "frozen"): unsaid,
+    (ModelKeys, "weights"): one_of(""),
     (Train, "steps"): one_of(0, 1, 1, 2, 2, 3, 4, 5, 7),
     (Train, "micro_batch"): one_of(1, 1, 2, 3, 4, 16),
     (Train, "micro_batches"): unsaid,
@@ -160,11 +161,13 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Train, "seed"): one_of(0, 1, 7, 2**31, 2**63 - 1),
     (Parallel, "stages"): unsaid,
     (Parallel, "units"): unsaid,
+    (Parallel, "shard_ranks"): unsaid,
     (Parallel, "recompute"): unsaid,
     (Parallel, "offload_folder"): one_of("", "."),
     (Parallel, "bucket_mb"): one_of(0, 0.0, 0.001, 0.005, 0.02, 1, 1e6),
     (Variant, "name"): one_of(*NAMES),
     (Variant, "units"): unsaid,
+    (Variant, "shard_ranks"): unsaid,
     (Variant, "recompute"): unsaid,
     (Variant, "bucket_mb"): one_of(0, 0.002, 0.03, 1.5),
     (Check, "test_accuracy"): unsaid,
@@ -232,17 +235,18 @@ def keys(section: type[Any], chance: Random) -> Document:
 
 def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
     """Any scenario of training that the rules allow."""
-    model, train, parallel = keys(Model, chance), keys(Train, chance), keys(Parallel, chance)
+    model, train, parallel = keys(ModelKeys, chance), keys(Train, chance), keys(Parallel, chance)
     language = chance.random() < 0.5
     if language:
         model |= transformer(chance)
     elif chance.random() < SAID:
         model["kind"] = "mlp"
+    model = {key: value for key, value in model.items() if key not in OTHERS_KEYS[model.get("kind", "mlp")]}
     if chance.random() < 0.2:
         train |= diverging(chance)
     tree = parallel.get("order") == "tree"
     ranks = chance.choice([n for n in (UNDER_MPI if mpi else IN_ONE_PROCESS) if not tree or n in POWERS_OF_TWO])
-    train["micro_batches"] = ranks * chance.choice((1, 2, 4) if tree else (1, 1, 2, 3, 4, 8))
+    train["micro_batches"] = ranks * chance.choice((1, 2, 4) if tree else (1, 1, 2, 2, 3, 4))
     train.setdefault("steps", 2)
     train["warmup_steps"] = min(train.get("warmup_steps", 0), train["steps"])
     if chance.random() < SAID:
@@ -252,11 +256,12 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
     for row in (parallel, *variants):
         if chance.random() < SAID:
             row["units"] = units(layers, tied, chance)
+        row.update(groups_of(ranks, parallel, chance))
         if chance.random() < SAID:
             row["recompute"] = recomputed(layers, chance)
         agree(row, parallel, train)
-        if "bucket_mb" in row and small(model):
-            row["bucket_mb"] /= 10
+        if "bucket_mb" in row:
+            row["bucket_mb"] *= 0.1 if small(model) else 4
     draw_frozen(model, parallel, variants, layers, tied, chance)
 
     document: Document = keys(Scenario, chance)
@@ -391,8 +396,10 @@ def agree(row: Document, parallel: Document, train: Document) -> None:
     for key in ("accumulate_dtype", "reduce_dtype"):
         if train.get("precision") == "fp64":
             row.pop(key, None)
-    if parallel.get("order", "ring") in ("tree", "exact"):
-        row.pop("accumulation", None)
+    if parallel.get("order", "ring") in ("tree", "exact") and row.get("accumulation") == "micro_batch":
+        del row["accumulation"]
+    for key in ignored_by_stage(row.get("stage", "zero3"), row) if row is not parallel else ():
+        del row[key]
     whole = {**parallel, **row}
     if whole.get("offload_activations") and not whole.get("recompute"):
         row["offload_activations"] = False
@@ -426,12 +433,21 @@ def groups(units: Any, layers: int, tied: bool = False) -> list[list[int]]:
     return [list(range(layers))] if units == "model" else list(units)
 
 
+def groups_of(ranks: int, parallel: Document, chance: Random) -> Document:
+    """Groups of ranks that share, or nothing said of them."""
+    if chance.random() < SAID / 2 and parallel.get("order") != "exact":
+        return {"shard_ranks": chance.choice([0, *(each for each in range(1, ranks + 1) if ranks % each == 0)])}
+    return {}
+
+
 def draw_other_ranks(document: Document, chance: Random) -> None:
     """Other numbers of ranks on which the bits must be the same: the same one, or any where order does not tell."""
     world, train, parallel = document["world"], document["train"], document["parallel"]
     ranks, order = world["ranks"], parallel.get("order", "ring")
     divisors = [n for n in range(1, ranks + 1) if train["micro_batches"] % n == 0]
     divisors = [n for n in divisors if order != "tree" or n in POWERS_OF_TWO]
+    groups = [row.get("shard_ranks") or 1 for row in effective_rows(document)]
+    divisors = [n for n in divisors if all(n % group == 0 for group in groups)]
     free = order in ("tree", "exact") and not train.get("clip_norm") and all(
         train.get("precision", "fp32") in ("fp32", "fp64") or row.get("accumulate_dtype") == row.get("reduce_dtype")
         for row in effective_rows(document)

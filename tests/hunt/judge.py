@@ -72,7 +72,7 @@ def judge(drawn: Drawn, folder: Path) -> Fault | None:
     second = one_run(drawn.saying(document), folder)
     if isinstance(second, Fault):
         return Fault(f"claims: {second.kind}", f"with [{section}] {said}: {second.account}")
-    changed = [key for key in ("stages", "programs") if lasting(first.get(key)) != lasting(second.get(key))]
+    changed = [key for key in ("rows", "programs") if lasting(first.get(key)) != lasting(second.get(key))]
     return Fault(f"claims: other {changed}", "two runs of one scenario differ") if changed else None
 
 
@@ -199,10 +199,10 @@ def documented(document: Document) -> Iterator[Fault]:
         yield from differing("", document, COLLECTIVE_KEYS)
         return
     yield from differing("", document, promised()[""])
-    for name in ("stages", "did_not_fit", "on_other_ranks"):
+    for name in ("rows", "did_not_fit", "on_other_ranks"):
         for each in document.get(name, []):
             yield from differing(name, each, promised()[name])
-    for stage in document.get("stages", []):
+    for stage in document.get("rows", []):
         for name in ("traffic", "memory"):
             for each in stage.get(name, []):
                 yield from differing(name, each, promised()[name])
@@ -227,18 +227,18 @@ def coherent(document: Document, done: Done, folder: Path, flags: Sequence[str])
         failures = document.get("failures") or document.get("findings")
         kinds = sorted({without_numbers(str(each.get("what"))) for each in failures})
         yield Fault(f"failed: {', '.join(kinds)}", str(failures))
-    if "stages" in document:
+    if "rows" in document:
         yield from coherent_training(document)
     if "--trace" in flags:
         yield from coherent_traces(document, folder / "trace.json")
     weights = folder / "weights.safetensors"
-    if "--weights" in flags and digest(weights) != document["stages"][-1]["weights_sha256"]:
+    if "--weights" in flags and digest(weights) != document["rows"][-1]["weights_sha256"]:
         yield Fault("weights file", "its digest is not that of the last row")
 
 
 def coherent_traces(document: Document, events: Path) -> Iterator[Fault]:
     """Spans that do not add up, or trace events that are not well-formed."""
-    for row in document["stages"]:
+    for row in document["rows"]:
         trace = row["trace"]
         if (trace is not None) != (document["scenario"]["train"]["steps"] > 0):
             yield Fault("no trace", f"the trace of {row['name']} is {trace}")
@@ -250,10 +250,10 @@ def coherent_traces(document: Document, events: Path) -> Iterator[Fault]:
 
 def may_fail(document: Document) -> bool:
     """Whether rows are compared with the first one, are other computations than it, and came to something else."""
-    if "stages" not in document or document["scenario"]["check"]["reference"]:
+    if "rows" not in document or document["scenario"]["check"]["reference"]:
         return False
     ending = ("weights_sha256", "optimizer_sha256", "losses")
-    endings = {str([row[key] for key in ending]) for row in document["stages"]}
+    endings = {str([row[key] for key in ending]) for row in document["rows"]}
     return len(endings) > 1 and len(set(computations(document["scenario"]))) > 1
 
 
@@ -284,9 +284,9 @@ def rows(scenario: Document) -> list[Document]:
 def coherent_training(document: Document) -> Iterator[Fault]:
     scenario = document["scenario"]
     ranks, steps = scenario["world"]["ranks"], scenario["train"]["steps"]
-    if [row["stage"] for row in rows(scenario)] != [stage["stage"] for stage in document["stages"]]:
+    if [row["stage"] for row in rows(scenario)] != [stage["stage"] for stage in document["rows"]]:
         yield Fault("rows", "other rows than the scenario's")
-    for stage in document["stages"]:
+    for stage in document["rows"]:
         numbers = [list(range(ranks))] * 2
         if [[each["rank"] for each in stage[name]] for name in ("traffic", "memory")] != numbers:
             yield Fault("ranks", "not one entry for each rank")
@@ -337,13 +337,13 @@ def claimed(document: Document) -> tuple[str, Document] | None:
     """The section of claims that the outcome makes good, none where it did not pass."""
     if not document["passed"]:
         return None
-    if "stages" in document:
+    if "rows" in document:
         return "check", claims_of_training(document)
     return "expect", claims_of_collectives(document)
 
 
 def claims_of_training(document: Document) -> Document:
-    stages, scenario = document["stages"], document["scenario"]
+    stages, scenario = document["rows"], document["scenario"]
     steps = scenario["train"]["steps"]
     said: Document = {
         "same_weights": len({stage["weights_sha256"] for stage in stages}) == 1,

@@ -13,7 +13,7 @@ from tests.mpi.launch import mpirun
 
 START_SECONDS, SCENARIO_SECONDS = 120, 60
 OF_THE_LAUNCHER = ("Abort(", "application called")
-IN_BOTH = ("passed", "failures", "stages", "on_other_ranks", "did_not_fit", "programs", "findings")
+IN_BOTH = ("passed", "failures", "rows", "on_other_ranks", "did_not_fit", "programs", "findings")
 OWN_TO_A_WORLD = ("seconds", "memory", "trace", "fragmentation")
 """Of a row: under MPI there are buffers for messages, and what is prefetched is taken at times of its own."""
 
@@ -55,7 +55,7 @@ def start(folders: Sequence[Path], ranks: int) -> tuple[int | str, str]:
 def compared(drawn: Drawn, folder: Path) -> Fault | None:
     """Whether the outcome under MPI is that of the local world."""
     there = json.loads((folder / "mpi.json").read_text())
-    traces = coherent_traces(there, folder / "mpi_trace.json") if "stages" in there else ()
+    traces = coherent_traces(there, folder / "mpi_trace.json") if "rows" in there else ()
     for fault in chain(documented(there), traces):
         return fault
     unlimited = {key: value for key, value in drawn.document.get("world", {}).items() if key != "memory_limit_mb"}

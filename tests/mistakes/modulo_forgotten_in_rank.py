@@ -1,6 +1,6 @@
 """The right neighbour of the last rank is one that is not there.
 
-Says: ranks go around: (comm.rank + 1) % comm.size
+Says: modulo comm.size, as right(comm) does
 """
 
 import numpy as np

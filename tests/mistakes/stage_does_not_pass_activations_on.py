@@ -1,6 +1,6 @@
 """What forward returns is dropped.
 
-Says: hand each unit what the one before it returned
+Says: tape.loss is handed what the last unit returned
 """
 
 

@@ -1,6 +1,6 @@
 """A full buffer with the rank's own chunk in it, and zeros.
 
-Says: weights of which only its own chunk is right
+Says: weights of which only its own shard is there
 Says: replica.gather
 """
 

@@ -1,6 +1,6 @@
 """Weights are gathered in the first step, and used in all that follow.
 
-Says: the weights of a step before
+Says: the full weights of layers.0 of step 1
 Says: gather them anew in every step
 """
 

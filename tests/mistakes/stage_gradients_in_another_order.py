@@ -1,6 +1,7 @@
 """Gradients are noted in backward's order, and reduced in forward's.
 
-Says: rank 1 hands the gradient of layers.1 to reduce_scatter for layers.0
+Says: is handed as its gradient rank 1's own gradient of layers.1, where rank 1's own gradient of layers.0 is due
+Says: hand each unit its own gradient
 """
 
 

@@ -1,7 +1,6 @@
 """Each part begins its loss anew.
 
-Says: lacks that of part 1 of 2
-Says: tape.loss as its last argument
+Says: is not handed the loss so far, its last argument
 """
 
 

@@ -1,6 +1,7 @@
 """What is reduced is reduced again.
 
-Says: what was reduced 2 times, where 1 does
+Says: called twice, where once is due
+Says: the sum over all ranks already
 """
 
 

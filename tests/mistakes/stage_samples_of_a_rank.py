@@ -1,6 +1,6 @@
 """The loss is divided by something else than the samples of all ranks.
 
-Says: tape.loss gives 2 times what it should
+Says: is handed as samples 2, where 4 is due
 Says: hand it batch.samples
 """
 

@@ -1,6 +1,7 @@
 """One micro-batch in place of the list of them.
 
-Says: one array stands where a list of arrays is due
+Says: an array and no list of arrays
+Says: a list with one array for each micro-batch
 """
 
 

@@ -1,6 +1,7 @@
 """Gradients are kept, and then set to zero.
 
-Says: calls zero_grad(batch) after replica.keep, which throws away what was just kept
+Says: calls zero_grad(batch) after
+Says: call it first of all, once
 """
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from zerosim.data import load_dataset
-from zerosim.scenario import Check, Model, Parallel, Scenario, Train, World
+from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.stages import STAGES
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
@@ -34,8 +34,8 @@ if "hoards" in words:
     STAGES.update({name: hoarding(stage) for name, stage in STAGES.items()})
 comm = connect()
 scenario = Scenario(
-    world=World(comm.size),
-    model=Model(hidden=(2236,) * 5),
+    world=WorldKeys(comm.size),
+    model=ModelKeys(hidden=(2236,) * 5),
     train=Train(steps=2, micro_batch=2, micro_batches=comm.size),
     parallel=Parallel(stages=stages, prefetch="prefetch" in words),
     check=Check(reference=False),
@@ -44,6 +44,6 @@ experiment = prepare(scenario, load_dataset(scenario))
 outcome = run_on(MpiWorld(comm), experiment, Silent())
 if outcome is not None:
     print(json.dumps([
-        {"parameters": experiment.rows[0].model.count, "resident": rank.resident_bytes, "ledger": rank.alive_bytes}
-        for stage in outcome.stages for rank in stage.memory
+        {"parameters": experiment.rows[0].model.count, "resident": each.resident_bytes, "ledger": each.alive_bytes}
+        for stage in outcome.trained for each in stage.measured.memory
     ]))

@@ -1,4 +1,4 @@
-"""`python -m tests.mutants`: judge a sample of mutants, print who caught each, and write a note of it."""
+"""`python -m tests.mutants`: judge a sample of mutants, print who caught each, and write a report."""
 
 import argparse
 import sys
@@ -50,7 +50,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="*", help="a pattern for the files of which the sample's mutants are judged")
     parser.add_argument("--seconds", type=float, default=60, help="of tests that are asked about one mutant")
     parser.add_argument("--grace", type=float, default=10, help="seconds a test may take beyond five times its time")
-    parser.add_argument("--note", type=Path, help="a folder for DATE-mutants.md, in place of the last one")
+    parser.add_argument("--note", type=Path, help="a folder for the report, DATE-mutants.md; the last one there goes")
     return parser.parse_args()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import accumulate, compress
 from operator import not_
 
-from tests.mutants.judging import IMPORTS, Known
+from tests.mutants.judging import IMPORTS, Known, case_of
 from tests.mutants.mutations import Mutant
 
 
@@ -39,11 +39,6 @@ class Choice:
 
     def remember(self, mutant: Mutant, caught_by: str) -> None:
         self.caught[mutant.module, case_of(caught_by)] += 1
-
-
-def case_of(name: str) -> str:
-    """The test of which this is a case: its name without parameters."""
-    return name.partition("[")[0]
 
 
 def slowness(tests: Sequence[Known]) -> dict[Known, float]:

@@ -33,6 +33,11 @@ class Known:
     runs: frozenset[str]
 
 
+def case_of(name: str) -> str:
+    """The test of which this is a case: its name without parameters."""
+    return name.partition("[")[0]
+
+
 class CannotExchangeError(Exception):
     """The mutant has to be imported anew."""
 
@@ -54,14 +59,18 @@ class Telling:
 
 
 class Chosen(Telling):
-    """Tests in the order given, and no others."""
+    """Tests in the order given, and no others; a name without parameters is that of all cases."""
 
     def __init__(self, names: Sequence[str], tell: Tell) -> None:
         super().__init__(tell)
-        self.place = {name: place for place, name in enumerate(names)}
+        self.places = {name: place for place, name in enumerate(names)}
+
+    def place(self, item: pytest.Item) -> int | None:
+        return self.places.get(item.nodeid, self.places.get(case_of(item.nodeid)))
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = sorted((i for i in items if i.nodeid in self.place), key=lambda i: self.place[i.nodeid])
+        found = [(place, item) for item in items if (place := self.place(item)) is not None]
+        items[:] = [item for _, item in sorted(found, key=lambda each: each[0])]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -157,7 +166,7 @@ def first_failure(lines: Lines, tests: Sequence[Known], grace: float) -> str | N
         what, _, name = (line or "").partition(" ")
         match what:
             case "begins":
-                current, limit = name, grace + 5 * seconds[name]
+                current, limit = name, grace + 5 * seconds.get(name, seconds.get(case_of(name), 0.0))
             case "failed":
                 return name
             case "ended":

@@ -1,4 +1,4 @@
-"""What came of it: the note in `docs/design/`."""
+"""The report of a run, as a page of Markdown."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -25,29 +25,15 @@ class Judged:
         return "equivalent" if self.reason else "survivor"
 
 
-WHAT_THIS_IS = """\
-`make mutants` changes one line of the package at a time, in the modules that compute, count, compare and prove, and
-runs the tests that run this line's function, fastest first, until one fails. This page is what it wrote last: {count}
-mutants of {possible}, seed {seed}. Another seed takes others: `make mutants SEED=1 COUNT=800`.
-
-**The tool is our own**, `tests/mutants/`. Of the well-kept ones, `cosmic-ray` starts one command, the same for all
-mutants, without knowing which tests could notice each: minutes for every one that a suite with tests under `mpirun`
-does not catch early. `mutmut` knows, and forks; but it puts all mutants of a function side by side behind a dispatcher.
-That leaves out what is decided outside of functions (tables, constants, fields, defaults) and most that is decorated,
-and adds frames that hold arrays, which a ledger that follows the life of arrays counts. Here the changed file
-lies in a copy of the tree, where processes that tests start read it as well; and which test runs which function, in
-whatever process, is learned from one traced run. A test that takes five times what it took then, and ten seconds more,
-has caught its mutant: a timeout.
-
-Mutants that change no behaviour are named, with the reason, in `tests/mutants/equivalent.toml`, by the line and what
-becomes of it. They are judged like the others; one that is caught is no equivalent, and the tool says so.
+HEAD = """\
+{count} of {possible} mutants were judged, with seed {seed}. `tests/mutants/__init__.py` says how.
 """
 
 
 def note(results: Sequence[Judged], possible: int, seed: str, day: date) -> str:
     """The page, in Markdown."""
     return "\n".join([
-        f"# {day}: mutants", "", WHAT_THIS_IS.format(count=len(results), possible=f"{possible:,}", seed=seed),
+        f"# {day}: mutants", "", HEAD.format(count=len(results), possible=f"{possible:,}", seed=seed),
         *by_module(results), "", *by_catcher(results), "", *equivalent(results), "", *survivors(results), "",
     ])  # fmt: skip
 

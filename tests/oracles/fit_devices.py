@@ -1,4 +1,4 @@
-"""Fit the shares in `zerosim/plan/machines.toml` to published runs: `python -m tests.oracles.fit_devices [DEVICE]`.
+"""Fit the shares in `zerosim/planner/machines.toml` to published runs: `python -m tests.oracles.fit_devices [DEVICE]`.
 
 A step is rehearsed once, with what it computes and communicates noted in order; its time is then found again for every
 trial of the three numbers. What is fitted is the mean absolute relative error of MFU, of runs in 16 bits.
@@ -8,7 +8,6 @@ and these are predicted: `held out` has the errors of what the fit has not seen.
 """
 
 import sys
-from collections import Counter
 from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar
@@ -16,10 +15,10 @@ from typing import ClassVar
 import numpy as np
 
 from zerosim.bench.published import errors, published_runs, task_of
-from zerosim.plan import rehearsal
-from zerosim.plan.clock import Clock
-from zerosim.plan.cluster import NS, cluster_of
-from zerosim.plan.costs import Costs, Time, is_attention
+from zerosim.planner import rehearsal
+from zerosim.planner.clock import VirtualClock
+from zerosim.planner.cluster import NS, cluster_of
+from zerosim.planner.costs import Costs, Time, is_attention
 from zerosim.training.config import configured
 
 FITTED = ("product_share", "attention_share", "memory_share")
@@ -53,13 +52,12 @@ class Noting(Costs):
         return len(self.features) - 1
 
 
-class Notes(Clock):
+class Notes(VirtualClock):
     """What happens, in order: computation by its number, collectives by their time, waiting by how many have begun."""
 
     def __init__(self, taken_by_collectives):
         super().__init__(taken_by_collectives)
         self.events = []
-        self.marks = []
         self.repeated = 0, 0, 0
 
     def compute(self, what, ns, bound="memory"):
@@ -73,12 +71,9 @@ class Notes(Clock):
     def wait(self, until_ns):
         self.events.append(("wait", until_ns))
 
-    def reading(self):
-        self.marks.append(len(self.events))
-        return Counter()
-
-    def repeat(self, times, before, after):
-        self.repeated = times, *self.marks[-2:]
+    def since(self, reading):
+        """Nothing that two micro-batches have in common: each is noted, and none is repeated."""
+        return object()
 
 
 @dataclass
@@ -97,12 +92,12 @@ class Noted:
         config = configured(row, task_of(run.scenario))
         cluster = cluster_of(run.scenario.cluster, run.scenario.origin, run.scenario.world.ranks)
         Noting.features = []
-        kept = rehearsal.Costs, rehearsal.Clock
-        rehearsal.Costs, rehearsal.Clock = Noting, Notes
+        kept = rehearsal.Costs, rehearsal.VirtualClock
+        rehearsal.Costs, rehearsal.VirtualClock = Noting, Notes
         try:
             clock = rehearsal.rehearse(config, cluster).clock
         finally:
-            rehearsal.Costs, rehearsal.Clock = kept
+            rehearsal.Costs, rehearsal.VirtualClock = kept
         shape, tokens = run.scenario.model, config.samples // config.ranks * run.scenario.model.sequence
         operations = (6 * config.model.count + 12 * shape.layers * shape.width * shape.sequence) * tokens
         events, repeated = compressed(clock.events, clock.repeated, np.array(Noting.features, float))

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from tests.operations import OPERATIONS
 from tests.oracles import functions
 from zerosim.allocation import allocate
-from zerosim.autograd.graph import Graph, Plan
+from zerosim.autograd.graph import Graph, GraphPlan
 from zerosim.autograd.operations.losses import LOSSES
 from zerosim.autograd.player import Contribution, Player, Precise
 from zerosim.autograd.tape import Tape
@@ -35,7 +35,7 @@ def of_call(call, dtype):
     graph = Graph(tokens.shape)
     variables = {name: graph.parameter(name, array.shape) for name, array in inputs.items()} | {"tokens": graph.input}
     graph.output = BY_NAME[call.operation](*(variables[name] for name in call.shapes), **call.settings)
-    player = Player(Plan(graph, True, False), inputs, Precise(allocate, "unit"), lambda _: draws)
+    player = Player(GraphPlan(graph, True, False), inputs, Precise(allocate, "unit"), lambda _: draws)
     y, kept = player.forward(tokens)
     views = {name: np.empty_like(array) for name, array in inputs.items()}
     answer = {"y": y.astype(np.float64)}

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from zerosim.collectives import ALGORITHMS
-from zerosim.plan.cluster import Cluster, Device, Link
-from zerosim.plan.fluid import Message
-from zerosim.plan.network import links, programs
+from zerosim.planner.cluster import Cluster, Device, Link
+from zerosim.planner.fluid import Transfer
+from zerosim.planner.network import links, programs
 
 ANSWERS = Path(__file__).parent / "simgrid_answers.json"
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -106,7 +106,7 @@ def asked(case):
     """When the last rank has ended, in nanoseconds, as SimGrid has it."""
     found = programs(case.function, case.bytes, np.dtype("u1"), case.ranks)
     network = links(case.cluster, case.ranks)
-    pairs = {(rank, each.to) for rank, program in enumerate(found) for each in program if isinstance(each, Message)}
+    pairs = {(rank, each.to) for rank, program in enumerate(found) for each in program if isinstance(each, Transfer)}
     question = {
         "programs": found, "capacities": network.capacities,
         "routes": {f"{source},{to}": network.route(source, to) for source, to in pairs},

@@ -1,7 +1,20 @@
-"""What a model's text computes, found by running it on variables: the operations in order, and who needs what of whom.
+"""The graph of a layer: its operations in order, found by running its code on variables that have no numbers.
 
-A graph knows every value's shape and last use before any number exists. So it can be said beforehand what backward
-needs, which is kept, and when everything else is let go of.
+    slot       the number of a value in a graph
+    kept       stays from forward until backward, because the backward of some operation reads it
+    plan       how a graph is run where certain gradients are wanted
+
+A tape that records while it computes learns too late who else will read an array. A graph knows every value's shape
+and last use before any number exists. From it follow:
+
+- what backward needs, so that nothing else is kept: an operation declares, for each gradient, which inputs it reads;
+- where every other value is used for the last time, so that it is freed there;
+- where an operation may write over its input, and where a residual connection still reads it;
+- the floating-point operations of all matrix products, forward, backward and recomputed.
+
+The price: a layer's code cannot branch on values, and each new shape of input costs a few milliseconds, once for each
+text. Graphs name parameters by their number in the unit and layers by their number in the visit, so that alike units
+share a graph and a plan prices them once.
 """
 
 from collections import Counter, defaultdict
@@ -44,9 +57,9 @@ class Instruction:
     output: int
     settings: Mapping[str, Any]
     layer: int
-    """Its number among those of the graph."""
+    """The number of its layer in the graph."""
     number: int
-    """Among the operations of its layer."""
+    """The number of the operation within its layer."""
 
 
 @dataclass(eq=False)
@@ -65,7 +78,7 @@ class Graph:
     parameters: dict[Hashable, Variable] = field(default_factory=dict)
     values: list[Variable] = field(default_factory=list)
     layer: int = 0
-    """The one whose text is being read."""
+    """The layer whose code is being read."""
 
     def __post_init__(self) -> None:
         self.input = self._value(self.input_shape)
@@ -84,7 +97,7 @@ class Graph:
         return self.parameters[name]
 
     def apply(self, operation: Operation, inputs: Sequence[Variable], settings: Mapping[str, Any]) -> Variable:
-        """What `operation` makes of `inputs`."""
+        """The variable that `operation` makes of `inputs`."""
         output = self._value(operation.shape(*(each.shape for each in inputs), **settings))
         slots = {name: each.slot for name, each in zip(operation.inputs, inputs, strict=False)}
         number = self._operations_of[self.layer]
@@ -97,8 +110,8 @@ class Graph:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """How a graph is run where gradients are wanted of its parameters, its input, both, or neither."""
+class GraphPlan:
+    """The way a graph is run where gradients are wanted of its parameters, its input, both, or neither."""
 
     graph: Graph
     of_parameters: bool
@@ -131,7 +144,7 @@ class Plan:
 
     @cached_property
     def steps(self) -> tuple["Step", ...]:
-        """The instructions, and all that is known of each beforehand."""
+        """The instructions in order, with everything that is known of each beforehand."""
         return tuple(self._step(number, each) for number, each in enumerate(self.graph.instructions))
 
     def _step(self, number: int, instruction: Instruction) -> "Step":
@@ -169,7 +182,7 @@ class Plan:
         >>> graph = Graph((8, 3))
         >>> narrow = linear(graph.input, graph.parameter("a", (2, 3)))
         >>> graph.output = linear(narrow, graph.parameter("b", (4, 2)))
-        >>> [step.for_backward for step in Plan(graph, of_parameters=True, of_input=True).steps]
+        >>> [step.for_backward for step in GraphPlan(graph, of_parameters=True, of_input=True).steps]
         [True, False]
         """
         return max((
@@ -183,7 +196,7 @@ class Plan:
 
     @cached_property
     def _first_reader(self) -> dict[int, int]:
-        """Of each kept slot the first instruction whose backward reads it, which comes last."""
+        """The first instruction whose backward reads each kept slot; in backward it comes last."""
         readers: dict[int, int] = {}
         for number, each in enumerate(self.graph.instructions):
             for slot in self.needed(each).values():
@@ -199,7 +212,7 @@ class Plan:
 
     @cached_property
     def _last_use(self) -> dict[int, int]:
-        """Of each slot the last instruction that reads it in forward."""
+        """The last instruction that reads each slot in forward."""
         return {slot: number for number, each in enumerate(self.graph.instructions) for slot in each.inputs.values()}
 
     @cached_property
@@ -213,7 +226,7 @@ class Plan:
 
     @cached_property
     def _memory(self) -> dict[int, int]:
-        """For each slot the one whose memory it lies in: another one, if it is a view."""
+        """The slot in whose memory each slot lies: another one if it is a view."""
         found = {each.slot: each.slot for each in self.graph.values}
         for each in self.graph.instructions:
             if each.operation.views:
@@ -248,7 +261,7 @@ class Plan:
 
     @cached_property
     def backward_operations(self) -> int:
-        """Of all matrix products in backward."""
+        """Floating-point operations of all matrix products in backward."""
         return sum(self._backward_operations(each) for each in self.graph.instructions)
 
     def _backward_operations(self, instruction: Instruction) -> int:
@@ -273,7 +286,7 @@ class Step:
     wanted: tuple[str, ...]
     needed: Mapping[str, int]
     spoiled: frozenset[str]
-    """What backward would write over although somebody still reads it: it gets copies."""
+    """The inputs that backward would write over although somebody still reads it: it gets copies."""
     done: tuple[int, ...]
     """The slots that nobody needs after it in forward, nor in backward."""
     done_backward: tuple[int, ...]

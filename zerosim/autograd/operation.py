@@ -1,4 +1,4 @@
-"""What an operation is to a tape, and how a model's text uses one.
+"""An operation: forward and backward as plain functions on arrays, and a declaration of what holds for them.
 
     x, y       an input and the output
     upstream   ∂L/∂y
@@ -6,28 +6,50 @@
     out        the array for forward to write
     empty      where further arrays come from, called like `np.empty`
 
-Laws, which let memory be used again:
+Laws, which allow memory to be used again:
 
     forward writes `out` and nothing else that it is given; `out` may be the input named by `over`
     backward writes what is in `into` and what `spoils` names; a gradient may lie over `upstream` if `over_upstream`
     names it
-    every array of numbers has one dtype, of 32 bits or more; scalars are Python floats, which leave it alone
+    every array of numbers has one dtype, of 32 bits or more; scalars are Python floats, which do not change it
+
+Backward is one function for all inputs, not one for each, because the gradients of attention share most of their
+work. Operations that compute nothing in backward (add, reshape, transpose) pass `upstream` on (`passed`); the player
+prevents that anyone writes over what two of them read. Every array comes from `empty`, so the ledger sees work arrays
+too. What NumPy allocates in passing, such as a mask or a product that is added at once, is not seen.
+
+Operations are fused only where memory or time requires it. Attention is one operation; a norm, an activation and a
+product are each their own, as in a textbook.
 """
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy.typing as npt
 
 from zerosim.allocation import Array
 
-if TYPE_CHECKING:
-    from zerosim.autograd.graph import Variable
-
 Shape = tuple[int, ...]
+
+
+class Applies(Protocol):
+    """A graph, as far as an operation knows it."""
+
+    def apply(self, operation: Any, inputs: Any, settings: Mapping[str, Any], /) -> Any:
+        """The variable that the operation makes of the inputs, noted as an instruction."""
+
+
+class InGraph(Protocol):
+    """A variable, as far as an operation knows it."""
+
+    @property
+    def graph(self) -> Applies: ...
+
+
+AnyVariable = TypeVar("AnyVariable", bound=InGraph)
 
 
 class Empty(Protocol):
@@ -54,17 +76,17 @@ class Operation:
     forward: Callable[..., Array | None]
     backward: Callable[..., None] | None
     shape: Callable[..., Shape]
-    """Of y, from the shapes of the inputs and the settings; raises `ZerosimError` where they do not go together."""
+    """The shape of y, from the shapes of the inputs and the settings; raises `ZerosimError` if they do not fit."""
     needs: Mapping[str, tuple[str, ...]]
-    """For the gradient of each input that has one: the inputs that backward reads, `y` being the output."""
+    """The inputs that backward reads for the gradient of each input that has one; `y` is the output."""
     over: str | None = None
     """The input over which y may be written."""
     over_upstream: str | None = None
     """The input whose gradient may be written over `upstream`."""
     spoils: tuple[str, ...] = ()
-    """What backward reads and writes over."""
+    """The inputs that backward reads and then overwrites."""
     passed: Mapping[str, Callable[..., Array]] = field(default_factory=dict)
-    """Inputs whose gradient is `upstream` itself, or a view of it: of these, how it is seen."""
+    """The inputs whose gradient is `upstream` or a view of it, each with the function that makes the view."""
     views: bool = False
     """Whether y is a view of the input, which forward then returns."""
     moves: bool = False
@@ -72,9 +94,9 @@ class Operation:
     draws: bool = False
     """Whether it draws random numbers: then it gets `draws`, or None where nothing is to be random."""
     multiplications: Callable[..., int] | None = None
-    """Of matrix products in forward, from the shape of y, those of the inputs, and the settings."""
+    """The multiplications of forward's matrix products, from the shapes of y and the inputs, and the settings."""
     backward_products: Mapping[str, float] = field(default_factory=dict)
-    """For the gradient of each input: how many times the matrix products of forward."""
+    """The cost of the gradient of each input, in matrix products of forward."""
 
     @property
     def name(self) -> str:
@@ -91,5 +113,6 @@ class Operation:
         """Whether backward reads what forward returns."""
         return self.backward is not None and "saved" in inspect.signature(self.backward).parameters
 
-    def __call__(self, *inputs: "Variable", **settings: Any) -> "Variable":
-        return inputs[0].graph.apply(self, inputs, settings)
+    def __call__(self, *inputs: AnyVariable, **settings: Any) -> AnyVariable:
+        found: AnyVariable = inputs[0].graph.apply(self, inputs, settings)
+        return found

@@ -1,4 +1,8 @@
-"""One micro-batch through one visit to a unit: every operation of its graph, forward and backward."""
+"""The player: runs every operation of one visit's graph on one micro-batch, forward and backward.
+
+It allocates and frees by the plan that `graph.py` made and decides nothing itself. The planner replaces it by one
+that has seen the visit before and only repeats its allocations.
+"""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from zerosim.allocation import Allocator, Array
-from zerosim.autograd.graph import Instruction, Plan, Step
+from zerosim.autograd.graph import GraphPlan, Instruction, Step
 from zerosim.autograd.operation import Shape
 from zerosim.autograd.operations.dropout import Draws
 
@@ -18,7 +22,7 @@ FLOAT_BYTES = np.dtype(np.float32).itemsize
 class Kept:
     """What backward needs of one micro-batch: values by slot, and what operations saved, by their output's slot."""
 
-    plan: Plan
+    plan: GraphPlan
     values: dict[int, Array] = field(default_factory=dict)
     saved: dict[int, Array] = field(default_factory=dict)
 
@@ -40,7 +44,7 @@ class Contribution:
 
 @dataclass(frozen=True, eq=False)
 class Precise:
-    """Where a unit's arrays come from, and how those of 16 bits are widened to be computed with, and rounded."""
+    """The source of a unit's arrays, and how those of 16 bits are widened to be computed with, and rounded."""
 
     allocate: Allocator
     owner: str
@@ -75,7 +79,7 @@ Perform = Callable[..., Any]
 
 
 def perform(step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-    """What `function` makes of these arrays.
+    """The result of `function` on these arrays.
 
     >>> perform(None, max, 1, 2)
     2
@@ -90,7 +94,7 @@ class Plays(Protocol):
     def backward(self, kept: Kept, upstream: Array, contribution: Contribution | None, /) -> list[Array]: ...
 
 
-Players = Callable[[Plan, Mapping[Any, Array], Precise, Callable[[Instruction], Draws | None], Perform], Plays]
+Players = Callable[[GraphPlan, Mapping[Any, Array], Precise, Callable[[Instruction], Draws | None], Perform], Plays]
 """`players(plan, parameters, precise, draws, perform)` gives who plays a visit: a `Player`."""
 
 
@@ -101,7 +105,7 @@ class Player:
     `draws` gives an operation its random numbers, if any.
     """
 
-    plan: Plan
+    plan: GraphPlan
     parameters: Mapping[Any, Array]
     precise: Precise
     draws: Callable[[Instruction], Draws | None]
@@ -144,7 +148,7 @@ class Player:
         return self.precise.rounded(out, dtype), None if saved is None else self.precise.rounded(saved, dtype)
 
     def _output(self, step: Step, inputs: Sequence[Array], wide: Sequence[Array]) -> Array:
-        """Where an operation writes: over an input, if that may be, or was widened, so that it is a copy."""
+        """The array that an operation writes: over an input, if that may be, or was widened, so that it is a copy."""
         over = step.instruction.operation.over
         if over is not None:
             index = step.instruction.operation.inputs.index(over)
@@ -211,7 +215,7 @@ class Player:
             self._add(slot, found, gradients, shared)
 
     def _read(self, step: Step, name: str, slot: int, kept: Kept) -> Array:
-        """What backward reads under this name, widened; a copy where it would write over what others still read."""
+        """The array that backward reads under this name, widened; a copy if others still read what it overwrites."""
         array = self.parameters[self._names[slot]] if slot in self._names else kept.values[slot]
         if array.dtype.kind == "i":
             return array
@@ -225,7 +229,7 @@ class Player:
         self, step: Step, name: str, upstream: Array, wide: Array, into: Mapping[str, Array],
         gradients: dict[int, Array], contribution: Contribution | None,
     ) -> Array:
-        """Where the gradient of an input is written; `into` are those before it."""
+        """The array for the gradient of an input; `into` are those before it."""
         operation, slot = step.instruction.operation, step.instruction.inputs[name]
         if slot in self._names:
             assert contribution is not None

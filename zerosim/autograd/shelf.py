@@ -1,6 +1,9 @@
-"""Where a tape leaves the inputs of units that will be run again: in memory, or elsewhere, to be read ahead.
+"""The shelf: where a tape leaves the inputs of units that will be recomputed, in memory or in a store outside of it.
 
     visit    the number of a visit to a unit in forward; backward takes visits last first
+    store    has the bytes when they are not in memory, such as the file of an offloading rank
+
+The order of use is known, so the next input is read ahead while backward computes.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,19 +21,19 @@ class Shelf(Protocol):
 
     @property
     def most_bytes(self) -> int:
-        """The most there ever were elsewhere than in memory."""
+        """The most bytes that were ever outside of memory."""
 
     def put(self, visit: int, owner: str, arrays: Sequence[Array]) -> None:
         """Keep `arrays`, one for each micro-batch, which belong to `owner`."""
 
     def begin(self, visit: int) -> None:
-        """Let what was put for this visit come back already, if anything was."""
+        """Begin to read what was put for this visit, if anything was."""
 
     def take(self, visit: int) -> Sequence[Array]:
-        """What was put for this visit."""
+        """The arrays that were put for this visit."""
 
     def close(self) -> None:
-        """Nothing will be put any more, nor taken."""
+        """End the use of the shelf: nothing is put or taken afterwards."""
 
 
 class InMemory:
@@ -51,13 +54,13 @@ class InMemory:
         self._arrays[visit] = arrays
 
     def begin(self, visit: int) -> None:
-        """Nothing has gone."""
+        """Do nothing: the arrays never left memory."""
 
     def take(self, visit: int) -> Sequence[Array]:
         return self._arrays.pop(visit)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
 class Store(Protocol):
@@ -70,12 +73,12 @@ class Store(Protocol):
         """Begin to fill an array with what was written at `start`; what is returned waits until it is there."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Free everything."""
 
 
 @dataclass(frozen=True)
-class Stored:
-    """Where an array lies in a store, and what it was."""
+class ShelvedArray:
+    """The place of an array in a store, and its shape and dtype."""
 
     start: int
     shape: Shape
@@ -98,19 +101,19 @@ class Offloaded:
         self.most_bytes = 0
         self._store = store
         self._allocate = allocate
-        self._places: dict[int, list[Stored]] = {}
+        self._places: dict[int, list[ShelvedArray]] = {}
         self._coming: dict[int, list[tuple[Array, Callable[[], object]]]] = {}
 
     def put(self, visit: int, owner: str, arrays: Sequence[Array]) -> None:
         places = self._places[visit] = []
         for array in arrays:
-            place = Stored(self._end(), array.shape, array.dtype, owner, array.nbytes)
+            place = ShelvedArray(self._end(), array.shape, array.dtype, owner, array.nbytes)
             self._store.write(place.start, array)
             places.append(place)
         self.most_bytes = max(self.most_bytes, self._end())
 
     def _end(self) -> int:
-        """Behind everything that was not taken yet."""
+        """The end of everything that was not taken yet."""
         return max((place.stop for places in self._places.values() for place in places), default=0)
 
     def begin(self, visit: int) -> None:

@@ -1,17 +1,33 @@
-"""A tape: runs units forward and, last unit first, backward, micro-batch by micro-batch.
+"""The tape: runs units forward and then, last unit first, backward, for all micro-batches that go together.
 
-Between forward and backward it keeps what backward needs and nothing else. Weights are handed in twice, once for each
-direction, so whoever drops them in between has really freed them. What a unit keeps may be its input alone; then
-everything else is computed again before backward.
+    visit        a run of neighbouring layers of one unit
+    total        the gradients of a rank's micro-batches added so far
+    recompute    keep a unit's input alone and run the unit forward again before its backward
+
+Between forward and backward the tape keeps what backward needs and nothing else. It never holds weights: they are
+handed in twice, once for each direction, so whoever drops them in between has really freed them. Stage III depends on
+that.
+
+Micro-batches that are passed together all stay alive until backward. That gathers each unit once per pass and reduces
+it once per step, at the price of their activations. A stage that wants DeepSpeed's order calls the tape once for each
+micro-batch instead.
+
+A unit with several visits (tied embeddings) contributes to its gradient in each of them. The gradient of a
+micro-batch is complete at the unit's first layer; until then `backward` returns None for it and the tape keeps the
+sum, later use first. The declared order of addition includes that.
+
+`recompute` stands in the stages' code before `backward` and does nothing unless the unit asks for it. Stage III
+passes the weights that it has gathered for backward, so nothing is gathered twice. `recompute = true` includes the
+head, whose forward is then repeated for nothing: one rule was preferred to an exception.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from zerosim.allocation import Allocator, Array, allocate
-from zerosim.autograd.graph import Instruction, Plan
+from zerosim.autograd.graph import GraphPlan, Instruction
 from zerosim.autograd.operation import Shape
 from zerosim.autograd.operations.dropout import Draws
 from zerosim.autograd.operations.losses import LOSSES
@@ -27,7 +43,7 @@ class TapeVisit(Protocol):
     def first_layer(self) -> int: ...
     @property
     def last_layer(self) -> int: ...
-    def plan(self, shape: Shape, /, *, of_parameters: bool, of_input: bool) -> Plan: ...
+    def plan(self, shape: Shape, /, *, of_parameters: bool, of_input: bool) -> GraphPlan: ...
 
 
 class TapeUnit(Hashable, Protocol):
@@ -145,7 +161,7 @@ class Tape:
         return outputs
 
     def recompute(self, unit: TapeUnit, weights: Array) -> None:
-        """Before backward: run the last visit to the unit forward again, if its input is all that was kept.
+        """Run the last visit to the unit forward again, before its backward, if only its input was kept.
 
         Meanwhile the input of the visit before it may come from the shelf.
         """
@@ -180,9 +196,12 @@ class Tape:
         return total, upstreams
 
     def backward(
-        self, unit: TapeUnit, weights: Array, upstreams: list[Array]
+        self, unit: TapeUnit, weights: Array, upstreams: list[Array],
+        earlier: MutableMapping[Any, Total] | None = None,
     ) -> tuple[list[Array], Total]:
         """∂L/∂input for each micro-batch, and ∂L/∂weights: flat, as long as `weights`, padding 0.
+
+        The gradient is added to what earlier micro-batches left in `earlier`, which is taken out of it.
 
         Visits come in reverse order of forward. `upstreams` holds ∂L/∂output and is emptied on the way, its arrays
         overwritten; afterwards the tape holds nothing of the visit. Below the lowest layer to be trained nobody
@@ -207,7 +226,7 @@ class Tape:
         begun = self._contributions.pop(unit, [])
         unfinished: list[Contribution] = []
         inputs: list[Array] = []
-        total: Total = None
+        total: Total = earlier.pop(unit, None) if ends and earlier else None
         for number in range(len(kept_of_each)):
             kept, contribution = kept_of_each.pop(0), None
             if not unit.frozen:
@@ -244,12 +263,12 @@ class Tape:
             kept.append(keep)
         return outputs, kept
 
-    def _player(self, unit: TapeUnit, visit: TapeVisit, plan: Plan, weights: Array, number: int) -> Plays:
+    def _player(self, unit: TapeUnit, visit: TapeVisit, plan: GraphPlan, weights: Array, number: int) -> Plays:
         precise, draws = Precise(self._allocate, unit.name), partial(self._draws, number, visit.first_layer)
         return self._players(plan, unit.parts(weights), precise, draws, self._perform)
 
     def _draws(self, number: int, first_layer: int, instruction: Instruction) -> Draws | None:
-        """What fills an array with the random numbers of one operation on one micro-batch."""
+        """A function that fills an array with the random numbers of one operation on one micro-batch."""
         if self._draw is None:
             return None
         draw, micro_batch = self._draw, self.first_micro_batch + number

@@ -1,4 +1,4 @@
-"""What saving costs: a whole checkpoint beside a plain write of as many bytes, and a step that asks whether to save."""
+"""The cost of saving: a checkpoint against a plain write of as many bytes, and a step that asks whether to save."""
 
 import itertools
 import os
@@ -81,7 +81,7 @@ def saves(comm: Communicator, batches: Batches, mine: Replica, saving: Saving) -
 
 
 def writes(comm: Communicator, mine: Replica, folder: Path) -> Iterator[None]:
-    """The same state in a new file each time, flushed, and no digest, manifest or name."""
+    """Plain writes of the state to a new file each time, flushed, without digest, manifest or rename."""
     for number in itertools.count():
         with open(folder / f"{comm.rank}-{number:08d}", "xb") as file:
             for unit in mine.units:
@@ -94,6 +94,6 @@ def writes(comm: Communicator, mine: Replica, folder: Path) -> Iterator[None]:
 
 
 def remove_before_last(folder: Path, rank: int) -> None:
-    """Of a rank's plain files."""
+    """Remove a rank's plain files but the last."""
     for path in sorted(folder.glob(f"{rank}-*"))[:-1]:
         path.unlink()

@@ -1,7 +1,11 @@
-"""This machine as a cluster of two ranks, and steps of models there against their plans.
+"""This machine as a cluster of two ranks, and steps of models on it against their plans.
 
-Rounds alternate: in each every figure of the machine is measured, and one step of every model; so what disturbs the
-one disturbs the other. Figures and steps are medians over rounds, steps those of the slower rank.
+Rounds alternate: each measures every figure of the machine and one step of every model, so a disturbance affects
+both. Figures and steps are medians over rounds, steps those of the slower rank.
+
+Steps are measured in seconds of a core, not on the wall clock. Where others use the machine, steps at times take
+twice as long and short probes do not; seconds of a core of the rank that waited less do not change, and on a quiet
+machine both clocks agree.
 """
 
 import statistics
@@ -18,10 +22,10 @@ from zerosim.bench.machine import measured_cluster, probes, repeats
 from zerosim.bench.timings import WARM_UP, Workload, batches_of, plain, steps
 from zerosim.comm import Communicator
 from zerosim.instruments.resident import keep_freed
-from zerosim.plan.cluster import NS, cluster_of
-from zerosim.plan.rehearsal import rehearse
-from zerosim.scenario import Model, Scenario
-from zerosim.scenario.schema import Cluster
+from zerosim.planner.cluster import NS, cluster_of
+from zerosim.planner.rehearsal import rehearse
+from zerosim.scenario import ModelKeys, Scenario
+from zerosim.scenario.machine import ClusterKeys
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 RANKS = 2
@@ -32,19 +36,19 @@ MOST_SECONDS = 30.0
 FEWEST = 3
 """Samples that are taken however disturbed they are."""
 SUBJECTS: dict[str, tuple[str, Workload]] = {
-    "784-1024-1024-1024-10 MLP": ("zero3", Workload(Model(hidden=(1024, 1024, 1024)), 128, 784, 10)),
-    "784-2048-512-10 MLP": ("ddp", Workload(Model(hidden=(2048, 512), activation="gelu"), 256, 784, 10)),
+    "784-1024-1024-1024-10 MLP": ("zero3", Workload(ModelKeys(hidden=(1024, 1024, 1024)), 128, 784, 10)),
+    "784-2048-512-10 MLP": ("ddp", Workload(ModelKeys(hidden=(2048, 512), activation="gelu"), 256, 784, 10)),
     "GPT-2's shape, 4 × 256": (
-        "zero2", Workload(Model(kind="transformer", layers=4, width=256, heads=8), 4, 128, 65)),
+        "zero2", Workload(ModelKeys(kind="transformer", layers=4, width=256, heads=8), 4, 128, 65)),
     "Llama's shape, 2 × 512": (
         "zero1", Workload(
-            Model(kind="transformer", architecture="llama", layers=2, width=512, heads=8), 4, 64, 256)),
+            ModelKeys(kind="transformer", architecture="llama", layers=2, width=512, heads=8), 4, 64, 256)),
 }
 """What is trained, and by which stage."""
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedStep:
     """A model's step: as planned, and as it was in each round."""
 
     model: str
@@ -60,7 +64,7 @@ class Compared:
         return self.planned_seconds / statistics.median(self.seconds)
 
     def document(self) -> dict[str, Any]:
-        """In JSON's own types; `quartiles` are those of the measured steps."""
+        """The comparison in JSON's own types; `quartiles` are those of the measured steps."""
         low, middle, high = np.quantile(self.seconds, [0.25, 0.5, 0.75]).tolist()
         return {
             "model": self.model, "stage": self.stage, "planned_seconds": self.planned_seconds,
@@ -73,8 +77,8 @@ class Compared:
 class Measured:
     """This machine, and the steps that were planned for it."""
 
-    cluster: Cluster
-    steps: list[Compared]
+    cluster: ClusterKeys
+    steps: list[ComparedStep]
 
     def document(self) -> dict[str, Any]:
         return {"cluster": asdict(self.cluster), "steps": [each.document() for each in self.steps]}
@@ -83,7 +87,7 @@ class Measured:
 def measure_cluster(
     comm: Communicator, rounds: int, subjects: dict[str, tuple[str, Workload]] = SUBJECTS
 ) -> Measured | None:
-    """What rank 0 has found, None on the other rank."""
+    """The measured machine on rank 0, None on the other rank."""
     keep_freed()
     with threadpool_limits(1):
         tried = list(probes(comm))
@@ -107,14 +111,14 @@ def measure_cluster(
     messages = {each.name: fastest(found[each.name]) / each.work for each in tried if each.message}
     cluster = measured_cluster(figures | messages)
     compared = [
-        Compared(name, stage, planned_seconds(cluster, stage, workload), seconds[name], len(found[name]) - WARM_UP)
+        ComparedStep(name, stage, planned_seconds(cluster, stage, workload), seconds[name], len(found[name]) - WARM_UP)
         for name, (stage, workload) in subjects.items()
     ]
     return Measured(cluster, compared)
 
 
 class Sample(NamedTuple):
-    """What a task took of a core, and the least share of a core that a rank had meanwhile.
+    """The seconds of a core that a task took, and the least share of a core that a rank had meanwhile.
 
     A rank that waits asks on and on, so this is the time of the clock where nobody else wants the cores; where others
     do, the rank that has needed less has waited less for the other.
@@ -136,12 +140,12 @@ def sampled(comm: Communicator, run: Callable[[], Any], times: int) -> Sample:
 
 
 def own_cores(samples: Sequence[Sample]) -> list[Sample]:
-    """Those in which both ranks had their cores."""
+    """The samples in which both ranks had a core to themselves."""
     return [each for each in samples if each.share >= UNDISTURBED]
 
 
 def undisturbed(samples: Sequence[Sample]) -> list[float]:
-    """The seconds of those; where there are too few, of the third that is nearest to that."""
+    """The seconds of undisturbed samples; if there are too few, of the third that comes nearest."""
     found = own_cores(samples)
     if len(found) < FEWEST:
         found = sorted(samples, key=lambda each: -each.share)[: max(len(samples) // 3, FEWEST)]
@@ -149,12 +153,12 @@ def undisturbed(samples: Sequence[Sample]) -> list[float]:
 
 
 def fastest(samples: Sequence[Sample]) -> float:
-    """Of messages, whose ranks wait for each other, the fastest tenth: nothing makes one faster than it is."""
+    """The fastest tenth of messages: their ranks wait for each other, and nothing makes one too fast."""
     ordered = sorted(each.seconds for each in samples)
     return ordered[len(ordered) // 10]
 
 
-def planned_seconds(cluster: Cluster, stage: str, workload: Workload) -> float:
-    """Of a step on two ranks of the measured machine."""
+def planned_seconds(cluster: ClusterKeys, stage: str, workload: Workload) -> float:
+    """The planned seconds of a step on two ranks of the measured machine."""
     config = batches_of(RANKS, stage, workload).config
     return rehearse(config, cluster_of(cluster, Scenario().origin, RANKS)).clock.now_ns / NS

@@ -25,10 +25,10 @@ from zerosim.bench.timings import Workload, batches_of, steps
 from zerosim.comm import Communicator, Payload, Reduction
 from zerosim.instruments.observed import Observed
 from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
-from zerosim.plan.cluster import cluster_of
-from zerosim.plan.rehearsal import rehearse
-from zerosim.scenario import Model, Scenario
-from zerosim.scenario.schema import Cluster, Device, Functions, Link
+from zerosim.planner.cluster import cluster_of
+from zerosim.planner.rehearsal import rehearse
+from zerosim.scenario import ModelKeys, Scenario
+from zerosim.scenario.machine import ClusterKeys, DeviceKeys, Functions, LinkKeys
 from zerosim.training.build import replica
 
 WIDTH, WIDE, NARROW, LAYERS = 1024, 512, 64, 6
@@ -39,7 +39,7 @@ COPIED, ROOMS = 2**19, 12
 SMALL, LARGE = 8, 2**21
 LASTS = 2e-3
 """Seconds that a probe is repeated for in a round."""
-TINY = Workload(Model(kind="transformer", layers=2, width=4, heads=2), batch=2, inputs=4, outputs=5)
+TINY = Workload(ModelKeys(kind="transformer", layers=2, width=4, heads=2), batch=2, inputs=4, outputs=5)
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ def zeros(*shape: int) -> Any:
 
 
 def products() -> Iterator[Probe]:
-    """Of layers with many rows and with few, one layer after another, so that weights come from where they rest."""
+    """Probes of products, with many rows and with few; layers alternate, so that weights rest where a step has them."""
     for name, rows in (("wide", WIDE), ("narrow", NARROW)):
         layers = itertools.cycle([zeros(WIDTH, WIDTH) for _ in range(LAYERS)])
         yield Probe(name, partial(through_layer, layers, zeros(rows, WIDTH), zeros(rows, WIDTH)), 6 * rows * WIDTH**2)
 
 
 def through_layer(layers: Iterator[Any], x: Any, y: Any) -> None:
-    """Forward, and both products of backward."""
+    """Multiply through a layer: forward, and both products of backward."""
     weight, gradient = next(layers), next(layers)
     np.matmul(x, weight.T, out=y)
     np.matmul(y.T, x, out=gradient)
@@ -111,7 +111,7 @@ def functions() -> Iterator[Probe]:
 
 
 def copying() -> Callable[[], None]:
-    """From array to array, so many that none is in a core's cache when its turn comes."""
+    """Copy from array to array, among so many that none is in a core's cache when its turn comes."""
     arrays = itertools.cycle([zeros(COPIED) for _ in range(ROOMS)])
     return lambda: np.copyto(next(arrays), next(arrays))
 
@@ -136,7 +136,7 @@ class OnlyRank:
 
 
 class NoRule:
-    """In place of an optimizer: what it takes is measured by itself."""
+    """A rule that updates nothing: the optimizer is measured by itself."""
 
     slots = ()
 
@@ -168,7 +168,7 @@ def exchanging(comm: Communicator, size: int, times: int) -> Callable[[], None]:
 
 
 def repeats(probe: Probe) -> int:
-    """How often a probe is run in a round."""
+    """The number of times that a probe runs in a round."""
     if probe.message:
         return 1
     probe.run()
@@ -177,7 +177,7 @@ def repeats(probe: Probe) -> int:
     return max(1, min(1000, round(LASTS / max(time.perf_counter() - started, 1e-7))))
 
 
-def measured_cluster(seconds: dict[str, float]) -> Cluster:
+def measured_cluster(seconds: dict[str, float]) -> ClusterKeys:
     """The [cluster] of figures: of each probe's `work`, the seconds that it took.
 
     Launches are counted by planning the tiny step with launches of no time, and with launches of one microsecond.
@@ -195,8 +195,8 @@ def time_of_tape(config: Any, cluster: Any) -> int:
     return clock.now_ns - clock.computing_ns["update"]
 
 
-def cluster_from(seconds: dict[str, float], launch_us: float) -> Cluster:
-    """With launches of so many microseconds: those of the probes are short beside what they do."""
+def cluster_from(seconds: dict[str, float], launch_us: float) -> ClusterKeys:
+    """The [cluster] for a launch of so many microseconds; launches are short beside what probes do."""
 
     def rate(work: float, name: str) -> float:
         return work / seconds[name]
@@ -211,17 +211,17 @@ def cluster_from(seconds: dict[str, float], launch_us: float) -> Cluster:
     named["copyto"] = rate(COPIED, "copyto")
     update_bytes = 7 * 4 * WEIGHTS
     transfer = max(seconds["large"] - seconds["small"], 1e-9)
-    return Cluster(
-        device=Device(
+    return ClusterKeys(
+        device=DeviceKeys(
             flops=flops * (1 + half / WIDE), memory_bandwidth=by_size[-1], memory=memory_bytes(), launch_us=launch_us,
             half_width=half, working_sets=tuple(map(float, SETS)),
             bandwidths=tuple(by_size), functions=Functions(**named, update=rate(update_bytes, "update")),
         ),
-        inside=Link(1e6 * seconds["small"], LARGE / transfer / 1e9),
+        inside=LinkKeys(1e6 * seconds["small"], LARGE / transfer / 1e9),
         collectives="written", kernels="written",
     )
 
 
 def memory_bytes() -> float:
-    """What each of two processes may have of this machine's memory."""
+    """The bytes of this machine's memory that each of two processes may have."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2

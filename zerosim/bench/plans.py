@@ -1,14 +1,16 @@
-"""How long plans take, and how that grows with ranks and layers; with bytes it does not."""
+"""The time that plans take, by ranks and layers; it does not grow with bytes."""
 
 from functools import partial
 
 from zerosim.bench.timings import Duration, seconds_of
 from zerosim.collectives import ring
 from zerosim.models.units import Task
-from zerosim.plan.cluster import cluster_of
-from zerosim.plan.network import written_ns
-from zerosim.plan.rehearsal import rehearse
-from zerosim.scenario.schema import Cluster, Model, Parallel, Scenario, Train, World
+from zerosim.planner.cluster import cluster_of
+from zerosim.planner.network import written_ns
+from zerosim.planner.rehearsal import rehearse
+from zerosim.scenario.machine import ClusterKeys
+from zerosim.scenario.schema import Scenario
+from zerosim.scenario.sections import ModelKeys, Parallel, Train, WorldKeys
 from zerosim.training.config import configured
 
 RING_RANKS = (64, 256, 1024)
@@ -21,7 +23,7 @@ SEQUENCE, VOCABULARY, HEAD_SIZE = 2048, 51200, 128
 
 def time_plans() -> list[Duration]:
     """Seconds for a ring message by message, and for steps of Stage III of transformers."""
-    cluster = cluster_of(Cluster(), Scenario().origin, max(RING_RANKS))
+    cluster = cluster_of(ClusterKeys(), Scenario().origin, max(RING_RANKS))
     rings = [
         Duration(
             f"ring all-reduce on {ranks:,} ranks, message by message",
@@ -35,8 +37,8 @@ def time_plans() -> list[Duration]:
 def timed_step(ranks: int, layers: int, width: int, samples: int) -> Duration:
     """A plan of one step, model and all."""
     scenario = Scenario(
-        world=World(ranks),
-        model=Model(
+        world=WorldKeys(ranks),
+        model=ModelKeys(
             kind="transformer", layers=layers, width=width, heads=width // HEAD_SIZE, vocabulary=VOCABULARY,
             sequence=SEQUENCE,
         ),

@@ -1,7 +1,7 @@
-"""Published runs of training under FSDP beside their plans: how far a plan's MFU is off, device by device.
+"""Published runs of training under FSDP against their plans: the error of a plan's MFU, device by device.
 
 A file of runs has a line each, with the columns that `runs/README.md` explains. A run is planned as a scenario, of
-which nothing is fitted to it; the three numbers of its device are (`zerosim/plan/machines.toml`).
+which nothing is fitted to it; the three numbers of its device are (`zerosim/planner/machines.toml`).
 """
 
 import csv
@@ -14,8 +14,10 @@ from typing import Any
 
 from zerosim.errors import UsageError
 from zerosim.models.units import Task
-from zerosim.plan.planning import planned
-from zerosim.scenario.schema import Cluster, Model, Parallel, Scenario, Train, World
+from zerosim.planner.planning import planned
+from zerosim.scenario.machine import ClusterKeys
+from zerosim.scenario.schema import Scenario
+from zerosim.scenario.sections import ModelKeys, Parallel, Train, WorldKeys
 
 SHAPES = {
     "125m": (768, 12, 12), "350m": (1024, 16, 24), "760m": (1536, 12, 24), "1b": (2048, 16, 24), "3b": (2560, 20, 32),
@@ -34,7 +36,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """What was trained, and the MFU that was measured, from 0 to 1."""
+    """A published run: what was trained, and the MFU that was measured, from 0 to 1."""
 
     name: str
     device: str
@@ -44,7 +46,7 @@ class PublishedRun:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedRun:
     """A run, and the MFU of its plan."""
 
     run: PublishedRun
@@ -52,11 +54,11 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """As a share of what was measured; above 0 where the plan is too fast."""
+        """The error as a share of what was measured; above 0 where the plan is too fast."""
         return self.planned_mfu / self.run.mfu - 1
 
     def document(self) -> dict[str, Any]:
-        """In JSON's own types."""
+        """The comparison in JSON's own types."""
         return {
             "run": self.run.name, "device": self.run.device, "precision": self.run.precision, "mfu": self.run.mfu,
             "planned_mfu": self.planned_mfu, "error": self.error,
@@ -65,7 +67,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Errors:
-    """Those of many runs, each a share of what was measured."""
+    """The errors of many runs, each a share of what was measured."""
 
     count: int
     mean: float
@@ -83,7 +85,7 @@ def errors(compared: Sequence[float]) -> Errors:
 
 
 def published_runs(path: Path | None = None) -> list[PublishedRun]:
-    """Those of a file, or the shipped ones. Raises `UsageError` for what is no such file.
+    """The runs of a file, or the shipped ones. Raises `UsageError` for what is no such file.
 
     >>> published_runs()[0].name
     '30b on 32 a100_40gb, 2048 × 4 × 1'
@@ -97,7 +99,7 @@ def published_runs(path: Path | None = None) -> list[PublishedRun]:
 
 
 def run_of(line: dict[str, Any], place: str) -> PublishedRun:
-    """A line as a scenario; `place` is where it stands."""
+    """The run of one line; `place` is where it stands."""
     missing = [name for name in COLUMNS if not line.get(name)]
     if missing:
         raise UsageError(f"{place}: lacks {', '.join(missing)}; each line needs {', '.join(COLUMNS)}")
@@ -114,7 +116,7 @@ def run_of(line: dict[str, Any], place: str) -> PublishedRun:
 
 
 WIRE = {"bf16": "weights", "amp_bf16": "fp32", "amp_fp8": "fp32"}
-"""In what gradients are reduced, for each precision."""
+"""The precision in which gradients are reduced, for each precision of weights."""
 
 
 def scenario_of(line: dict[str, str]) -> Scenario:
@@ -123,8 +125,8 @@ def scenario_of(line: dict[str, str]) -> Scenario:
     blocks = tuple(range(1, layers + 1)) if line["activation_checkpointing"] == "True" else False
     sharded = line["sharding"] == "FULL_SHARD"
     return Scenario(
-        world=World(devices),
-        model=Model(
+        world=WorldKeys(devices),
+        model=ModelKeys(
             kind="transformer", layers=layers, width=width, heads=heads, vocabulary=VOCABULARY,
             sequence=int(line["sequence"]), tied_embeddings=True,
         ),
@@ -136,7 +138,7 @@ def scenario_of(line: dict[str, str]) -> Scenario:
             stages=("zero3",), recompute=blocks, prefetch=sharded, overlap=True, reshard_after_forward=sharded,
             accumulation="micro_batch", reduce_dtype=WIRE[line["precision"]],
         ),
-        cluster=Cluster(
+        cluster=ClusterKeys(
             device=line["device"], between=BETWEEN[line["device"]], kernels="fused",
             products="fp8" if line["precision"] == "amp_fp8" else "weights",
         ),
@@ -144,14 +146,14 @@ def scenario_of(line: dict[str, str]) -> Scenario:
 
 
 def task_of(scenario: Scenario) -> Task:
-    """What a run's tokens ask of its model."""
+    """The task that a run's tokens ask of its model."""
     return Task(scenario.model.sequence, VOCABULARY, "cross_entropy", tokens=True)
 
 
-def compare(runs: Sequence[PublishedRun]) -> list[Compared]:
+def compare(runs: Sequence[PublishedRun]) -> list[ComparedRun]:
     """Plan every run."""
     found = []
     for run in runs:
         (row,) = planned(run.scenario, (), task_of)
-        found.append(Compared(run, row.mfu))
+        found.append(ComparedRun(run, row.mfu))
     return found

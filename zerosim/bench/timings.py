@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 
 from zerosim.allocation import allocate
 from zerosim.collectives import ring
-from zerosim.comm import Communicator
+from zerosim.comm import Communicator, among
 from zerosim.data import Dataset
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
@@ -36,7 +36,7 @@ from zerosim.instruments.traffic import Traffic
 from zerosim.payloads.extents import Extent
 from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import named_subject
-from zerosim.scenario import Model, Parallel, Scenario, Train, World
+from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.sharding import split
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
@@ -44,7 +44,6 @@ from zerosim.training.batches import Batches
 from zerosim.training.build import initial_weights, replica
 from zerosim.training.experiment import prepare
 from zerosim.worlds.checked import Checked
-from zerosim.worlds.first import FirstRanks
 from zerosim.worlds.local import spawn
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
@@ -63,7 +62,7 @@ class Timing:
 
     @property
     def ratios(self) -> list[float]:
-        """Against half of what one process needs for the whole batch."""
+        """The ratios of steps to half of what one process needs for the whole batch."""
         pairs = zip(self.seconds, self.alone_seconds, strict=True)
         return [seconds / (alone / RANKS) for seconds, alone in pairs]
 
@@ -78,7 +77,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Overhead:
-    """What a stage takes while it is "counted", "traced", "with checksums" or "saved", and while it is not.
+    """The time of a stage while it is "counted", "traced", "with checksums" or "saved", and while it is not.
 
     Of the "calls of the trace", what a traced step takes, and what it takes but for them.
 
@@ -92,7 +91,7 @@ class Overhead:
 
     @property
     def ratios(self) -> list[float]:
-        """What observing makes of a step that takes 1."""
+        """The ratios of observed steps to plain ones."""
         pairs = zip(self.with_seconds, self.without_seconds, strict=True)
         return [observed / alone for observed, alone in pairs]
 
@@ -108,7 +107,7 @@ class Overhead:
 
 @dataclass(frozen=True)
 class Duration:
-    """How long something took in the local world."""
+    """The duration of something in the local world."""
 
     what: str
     seconds: float
@@ -124,9 +123,9 @@ def middle_and_range(ratios: Sequence[float]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Workload:
-    """What is trained: a model, the samples in the batch of all ranks, and how many numbers or tokens each has."""
+    """The work of a benchmark: a model, the samples in the batch of all ranks, and the numbers or tokens of each."""
 
-    model: Model
+    model: ModelKeys
     batch: int
     inputs: int
     outputs: int
@@ -142,9 +141,9 @@ class Workload:
 
 
 WORKLOADS = {
-    "mlp": Workload(Model(hidden=(1024, 1024, 1024)), batch=256, inputs=784, outputs=10),
+    "mlp": Workload(ModelKeys(hidden=(1024, 1024, 1024)), batch=256, inputs=784, outputs=10),
     "transformer": Workload(
-        Model(kind="transformer", layers=4, width=256, heads=8), batch=16, inputs=128, outputs=65
+        ModelKeys(kind="transformer", layers=4, width=256, heads=8), batch=16, inputs=128, outputs=65
     ),
 }
 
@@ -153,7 +152,7 @@ def time_steps(comm: Communicator, rounds: int, workload: Workload) -> list[Timi
     """The timings of every stage on rank 0, None on the other rank."""
     keep_freed()
     with threadpool_limits(1):
-        alone = steps(plain(FirstRanks(comm, 1), "ddp", workload)) if comm.rank == 0 else None
+        alone = steps(plain(among(comm, range(1)), "ddp", workload)) if comm.rank == 0 else None
         together = {name: steps(plain(comm, name, workload)) for name in STAGES}
         alone_seconds: list[float] = []
         seconds: dict[str, list[float]] = {name: [] for name in STAGES}
@@ -170,7 +169,7 @@ def time_steps(comm: Communicator, rounds: int, workload: Workload) -> list[Timi
 
 
 def time_ledgers(comm: Communicator, rounds: int, workload: Workload) -> list[Overhead] | None:
-    """What counting, tracing and checksums cost every stage, on rank 0; None on the other.
+    """The cost of counting, tracing and checksums for every stage, on rank 0; None on the other.
 
     Who goes first changes by turns.
     """
@@ -180,7 +179,7 @@ def time_ledgers(comm: Communicator, rounds: int, workload: Workload) -> list[Ov
         for name in STAGES:
             trained = [steps(make(comm, name, workload)) for make in (checked, counted, plain)]
             each = [traced_steps(Tracer(comm.rank), Ledger(), comm, name, workload), *trained]
-            calls = Clocked(Tracer(comm.rank)), Clocked(Ledger())
+            calls = ClockedComm(Tracer(comm.rank)), ClockedComm(Ledger())
             by_call = traced_steps(*calls, comm, name, workload)
             seconds: list[list[float]] = [[] for _ in each]
             within: list[tuple[float, float]] = []
@@ -239,11 +238,11 @@ def apart(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float
     return [one for one, _ in pairs], [other for _, other in pairs]
 
 
-class Clocked:
+class ClockedComm:
     """Does what another instrument does, and adds up the seconds of a core that its calls take.
 
     >>> from zerosim.instruments.traffic import Traffic
-    >>> clocked = Clocked(Traffic())
+    >>> clocked = ClockedComm(Traffic())
     >>> clocked.sent(np.ones(2), 1)
     >>> clocked.seconds > 0, hasattr(clocked, "taken")
     (True, False)
@@ -265,7 +264,7 @@ class Clocked:
         return call
 
 
-def with_and_without(comm: Communicator, step: Iterator[None], calls: Sequence[Clocked]) -> tuple[float, float]:
+def with_and_without(comm: Communicator, step: Iterator[None], calls: Sequence[ClockedComm]) -> tuple[float, float]:
     """Begin a step together: its seconds of a core, and those but for `calls`, of the rank that waited less.
 
     A rank that waits asks on and on, so that waiting takes its core as well. On rank 0; 1 and 1 on the other.
@@ -292,12 +291,12 @@ def counted(comm: Communicator, stage: str, workload: Workload) -> tuple[Batches
 
 
 def checked(comm: Communicator, stage: str, workload: Workload) -> tuple[Batches, Replica]:
-    """The same, whose messages bring checksums."""
+    """A rank as in a run, whose messages have checksums."""
     return counted(Checked(comm), stage, workload)
 
 
 def traced_steps(
-    tracer: Tracer | Clocked, ledger: Ledger | Clocked, comm: Communicator, stage: str, workload: Workload
+    tracer: Tracer | ClockedComm, ledger: Ledger | ClockedComm, comm: Communicator, stage: str, workload: Workload
 ) -> Iterator[None]:
     """The steps of a rank as in a run that is traced throughout."""
     batches = batches_of(comm.size, stage, workload)
@@ -324,7 +323,7 @@ def steps(trained: tuple[Batches, Replica]) -> Iterator[None]:
 def batches_of(ranks: int, stage: str, workload: Workload) -> Batches:
     """The whole batch in as many micro-batches as there are ranks."""
     scenario = Scenario(
-        world=World(ranks),
+        world=WorldKeys(ranks),
         model=workload.model,
         train=Train(steps=1, micro_batch=workload.batch // ranks, micro_batches=ranks, optimizer="adamw"),
         parallel=Parallel(stages=(stage,)),

@@ -4,6 +4,10 @@
     FOLDER/zero3/.step-00000015     one that is being written, or removed: nobody reads it
 
 A rename is atomic, and what it publishes is on disk before it; so a power cut leaves the old state or the new one.
+
+A checkpoint that is one too many is renamed as soon as the new one is on disk, so that nobody lists it, and removed
+while training goes on: freeing the memory of large files takes as long as several flushes. The next checkpoint and
+the end of the run wait for that.
 """
 
 import os

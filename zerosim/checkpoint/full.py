@@ -52,7 +52,7 @@ def in_model_order(manifest: Manifest) -> list[tuple[int, ParameterRecord]]:
 
 
 def dtype_of(manifest: Manifest, folder: Path) -> np.dtype[np.generic]:
-    """That all weights have."""
+    """The dtype that all weights have."""
     found = {
         shard.file.arrays[name].dtype
         for shard in manifest.shards for name, piece in shard.pieces.items() if piece.what == WEIGHTS

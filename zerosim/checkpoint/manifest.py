@@ -28,8 +28,8 @@ LOSSES = "losses"
 
 
 @dataclass(frozen=True)
-class Leg:
-    """As it is written down; `steps` is what the scenario had for train.steps."""
+class LegRecord:
+    """A leg as it is written down; `steps` is what the scenario had for train.steps."""
 
     until: int
     ranks: int
@@ -38,7 +38,7 @@ class Leg:
 
 
 @dataclass(frozen=True)
-class Piece:
+class PieceRecord:
     """What an array of a file holds: `what` of the unit of that number, its elements that lie in `layout`, unpadded."""
 
     unit: int
@@ -51,7 +51,7 @@ class Shard:
     """One rank's file, and what its arrays are, by name."""
 
     file: StoredFile
-    pieces: Mapping[str, Piece]
+    pieces: Mapping[str, PieceRecord]
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,13 @@ class Manifest:
     good_steps: int
     samples: int
     """Position in the stream of samples: how many have been taken."""
-    legs: tuple[Leg, ...]
+    legs: tuple[LegRecord, ...]
     units: tuple[UnitRecord, ...]
     shards: tuple[Shard, ...]
 
     @property
     def ranks(self) -> int:
-        """That saved it."""
+        """The number of ranks that saved the checkpoint."""
         return len(self.shards)
 
     @property
@@ -145,7 +145,7 @@ def shard_document(shard: Shard) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """That of the checkpoint in `folder`."""
+    """The manifest of the checkpoint in `folder`."""
     path = folder / MANIFEST
     try:
         with open_regular(path) as file:
@@ -185,7 +185,7 @@ def decoded(said: Mapping[str, Any]) -> Manifest:
         good_steps=count(said["good_steps"]),
         samples=count(said["samples"]),
         legs=tuple(
-            Leg(count(leg["until"]), count(leg["ranks"]), count(leg["steps"]), a(dict, leg["parallel"]))
+            LegRecord(count(leg["until"]), count(leg["ranks"]), count(leg["steps"]), a(dict, leg["parallel"]))
             for leg in a(list, said["legs"])
         ),
         units=many(decoded_unit, said["units"]),
@@ -235,7 +235,7 @@ def decoded_shard(said: Mapping[str, Any]) -> Shard:
                 raise ValueError("layout")
             if arrays[key].length != max(min(layout.length, layout.count - layout.start), 0):
                 raise ValueError("layout")
-            pieces[key] = Piece(count(array["unit"]), a(str, array["what"]), layout)
+            pieces[key] = PieceRecord(count(array["unit"]), a(str, array["what"]), layout)
     return Shard(StoredFile(name, count(said["bytes"]), a(str, said["header_sha256"]), arrays), pieces)
 
 

@@ -25,7 +25,7 @@ class Resharded:
 
     @cached_property
     def _pieces(self) -> dict[tuple[int, str], list[tuple[int, str, Layout]]]:
-        """Of each unit's number and what is kept of it: the rank, the array's name, and its layout."""
+        """The rank, the array's name and its layout, by a unit's number and what is kept of it."""
         found: dict[tuple[int, str], list[tuple[int, str, Layout]]] = {}
         for rank, shard in enumerate(self.manifest.shards):
             for name, piece in shard.pieces.items():

@@ -2,6 +2,8 @@
 
 What may differ is how the work is shared and what is claimed of it: [world], [parallel], [[variant]], [check],
 [checkpoint], texts, and train.steps. Everything else is what is trained, and on what; that must be the same.
+
+`train.steps` may change. A cosine schedule depends on it, so each leg keeps the steps that its scenario named.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +21,8 @@ from zerosim.checkpoint.saving import recorded
 from zerosim.errors import CheckpointError, ZerosimError
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.rules import section_values, shown
-from zerosim.scenario.schema import Check, Parallel, Scenario, World, resolved
+from zerosim.scenario.schema import Scenario, resolved
+from zerosim.scenario.sections import Check, Parallel, WorldKeys
 from zerosim.stages.replica import Replica
 from zerosim.training.comparison import WEIGHTS
 from zerosim.training.config import Config, Leg, Resumed, configured, joined
@@ -156,7 +159,7 @@ def legs_of(scenario: Scenario, folder: str, manifest: Manifest, config: Config)
     try:
         for leg in manifest.legs:
             parallel = Parallel(**section_values(Parallel, dict(leg.parallel), ("parallel",), origin))
-            world = World(**section_values(World, {"ranks": leg.ranks}, ("world",), origin))
+            world = WorldKeys(**section_values(WorldKeys, {"ranks": leg.ranks}, ("world",), origin))
             was = replace(scenario, world=world, parallel=parallel, variant=(), check=Check(), origin=origin,
                           train=replace(scenario.train, steps=leg.steps))
             legs.append(Leg(replace(configured(was.rows[0], config.model.task), initial=config.initial), leg.until))

@@ -1,4 +1,10 @@
-"""Save: every K steps all ranks write their shards, and rank 0 says what they are."""
+"""Save: every K steps all ranks write their shards, and rank 0 says what they are.
+
+Measured on two cores: a checkpoint of 35 MB by two ranks took 28 ms, writing and flushing two new files of as many
+bytes 22 ms (ratio 1.28, 1.12 to 1.47 over 30 rounds). The difference is SHA-256, 13 ms of each core while the disk
+takes what was written, and three more flushes. A step that is asked whether to save, in a run that does not, took
+0.99 of one that is not asked. `zerosim bench checkpoint` repeats this.
+"""
 
 import errno
 import shutil
@@ -12,13 +18,22 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.checkpoint import folders, shards
 from zerosim.checkpoint.folders import Removal
-from zerosim.checkpoint.manifest import LOSSES, Leg, Manifest, ParameterRecord, Piece, Shard, UnitRecord, encoded
+from zerosim.checkpoint.manifest import (
+    LOSSES,
+    LegRecord,
+    Manifest,
+    ParameterRecord,
+    PieceRecord,
+    Shard,
+    UnitRecord,
+    encoded,
+)
 from zerosim.comm import Communicator
 from zerosim.errors import ZerosimError
 from zerosim.files import reason
 from zerosim.models.units import Unit
 from zerosim.scenario.schema import Scenario, plain, resolved
-from zerosim.sharding import Layout
+from zerosim.sharding import Layout, shard
 from zerosim.stages.replica import Replica
 from zerosim.training.comparison import WEIGHTS
 from zerosim.training.config import Config
@@ -50,7 +65,7 @@ class Saving:
             try:
                 folders.cleared(folder)
             except OSError as error:
-                raise cannot("write", folder, error) from None
+                raise cannot(folder, folder, error) from None
 
     def save(self, comm: Communicator, config: Config, replica: Replica, losses: Sequence[Array]) -> None:
         """Save what all ranks have after a step: a whole checkpoint, or none and `ZerosimError` on rank 0."""
@@ -62,13 +77,13 @@ class Saving:
                 self.removal.finish()
                 folders.begun(folder, step)
             except OSError as error:
-                problem = cannot("write", folder, error)
+                problem = cannot(folder, folder, error)
         settle(comm, problem, beside)
         shard, problem = None, None
         try:
             shard = write_shard(beside, comm.rank, replica, losses)
         except OSError as error:
-            problem = cannot("write", beside / file_name(comm.rank), error, rank=comm.rank)
+            problem = cannot(folder, beside / file_name(comm.rank), error, rank=comm.rank)
         written = gather_objects(comm, shard)
         settle(comm, first(gather_objects(comm, problem)), beside)
         if comm.rank == 0:
@@ -78,7 +93,7 @@ class Saving:
                 if step == config.steps:
                     self.removal.finish()
             except OSError as error:
-                problem = cannot("write", beside, error)
+                problem = cannot(folder, beside, error)
         settle(comm, problem, beside)
 
     def _manifest(self, config: Config, replica: Replica, written: Sequence[Shard]) -> Manifest:
@@ -93,7 +108,8 @@ class Saving:
             good_steps=state.scaling.good_steps,
             samples=state.step * config.samples,
             legs=tuple(
-                Leg(min(leg.until, state.step), leg.config.ranks, leg.config.steps, plain(leg.config.row.parallel))
+                LegRecord(
+                    min(leg.until, state.step), leg.config.ranks, leg.config.steps, plain(leg.config.row.parallel))
                 for leg in config.legs
             ),
             units=tuple(recorded(unit) for unit in replica.units),
@@ -106,15 +122,24 @@ def recorded(unit: Unit) -> UnitRecord:
     return UnitRecord(unit.name, unit.numbers, unit.count, unit.frozen, parameters)
 
 
-def cannot(do: str, path: Path, error: OSError, rank: int | None = None) -> ZerosimError:
-    """
-    >>> cannot("write", Path("a"), OSError(errno.ENOTEMPTY, "Directory not empty")).args[0][31:]
-    'directory not empty; what was saved before is whole; if another run saves there, give each a folder of its own'
+def cannot(folder: Path, path: Path, error: OSError, rank: int | None = None) -> ZerosimError:
+    """Why a row cannot be saved at `path`, and what its `folder` still has.
+
+    >>> print(cannot(Path("no/such"), Path("no/such"), OSError(errno.ENOSPC, "No space left on device"), rank=1))
+    rank 1 cannot write the checkpoint no/such: no space left on device; no/such has no whole checkpoint
     """
     who = "" if rank is None else f"rank {rank} "
     company = "; if another run saves there, give each a folder of its own" if error.errno in IN_COMPANY else ""
-    return ZerosimError(f"{who}cannot {do} the checkpoint {path}: {reason(error)}; "
-                        f"what was saved before is whole{company}")
+    return ZerosimError(f"{who}cannot write the checkpoint {path}: {reason(error)}; {still_there(folder)}{company}")
+
+
+def still_there(folder: Path) -> str:
+    """What a row's folder has, as far as one can look."""
+    try:
+        whole = folders.steps_in(folder)
+    except OSError:
+        return "what was saved before was not touched"
+    return "what was saved before is whole" if whole else f"{folder} has no whole checkpoint"
 
 
 def first(problems: Sequence[Any] | None) -> Any:
@@ -134,15 +159,15 @@ def file_name(rank: int) -> str:
 
 
 def write_shard(folder: Path, rank: int, replica: Replica, losses: Sequence[Array]) -> Shard:
-    """This rank's chunk of every state, whatever else it holds; raises `OSError`."""
+    """The chunk of every state that no other rank writes, whatever else this one holds; raises `OSError`."""
     arrays: dict[str, Array] = {}
-    pieces: dict[str, Piece] = {}
+    pieces: dict[str, PieceRecord] = {}
     for number, unit in enumerate(replica.units):
-        mine = replica.state.layouts.shard(unit)
+        mine = shard(unit.count, replica.mesh.size, replica.mesh.alone)
         for what, buffer, layout in states(replica, unit):
             name = f"{what}.{unit.name}"
             arrays[name] = unpadded(layout.part(buffer, mine), mine)
-            pieces[name] = Piece(number, what, mine)
+            pieces[name] = PieceRecord(number, what, mine)
     if rank == 0:
         arrays[LOSSES] = np.concatenate(losses)
     return Shard(shards.write(folder / file_name(rank), arrays), pieces)

@@ -28,7 +28,7 @@ from zerosim.errors import CollectiveError
 from zerosim.sharding import bounds, split
 
 NO_NUMBERS = {"U": "strings", "T": "strings", "S": "byte strings", "M": "dates", "m": "spans of time"}
-"""By NumPy's letter for the kind of a dtype."""
+"""The dtypes that are no numbers, by NumPy's letter for their kind."""
 
 ASSOCIATIVE = (
     np.add, np.multiply, np.maximum, np.minimum, np.fmax, np.fmin,
@@ -137,7 +137,7 @@ def broadcast(
     algorithm: str = "auto",
     out: Array | None = None,
 ) -> Array:
-    """What the root passed as `x`, on every rank, with its shape and dtype.
+    """The array that the root passed as `x`, on every rank, with its shape and dtype.
 
     The other ranks pass any array of that shape and dtype; what is in it does not matter.
 

@@ -27,7 +27,7 @@ EXPONENT_BYTES, LIMB_BYTES = 2, 8
 
 
 def sent_bytes(dtype: npt.DTypeLike) -> int:
-    """For each element, times (N − 1)/N: its exponent, there and back, and its limbs.
+    """The bytes sent for each element, in units of (N − 1)/N: its exponent, there and back, and its limbs.
 
     >>> sent_bytes(np.float32), sent_bytes(np.float64)
     (12, 20)
@@ -36,7 +36,7 @@ def sent_bytes(dtype: npt.DTypeLike) -> int:
 
 
 def messages(dtype: npt.DTypeLike) -> int:
-    """In place of each message that a vector of floats takes."""
+    """The messages of an order-free sum for each message of a sum of floats."""
     return 2 + limbs(dtype)
 
 

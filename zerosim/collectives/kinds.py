@@ -3,7 +3,10 @@
     part       the chunks of a rank's vector that count; None where nothing does
     sources    whose chunks a chunk is made of in the end: pairs of a rank and a chunk of its vector; several are added
 
-Proofs, laws, examples, scenarios and the command line read here what a rank brings and what it is left with.
+Proofs, laws, examples, scenarios and the command line read here what a rank brings and what it is left with. Who is
+root, whether anything is added, whether chunks change places and whether all ranks end with the same are computed
+from these columns and never stated again. `tests/test_kinds.py` replaces every entry by every other one: each time a
+proof or a law fails.
 
 Source: "MPI: A Message-Passing Interface Standard", chapter "Collective Communication", which has each of these under
 its own name, and with a v at the end where chunks are not equally long.
@@ -57,17 +60,17 @@ def of_root(rank: int, chunk: int, size: int, root: int) -> list[tuple[int, int]
 
 
 def transposed(rank: int, chunk: int, size: int, root: int) -> list[tuple[int, int]]:
-    """Of the rank of this number, the chunk of the number of this rank."""
+    """The chunk with this rank's number, of the rank with the chunk's number."""
     return [(chunk, rank)]
 
 
 def of_nobody(rank: int, chunk: int, size: int, root: int) -> list[tuple[int, int]]:
-    """Nothing."""
+    """No chunk of any rank."""
     return []
 
 
 @dataclass(frozen=True)
-class Kind:
+class CollectiveKind:
     """One kind of collective; `parameters` are those of a function that works in place, between `comm` and `root`.
 
     >>> KINDS["reduce"].rooted, KINDS["reduce"].reducing, KINDS["reduce"].agreeing
@@ -124,7 +127,7 @@ class Kind:
         return range(size)[self.leaves(rank, root) or slice(0)]
 
     def contributions(self, vectors: Sequence[Any], rank: int, chunk: int, root: int) -> list[Any]:
-        """What `rank` is left with in `chunk`, of all that is brought: views of the parts to be added.
+        """The contributions of which `chunk` of `rank` is made: views of the parts to be added.
 
         >>> KINDS["all_to_all"].contributions([[1, 2], [3, 4]], rank=0, chunk=1, root=0)
         [[3]]
@@ -138,45 +141,45 @@ def cut(vector: Any, size: int, part: slice | None) -> Any:
 
 
 _ROWS = [
-    Kind(
+    CollectiveKind(
         "reduce_scatter", "MPI_Reduce_scatter", "every rank gets its own chunk of the sum of all vectors",
         ("chunks",), brings=whole, leaves=own, sources=of_everyone,
     ),
-    Kind(
+    CollectiveKind(
         "all_reduce", "MPI_Allreduce", "every rank gets the sum of all vectors",
         ("chunks",), brings=whole, leaves=whole, sources=of_everyone,
     ),
-    Kind(
+    CollectiveKind(
         "all_gather", "MPI_Allgather", "every rank gets every rank's chunk",
         ("chunks",), brings=own, leaves=whole, sources=of_owner,
     ),
-    Kind(
+    CollectiveKind(
         "all_to_all", "MPI_Alltoall", "rank r gets in chunk c what rank c has in chunk r",
         ("outgoing", "incoming"), brings=whole, leaves=whole, sources=transposed,
     ),
-    Kind(
+    CollectiveKind(
         "broadcast", "MPI_Bcast", "every rank gets the root's vector",
         ("vector",), brings=whole_on_root, leaves=whole, sources=of_root,
     ),
-    Kind(
+    CollectiveKind(
         "reduce", "MPI_Reduce", "the root gets the sum of all vectors",
         ("vector",), brings=whole, leaves=whole_on_root, sources=of_everyone,
     ),
-    Kind(
+    CollectiveKind(
         "scatter", "MPI_Scatter", "every rank gets its own chunk of the root's vector",
         ("chunks",), brings=whole_on_root, leaves=own, sources=of_root,
     ),
-    Kind(
+    CollectiveKind(
         "gather", "MPI_Gather", "the root gets every rank's chunk",
         ("chunks",), brings=own, leaves=whole_on_root, sources=of_owner,
     ),
-    Kind(
+    CollectiveKind(
         "barrier", "MPI_Barrier", "no rank goes on before all have come",
         (), brings=nothing, leaves=nothing, sources=of_nobody,
     ),
 ]
-KINDS: dict[str, Kind] = {kind.name: kind for kind in _ROWS}
+KINDS: dict[str, CollectiveKind] = {kind.name: kind for kind in _ROWS}
 """Longer names first where one contains the other, since the first that a function's name contains is meant."""
 
 COLLECTIVES = tuple(name for name, kind in KINDS.items() if kind.brings is not nothing)
-"""Those that move something."""
+"""The kinds that move something."""

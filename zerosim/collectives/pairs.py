@@ -29,7 +29,7 @@ def near_first(places: int) -> Iterator[int]:
 
 
 def far_first(places: int) -> Iterator[int]:
-    """The same distances from the farthest.
+    """The distances …, 4, 2, 1 below `places`, farthest first.
 
     >>> list(far_first(8))
     [4, 2, 1]
@@ -68,7 +68,7 @@ def ranked(reduce: Reduction, source: int, rank: int) -> Reduction:
 
 
 def in_turn(reduce: Reduction, source: int, rank: int, mine: Payload) -> Reduction | None:
-    """What adds the next arrival when the others arrive in rank order and `rank` brings `mine`.
+    """A function that adds the next arrival when the others arrive in rank order and `rank` brings `mine`.
 
     It makes `into` the sum of 0 … source, left to right, and puts `mine` in at its own place;
     `into` holds `mine` at first.

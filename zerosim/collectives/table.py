@@ -1,7 +1,13 @@
-"""The table of algorithms: what each computes, costs, can serve, and in which order it adds.
+"""The table of algorithms: what each computes, what it costs, which ranks it serves, and in which order it adds.
 
     n          the bytes of the whole vector        N = size, the number of ranks
     steps      when a rank sends one message and receives one in each step, and every one is as long
+    fold       2 where N is no power of two: some ranks fold into their neighbours first, and unfold last
+
+Volumes are declared here and compared with a counting communicator in the tests, to the byte. Orders are declared in
+`numerics/orders.py` and confirmed by proofs. "auto" looks at the number of ranks alone, never at lengths. MPI
+libraries look at lengths too. Here the order of addition is the same for every vector, at the price of speed for
+some.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,6 +58,8 @@ class Algorithm:
     function: Callable[..., None]
     title: str
     steps: Callable[[int], int]
+    steps_formula: str
+    """The formula of `steps` in print, for two ranks and more."""
     volume: Volume
     source: str
     order: orders.AddingOrder | None = None
@@ -60,18 +68,18 @@ class Algorithm:
 
     @property
     def limit(self) -> str:
-        """Which numbers of ranks it serves, in words."""
+        """The numbers of ranks that it serves, in words."""
         return "a power of two of ranks" if self.needs_power_of_two else "any number of ranks"
 
     def serves(self, size: int) -> bool:
         return size.bit_count() == 1 or not self.needs_power_of_two
 
     def messages(self, rank: int, size: int, root: int = 0) -> int:
-        """How many messages `rank` sends."""
+        """The number of messages that `rank` sends."""
         return len(self.volume(rank, size, root))
 
     def sent_bytes(self, chunk_bytes: Sequence[int], rank: int, root: int = 0) -> int:
-        """How many bytes `rank` sends, for chunks of these lengths, one for each rank."""
+        """The bytes that `rank` sends, for chunks of these lengths, one for each rank."""
         messages = self.volume(rank, len(chunk_bytes), root)
         return sum(chunk_bytes[chunk] for message in messages for chunk in message)
 
@@ -94,138 +102,146 @@ _ROWS = [
     Algorithm(
         "rabenseifner", "all_reduce", rabenseifner.all_reduce,
         "Rabenseifner: halve, near partner first, and double back",
-        steps=lambda size: folding(2, size), volume=volume.folded_halves,
+        steps=lambda size: folding(2, size), steps_formula="2 ⌊log₂ N⌋ + fold",
+        volume=volume.folded_halves,
         order=orders.folded_tree, ordered=True, source=RABENSEIFNER,
     ),
     Algorithm(
         "ring", "all_reduce", ring.all_reduce,
         "ring: reduce-scatter, then all-gather",
-        steps=lambda size: 2 * (size - 1),
+        steps=lambda size: 2 * (size - 1), steps_formula="2 (N − 1)",
         volume=volume.one_after_the_other(volume.all_but_own, volume.all_but_next),
         order=orders.ring, source=PATARASUK,
     ),
     Algorithm(
         "doubling", "all_reduce", doubling.all_reduce,
         "recursive doubling of whole vectors, near partner first",
-        steps=lambda size: folding(1, size), volume=volume.folded_whole,
+        steps=lambda size: folding(1, size), steps_formula="⌊log₂ N⌋ + fold",
+        volume=volume.folded_whole,
         order=orders.folded_tree, ordered=True, source=THAKUR,
     ),
     Algorithm(
         "direct", "all_reduce", direct.all_reduce,
         "direct: reduce-scatter in rank order, then all-gather",
-        steps=lambda size: max(0, 3 * size - 4),
+        steps=lambda size: max(0, 3 * size - 4), steps_formula="3N − 4",
         volume=volume.one_after_the_other(volume.all_but_own, volume.own_to_all),
         order=orders.rank_order, ordered=True, source=THAKUR,
     ),
     Algorithm(
         "naive", "all_reduce", naive.all_reduce,
         "rank 0 reduces all vectors and sends the result to all",
-        steps=lambda size: 2 * (size - 1),
+        steps=lambda size: 2 * (size - 1), steps_formula="2 (N − 1)",
         volume=volume.one_after_the_other(volume.whole_to_root, volume.whole_from_root),
         order=orders.rank_order, ordered=True, source=MPI_STANDARD,
     ),
     Algorithm(
         "halving", "reduce_scatter", halving.reduce_scatter,
         "recursive halving, far partner first",
-        steps=log2, volume=volume.far_halves,
+        steps=log2, steps_formula="⌈log₂ N⌉", volume=volume.far_halves,
         order=orders.far_tree, needs_power_of_two=True, source=THAKUR,
     ),
     Algorithm(
         "ring", "reduce_scatter", ring.reduce_scatter,
         "ring: once around, the owner adds last",
-        steps=lambda size: size - 1, volume=volume.all_but_own,
+        steps=lambda size: size - 1, steps_formula="N − 1", volume=volume.all_but_own,
         order=orders.ring, source=PATARASUK,
     ),
     Algorithm(
         "rabenseifner", "reduce_scatter", rabenseifner.reduce_scatter,
         "halving by every second chunk, near partner first",
-        steps=lambda size: size - 1, volume=volume.all_but_own,
+        steps=lambda size: size - 1, steps_formula="N − 1", volume=volume.all_but_own,
         order=orders.near_tree, ordered=True, needs_power_of_two=True, source=RABENSEIFNER,
     ),
     Algorithm(
         "direct", "reduce_scatter", direct.reduce_scatter,
         "direct: all pairs, in rank order",
-        steps=lambda size: max(0, 2 * size - 3), volume=volume.all_but_own,
+        steps=lambda size: max(0, 2 * size - 3), steps_formula="2N − 3", volume=volume.all_but_own,
         order=orders.rank_order, ordered=True, source=THAKUR,
     ),
     Algorithm(
         "naive", "reduce_scatter", naive.reduce_scatter,
         "rank 0 reduces all vectors and sends each rank its chunk",
-        steps=lambda size: 2 * (size - 1),
+        steps=lambda size: 2 * (size - 1), steps_formula="2 (N − 1)",
         volume=volume.one_after_the_other(volume.whole_to_root, volume.chunks_from_root),
         order=orders.rank_order, ordered=True, source=MPI_STANDARD,
     ),
     Algorithm(
         "doubling", "all_gather", doubling.all_gather,
         "recursive doubling, near partner first",
-        steps=log2, volume=volume.doubled_runs, needs_power_of_two=True, source=THAKUR,
+        steps=log2, steps_formula="⌈log₂ N⌉",
+        volume=volume.doubled_runs, needs_power_of_two=True, source=THAKUR,
     ),
     Algorithm(
         "bruck", "all_gather", bruck.all_gather,
         "Bruck: doubling around a circle",
-        steps=log2, volume=volume.rotated_runs, source=BRUCK,
+        steps=log2, steps_formula="⌈log₂ N⌉", volume=volume.rotated_runs, source=BRUCK,
     ),
     Algorithm(
         "ring", "all_gather", ring.all_gather,
         "ring: once around",
-        steps=lambda size: size - 1, volume=volume.all_but_next, source=PATARASUK,
+        steps=lambda size: size - 1, steps_formula="N − 1",
+        volume=volume.all_but_next, source=PATARASUK,
     ),
     Algorithm(
         "direct", "all_gather", direct.all_gather,
         "direct: all pairs",
-        steps=lambda size: size - 1, volume=volume.own_to_all, source=THAKUR,
+        steps=lambda size: size - 1, steps_formula="N − 1", volume=volume.own_to_all, source=THAKUR,
     ),
     Algorithm(
         "tree", "broadcast", tree.broadcast,
         "binomial tree, from the root",
-        steps=log2, volume=volume.whole_down_the_tree, source=JOHNSSON,
+        steps=log2, steps_formula="⌈log₂ N⌉", volume=volume.whole_down_the_tree, source=JOHNSSON,
     ),
     Algorithm(
         "naive", "broadcast", naive.broadcast,
         "the root sends to everyone",
-        steps=lambda size: size - 1, volume=volume.whole_from_root, source=MPI_STANDARD,
+        steps=lambda size: size - 1, steps_formula="N − 1",
+        volume=volume.whole_from_root, source=MPI_STANDARD,
     ),
     Algorithm(
         "tree", "reduce", tree.reduce,
         "binomial tree, to the root",
-        steps=log2, volume=volume.whole_up_the_tree,
+        steps=log2, steps_formula="⌈log₂ N⌉", volume=volume.whole_up_the_tree,
         order=orders.near_tree, ordered=True, source=JOHNSSON,
     ),
     Algorithm(
         "naive", "reduce", naive.reduce,
         "the root receives from everyone, in rank order",
-        steps=lambda size: size - 1, volume=volume.whole_to_root,
+        steps=lambda size: size - 1, steps_formula="N − 1", volume=volume.whole_to_root,
         order=orders.rank_order, ordered=True, source=MPI_STANDARD,
     ),
     Algorithm(
         "tree", "scatter", tree.scatter,
         "binomial tree, from the root",
-        steps=log2, volume=volume.halves_down_the_tree, source=JOHNSSON,
+        steps=log2, steps_formula="⌈log₂ N⌉", volume=volume.halves_down_the_tree, source=JOHNSSON,
     ),
     Algorithm(
         "naive", "scatter", naive.scatter,
         "the root sends each rank its chunk",
-        steps=lambda size: size - 1, volume=volume.chunks_from_root, source=MPI_STANDARD,
+        steps=lambda size: size - 1, steps_formula="N − 1",
+        volume=volume.chunks_from_root, source=MPI_STANDARD,
     ),
     Algorithm(
         "tree", "gather", tree.gather,
         "binomial tree, to the root",
-        steps=log2, volume=volume.halves_up_the_tree, source=JOHNSSON,
+        steps=log2, steps_formula="⌈log₂ N⌉", volume=volume.halves_up_the_tree, source=JOHNSSON,
     ),
     Algorithm(
         "naive", "gather", naive.gather,
         "the root receives each rank's chunk",
-        steps=lambda size: size - 1, volume=volume.own_to_root, source=MPI_STANDARD,
+        steps=lambda size: size - 1, steps_formula="N − 1",
+        volume=volume.own_to_root, source=MPI_STANDARD,
     ),
     Algorithm(
         "direct", "all_to_all", direct.all_to_all,
         "direct: all pairs",
-        steps=lambda size: size - 1, volume=volume.all_but_own, source=THAKUR,
+        steps=lambda size: size - 1, steps_formula="N − 1",
+        volume=volume.all_but_own, source=THAKUR,
     ),
     Algorithm(
         "dissemination", "barrier", dissemination.barrier,
         "dissemination: hear of twice as many in every step",
-        steps=log2, volume=volume.empty, source=HENSGEN,
+        steps=log2, steps_formula="⌈log₂ N⌉", volume=volume.empty, source=HENSGEN,
     ),
 ]
 ALGORITHMS: dict[str, Algorithm] = {f"{row.name}.{row.collective}": row for row in _ROWS}
@@ -274,7 +290,7 @@ def find(collective: str, algorithm: str, size: int, *, commutative: bool = True
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
-    """Which of `names` was meant, if one is close, and which there are."""
+    """Words for the name that was meant, if one is close, and for those that there are."""
     return f"{did_you_mean(str(name), names) or ';'} there are {', '.join(names)}"
 
 

@@ -3,7 +3,7 @@
     rank, size, root    who sends, among how many, and which rank has or gets the whole
     a message           the numbers of the chunks it carries, all of them for a whole vector
 
-Declared here and counted on the wire in the tests. The bytes of a message are those of its chunks,
+Volumes are declared here and counted on the wire in the tests. The bytes of a message are those of its chunks,
 whatever their lengths, so the figures are exact for vectors that no number of ranks divides.
 """
 
@@ -110,7 +110,7 @@ def folded_whole(rank: int, size: int, root: int) -> Messages:
 
 
 def folded_halves(rank: int, size: int, root: int) -> Messages:
-    """To every partner its half and later one's own, and the whole to the neighbour it folds with."""
+    """Half of the vector to every partner, later one's own, and the whole to the neighbour it folds with."""
     swapped: Messages = []
     for _, theirs, mine in meetings(rank, size, range(size)):
         swapped += [theirs, mine]

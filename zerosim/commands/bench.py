@@ -26,8 +26,10 @@ from zerosim.bench.timings import (
 from zerosim.comm import Communicator
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json, write_text
+from zerosim.commands.torch import require_torch
 from zerosim.errors import LaunchError, UsageError
 from zerosim.report.bench_table import (
+    show_against,
     show_compared,
     show_durations,
     show_overheads,
@@ -36,8 +38,11 @@ from zerosim.report.bench_table import (
     show_timings,
 )
 from zerosim.report.cluster_toml import cluster_toml
+from zerosim.report.grid import show_words
+from zerosim.report.times import sharing
 from zerosim.worlds.launcher import launched
-from zerosim.worlds.mpi import MpiWorld, connect, own_launcher
+from zerosim.worlds.mpi import MpiWorld, connect
+from zerosim.worlds.mpi_start import own_launcher
 
 SUBJECTS = {
     "step": "a step of each stage on 2 MPI ranks against one process",
@@ -46,6 +51,7 @@ SUBJECTS = {
     "worlds": "what the local world needs for many ranks, a large proof, many examples",
     "plan": "what plans need, and how that grows with ranks, layers and bytes",
     "cluster": "this machine as the [cluster] of a plan, and steps of four models on 2 MPI ranks against their plans",
+    "torch": "PyTorch's DDP and FSDP2 on 2 MPI ranks over zerosim against gloo, and all-reduce against the ring itself",
     "published": "nothing: it plans published runs, and shows how far each plan's MFU is off",
 }
 
@@ -93,6 +99,8 @@ def main(arguments: argparse.Namespace) -> int:
     if launched() != RANKS:
         raise UsageError(f"bench {arguments.what} measures {RANKS} ranks and the launcher started {launched()}: "
                          f"run it with mpirun -n {RANKS}, or without")
+    if arguments.what == "torch":
+        return report_torch(arguments)
     if arguments.what == "cluster":
         (found,) = MpiWorld(connect()).run(lambda comm: measure_cluster(comm, arguments.rounds))
         return report_cluster(arguments, found)
@@ -118,6 +126,7 @@ def start_ranks(what: str) -> NoReturn:
 def report(arguments: argparse.Namespace, measured: Sequence[Timing | Overhead | Duration] | None) -> int:
     """Show and write what rank 0 has measured."""
     if measured is not None:
+        warn_of_sharing(arguments)
         heading = [] if arguments.what in ALONE else [WORKLOADS[arguments.model]]
         SHOW[arguments.what](standard_output(arguments), measured, *heading)
         if arguments.json:
@@ -126,14 +135,36 @@ def report(arguments: argparse.Namespace, measured: Sequence[Timing | Overhead |
     return 0
 
 
+def warn_of_sharing(arguments: argparse.Namespace) -> None:
+    """Say that ranks are more than cores, where they are."""
+    if arguments.what not in ALONE and (words := sharing(RANKS, connect().shared_cores)):
+        show_words(standard_output(arguments), words)
+
+
 def report_cluster(arguments: argparse.Namespace, found: Measured | None) -> int:
     """Show and write what rank 0 has found."""
     if found is not None:
+        warn_of_sharing(arguments)
         show_compared(standard_output(arguments), found.steps)
         if arguments.toml:
             write_text(arguments.toml, cluster_toml(found.cluster))
         if arguments.json:
             write_json(arguments.json, {"schema": "zerosim.bench/1", **found.document()})
+    return 0
+
+
+def report_torch(arguments: argparse.Namespace) -> int:
+    """Measure PyTorch's trainers, show and write what rank 0 has found."""
+    require_torch()
+    from zerosim.torch.timings import time_torch  # noqa: PLC0415 - imports torch
+
+    found = time_torch(connect(), arguments.rounds)
+    if found is not None:
+        warn_of_sharing(arguments)
+        rows = [each.document() for each in found]
+        show_against(standard_output(arguments), rows)
+        if arguments.json:
+            write_json(arguments.json, {"schema": "zerosim.bench/1", "torch": rows})
     return 0
 
 

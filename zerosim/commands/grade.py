@@ -3,19 +3,27 @@
 import argparse
 import csv
 import io
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
+from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json, write_text
 from zerosim.errors import ScenarioError, UsageError
-from zerosim.grading.exercises import EXERCISES, Grade, Item, exercises_in, grade_apart
+from zerosim.grading.apart import grade_apart
+from zerosim.grading.exercises import EXERCISES, Grade, Item, exercises_in
+from zerosim.grading.submissions import Submission, copied, submissions
 from zerosim.report.figures import plural
 
+WIDE = 10_000
+"""Signs of a line in a file of feedback, which nobody breaks."""
 MARKS = {"holds": "[green]✓[/]", "holds so far": "[green]✓[/]", "not yet written": "[dim]·[/]",
          "not asked": "[dim]·[/]", "cannot be asked": "[yellow]?[/]"}
 """All else is ✗."""
@@ -23,11 +31,13 @@ MARKS = {"holds": "[green]✓[/]", "holds so far": "[green]✓[/]", "not yet wri
 
 @dataclass(frozen=True)
 class Graded:
-    """One file: the grade of each exercise in it, or why there are none."""
+    """One submission: the grade of each exercise in it, or why there are none."""
 
     file: str
     grades: list[Grade] = field(default_factory=list)
     trouble: str = ""
+    own: tuple[str, ...] = ()
+    """What of zerosim itself it uses."""
 
     @property
     def written(self) -> list[Grade]:
@@ -48,7 +58,7 @@ class Graded:
 
     def document(self) -> dict[str, Any]:
         return {"file": self.file, "passed": self.passed, "earned": self.earned, "points": self.points,
-                "functions": [grade.document() for grade in self.grades]}
+                "functions": [grade.document() for grade in self.grades], "own": list(self.own)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,16 +66,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="+", metavar="FILE|DIR",
         help="Python files with your functions, or folders of them; zerosim exercises DIR copies skeletons")
-    parser.add_argument("--csv", metavar="FILE", help="write the points: a line for each file, a column each exercise")
+    parser.add_argument(
+        "-j", "--jobs", type=whole_number(1, 256), default=1, metavar="N", help="functions at a time; default 1")
+    parser.add_argument("--csv", metavar="FILE", help="write the points: a line a learner, a column an exercise")
+    parser.add_argument("--feedback", metavar="DIR", help="write what is shown of each learner to a file there")
     parser.add_argument("--json", metavar="FILE", help="write what was found; - is standard output")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """0 if in every file at least one function is written and all that are hold, 1 if not."""
-    files = list(named(arguments.files))
-    check_writable(arguments, {f"the functions in {file}": file for file in files})
+    handed = list(submissions(arguments.files))
+    if not any(each.files for each in handed) and any(map(os.path.isdir, arguments.files)):
+        raise UsageError(
+            f"{arguments.files[0]}: no file in this folder has an exercise; zerosim exercises DIR copies some")
+    check_writable(arguments, {f"the functions in {file}": file for each in handed for file in each.files})
     console = standard_output(arguments)
-    found = [graded(console, file, alone=len(files) == 1) for file in files]
+    with TemporaryDirectory(prefix="zerosim-") as folder, ThreadPoolExecutor(arguments.jobs) as together:
+        copied(handed, folder)
+        coming = [(each, [together.submit(graded_copy, folder, file, name)
+                          for file, names in each.files.items() for name in names]) for each in handed]
+        found = [shown(console, each, asked, arguments, alone=len(handed) == 1) for each, asked in coming]
     if len(found) > 1:
         show_points(console, found)
     if arguments.csv:
@@ -75,41 +95,65 @@ def main(arguments: argparse.Namespace) -> int:
     return 0 if all(each.passed for each in found) else 1
 
 
-def named(given: Sequence[str]) -> Iterator[str]:
-    """The files; of a folder those in it, and in its folders, that have an exercise or are no Python at all."""
-    for name in given:
-        if not Path(name).is_dir():
-            yield name
-            continue
-        inside = [str(path) for path in sorted(Path(name).rglob("*.py")) if has_exercise(str(path))]
-        if not inside:
-            raise UsageError(f"{name}: no file in this folder has an exercise; zerosim exercises DIR copies some")
-        yield from inside
-
-
-def has_exercise(file: str) -> bool:
+def graded_copy(folder: str, file: str, name: str) -> Grade | ScenarioError:
+    """The grade of a function in the copy of a file, told as of the file itself; or why there is none."""
+    copy = os.path.join(folder, os.path.abspath(file).lstrip(os.sep))
     try:
-        return bool(exercises_in(file))
+        grade = grade_apart(copy, name)
     except ScenarioError as error:
-        return "no function to grade" not in str(error)
+        return ScenarioError(str(error).replace(copy, file).partition(": ")[2], file=file)
+    return replace(grade, complaint=grade.complaint and grade.complaint.replace(copy, file), items=[
+        replace(item, complaint=item.complaint and item.complaint.replace(copy, file)) for item in grade.items])
 
 
-def graded(console: Console, file: str, *, alone: bool) -> Graded:
-    """Grade a file and show what was found; one that cannot be used is an error only if it is `alone`."""
-    grades: list[Grade] = []
+Asked = Sequence["Future[Grade | ScenarioError]"]
+"""What comes of each function of a submission."""
+
+
+def shown(
+    console: Console, handed: Submission, asked: Asked, arguments: argparse.Namespace, *, alone: bool
+) -> Graded:
+    """What was found of a submission, shown as it comes; one that cannot be used is an error only if it is `alone`."""
+    heard = io.StringIO()
+    consoles = [console, *([Console(file=heard, width=WIDE, highlight=False)] if arguments.feedback else [])]
     if not alone:
-        console.print(f"[bold]{escape(file)}[/]", soft_wrap=True)
-    try:
-        for name in exercises_in(file):
-            grades.append(grade_apart(file, name))
-            show(console, grades[-1])
-    except ScenarioError as error:
-        if alone:
-            raise
-        console.print(f"[red]✗[/] {escape(str(error))}", soft_wrap=True)
-        return Graded(file, grades, str(error))
-    console.print(f"[bold]{escape(summary(grades))}[/]", soft_wrap=True)
-    return Graded(file, grades)
+        tell_all(consoles, f"[bold]{escape(handed.name)}[/]")
+    trouble, grades = [handed.trouble] if handed.trouble else [], list[Grade]()
+    if alone and not handed.files:
+        exercises_in(handed.name)
+    for coming in asked:
+        found = coming.result()
+        if isinstance(found, ScenarioError):
+            if alone:
+                raise found
+            trouble += [str(found)] if str(found) not in trouble else []
+        else:
+            grades.append(found)
+            for each in consoles:
+                show(each, found)
+    for said in trouble:
+        tell_all(consoles, f"[red]✗[/] {escape(said)}")
+    if grades:
+        tell_all(consoles, f"[bold]{escape(summary(grades))}[/]")
+    if arguments.feedback:
+        os.makedirs(arguments.feedback, exist_ok=True)
+        write_text(os.path.join(arguments.feedback, f"{label(handed.name)}.txt"), heard.getvalue())
+    return Graded(handed.name, grades, "; ".join(trouble), handed.own)
+
+
+def tell_all(consoles: Sequence[Console], words: str) -> None:
+    for each in consoles:
+        each.print(words, soft_wrap=True)
+
+
+def label(name: str) -> str:
+    """A submission's name, for a file: that of its folder, or of the file and the folder that it is in.
+
+    >>> label("course/ada"), label("course/ada/mine.py")
+    ('ada', 'ada_mine')
+    """
+    path = Path(os.path.abspath(name))
+    return f"{path.parent.name}_{path.stem}" if path.suffix == ".py" else path.name
 
 
 def show(console: Console, grade: Grade) -> None:
@@ -160,29 +204,42 @@ def summary(grades: Sequence[Grade]) -> str:
 
 
 def show_points(console: Console, found: Sequence[Graded]) -> None:
-    """A line for each file, and one for all."""
+    """A line for each submission, and one for all."""
+    points = sum(EXERCISES[name] for name in asked_of_all(found))
     console.print("[bold]points[/]")
     for each in found:
-        console.print(f"{each.earned:>6} of {each.points:<4} {escape(each.trouble or each.file)}", soft_wrap=True)
-    console.print(f"{sum(each.earned for each in found):>6} of {sum(each.points for each in found):<4} in all")
+        own = f" (uses zerosim's own: {', '.join(each.own)})" * bool(each.own)
+        console.print(f"{each.earned:>6} of {points:<4} {escape((each.trouble or each.file) + own)}", soft_wrap=True)
+    console.print(f"{sum(each.earned for each in found):>6} of {points * len(found):<4} in all")
+
+
+def asked_of_all(found: Sequence[Graded]) -> list[str]:
+    """The exercises that are in any submission."""
+    return [name for name in EXERCISES if any(name == grade.function for each in found for grade in each.grades)]
 
 
 def table(found: Sequence[Graded]) -> str:
-    """The points as CSV: a line for each file, a column for each exercise that is in any of them, and the total."""
-    names = [name for name in EXERCISES if any(name == grade.function for each in found for grade in each.grades)]
+    """The points as CSV: a line for each submission, a column for each exercise that is in any of them, and the total.
+
+    `of` is the same for all. The last columns say what could not be graded, and what of zerosim itself was used.
+    """
+    names = asked_of_all(found)
     written = io.StringIO()
     lines = csv.writer(written, lineterminator="\n")
-    lines.writerow(["file", *names, "total", "of", "trouble"])
+    lines.writerow(["file", *names, "total", "of", "trouble", "uses zerosim's own"])
+    points = sum(EXERCISES[name] for name in names)
     for each in found:
         by_name = {grade.function: grade.earned for grade in each.grades}
-        lines.writerow([each.file, *(by_name.get(name, "") for name in names), each.earned, each.points, each.trouble])
+        lines.writerow([each.file, *(by_name.get(name, "") for name in names), each.earned, points, each.trouble,
+                        ", ".join(each.own)])
     return written.getvalue()
 
 
 def document(found: Sequence[Graded]) -> dict[str, Any]:
-    """As JSON: of one file as it is, of several each in a list."""
+    """The grades as JSON: one submission's document, or several in a list."""
     if len(found) == 1:
         return {"schema": "zerosim.grade/1", **found[0].document()}
+    points = sum(EXERCISES[name] for name in asked_of_all(found))
     return {"schema": "zerosim.grades/1", "passed": all(each.passed for each in found),
-            "earned": sum(each.earned for each in found), "points": sum(each.points for each in found),
-            "files": [{**each.document(), "trouble": each.trouble} for each in found]}
+            "earned": sum(each.earned for each in found), "points": points * len(found),
+            "files": [{**each.document(), "points": points, "trouble": each.trouble} for each in found]}

@@ -10,16 +10,16 @@ from typing import Any
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import ScenarioError
+from zerosim.formulas.blocks import transformer
+from zerosim.formulas.estimate import Estimate, by_deepspeed, by_paper
+from zerosim.formulas.memory import PRECISIONS, ModelStates, optimizer_bytes, per_parameter
+from zerosim.formulas.published import TABLES
 from zerosim.models.transformer import problem, shape_of
 from zerosim.optim.optimizers import OPTIMIZERS
-from zerosim.plan.blocks import transformer
-from zerosim.plan.estimate import Estimate, by_deepspeed, by_paper
-from zerosim.plan.memory import PRECISIONS, ModelStates, optimizer_bytes, per_parameter
-from zerosim.plan.published import TABLES
 from zerosim.report.memory_table import show_activations, show_estimate, show_published
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.rules import section_values
-from zerosim.scenario.schema import Model
+from zerosim.scenario.sections import ModelKeys
 
 SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 MOST_PARAMETERS = 10**15
@@ -172,7 +172,7 @@ def number(exact: Fraction) -> int | float:
     return exact.numerator if exact.denominator == 1 else float(exact)
 
 
-def transformer_shape(text: str) -> Model:
+def transformer_shape(text: str) -> ModelKeys:
     """A transformer as `--model` gives it, with the keys and the bounds of a scenario's [model].
 
     >>> transformer_shape("layers=12,width=768,heads=12,vocabulary=50257,sequence=1024").layers
@@ -183,11 +183,11 @@ def transformer_shape(text: str) -> Model:
         values = dict(pairs)
         if len(values) < len(pairs):
             raise argparse.ArgumentTypeError(f"found {text!r}; give each key once")
-        read = section_values(Model, {"vocabulary": 0, "sequence": 0, **values}, ("model",), Origin("--model"))
+        read = section_values(ModelKeys, {"vocabulary": 0, "sequence": 0, **values}, ("model",), Origin("--model"))
     except ScenarioError as error:
         _, _, said = str(error).partition(f"{error.line}:{error.column}: ")
         raise argparse.ArgumentTypeError(said) from None
-    model = Model(**{**read, "kind": "transformer"})
+    model = ModelKeys(**{**read, "kind": "transformer"})
     wrong = problem(shape_of(model, model.sequence, model.vocabulary))
     if min(model.vocabulary, model.sequence) == 0:
         raise argparse.ArgumentTypeError("give it a vocabulary and a sequence, as there are no data to ask")

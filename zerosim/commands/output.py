@@ -53,7 +53,7 @@ class Terminal(Console):
             self.width = max(columns, LEAST_WIDTH)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """As rich does, with no control characters but its own: a title is not to move the cursor."""
+        """Render as rich does, with no control characters but its own: a title is not to move the cursor."""
         for segment in super().render(renderable, options):
             text = segment.text
             plain = segment.control is None and not (text.isprintable() or text == "\n")
@@ -95,7 +95,7 @@ def check_writable(arguments: argparse.Namespace, inputs: Mapping[str, str | Pat
 
 
 def check_outputs(outputs: Mapping[str, str], inputs: Mapping[str, str | Path]) -> None:
-    """The same of files to write by what names them, such as "--json"."""
+    """Check files to write as `check_writable` does, each by the flag that names it, such as "--json"."""
     named: dict[str, str] = {}
     for flag, path in outputs.items():
         if path == "-" and flag == "--json":
@@ -196,7 +196,7 @@ def replace_what_cannot_be_printed() -> None:
 
 
 def plain(error: UnicodeError) -> tuple[str, int]:
-    """As many signs that every encoding has.
+    """Replace signs by as many that every encoding has.
 
     >>> codecs.register_error("zerosim.plain", plain)
     >>> "1 ─+▶ 2 ✓ Größe".encode("ascii", "zerosim.plain")

@@ -2,8 +2,9 @@
 
 import argparse
 import re
+import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from zerosim.errors import did_you_mean
 
@@ -13,6 +14,13 @@ ELSEWHERE = {("zerosim run", "--ranks"): "; mpirun -n N starts N ranks, and --se
 
 class Parser(argparse.ArgumentParser):
     """One whose mistakes are a line each: what was found, what is allowed, and where more is said."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print as argparse does, but raise where a help cannot be written."""
+        if file is sys.stdout:
+            sys.stdout.write(message)
+        else:
+            super()._print_message(message, file)
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2, without the usage of many lines."""

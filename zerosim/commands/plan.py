@@ -10,14 +10,14 @@ from zerosim.commands.arguments import cluster_sizes
 from zerosim.commands.output import check_outputs, check_writable, standard_output, write_json, write_text
 from zerosim.commands.pictures import name_and_file, pictured, write_picture
 from zerosim.errors import UsageError
-from zerosim.plan.reading import cluster_in, read_plan
+from zerosim.planner.reading import cluster_in, read_plan
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.plan import drawn, plan_page
 from zerosim.report.page.vega import converter
 from zerosim.report.plan_table import show_plan
 from zerosim.report.table import show_heading
 from zerosim.report.trace_events import trace_events
-from zerosim.scenario.reading import files_read
+from zerosim.scenario.reading import files_of_training
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def main(arguments: argparse.Namespace) -> int:
     machine = {} if arguments.cluster is None else cluster_in(arguments.cluster)
     changes = machine | overrides(arguments.overrides)
     found = read_plan(arguments.scenario, ranks(arguments.ranks), changes, swept(arguments.sweep))
-    check_writable(arguments, files_read(found.scenario))
+    check_writable(arguments, files_of_training(found.scenario))
     pictures = pictured(arguments.picture, Drawings(drawn(found))) if arguments.picture else []
     console = standard_output(arguments)
     show_heading(console, found.scenario.title, found.scenario.caption, "")

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,6 +11,7 @@ from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.commands.arguments import rank_counts
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import UsageError
+from zerosim.grading.variants import by_contract
 from zerosim.proofs.diagnosis import diagnosis, remark
 from zerosim.proofs.proof import Proof, prove
 from zerosim.proofs.subject import Subject, files_of, named_subject
@@ -34,29 +36,40 @@ def main(arguments: argparse.Namespace) -> int:
     """0 if everything was proved for every number of ranks, 1 if not."""
     check_writable(arguments, files_of(arguments.subject))
     console = standard_output(arguments)
-    subject = named_subject(arguments.subject, arguments.collective)
+    subject = by_contract(named_subject(arguments.subject, arguments.collective))
+    proofs = proofs_of(subject, arguments.ranks)
+    show_proofs(console, subject, arguments.ranks, proofs)
+    if arguments.json:
+        write_json(arguments.json, document(subject, proofs))
+    return 0 if all(proof.holds for proof in proofs) else 1
+
+
+def proofs_of(subject: Subject, asked: Sequence[int]) -> list[Proof]:
+    """A proof for each number of ranks that it serves; raises `UsageError` where there is none."""
     if subject.collective not in COLLECTIVES:
         raise UsageError(
             f"a {subject.collective} moves nothing that symbols could prove; zerosim show draws its messages"
         )
-    served = [size for size in arguments.ranks if subject.serves(size)]
+    served = [size for size in asked if subject.serves(size)]
     if not served and subject.algorithm is not None:
-        asked = ", ".join(map(str, arguments.ranks))
-        raise UsageError(f"{subject.name} serves {subject.algorithm.limit}, not {asked}; give others with --ranks")
-    proofs = list(until_one_never_ends(subject, served))
+        refused = ", ".join(map(str, asked))
+        raise UsageError(f"{subject.name} serves {subject.algorithm.limit}, not {refused}; give other numbers of ranks")
+    return list(until_one_never_ends(subject, served))
+
+
+def show_proofs(console: Console, subject: Subject, asked: Sequence[int], proofs: Sequence[Proof]) -> None:
+    """The sums that ranks hold, if there is one proof and it is small; what was proved, and what was not tried."""
+    served = [size for size in asked if subject.serves(size)]
     if len(proofs) == 1 and proofs[0].held and proofs[0].size <= SHOWN:
         show_sums(console, proofs[0])
     for proof in proofs:
         show_verdict(console, proof)
     if served[len(proofs) :]:
         console.print(f"not tried on {', '.join(map(str, served[len(proofs) :]))} ranks: it does not end")
-    left_out = [str(size) for size in arguments.ranks if size not in served]
+    left_out = [str(size) for size in asked if size not in served]
     if left_out:
         assert subject.algorithm is not None
         console.print(f"not for {', '.join(left_out)} ranks: it serves {subject.algorithm.limit}")
-    if arguments.json:
-        write_json(arguments.json, document(subject, proofs))
-    return 0 if all(proof.holds for proof in proofs) else 1
 
 
 def until_one_never_ends(subject: Subject, sizes: Sequence[int]) -> Iterator[Proof]:
@@ -119,7 +132,7 @@ def tried(proof: Proof) -> str:
     return f"with {lengths} elements{roots}, also when sends wait for their receivers"
 
 
-def document(subject: Subject, proofs: list[Proof]) -> dict[str, object]:
+def document(subject: Subject, proofs: Sequence[Proof]) -> dict[str, Any]:
     return {
         "schema": "zerosim.proof/1",
         "subject": subject.name,

@@ -13,7 +13,7 @@ from zerosim.errors import UsageError
 from zerosim.files import read_at_most, reason
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.page import page
-from zerosim.report.page.run import Run, runs_of
+from zerosim.report.page.run import PageRun, runs_of
 from zerosim.report.page.vega import png, svg
 
 MOST_BYTES = 1 << 26
@@ -58,7 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def whole(names: Sequence[str]) -> Iterator[None]:
-    """Within, a document of which a part is missing, or is of another kind, is refused in one line."""
+    """Refuse in one line a document of which a part is missing or of another kind, for the body of a `with`."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -67,11 +67,11 @@ def whole(names: Sequence[str]) -> Iterator[None]:
         ) from error
 
 
-def drawn(runs: Sequence[Run]) -> Drawings:
+def drawn(runs: Sequence[PageRun]) -> Drawings:
     return Drawings([row for run in runs for row in run.rows])
 
 
-def write_pictures(folder: str, runs: Sequence[Run]) -> None:
+def write_pictures(folder: str, runs: Sequence[PageRun]) -> None:
     """Every picture of the page as an SVG and a PNG, in a folder that is made where it is not there."""
     try:
         os.makedirs(folder, exist_ok=True)

@@ -12,7 +12,7 @@ from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.course import scenarios
 from zerosim.report.figures import plural
 from zerosim.report.grid import show_words
-from zerosim.scenario import CollectiveScenario, load
+from zerosim.scenario import load
 
 COMMANDS = {"run": "zerosim run NAME, or mpirun -n RANKS zerosim run NAME", "plan": "zerosim plan NAME"}
 """What the scenarios are for, and how they are called."""
@@ -37,7 +37,7 @@ def listed(name: str, path: Path) -> dict[str, Any]:
     """What there is to say of one: which command it is for, on how many ranks, and what it claims."""
     scenario = load(path)
     command = "plan" if path.parent.name == "plans" else "run"
-    kind = "collectives" if isinstance(scenario, CollectiveScenario) else "training"
+    kind = "training" if scenario.kind == "training" else "collectives"
     return {"name": name, "command": command, "kind": kind, "ranks": scenario.world.ranks, "title": scenario.title,
             "caption": scenario.caption, "file": str(path)}
 

@@ -9,6 +9,7 @@ from zerosim.commands.output import check_writable, standard_output, write_json,
 from zerosim.errors import CollectiveError, UsageError
 from zerosim.grading.claims import STAGE_TRIALS
 from zerosim.grading.recorded import recorded_stage, recorded_step
+from zerosim.grading.variants import by_contract
 from zerosim.proofs.subject import Subject, files_of, function_of, named_subject
 from zerosim.report import algorithms_table
 from zerosim.report.page.page import schedule_page, step_page
@@ -49,21 +50,26 @@ def main(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--svg: found {arguments.svg!r}, and what is written is SVG; end its name in .svg")
     if arguments.list:
         return show_table(arguments)
-    file, _, function = arguments.subject.rpartition(":")
-    if arguments.subject in STAGES:
-        return show_stage(arguments, recorded_stage(arguments.subject, stage_ranks(arguments)))
-    if function in STAGE_TRIALS and file.endswith(".py"):
-        step = function_of(file, function)
-        return show_stage(arguments, recorded_step(file, function, step, stage_ranks(arguments)))
+    if is_stage(arguments.subject):
+        for flag, given in (("root", arguments.root), ("as", arguments.collective)):
+            if given is not None:
+                raise UsageError(f"leave out --{flag}: it is for a collective, not for a stage")
+        return show_stage(arguments, stage_step(arguments.subject, arguments.ranks or 4))
     return show_run(arguments)
 
 
-def stage_ranks(arguments: argparse.Namespace) -> int:
-    """On how many ranks a step is recorded."""
-    for flag in ("root", "collective"):
-        if getattr(arguments, flag) is not None:
-            raise UsageError(f"leave out --{flag.replace('collective', 'as')}: it is for a collective, not for a stage")
-    return arguments.ranks or 4
+def is_stage(subject: str) -> bool:
+    """Whether it names a stage of ours, or a learner's in a file."""
+    file, _, function = subject.rpartition(":")
+    return subject in STAGES or (function in STAGE_TRIALS and file.endswith(".py"))
+
+
+def stage_step(subject: str, ranks: int) -> RecordedStep:
+    """A recorded step of a stage that `is_stage`."""
+    if subject in STAGES:
+        return recorded_stage(subject, ranks)
+    file, _, function = subject.rpartition(":")
+    return recorded_step(file, function, function_of(file, function), ranks)
 
 
 def show_stage(arguments: argparse.Namespace, found: RecordedStep) -> int:
@@ -93,7 +99,7 @@ def show_table(arguments: argparse.Namespace) -> int:
 
 def show_run(arguments: argparse.Namespace) -> int:
     size = arguments.ranks or 4
-    subject = named_subject(arguments.subject, arguments.collective, list(STAGES))
+    subject = by_contract(named_subject(arguments.subject, arguments.collective, list(STAGES)))
     check_served(subject, size)
     check_root(subject, size, arguments.root)
     schedule = scheduled(subject, size, arguments.root or 0)

@@ -15,7 +15,7 @@ from zerosim.scenario import Scenario, load
 from zerosim.worlds.job import run_job
 from zerosim.worlds.last_words import BROKE, INTERRUPTED
 from zerosim.worlds.launcher import RESTARTS
-from zerosim.worlds.mpi import own_launcher
+from zerosim.worlds.mpi_start import own_launcher
 
 FINAL = (0, 1, 2, INTERRUPTED)
 """The exit codes of runs that would end alike once more, or were told to end."""
@@ -66,7 +66,7 @@ def last_step(saved: Path) -> int:
 
 
 def fewer(arguments: argparse.Namespace, scenario: Scenario, ranks: int) -> int:
-    """As many ranks as before or, with --min-ranks, the next lower number on which the scenario can be run."""
+    """The next number of ranks: as before or, with --min-ranks, the next lower on which the scenario can run."""
     if arguments.min_ranks is None:
         return ranks
     for lower in range(ranks - 1, arguments.min_ranks - 1, -1):

@@ -1,4 +1,8 @@
-"""The files that come with the package: where they are, and by which names they go."""
+"""The files that come with the package: where they are, and by which names commands accept them.
+
+A file goes before a name: `zerosim run zero3` runs a file `zero3` of the current folder if there is one, otherwise
+the shipped scenario. `zero3.toml` is never looked up as a name, so that whoever changed a copy runs the copy.
+"""
 
 import os
 import shutil
@@ -34,7 +38,7 @@ SMALL = ("zero1", "zero2", "zero3", "compare", "stage2_needs_no_all_reduce", "re
 
 
 def exercises() -> dict[Path, Path]:
-    """What is copied for a learner, and to which place in the folder: skeletons, how to work, small scenarios."""
+    """The files that are copied for a learner, each with its place: skeletons, instructions, small scenarios."""
     folder = HERE / "docs" / "exercises"
     skeletons = {path: Path(path.name) for path in [*sorted(folder.glob("*.py")), folder / "README.md"]}
     helpers = {scenarios()[name].with_name("collectives.py") for name in SMALL}
@@ -43,7 +47,7 @@ def exercises() -> dict[Path, Path]:
 
 
 def material() -> dict[Path, Path]:
-    """The lessons, what they lead to, and their pictures, each with its place beside the others."""
+    """The lessons, the files they link to, and their pictures, each with its place beside the others."""
     docs = HERE / "docs"
     found = [*docs.glob("*.md"), *docs.glob("lessons/*.*"), *docs.glob("exercises/*.*"), *docs.glob("pictures/*.*")]
     return {path: path.relative_to(docs) for path in sorted(found)}
@@ -55,7 +59,7 @@ def title(page: Path) -> str:
 
 
 def scenario_file(given: str | os.PathLike[str]) -> str:
-    """The file that is meant: the one that is there, or else the shipped scenario of that name.
+    """The path of a scenario: the file of that name if it exists, otherwise the shipped scenario.
 
     >>> scenario_file("zero3").endswith("scenarios/zero3.toml"), scenario_file("no/such.toml")
     (True, 'no/such.toml')

@@ -1,4 +1,4 @@
-"""What is trained on: rows of features or sequences of tokens, shipped, generated or a user's own, and their order."""
+"""Data sets: rows of features or sequences of tokens, shipped, generated or a user's own, and the order of samples."""
 
 from zerosim.data.dataset import Dataset, sample_order
 from zerosim.data.load import load_dataset

@@ -31,7 +31,7 @@ def scaled(digits: dict[str, Array]) -> dict[str, Array]:
 
 
 def arrays_of(stream: IO[bytes], fault: Fault) -> dict[str, Array]:
-    """Those of x, y, x_test and y_test that an .npz has."""
+    """The arrays x, y, x_test and y_test that an .npz has."""
     return read_arrays(stream, lambda names: required(names, fault), fault)
 
 

@@ -1,4 +1,8 @@
-"""What is trained on, as arrays ready to use, and in which order steps take it."""
+"""A data set as arrays ready to use, and the order in which steps take its samples.
+
+The order is one permutation for each epoch, one after the other. A step takes the next samples, across the end of an
+epoch if necessary. No sample is dropped, and a batch may be larger than the data set.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,12 +59,12 @@ class Dataset:
 
     @property
     def arrays(self) -> list[Array]:
-        """All that there are."""
+        """All arrays that there are, by name."""
         return [array for array in (self.x, self.y, self.x_test, self.y_test) if array is not None]
 
     @property
     def inputs(self) -> int:
-        """Features of a sample; of tokens, the sequence."""
+        """The number of features of a sample, or of tokens of a sequence."""
         return int(self.x.shape[1])
 
     @property
@@ -69,7 +73,7 @@ class Dataset:
 
     @property
     def measure(self) -> Literal["accuracy", "exact sequences", "loss", "mean squared error"]:
-        """What says how good a model is on the test split: of sequences with an answer the share without a mistake."""
+        """The measure of the test split; for sequences with an answer, the share without a mistake."""
         match self.kind:
             case "labels":
                 return "accuracy"
@@ -96,7 +100,7 @@ class Dataset:
 
 
 def sample_order(samples: int, step: int, count: int, seed: int) -> npt.NDArray[np.int64]:
-    """Which samples step `step` takes: `count` indices below `samples`, in order.
+    """The samples that step `step` takes: `count` indices below `samples`, in order.
 
     Steps read on in one endless stream: a permutation of all samples for epoch 0, another one for
     epoch 1, …, each drawn by NumPy's default generator from (seed, epoch). A step may begin in one

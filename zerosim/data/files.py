@@ -1,4 +1,4 @@
-"""A user's file, opened without waiting for anyone."""
+"""Opens a user's file without waiting: a pipe that nobody writes to is an error, not a hang."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,10 +1,11 @@
-"""What a scenario trains on."""
+"""Loads the data set that a scenario names."""
 
 from zerosim.data.arrays import rows_of_features
 from zerosim.data.dataset import Dataset
 from zerosim.data.sequences import sequences
 from zerosim.data.tasks import TASKS
 from zerosim.errors import ScenarioError
+from zerosim.models import MODELS
 from zerosim.scenario.rules import shown
 from zerosim.scenario.schema import Scenario
 
@@ -31,7 +32,7 @@ def load_dataset(scenario: Scenario) -> Dataset:
         return scenario.origin.error(f"data.source {shown(source)}: {message}", SOURCE)
 
     model = scenario.model
-    if model.kind == "transformer":
+    if MODELS[model.kind].reads_tokens:
         if model.vocabulary == 1:
             raise scenario.origin.error("model.vocabulary must be 0, the data's, or at least 2, found 1",
                                         ("model", "vocabulary"))

@@ -1,6 +1,10 @@
-"""Arrays of an .npz, each looked at before it is read: what it says of its size holds, and there is not too much of it.
+"""Arrays of an .npz, each checked before it is read: sizes in the directory and in headers agree and are bounded.
 
-An .npz is a zip archive of .npy files. Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
+An .npz is a zip archive of .npy files. Format:
+https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
+
+Only stored and deflated members are read, as `np.savez` and `np.savez_compressed` write them. Other methods may ask
+for a dictionary of gigabytes to unpack a kilobyte. Nothing is unpickled.
 """
 
 import math
@@ -16,14 +20,14 @@ from zerosim.allocation import Array
 from zerosim.data.dataset import Fault
 
 MOST_BYTES = 1 << 30
-"""Of the archive, and of all arrays of it that are read, uncompressed."""
+"""The most bytes of the archive, and of all arrays that are read from it, uncompressed."""
 MOST_DIRECTORY_BYTES = 1 << 20
-"""Of the list of what is in the archive, which is read as a whole: a few thousand names."""
+"""The most bytes of the archive's directory, which is read as a whole: a few thousand names."""
 END, END_BYTES = b"PK\5\6", 22
 END_64 = b"PK\6\7"
 LONGEST_COMMENT = 1 << 16
 METHODS = {zipfile.ZIP_STORED: "stored", zipfile.ZIP_DEFLATED: "deflated"}
-"""What np.savez and np.savez_compressed write; others may need gigabytes to be unpacked."""
+"""The methods of np.savez and np.savez_compressed; others may need gigabytes to be unpacked."""
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 BROKEN = (
     ValueError, EOFError, RuntimeError, MemoryError, LookupError, TypeError, SyntaxError, OverflowError, OSError,
@@ -69,7 +73,7 @@ def has_small_directory(stream: IO[bytes], size: int) -> bool:
 
 
 def read(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo, fault: Fault) -> Array:
-    """One array, whose header says what is there."""
+    """One array of the archive, as its header describes it."""
     if member.compress_type not in METHODS:
         raise fault(f"{name} is compressed by method {member.compress_type}; np.savez_compressed writes what is read")
     with archive.open(member) as file:

@@ -1,4 +1,4 @@
-"""What to hold a language model against."""
+"""Scores of language models, and the bigram model that they are compared with."""
 
 from collections.abc import Iterator
 

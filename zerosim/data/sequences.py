@@ -1,4 +1,4 @@
-"""Sequences of tokens, for language models."""
+"""Sequences of tokens for language models: texts and generated tasks."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A text as tokens, one for each character, and windows of it."""
+"""Text as tokens, one for each character, and windows of it."""
 
 import importlib.resources
 import lzma

@@ -1,4 +1,4 @@
-"""Weights from a safetensors file: what is in it is known when it is opened, and read one array at a time."""
+"""Initial weights from a safetensors file: its header is checked on opening, its arrays are read one at a time."""
 
 import hashlib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from zerosim.data.files import regular_file
 
 PIECE_BYTES = 1 << 20
 MOST_HEADER_BYTES = 1 << 24
-"""Which takes the reader up to 30 times as much memory: 200,000 arrays have fewer."""
+"""The most bytes of a header, which takes the reader up to 30 times as much memory; 200,000 arrays have fewer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class WeightsFile:
 
     @cached_property
     def sha256(self) -> str:
-        """Of the whole file."""
+        """The SHA-256 of the whole file."""
         found = hashlib.sha256()
         for piece in pieces(self.path):
             found.update(piece)
@@ -48,7 +48,7 @@ def pieces(path: Path) -> Iterator[bytes]:
 
 
 def weights_file(source: str, fault: Fault, folder: Path) -> WeightsFile:
-    """That of path `source`, which starts in `folder`. Raises `fault`'s error where it is no safetensors file."""
+    """The weights file at path `source`, which starts in `folder`. Raises `fault`'s error if it is none."""
     with regular_file(folder, source, "the path of a safetensors file", fault) as stream:
         path = folder / source
         header_bytes = int.from_bytes(stream.read(8), "little")

@@ -2,6 +2,9 @@
 
 The examiner answers through a pipe of its own, behind a secret that is drawn for each examination and is in no file,
 argument or variable of the environment.
+
+A learner's function runs with a time limit: a loop that never ends must end somewhere. Its process ends with its
+parent.
 """
 
 import ctypes

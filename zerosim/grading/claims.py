@@ -12,7 +12,7 @@ from zerosim.grading.claim import Claim, Claims
 from zerosim.grading.exercises import EXERCISES
 from zerosim.grading.lawful import law_claims
 from zerosim.grading.proved import added_in, everything_arrives, rounds_at_most, sent_as
-from zerosim.grading.stages import StageTrial
+from zerosim.grading.stages import StageTrial, bits_claims
 from zerosim.grading.variants import (
     elsewhere_claims,
     fsdp_claims,
@@ -30,7 +30,7 @@ from zerosim.proofs.subject import Subject, subject
 def ring_claims(name: str, function: Callable[..., Any]) -> list[Claim]:
     """Right, and the ring: its order of addition, its messages, its bytes, its time."""
     row, examined = ALGORITHMS[f"ring.{name}"], subject(function, name)
-    found = [everything_arrives(examined)]
+    found = everything_arrives(examined)
     if row.order is not None:
         order = row.order
         found.append(Claim(
@@ -45,7 +45,7 @@ def tree_claims(name: str, function: Callable[..., Any]) -> list[Claim]:
     examined = subject(function, name)
     quick = Claim("it takes ⌈log2 N⌉ rounds, whichever the root",
                   lambda: rounds_at_most(examined, lambda size: (size - 1).bit_length()), 2)
-    return with_laws(name, examined, [everything_arrives(examined), quick])
+    return with_laws(name, examined, [*everything_arrives(examined), quick])
 
 
 def with_laws(name: str, examined: Subject, found: Sequence[Claim]) -> list[Claim]:
@@ -57,7 +57,7 @@ def stage_claims(stage: str, step: Callable[..., Any]) -> list[Claim]:
     """The bits of one process, and what the formulas say of bytes sent and kept."""
     training = StageTrial(stage, step, in_parts=True)
     return [
-        Claim("it trains to the bits of one process", training.first_difference, 4, first=True),
+        *bits_claims(training, 4),
         Claim("every rank sends the bytes of the formula", training.sent_otherwise, 2),
         Claim("every rank keeps between steps what the stage says, and no more", training.kept_otherwise, 2),
         Claim("nothing is held longer than it is used", training.held_too_much, 2),

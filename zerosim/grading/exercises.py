@@ -11,10 +11,9 @@ from typing import Any, Literal
 
 from zerosim.errors import ScenarioError
 from zerosim.files import reason
-from zerosim.grading.channel import Ended, asked_apart
 from zerosim.proofs.loops import why_it_never_ends
 from zerosim.proofs.subject import read_python
-from zerosim.worlds.running import Place
+from zerosim.worlds.running import CodePlace
 
 EXERCISES = {
     "reduce_scatter": 13, "all_gather": 11, "all_reduce": 15, "broadcast": 11, "reduce": 11,
@@ -76,7 +75,7 @@ class Grade:
         return EXERCISES.get(self.function, 0) or sum(item.points for item in self.items)
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The grade of a function as JSON has it."""
         return {
             "function": self.function, "state": self.state, "earned": self.earned, "points": self.points,
             "held": self.held, "complaint": self.complaint, "items": [asdict(item) for item in self.items],
@@ -85,14 +84,22 @@ class Grade:
 
 
 def from_document(document: dict[str, Any]) -> Grade:
-    """The grade that `Grade.document` gave.
+    """The grade that `Grade.document` gave; raises `KeyError`, `TypeError` or `ValueError` for what it cannot give.
 
     >>> grade = Grade("all_gather", "holds", [Item("it returns", 2, "holds")])
     >>> from_document(grade.document()) == grade
     True
     """
     items = [Item(**item) for item in document["items"]]
-    return Grade(document["function"], document["state"], items, document["complaint"], document["printed"])
+    found = Grade(document["function"], document["state"], items, document["complaint"], document["printed"])
+    words = [found.function, found.state, found.complaint or "", *found.printed]
+    for item in items:
+        words += [item.says, item.state, item.law, item.complaint or ""]
+        if type(item.points) is not int or item.points < 0:
+            raise ValueError(item.points)
+    if not all(isinstance(each, str) for each in words):
+        raise TypeError(words)
+    return found
 
 
 def exercises_in(file: str) -> list[str]:
@@ -131,10 +138,10 @@ def unwritten(file: str, name: str) -> int | None:
 
 
 def still_busy(patience_seconds: float, file: str, complained: str) -> str:
-    """Of a function that does not end: since when and, if its process has told, in which line and which loop."""
+    """What to say of a function that does not end: since when and, if its process has told, in which line and loop."""
     line = busy_line(complained, os.path.abspath(file))
     where = f", in line {line}" if line else ""
-    why = why_it_never_ends([Place(file, line, {})], file) if line else None
+    why = why_it_never_ends([CodePlace(file, line, {})], file) if line else None
     return f"still busy after {patience_seconds:g} seconds{where}: {why or 'look for a loop that never ends'}"
 
 
@@ -151,24 +158,3 @@ def busy_line(complained: str, file: str) -> int | None:
         if found and not waits:
             return int(found[1])
     return None
-
-
-def grade_apart(file: str, name: str, patience_seconds: float = PATIENCE_SECONDS) -> Grade:
-    """The grade of one function, in a process that lives no longer than `patience_seconds`, nor than this one.
-
-    One that is not written yet is not run. Raises `ScenarioError` where the file cannot be imported.
-    """
-    line = unwritten(file, name)
-    if line is not None:
-        return Grade(name, "not yet written", complaint=f"line {line} still raises NotImplementedError")
-    try:
-        answer = asked_apart("zerosim.grading.examination", [file, name], patience_seconds)
-    except TimeoutError:
-        return Grade(name, "does not end", complaint=still_busy(patience_seconds, file, ""))
-    except Ended as error:
-        if error.out_of_patience:
-            return Grade(name, "does not end", complaint=still_busy(patience_seconds, file, error.complained))
-        return Grade(name, "does not hold yet", complaint=str(error))
-    if "unusable" in answer:
-        raise ScenarioError(answer["unusable"], file=file)
-    return from_document(answer)

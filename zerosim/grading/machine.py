@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.plan.cluster import Cluster, Device, Link
-from zerosim.plan.fluid import Message, Program, Receive, last_end_ns
-from zerosim.plan.network import Noting, links
+from zerosim.planner.cluster import Cluster, Device, Link
+from zerosim.planner.fluid import Program, Receive, Transfer, last_end_ns
+from zerosim.planner.network import Noting, links
 from zerosim.report.figures import short
 from zerosim.sharding import split
 from zerosim.worlds.local import spawn
@@ -59,13 +59,13 @@ def noted(collective: Collective, comm: Any) -> Program:
     return noting.program
 
 
-def longer(scale: int) -> Callable[[Any], Message | Receive]:
+def longer(scale: int) -> Callable[[Any], Transfer | Receive]:
     """Messages with `scale` times their bytes.
 
-    >>> longer(3)(Message(1, 8)), longer(3)(Receive(0))
-    (Message(to=1, bytes=24), Receive(source=0))
+    >>> longer(3)(Transfer(1, 8)), longer(3)(Receive(0))
+    (Transfer(to=1, bytes=24), Receive(source=0))
     """
-    return lambda step: Message(step.to, step.bytes * scale) if isinstance(step, Message) else step
+    return lambda step: Transfer(step.to, step.bytes * scale) if isinstance(step, Transfer) else step
 
 
 ONE_HOST = Machine(8, 8, Link("10 GB/s and 5 µs", 5_000, 10e9), Link("", 5_000, 10e9), 64 * 10**6)

@@ -1,8 +1,13 @@
 """What is claimed of a collective and found out on symbols, which finds the place of a mistake."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
+import numpy as np
+
+from zerosim.allocation import Array
 from zerosim.collectives import Algorithm
+from zerosim.comm import Communicator, Reduction
 from zerosim.grading.claim import Claim
 from zerosim.grading.machine import Collective, Machine
 from zerosim.instruments.record import Recording
@@ -10,22 +15,38 @@ from zerosim.numerics.orders import AddingOrder
 from zerosim.payloads.terms import commuted
 from zerosim.proofs.case import Case, claims
 from zerosim.proofs.diagnosis import command, diagnosis, of_case, of_its_order, of_what_is_sent
-from zerosim.proofs.proof import prove, roots, run, told
+from zerosim.proofs.proof import faults, prove, roots, run, told
 from zerosim.proofs.subject import Subject
 from zerosim.report.figures import plural
 from zerosim.sharding import bounds
-from zerosim.worlds.local import StillRunning
+from zerosim.worlds.local import StillRunning, spawn
 
 RANKS = range(1, 9)
 """Numbers of ranks on which everything is asked."""
+PLAIN, OTHERS = (1, 2, 4, 8), (3, 5, 6, 7)
+"""Powers of two, which most get right first; and the others."""
 
 
-def everything_arrives(examined: Subject, sizes: Sequence[int] = RANKS) -> Claim:
-    """The proof; nothing else is asked before it holds."""
-    words = f"{sizes[0]} to {sizes[-1]}" if sizes == RANKS else ", ".join(map(str, sizes))
-    return Claim(
-        f"everything arrives where it belongs, once, on {words} ranks", lambda: unproved(examined, sizes), 5,
-        first=True)
+def everything_arrives(examined: Subject) -> list[Claim]:
+    """The proof, in the plain cases first: nothing else is asked before it holds there."""
+    reducing = examined.kind.reducing
+    found = [
+        Claim(f"everything arrives where it belongs, once, on {in_words(PLAIN)} ranks",
+              lambda: unproved(examined, PLAIN), 3 - reducing, first=True),
+        Claim(f"also on {in_words(OTHERS)} ranks", lambda: unproved(examined, OTHERS)),
+        Claim("also where the ranks do not divide the vector", lambda: unproved(examined, RANKS, divided=False)),
+    ]
+    if reducing:
+        found.append(Claim("it reduces by what it is told, reduce=", lambda: reduces_otherwise(examined)))
+    return found
+
+
+def in_words(sizes: Sequence[int]) -> str:
+    """
+    >>> in_words((1, 2, 4))
+    '1, 2 and 4'
+    """
+    return f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}"
 
 
 def first_tried(examined: Subject, sizes: Sequence[int]) -> str | None:
@@ -43,12 +64,12 @@ def first_tried(examined: Subject, sizes: Sequence[int]) -> str | None:
     return None
 
 
-def unproved(examined: Subject, sizes: Sequence[int] = RANKS) -> str | None:
-    """The first fault, on the fewest ranks, and why."""
+def unproved(examined: Subject, sizes: Sequence[int] = RANKS, *, divided: bool = True) -> str | None:
+    """The first fault, on the fewest ranks, and why; with an element in each chunk, or with other lengths."""
     if endless := first_tried(examined, sizes):
         return endless
     for number, size in enumerate(sizes):
-        proof = prove(examined, size)
+        proof = prove(examined, size, [size] if divided else [2 * size + 1, 1, 0])
         if proof.faults:
             what = proof.faults[0].what
             right = f"right on {plural(sizes[number - 1], 'rank')}, but " if number else ""
@@ -57,11 +78,43 @@ def unproved(examined: Subject, sizes: Sequence[int] = RANKS) -> str | None:
     return None
 
 
+def reduces_otherwise(examined: Subject) -> str | None:
+    """What is wrong if it reduces by something else than it is told."""
+    if "reduce" not in examined.parameters:
+        named = ", ".join(examined.parameters)
+        return (f"it takes ({named}): give it a parameter reduce=np.add, the last, and hand that on to comm.exchange "
+                "and "
+                "comm.recv, since what is asked for may be a maximum")
+    for size in (2, 3):
+        vectors = [np.array([(7 * rank + 3 * element) % 5 for element in range(size)]) for rank in range(size)]
+        left = spawn(partial(reduced_by, examined, vectors, np.maximum), size)
+        for (rank, element), due in claims(examined.kind, size, size, 0).items():
+            most = max(vectors[term.rank][term.element] for term in due)
+            if left[rank][element] != most:
+                return (f"on {plural(size, 'rank')} with reduce=np.maximum: rank {rank} has {left[rank][element]} in "
+                        f"element {element}, where the maximum of all is {most}\nwhy: {ONLY_ADDS}")
+    return None
+
+
+ONLY_ADDS = "right where reduce is np.add: hand reduce on to comm.exchange and comm.recv, and add with it alone"
+
+
+def reduced_by(examined: Subject, vectors: Sequence[Array], reduce: Reduction, comm: Communicator) -> Array:
+    """What one rank is left with."""
+    vector = vectors[comm.rank].copy()
+    examined(comm, vector, 0, reduce)
+    return vector
+
+
+def arrives(examined: Subject, size: int, count: int) -> bool:
+    """Whether it leaves what it should there."""
+    return not any(faults(examined, run(examined, size, count), count))
+
+
 def added_in(examined: Subject, order: AddingOrder, sizes: Sequence[int] = RANKS) -> str | None:
-    """The first chunk that is added otherwise, on the fewest ranks."""
-    for size in sizes:
-        results = run(examined, size, size).results
-        assert results is not None, "asked only of what arrives where it belongs"
+    """The first chunk that is added otherwise, on the fewest ranks of those on which all arrives."""
+    for size in (size for size in sizes if arrives(examined, size, size)):
+        results = run(examined, size, size).results or []
         for (rank, chunk), terms in claims(examined.kind, size, size, 0).items():
             held, due = results[rank][chunk], order(terms, chunk)
             if commuted(held) != commuted(due):
@@ -71,9 +124,9 @@ def added_in(examined: Subject, order: AddingOrder, sizes: Sequence[int] = RANKS
 
 
 def sent_as(examined: Subject, row: Algorithm, sizes: Sequence[int] = RANKS) -> str | None:
-    """The first rank that sends more or less than an algorithm of ours."""
+    """The first rank that sends more or less than an algorithm of ours, where all arrives."""
     for size in sizes:
-        for count in (size, 2 * size + 1):
+        for count in (each for each in (size, 2 * size + 1) if arrives(examined, size, each)):
             recording = run(examined, size, count)
             lengths = [stop - start for start, stop in bounds(count, size)]
             for rank in range(size):

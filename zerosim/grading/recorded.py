@@ -8,13 +8,14 @@ from typing import Any
 from zerosim.data import load_dataset
 from zerosim.errors import UsageError, ZerosimError
 from zerosim.grading.claims import STAGE_TRIALS
-from zerosim.grading.stages import StageTrial, in_place_of
+from zerosim.grading.stages import StageTrial
+from zerosim.grading.tiny import in_place_of
 from zerosim.proofs.hints import raised
 from zerosim.proofs.loops import why_it_never_ends
 from zerosim.report.figures import plural
 from zerosim.report.step import RecordedStep, moments_of
 from zerosim.report.table import divergence
-from zerosim.scenario import Model, Parallel, Scenario, Train, World
+from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.stages import STAGES
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
@@ -54,13 +55,15 @@ def recorded_step(file: str, name: str, function: Callable[..., Any], ranks: int
 def recorded(title: str, trial: StageTrial, ranks: int) -> RecordedStep:
     """The last of a few steps of a small perceptron."""
     scenario = Scenario(
-        world=World(ranks), model=Model(hidden=(64, 32)), train=Train(steps=STEPS, micro_batch=8, micro_batches=ranks),
+        world=WorldKeys(ranks), model=ModelKeys(hidden=(64, 32)),
+        train=Train(steps=STEPS, micro_batch=8, micro_batches=ranks),
         parallel=Parallel((trial.stage,), **trial.variant))
     experiment = prepare(scenario, load_dataset(scenario))
-    with in_place_of(trial.stage, trial.checked):
+    with in_place_of(trial.stage, trial.given):
         outcome = run_locally(
-            experiment, Silent(), traced=range(STEPS, STEPS + 1), limit_seconds=LIMIT_SECONDS).stages[0]
-    assert outcome.trace is not None
+            experiment, Silent(), traced=range(STEPS, STEPS + 1), limit_seconds=LIMIT_SECONDS).trained[0]
+    assert outcome.measured.trace is not None
     about = f"a step on {plural(ranks, 'rank')}, {experiment.rows[0].model.words}, {scenario.train.optimizer}"
     found = outcome.first_divergence
-    return RecordedStep(title, about, moments_of(outcome.trace), divergence(found) if found else outcome.disagreement)
+    wrong = divergence(found) if found else outcome.measured.disagreement
+    return RecordedStep(title, about, moments_of(outcome.measured.trace), wrong)

@@ -1,100 +1,37 @@
-"""A learner's stage, trained on tiny scenarios beside one process alone."""
+"""What is claimed of a learner's stage, found out by training with it beside our own step."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-import numpy as np
-
-from zerosim.data import Dataset, load_dataset
-from zerosim.errors import CollectiveError
-from zerosim.grading.stage_causes import StageCase, calls_otherwise, why_it_differs, why_it_fails
+from zerosim.data import load_dataset
+from zerosim.grading.claim import Claim
+from zerosim.grading.differing import why_it_differs
+from zerosim.grading.failing import why_it_fails
+from zerosim.grading.stage_case import StageCase
+from zerosim.grading.stage_words import KEPT_TOO_MUCH, LET_GO, calls_otherwise, held_too_long, sent_in
+from zerosim.grading.tiny import EVEN, ODD, PRECISE, Tiny, in_place_of
+from zerosim.grading.trained import Figures, Hand, Trained, first_difference, honest, itself, trained
 from zerosim.grading.witness import Step, Witness
-from zerosim.plan.cluster import cluster_of
-from zerosim.plan.rehearsal import rehearse
-from zerosim.proofs.diagnosis import near
-from zerosim.proofs.hints import CUT, hint, raised
+from zerosim.planner.cluster import cluster_of
+from zerosim.planner.rehearsal import rehearse
+from zerosim.proofs.diagnosis import because, near
+from zerosim.proofs.hints import raised
 from zerosim.proofs.loops import why_it_never_ends
-from zerosim.report.figures import plural, short
+from zerosim.report.figures import short
 from zerosim.report.table import divergence
-from zerosim.scenario import Check, Model, Parallel, Scenario, Train, World
+from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.stages import STAGES
-from zerosim.stages.replica import Batch, Replica
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.outcome import RankTraffic, TrainedRow
-from zerosim.verdict.run import run_locally
 from zerosim.worlds.local import StillRunning
 
-
-@dataclass(frozen=True)
-class Tiny:
-    """What a stage is tried on."""
-
-    ranks: int
-    hidden: tuple[int, ...]
-    steps: int
-    part_by_part: bool = False
-    """Whether each micro-batch is a part of its own, for stages that may reduce it by itself."""
-
-    def __str__(self) -> str:
-        layers = len(self.hidden) + 1
-        parts = ", in 2 parts" * self.part_by_part
-        return f"on {plural(self.ranks, 'rank')}, {plural(layers, 'layer')}, {plural(self.steps, 'step')}{parts}"
-
-    def scenario(self, stage: str, variant: Mapping[str, Any]) -> Scenario:
-        """Two micro-batches of two samples on every rank, trained by `stage` and by one process.
-
-        `variant` has keys of [parallel].
-        """
-        apart = {"accumulation": "micro_batch"} if self.part_by_part else {}
-        return Scenario(
-            world=World(self.ranks),
-            model=Model(hidden=self.hidden, activation="tanh"),
-            train=Train(steps=self.steps, micro_batch=2, micro_batches=2 * self.ranks, learning_rate=0.01),
-            parallel=Parallel((stage,), **apart | dict(variant)),
-            check=Check(reference=True),
-        )
-
-
-KEPT_TOO_MUCH = {
-    "parameters": "something still refers to full weights, or to a buffer that its shard is a view of: keep a copy of "
-                  "the shard, and let go of gathered weights (del weights) after their use",
-    "gradients": "keep keeps a full gradient, keep_shard this rank's chunk alone; a view of a chunk, as replica.own "
-                 "gives it, keeps the full buffer alive",
-    "optimizer": "the optimizer's state is this stage's own affair: put nothing into replica.state.optimizer",
-}
-HELD_TOO_LONG = {
-    "parameters": "gathered weights of one unit are still referred to while the next one's are gathered: del weights "
-                  "after forward and after backward, and keep them in no list",
-    "gradients": "a full gradient is still referred to while the next one is computed: del gradient once its shard is "
-                 "kept",
-    "activations": "activations are still referred to that backward needs no more: give the same name to what forward "
-                   "and backward return",
-}
-LIMIT_SECONDS = 30.0
-"""For training on one of these, which takes a fraction of a second."""
-MIXED_UP = ("a full buffer has all chunks of its unit, a shard this rank's alone (replica.own of the full one), and "
-            "units differ in length: which of them is handed in here?")
-HELD = "something is still referred to that is used no more"
-
-SIZES = (
-    Tiny(1, (), 1), Tiny(2, (), 1), Tiny(2, (), 2), Tiny(2, (3,), 2), Tiny(2, (3,), 2, part_by_part=True),
-    Tiny(3, (5, 4), 3), Tiny(4, (5, 4), 3),
-)
-"""The smallest first."""
-
-
 PLANNED = Scenario(
-    world=World(64), model=Model(hidden=(4096, 4096, 4096)), train=Train(micro_batch=64, micro_batches=64))
+    world=WorldKeys(64), model=ModelKeys(hidden=(4096, 4096, 4096)), train=Train(micro_batch=64, micro_batches=64))
 MACHINE_IN_WORDS = "on 64 H100, 8 a host, with three layers of 4,096"
-
-
-def itself(replica: Replica) -> Replica:
-    """The replica as it is."""
-    return replica
 
 
 @dataclass
@@ -105,59 +42,65 @@ class StageTrial:
     step: Step
     variant: Mapping[str, Any] = field(default_factory=dict)
     """What the row is asked to do, as keys of [parallel]."""
-    hand: Callable[[Replica], Replica] = itself
+    hand: Hand = itself
     """What the step is given in place of a replica that does all that by itself."""
     in_parts: bool = False
     """Whether it is also tried on micro-batches that are parts of their own, if the stage may reduce them so."""
-    outcomes: list[tuple[Tiny, TrainedRow]] = field(default_factory=list)
+    outcomes: dict[Tiny, Trained] = field(default_factory=dict)
+    """Of what was trained to the same bits."""
 
-    def first_difference(self) -> str | None:
-        """Where training first differs from training alone; up to there, the outcomes are noted."""
-        for tiny in SIZES:
-            if tiny.part_by_part and not (self.in_parts and STAGES[self.stage].may_reduce_parts):
+    def first_difference(self, sizes: Sequence[Tiny]) -> str | None:
+        """Where training first differs from training alone."""
+        asked = [tiny for tiny in sizes if not tiny.part_by_part or self.reduces_parts]
+        for tiny in asked:
+            found = self.wrong(tiny)
+            if found is None:
                 continue
-            try:
-                outcome = self.outcome(tiny)
-            except NotImplementedError:
-                raise
-            except Exception as error:
-                return self.failed(tiny, error)
-            found = outcome.first_divergence
-            if found is not None:
-                return self.explained(tiny, f"{tiny}: {divergence(found)}", found.step)
-            if outcome.disagreement is not None:
-                return self.explained(tiny, f"{tiny}: {outcome.disagreement}", 1)
-            self.outcomes.append((tiny, outcome))
+            said, cause = found
+            more = asked[-1] if tiny is not asked[-1] and (tiny.ranks == 1 or not tiny.hidden) else None
+            _, also = (self.wrong(more) if more else None) or ("", None)
+            if also and cause and "has not gone forward" in cause and unlike(also, cause):
+                cause = type(cause)(f"{cause}\nand {more}: {also}")
+            return self.told(said, cause, tiny)
         return None
 
-    def explained(self, tiny: Tiny, complaint: str, step: int) -> str:
-        """The complaint, and why: from the step in which it is seen first, done once more and watched."""
-        return self.told(complaint, why_it_differs(self.case(tiny, step)), tiny)
+    @property
+    def reduces_parts(self) -> bool:
+        return self.in_parts and STAGES[self.stage].may_reduce_parts
 
-    def failed(self, tiny: Tiny, error: Exception) -> str:
-        """What was raised, and why."""
-        if isinstance(error, StillRunning):
-            return self.told(f"{tiny}: {raised(error, self.file)}", why_it_never_ends(error.places, self.file), tiny)
-        known = hint(error)
-        found = why_it_fails(self.case(tiny)) or (MIXED_UP if known == CUT else known)
-        complaint = f"{tiny}: {raised(error, self.file)}"
-        return "\n".join([complaint, *([f"why: {found}"] if found else []), f"see: {self.honest_command(tiny)}"])
+    def wrong(self, tiny: Tiny) -> tuple[str, str | None] | None:
+        """What is wrong on one of the scenarios, and why."""
+        try:
+            found = self.trained(tiny)
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            why = (why_it_never_ends(error.places, self.file) if isinstance(error, StillRunning)
+                   else why_it_fails(self.case(tiny), error))
+            return f"{tiny}: {raised(error, self.file)}", why
+        apart = first_difference(found, self.due(tiny), tiny, self.stage, self.variant)
+        if apart is not None:
+            return f"{tiny}: {divergence(apart)}", why_it_differs(self.case(tiny, apart.step))
+        self.outcomes[tiny] = found
+        return None
+
+    def trained(self, tiny: Tiny, witness: Witness | None = None) -> Trained:
+        return trained(tiny, self.stage, self.variant, self.step, self.hand, witness)
+
+    def due(self, tiny: Tiny) -> Trained:
+        """What our own step comes to."""
+        return honest(tiny, self.stage, tuple(self.variant.items()))
 
     def told(self, complaint: str, cause: str | None, tiny: Tiny) -> str:
         """The complaint, why, and the commands that show the step, and how it should be."""
-        return "\n".join([complaint, *([f"why: {cause}"] if cause else []), f"see: {self.command(tiny)}"])
+        return "\n".join([complaint, *because(cause), f"see: {self.command(tiny)}"])
 
     def command(self, tiny: Tiny) -> str:
         """What shows this step, and beside it one as it should be."""
-        honest = self.honest_command(tiny)
+        due = f"zerosim show {self.stage} --ranks {tiny.ranks}"
         if not os.path.isfile(self.file):
-            return honest
-        return (f"zerosim show {near(self.file)}:{self.step.__name__} --ranks {tiny.ranks}, and as it should be: "
-                f"{honest}")
-
-    def honest_command(self, tiny: Tiny) -> str:
-        """What shows a step of the stage as it should be."""
-        return f"zerosim show {self.stage} --ranks {tiny.ranks}"
+            return due
+        return f"zerosim show {near(self.file)}:{self.step.__name__} --ranks {tiny.ranks}, and as it should be: {due}"
 
     @property
     def file(self) -> str:
@@ -167,99 +110,104 @@ class StageTrial:
 
     def case(self, tiny: Tiny, step: int | None = None) -> StageCase:
         """The learner's step and our own, watched; step `step`, or the last that was begun."""
-        ours = self.watched(tiny, self.step, self.hand)
-        honest = self.watched(tiny, STAGES[self.stage].step, itself)
-        return StageCase(tiny.ranks, max(ours.last_step if step is None else step, 1), ours, honest)
-
-    def watched(self, tiny: Tiny, step: Step, hand: Callable[[Replica], Replica]) -> Witness:
-        """What a step does, up to where it raises something if it does."""
-        witness = Witness()
-        with suppress(Exception), in_place_of(self.stage, witness.watching(step, hand)):
-            experiment = prepare(tiny.scenario(self.stage, self.variant), samples())
-            run_locally(experiment, Silent(), limit_seconds=LIMIT_SECONDS)
-        return witness
+        ours = Witness()
+        with suppress(Exception):
+            self.trained(tiny, ours)
+        theirs = self.due(tiny).witness
+        assert theirs is not None
+        return StageCase(tiny.ranks, max(ours.last_step if step is None else step, 1), ours, theirs)
 
     def sent_otherwise(self) -> str | None:
-        """The first rank that sent something else than the formula says; who is alone sends nothing."""
-        for tiny, outcome in self.outcomes:
-            for rank in outcome.traffic:
-                if tiny.ranks > 1 and not rank.holds:
-                    return self.told(f"{tiny}: {rank.fault}", calls_otherwise(self.case(tiny, 1)), tiny)
-        return None
+        """The first rank that sent other bytes than ours."""
+
+        def complaint(tiny: Tiny, rank: int, mine: Figures, due: Figures) -> str | None:
+            if mine.sent_bytes == due.sent_bytes:
+                return None
+            return self.told(
+                f"{tiny}: bytes sent are not the formula's: {mine.sent_bytes} of rank {rank}, where {due.sent_bytes} "
+                "are "
+                "due", sent_in(mine, due, self.variant) or calls_otherwise(self.case(tiny, 1)), tiny)
+
+        return self.first_of_ranks(complaint)
 
     def kept_otherwise(self) -> str | None:
-        """The first rank that kept something else between steps than the formula says."""
-        for tiny, outcome in self.outcomes:
-            for rank in outcome.memory:
-                for kind, due in rank.formula_bytes.items():
-                    kept = rank.resting_bytes[kind]
-                    if kept != due:
-                        complaint = f"{tiny}: between steps rank {rank.rank} keeps {kept} bytes of {kind}, not {due}"
-                        return self.told(complaint, KEPT_TOO_MUCH[kind], tiny)
-        return None
+        """The first rank that kept something else between steps than ours."""
+
+        def complaint(tiny: Tiny, rank: int, mine: Figures, due: Figures) -> str | None:
+            for step, (kept, wanted) in enumerate(zip(mine.kept, due.kept, strict=True), start=1):
+                for kind in wanted:
+                    if kept[kind] != wanted[kind]:
+                        return self.told(
+                            f"{tiny}: after step {step}, between steps rank {rank} keeps {kept[kind]} bytes of {kind}, "
+                            f"not {wanted[kind]}", KEPT_TOO_MUCH[kind], tiny)
+            return None
+
+        return self.first_of_ranks(complaint)
 
     def held_too_much(self) -> str | None:
         """The first rank that held more at once within a step than it had to."""
-        for tiny, outcome in self.outcomes:
-            for rank in outcome.memory:
-                for kind, bound in rank.bound_bytes.items():
-                    peak = rank.peak_bytes[kind]
-                    if peak > bound:
-                        return self.told(
-                            f"{tiny}: within a step rank {rank.rank} holds {peak} bytes of {kind}, where {bound} are "
-                            "enough: del what you no longer use", HELD_TOO_LONG.get(kind, HELD), tiny,
-                        )
+
+        def complaint(tiny: Tiny, rank: int, mine: Figures, due: Figures) -> str | None:
+            for kind, enough in due.peak.items():
+                if mine.peak[kind] > enough:
+                    return self.told(
+                        f"{tiny}: within a step rank {rank} holds {mine.peak[kind]} bytes of {kind}, where {enough} "
+                        "are "
+                        "enough: del what you no longer use", held_too_long(self.case(tiny, 1), kind), tiny)
+            for (unit, held), (_, enough) in zip(mine.weights_in_backward, due.weights_in_backward, strict=False):
+                if held > enough:
+                    return self.told(
+                        f"{tiny}: as {unit} goes backward rank {rank} holds {held} bytes of weights, where {enough} "
+                        "are "
+                        "enough", LET_GO, tiny)
+            return None
+
+        return self.first_of_ranks(complaint)
+
+    def first_of_ranks(self, complaint: Callable[[Tiny, int, Figures, Figures], str | None]) -> str | None:
+        """The first complaint about the figures of a rank, beside ours."""
+        for tiny, outcome in self.outcomes.items():
+            for rank, (mine, due) in enumerate(zip(outcome.figures, self.due(tiny).figures, strict=True)):
+                if said := complaint(tiny, rank, mine, due):
+                    return said
         return None
 
     def too_slow(self) -> str | None:
         """What is wrong if a step takes longer on a virtual machine than ours."""
-        took_ns, enough_ns = self.planned_ns(self.checked), self.planned_ns(STAGES[self.stage].step)
+        took_ns, enough_ns = self.planned_ns(self.given), self.planned_ns(STAGES[self.stage].step)
         if took_ns <= enough_ns:
             return None
-        return (f"{MACHINE_IN_WORDS} a step takes {short(took_ns / 1e6)} ms, where {short(enough_ns / 1e6)} are enough")
+        return f"{MACHINE_IN_WORDS} a step takes {short(took_ns / 1e6)} ms, where {short(enough_ns / 1e6)} are enough"
+
+    def given(self, replica: Any, batch: Any) -> Any:
+        """The step, on what it is handed."""
+        return self.step(self.hand(replica), batch)
 
     def planned_ns(self, step: Step) -> int:
-        """Of a step on shapes, over the clock of a plan."""
+        """The time of a step on shapes, over the clock of a plan."""
         scenario = replace(PLANNED, parallel=Parallel((self.stage,), **self.variant))
         with in_place_of(self.stage, step):
             (row,) = prepare(scenario, load_dataset(scenario)).rows
             return rehearse(row, cluster_of(scenario.cluster, scenario.origin, scenario.world.ranks)).clock.now_ns
 
-    def outcome(self, tiny: Tiny) -> TrainedRow:
-        experiment = prepare(tiny.scenario(self.stage, self.variant), samples())
-        with in_place_of(self.stage, self.checked):
-            return run_locally(experiment, Silent(), limit_seconds=LIMIT_SECONDS).stages[0]
 
-    def checked(self, replica: Replica, batch: Batch) -> Any:
-        """The step, and a look at what it returns."""
-        loss = self.step(self.hand(replica), batch)
-        if loss is None or isinstance(loss, tuple | list | float):
-            found = "None" if loss is None else f"a {type(loss).__name__}"
-            raise CollectiveError(f"the step returned {found}: return the loss, as replica.tape.loss gave it")
-        return loss
+def unlike(one: str, other: str) -> bool:
+    """Whether they say something else, whatever their numbers are.
+
+    >>> unlike("rank 0 keeps layers.1", "rank 2 keeps layers.0"), unlike("rank 0 keeps", "rank 0 sends")
+    (False, True)
+    """
+    return re.sub(r"\d+", "", one)[:ALIKE] != re.sub(r"\d+", "", other)[:ALIKE]
 
 
-def first_complaint(training: StageTrial, complaint: Callable[[Tiny, RankTraffic], str | None]) -> str | None:
-    """The first thing that is wrong with what a rank has sent."""
-    found = (
-        f"{tiny}: {said}" for tiny, outcome in training.outcomes for rank in outcome.traffic
-        if (said := complaint(tiny, rank))
-    )
-    return next(found, None)
+ALIKE = 40
+"""Signs in which two causes of one kind are the same."""
 
 
-@contextmanager
-def in_place_of(stage: str, step: Step) -> Iterator[None]:
-    """The table of stages with another step in the row of `stage`, for as long as this lasts."""
-    honest = STAGES[stage]
-    STAGES[stage] = replace(honest, step=step)
-    try:
-        yield
-    finally:
-        STAGES[stage] = honest
-
-
-def samples() -> Dataset:
-    """A few random samples of two classes."""
-    random = np.random.default_rng(0)
-    return Dataset(random.standard_normal((24, 3)).astype(np.float32), random.integers(0, 2, 24), None, None, 2)
+def bits_claims(training: StageTrial, points: int, what: str = "one process") -> list[Claim]:
+    """It trains to the same bits: in plain cases, in those where ranks divide nothing, and in other precisions."""
+    return [
+        Claim(f"it trains to the bits of {what}", partial(training.first_difference, EVEN), points - 2, first=True),
+        Claim("also where the ranks do not divide the layers", partial(training.first_difference, ODD)),
+        Claim("also with clipped gradients, in 16 bits and in 64", partial(training.first_difference, PRECISE)),
+    ]

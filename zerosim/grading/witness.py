@@ -5,7 +5,7 @@
     honest   the same of our own stage, on the same tiny scenario: what the learner's is held against
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,19 +25,30 @@ TAPE_VERBS = ("forward", "loss", "backward", "recompute")
 
 @dataclass
 class Call:
-    """A verb, for which unit, copies of the arrays that it was handed and that it gave, and whether it came to an end.
+    """A verb, for which unit, copies of what it was handed and of what it gave, and whether it came to an end.
 
-    `batches` is how many micro-batches `forward` was handed; `lives` whether the array handed in is memory of the
-    weights that the rank keeps.
+    Of a list of arrays the copy is a list. `lives` is whether an array handed in is memory of the weights that the
+    rank keeps.
     """
 
     verb: str
     unit: str
-    given: Array | None = None
-    gave: Array | None = None
-    batches: int = 0
+    handed: list[Any] = field(default_factory=list)
+    """All but the unit."""
+    gave: Any = None
     lives: bool = False
     ended: bool = False
+
+    @property
+    def given(self) -> Array | None:
+        """The first array handed in."""
+        return next((each for each in self.handed if isinstance(each, np.ndarray)), None)
+
+    @property
+    def gradient(self) -> Array | None:
+        """What `backward` gave beside what goes upstream, or the loss that `loss` gave."""
+        found = self.gave[self.verb == "backward"] if isinstance(self.gave, tuple) else self.gave
+        return found if isinstance(found, np.ndarray) else None
 
 
 Held = dict[tuple[str, str], Array]
@@ -65,13 +76,13 @@ class Witness:
     seen: dict[tuple[int, int], Seen] = field(default_factory=dict)
     units: list[str] = field(default_factory=list)
 
-    def watching(self, step: Step, hand: Callable[[Replica], Replica]) -> Step:
-        """`step`, on a replica that writes down what it is asked; `hand` is what a learner is given in its place."""
+    def watching(self, step: Step) -> Step:
+        """`step`, on a replica that writes down what it is asked."""
 
         def watched(replica: Replica, batch: Batch) -> Any:
             self.units = [unit.name for unit in replica.units]
             seen = self.seen[replica.comm.rank, batch.step] = Seen(before=held(replica))
-            loss = step(WatchedReplica(hand(replica), seen), batch)  # type: ignore[arg-type]
+            loss = step(WatchedReplica(replica, seen), batch)  # type: ignore[arg-type]
             seen.loss = loss.copy() if isinstance(loss, np.ndarray) else None
             seen.after = held(replica)
             return loss
@@ -130,16 +141,24 @@ def noted(replica: Replica, seen: Seen, verb: str, method: Callable[..., Any]) -
     """`method`, whose calls are added to `seen`."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        arrays = [each for each in args if isinstance(each, np.ndarray)]
-        note = Call(verb, getattr(args[0], "name", "") if args else "")
-        note.given = arrays[0].copy() if arrays else None
-        note.lives = any(np.shares_memory(arrays[0], kept) for kept in replica.state.weights.values() if arrays)
-        note.batches = len(args[2]) if verb == "forward" and len(args) > 2 and isinstance(args[2], Sequence) else 0
+        unit = getattr(args[0], "name", None) if args else None
+        note = Call(verb, unit if isinstance(unit, str) else "")
+        note.handed = [copied(each) for each in [*args[unit is not None :], *kwargs.values()]]
+        note.lives = any(isinstance(each, np.ndarray) and np.shares_memory(each, kept)
+                         for each in args for kept in replica.state.weights.values())
         seen.calls.append(note)
         gave = method(*args, **kwargs)
-        found = gave[verb == "backward"] if verb in ("backward", "loss") else gave
-        note.gave = found.copy() if isinstance(found, np.ndarray) else None
+        note.gave = copied(gave)
         note.ended = True
         return gave
 
     return call
+
+
+def copied(value: Any) -> Any:
+    """An array, or a list or tuple of them, as it is now; of anything else what it is."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, list | tuple):
+        return type(value)(copied(each) for each in value)
+    return value if isinstance(value, int | float | str | None) else type(value).__name__

@@ -1,1 +1,1 @@
-"""What observes a communicator or an allocator, and what measures or limits this process."""
+"""Instruments: they observe a communicator or an allocator, or measure and limit this process."""

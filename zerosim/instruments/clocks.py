@@ -1,8 +1,12 @@
 """The clocks of all ranks, and a trace on one of them.
 
-The monotonic clock of a host is the same in all of its processes. Of another host's, rank 0 learns the offset by asking
-for the time again and again: the answer was given between question and arrival, so that of the fastest exchange the
-middle is right but for half of its time, whatever the network did. (This is how NTP does it, RFC 5905, section 8.)
+The monotonic clock of a host is the same in all of its processes; a host is identified by its boot. For another host,
+rank 0 measures the offset by asking for the time 32 times, as NTP does (RFC 5905, section 8). The answer was given
+between question and arrival, so the middle of the fastest exchange is right to within half of its duration. That
+uncertainty is part of the outcome.
+
+Clocks drift apart by microseconds in a second. Offsets are measured after a row has been trained, so that they fit
+its last step best.
 """
 
 import platform
@@ -14,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from zerosim.comm import Communicator
-from zerosim.instruments.trace import Clock, RankStep, Trace, together
+from zerosim.instruments.trace import ClockOffset, RankStep, Trace, together
 from zerosim.worlds.objects import gather_objects
 
 QUESTIONS = 32
@@ -30,24 +34,24 @@ def brought_together(comm: Communicator, steps: list[RankStep]) -> Trace | None:
     return together(found, [step for each in everyone for step in each])
 
 
-def clocks(comm: Communicator, host: str | None = None, now: Now = time.monotonic_ns) -> list[Clock] | None:
+def clocks(comm: Communicator, host: str | None = None, now: Now = time.monotonic_ns) -> list[ClockOffset] | None:
     """Each rank's clock against rank 0's, on rank 0; None on the others. Those of one host are one."""
     hosts = gather_objects(comm, host or this_host())
     if hosts is None:
         answer(comm, now)
         return None
-    found = [Clock(0, hosts[0])]
+    found = [ClockOffset(0, hosts[0])]
     for rank in range(1, comm.size):
         ask = hosts[rank] != hosts[0]
         questions = QUESTIONS if ask else 0
         comm.send(np.array([questions]), to=rank)
         offset, uncertainty = measured(comm, rank, questions, now) if ask else (0, 0)
-        found.append(Clock(rank, hosts[rank], offset, uncertainty))
+        found.append(ClockOffset(rank, hosts[rank], offset, uncertainty))
     return found
 
 
 def measured(comm: Communicator, rank: int, questions: int, now: Now) -> tuple[int, int]:
-    """How far the clock of `rank` is ahead of this one, and how wrong that can be, in nanoseconds."""
+    """The offset of the clock of `rank` from this one, and its uncertainty, in nanoseconds."""
     answers = []
     theirs = np.zeros(1, np.int64)
     for _ in range(questions):

@@ -1,4 +1,18 @@
-"""What befalls a rank on purpose: it dies, freezes or is slow, and its messages are lost, doubled or changed."""
+"""Faults on purpose: a rank dies, freezes or is slow, and its messages are lost, doubled or changed.
+
+- What happens to a rank strikes when its communicator is about to send, before traffic and trace are told. A rank
+  that sleeps is therefore not seen to wait.
+- What happens to a message strikes in a wrapper beneath everything that observes. A dropped, doubled or flipped
+  message has been counted and sealed above, as on a real wire.
+- `kill` and `stop` are methods of the world: under MPI the process ends or stops itself by the signal that others
+  would send it; in one process its thread ends, or waits for ever.
+- A bit of resting weights flips between a step and its check, so that the verdict names this element and not a loss
+  that the flip has spoilt.
+- A fault that did not strike fails the run. A scenario that names the ninth message of a collective that has three
+  would otherwise pass and prove nothing.
+- A fault strikes once. A resumed run repeats the step, as if the broken machine had been replaced; `after_restarts`
+  selects the run.
+"""
 
 import threading
 import time
@@ -34,11 +48,11 @@ class Faults:
 
     @property
     def missed(self) -> list[Fault]:
-        """Those that have not struck."""
+        """The faults that have not struck."""
         return [fault for fault in self.faults if fault not in self._struck]
 
     def begin(self, step: int) -> None:
-        """Before a step: what strikes as it begins."""
+        """Let the faults strike that come as a step begins."""
         self._begun.clear()
         self._carried.clear()
         for fault in self.faults:
@@ -46,7 +60,7 @@ class Faults:
                 self._act(fault)
 
     def end(self, step: int, weights: Iterable[Array]) -> None:
-        """After a step: change a bit of the weights that this rank keeps."""
+        """Change a bit of the weights that this rank keeps, after a step, if a fault says so."""
         kept = [each for each in weights if each.nbytes]
         for fault in self.faults:
             if fault.step == step and fault.collective is None and fault.kind == "flip" and kept:
@@ -54,7 +68,7 @@ class Faults:
                 flip_in(kept, fault.bit % (8 * sum(each.nbytes for each in kept)))
 
     def sending(self, outgoing: Array, to: int) -> None:
-        """Before a message: what befalls the rank."""
+        """Let a fault of the rank strike before it sends a message."""
         spot, number = HERE.spot, self._count(self._begun)
         for fault in self.faults:
             lasts = fault.kind == "slow" and spot.step >= fault.step and fault.collective in (None, spot.collective)
@@ -67,7 +81,7 @@ class Faults:
         return Faulty(comm, self) if befalls else comm
 
     def sent_as(self, outgoing: Array) -> list[Array]:
-        """What this thread sends where it was to send a message: as a rule, that."""
+        """The messages that really leave where the thread sends one: as a rule, that one."""
         spot, number, messages = HERE.spot, self._count(self._carried), [outgoing]
         for fault in self.faults:
             if fault.kind in OF_MESSAGES and is_at(fault, spot, number):
@@ -76,7 +90,7 @@ class Faults:
         return messages
 
     def _count(self, messages: Counter[str]) -> int:
-        """The number of the next message in the collectives of the name of that which this thread is in."""
+        """The number of the next message in collectives of the name that this thread is in."""
         with self._lock:
             messages[HERE.spot.collective] += 1
             return messages[HERE.spot.collective]
@@ -115,7 +129,7 @@ class Faulty:
 
     @property
     def came_ns(self) -> int:
-        """As the communicator beneath has it."""
+        """When the last wait ended, by the communicator beneath."""
         return int(getattr(self._comm, "came_ns", 0))
 
     def exchange(
@@ -138,7 +152,7 @@ def flip(array: Array, bit: int) -> None:
 
 
 def flip_in(arrays: Iterable[Array], bit: int) -> None:
-    """The same in several, as if they were one."""
+    """Change one bit of several arrays, counted as if they were one."""
     for array in arrays:
         if bit < 8 * array.nbytes:
             flip(array, bit)

@@ -1,4 +1,9 @@
-"""A limit on the memory of this process, for as long as it takes to see what fits."""
+"""A limit on the memory of this process, for as long as it takes to see what fits.
+
+The limit is the operating system's (`RLIMIT_DATA`), set by each rank for itself. Model states are allocated before
+the first step, so a stage that does not fit fails there, on all ranks at once, and the other rows go on. OpenBLAS
+ends the process where it cannot have its buffers, so it takes them before the limit holds.
+"""
 
 import resource
 import sys
@@ -11,7 +16,7 @@ BLAS_BYTES = 1 << 26
 
 
 class MemoryLimit:
-    """Within it the process gets at most `allowed_bytes` more memory than it has; what exceeds it is a `MemoryError`.
+    """A context in which the process gets at most `allowed_bytes` more memory; more raises `MemoryError`.
 
     0 is no limit. The operating system counts private writable memory (`RLIMIT_DATA`), whether it is touched or not.
     What BLAS takes for itself should be there before (`let_blas_allocate`): without that, BLAS ends the process.

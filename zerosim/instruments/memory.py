@@ -1,10 +1,14 @@
 """The memory ledger: an instrument that follows the life of the arrays themselves.
 
-An array counts from the moment it is handed out until nobody holds it or a view of it, however it is let go of.
-
     now        bytes that are alive, by kind
     peak       the most there ever were, by kind, and of all kinds together
     curve      what was alive after every change, since it was last begun
+
+An array counts from the moment it is handed out until nobody holds it or a view of it (`weakref.finalize`). A view
+that somebody keeps is therefore memory that is kept. The MPI world takes its message buffers through the same ledger.
+
+Arrays that NumPy allocates for itself in passing (a mask, a product that is added at once) are not counted, and
+neither are Python objects. `instruments/resident.py` asks the operating system for a second opinion.
 """
 
 import threading
@@ -42,7 +46,7 @@ class Ledger:
     peak_total: int = 0
     curve: list[tuple[int, dict[Kind, int]]] = field(default_factory=list)
     clock: Callable[[], int] = time.monotonic_ns
-    """Nanoseconds: a virtual clock's, where time is reckoned."""
+    """The clock, in nanoseconds; in a plan it is virtual."""
     _total: int = 0
     _records_curve: bool = False
     _held: Counter[tuple[Kind, str]] = field(default_factory=Counter)
@@ -59,7 +63,7 @@ class Ledger:
             self._change(kind, owner, -held_bytes)
 
     def pass_by(self, held: Iterable[tuple[Kind, int]], total: int) -> None:
-        """Let so many bytes of each kind, and of all kinds, have been alive for a moment beside what is."""
+        """Count so many bytes of each kind, and of all kinds, as alive for a moment beside what is alive."""
         with self._lock:
             for kind, held_bytes in held:
                 self.peak[kind] = max(self.peak[kind], self.now[kind] + held_bytes)
@@ -98,12 +102,12 @@ class Ledger:
         return began
 
     def curve_so_far(self) -> list[tuple[int, dict[str, int]]]:
-        """What has been recorded of it since it began."""
+        """The curve that was recorded since `begin_curve`."""
         with self._lock:
             return [(at, {str(kind): held for kind, held in now.items()}) for at, now in self.curve]
 
     def end_curve(self) -> None:
-        """Let the curve be."""
+        """Stop recording the curve."""
         self._records_curve = False
 
 

@@ -1,8 +1,7 @@
-"""What tells instruments: one wrapper around a communicator, one around an allocator, one around what computes.
+"""The wrappers that tell instruments: one around a communicator, one around an allocator, one around what computes.
 
 An instrument is any object with some of these methods. They are looked up once, so that one it does not have costs
-nothing, and called on the thread that sends, receives or lets go. What they raise goes on to whoever sends or receives;
-only of what `given_back` raises does Python make a warning, since an array may end anywhere.
+nothing. They are called on the thread that sends, receives or frees.
 
     sending(outgoing, to)               before a message is sent; in an exchange, also before it is received
     receiving(into, source)             before the wait for a message
@@ -17,6 +16,20 @@ only of what `given_back` raises does Python make a warning, since an array may 
     given_back(kind, owner, held_bytes) when nobody holds it, or a view of it, any more
     block_taken(number, kind, owner, held_bytes), block_given_back(number)
                                         the same two, for whoever tells arrays of one owner and size apart
+
+Rules and trade-offs:
+
+- Nothing else in the project forwards a communicator's methods in order to watch them. Algorithms never log, count or
+  time.
+- The four events of an exchange come in the order sending, receiving, received, sent. That tells an exchange from a
+  send and a receive one after the other: what is received between `sending` and `sent` arrives in the same round.
+- Instruments change nothing, except by raising: an error goes on to the program, so a fault injector needs no other
+  hook. `given_back` alone cannot raise, because Python calls it wherever the last reference is dropped; there an
+  error is a warning.
+- Several channels of a rank tell the same instruments. An instrument for which threads matter keeps its own state for
+  each thread.
+- How long a receiver waited is known to the world only, because one call here covers waiting and copying.
+  Communicators therefore have `came_ns`; one without it is taken never to wait.
 """
 
 import itertools

@@ -1,11 +1,12 @@
-"""The recorder: writes down every message of a local world, and what each rank then holds.
+"""The recorder: it writes down every message of a local world, and what each rank then holds.
 
     round     when a message arrives, if sending and receiving one message each takes a rank one round
     element   one place of a rank's vector
     stretch   the elements of a rank's vector that an array is a view of; empty where its memory is another
     holds     the whole vector of a rank, after a round
 
-The schedule that comes out is data: tables, drawings and proofs are made from it.
+The schedule that results is data: tables, drawings and proofs are made from it. Nothing is derived from an
+algorithm's description. The round of a message is what the table of algorithms counts as steps.
 """
 
 from collections import defaultdict, deque
@@ -38,7 +39,7 @@ class Message:
     beside: range = range(0)
     """The stretch that its receiver sent in the same exchange."""
     memory: int = 0
-    """Where it was received: an address."""
+    """The address at which it was received."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Recording:
 
     @property
     def rounds(self) -> int:
-        """How many rounds it took."""
+        """The number of rounds."""
         return max((message.round for message in self.messages), default=0)
 
     def holds(self, rank: int, after: int) -> tuple[Any, ...]:
@@ -127,7 +128,7 @@ def record(
 
 
 def up_to_now(recording: Recording, failure: Exception) -> Recording:
-    """A copy, since a rank that still runs may go on writing: of every message, and what its receiver then held."""
+    """A copy of the recording so far: a rank that still runs may go on writing."""
     vectors = [list(vector) for vector in recording.vectors]
     arrived = sum(len(vector) - 1 for vector in vectors)
     return Recording(recording.size, recording.messages[:arrived], vectors, failure=failure)
@@ -137,7 +138,7 @@ Posted = defaultdict[tuple[int, int], deque[Sent]]
 
 
 def most_messages(size: int) -> int:
-    """That a rank may send: many times those of any collective, where each element is a message of its own.
+    """The most messages that a rank may send: many times those of a collective with one message for each element.
 
     >>> most_messages(2), most_messages(128)
     (280, 327880)
@@ -192,7 +193,7 @@ class Recorder:
 
 
 def address(payload: Payload) -> int:
-    """Of its first element in memory; 0 of what has none."""
+    """The address of a payload's first element; 0 if it has none."""
     return int(payload.__array_interface__["data"][0]) if isinstance(payload, np.ndarray) else 0
 
 

@@ -1,4 +1,4 @@
-"""What this process has in memory, as the operating system counts it."""
+"""Resident memory of this process, as the operating system counts it."""
 
 import ctypes
 import os

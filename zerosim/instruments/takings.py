@@ -1,4 +1,4 @@
-"""Writes down what is taken and given back, in order: an instrument for one step."""
+"""An instrument for one step: it writes down, in order, which arrays are taken and given back."""
 
 import threading
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ OF_THE_WORLD = "messages"
 
 @dataclass(frozen=True, eq=False)
 class Taking:
-    """Memory of one array: the number of the event at which it was taken and of that at which it was given back.
+    """The memory of one array: the number of the event at which it was taken and of that at which it was given back.
 
     Events count from 1; `since` is 0 for what was there before, `until` None for what stays. Of two takings that read
     the same each is itself.
@@ -26,7 +26,7 @@ class Taking:
 
 @dataclass(eq=False)
 class Takings:
-    """From `begin` to `end`, everything that an `ObservedAllocator` has out.
+    """The instrument: from `begin` to `end` it notes everything that an `ObservedAllocator` has out.
 
     >>> import numpy as np
     >>> from zerosim.allocation import allocate
@@ -72,7 +72,7 @@ class Takings:
             self._alive = {number: replace(taking, since=0) for number, taking in self._alive.items()}
 
     def end(self) -> list[Taking]:
-        """All that was there, in the order in which it was taken."""
+        """All arrays that were alive since `begin`, in the order in which they were taken."""
         with self._lock:
             found = self._over | self._alive if self._events is not None else {}
             self._events = None

@@ -1,4 +1,8 @@
-"""Counts what a rank sends and receives: an instrument for its communicators."""
+"""The traffic ledger: it counts messages and bytes that a rank sends and receives, in all and by collective.
+
+Fingerprints, losses and results travel over the bare communicator, which is not observed; only what a stage sends
+counts.
+"""
 
 import threading
 from dataclasses import dataclass, field
@@ -8,7 +12,7 @@ from zerosim.comm import Payload, Reduction
 
 @dataclass
 class Count:
-    """What one collective sent in all of its calls on this rank."""
+    """The messages and bytes of one collective in all of its calls on this rank."""
 
     calls: int = 0
     sent_bytes: int = 0
@@ -44,7 +48,7 @@ class Traffic:
     received_bytes: int = 0
     received_messages: int = 0
     largest_bytes: int = 0
-    """Of the messages that were sent."""
+    """The bytes of the largest message that was sent."""
     by_collective: dict[str, Count] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _current: Current = field(default_factory=Current)

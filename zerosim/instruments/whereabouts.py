@@ -1,4 +1,7 @@
-"""Says of each thread of a rank in which collective of which step it is: an instrument for its communicators."""
+"""An instrument that notes for each thread of a rank in which collective of which step it is.
+
+An error of a world reads it to say what every rank was doing. It costs about half a microsecond for each collective.
+"""
 
 import threading
 
@@ -6,7 +9,7 @@ from zerosim.worlds.here import HERE, Spot
 
 
 class Before(threading.local):
-    """Where this thread was before the collectives that it is in, innermost last."""
+    """The spots of this thread before the collectives that it is in, innermost last."""
 
     def __init__(self) -> None:
         self.spots: list[Spot] = []
@@ -36,7 +39,7 @@ message from rank 1; rank 1 waits for a message from rank 0
         self._before = Before()
 
     def begin(self, step: int) -> None:
-        """From here on this rank is in step `step`; 0: in none."""
+        """Note that this rank is in step `step` from here on; 0: in none."""
         self._step = step
         HERE.spot = Spot(step=step, row=self._row)
 

@@ -1,17 +1,19 @@
-"""What is trained: units of layers, each a function one can read; and the models that a scenario can name."""
+"""The models that a scenario can name, and the units of layers that training works on.
 
-from collections.abc import Callable, Collection, Sequence
+Every module of this folder that has a `KIND` is in the table: a new model is one new file.
+"""
+
+import pkgutil
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
-from zerosim.models import mlp, transformer
-from zerosim.models.units import Model, Task
+from zerosim.models.units import Model, ModelKind, Task
 
 Groups = Sequence[Sequence[int]]
 
-MODELS: dict[str, Callable[[Any, Task, Groups, Collection[int]], Model]] = {
-    "mlp": mlp.for_task,
-    "transformer": transformer.for_task,
-}
+MODULES = [import_module(f"{__name__}.{each.name}") for each in pkgutil.iter_modules(__path__)]
+MODELS: dict[str, ModelKind] = {each.KIND.key: each.KIND for each in MODULES if hasattr(each, "KIND")}
 
 
 def build(settings: Any, task: Task, groups: Groups) -> Model:
@@ -19,4 +21,4 @@ def build(settings: Any, task: Task, groups: Groups) -> Model:
 
     `groups` names the layers of each unit. Raises `ZerosimError` where sizes do not go together.
     """
-    return MODELS[settings.kind](settings, task, groups, settings.frozen)
+    return MODELS[settings.kind].for_task(settings, task, groups, settings.frozen)

@@ -1,4 +1,7 @@
-"""A multi-layer perceptron: linear maps with an activation between them."""
+"""A multi-layer perceptron: linear maps with an activation between them.
+
+Initial weights are PyTorch's default for Linear: uniform in ±1/√inputs, weight and bias.
+"""
 
 import math
 from collections.abc import Collection, Sequence
@@ -13,7 +16,7 @@ from zerosim.autograd.operations.linear import linear
 from zerosim.autograd.operations.losses import LOSSES
 from zerosim.errors import ZerosimError
 from zerosim.models.parameters import Parameter, uniform
-from zerosim.models.units import Layer, Model, Task, grouped
+from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
 
 
 def hidden(w: Weights, x: Variable, *, activation: Operation) -> Variable:
@@ -62,14 +65,14 @@ def mlp(
 
 
 def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
-    """As wide as its data at both ends; `settings` are a scenario's."""
+    """A multi-layer perceptron with a scenario's `settings`, as wide at both ends as its data."""
     return mlp(
         task.inputs, settings.hidden, task.outputs, settings.activation, task.loss, groups=groups, frozen=frozen
     )
 
 
 def parameters(inputs: int, outputs: int) -> tuple[Parameter, Parameter]:
-    """Of one layer."""
+    """The weight and the bias of one layer."""
     bound = uniform(1.0 / math.sqrt(inputs))
     return Parameter("weight", (outputs, inputs), bound), Parameter("bias", (outputs,), bound, decays=False)
 
@@ -77,3 +80,7 @@ def parameters(inputs: int, outputs: int) -> tuple[Parameter, Parameter]:
 def check_known(what: str, name: str, known: Collection[str]) -> None:
     if name not in known:
         raise ZerosimError(f"{what} {name!r} is not known; use one of {', '.join(known)}")
+
+
+KIND = ModelKind(
+    "mlp", own_keys=("hidden", "activation"), for_task=for_task, layer_count=lambda settings: len(settings.hidden) + 1)

@@ -1,4 +1,7 @@
-"""What a parameter is: a name, a shape, the numbers it begins with, and whether weight decay is for it."""
+"""A parameter: its name, its shape, its initial numbers, and whether weight decay applies to it.
+
+Initial numbers are drawn from a stream of each layer's own, so that any rank can draw any layer without the others.
+"""
 
 import math
 from collections.abc import Callable
@@ -24,16 +27,16 @@ class Parameter:
     shape: tuple[int, ...]
     initial: Initial
     decays: bool = True
-    """Whether it is decayed where `decay_biases` is off: a matrix is; biases and the weights of norms are not."""
+    """Whether weight decay applies to it where `decay_biases` is off: to matrices, not to biases and norms."""
 
     @property
     def count(self) -> int:
-        """Elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
 
 def uniform(bound: float) -> Initial:
-    """Uniform from −bound to bound."""
+    """Initial numbers that are uniform from −bound to bound."""
 
     def fill(random: np.random.Generator, out: Array) -> None:
         random.random(out=out, dtype=np.float32)
@@ -44,7 +47,7 @@ def uniform(bound: float) -> Initial:
 
 
 def normal(deviation: float) -> Initial:
-    """Normal, around 0."""
+    """Initial numbers that are normally distributed around 0."""
 
     def fill(random: np.random.Generator, out: Array) -> None:
         random.standard_normal(out=out, dtype=np.float32)
@@ -54,7 +57,7 @@ def normal(deviation: float) -> Initial:
 
 
 def constant(value: float) -> Initial:
-    """One number everywhere."""
+    """Initial numbers that are all the same."""
 
     def fill(random: np.random.Generator, out: Array) -> None:
         out[...] = value

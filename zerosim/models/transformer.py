@@ -22,12 +22,12 @@ from zerosim.autograd.operations.linear import affine, linear
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
 from zerosim.errors import ZerosimError
 from zerosim.models.parameters import Parameter, constant, normal
-from zerosim.models.units import Layer, Model, Task, grouped
+from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a transformer is. `inner` is the width within a block's perceptron."""
+    """The sizes of a transformer. `inner` is the width within a block's perceptron."""
 
     family: str
     layers: int
@@ -87,7 +87,7 @@ def llama_head(w: Weights, x: Variable, s: Shape) -> Variable:
 
 
 def dropped(x: Variable, s: Shape) -> Variable:
-    """x with dropout, where there is to be any: in the places that GPT-2 has it, but for attention's own."""
+    """x with dropout, if there is any: in the places where GPT-2 has it, except for attention's own."""
     return dropout(x, probability=s.dropout) if s.dropout else x
 
 
@@ -121,12 +121,12 @@ def transformer(
 
 
 def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
-    """With as many tokens as its data have, if nothing else is said; `settings` are a scenario's."""
+    """A transformer with a scenario's `settings`; vocabulary and sequence are those of the data unless set."""
     return transformer(shape_of(settings, task.inputs, task.outputs), groups=groups, frozen=frozen)
 
 
 def shape_of(settings: Any, sequence: int, vocabulary: int) -> Shape:
-    """What a scenario's [model] says, for data with such sequences of such tokens."""
+    """The shape of a transformer by a scenario's [model], for data with such sequences of such tokens."""
     width = settings.width
     return Shape(
         family=settings.architecture,
@@ -143,7 +143,7 @@ def shape_of(settings: Any, sequence: int, vocabulary: int) -> Shape:
 
 
 def problem(s: Shape) -> tuple[str, str] | None:
-    """Which size does not go with the others, and why; None if all do."""
+    """The key of a size that contradicts the others, and the reason; None if all agree."""
     if s.width % s.heads:
         return "heads", f"{s.heads} heads must divide a width of {s.width}"
     if s.heads % s.key_value_heads:
@@ -214,3 +214,17 @@ def borrows(s: Shape, table: str) -> tuple[str, ...]:
 
 PARTS = {"gpt2": gpt2, "llama": llama}
 TITLES = {"gpt2": "GPT-2-shaped transformer", "llama": "Llama-shaped transformer"}
+
+
+KIND = ModelKind(
+    "transformer",
+    own_keys=(
+        "architecture", "layers", "width", "heads", "key_value_heads", "inner", "vocabulary", "sequence",
+        "tied_embeddings", "dropout",
+    ),
+    for_task=for_task,
+    layer_count=lambda settings: settings.layers + 2,
+    tied=lambda settings: bool(settings.tied_embeddings),
+    reads_tokens=True,
+    problem=lambda settings, inputs, outputs: problem(shape_of(settings, inputs, outputs)),
+)

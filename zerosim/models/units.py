@@ -1,21 +1,32 @@
-"""What a model is to those who train it: layers, each a function one can read, and units of them.
+"""Units: a model as those who train it see it, layers grouped into flat buffers.
 
-    layer      parameters, and how its output is computed of them and of its input
+    layer      parameters, and a function of weights and input
     unit       the layers that are gathered, reduced and updated together; its parameters lie in one flat buffer in
                model order, which may be padded behind `count`
+    place      where a parameter lies in that buffer
     visit      a run of neighbouring layers of one unit; where layers that are not neighbours share a unit, as tied
                embeddings do, forward comes to it more than once
+
+A model is a function that one can read. Sizes, memory and floating-point operations are read off the graph of that
+function, so nothing else in the project knows what a model is made of.
+
+A weight has one place in one buffer. Tied embeddings therefore share a unit, which has two visits: it is reduced
+once, and Stage III gathers it for each visit. FSDP keeps such a root unit gathered from its first use to its last,
+which is `reshard_after_forward = false` here.
+
+Alike visits share a `Text`, a graph and a plan, so that a transformer of a hundred blocks is analysed once.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, groupby, pairwise
+from typing import Any
 
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.autograd.graph import Compute, Graph, Plan
+from zerosim.autograd.graph import Compute, Graph, GraphPlan
 from zerosim.autograd.operation import Shape
 from zerosim.errors import ZerosimError
 from zerosim.models.parameters import Parameter
@@ -27,7 +38,7 @@ class Layer:
 
     name: str
     prefix: str
-    """What stands before the names of its parameters, as others know them: `layers.0.`."""
+    """The prefix of its parameters' names, as others know them: `layers.0.`."""
     parameters: tuple[Parameter, ...]
     compute: Compute
     borrows: tuple[str, ...] = ()
@@ -35,13 +46,13 @@ class Layer:
 
     @property
     def count(self) -> int:
-        """Elements in its own parameters."""
+        """The number of elements in the layer's own parameters."""
         return sum(parameter.count for parameter in self.parameters)
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
-    """Where a parameter lies: from `start` on in its unit's flat buffer."""
+class ParameterPlace:
+    """The place of a parameter: from `start` on in its unit's flat buffer."""
 
     parameter: Parameter
     layer: int
@@ -50,7 +61,7 @@ class Place:
 
     @property
     def name(self) -> str:
-        """In full, as others know it."""
+        """The full name, as other programs know it."""
         return self.prefix + self.parameter.name
 
     @property
@@ -59,7 +70,7 @@ class Place:
 
     @property
     def stop(self) -> int:
-        """Behind its last element."""
+        """The index behind the last element."""
         return self.start + self.parameter.count
 
 
@@ -69,21 +80,21 @@ Read = tuple[tuple[Compute, tuple[tuple[str, int, Shape], ...]], ...]
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """What alike visits compute, wherever in a model they stand: a parameter is named by its number in the unit."""
+    """The computation that alike visits share; a parameter is named by its number in the unit."""
 
     layers: Read
-    _plans: dict[tuple[Shape, bool, bool], Plan] = field(default_factory=dict)
+    _plans: dict[tuple[Shape, bool, bool], GraphPlan] = field(default_factory=dict)
     _graphs: dict[Shape, Graph] = field(default_factory=dict)
 
-    def plan(self, shape: Shape, *, of_parameters: bool, of_input: bool) -> Plan:
-        """The same one for equal arguments."""
+    def plan(self, shape: Shape, *, of_parameters: bool, of_input: bool) -> GraphPlan:
+        """The plan of a text, the same object for equal arguments."""
         key = shape, of_parameters, of_input
         if key not in self._plans:
-            self._plans[key] = Plan(self.graph(shape), of_parameters, of_input)
+            self._plans[key] = GraphPlan(self.graph(shape), of_parameters, of_input)
         return self._plans[key]
 
     def graph(self, shape: Shape) -> Graph:
-        """The same one for equal shapes."""
+        """The graph of a text, the same object for equal shapes."""
         if shape not in self._graphs:
             graph = Graph(shape)
             for number, (compute, parameters) in enumerate(self.layers):
@@ -113,19 +124,19 @@ class Visit:
     def last_layer(self) -> int:
         return self.numbers[-1]
 
-    def plan(self, shape: Shape, /, *, of_parameters: bool, of_input: bool) -> Plan:
-        """How it is run on an input of this shape, where these gradients are wanted; alike visits share it."""
+    def plan(self, shape: Shape, /, *, of_parameters: bool, of_input: bool) -> GraphPlan:
+        """The plan of this visit for an input of this shape and these gradients; alike visits share it."""
         return self.text.plan(shape, of_parameters=of_parameters, of_input=of_input)
 
     def graph(self, shape: Shape) -> Graph:
-        """What its layers' texts compute of an input of this shape."""
+        """The graph of its layers for an input of this shape."""
         return self.text.graph(shape)
 
 
 class Parts(Mapping[int, Array]):
     """Each parameter as a shaped view into `flat`, by its number in the unit; made when it is first asked for."""
 
-    def __init__(self, places: Sequence[Place], flat: Array) -> None:
+    def __init__(self, places: Sequence[ParameterPlace], flat: Array) -> None:
         self._places = places
         self._flat = flat
         self._made: dict[int, Array] = {}
@@ -158,26 +169,26 @@ class Unit:
     frozen: bool = False
     """Whether its weights stay as they are: it then has no gradient and no optimizer state."""
     texts: Texts = field(default_factory=dict)
-    """Those of its model so far, so that alike visits share one."""
+    """The texts of its model so far, so that alike visits share one."""
 
     @cached_property
-    def places(self) -> tuple[Place, ...]:
-        """Of all parameters, in model order, without gaps."""
-        places: list[Place] = []
+    def places(self) -> tuple[ParameterPlace, ...]:
+        """The places of all parameters, in model order, without gaps."""
+        places: list[ParameterPlace] = []
         for number, layer in zip(self.numbers, self.layers, strict=True):
             for parameter in layer.parameters:
                 start = places[-1].stop if places else 0
-                places.append(Place(parameter, number, layer.prefix, start))
+                places.append(ParameterPlace(parameter, number, layer.prefix, start))
         return tuple(places)
 
     @cached_property
     def count(self) -> int:
-        """Elements, without padding."""
+        """The number of elements, without padding."""
         return sum(layer.count for layer in self.layers)
 
     @cached_property
     def visits(self) -> tuple[Visit, ...]:
-        """In forward, first to last."""
+        """The visits that forward makes, first to last."""
         runs = groupby(enumerate(self.numbers), key=lambda each: each[1] - each[0])
         return tuple(self._visit([index for index, _ in run]) for _, run in runs)
 
@@ -194,7 +205,7 @@ class Unit:
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
-        """Of its parameters, by their full names."""
+        """The numbers of its parameters, by their full names."""
         return {place.name: number for number, place in enumerate(self.places)}
 
     def bounds(self, number: int) -> tuple[int, int]:
@@ -224,11 +235,11 @@ class Unit:
         return {each.name: flat[each.start : each.stop].reshape(each.shape) for each in self.places}
 
     def parts(self, flat: Array) -> Parts:
-        """The same views, by number."""
+        """Each parameter as a shaped view into `flat`, by its number in the unit."""
         return Parts(self.places, flat)
 
     def initial(self, seed: int) -> Array:
-        """Its first weights: float32, flat, `count` elements.
+        """The initial weights: float32, flat, `count` elements.
 
         Each layer has a random stream of its own, so any rank can draw any layer, in any grouping.
 
@@ -248,13 +259,30 @@ class Unit:
 
 
 @dataclass(frozen=True)
+class ModelKind:
+    """A kind of model that a scenario can name: how it is made of the keys of [model], which are `settings` here."""
+
+    key: str
+    own_keys: tuple[str, ...]
+    """The keys of [model] that this kind alone reads."""
+    for_task: Callable[[Any, "Task", Sequence[Sequence[int]], Collection[int]], "Model"]
+    """`for_task(settings, task, groups, frozen)`: the model for data of that task."""
+    layer_count: Callable[[Any], int]
+    tied: Callable[[Any], bool] = lambda settings: False
+    """Whether the first and the last layer share weights, and so a unit."""
+    reads_tokens: bool = False
+    problem: Callable[[Any, int, int], tuple[str, str] | None] = lambda settings, inputs, outputs: None
+    """`problem(settings, inputs, outputs)`: the key of sizes that do not go together with such data, and why."""
+
+
+@dataclass(frozen=True)
 class Task:
-    """What data ask of a model."""
+    """The sizes and the loss that a data set asks of a model."""
 
     inputs: int
-    """Numbers of each sample, or tokens of each sequence."""
+    """The numbers of each sample, or the tokens of each sequence."""
     outputs: int
-    """For each sample, or for each token: classes, the vocabulary, or numbers."""
+    """The outputs for each sample or token: classes, the vocabulary, or numbers."""
     loss: str
     tokens: bool = False
     """Whether samples are sequences of tokens."""
@@ -267,7 +295,7 @@ class Model:
     units: tuple[Unit, ...]
     task: Task
     words: str
-    """What it is, in a few: 64-64-10 MLP."""
+    """A short description, such as 64-64-10 MLP."""
 
     @property
     def loss(self) -> str:
@@ -276,7 +304,7 @@ class Model:
 
     @property
     def count(self) -> int:
-        """Elements in all parameters, without padding."""
+        """The number of elements in all parameters, without padding."""
         return sum(unit.count for unit in self.units)
 
     @property
@@ -287,36 +315,36 @@ class Model:
 
     @cached_property
     def visits(self) -> tuple[tuple[Unit, Visit], ...]:
-        """To every unit, in the order in which forward makes them."""
+        """The visits to every unit, in the order in which forward makes them."""
         visits = [(unit, visit) for unit in self.units for visit in unit.visits]
         return tuple(sorted(visits, key=lambda each: each[1].first_layer))
 
     @cached_property
     def forward_units(self) -> tuple[Unit, ...]:
-        """The unit of each visit: one that has several comes as often."""
+        """The unit of each visit in forward; a unit with several visits comes as often."""
         return tuple(unit for unit, _ in self.visits)
 
     @cached_property
     def backward_units(self) -> tuple[Unit, ...]:
-        """Those that backward goes through: last first, down to the lowest that is trained."""
+        """The units that backward goes through: last first, down to the lowest that is trained."""
         lowest = self.lowest_trained
         return tuple(unit for unit, visit in reversed(self.visits) if visit.last_layer >= lowest)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """Of all units, in model order."""
+        """The layers of all units, in model order."""
         return tuple(layer for _, visit in self.visits for layer in visit.layers)
 
     @property
-    def places(self) -> tuple[Place, ...]:
-        """Of all parameters, in model order."""
+    def places(self) -> tuple[ParameterPlace, ...]:
+        """The places of all parameters, in model order."""
         return tuple(sorted((place for unit in self.units for place in unit.places), key=lambda each: each.layer))
 
 
 def grouped(
     layers: Sequence[Layer], groups: Sequence[Sequence[int]] | None, frozen: Collection[int]
 ) -> tuple[Unit, ...]:
-    """Units of these layers: each by itself, or as `groups` says; those in `frozen` keep their weights.
+    """The units of these layers: each by itself, or as `groups` says; those in `frozen` keep their weights.
 
     Raises `ZerosimError` when a group does not name layers, or a unit would be frozen in part.
     """

@@ -1,12 +1,26 @@
-"""What notebooks and the Python prompt ask for: objects that show themselves there, offline, and print well."""
+"""Objects for notebooks and the Python prompt: they show themselves, offline, and print well.
+
+A shown outcome is an object beside the outcome. A verdict knows no terminal and no picture, and `report` reads
+verdicts, so the shown one has the outcome and its document and asks `report` for everything. `zerosim/__init__`
+imports functions that import the rest when they are called, so that `import zerosim` stays light.
+
+HTML of several cells is one page, so a cell has no styles, scripts or names of its own. SVG inside it would share its
+`clip0` and its `text{…}` with all others: pictures are images with their data in them, and whole pages stand in
+frames.
+
+A notebook has one process. Under a launcher `zs.run` refuses and names `zerosim run`.
+"""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zerosim.notebook.outcome import ShownCollectives, ShownOutcome
+    from zerosim.notebook.plan import ShownPlan
+    from zerosim.notebook.proof import ShownProofs
     from zerosim.notebook.schedule import ShownSchedule
+    from zerosim.notebook.step import ShownStep
 
 
 def run(
@@ -35,14 +49,41 @@ def run(
     return run_here(scenario, set or {})
 
 
+def plan(
+    path: str | os.PathLike[str], ranks: int | Sequence[int] = (), *, set: Mapping[str, Any] = {},
+    sweep: Mapping[str, Sequence[Any]] = {},
+) -> "ShownPlan":
+    """The plan of the scenario at `path`, on its own number of ranks, on so many, or on each of `ranks`.
+
+    `set` replaces keys of the scenario, `sweep` gives several values of a key, which are all combined. Raises
+    `ScenarioError` as `zerosim plan` does, and `UsageError` for `ranks` that are no numbers of ranks.
+
+    >>> import zerosim as zs
+    >>> found = zs.plan("mpt_7b", 64, set={"model.layers": 2, "parallel.stages": ["ddp", "zero3"]})
+    >>> found
+               memory
+                   GB  fits    step    waits    MFU
+    DDP          28.4   yes  899 ms  9.41 ms  51.4%
+    Stage III    20.7   yes  886 ms  8.14 ms  52.1%
+    Best that fits: Stage III, 41,605 tokens a second on each device
+    >>> [(row["name"], row["fits"], row["peak_bytes"]) for row in found.rows()]
+    [('DDP', True, 28420112384), ('Stage III', True, 20742857216)]
+    """
+    from zerosim.notebook.plan import ShownPlan  # noqa: PLC0415 - what it imports, most programs do without
+    from zerosim.planner.reading import read_plan  # noqa: PLC0415
+
+    return ShownPlan(read_plan(path, [ranks] if isinstance(ranks, int) else list(ranks), set, sweep))
+
+
 def show(
     collective: str | Callable[..., Any], ranks: int = 4, root: int | None = None, *, claims: str | None = None
-) -> "ShownSchedule":
-    """The schedule of a collective, from a recorded run on that many ranks.
+) -> "ShownSchedule | ShownStep":
+    """The schedule of a collective, or a step of a stage, from a recorded run on that many ranks.
 
-    `collective` is a name from the table of algorithms, `my_file.py:my_all_reduce`, or a function; `claims` says which
-    collective a function is, where its name does not. Raises `UsageError` for a name that is nothing, and for ranks or
-    a root that it does not serve. A collective that is wrong raises nothing: its schedule says what is wrong.
+    `collective` is a name from the table of algorithms, `my_file.py:my_all_reduce`, a function, or a stage such as
+    `"zero3"`; `claims` says which collective a function is, where its name does not. Raises `UsageError` for a name
+    that is nothing, and for ranks or a root that it does not serve. A collective that is wrong raises nothing: its
+    schedule says what is wrong.
 
     >>> import zerosim as zs
     >>> zs.show("ring.all_reduce", ranks=3)
@@ -51,3 +92,20 @@ def show(
     from zerosim.notebook.schedule import shown  # noqa: PLC0415
 
     return shown(collective, ranks, root, claims)
+
+
+def prove(
+    collective: str | Callable[..., Any], ranks: int | Iterable[int] = 4, *, claims: str | None = None
+) -> "ShownProofs":
+    """What is proved of a collective on symbols, on that many ranks or on each of `ranks`.
+
+    `collective` and `claims` are as in `show`. Raises `UsageError` for a name that is nothing and for ranks that it
+    does not serve. A collective that is wrong raises nothing: its proofs say what is wrong.
+
+    >>> import zerosim as zs
+    >>> zs.prove("ring.all_reduce", ranks=range(2, 5))
+    <ring.all_reduce on 2, 3, 4 ranks: proved>
+    """
+    from zerosim.notebook.proof import proved  # noqa: PLC0415
+
+    return proved(collective, ranks, claims)

@@ -9,27 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.checkpoint.keeping import keeper
-from zerosim.commands.run import local_world, refuse_limit
-from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError
+from zerosim.jobs import Request, load_job
 from zerosim.notebook.display import Bundle, Page, Picture, printed
 from zerosim.report import rows
-from zerosim.report.collectives import collectives_document, show_collectives
-from zerosim.report.document import document
+from zerosim.report.collectives import show_collectives
 from zerosim.report.figures import joined
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.excerpt import excerpt
 from zerosim.report.page.page import page
-from zerosim.report.page.run import Run
+from zerosim.report.page.run import PageRun
 from zerosim.report.page.vega import Spec, svg
 from zerosim.report.table import show_outcome
-from zerosim.scenario import CollectiveScenario, load
-from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
-from zerosim.verdict.collectives import CollectivesOutcome, programs_of, run_collectives_on
+from zerosim.verdict.collectives import CollectivesOutcome
 from zerosim.verdict.outcome import Outcome
-from zerosim.verdict.run import run_on
 from zerosim.worlds.launcher import has_company
 
 
@@ -38,7 +32,7 @@ class ShownOutcome:
     """An outcome that shows itself: `print` gives the tables of `zerosim run`, a notebook has pictures too."""
 
     outcome: Outcome
-    run: Run
+    run: PageRun
     """The same, read from its document."""
 
     @property
@@ -48,7 +42,7 @@ class ShownOutcome:
 
     @property
     def verdict(self) -> str:
-        """The same in a sentence."""
+        """The verdict in a sentence."""
         return str(self.document["verdict"])
 
     @property
@@ -139,13 +133,14 @@ class ShownCollectives:
 
 
 def untraced(outcome: Outcome) -> Outcome:
-    """The same without the times of its last step, which say little where ranks take turns in one process."""
+    """An outcome without the times of its last step, which say little where ranks take turns in one process."""
     return replace(outcome, rows=[
-        replace(row, trained=row.trained and replace(row.trained, trace=None)) for row in outcome.rows])
+        replace(row, trained=row.trained and replace(row.trained, measured=replace(row.trained.measured, trace=None)))
+        for row in outcome.rows])
 
 
 def run_here(path: str | os.PathLike[str], changes: Mapping[str, Any]) -> ShownOutcome | ShownCollectives:
-    """The scenario at `path` with these changes, run in this process."""
+    """The scenario at `path` with these changes, run in this process; its last step is traced."""
     if has_company():
         raise LaunchError("zs.run has all ranks in this process, and a launcher has started several: "
                           "use zerosim run under mpirun, or Python without it")
@@ -153,21 +148,12 @@ def run_here(path: str | os.PathLike[str], changes: Mapping[str, Any]) -> ShownO
         raise UsageError(f"found {path!r}; give the path of a scenario, or a name that zerosim scenarios lists")
     if not isinstance(changes, Mapping):
         raise UsageError(f"set: found {changes!r}; give a dict, such as {{'train.steps': 5}}")
-    scenario = load(path, [override(key, value) for key, value in changes.items()])
-    refuse_limit(scenario)
-    world = local_world(scenario)
-    place = {"kind": world.kind, "ranks": world.ranks, "library": world.library}
-    if isinstance(scenario, CollectiveScenario):
-        found = run_collectives_on(world, scenario, programs_of(scenario))
-        assert found is not None
-        return ShownCollectives(found, collectives_document(found, place))
-    last = scenario.train.steps
-    experiment, keeping = keeper(prepare(scenario, load_dataset(scenario)), None)
-    if keeping is not None:
-        keeping.begin()
-    outcome = run_on(world, experiment, Silent(), traced=range(max(last, 1), last + 1), keeping=keeping)
-    assert outcome is not None
-    return ShownOutcome(outcome, Run(document(outcome, place)))
+    job = load_job(path, [override(key, value) for key, value in changes.items()], Request(last_step=True))
+    job.check_local()
+    world = job.local_world()
+    outcome = job.run(world, Silent())
+    found = job.document(outcome, world)
+    return ShownOutcome(outcome, PageRun(found)) if isinstance(outcome, Outcome) else ShownCollectives(outcome, found)
 
 
 def override(key: str, value: Any) -> str:

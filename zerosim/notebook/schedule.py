@@ -4,15 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from zerosim.commands.show import MOST_RANKS, check_root, check_served
+from zerosim.commands.show import MOST_RANKS, check_root, check_served, is_stage, stage_step
 from zerosim.errors import UsageError
 from zerosim.notebook.display import Bundle, Page, Picture, printed
+from zerosim.notebook.step import ShownStep
 from zerosim.proofs.subject import named_subject, subject
 from zerosim.report.page.page import schedule_page
 from zerosim.report.schedule import Schedule, document, scheduled
 from zerosim.report.schedule_svg import MOST_CELLS, cell_count, picture
 from zerosim.report.schedule_text import show_schedule
-from zerosim.stages import STAGES
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,7 +28,7 @@ class ShownSchedule:
 
     @property
     def verdict(self) -> str:
-        """The same in a sentence, or what is wrong."""
+        """The verdict in a sentence, or what is wrong."""
         return self.schedule.verdict
 
     @property
@@ -46,7 +46,7 @@ class ShownSchedule:
         return Picture(picture(self.schedule), self.schedule.title)
 
     def page(self) -> Page:
-        """The same to step through."""
+        """The schedule as a page to step through."""
         return Page(schedule_page(self.schedule), f"{self.schedule.title}, to step through")
 
     def __str__(self) -> str:
@@ -60,15 +60,19 @@ class ShownSchedule:
         return {"text/plain": str(self)} | drawn
 
 
-def shown(collective: str | Callable[..., Any], ranks: int, root: int | None, claims: str | None) -> ShownSchedule:
-    """The schedule of a named algorithm, or of a function, on that many ranks."""
-    if collective in list(STAGES):
-        raise UsageError(f"{collective!r} is a stage, whose step zerosim show {collective} draws on the command line")
+def shown(
+    collective: str | Callable[..., Any], ranks: int, root: int | None, claims: str | None
+) -> ShownSchedule | ShownStep:
+    """The schedule of a named algorithm, or of a function, or a step of a stage, on that many ranks."""
+    if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
+        raise UsageError(f"ranks={ranks!r}: a schedule is drawn for 1 to {MOST_RANKS} ranks")
+    if isinstance(collective, str) and is_stage(collective):
+        if root is not None or claims is not None:
+            raise UsageError("leave out root and claims: they are for a collective, not for a stage")
+        return ShownStep(stage_step(collective, ranks))
     if not isinstance(collective, str) and not callable(collective):
         raise UsageError(f"found {collective!r}; give the name of an algorithm, FILE.py:FUNCTION, or a function")
     asked = named_subject(collective, claims) if isinstance(collective, str) else subject(collective, claims)
-    if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
-        raise UsageError(f"ranks={ranks!r}: a schedule is drawn for 1 to {MOST_RANKS} ranks")
     check_served(asked, ranks)
     check_root(asked, ranks, root)
     return ShownSchedule(scheduled(asked, ranks, root or 0))

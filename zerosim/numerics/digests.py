@@ -1,7 +1,8 @@
-"""SHA-256 of what ranks hold: how they compare it with the reference, and with each other, without moving it.
+"""SHA-256 of what ranks hold: they compare it with the reference, and with each other, without moving it.
 
-What is compared is a chunk of a unit, in C order and little-endian. Equal digests stand for equal bytes, so +0 differs
-from −0 and one NaN from another.
+What is compared is a chunk of a unit, in C order and little-endian. Equal digests stand for equal bytes, so +0
+differs from −0 and one NaN from another. Padding is part of a chunk, because a NaN left there is harmless only until
+a layout, a norm or a checkpoint reads it.
 """
 
 import hashlib

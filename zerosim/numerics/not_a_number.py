@@ -1,4 +1,9 @@
-"""One NaN for all: what comes of adding two of them depends on where in a vector they stand."""
+"""One NaN for all: every NaN becomes the one that this processor makes of itself.
+
+IEEE 754 leaves open which of two NaNs an addition returns, and processors decide by where in a vector the operands
+stand. Shards are cut elsewhere than units, so without this rule runs that diverge to NaN would differ in its sign.
+The optimizer applies the rule to gradients and the reports to losses, on both sides of a comparison.
+"""
 
 import numpy as np
 
@@ -12,7 +17,7 @@ arise."""
 
 
 def with_one_nan(values: Array) -> Array:
-    """`values`, in which every NaN has become the one that this processor makes of itself.
+    """`values` after every NaN in it has become the one that this processor makes of itself.
 
     >>> with_one_nan(np.array([1.0, -np.nan], np.float32)).view(np.uint32).tolist() == [
     ...     0x3F800000, int(NOT_A_NUMBER.view(np.uint32))]

@@ -1,11 +1,18 @@
-"""Orders of addition, declared: each a function that adds what the ranks bring, in that order.
-
-Floating-point addition commutes but does not associate, so the order is part of every result. The
-functions here add anything that has a `+` (arrays, numbers, symbols): the reference sums with them,
-a proof compares with them, and a report prints them. They send nothing and know of no world.
+"""Orders of addition, declared: each is a function that adds the contributions of all ranks in that order.
 
     contributions   what each rank brings of one chunk, in rank order
     chunk           the number of that chunk, which only some orders ask for
+
+Floating-point addition commutes but does not associate, so the order is part of every result. The functions add
+anything that has a `+` (arrays, numbers, symbols): the reference sums with them, proofs compare with them, reports
+print them. They send nothing and import no world.
+
+Collectives do not read these declarations. Proofs on symbols show that each collective follows the one that its row
+in the table names; a shared function would make that comparison empty.
+
+`tree` requires powers of two, of ranks and of micro-batches. Only then does the aligned tree over micro-batches cut
+between ranks, so that the bits do not depend on the number of ranks. One exception remains in `tree` and `exact`:
+clipping. The norm is added chunk by chunk, and chunks depend on the number of ranks.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerosim.numerics.fixed_point import exact_sum
-from zerosim.sharding import bounds
+from zerosim.sharding import Mesh, bounds
 
 AddingOrder = Callable[[Sequence[Any], int], Any]
 
@@ -96,7 +103,7 @@ def far_tree(contributions: Sequence[Any], chunk: int) -> Any:
 
 @dataclass(frozen=True)
 class Order:
-    """How the contributions of all micro-batches of all ranks become one sum: what `parallel.order` names.
+    """An order in which the micro-batches of all ranks become one sum, named by `parallel.order`.
 
     `within` adds a rank's micro-batches, `across` the ranks' sums, chunk by chunk; both are None for an order-free sum.
     """
@@ -105,23 +112,27 @@ class Order:
     within: Callable[[Sequence[Any]], Any] | None
     across: AddingOrder | None
 
-    def total(self, contributions: Sequence[Any], ranks: int, wire: npt.DTypeLike | None = None) -> Any:
+    def total(self, contributions: Sequence[Any], mesh: Mesh, wire: npt.DTypeLike | None = None) -> Any:
         """The sum of flat arrays, one for each micro-batch in the global order, of which each rank takes a block.
 
-        What a rank has added is rounded to the dtype of the wire, if one is named, before the ranks' sums are added.
+        Chunk by chunk the ranks of each group add first, and then the groups' sums are added. What
+        a rank has added is rounded to the dtype of the wire, if one is named, before that.
 
-        >>> parts = [np.array([1.0, 2.0]), np.array([3.0, 4.0])]
-        >>> ORDERS["ring"].total(parts, ranks=2), ORDERS["exact"].total(parts, ranks=2)
+        >>> parts, mesh = [np.array([1.0, 2.0]), np.array([3.0, 4.0])], Mesh(0, 2, 2)
+        >>> ORDERS["ring"].total(parts, mesh), ORDERS["exact"].total(parts, mesh)
         (array([4., 6.]), array([4., 6.]))
         """
         if self.within is None or self.across is None:
             return exact_sum(contributions)
-        block = len(contributions) // ranks
-        partials = [self.within(contributions[start : start + block]) for start in range(0, ranks * block, block)]
+        block = len(contributions) // mesh.size
+        partials = [self.within(contributions[start : start + block]) for start in range(0, mesh.size * block, block)]
         partials = [partial.astype(wire or partial.dtype, copy=False) for partial in partials]
         whole = np.empty_like(partials[0])
-        for chunk, (start, stop) in enumerate(bounds(len(whole), ranks)):
-            whole[start:stop] = self.across([partial[start:stop] for partial in partials], chunk)
+        for chunk, (start, stop) in enumerate(bounds(len(whole), mesh.size)):
+            place, part = divmod(chunk, mesh.replicas)
+            mine = [partial[start:stop] for partial in partials]
+            groups = [mine[first : first + mesh.group] for first in range(0, mesh.size, mesh.group)]
+            whole[start:stop] = self.across([self.across(group, place) for group in groups], part)
         return whole
 
 

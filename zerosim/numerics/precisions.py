@@ -1,8 +1,15 @@
-"""In which numbers a model trains: plain float32 or float64, or 16-bit weights beside a float32 master copy.
+"""The precisions in which a model trains: plain float32 or float64, or 16-bit weights beside a float32 master copy.
 
-    weights    of weights, activations and gradients, and of the wire unless it is told otherwise
-    state      of the optimizer: float32, or float64 beside weights of as many bits
+    weights    the dtype of weights, activations and gradients, and of messages unless the scenario says otherwise
+    state      the dtype of the optimizer state: float32, or float64 beside weights of as many bits
     master     a float32 copy of the weights, part of the optimizer state, and all that is updated; weights round it
+
+16-bit numbers are for storage and for messages. Every operation of the tape widens its operands, computes in float32
+and rounds its result; the optimizer works on the master copy. This gives one rule for fp16 and bf16 and needs no
+table of operations that are safe in 16 bits.
+
+float32 accumulation (`accumulate_dtype = "fp32"`) stores the 16-bit gradient as it arrived, 2Ψ, and the float32 sum,
+4Ψ. In float64 the same key would round down, so it is refused there.
 
 Source: Micikevicius et al., "Mixed precision training" (2018), section 3; as the ZeRO paper counts it, 2Ψ + 2Ψ + 12Ψ.
 """

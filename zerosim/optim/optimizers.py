@@ -29,7 +29,7 @@ PIECE = 1 << 14
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """What a scenario chooses; each formula reads those that it names."""
+    """The hyperparameters of a scenario; each formula reads those that it names."""
 
     learning_rate: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -37,7 +37,7 @@ class Hyperparameters:
     momentum: float = 0.9
     weight_decay: float = 0.0
     gradient_factor: float = 1.0
-    """What the gradient is multiplied by first: to undo a loss scale, to clip."""
+    """The factor that multiplies the gradient first: it undoes a loss scale and clips."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class Optimizer:
     slots: tuple[str, ...]
     formula: Callable[..., None]
     decoupled: bool = False
+    usual_weight_decay: float = 0.0
+    """The weight decay where a scenario says nothing."""
 
     def update(
         self,
@@ -75,13 +77,13 @@ class Optimizer:
             apply(weights[piece], difference, self.decay(hyperparameters))
 
     def decay(self, hyperparameters: Hyperparameters) -> float:
-        """What weights are multiplied by before the subtraction."""
+        """The factor that multiplies weights before the subtraction."""
         return 1.0 - hyperparameters.learning_rate * hyperparameters.weight_decay if self.decoupled else 1.0
 
     def differences(
         self, weights: Array, gradient: Array, state: Mapping[str, Array], step: int, h: Hyperparameters
     ) -> Iterator[tuple[slice, Array]]:
-        """As `update`, but piece by piece what is to be subtracted, valid until the next; `apply` does the rest."""
+        """Yield what is to be subtracted from the weights, piece by piece, each valid until the next; see `apply`."""
         arrays = [weights, *(state[slot] for slot in self.slots)]
         if {len(array) for array in (*arrays, gradient)} != {len(weights)}:
             lengths = ", ".join(str(len(array)) for array in (*arrays[1:], gradient))
@@ -142,6 +144,6 @@ OPTIMIZERS = {
         Optimizer("sgd", (), sgd),
         Optimizer("momentum", ("momentum",), momentum),
         Optimizer("adam", ("momentum", "variance"), adam),
-        Optimizer("adamw", ("momentum", "variance"), adam, decoupled=True),
+        Optimizer("adamw", ("momentum", "variance"), adam, decoupled=True, usual_weight_decay=0.01),
     )
 }

@@ -1,4 +1,4 @@
-"""One factor for all gradients of a step: to undo the loss scale, and to clip by the global norm.
+"""One factor for all gradients of a step: it undoes the loss scale and clips by the global norm.
 
     norm         √ Σ g², over all parameters; partial sums of squares are float64, one for each chunk of each unit, and
                  are added unit by unit, chunk by chunk, so that every stage and the reference get the same bits
@@ -6,11 +6,18 @@
                  overflows, that step is skipped, and it doubles after 2,000 steps without; it does not fall below
                  2⁻²⁴, where steps that overflow are still skipped
 
+Gradients themselves are not touched; the optimizer multiplies by the factor. Stages I to III all-gather the partial
+sums, 8 bytes for each unit and rank. All ranks see the same sums, so they agree without another message on whether to
+skip a step.
+
+A doubt: chunks depend on the number of ranks, so with clipping the bits do too, even in the orders `tree` and
+`exact`.
+
 Sources: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013), section 3.2,
-with the constants of `torch.nn.utils.clip_grad_norm_`; Micikevicius et al., "Mixed precision training" (2018), section
-3.2, with the constants of `torch.amp.GradScaler`, which has no lowest scale and halves to 0, by which nothing can be
-divided. Ours is the smallest positive float16: times a loss's gradient of 1 it is still that number, and half of it
-would be rounded to 0. A lower scale would not save such gradients but erase them.
+with the constants of `torch.nn.utils.clip_grad_norm_`; Micikevicius et al., "Mixed precision training" (2018),
+section 3.2, with the constants of `torch.amp.GradScaler`, which has no lowest scale and halves to 0, by which nothing
+can be divided. Ours is the smallest positive float16: a loss's gradient of 1 times this scale is still that number,
+and half of it would be rounded to 0. A lower scale would not save such gradients but erase them.
 """
 
 import math
@@ -55,7 +62,7 @@ class Scaling:
         return self.dynamic or self.clip_norm > 0
 
     def factor(self, square_sums: Iterable[float]) -> float | None:
-        """What to multiply gradients by, from their partial sums of squares; None if the step is to be skipped.
+        """The factor for gradients, from their partial sums of squares; None if the step is to be skipped.
 
         >>> Scaling(clip_norm=1.0).factor([9.0, 16.0])
         0.199999960000008

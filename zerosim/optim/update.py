@@ -1,9 +1,14 @@
-"""The optimizer step of a scenario, on any stretch of a unit: the same for a whole unit and for a shard of it.
+"""The optimizer step of a scenario, on any stretch of a unit: the whole unit or a rank's shard.
 
     weights    what the model computes with, in its precision
     state      the optimizer's slots and, with 16-bit weights, `master`, the float32 weights that are really updated
     start      where in the unit the stretch begins
     count      which update this is; the first is 1, and skipped steps do not count
+
+Computing the difference is separate from applying it, because Stage I may all-gather updates instead of weights.
+Decay belongs to the application, so with float32 weights both ways leave the same bits, decoupled decay included.
+
+Padding is never updated. It stays zero whatever ε is, so layouts, norms and checkpoints may read it.
 """
 
 import math
@@ -28,7 +33,7 @@ class LearningRate:
     steps: int = 0
 
     def learning_rate(self, step: int) -> float:
-        """Of step `step`, the first being 1.
+        """The learning rate of step `step`; the first step is 1.
 
         >>> [LearningRate(1.0, "cosine", warmup_steps=2, steps=6).learning_rate(step) for step in (1, 2, 4, 6)]
         [0.5, 1.0, 0.5, 0.0]
@@ -43,7 +48,7 @@ class LearningRate:
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """How weights are updated: the optimizer, its settings, and in which precision."""
+    """The rule by which weights are updated: the optimizer, its settings, and in which precision."""
 
     optimizer: Optimizer
     hyperparameters: Hyperparameters
@@ -60,7 +65,7 @@ class UpdateRule:
         self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
         *, step: int, count: int, factor: float,
     ) -> None:
-        """One step in place: of the weights or, where there is a master copy, of that, which is then rounded."""
+        """Update the weights in place, or the master copy if there is one, which the weights then round."""
         updated = state.get(MASTER, weights)
         for stretch, h in self._stretches(unit, start, len(weights), step, factor):
             slots = {slot: state[slot][stretch] for slot in self.optimizer.slots}

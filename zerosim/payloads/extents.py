@@ -1,4 +1,14 @@
-"""Shape and dtype without values: what travels and is computed with when only sizes matter, at any size."""
+"""Extents: shape and dtype without values. They travel and are computed with when only sizes matter, at any size.
+
+Extents answer NumPy's protocols (`__array_ufunc__`, `__array_function__`), so operations, the tape and stages run on
+them unchanged, and the work arrays of operations are counted as well. A ledger then knows what a model of 70 billion
+parameters holds without allocating it.
+
+- A NumPy function that is not in `FUNCTIONS` raises an error. It must be added there with the shape of its result.
+- Slices whose bounds are vectors stand for all ranks at once (see `worlds/lockstep.py`). Unequal lengths raise
+  `Unlike`.
+- Values do not exist. Code that branches on values cannot run on extents; only `float(extent)` gives a number, 0.0.
+"""
 
 import operator
 from collections.abc import Callable, Iterator
@@ -30,7 +40,7 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
 
     __slots__ = ("__weakref__", "base", "dtype", "shape")
     walked = False
-    """Whether what is done piece by piece is done with each of the pieces, although one says all."""
+    """Whether loops over pieces run for each piece, although one piece tells the shapes of all."""
 
     def __init__(self, shape: int | Shape, dtype: npt.DTypeLike, base: "Extent | None" = None) -> None:
         self.shape = shape if isinstance(shape, tuple) else (operator.index(shape),)
@@ -65,7 +75,7 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
         return self._view(np.broadcast_to(np.empty((), np.bool_), self.shape)[index].shape)
 
     def __setitem__(self, index: Any, other: Any) -> None:
-        """Nothing to write: lengths are compared where a message arrives."""
+        """Write nothing: lengths are compared where a message arrives."""
 
     def __float__(self) -> float:
         return 0.0
@@ -94,7 +104,7 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
     max = mean = sum
 
     def copy(self) -> "Extent":
-        """Itself: there is nothing that could change."""
+        """The extent itself: it has nothing that could change."""
         return self
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **_: Any) -> "Extent | None":
@@ -117,7 +127,7 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def stretch(index: slice, length: int) -> int:
-    """How many of `length` elements a slice has, whose bounds may be vectors, with a number for each rank.
+    """The number of elements that a slice of `length` has; its bounds may be vectors with a number for each rank.
 
     Raises `Unlike` where ranks would have pieces of several lengths.
 
@@ -139,7 +149,7 @@ def stretch(index: slice, length: int) -> int:
 
 
 def broadcast(*inputs: Any) -> Shape | None:
-    """The shape of what is computed number by number; None where shapes do not agree."""
+    """The shape of an elementwise result; None where shapes do not agree."""
     shapes = [np.shape(each) if not isinstance(each, Extent) else each.shape for each in inputs]
     if all(shape == shapes[0] for shape in shapes):
         return shapes[0]
@@ -157,7 +167,7 @@ def multiplied(left: Any, right: Any) -> Shape | None:
 
 
 def dtype_of(inputs: Any, ufunc: np.ufunc) -> np.dtype[Any]:
-    """Comparisons make truths; everything else has the dtype of the first extent."""
+    """The dtype of a ufunc's result: bool for comparisons, otherwise that of the first extent."""
     if ufunc in (np.isnan, np.greater, np.greater_equal, np.less, np.less_equal, np.equal, np.not_equal):
         return np.dtype(np.bool_)
     dtype: np.dtype[Any] = next(each.dtype for each in inputs if isinstance(each, Extent))
@@ -165,7 +175,7 @@ def dtype_of(inputs: Any, ufunc: np.ufunc) -> np.dtype[Any]:
 
 
 def reduced(x: Extent, axis: int | None = None, keepdims: bool = False, out: Extent | None = None) -> Extent:
-    """What a reduction along `axis`, or of everything, leaves."""
+    """The extent of a reduction along `axis`, or over all axes."""
     axes = range(x.ndim) if axis is None else [axis % x.ndim]
     lengths = [1 if axis_ in axes else length for axis_, length in enumerate(x.shape)]
     kept = [length for axis_, length in enumerate(lengths) if keepdims or axis_ not in axes]
@@ -173,7 +183,7 @@ def reduced(x: Extent, axis: int | None = None, keepdims: bool = False, out: Ext
 
 
 def taken(x: Extent, indices: Any, axis: int = 0, out: Extent | None = None, mode: str = "raise") -> Extent:
-    """What `np.take` along the first axis leaves."""
+    """The extent of `np.take` along the first axis."""
     return out if out is not None else Extent((*np.shape(indices), *x.shape[1:]), x.dtype)
 
 
@@ -182,4 +192,4 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "copyto": lambda target, source: None, "shape": lambda x: x.shape, "dot": lambda x, y: Extent((), x.dtype),
     "concatenate": lambda parts: Extent(sum(map(len, parts)), parts[0].dtype),
 }
-"""What of NumPy, beside the ufuncs, extents go through."""
+"""NumPy's functions, beside ufuncs, that accept extents, and the extent that each returns."""

@@ -1,7 +1,22 @@
-"""Symbols that are added instead of numbers: a `+` that builds a tree, so that a sum remembers how it was made.
+"""Symbols that travel in place of numbers: adding them builds a tree, so that a sum remembers how it was made.
 
-An object array of terms travels through any collective in the local world. What an element then holds says which
-contributions went into it, how often, and in which order, for every value the numbers could have had.
+    Term     the contribution of one rank to one element
+    Blank    a place that nobody has filled
+    Sum      left + right, in this order
+
+An object array of symbols goes through any collective in the local world. Afterwards each element shows which
+contributions it contains, how often, and in which order they were added, for all values that the numbers could have
+had.
+
+Rules and trade-offs:
+
+- A term knows its element, although it prints as `g1`. Otherwise a proof could not tell a misplaced chunk from a
+  right one.
+- Unfilled places hold blanks, so that a lost chunk shows even where its values would happen to be right.
+- Only `+` is defined. Every other operator raises an error that says why: symbols cannot prove anything about max or
+  about an average. `np.maximum` and the like are tried by laws on numbers instead.
+- `a + b` and `b + a` are different trees, although IEEE addition commutes. Our own algorithms are compared with the
+  declared tree including its operands, because of NaN payloads; functions of users are compared after `commuted`.
 """
 
 from collections import Counter
@@ -15,11 +30,11 @@ import numpy.typing as npt
 from zerosim.errors import CollectiveError, Runaway
 
 MOST_CONTRIBUTIONS = 1 << 14
-"""In one sum: more than ranks that anybody proves with."""
+"""The most contributions of a sum: more than the ranks of any proof."""
 
 
 class Addable:
-    """What can be added, and nothing else: whatever else is asked of a symbol is refused, with what it means."""
+    """The base of symbols: they can be added; every other operation raises an error that explains why."""
 
     __slots__ = ()
 
@@ -61,11 +76,11 @@ class Addable:
 
 
 LIKE = "make buffers with np.empty_like(chunks[c]), since np.empty and np.zeros are float64 whatever comes in"
-"""How to come by a buffer of the right dtype."""
+"""How to make a buffer of the right dtype."""
 
 
 def not_added(symbol: Any, other: Any) -> str:
-    """Why this cannot be added to a symbol."""
+    """The reason why `other` cannot be added to `symbol`."""
     if other is None:
         return f"{symbol} was added to a buffer that nobody filled, as np.empty and np.empty_like leave it"
     return (f"{symbol} was added to {other!r}, which no rank brought: begin with a copy of one contribution, not with "
@@ -74,7 +89,7 @@ def not_added(symbol: Any, other: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Term(Addable):
-    """What rank `rank` brought in element `element` of its vector; terms that are added give a `Sum`.
+    """The contribution of rank `rank` to element `element` of its vector; terms that are added give a `Sum`.
 
     >>> (Term(1) + Term(2)) + Term(0)
     ((g1 + g2) + g0)
@@ -89,7 +104,7 @@ class Term(Addable):
 
 @dataclass(frozen=True, slots=True)
 class Blank(Addable):
-    """What stands in a place that nobody has filled: reading it is a mistake, which a proof will show."""
+    """The content of a place that nobody has filled: reading it is a mistake, which a proof will show."""
 
     rank: int
     element: int = 0
@@ -114,7 +129,7 @@ Symbol = Term | Blank | Sum
 
 
 def together(left: Symbol, right: Symbol) -> Sum:
-    """Their sum. Raises `Runaway` when it has more contributions than ranks could have brought."""
+    """The sum of two symbols. Raises `Runaway` when it has more contributions than ranks could have brought."""
     count = (left.count if isinstance(left, Sum) else 1) + (right.count if isinstance(right, Sum) else 1)
     if count > MOST_CONTRIBUTIONS:
         raise Runaway(f"a sum has come to {count:,} contributions, the same ones again and again")
@@ -137,7 +152,7 @@ def leaves(symbol: Symbol) -> Iterable[Term | Blank]:
 
 
 def commuted(symbol: Symbol) -> Symbol:
-    """The same sum with the smaller side first in every `a + b`: IEEE addition commutes, so this changes no bit.
+    """A sum with the smaller side first in every `a + b`: IEEE addition commutes, so this changes no bit.
 
     >>> commuted(Term(2) + (Term(1) + Term(0)))
     ((g0 + g1) + g2)
@@ -153,7 +168,7 @@ def _commuted(symbol: Symbol) -> tuple[tuple[int, int], Symbol]:
 
 
 def missing_and_doubled(symbol: Symbol, size: int) -> tuple[list[int], list[int]]:
-    """The ranks whose contribution is not in `symbol`, and those whose contribution is there more than once.
+    """The ranks whose contribution `symbol` lacks, and those whose contribution it has more than once.
 
     >>> missing_and_doubled(Term(1) + Term(1), size=2)
     ([0], [1])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from zerosim.collectives.kinds import Kind
+from zerosim.collectives.kinds import CollectiveKind
 from zerosim.instruments.record import Message, Recording
 from zerosim.payloads.terms import Blank, Symbol, Term, leaves, symbols
 from zerosim.proofs.subject import Subject
@@ -88,6 +88,11 @@ class Case:
             {self.chunk_of[element] for element in elements if element in self.chunk_of}))
 
 
+def before(case: Case, rank: int, round_: int) -> Sequence[Symbol]:
+    """What the vector of `rank` held when a round began."""
+    return case.recording.holds(rank, after=round_ - 1)
+
+
 def terms(symbol: Any) -> list[Term | Blank]:
     """The contributions in a symbol that are any."""
     return [leaf for leaf in leaves(symbol) if isinstance(leaf, Term | Blank)]
@@ -109,7 +114,7 @@ def chunks_by_element(count: int, size: int) -> dict[int, int]:
     return {e: c for c, (start, stop) in enumerate(bounds(count, size)) for e in range(start, stop)}
 
 
-def claims(kind: Kind, size: int, count: int, root: int) -> dict[Place, tuple[Term, ...]]:
+def claims(kind: CollectiveKind, size: int, count: int, root: int) -> dict[Place, tuple[Term, ...]]:
     """Which terms must be in which places at the end, each once; other places do not matter."""
     cut, vectors = bounds(count, size), [symbols(rank, count) for rank in range(size)]
     claimed: dict[Place, tuple[Term, ...]] = {}

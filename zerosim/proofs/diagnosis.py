@@ -7,11 +7,16 @@ import os
 from dataclasses import dataclass, replace
 
 from zerosim.errors import Deadlock, Runaway
-from zerosim.proofs.case import Case, terms
-from zerosim.proofs.causes import adds_anew, passes_its_sum_on, superfluous, why_it_is_wrong
-from zerosim.proofs.proof import Proof, faults, prove, run
+from zerosim.proofs.case import Case, listed, terms
+from zerosim.proofs.causes import why_it_is_wrong
+from zerosim.proofs.contributions import passes_its_sum_on
+from zerosim.proofs.hints import places_in
+from zerosim.proofs.loops import while_that_never_ends
+from zerosim.proofs.proof import Proof, again, faults, prove, run
+from zerosim.proofs.rounds import adds_anew, superfluous
 from zerosim.proofs.subject import Subject, collective_in
 from zerosim.proofs.waits import why_it_ended
+from zerosim.proofs.words import Observation
 from zerosim.worlds.local import StillRunning
 
 TELLING = 4
@@ -26,11 +31,20 @@ class Diagnosis:
     command: str
 
     def __str__(self) -> str:
-        return "\n".join([*([f"why: {self.cause}"] if self.cause else []), f"see: {self.command}"])
+        return "\n".join([*because(self.cause), f"see: {self.command}"])
+
+
+def because(cause: str | None) -> list[str]:
+    """A line that says why, or what was seen where that is not certain; none where nothing is known.
+
+    >>> because("it ends too early"), because(Observation("rank 0 waits")), because(None)
+    (['why: it ends too early'], ['seen: rank 0 waits'], [])
+    """
+    return [f"{'seen' if isinstance(cause, Observation) else 'why'}: {cause}"] if cause else []
 
 
 def diagnosis(proof: Proof) -> Diagnosis | None:
-    """Of a proof that fails; None of one that holds.
+    """The diagnosis of a proof that fails; None for one that holds.
 
     >>> from zerosim.collectives import ring
     >>> from zerosim.proofs.subject import subject
@@ -44,16 +58,18 @@ def diagnosis(proof: Proof) -> Diagnosis | None:
 
 
 def of_case(case: Case) -> Diagnosis:
-    """Of one run that went wrong."""
+    """The diagnosis of one run that went wrong."""
     if isinstance(case.recording.failure, StillRunning):
         return Diagnosis(cause(case), command(case))
     telling = on_more_ranks(case)
-    found = roots(telling) or alone(case) or powers_of_two(case) or cause(telling) or cause(case)
-    return Diagnosis(found, command(telling if cause(telling) else case))
+    seen = roots(telling) or only_on_some(case)
+    if seen is None and (more := cause(telling)) and telling.size != case.size:
+        seen = type(more)(f"on {telling.size} ranks, where more of it is seen: {more}")
+    return Diagnosis(seen or cause(case), command(telling if cause(telling) else case))
 
 
 def why(subject: Subject, size: int, root: int = 0) -> Diagnosis | None:
-    """Of a function that something else has found wrong on so many ranks; None where it is right on symbols.
+    """The diagnosis of a function that fails elsewhere on so many ranks; None where it is right on symbols.
 
     Where symbols show no cause it is what they show.
     """
@@ -67,18 +83,19 @@ def why(subject: Subject, size: int, root: int = 0) -> Diagnosis | None:
 def cause(case: Case) -> str | None:
     """Why a run came out wrong, in words."""
     if isinstance(case.recording.failure, Runaway):
-        return adds_anew(case) or passes_its_sum_on(case) or why_it_ended(case)
+        endless = while_that_never_ends(places_in(case.recording.failure), case.subject.file)
+        return endless or adds_anew(case) or passes_its_sum_on(case) or why_it_ended(case)
     return why_it_ended(case) if case.recording.results is None else why_it_is_wrong(case)
 
 
 def of_what_is_sent(subject: Subject, size: int) -> Diagnosis:
-    """Of one whose sums are right, and which sends more or less than is declared."""
+    """The diagnosis of a function whose sums are right and which sends more or less than is declared."""
     case = Case(subject, run(subject, size, size), size)
     return Diagnosis(superfluous(case) or MORE_OR_LESS, command(case))
 
 
 def of_its_order(subject: Subject, size: int) -> Diagnosis:
-    """Of one whose sums are right, and added in another order than is declared."""
+    """The diagnosis of a function whose sums are right, but added in another order than is declared."""
     proof = prove(subject, size)
     assert proof.case is not None
     named = proof.order if proof.order != "declared" else None
@@ -102,15 +119,8 @@ def remark(proof: Proof) -> str | None:
     return superfluous(proof.case)
 
 
-def again(case: Case, size: int) -> Case:
-    """The same on another number of ranks."""
-    count = size if case.count == case.size else 2 * size + 1 if case.count > case.size else case.count
-    subject, root = case.subject, min(case.root, size - 1)
-    return Case(subject, run(subject, size, count, root, case.sends), count, root, case.sends)
-
-
 def on_more_ranks(case: Case) -> Case:
-    """The same on a few more ranks, if it goes wrong there in the same way; otherwise itself."""
+    """The case on a few more ranks, if it goes wrong there in the same way; otherwise the case itself."""
     failure = case.recording.failure
     named = not (failure is None or isinstance(failure, Deadlock | Runaway) or "without receiving" in f"{failure}")
     if case.size >= TELLING or named or not case.subject.serves(TELLING):
@@ -121,7 +131,7 @@ def on_more_ranks(case: Case) -> Case:
 
 
 def roots(case: Case) -> str | None:
-    """Of what goes wrong from this root, and not from rank 0."""
+    """The cause of what goes wrong from this root, and not from rank 0."""
     if not case.root or Case(case.subject, run(case.subject, case.size, case.count, 0), case.count).wrong_somewhere:
         return None
     said = cause(case) if case.recording.results is None else None
@@ -136,33 +146,35 @@ def roots(case: Case) -> str | None:
     )
 
 
-def alone(case: Case) -> str | None:
-    """Of what goes wrong on one rank, and not on two."""
-    if case.size > 1 or again(case, 2).wrong_somewhere:
-        return None
-    more = again(case, TELLING) if case.subject.serves(TELLING) else None
-    said = (None if more is None or more.wrong_somewhere else superfluous(more)) or cause(case)
-    return (
-        "right on 2 ranks, wrong on one, where there is nobody to send to and the rank's own vector is the result"
-        + (f": {said}" if said else "")
-    )
+SIZES = range(1, 9)
 
 
-def powers_of_two(case: Case) -> str | None:
-    """Of what goes wrong where ranks are no power of two, and only there."""
-    below = 1 << (case.size.bit_length() - 1)
-    named = case.subject.algorithm is not None
-    if named or below == case.size or case.count != case.size or case.size < 3 or not case.wrong_somewhere:
+def only_on_some(case: Case) -> str | None:
+    """What fails only on one rank alone, only on odd numbers of ranks, or only off powers of two."""
+    if case.subject.algorithm is not None or case.count != case.size or case.root or case.size not in SIZES:
         return None
-    right = [not again(case, size).wrong_somewhere for size in (below, 2 * below, 5 if case.size == 3 else 3)]
-    if right != [True, True, False]:
+    right = {size for size in SIZES if not again(case, size).wrong_somewhere}
+    if right == {*SIZES} - {1}:
+        more = again(case, TELLING)
+        said = superfluous(more) or cause(case)
+        return (
+            "right on 2 ranks, wrong on one, where there is nobody to send to and the rank's own vector is the result"
+            + (f": {said}" if said else ""))
+    named = next((words for sizes, words in FAMILIES if right - {1} == sizes - {1} and case.size not in right), None)
+    if named is None:
         return None
     said = cause(case)
-    return (
-        f"right on {below} and {2 * below} ranks, wrong on {case.size}: it needs a power of two. Where a partner's "
-        "number would be comm.size or more, leave the exchange out, or let ranks beyond the power of two hand over to "
-        "others before" + (f"; here, {said}" if said else "")
-    )
+    return (f"right on {listed('rank', sorted(right)).removeprefix('ranks ')} ranks, wrong on "
+            f"{listed('rank', sorted({*SIZES} - right)).removeprefix('ranks ').removeprefix('rank ')}: {named}"
+            + (f". Here, {said}" if said else ""))
+
+
+FAMILIES: tuple[tuple[set[int], str], ...] = (
+    ({1, 2, 4, 8}, "it needs a power of two. Where a partner's number would be comm.size or more, leave the exchange "
+                   "out, or let ranks beyond the power of two hand over to others before"),
+    ({2, 4, 6, 8}, "it needs an even number of ranks, as what goes by pairs does: with an odd one the last rank has no "
+                   "partner, and comm.size // 2 loses it"),
+)
 
 
 def command(case: Case) -> str:

@@ -8,16 +8,19 @@ import re
 from collections.abc import Sequence
 
 from zerosim.payloads.terms import LIKE
+from zerosim.proofs.words import Observation
 from zerosim.worlds.local import StillRunning
-from zerosim.worlds.running import Place, places_of
+from zerosim.worlds.running import CodePlace, places_of
 
 NAMED = ("only what is sent goes without a name: comm.exchange(outgoing, to=…, into=…, source=…, reduce=…), "
          "comm.send(outgoing, to=…), comm.recv(into=…, source=…, reduce=…)")
 WHOLE = "a rank, a chunk and a length are integers: / makes a float of them, // does not"
 CUT = ("chunks have ceil(count / size) elements, and the last may have fewer or none: take the length of chunks[c] "
        "itself, or cut with zerosim.sharding.split")
-AROUND = ("ranks go around: (comm.rank + 1) % comm.size, which is right(comm); in a tree leave out the exchange "
-          "where a partner would be none")
+AROUND = ("a partner's number is reckoned that no rank has: where ranks go around take it modulo comm.size, as "
+          "right(comm) "
+          "does; in a tree leave out the exchange where there is no partner; in groups look at which number is the "
+          "group's and which is that within it")
 ASKED = ("a communicator has rank, size, exchange, send and recv, and no more: MPI's Get_rank() is comm.rank, its "
          "Sendrecv comm.exchange, its Send and Recv comm.send and comm.recv; an all-reduce is to be written with these")
 
@@ -68,6 +71,13 @@ HINTS: tuple[tuple[str, str], ...] = (
 """What the words of an exception match, and what it comes from."""
 
 
+TOO_MUCH = ("it wants more memory than a function is given here, 4 GB: vectors have some dozens of elements, so look "
+            "for a "
+            "list or an array that grows in a loop, or for a length that is reckoned wrong")
+UNCERTAIN = (CUT, AROUND, WHOLE)
+"""What is often so where these are raised, and not always."""
+
+
 def hint(error: BaseException) -> str | None:
     """What it comes from, in words; None where nothing is known beside its own.
 
@@ -75,7 +85,10 @@ def hint(error: BaseException) -> str | None:
     'only what is sent goes without a n'
     """
     said = f"{error}"
-    return next((words for pattern, words in HINTS if re.search(pattern, said)), None)
+    if isinstance(error, MemoryError):
+        return TOO_MUCH
+    found = next((words for pattern, words in HINTS if re.search(pattern, said)), None)
+    return Observation(found) if found in UNCERTAIN else found
 
 
 def line_in(error: BaseException, file: str) -> int | None:
@@ -84,7 +97,7 @@ def line_in(error: BaseException, file: str) -> int | None:
     return lines[-1] if lines else None
 
 
-def places_in(error: BaseException) -> Sequence[Place]:
+def places_in(error: BaseException) -> Sequence[CodePlace]:
     """Where it was raised, or where a rank is that still runs, the innermost call last."""
     return error.places if isinstance(error, StillRunning) else places_of(error)
 

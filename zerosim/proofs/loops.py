@@ -4,12 +4,12 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from zerosim.proofs.subject import read_python
-from zerosim.worlds.running import Place
+from zerosim.worlds.running import CodePlace
 
 Loop = ast.While | ast.For
 
 
-def why_it_never_ends(places: Sequence[Place], file: str) -> str | None:
+def why_it_never_ends(places: Sequence[CodePlace], file: str) -> str | None:
     """In words, from where a rank is, the innermost call last; None where it is in no loop of `file`."""
     found = [(loop, place) for place in places if place.file == file for loop in loops_around(file, place.line)]
     endless = [(loop, place) for loop, place in found if isinstance(loop, ast.While)] or found
@@ -18,6 +18,12 @@ def why_it_never_ends(places: Sequence[Place], file: str) -> str | None:
     loop, place = endless[-1]
     told = f"the loop of line {loop.lineno}, {written(loop)}, does not end"
     return f"{told}: {asked_by(loop, place)}" if isinstance(loop, ast.While) else told
+
+
+def while_that_never_ends(places: Sequence[CodePlace], file: str) -> str | None:
+    """Why a `while` loop never ends, and where; None where no rank is in one."""
+    return why_it_never_ends([place for place in places if any(
+        isinstance(loop, ast.While) for loop in loops_around(file, place.line))], file)
 
 
 def loops_around(file: str, line: int) -> Iterator[Loop]:
@@ -42,7 +48,7 @@ def written(loop: Loop) -> str:
     return f"for {ast.unparse(loop.target)} in {ast.unparse(loop.iter)}"
 
 
-def asked_by(loop: ast.While, place: Place) -> str:
+def asked_by(loop: ast.While, place: CodePlace) -> str:
     """What its condition depends on, with the numbers as they are now, and what in the loop changes it."""
     names = names_in(loop.test)
     if not names:
@@ -57,14 +63,14 @@ def asked_by(loop: ast.While, place: Place) -> str:
 
 
 def assignments(loop: ast.While, names: Sequence[str]) -> list[ast.Assign | ast.AugAssign]:
-    """Those in a loop to one of these variables, in their order."""
+    """The assignments in a loop to one of these variables, in their order."""
     found = [node for part in loop.body for node in ast.walk(part) if isinstance(node, ast.Assign | ast.AugAssign)]
     targets = [(node, node.targets if isinstance(node, ast.Assign) else [node.target]) for node in found]
     return sorted((node for node, assigned in targets for each in assigned
                    if isinstance(each, ast.Name) and each.id in names), key=lambda node: node.lineno)
 
 
-def may_change(name: str, loop: ast.While, place: Place) -> bool:
+def may_change(name: str, loop: ast.While, place: CodePlace) -> bool:
     """Whether something in the loop assigns to a variable or, where it is no number, uses it at all."""
     uses = [node for part in loop.body for node in ast.walk(part) if isinstance(node, ast.Name) and node.id == name]
     return any(not isinstance(node.ctx, ast.Load) or name not in place.numbers for node in uses)

@@ -3,6 +3,10 @@
 An element holds a tree of terms after a run. The claims of a collective say which terms, each exactly once; the
 declared order says in which tree. Since receives name their sources, one run stands for all schedules; it is made
 twice, with buffered sends and with sends that wait for their receivers.
+
+Two orders count as the same when they differ by `a + b` and `b + a` only, as far as a user's function goes: IEEE
+addition commutes. Our own algorithms are compared with the declared tree including its operands, because of NaN
+payloads.
 """
 
 from collections import Counter
@@ -10,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerosim.collectives.kinds import Kind
+from zerosim.collectives.kinds import CollectiveKind
 from zerosim.comm import Communicator
 from zerosim.errors import Deadlock
 from zerosim.instruments.record import Recording, elements, record
@@ -19,7 +23,8 @@ from zerosim.payloads.terms import Symbol, Term, blanks, commuted, leaves, symbo
 from zerosim.proofs.case import Case, Place, chunks_by_element, claims
 from zerosim.proofs.hints import raised
 from zerosim.proofs.subject import Subject
-from zerosim.stages.adding import Addition
+from zerosim.sharding import Mesh, split
+from zerosim.stages.adding import Addition, add_replicas
 from zerosim.worlds.local import Sends, StillRunning, spawn
 
 SMALL = 16
@@ -38,7 +43,7 @@ KNOWN_ORDERS: dict[str, orders.AddingOrder] = {
 }
 
 @dataclass(frozen=True)
-class Fault:
+class ProofFault:
     """One thing that is wrong: where, and in one line what."""
 
     what: str
@@ -55,7 +60,7 @@ class Proof:
     size: int
     held: list[list[Symbol]] = field(default_factory=list)
     """Of the run with one element in each chunk: what each rank holds at the end."""
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[ProofFault] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     order: str | None = None
     """The order of addition found, by name: the declared one, or one that is known."""
@@ -67,11 +72,11 @@ class Proof:
         return not self.faults
 
 
-def prove(subject: Subject, size: int) -> Proof:
+def prove(subject: Subject, size: int, lengths: Sequence[int] | None = None) -> Proof:
     """Every contribution once, none twice, all in place, in the declared order, the same on every rank.
 
     Tried with one element for each rank, up to `SMALL` ranks also with lengths that `size` does not divide; with every
-    root (beyond `SMALL`, three of them); with buffered sends and with rendezvous.
+    root (beyond `SMALL`, three of them); with buffered sends and with rendezvous. `lengths` are others to try.
 
     >>> from zerosim.proofs.subject import named_subject
     >>> proof = prove(named_subject("ring.all_reduce"), 3)
@@ -82,6 +87,7 @@ def prove(subject: Subject, size: int) -> Proof:
     proof.lengths = [size] if size > SMALL else sorted({size, 2 * size + 1, 1, 0}, key=lambda n: (n != size, n))
     if subject.even:
         proof.lengths = [size, 2 * size]
+    proof.lengths = [*lengths] if lengths is not None else proof.lengths
     for count in proof.lengths:
         for root in roots(subject, size):
             examine(proof, count, root, "buffered")
@@ -112,7 +118,7 @@ def examine(proof: Proof, count: int, root: int, sends: Sends) -> None:
     setting += [WAITING] if sends == "rendezvous" else []
     for fault in found:
         what = f"with {', '.join(setting)}: {fault.what}" if setting else fault.what
-        proof.faults.append(Fault(what, fault.rank, fault.chunk, fault.round))
+        proof.faults.append(ProofFault(what, fault.rank, fault.chunk, fault.round))
     if found or recording.results is None:
         proof.case = case if found else proof.case
         return
@@ -135,7 +141,7 @@ def run(subject: Subject, size: int, count: int, root: int = 0, sends: Sends = "
     return record(program, vectors, sends=sends, limit_seconds=None if subject.algorithm else LIMIT_SECONDS)
 
 
-def beginning(kind: Kind, rank: int, size: int, count: int, root: int) -> Any:
+def beginning(kind: CollectiveKind, rank: int, size: int, count: int, root: int) -> Any:
     """The vector with which `rank` goes into a collective: its terms where it brings something, else blanks."""
     vector = blanks(rank, count)
     brought = kind.brought(vector, rank, size, root)
@@ -144,10 +150,17 @@ def beginning(kind: Kind, rank: int, size: int, count: int, root: int) -> Any:
     return vector
 
 
-def faults(subject: Subject, recording: Recording, count: int, root: int) -> Iterator[Fault]:
+def again(case: Case, size: int) -> Case:
+    """The case, run on another number of ranks."""
+    count = size if case.count == case.size else 2 * size + 1 if case.count > case.size else case.count
+    subject, root = case.subject, min(case.root, size - 1)
+    return Case(subject, run(subject, size, count, root, case.sends), count, root, case.sends)
+
+
+def faults(subject: Subject, recording: Recording, count: int, root: int = 0) -> Iterator[ProofFault]:
     """What is wrong with a recorded run: why it ended early, or the first wrong place on each rank."""
     if recording.results is None:
-        yield Fault(told(subject, recording.failure), round=recording.rounds)
+        yield ProofFault(told(subject, recording.failure), round=recording.rounds)
         return
     size = recording.size
     chunk_of = chunks_by_element(count, size)
@@ -159,7 +172,7 @@ def faults(subject: Subject, recording: Recording, count: int, root: int) -> Ite
             blamed.add(rank)
             chunk = chunk_of[element]
             at, origin = last_change(recording, rank, element)
-            yield Fault(f"rank {rank}, chunk {chunk}: {wrong}; it holds {held}, {origin}", rank, chunk, at)
+            yield ProofFault(f"rank {rank}, chunk {chunk}: {wrong}; it holds {held}, {origin}", rank, chunk, at)
 
 
 def told(subject: Subject, failure: Exception | None) -> str:
@@ -191,7 +204,7 @@ def difference(held: Symbol, expected: Sequence[Term]) -> str:
         complaints.append(f"misplaced: {told_of}, where element {element} belongs")
     uninvited = [leaf for leaf in foreign if isinstance(leaf, Term) and leaf.element == element]
     if uninvited:
-        complaints.append(f"{names(uninvited)} does not belong here")
+        complaints.append(f"{names(uninvited)} not due here")
     return ", ".join(complaints)
 
 
@@ -210,7 +223,7 @@ def last_change(recording: Recording, rank: int, element: int) -> tuple[int | No
 
 
 def check_order(proof: Proof, results: Sequence[Sequence[Symbol]], count: int, root: int) -> None:
-    """The same order on every rank, and the declared one where there is a declaration."""
+    """Check that all ranks add in the same order, and in the declared one where there is a declaration."""
     subject, size = proof.subject, proof.size
     places = claims(subject.kind, size, count, root)
     chunk_of = chunks_by_element(count, size)
@@ -223,7 +236,7 @@ def check_order(proof: Proof, results: Sequence[Sequence[Symbol]], count: int, r
         held = commuted(results[rank][element])
         other, before = first.setdefault(due, (rank, held))
         if held != before:
-            proof.faults.append(Fault(
+            proof.faults.append(ProofFault(
                 f"rank {rank}, chunk {chunk_of[element]}: the ranks disagree: it holds {results[rank][element]}, "
                 f"rank {other} holds {results[other][element]}; added in another order, bits differ",
                 rank, chunk_of[element],
@@ -244,7 +257,7 @@ def check_declared(
     for (rank, element), due in places.items():
         held = results[rank][element]
         if held is not declared[due] and held != declared[due]:
-            proof.faults.append(Fault(
+            proof.faults.append(ProofFault(
                 f"rank {rank}, chunk {chunk_of[element]}: added as {held}, declared is {declared[due]}",
                 rank, chunk_of[element],
             ))
@@ -272,19 +285,28 @@ def summed(reduce_scatter: Callable[..., Any], ranks: int) -> list[Symbol]:
     return [recording.results[rank][rank] for rank in range(ranks)]
 
 
-def added(addition: Addition, ranks: int, block: int) -> list[Symbol]:
+def added(addition: Addition, ranks: int, block: int, group: int | None = None) -> list[Symbol]:
     """The sum of all micro-batches in chunk c, for every c, when each rank brings a block of them.
+
+    Ranks share in groups of so many, in one of all if nothing is said.
 
     >>> from zerosim.stages.adding import ADDITIONS
     >>> added(ADDITIONS["ring"], ranks=2, block=2)
     [((g2 + g3) + (g0 + g1)), ((g0 + g1) + (g2 + g3))]
+    >>> added(ADDITIONS["ring"], ranks=4, block=1, group=2)[:2]
+    [((g3 + g2) + (g1 + g0)), ((g1 + g0) + (g3 + g2))]
     """
+    assert addition.collective is not None
+    add_up = add_replicas(addition.collective)
 
-    def program(comm: Communicator) -> Symbol:
-        total = None
+    def program(comm: Communicator) -> list[Symbol]:
+        mesh, total = Mesh(comm.rank, comm.size, group or comm.size), None
         for number in range(comm.rank * block, (comm.rank + 1) * block):
             total = addition.accumulate(total, symbols(number, comm.size))
-        held: Symbol = addition.reduce_scatter(comm, total, lambda full: full)[comm.rank]
-        return held
+        full = addition.reduce_scatter(mesh.within(comm), total, lambda full: full)
+        own = split(full, mesh.group)[mesh.place]
+        if mesh.replicas > 1:
+            add_up(mesh.across(comm), own)
+        return list(own)
 
-    return spawn(program, ranks)
+    return [held for owned in spawn(program, ranks)[: group or ranks] for held in owned]

@@ -10,20 +10,20 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from zerosim.collectives import ALGORITHMS, Algorithm
-from zerosim.collectives.kinds import COLLECTIVES, KINDS, Kind, own
+from zerosim.collectives.kinds import COLLECTIVES, KINDS, CollectiveKind, own
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError, UsageError, did_you_mean
 from zerosim.files import open_regular, reason
 from zerosim.proofs.users_code import ended_after, refuse_to_leave, staying
-from zerosim.sharding import split
+from zerosim.sharding import Chunks
 
 MOST_BYTES = 1 << 20
 """Of a user's Python file."""
@@ -32,6 +32,31 @@ IMPORT_SECONDS = 60.0
 """How long importing it may take."""
 
 IN_PLACE = {name for kind in KINDS.values() for name in kind.parameters[:1]}
+
+
+MOST_NOTED = 1000
+
+
+class CutShort(NamedTuple):
+    """A slice of the chunks of `rank` that goes on behind the last one."""
+
+    size: int
+    rank: int
+    start: int
+    stop: int
+
+
+class Noticing(Chunks):
+    """Chunks that tell of slices which go on behind the last one."""
+
+    def __init__(self, flat: Any, size: int, tell: Callable[[int, int], None]) -> None:
+        super().__init__(flat, size)
+        self._tell = tell
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice) and (index.stop or 0) > len(self):
+            self._tell(index.start or 0, index.stop)
+        return super().__getitem__(index)
 
 
 @dataclass(frozen=True)
@@ -43,17 +68,19 @@ class Subject:
     function: Callable[..., Any]
     manner: Literal["in place", "array"]
     algorithm: Algorithm | None = None
-    promise: Kind | None = None
+    promise: CollectiveKind | None = None
     """What it must leave where, if that is not what its kind of collective does."""
+    cut_short: list["CutShort"] = field(default_factory=list, compare=False)
+    """Slices of chunks that were asked for, and end at the last chunk."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> CollectiveKind:
         return self.promise or KINDS[self.collective]
 
     @property
     def file(self) -> str:
         """Where the function is written, or nothing where Python does not know."""
-        code = getattr(self.function, "__code__", None)
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
         return "" if code is None else str(code.co_filename)
 
     @cached_property
@@ -88,12 +115,12 @@ class Subject:
         """
         if self.takes_reduction and not reduction:
             reduction = (np.add,)
-        kind, chunks = self.kind, split(vector, comm.size)
+        kind, chunks = self.kind, Noticing(vector, comm.size, partial(self.note, comm))
         where = [root] if kind.rooted else []
         if self.manner == "in place":
             views = {"vector": vector, "chunks": chunks, "incoming": chunks}
             if kind.displacing:
-                views["outgoing"] = split(vector.copy(), comm.size)
+                views["outgoing"] = Chunks(vector.copy(), comm.size)
             with staying(self.name, comm.rank):
                 self.function(comm, *(views[name] for name in kind.parameters), *where, *reduction)
             return
@@ -103,6 +130,11 @@ class Subject:
         due = kind.left(vector, comm.rank, comm.size, root)
         if due is not None:
             self._place(result, due, comm.rank)
+
+    def note(self, comm: Communicator, start: int, stop: int) -> None:
+        """Keep in mind that a slice has been cut short."""
+        if len(self.cut_short) < MOST_NOTED:
+            self.cut_short.append(CutShort(comm.size, comm.rank, start, stop))
 
     def _place(self, result: Any, where: Any, rank: int) -> None:
         if not isinstance(result, np.ndarray):

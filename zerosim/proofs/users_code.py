@@ -1,4 +1,9 @@
-"""A user's code in this process: it may fail, but neither end the process as if all were well nor keep it for ever."""
+"""A user's code in this process: it may fail, but neither end the process as if all were well nor keep it for ever.
+
+This is no prison. It prevents that a proof ends by accident: `sys.exit`, `os._exit` and all of `os.exec*` are errors
+of the function that called them, on its rank, and a file has 60 s to be imported. What ends the process through C,
+and a loop inside C, are not caught. `grading` therefore gives a learner a process of its own.
+"""
 
 import os
 import posix
@@ -28,7 +33,7 @@ class Leaving(SystemExit):
 
 @contextmanager
 def staying(name: str, rank: int) -> Iterator[None]:
-    """Within, what would end the process is a `CollectiveError`."""
+    """Turn what would end the process into a `CollectiveError`, for the body of a `with`."""
     try:
         yield
     except SystemExit as error:
@@ -38,7 +43,7 @@ def staying(name: str, rank: int) -> Iterator[None]:
 
 @cache
 def refuse_to_leave() -> None:
-    """From here on `ENDINGS` in this process raise `SystemExit`; in a child that it forks they are what they were."""
+    """Make `ENDINGS` raise `SystemExit` in this process from now on; children that it forks keep the originals."""
     for name in ENDINGS:
         refused = refusing(name, getattr(posix, name))
         for module in (os, posix):
@@ -59,7 +64,7 @@ def refusing(name: str, honest: Callable[..., NoReturn]) -> Callable[..., NoRetu
 
 @contextmanager
 def ended_after(seconds: float, what: str) -> Iterator[None]:
-    """Within, the main thread has so many seconds, and is then told by a `TimeoutError`.
+    """Give the main thread so many seconds for the body of a `with`, then raise `TimeoutError` in it.
 
     Code that goes on nevertheless ends the process, with one line and exit code 3.
     """

@@ -10,6 +10,7 @@ from zerosim.payloads.terms import LIKE
 from zerosim.proofs.case import Case, listed
 from zerosim.proofs.hints import CUT, hint, places_in
 from zerosim.proofs.loops import why_it_never_ends
+from zerosim.proofs.words import Observation
 from zerosim.worlds.local import StillRunning
 
 SHOWN = 4
@@ -27,21 +28,25 @@ def why_it_ended(case: Case) -> str | None:
     if isinstance(failure, StillRunning | Runaway):
         return why_it_never_ends(places_in(failure), case.subject.file)
     if isinstance(failure, Deadlock):
-        return why_it_waits(case)
+        said = why_it_waits(case)
+        return said if case.sends == "rendezvous" else Observation(said)
     if isinstance(failure, CollectiveError):
         return unequal(case) or left_over(case) or returned_otherwise(case) or hint(failure)
     return None if failure is None else called_otherwise(case, failure) or hint(failure)
 
 
 def why_it_waits(case: Case) -> str:
-    """Of a deadlock."""
+    """The cause of a deadlock."""
     if case.sends == "rendezvous":
         return only_buffered(case)
     awaited, unasked = case.recording.awaited, case.recording.unasked
     alone = [rank for rank, receive in awaited.items() if receive.source == rank]
     if alone:
-        return (f"rank {alone[0]} waits for a message of its own, which it has not sent: in a group or a tree, leave "
-                "out the rank itself")
+        return (f"rank {alone[0]} waits for a message from rank {alone[0]}, itself, which it has not sent: source= "
+                "comes "
+                "to its own number there; in a loop over all ranks leave out the rank itself, and otherwise look at "
+                "how "
+                "the partner is reckoned")
     stray = [sent for sent in unasked if sent.to in awaited and awaited[sent.to].source != sent.source]
     if stray:
         first = stray[0]
@@ -90,7 +95,7 @@ def count(messages: int) -> str:
 
 
 def unequal(case: Case) -> str | None:
-    """Of a message whose length or dtype is not that of the memory that it is to fill."""
+    """Why a receive fails: the message has another length or dtype than the memory that it is to fill."""
     if "both sides must name the same" not in f"{case.recording.failure}":
         return None
     for rank, receive in case.recording.awaited.items():
@@ -112,7 +117,7 @@ def unequal(case: Case) -> str | None:
 
 
 def returned_otherwise(case: Case) -> str | None:
-    """Of a result that has another length or dtype than is due."""
+    """Why a result is refused: it has another length or dtype than is due."""
     found = re.search(r"returned (\d+) × (\S+) on rank \d+, where (\d+) × (\S+) are due", f"{case.recording.failure}")
     if found is None:
         return None
@@ -127,7 +132,7 @@ def returned_otherwise(case: Case) -> str | None:
 
 
 def left_over(case: Case) -> str | None:
-    """Of messages that nobody had received when all ranks had ended."""
+    """Why messages are left over: nobody had received them when all ranks had ended."""
     if "ended without receiving" not in f"{case.recording.failure}":
         return None
     return (f"nobody asked for {drawn(case, case.recording.unasked)}: a send too many, or a receive too few; "
@@ -153,7 +158,7 @@ def drawn(case: Case, unasked: Sequence[Sent]) -> str:
 
 
 def called_otherwise(case: Case, failure: Exception) -> str | None:
-    """Of a function that takes other arguments than it is called with."""
+    """Why a call fails: the function takes other arguments than it is called with."""
     name, said = getattr(case.subject.function, "__name__", ""), f"{failure}"
     if not (isinstance(failure, TypeError) and said.startswith(f"{name}() ")):
         return None

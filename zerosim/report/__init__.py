@@ -1,1 +1,1 @@
-"""What a run shows and writes."""
+"""What a run shows and writes: terminal, JSON document, page, trace."""

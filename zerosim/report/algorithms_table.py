@@ -1,9 +1,8 @@
-"""The table of algorithms in the terminal: what each costs, which ranks it serves, how it adds, where it is from.
+"""The table of algorithms in the terminal: what each costs, which ranks it serves, how it adds, and its source.
 
     N    the number of ranks        n    the bytes of the whole vector
 """
 
-from collections.abc import Callable
 from fractions import Fraction
 from itertools import groupby
 from typing import Any
@@ -13,35 +12,6 @@ from rich.text import Text
 
 from zerosim.collectives import ALGORITHMS, Algorithm
 from zerosim.report.grid import show_words
-
-TRIED = range(2, 65)
-"""Numbers of ranks at which a formula must give the table's steps."""
-
-
-def folds(size: int) -> int:
-    """2 where ranks fold and unfold, because there is no power of two of them."""
-    return 2 * (size.bit_count() > 1)
-
-
-FORMULAS: dict[str, Callable[[int], int]] = {
-    "⌈log₂ N⌉": lambda size: (size - 1).bit_length(),
-    "⌊log₂ N⌋ + fold": lambda size: size.bit_length() - 1 + folds(size),
-    "2 ⌊log₂ N⌋ + fold": lambda size: 2 * (size.bit_length() - 1) + folds(size),
-    "N − 1": lambda size: size - 1,
-    "2N − 3": lambda size: 2 * size - 3,
-    "2 (N − 1)": lambda size: 2 * (size - 1),
-    "3N − 4": lambda size: 3 * size - 4,
-}
-
-
-def steps_formula(row: Algorithm) -> str:
-    """The first formula that gives the steps of `row` wherever it serves.
-
-    >>> steps_formula(ALGORITHMS["ring.all_reduce"]), steps_formula(ALGORITHMS["doubling.all_gather"])
-    ('2 (N − 1)', '⌈log₂ N⌉')
-    """
-    served = [size for size in TRIED if row.serves(size)]
-    return next(words for words, steps in FORMULAS.items() if all(steps(n) == row.steps(n) for n in served))
 
 
 def most_sent(row: Algorithm, size: int) -> Fraction:
@@ -93,7 +63,7 @@ def figures(row: Algorithm, size: int, source: int) -> tuple[str, ...]:
     """The cells of an algorithm's line."""
     sent = share(most_sent(row, size)) if row.serves(size) else "–"
     ranks = "2, 4, 8, …" if row.needs_power_of_two else "any"
-    return steps_formula(row), sent, ranks, f"{order_name(row) or '–'}{'*' * row.ordered}", f"[{source}]"
+    return row.steps_formula, sent, ranks, f"{order_name(row) or '–'}{'*' * row.ordered}", f"[{source}]"
 
 
 def share(of_n: Fraction) -> str:
@@ -117,7 +87,7 @@ def document(size: int) -> dict[str, Any]:
                 "collective": row.collective,
                 "title": row.title,
                 "steps": row.steps(size) if row.serves(size) else None,
-                "steps_formula": steps_formula(row),
+                "steps_formula": row.steps_formula,
                 "sent_share": float(most_sent(row, size)) if row.serves(size) else None,
                 "serves": row.limit,
                 "order": order_name(row),

@@ -1,4 +1,9 @@
-"""Bars of characters: the kinds of a rank's model states end to end, told apart by shades where there is no colour."""
+"""Bars of characters: a rank's model states end to end, by shades where there is no colour.
+
+Bars come in few widths (32, 16 or 8 columns for what is kept; 18, 12 or 6 for what is sent), so that halves, quarters
+and thirds are whole columns. What exists has at least one column, and equal counts are equally long, even if the sum
+is then a column too long.
+"""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -7,8 +12,8 @@ from typing import NamedTuple
 from rich.text import Text
 
 
-class Kind(NamedTuple):
-    """How one kind of model state is drawn: without colour its shade tells it apart."""
+class BarKind(NamedTuple):
+    """The style of one kind of model state: without colour its shade tells it apart."""
 
     name: str
     shade: str
@@ -16,9 +21,9 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind("parameters", "█", "blue"),
-    Kind("gradients", "▓", "yellow"),
-    Kind("optimizer", "░", "green"),
+    BarKind("parameters", "█", "blue"),
+    BarKind("gradients", "▓", "yellow"),
+    BarKind("optimizer", "░", "green"),
 )
 
 
@@ -38,7 +43,7 @@ def stacked(counts: Sequence[int | Fraction], whole: int | Fraction, room: int) 
 
 
 def bar(count: float, whole: float, room: int) -> Text:
-    """Of `whole`, which fills all of the room; what is there has at least a column.
+    """A bar of a count, of which `whole` fills all of the room; what exists has at least a column.
 
     >>> bar(2, 3, 6).plain, bar(0, 3, 6).plain
     ('━━━━', '')

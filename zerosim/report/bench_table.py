@@ -6,9 +6,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from zerosim.bench.cluster import Compared
+from zerosim.bench.cluster import ComparedStep
 from zerosim.bench.published import NEAR, errors
-from zerosim.bench.published import Compared as Published
+from zerosim.bench.published import ComparedRun as Published
 from zerosim.bench.timings import RANKS, Duration, Overhead, Timing, Workload
 from zerosim.stages import STAGES
 
@@ -65,6 +65,14 @@ def show_with_and_without(console: Console, overheads: Sequence[Overhead]) -> No
     console.print(table)
 
 
+def show_against(console: Console, rows: Sequence[dict[str, Any]]) -> None:
+    """A row for each thing that PyTorch did over zerosim, and by what it is set against."""
+    table = columns("PyTorch over zerosim", "ms", "ms of the other", "ratio", "range of ratios")
+    for row in rows:
+        table.add_row(row["what"], f"{1e3 * row['seconds']:.2f}", f"{1e3 * row['other_seconds']:.2f}", *ratios(row))
+    console.print(table)
+
+
 def show_durations(console: Console, durations: Sequence[Duration]) -> None:
     """A row for each thing that was done, and the seconds it took."""
     table = columns("in one process", "seconds")
@@ -73,7 +81,7 @@ def show_durations(console: Console, durations: Sequence[Duration]) -> None:
     console.print(table)
 
 
-def show_compared(console: Console, steps: Sequence[Compared]) -> None:
+def show_compared(console: Console, steps: Sequence[ComparedStep]) -> None:
     """A row a model: its step as planned for the measured machine, and as it was."""
     table = columns("step on 2 ranks", "stage", "planned ms", "measured ms", "quartiles", "ratio", "rounds")
     for each in steps:
@@ -105,7 +113,7 @@ def show_published(console: Console, compared: Sequence[Published]) -> None:
 
 
 def by_device(compared: Sequence[Published]) -> dict[str, list[Published]]:
-    """Those of each device, of which runs in 8 bits are apart."""
+    """The runs of each device; runs in 8 bits are apart."""
     found: dict[str, list[Published]] = {}
     for each in compared:
         device = each.run.device + (", fp8" if each.run.precision == "amp_fp8" else "")

@@ -1,4 +1,4 @@
-"""Checkpoints in the terminal: one a line, and of a single one what is in it."""
+"""Checkpoints in the terminal: one line for each, or the contents of a single one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from zerosim.stages import STAGES
 
 
 def show_checkpoints(console: Console, found: Mapping[str, Manifest]) -> None:
-    """The folder of each, what it is of, and its size."""
+    """Show the folder of each checkpoint, what it is of, and its size."""
     manifests = list(found.values())
     unit = common_unit(max(map(total_bytes, manifests)))
     show_grid(console, list(found), [
@@ -26,7 +26,7 @@ def show_checkpoints(console: Console, found: Mapping[str, Manifest]) -> None:
 
 
 def show_arrays(console: Console, manifest: Manifest) -> None:
-    """What is kept of each unit, how it is laid out, and how the training came so far."""
+    """Show what is kept of each unit, its layout, and the legs of the training."""
     units = manifest.units
     show_grid(console, [unit.name for unit in units], [
         Column("layers", [joined(list(map(str, unit.layers))) for unit in units]),
@@ -43,7 +43,7 @@ def show_arrays(console: Console, manifest: Manifest) -> None:
 
 
 def checkpoint_document(manifest: Manifest) -> dict[str, Any]:
-    """The same figures in JSON's own types."""
+    """The figures of checkpoints in JSON's own types."""
     return {
         "row": manifest.row, "step": manifest.step, "updates": manifest.updates, "stage": manifest.stage,
         "ranks": manifest.ranks, "bytes": total_bytes(manifest), "loss_scale": manifest.loss_scale,
@@ -61,7 +61,7 @@ def title(manifest: Manifest) -> str:
 
 
 def total_bytes(manifest: Manifest) -> int:
-    """Of all ranks' files."""
+    """The bytes of all ranks' files."""
     return sum(shard.file.file_bytes for shard in manifest.shards)
 
 
@@ -75,7 +75,7 @@ def kept(manifest: Manifest, number: int) -> dict[str, str]:
 
 
 def most(manifest: Manifest, number: int) -> int:
-    """Elements of the largest shard of a unit."""
+    """The elements of a unit's largest shard."""
     lengths = [
         shard.file.arrays[name].length
         for shard in manifest.shards for name, piece in shard.pieces.items() if piece.unit == number

@@ -1,16 +1,17 @@
-"""A [cluster] as the text of a scenario."""
+"""A [cluster] section as a scenario's TOML."""
 
 from dataclasses import asdict
 from typing import Any
 
-from zerosim.scenario.schema import Cluster
+from zerosim.scenario.machine import ClusterKeys
 
 
-def cluster_toml(cluster: Cluster) -> str:
+def cluster_toml(cluster: ClusterKeys) -> str:
     """The keys of a cluster whose device and inner link are written out.
 
-    >>> from zerosim.scenario.schema import Device, Link
-    >>> print(cluster_toml(Cluster(Device(1e12, 1e11, 8e9), 8, Link(5, 10))).partition("[cluster.device]")[0])
+    >>> from zerosim.scenario.machine import DeviceKeys, LinkKeys
+    >>> measured = ClusterKeys(DeviceKeys(1e12, 1e11, 8e9), 8, LinkKeys(5, 10))
+    >>> print(cluster_toml(measured).partition("[cluster.device]")[0])
     [cluster]
     devices_per_host = 8
     collectives = "pipelined"
@@ -41,5 +42,5 @@ def line(item: tuple[str, Any]) -> str:
 
 
 def digits(value: Any) -> str:
-    """Four of a number, words in quotes."""
+    """A number with four digits, or words in quotes."""
     return f'"{value}"' if isinstance(value, str) else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""What a scenario of collectives found out: in the terminal, and as a JSON document."""
+"""The outcome of a scenario of collectives, in the terminal and as a JSON document."""
 
 from dataclasses import asdict
 from typing import Any
@@ -16,7 +16,7 @@ SCHEMA = "zerosim.collective/1"
 
 
 def described_values(scenario: CollectiveScenario) -> str:
-    """What each rank brings, in a few words."""
+    """The values that ranks bring, in a few words."""
     values = scenario.values
     lengths = [len(values.given[0])] if values.given else values.lengths
     kind = "given" if values.given else "random"
@@ -24,7 +24,7 @@ def described_values(scenario: CollectiveScenario) -> str:
 
 
 def show_collectives(console: Console, outcome: CollectivesOutcome) -> None:
-    """A row a program, a sentence for each claim and what was seen, the verdict."""
+    """Show a row for each program, a sentence for each claim and what was seen, the verdict."""
     names = [program.program.name for program in outcome.programs]
     show_grid(console, names, [
         Column("messages\nper rank", [spread(program.messages) for program in outcome.programs]),
@@ -57,7 +57,7 @@ def held(count: int) -> str:
 
 
 def collectives_document(outcome: CollectivesOutcome, world: dict[str, Any]) -> dict[str, Any]:
-    """The same as data."""
+    """The outcome of a scenario of collectives in JSON's own types."""
     found: dict[str, Any] = plain(
         {
             "schema": SCHEMA,

@@ -1,15 +1,18 @@
-"""How a run ends: what did not hold, and in the last line whether everything did."""
+"""The end of a report: which checks failed, and in the last line whether every check held."""
 
 from rich.console import Console
 
 from zerosim.report.figures import joined, plural
 from zerosim.report.grid import show_words
+from zerosim.stages import STAGES
 from zerosim.verdict.outcome import Outcome
 
 
 def show_conclusion(console: Console, outcome: Outcome) -> None:
     """PASSED or FAILED in the last line, in several where it is a terminal's; failures beyond a line stand above it."""
     alone = not console.is_terminal
+    if claimed := untrained(outcome):
+        show_words(console, f"Not judged: {joined(claimed)} must not fit, by which no row trains here")
     if outcome.passed:
         console.print(passed(outcome), style="bold green", markup=False, soft_wrap=alone)
         return
@@ -21,33 +24,39 @@ def show_conclusion(console: Console, outcome: Outcome) -> None:
     console.print(whole, style="bold red", markup=False, soft_wrap=alone)
 
 
+def untrained(outcome: Outcome) -> list[str]:
+    """The stages with claims that no row trains, because an override has changed the rows."""
+    trained = {row.stage for row in outcome.scenario.rows}
+    return [STAGES[stage].title for stage in outcome.scenario.check.does_not_fit if stage not in trained]
+
+
 def verdict(outcome: Outcome) -> str:
     """PASSED or FAILED, and what did, in a line."""
     return passed(outcome) if outcome.passed else failed(outcome)
 
 
 def passed(outcome: Outcome) -> str:
-    """What was trained, and with what its bits were compared."""
-    stages, ranks = outcome.stages, outcome.scenario.world.ranks
+    """Words for what was trained, and for what its bits were compared with."""
+    stages, ranks = outcome.trained, outcome.scenario.world.ranks
     rows = stages[0].name if len(stages) == 1 else plural(len(stages), "row")
     return f"PASSED: {rows} on {plural(ranks, 'rank')}: {compared(outcome)}"
 
 
 def failed(outcome: Outcome) -> str:
-    """How many checks did not hold, and of which rows."""
+    """The number of checks that did not hold, and their rows, in words."""
     names = list(dict.fromkeys(name for name, _ in outcome.failures))
     of = joined(names) if len(names) <= 4 else f"{len(names)} rows"
     return f"FAILED: {plural(len(outcome.failures), 'check')} did not hold, of {of}"
 
 
 def compared(outcome: Outcome) -> str:
-    """With what every bit was compared."""
-    partners = {stage.compared_with for stage in outcome.stages}
+    """Words for what every bit was compared with."""
+    partners = {stage.compared_with for stage in outcome.trained}
     if partners == {"one process"}:
-        resumed = any(stage.config.done for stage in outcome.stages)
+        resumed = any(stage.config.done for stage in outcome.trained)
         return f"every bit equal to one process{' that trained from the start' * resumed}"
-    first = outcome.stages[0].name if outcome.stages else None
-    if [stage.compared_with for stage in outcome.stages[1:]] == [first] * (len(outcome.stages) - 1) != []:
+    first = outcome.trained[0].name if outcome.trained else None
+    if [stage.compared_with for stage in outcome.trained[1:]] == [first] * (len(outcome.trained) - 1) != []:
         return f"every bit equal to {first}"
     if partners <= {None}:
         return "not compared with one process"

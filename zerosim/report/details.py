@@ -35,33 +35,33 @@ LAID_OUT_MEANS = (
 )
 
 
-def show_details(console: Console, outcome: Outcome, *, timed: bool) -> None:
+def show_details(console: Console, outcome: Outcome, *, timed: bool, warned: str) -> None:
     """Every figure that the table rounds, adds up or leaves out; of the whole run, in the mean over its steps."""
     if outcome.scenario.train.steps:
         show_heading(console, "What a rank sends in a step")
         show_sent(console, outcome, timed=timed)
-        show_words(console, SENT, style="dim")
+        show_words(console, f"{SENT} {warned * timed}".rstrip(), style="dim")
         show_heading(console, "What a rank keeps between steps, and the peak of each kind and of all")
         show_held(console, outcome)
         show_padding(console, outcome)
-    if any(stage.fragmentation for stage in outcome.stages):
+    if any(stage.fragmentation for stage in outcome.trained):
         show_heading(console, "Addresses that rank 0's memory takes in the last step beyond the peak of its bytes")
         show_fragmentation(console, outcome)
         show_words(console, LAID_OUT_MEANS, style="dim")
     show_heading(console, "SHA-256")
-    show_digests(console, outcome.stages)
+    show_digests(console, outcome.trained)
     console.print()
 
 
 def show_heading(console: Console, words: str) -> None:
-    """In bold, below an empty line."""
+    """Print a heading in bold, below an empty line."""
     console.print()
     show_words(console, words, style="bold")
 
 
 def show_sent(console: Console, outcome: Outcome, *, timed: bool) -> None:
     """Bytes and messages, the formula, and each collective's share; where ranks differ, the least and the most."""
-    stages = outcome.stages
+    stages = outcome.trained
     unit = memory_unit(outcome)
     sent = [spread(in_unit(count, unit) for count in sent_per_step(stage)) for stage in stages]
     columns = [
@@ -70,8 +70,9 @@ def show_sent(console: Console, outcome: Outcome, *, timed: bool) -> None:
         Column("messages", [messages_per_step(stage) for stage in stages]),
     ]
     if timed:
-        columns.append(Column("ms", [short(1e3 * stage.seconds / steps_of(stage)) for stage in stages]))
-    for name in sorted({name for stage in stages for rank in stage.traffic for name in rank.by_collective}):
+        seconds = [stage.measured.seconds["train"] / steps_of(stage) for stage in stages]
+        columns.append(Column("ms", [short(1e3 * each) for each in seconds]))
+    for name in sorted({name for stage in stages for rank in stage.traffic for name in rank.counts.by_collective}):
         cells = [spread(in_unit(count, unit) for count in sent_per_step(stage, name)) for stage in stages]
         columns.append(Column(f"{name}\n{unit.name}", cells))
     show_grid(console, [stage.name for stage in stages], columns)
@@ -81,7 +82,7 @@ def show_held(console: Console, outcome: Outcome) -> None:
     """Two lines a row, of the rank with the highest peak; a third with the formula where that does not hold."""
     unit = memory_unit(outcome)
     names, counts = [], []
-    for stage in outcome.stages:
+    for stage in outcome.trained:
         for name, found in held(stage.name, fullest(stage)):
             names.append(name)
             counts.append({"total": sum(found.values()), **found})
@@ -100,12 +101,12 @@ STYLES = {PEAK: "dim", FORMULA: "red"}
 def held(name: str, memory: RankMemory) -> list[tuple[str, dict[str, int]]]:
     """The lines of a row: their names, and bytes by kind."""
     wrong = [] if memory.rests else [(FORMULA, memory.formula_bytes)]
-    return [(name, memory.resting_bytes), *wrong, (PEAK, memory.peak_bytes)]
+    return [(name, memory.figures.resting_bytes), *wrong, (PEAK, memory.figures.peak_bytes)]
 
 
 def show_fragmentation(console: Console, outcome: Outcome) -> None:
     """The peak, and by each allocator what it needs beyond that."""
-    found = {stage.name: stage.fragmentation for stage in outcome.stages if stage.fragmentation}
+    found = {stage.name: stage.fragmentation for stage in outcome.trained if stage.fragmentation}
     unit = memory_unit(outcome)
     columns = [Column(f"peak\n{unit.name}", [in_unit(each.peak_bytes, unit) for each in found.values()])]
     for name, heading in ALLOCATORS.items():
@@ -115,19 +116,19 @@ def show_fragmentation(console: Console, outcome: Outcome) -> None:
 
 
 def show_padding(console: Console, outcome: Outcome) -> None:
-    """That what is kept is the formula's, if it is, and how much of it is padding."""
-    if all(rank.rests for stage in outcome.stages for rank in stage.memory):
-        paddings = sorted(rank.padding_bytes for stage in outcome.stages for rank in stage.memory)
+    """Say whether what is kept is the formula's, and how much of it is padding."""
+    if all(rank.rests for stage in outcome.trained for rank in stage.memory):
+        paddings = sorted(rank.padding_bytes for stage in outcome.trained for rank in stage.memory)
         padding = spread(map(str, paddings))
         show_words(console, f"What is kept are the formula's bytes, {padding} B of padding included.", style="dim")
 
 
 def show_digests(console: Console, stages: Sequence[TrainedRow]) -> None:
-    """Of weights and optimizer state, in full, and whose they are."""
+    """Print the digests of weights and optimizer state in full, with their rows."""
     for what in ("weights", "optimizer"):
         rows: dict[str, list[str]] = {}
         for stage in stages:
-            rows.setdefault(getattr(stage, f"{what}_sha256"), []).append(stage.name)
+            rows.setdefault(getattr(stage.measured, f"{what}_sha256"), []).append(stage.name)
         for digest, names in rows.items():
             show_words(console, f"{what}{f', {joined(names)}' * (len(rows) > 1)}")
             console.print(f"  {digest}", soft_wrap=True)

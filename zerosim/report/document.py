@@ -1,29 +1,34 @@
-"""The outcome of a run as one JSON document: the same numbers that the terminal shows."""
+"""The outcome of a run as one JSON document: the same numbers that the terminal shows.
+
+The page of a run is a function of this document alone, so a run today and its document next year give the same page.
+The document therefore carries the command, the versions, the verdict and the trace.
+"""
 
 import math
 import platform
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from importlib.metadata import version
 from typing import Any
 
+from zerosim.formulas.addresses import Fragmentation
 from zerosim.instruments.trace import Trace
-from zerosim.plan.addresses import Fragmentation
 from zerosim.report.conclusion import verdict
 from zerosim.scenario import resolved
-from zerosim.verdict.outcome import Outcome, RankMemory, TrainedRow
+from zerosim.verdict.outcome import Outcome, RankMemory, RankTraffic, TrainedRow
 
 SCHEMA = "zerosim.run/1"
 PACKAGES = ("zerosim", "numpy")
-"""Whose versions a document names."""
+"""The packages whose versions a document names."""
 STEP_FIGURES = ("computation_ns", "waiting_ns", "idle_ns", "communication_ns", "hidden_ns")
 
 
 def document(outcome: Outcome, world: dict[str, Any], command: str | None = None) -> dict[str, Any]:
     """The whole outcome in JSON's own types; NaN and infinities become the strings "nan", "inf" and "-inf".
 
-    `command` is the command line that ran it, where there was one.
+    `command` is the command line that ran it, where there was one. "stages" is the former name of "rows", for readers
+    that do not know the new one yet.
     """
-    scenario = outcome.scenario
+    scenario, rows = outcome.scenario, [row_document(row) for row in outcome.trained]
     found: dict[str, Any] = plain(
         {
             "schema": SCHEMA,
@@ -36,7 +41,8 @@ def document(outcome: Outcome, world: dict[str, Any], command: str | None = None
             "verdict": verdict(outcome),
             "test_measure": None if outcome.experiment.dataset.x_test is None else outcome.experiment.dataset.measure,
             "failures": [{"name": name, "what": what} for name, what in outcome.failures],
-            "stages": [stage_document(stage) for stage in outcome.stages],
+            "rows": rows,
+            "stages": rows,
             "differences": [asdict(each) | {"cause": each.cause} for each in outcome.apart],
             "did_not_fit": [
                 {"stage": config.row.stage, "name": config.name, "needed_bytes": each.needed_bytes,
@@ -52,38 +58,31 @@ def document(outcome: Outcome, world: dict[str, Any], command: str | None = None
     return found
 
 
-def stage_document(stage: TrainedRow) -> dict[str, Any]:
-    divergence = stage.first_divergence
+def row_document(row: TrainedRow) -> dict[str, Any]:
+    """The measured figures of a row, and what they must be."""
+    found, divergence = row.measured, row.first_divergence
     return {
-        "stage": stage.stage,
-        "name": stage.name,
-        "equal": stage.equal,
-        "compared_with": stage.compared_with,
-        "first_divergence": None
-        if divergence is None
-        else asdict(divergence) | {"order_of_addition": stage.order},
-        "disagreement": stage.disagreement,
-        "losses": [float(loss[0]) for loss in stage.losses],
-        "test": stage.test,
-        "sample": stage.sample,
-        "operations": stage.operations,
-        "formula_operations": stage.formula_operations,
-        "weights_sha256": stage.weights_sha256,
-        "optimizer_sha256": stage.optimizer_sha256,
-        "traffic": [asdict(rank) for rank in stage.traffic],
-        "traffic_holds": all(rank.holds for rank in stage.traffic),
-        "volume": stage.volume,
-        "memory": [memory_document(rank) for rank in stage.memory],
-        "fragmentation": None if stage.fragmentation is None else fragmentation_document(stage.fragmentation),
-        "updates": stage.updates,
-        "seconds": {"train": stage.seconds, "save": stage.seconds_saving},
-        "resumed": resumed(stage),
-        "trace": stage.trace and trace_document(stage.trace),
+        "stage": row.stage,
+        "name": row.name,
+        "equal": row.equal,
+        "compared_with": row.compared_with,
+        "first_divergence": None if divergence is None else asdict(divergence) | {"order_of_addition": row.order},
+        **found.figures,
+        "losses": [float(loss[0]) for loss in found.losses],
+        "formula_operations": row.formula_operations,
+        "ignored": row.config.ignored,
+        "traffic": [traffic_document(rank) for rank in row.traffic],
+        "traffic_holds": all(rank.holds for rank in row.traffic),
+        "volume": row.volume,
+        "memory": [memory_document(rank) for rank in row.memory],
+        "fragmentation": None if row.fragmentation is None else fragmentation_document(row.fragmentation),
+        "resumed": resumed(row),
+        "trace": found.trace and trace_document(found.trace),
     }
 
 
 def trace_document(trace: Trace) -> dict[str, Any]:
-    """What each rank did in each traced step: its spans, the memory beside them, and what they add up to."""
+    """The traced steps of each rank: its spans, the memory beside them, and what they add up to."""
     return {
         "hidden": trace.hidden,
         "clocks": [asdict(clock) for clock in trace.clocks],
@@ -114,16 +113,29 @@ def fragmentation_document(found: Fragmentation) -> dict[str, Any]:
     }
 
 
-def resumed(stage: TrainedRow) -> dict[str, Any] | None:
-    """From which checkpoint the row went on."""
-    found = stage.config.resumed
+def resumed(row: TrainedRow) -> dict[str, Any] | None:
+    """The checkpoint from which the row resumed."""
+    found = row.config.resumed
     if found is None:
         return None
     return {"folder": found.folder, "step": found.step, "stage": found.last.row.stage, "ranks": found.last.ranks}
 
 
-def memory_document(memory: RankMemory) -> dict[str, Any]:
-    return asdict(memory) | {"curve": [{"ns": at, **now} for at, now in memory.curve]}
+def traffic_document(rank: RankTraffic) -> dict[str, Any]:
+    """One rank's counts, and beside each the formula's."""
+    due = {f"formula_{name.removeprefix('sent_')}": count for name, count in asdict(rank.due).items() if name != "rank"}
+    return asdict(rank.counts) | due
+
+
+IN_DOCUMENTS = ("rank", "resting_bytes", "peak_bytes", "alive_bytes", "resident_bytes", "offloaded_bytes")
+"""The measured figures of a rank's memory that documents have."""
+
+
+def memory_document(rank: RankMemory) -> dict[str, Any]:
+    """One rank's bytes by kind, and what they must be."""
+    due = {each.name: getattr(rank, each.name) for each in fields(rank) if each.name != "figures"}
+    curve = [{"ns": at, **now} for at, now in rank.figures.curve]
+    return {name: getattr(rank.figures, name) for name in IN_DOCUMENTS} | due | {"curve": curve}
 
 
 def plain(value: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Figures as they stand in tables and sentences."""
+"""Figures as tables and sentences print them: units, plurals, digits."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from zerosim.report.memory_table import UNITS, ByteUnit
 from zerosim.sharding import padded
@@ -28,7 +28,7 @@ def in_unit(count: int, unit: ByteUnit) -> str:
 
 
 def in_one_unit(counts: Sequence[int], unit: ByteUnit) -> list[str]:
-    """With as many places for all that the least of them has two digits, but three at most.
+    """Counts in one unit, all with as many places as give the least two digits, and three at most.
 
     >>> in_one_unit([275_600, 3_400], common_unit(275_600)), in_one_unit([24_000_000, 68_000], common_unit(24_000_000))
     (['275.6', '3.4'], ['24.000', '0.068'])
@@ -39,7 +39,7 @@ def in_one_unit(counts: Sequence[int], unit: ByteUnit) -> list[str]:
 
 
 def short(value: float) -> str:
-    """One place after the point, none from 1000 on.
+    """A number with one place after the point, and none from 1000 on.
 
     >>> short(1.98), short(1614.96)
     ('2.0', '1615')
@@ -75,20 +75,22 @@ def spread(figures: Iterable[str]) -> str:
 
 def sent_per_step(stage: TrainedRow, collective: str | None = None) -> list[int]:
     """The bytes that each rank sends in a step, ascending: by all collectives, or by one."""
+    counts = [rank.counts for rank in stage.traffic]
     sent = [
-        rank.sent_bytes if collective is None else rank.by_collective.get(collective, {}).get("sent_bytes", 0)
-        for rank in stage.traffic
+        each.sent_bytes if collective is None else each.by_collective.get(collective, {}).get("sent_bytes", 0)
+        for each in counts
     ]
     return sorted(each // steps_of(stage) for each in sent)
 
 
 def messages_per_step(stage: TrainedRow) -> str:
-    """How many messages a rank sends in a step; where ranks differ, the fewest and the most."""
-    return spread(str(messages) for messages in sorted(rank.messages // steps_of(stage) for rank in stage.traffic))
+    """The number of messages that a rank sends in a step; where ranks differ, the fewest and the most."""
+    messages = sorted(rank.counts.messages // steps_of(stage) for rank in stage.traffic)
+    return spread(str(each) for each in messages)
 
 
 def steps_of(stage: TrainedRow) -> int:
-    """Over how many steps the figures of a run are spread."""
+    """The number of steps over which the figures of a run are spread."""
     return max(stage.config.steps_here, 1)
 
 
@@ -112,17 +114,30 @@ def grouped(names: Sequence[str], figures: Sequence[str]) -> str:
     return "; ".join(f"{figure} in {joined(whose)}" for figure, whose in by_figure.items())
 
 
+def ignored_in_words(rows: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
+    """Which keys of [parallel] which rows cannot follow, and why: a sentence for each key and reason.
+
+    >>> ignored_in_words([("DDP", {"prefetch": "it has all"}), ("Stage I", {"prefetch": "it has all"}), ("III", {})])
+    ['parallel.prefetch does nothing in DDP and Stage I: it has all']
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, keys in rows:
+        for each in keys.items():
+            found.setdefault(each, []).append(name)
+    return [f"parallel.{key} does nothing in {joined(names)}: {why}" for (key, why), names in found.items()]
+
+
 TESTS = {
     "accuracy": "test accuracy",
     "exact sequences": "test sequences without a mistake",
     "loss": "test loss",
     "mean squared error": "mean squared test error",
 }
-"""What terminal and page call each measure of a test split."""
+"""The words of terminal and page for each measure of a test split."""
 
 
 def tested(measure: str, figure: float) -> str:
-    """What the test split came to by that measure.
+    """The result on the test split, in words.
 
     >>> tested("accuracy", 0.969359), tested("loss", 2.302585)
     ('96.94%', '2.303')
@@ -139,24 +154,24 @@ def short_digest(digest: str) -> str:
 
 
 def fullest(stage: TrainedRow) -> RankMemory:
-    """Of the rank with the highest peak."""
-    return max(stage.memory, key=lambda rank: rank.peak_bytes["total"])
+    """The memory of the rank with the highest peak."""
+    return max(stage.memory, key=lambda rank: rank.figures.peak_bytes["total"])
 
 
 def gathering_bytes(outcome: Outcome) -> int:
-    """What a rank sends to gather all weights once, padding included: the unit of what it sends in a step."""
+    """The bytes that a rank sends in one all-gather of all weights, padding included."""
     ranks = outcome.scenario.world.ranks
     count = sum(padded(unit.count, ranks) for unit in outcome.model.units)
     return count * element_bytes(outcome) * (ranks - 1) // ranks
 
 
 def element_bytes(outcome: Outcome) -> int:
-    """Of one weight."""
+    """The bytes of one weight."""
     return outcome.experiment.rows[0].precision.weights.itemsize
 
 
 def sent_in_units(outcome: Outcome, stage: TrainedRow) -> float:
-    """What a rank sends in a step, the mean over ranks: by formula if that holds, else as counted."""
+    """The volume of a step in all-gathers of all weights, the mean over ranks: by formula if it holds, else counted."""
     if all(rank.holds for rank in stage.traffic):
         return stage.volume
     return mean_sent(stage) / max(gathering_bytes(outcome), 1)
@@ -164,10 +179,10 @@ def sent_in_units(outcome: Outcome, stage: TrainedRow) -> float:
 
 def mean_sent(stage: TrainedRow) -> int:
     """Bytes that a rank sends in a step, as counted: the mean over ranks and steps."""
-    messages = sum(rank.sent_bytes for rank in stage.traffic)
+    messages = sum(rank.counts.sent_bytes for rank in stage.traffic)
     return messages // (len(stage.traffic) * steps_of(stage))
 
 
 def memory_unit(outcome: Outcome) -> ByteUnit:
-    """For all bytes of a run: the one in which the highest peak is well written."""
-    return common_unit(max(fullest(stage).peak_bytes["total"] for stage in outcome.stages))
+    """The unit for all bytes of a run: the one in which the highest peak reads well."""
+    return common_unit(max(fullest(stage).figures.peak_bytes["total"] for stage in outcome.trained))

@@ -1,6 +1,6 @@
 """Words and columns of figures in lines as wide as the console: words wrap, cells are never broken.
 
-Long names take several lines, and columns that do not fit go below.
+Long names take several lines, and columns that do not fit stand below.
 """
 
 import re
@@ -41,7 +41,7 @@ def show_words(console: Console, words: str | Text, *, key: str = "", style: str
 
 
 def show_grid(console: Console, names: Sequence[str], columns: Sequence[Column], corner: str = "") -> None:
-    """A line a row, or more where its name is long; columns beyond the width stand below, beside the names again.
+    """Show a line for each row, or more where its name is long; columns beyond the width stand below.
 
     `corner` is the heading of the names.
     """
@@ -54,7 +54,7 @@ def show_grid(console: Console, names: Sequence[str], columns: Sequence[Column],
 
 
 def fitting(names: Sequence[str], columns: Sequence[Column], width: int) -> int:
-    """How many of the first columns leave room for names.
+    """The number of first columns that leave room for names.
 
     >>> fitting(["DDP"], [Column("sent", ["2"]), Column("kept", ["16"])], width=12)
     1

@@ -21,14 +21,14 @@ from zerosim.stages import STAGES, Stage
 from zerosim.verdict.outcome import Outcome
 
 WRONG = "≠"
-"""Before what is not the formula's."""
+"""The mark before a figure that is not the formula's."""
 
 STATES = {kind: f"{name} state" if kind == "optimizer" else name for kind, name in KEPT.items()}
 """What sentences call what a rank keeps."""
 
 
 def show_legend(console: Console, outcome: Outcome, table: Sequence[Column]) -> None:
-    """What there is to explain in a table of these columns."""
+    """Explain what a table of these columns needs."""
     there = " ".join(str(words) for column in table for words in [column.heading, *column.cells])
     found = legend(outcome, bars="━" in there)
     entries = [*of_stages(outcome), *((key, words) for key, words in found if key in there)]
@@ -48,8 +48,8 @@ def legend(outcome: Outcome, *, bars: bool) -> Iterator[tuple[str, str | Text]]:
 
 
 def meaning_of_bits(outcome: Outcome) -> str:
-    """What is compared, and with what."""
-    partners = {stage.compared_with for stage in outcome.stages} - {None}
+    """The meaning of the column of bits: what is compared, and with what."""
+    partners = {stage.compared_with for stage in outcome.trained} - {None}
     what = "loss, weights, gradients and optimizer state after every step"
     if not outcome.scenario.train.steps:
         what = "the initial weights"
@@ -59,7 +59,7 @@ def meaning_of_bits(outcome: Outcome) -> str:
 
 
 def meaning_of_kept(outcome: Outcome, *, bars: bool) -> Text:
-    """Its kinds, with the shades that they have in bars."""
+    """The meaning of the column of kept bytes: its kinds, with their shades in bars."""
     kinds = [Text.assemble((f"{kind.shade} " * bars, kind.colour), STATES[kind.name]) for kind in KINDS]
     mixed = any(row.config.precision.mixed for row in outcome.rows)
     apart = Text("  " if bars else ", ")
@@ -72,11 +72,11 @@ def meaning_of_sent(outcome: Outcome) -> str:
     if not count:
         return "one rank has nobody to send to"
     unit, ranks = memory_unit(outcome), outcome.scenario.world.ranks
-    evenly = all(len({rank.sent_bytes for rank in stage.traffic}) == 1 for stage in outcome.stages)
-    multiples = [f"{sent_in_units(outcome, stage):.4g}" for stage in outcome.stages]
+    evenly = all(len({rank.counts.sent_bytes for rank in stage.traffic}) == 1 for stage in outcome.trained)
+    multiples = [f"{sent_in_units(outcome, stage):.4g}" for stage in outcome.trained]
     by_title = dict.fromkeys(
-        (STAGES[stage.config.row.stage].title, each) for stage, each in zip(outcome.stages, multiples, strict=True))
-    names = [stage.name for stage in outcome.stages]
+        (STAGES[stage.config.row.stage].title, each) for stage, each in zip(outcome.trained, multiples, strict=True))
+    names = [stage.name for stage in outcome.trained]
     if len({title for title, _ in by_title}) == len(by_title):
         names, multiples = [list(each) for each in zip(*by_title, strict=True)]
     whose = multiples[0] if len(set(multiples)) == 1 else grouped(names, multiples)
@@ -89,25 +89,29 @@ def meaning_of_sent(outcome: Outcome) -> str:
 
 
 def of_stages(outcome: Outcome) -> Iterator[tuple[str, str]]:
-    """For each stage what a rank keeps in it, and what else it is called."""
+    """What a rank keeps in each stage, and other names of the stage."""
     names: dict[str, list[str]] = {}
     for row in outcome.rows:
         names.setdefault(row.config.row.stage, []).append(row.config.name)
     for key, rows in names.items():
         stage = STAGES[key]
         whose = "" if all(name.startswith(stage.title) for name in rows) else f", in {joined(rows)}"
-        yield stage.title, f"{stage.also}{whose}: {shares(stage, outcome.scenario.world.ranks)}"
+        cut = {row.config.mesh.group for row in outcome.rows if row.config.row.stage == key}
+        yield stage.title, f"{stage.also}{whose}: {shares(stage, *sorted(cut))}"
 
 
-def shares(stage: Stage, ranks: int) -> str:
-    """How much of each model state a rank keeps.
+def shares(stage: Stage, *ranks: int) -> str:
+    """The share of each model state that a rank keeps, in words, where they are cut over so many ranks.
 
     >>> shares(STAGES["zero2"], 4)
     'keeps 1/4 of gradients and optimizer state, all weights'
+    >>> shares(STAGES["zero3"], 2, 4)
+    'keeps 1/2 or 1/4 of all, gathers weights for use'
     """
     cut = [STATES[kind.name] for kind in KINDS if kind.name in stage.sharded]
     whole = [STATES[kind.name] for kind in KINDS if kind.name not in stage.sharded]
+    share = " or ".join(f"1/{each}" for each in ranks)
     if not cut:
         return f"every rank keeps all {joined(whole)}"
-    return f"keeps 1/{ranks} of {joined(cut)}, all {joined(whole)}" if whole else (
-        f"keeps 1/{ranks} of all, gathers weights for use")
+    return f"keeps {share} of {joined(cut)}, all {joined(whole)}" if whole else (
+        f"keeps {share} of all, gathers weights for use")

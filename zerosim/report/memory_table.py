@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from zerosim.plan.blocks import BlockActivations
-from zerosim.plan.estimate import Estimate, Row
-from zerosim.plan.published import PublishedTable
+from zerosim.formulas.blocks import BlockActivations
+from zerosim.formulas.estimate import Estimate, EstimatedRow
+from zerosim.formulas.published import PublishedTable
 from zerosim.report.bars import KINDS, stacked
 from zerosim.report.grid import GAP, Column, show_grid, show_words
 from zerosim.stages import STAGES
@@ -37,7 +37,7 @@ UNITS = (
 
 
 def show_estimate(console: Console, estimate: Estimate) -> None:
-    """A row a stage in bytes, then a bar a stage in shares of DDP."""
+    """Show each stage in bytes, then as a bar in shares of DDP."""
     ranks = "1 rank" if estimate.ranks == 1 else f"each of {estimate.ranks:,} ranks"
     unit = next(unit for unit in UNITS if largest(estimate.rows) >= unit.least)
     titles = [STAGES[row.stage].title for row in estimate.rows]
@@ -51,7 +51,7 @@ def show_estimate(console: Console, estimate: Estimate) -> None:
 
 
 def show_activations(console: Console, found: BlockActivations) -> None:
-    """What a transformer's micro-batch keeps, and has at the peak."""
+    """Show what a transformer's micro-batch keeps, and has at the peak."""
     unit = next(unit for unit in UNITS if found.peak_bytes >= unit.least)
     show_title(console, "Activations of a micro-batch on a rank, in 16 bits")
     figures = {
@@ -65,12 +65,14 @@ def show_activations(console: Console, found: BlockActivations) -> None:
     show_notes(console, [
         "A block of GPT-2's shape keeps s b h (32 + 2 a s / h) bytes; Korthikanti et al. (2022) count "
         "s b h (34 + 5 a s / h), with masks of dropout, which are drawn again here, and dropout within attention, "
-        "which is not here. Recomputed: every unit keeps its input alone.",
+        "which is not here. Recomputed: every unit keeps its input alone. Kernels are unfused: a scores matrix is kept "
+        "whole, and the peak has what an operation holds within itself; zerosim plan with kernels = \"fused\" has "
+        "neither.",
     ])
 
 
 def show_published(console: Console, table: PublishedTable) -> None:
-    """A published table, and how its authors rounded it."""
+    """Show a published table, and how its authors rounded it."""
     first, *others = table.columns
     show_title(console, table.title)
     columns = [Column(heading, [row[number] for row in table.rows]) for number, heading in enumerate(others, 1)]
@@ -79,21 +81,21 @@ def show_published(console: Console, table: PublishedTable) -> None:
 
 
 def show_title(console: Console, title: str) -> None:
-    """In bold, with space around it."""
+    """Print a title in bold, with space around it."""
     console.print()
     show_words(console, title, style="bold", most=PAGE_COLUMNS)
     console.print()
 
 
 def show_notes(console: Console, notes: Sequence[str]) -> None:
-    """A paragraph each, in lines that read well on the widest terminal."""
+    """Print each note as a paragraph, in lines that read well on the widest terminal."""
     console.print()
     for note in notes:
         show_words(console, note, most=PAGE_COLUMNS)
     console.print()
 
 
-def bytes_columns(rows: Sequence[Row], unit: ByteUnit) -> list[Column]:
+def bytes_columns(rows: Sequence[EstimatedRow], unit: ByteUnit) -> list[Column]:
     """Each kind and the sum in `unit`, the sum in its binary sister, and the formula of the sum."""
 
     def column(name: str, counts: Sequence[Fraction]) -> Column:
@@ -122,7 +124,7 @@ def bar_columns(estimate: Estimate, width: int) -> list[Column]:
     return [Column(f"{legend:<{room}}", bars), share]
 
 
-def largest(rows: Sequence[Row]) -> Fraction:
+def largest(rows: Sequence[EstimatedRow]) -> Fraction:
     """The largest sum, in bytes."""
     return max(row.states.total for row in rows)
 

@@ -1,49 +1,56 @@
-"""A plan on the terminal: a table, what bounds each row, and the best that fits."""
+"""A plan in the terminal: a table, what bounds each row, and the best row that fits."""
 
 from collections.abc import Sequence
 
 from rich.console import Console
 
-from zerosim.plan.planning import Plan, PlannedRow
-from zerosim.report.figures import common_unit, in_unit, joined, plural
+from zerosim.planner.planning import Plan, PlannedRow
+from zerosim.report.figures import common_unit, ignored_in_words, in_unit, joined, plural
 from zerosim.report.grid import Column, show_grid, show_words
 
 
 def show_plan(console: Console, plan: Plan) -> None:
-    """The table, then sentences."""
+    """Show a plan: the table, then sentences."""
     first = plan.rows[0]
     several = len({row.config.ranks for row in plan.rows}) > 1
-    show_words(console, machine(first), style="dim")
+    show_words(console, machine(plan.rows), style="dim")
     show_words(console, f"{first.config.model.words}, {first.config.model.count:,} parameters, "
                         f"{first.config.row.train.precision}, {first.config.row.train.optimizer}", style="dim")
     names = names_of(plan.rows)
     show_grid(console, names, columns(plan.rows))
-    for words in LEGEND:
-        show_words(console, words[1], key=f"{words[0]:<9}", style="dim")
+    for word, meaning in legend(plan.rows):
+        show_words(console, meaning, key=f"{word:<10}", style="dim")
     for name, row in zip(names, plan.rows, strict=True):
         show_words(console, f"{name}: {row.bound}")
+    for said in ignored_in_words((name, row.config.ignored) for name, row in zip(names, plan.rows, strict=True)):
+        show_words(console, said, style="yellow")
     if several:
         show_scaling(console, plan.rows)
     if plan.best is None or len(plan.rows) > 1:
         show_words(console, sentence(plan), style="bold")
-    claimed = plan.scenario.check.fits or plan.scenario.check.does_not_fit or plan.scenario.check.mfu
     for broken in plan.broken:
         show_words(console, f"FAILED: {broken}", style="bold red")
-    ranks = plural(plan.scenario.world.ranks, "rank")
-    if claimed and not plan.judged:
-        show_words(console, f"Not judged: what the scenario claims is of {ranks}, with its keys as they stand")
-    elif claimed and plan.passed:
+    for words in not_judged(plan):
+        show_words(console, f"Not judged: {words}")
+    if plan.passed and any(claim.broken is not None for claim in plan.claims):
+        ranks = plural(plan.scenario.world.ranks, "rank")
         show_words(console, f"PASSED: what was claimed of {ranks} holds", style="bold")
 
 
+def not_judged(plan: Plan) -> list[str]:
+    """A sentence about the claims that are not judged here, if there are any."""
+    left = [claim.words for claim in plan.claims if claim.broken is None]
+    return [f"{joined(left)}: claimed of the scenario with its own ranks and keys"] if left else []
+
+
 def names_of(rows: Sequence[PlannedRow]) -> list[str]:
-    """What rows are called: with their ranks, where these differ."""
+    """The names of rows, with their ranks where these differ."""
     several = len({row.config.ranks for row in rows}) > 1
     return [f"{row.name} on {row.config.ranks:,}" if several else row.name for row in rows]
 
 
 def sentence(plan: Plan) -> str:
-    """The best that fits."""
+    """A sentence about the best row that fits."""
     best = plan.best
     if best is None:
         again = all(row.config.row.parallel.recompute for row in plan.rows)
@@ -52,24 +59,32 @@ def sentence(plan: Plan) -> str:
     return f"Best that fits: {name}, {best.tokens_per_second:,.0f} {unit_of_data(best)} a second on each device"
 
 
-LEGEND = (
-    ("memory", "at the peak, on each device; below 'fits' what is too much for it"),
-    ("step", "the time of one; compute is forward, backward and what is computed again"),
-    ("waits", "while nothing is computed because something is communicated"),
-    ("MFU, HFU", "operations that the model needs, and that are computed, over what the device could do"),
-)
+def legend(rows: Sequence[PlannedRow]) -> list[tuple[str, str]]:
+    """The meaning of the columns."""
+    found = [
+        ("memory", "at the peak, on each device; below 'fits' what is too much for it"),
+        ("step", "the time of one; compute is forward, backward and what is computed again"),
+        ("waits", "while nothing is computed because something is communicated"),
+        ("MFU, HFU", "operations that the model needs, and that are computed, over what the device could do"),
+    ]
+    if any(round(row.hfu, 3) < round(row.mfu, 3) for row in rows):
+        found.append(("HFU < MFU", "MFU counts 6 operations for every parameter and token; HFU counts matrix products "
+                                   "alone, and an embedding that is looked up, a norm or a bias has none"))
+    return found
 
 
-def machine(row: PlannedRow) -> str:
-    """What the plan is for."""
-    cluster, ranks = row.cluster, row.config.ranks
+def machine(rows: Sequence[PlannedRow]) -> str:
+    """The machine that a plan is for, in words."""
+    cluster = rows[0].cluster
+    ranks = sorted({row.config.ranks for row in rows})
     links = []
     if cluster.devices_per_host > 1:
         links.append(f"{cluster.inside.title} inside a host of {cluster.devices_per_host}")
-    if ranks > cluster.devices_per_host:
+    if ranks[-1] > cluster.devices_per_host:
         links.append(f"{cluster.between.title} between hosts")
     cost = "pipelined" if cluster.pipelined else "as written"
-    parts = [f"{plural(ranks, 'rank')} of {cluster.device.title}", ", ".join(links), f"collectives {cost}"]
+    counts = plural(ranks[0], "rank") if len(ranks) == 1 else f"{joined([f'{each:,}' for each in ranks])} ranks"
+    parts = [f"{counts} of {cluster.device.title}", ", ".join(links), f"collectives {cost}"]
     return "; ".join(filter(None, parts))
 
 
@@ -95,7 +110,7 @@ def columns(rows: Sequence[PlannedRow]) -> list[Column]:
 
 
 def duration(seconds: float) -> str:
-    """Three digits in the unit that suits them.
+    """A duration with three digits, in the unit that suits it.
 
     >>> duration(12.345), duration(0.0123), duration(0.0000012)
     ('12.3 s', '12.3 ms', '1.2 µs')
@@ -107,7 +122,7 @@ def duration(seconds: float) -> str:
 
 
 def show_scaling(console: Console, rows: Sequence[PlannedRow]) -> None:
-    """Of each row that stands there on several numbers of ranks: how its speed on a device changes."""
+    """Show how the speed of a device changes, for each row on several numbers of ranks."""
     for name in dict.fromkeys(row.name for row in rows):
         curve = [row for row in rows if row.name == name]
         first = curve[0].tokens_per_second

@@ -1,4 +1,4 @@
-"""How a run is going, on rank 0's standard error: live where that is a terminal, plain lines elsewhere."""
+"""Progress of a run on rank 0's standard error: live on a terminal, plain lines elsewhere."""
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn

@@ -1,18 +1,18 @@
-"""A run as plain rows, dicts of numbers and words, for whoever reckons on: pandas, csv, json take them as they are."""
+"""A run as plain rows: flat dicts of numbers and words, which pandas, polars, csv and json take as they are."""
 
 from typing import Any
 
-from zerosim.report.page.run import KINDS, Row, Run
+from zerosim.report.page.run import KINDS, PageRow, PageRun
 
 Rows = list[dict[str, Any]]
 
 
-def compared(run: Run) -> Rows:
+def compared(run: PageRun) -> Rows:
     """A row for each line of the comparison."""
     return [compared_row(row) for row in run.rows]
 
 
-def compared_row(row: Row) -> dict[str, Any]:
+def compared_row(row: PageRow) -> dict[str, Any]:
     found, kept = row.found, row.fullest["resting_bytes"]
     return {
         "name": found["name"],
@@ -35,7 +35,7 @@ def compared_row(row: Row) -> dict[str, Any]:
     }
 
 
-def losses(run: Run) -> Rows:
+def losses(run: PageRun) -> Rows:
     """A row for each step of each line; the first step is 1."""
     return [
         {"name": row.found["name"], "step": step, "loss": float(loss)}
@@ -43,7 +43,7 @@ def losses(run: Run) -> Rows:
     ]
 
 
-def spans(run: Run) -> Rows:
+def spans(run: PageRun) -> Rows:
     """A row for each span of each line and traced step."""
     return [
         {"name": row.found["name"], "step": step["step"], **span}
@@ -51,7 +51,7 @@ def spans(run: Run) -> Rows:
     ]
 
 
-def memory(run: Run) -> Rows:
+def memory(run: PageRun) -> Rows:
     """A row for each change of what a rank holds, of each line and traced step."""
     return [
         {"name": row.found["name"], "step": step["step"], "rank": step["rank"], "ns": at["ns"],
@@ -60,7 +60,7 @@ def memory(run: Run) -> Rows:
     ]
 
 
-def traced(row: Row) -> list[dict[str, Any]]:
+def traced(row: PageRow) -> list[dict[str, Any]]:
     """Every traced step of every rank."""
     found: list[dict[str, Any]] = (row.found.get("trace") or {"steps": []})["steps"]
     return found

@@ -4,7 +4,7 @@
     place      where in a rank's vector a chunk belongs; chunks are recorded with one element each
     outside    held, but in memory of the algorithm's own, not in the vector
 
-Whatever is drawn or written of a schedule is read off the recording: nothing here knows an algorithm.
+Drawings and documents of a schedule are read off the recording: nothing here knows an algorithm.
 """
 
 from collections import Counter
@@ -41,7 +41,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a rank holds in one place, and since which round.
+    """The content of one place of a rank, and the round since which it is there.
 
     `complete`: it is what the collective promises for this place.
     """
@@ -84,7 +84,7 @@ class Schedule:
     states: list[State]
     faults: list[str]
     diagnosis: Diagnosis | None = None
-    """Of a run with faults: why, and the command that shows it."""
+    """The cause of a faulty run, and the command that shows it."""
 
     @property
     def title(self) -> str:
@@ -99,7 +99,7 @@ class Schedule:
 
     @property
     def verdict(self) -> str:
-        """In one line what became of it."""
+        """One line about what became of the run."""
         if self.faults:
             more = len(self.faults) - 1
             return f"FAILED: {self.faults[0]}" + (f"; and {more} more rank{'s' * (more > 1)}" if more else "")
@@ -117,7 +117,7 @@ class Schedule:
                 yield from ((rank, cell) for cell in cells if cell.since == since)
 
     def heading(self, state: int) -> str:
-        """When a state is reached."""
+        """Words for when a state is reached."""
         if state == 0:
             return "start"
         return f"round {state}" if state <= self.rounds else "end"
@@ -131,7 +131,7 @@ class Schedule:
         return "vector" if self.whole else f"chunk {place}"
 
     def cargo(self, arrow: Arrow) -> str:
-        """What a message carries, in words."""
+        """The cargo of a message, in words."""
         if not self.chunks:
             return "empty"
         if self.whole and arrow.chunks:
@@ -186,7 +186,7 @@ def recorded(subject: Subject, size: int, root: int) -> Recording:
 
 
 def when_sends_wait(case: Case) -> Iterator[Case]:
-    """The same run where each send waits for its receiver, if that makes it end in a deadlock."""
+    """A run in which each send waits for its receiver, if that ends in a deadlock."""
     if case.subject.algorithm is None:
         recording = run(case.subject, case.size, case.count, case.root, "rendezvous")
         if isinstance(recording.failure, Deadlock):
@@ -194,7 +194,7 @@ def when_sends_wait(case: Case) -> Iterator[Case]:
 
 
 def complaints(case: Case) -> list[str]:
-    """What is wrong with a run: why it ended early, what is in a wrong place, or added in a wrong order."""
+    """The faults of a run: why it ended early, what is in a wrong place, or added in a wrong order."""
     subject, recording = case.subject, case.recording
     if recording.results is None:
         waiting = f"with {WAITING}: " if case.sends == "rendezvous" else ""
@@ -262,7 +262,7 @@ def history(
 
 
 def received_outside(message: Message, vector: Sequence[Any]) -> dict[int, Any]:
-    """By chunk, what a message left in other memory than the vector."""
+    """The symbols, by chunk, that a message left in other memory than the vector."""
     inside = {id(symbol) for symbol in vector}
     return {
         chunk: symbol
@@ -305,7 +305,7 @@ def one_term(leaf: Any, place: int) -> str:
 
 
 def abbreviated(numbers: Sequence[int], joint: str) -> str:
-    """The numbers; if there are more than four, three or more in a row by their first and last.
+    """Numbers as text; if there are more than four, three or more in a row by their first and last.
 
     >>> abbreviated([1, 2, 3, 0], "+"), abbreviated([1, 2, 3, 4, 0], "+")
     ('1+2+3+0', '1…4+0')

@@ -29,7 +29,7 @@ MARGIN = 16
 CHARACTER = 6.7
 """Width of a character of a cell, in pixels."""
 WIDE_CHARACTER = 7.6
-"""The same at most of a character elsewhere."""
+"""The most that a character elsewhere is wide, in pixels."""
 
 
 class Tone(NamedTuple):
@@ -43,7 +43,7 @@ TONES = (
     Tone("#2a7fc0", "#d3e6f5"), Tone("#d2601a", "#fae0cf"), Tone("#1f9470", "#cdeee2"), Tone("#a8509b", "#f1daee"),
     Tone("#a88200", "#f5e9bd"), Tone("#d0433f", "#f9d7d6"), Tone("#1594a8", "#cdedf2"), Tone("#8c6d46", "#ebe0d1"),
 )
-"""Of the chunks, in turn."""
+"""The colours of the chunks, in turn."""
 
 SEVERAL = Tone("#808080", "#e8e8e8")
 
@@ -75,16 +75,16 @@ def picture(schedule: Schedule, only: int | None = None) -> str:
             f"a picture of {schedule.title} would have {cells:,} cells, at most {MOST_CELLS:,} are drawn: "
             "give fewer --ranks, a --round, or --json for the same as data"
         )
-    return "\n".join(Picture(schedule, only).parts()) + "\n"
+    return "\n".join(SvgPicture(schedule, only).parts()) + "\n"
 
 
 def cell_count(schedule: Schedule) -> int:
-    """How many cells a picture of it has."""
+    """The number of cells in a picture of a schedule."""
     return len(schedule.states) * schedule.size * schedule.chunks
 
 
-class Picture:
-    """Where things are, in pixels, and how they are drawn."""
+class SvgPicture:
+    """The picture of a schedule: positions in pixels, and how things are drawn."""
 
     def __init__(self, schedule: Schedule, only: int | None = None) -> None:
         self.schedule = schedule
@@ -144,7 +144,7 @@ class Picture:
         yield "</svg>"
 
     def legend(self) -> str:
-        """What the signs mean that occur."""
+        """The legend of the signs that occur."""
         cells = [cell for _, cell in self.schedule.news()]
         entries = {
             "2+3+0: ranks in order of addition": any(isinstance(cell.holds, Sum) for cell in cells),
@@ -199,7 +199,7 @@ class Picture:
         yield f'<text class="cargo" stroke="none" x="{pill.x + pill.width / 2:g}" y="{tail + 4:g}">{cargo}</text></g>'
 
     def cargo(self, arrow: Arrow) -> str:
-        """What a message carries, in a few characters: the chunks stand beside their cells."""
+        """The cargo of a message, in a few characters: the chunks stand beside their cells."""
         return self.schedule.cargo(arrow).removeprefix("chunks ").removeprefix("chunk ")
 
     def told(self, arrow: Arrow) -> str:

@@ -11,7 +11,7 @@ from zerosim.report.schedule import Arrow, Cell, Schedule
 from zerosim.report.schedule_svg import MOST_CELLS, cell_count
 
 COLOURS = ("cyan", "magenta", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_yellow", "bright_blue")
-"""Of the chunks, in turn; green and red are kept for the verdict."""
+"""The colours of the chunks, in turn; green and red are kept for the verdict."""
 
 MOST_ROUNDS = 32
 MOST_RANKS = 16
@@ -72,7 +72,7 @@ class Drawing:
             yield Text(f"left out: {words}; {ways}", style="yellow")
 
     def legend(self) -> list[str]:
-        """What the signs mean that occur."""
+        """The legend of the signs that occur."""
         cells = [cell for _, cell in self.schedule.news()]
         reductions = {arrow.reduced for arrow in self.schedule.arrows}
         entries = {
@@ -132,7 +132,7 @@ class Drawing:
         return [arrow for arrow in self.schedule.arrows_in(state) if arrow.to == rank]
 
     def arrival(self, state: int, rank: int) -> Text:
-        """What reached a rank in a round, and its name."""
+        """The message that reached a rank in a round, and its name."""
         arrived = self.arrived(state, rank)
         line = Text(" ")
         if arrived:
@@ -156,7 +156,7 @@ class Drawing:
         return text
 
     def left_out(self, rounds: range) -> str:
-        """Which ranks and rounds are left out, in words."""
+        """Words for the ranks and rounds that are left out."""
         ends = {
             "ranks": (len(self.ranks), self.schedule.size - 1),
             "rounds": (rounds.start, rounds.stop - 1),

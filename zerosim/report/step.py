@@ -3,8 +3,8 @@
     moment   something that the thread of a step does on every rank: a computation, or a collective with its messages
     held     the bytes of each kind that a rank has when a moment ends
 
-Ranks go through the same moments in the same order, whenever that may be; so a step can be stepped through, and the
-drawing asks no clock.
+Times of a small step say little. The order of moments is the same on all ranks, so moment k is the k-th thing that
+each rank does, and the drawing asks no clock. Memory is the ledger's when a moment ends.
 """
 
 from bisect import bisect_right
@@ -36,7 +36,7 @@ ROOM, FIGURE = 9, 7
 
 @dataclass(frozen=True)
 class Did:
-    """What one rank sent in a moment, to whom, and what it held at its end."""
+    """The acts of one rank in a moment: what it sent to whom, and what it then held."""
 
     sent: dict[int, int]
     held: dict[str, int]
@@ -48,7 +48,7 @@ class Did:
 
 @dataclass(frozen=True)
 class Moment:
-    """What all ranks did; `unit` is empty where it is of none."""
+    """The acts of all ranks in a moment; `unit` is empty if it concerns none."""
 
     what: str
     unit: str
@@ -60,12 +60,12 @@ class Moment:
 
     @property
     def letter(self) -> str:
-        """As a timeline has it."""
+        """The letter of the moment, as in a timeline."""
         return LETTERS[self.what].letter if self.what in LETTERS else "M" if self.communicates else ""
 
     @property
     def words(self) -> str:
-        """In a line, without what it sends."""
+        """A line about the moment, without what it sends."""
         known = LETTERS.get(self.what)
         return f"{known.words if known else self.what} {self.unit}".strip()
 
@@ -93,7 +93,7 @@ class RecordedStep:
         return f"FAILED: {self.fault}" if self.fault else "PASSED: every bit equal to one process"
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The step in JSON's own types."""
         return {
             "schema": "zerosim.step/1", "title": self.title, "about": self.about, "ranks": self.size,
             "verdict": self.verdict,
@@ -125,7 +125,7 @@ def moments_of(trace: Trace) -> list[Moment]:
 
 
 def acts(step: RankStep) -> Iterator[tuple[str, str, dict[int, int], int]]:
-    """What the thread of a step did, its unit, what it sent to whom, and when it ended."""
+    """The acts of the thread of a step: name, unit, what it sent to whom, and when it ended."""
     thread = [span for span in step.spans if span.channel == 1]
     out = sorted((span for span in thread if span.lane == OUT), key=lambda span: span.begin_ns)
     main = sorted((span for span in thread if span.lane in (COMPUTATION, COLLECTIVES)), key=lambda span: span.begin_ns)
@@ -156,7 +156,7 @@ def held_at(step: RankStep, at_ns: int) -> dict[str, int]:
 
 
 def show_step(console: Console, found: RecordedStep, only: int | None = None) -> None:
-    """A line for each moment, a column for each rank; or `only` one moment, counted from 1."""
+    """Show a line for each moment, a column for each rank; or `only` one moment, counted from 1."""
     console.print(Text.assemble((found.title, "bold"), f": {found.about}"), soft_wrap=True)
     legend = Text("  ").join(Text.assemble((kind.shade, kind.colour), f" {KIND_WORDS[kind.name]}") for kind in KINDS)
     show_words(console, legend.append("  · others: held when a moment ends, kB  ▶ kB that a rank sends"))
@@ -179,14 +179,14 @@ def show_step(console: Console, found: RecordedStep, only: int | None = None) ->
 
 
 def line_of(number: int, moment: Moment) -> str:
-    """What is done, and how much each rank sends for it."""
+    """A line about what is done, and how much each rank sends for it."""
     most = max(sum(did.sent.values()) for did in moment.ranks)
     sends = f" ▶{most / 1e3:.1f}" if most else ""
     return f"{number:>3} {moment.words}{sends}"
 
 
 def cell(did: Did, most: int) -> Text:
-    """What a rank holds: a bar, and in kB."""
+    """The cell of what a rank holds: a bar, and a number in kB."""
     bar = stacked([did.held.get(kind.name, 0) for kind in KINDS], most, ROOM)
     others = round(sum(did.held.get(kind, 0) for kind in OTHERS) * ROOM / most)
     bar.append("·" * min(others, ROOM - len(bar)), style="dim")

@@ -43,7 +43,7 @@ def step_picture(found: RecordedStep, only: int | None = None) -> str:
 
 
 class StepPicture:
-    """Where things are, in pixels, and how they are drawn."""
+    """The picture of a step: positions in pixels, and how things are drawn."""
 
     def __init__(self, found: RecordedStep, numbers: list[int]) -> None:
         self.found = found
@@ -92,7 +92,7 @@ class StepPicture:
         return UNIT_COLOURS[self.units.index(unit) % len(UNIT_COLOURS)] if unit else NO_COLOUR
 
     def cell(self, place: int, rank: int, moment: Moment) -> Iterator[str]:
-        """What a rank does, and what it then holds, from the bottom up."""
+        """The cell of a rank in a moment: what it does, and what it then holds, from the bottom up."""
         did, x, y, colour = moment.ranks[rank], self.left(place), self.top(rank), self.colour(moment.unit)
         sends = sum(did.sent.values())
         told = f"rank {rank}, {moment.words}: " + f"sends {kilobytes(sends)} kB, " * bool(sends)

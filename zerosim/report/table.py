@@ -1,11 +1,16 @@
-"""The outcome of a run in the terminal: a row a stage, what all rows share, what went wrong, and the verdict.
+"""The outcome of a run in the terminal: a line for each row, what all rows share, what went wrong, and the verdict.
 
-Everything fits into 80 columns, reads without colour, and explains itself; a narrower terminal gets fewer columns.
+The table is for someone who has never seen it. Whether bits are equal comes first, then what a rank keeps and sends,
+then its peak. All bytes have one unit, which the headings name, and bars, so that rows can be compared by eye. Every
+heading and every stage has its line below. Bytes for each parameter, messages and digests are for experts: they come
+with `-v`.
+
+Everything fits into 80 columns and reads without colour; a narrower terminal gets fewer columns.
 """
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -18,6 +23,7 @@ from zerosim.report.figures import (
     TESTS,
     fullest,
     grouped,
+    ignored_in_words,
     in_one_unit,
     joined,
     mean_sent,
@@ -30,7 +36,7 @@ from zerosim.report.figures import (
 from zerosim.report.grid import GAP, Column, longest, show_grid, show_words
 from zerosim.report.legend import WRONG, show_legend
 from zerosim.report.timeline import show_timeline
-from zerosim.report.times import show_times
+from zerosim.report.times import show_times, warning
 from zerosim.verdict.apart import Apart
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.outcome import Outcome, TrainedRow
@@ -43,34 +49,38 @@ BARS = ((32, 18), (16, 12), (8, 6), (0, 0))
 
 
 def show_heading(console: Console, title: str, caption: str, setting: str) -> None:
-    """What is about to run, and in which world."""
+    """Show what is about to run, and in which world."""
     for words, style in ((title, "bold"), (caption, ""), (setting, "dim")):
         if words:
             show_words(console, words, style=style)
 
 
 def show_outcome(
-    console: Console, outcome: Outcome, *, verbose: bool = False, timed: bool = False, timeline: bool = False
+    console: Console, outcome: Outcome, shared_cores: int = 0, *, verbose: bool = False, timed: bool = False,
+    timeline: bool = False,
 ) -> None:
-    """What each row computed, sent and held, what all share, what went wrong, and the verdict.
+    """Show what each row computed, sent and held, what all share, what went wrong, and the verdict.
 
     What was traced is shown too, on a `timeline` if that is wanted. `verbose` adds what the table
-    leaves out, `timed` the time of a step to that: for worlds in which it says something.
+    leaves out, `timed` the time of a step to that: for worlds in which it says something. Where ranks are more than
+    cores, `shared_cores` is how many cores there are.
     """
-    if outcome.stages:
+    if outcome.trained:
         table = show_table(console, outcome)
         show_shared(console, outcome)
         console.print()
         show_legend(console, outcome, table)
+        show_ignored(console, [(row.name, row.config.ignored) for row in outcome.trained])
+        warned = warning(outcome, timed=timed, shared_cores=shared_cores)
         if timeline:
-            show_timeline(console, outcome, timed=timed)
-        show_times(console, outcome, timed=timed)
+            show_timeline(console, outcome, warned=warned)
+        show_times(console, outcome, warned=warned)
         if verbose:
-            show_details(console, outcome, timed=timed)
+            show_details(console, outcome, timed=timed, warned=warned)
     for config, shortage in outcome.did_not_fit:
         show_words(console, f"{config.name} does not fit: {shortage}")
     show_skipped(console, outcome)
-    for stage in outcome.stages:
+    for stage in outcome.trained:
         if stage.first_divergence is not None:
             show_divergence(console, stage, stage.first_divergence)
     for apart in outcome.apart:
@@ -78,6 +88,12 @@ def show_outcome(
     if outcome.on_other_ranks:
         show_other_ranks(console, outcome)
     show_conclusion(console, outcome)
+
+
+def show_ignored(console: Console, rows: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+    """Which rows cannot follow a key of [parallel], if any."""
+    for words in ignored_in_words(rows):
+        show_words(console, words, style="yellow")
 
 
 def show_table(console: Console, outcome: Outcome) -> list[Column]:
@@ -91,7 +107,7 @@ def show_table(console: Console, outcome: Outcome) -> list[Column]:
 
 
 def taken(found: Sequence[Column]) -> int:
-    """Columns of the terminal."""
+    """The columns of the terminal that it takes."""
     return sum(GAP + column.width for column in found)
 
 
@@ -100,7 +116,7 @@ def columns(outcome: Outcome, for_kept: int, for_sent: int) -> list[Column]:
 
     Bars of what it keeps and sends have so many columns of the terminal.
     """
-    compared = any(stage.compared_with for stage in outcome.stages)
+    compared = any(stage.compared_with for stage in outcome.trained)
     found = [same_bits(outcome)] if compared or outcome.did_not_fit else []
     if not outcome.scenario.train.steps:
         return found
@@ -108,44 +124,44 @@ def columns(outcome: Outcome, for_kept: int, for_sent: int) -> list[Column]:
 
 
 def same_bits(outcome: Outcome) -> Column:
-    """As what they are compared with, or not; of a row that did not fit, that."""
-    partners = {stage.compared_with for stage in outcome.stages} - {None}
+    """The cell that says whether a row has the bits it is compared with, or that it did not fit."""
+    partners = {stage.compared_with for stage in outcome.trained} - {None}
     partner = "one process" if partners <= {"one process"} else "another row"
     words = {None: Text("–"), True: Text("yes", style="green"), False: Text("NO", style="bold red")}
-    cells = [words[stage.equal] for stage in outcome.stages]
+    cells = [words[stage.equal] for stage in outcome.trained]
     misfit = Text("does not fit", style="yellow")
     return Column(f"same bits as\n{partner}" if partners else "", among(outcome, cells, misfit))
 
 
 def kept(outcome: Outcome, room: int) -> Column:
-    """By the rank with the highest peak: the sum, and a bar of its kinds."""
-    unit, held = memory_unit(outcome), [fullest(stage).resting_bytes for stage in outcome.stages]
+    """The bytes kept by the rank with the highest peak: their sum, and a bar by kind."""
+    unit, held = memory_unit(outcome), [fullest(stage).figures.resting_bytes for stage in outcome.trained]
     sums = [sum(found.values()) for found in held]
-    wrong = [stage.config.steps_here > 0 and not all(rank.rests for rank in stage.memory) for stage in outcome.stages]
+    wrong = [stage.config.steps_here > 0 and not all(rank.rests for rank in stage.memory) for stage in outcome.trained]
     bars = [stacked([found[kind.name] for kind in KINDS], max(sums), room) for found in held]
     cells = drawn(marked(in_one_unit(sums, unit), wrong), bars, room)
     return Column(f"each rank\nkeeps, {unit.name}", among(outcome, cells), to_the_left=room > 0)
 
 
 def sent(outcome: Outcome, room: int) -> Column:
-    """By a rank in a step, the mean over ranks."""
-    unit, counts = memory_unit(outcome), [mean_sent(stage) for stage in outcome.stages]
-    wrong = [not all(rank.holds for rank in stage.traffic) for stage in outcome.stages]
+    """The bytes that a rank sends in a step, the mean over ranks."""
+    unit, counts = memory_unit(outcome), [mean_sent(stage) for stage in outcome.trained]
+    wrong = [not all(rank.holds for rank in stage.traffic) for stage in outcome.trained]
     bars = [bar(count, max(counts), room) for count in counts]
     cells = drawn(marked(in_one_unit(counts, unit), wrong), bars, room)
     return Column(f"sends\na step, {unit.name}", among(outcome, cells), to_the_left=room > 0)
 
 
 def peaks(outcome: Outcome) -> Column:
-    """Of the rank with the highest."""
+    """The peaks of rows, each of the rank with the highest."""
     unit = memory_unit(outcome)
-    wrong = [not all(rank.peaks for rank in stage.memory) for stage in outcome.stages]
-    counts = [fullest(stage).peak_bytes["total"] for stage in outcome.stages]
+    wrong = [not all(rank.peaks for rank in stage.memory) for stage in outcome.trained]
+    counts = [fullest(stage).figures.peak_bytes["total"] for stage in outcome.trained]
     return Column(f"peak\n{unit.name}", among(outcome, marked(in_one_unit(counts, unit), wrong)))
 
 
 def marked(figures: Sequence[str], wrong: Sequence[bool]) -> list[Text]:
-    """With a mark at those that are not the formula's."""
+    """Figures with a mark at those that are not the formula's."""
     pairs = zip(figures, wrong, strict=True)
     return [Text(f"{WRONG}{figure}", style="bold red") if bad else Text(figure) for figure, bad in pairs]
 
@@ -169,25 +185,25 @@ def among(outcome: Outcome, cells: Sequence[Text], otherwise: Text | None = None
 
 
 def recomputed(stage: TrainedRow) -> float:
-    """Matrix products with what is computed again, over those of forward and backward."""
-    found = {what: sum(each[what] for each in stage.operations) for what in stage.formula_operations}
+    """The ratio of all matrix products to those of forward and backward alone."""
+    found = {what: sum(each[what] for each in stage.measured.operations) for what in stage.formula_operations}
     return sum(found.values()) / max(found["forward"] + found["backward"], 1)
 
 
 def show_shared(console: Console, outcome: Outcome) -> None:
-    """Once what is the same in all rows; of the rest which rows have which."""
-    stages, steps, dataset = outcome.stages, outcome.scenario.train.steps, outcome.experiment.dataset
+    """Show once what all rows share, and for the rest which rows have which."""
+    stages, steps, dataset = outcome.trained, outcome.scenario.train.steps, outcome.experiment.dataset
     facts: dict[str, list[str]] = {}
     if steps:
-        facts["final loss"] = [f"{float(stage.losses[-1][0]):.4g}" for stage in stages]
+        facts["final loss"] = [f"{float(stage.measured.losses[-1][0]):.4g}" for stage in stages]
     if dataset.x_test is not None:
-        tests = [stage.test for stage in stages if stage.test is not None]
+        tests = [stage.measured.test for stage in stages if stage.measured.test is not None]
         facts[TESTS[dataset.measure]] = [tested(dataset.measure, test) for test in tests]
-    if all(stage.sample for stage in stages):
-        facts["says"] = [json.dumps(stage.sample, ensure_ascii=False) for stage in stages]
-    if any(sum(each["recomputation"] for each in stage.operations) for stage in stages):
+    if all(stage.measured.sample for stage in stages):
+        facts["says"] = [json.dumps(stage.measured.sample, ensure_ascii=False) for stage in stages]
+    if any(sum(each["recomputation"] for each in stage.measured.operations) for stage in stages):
         facts["floating-point operations"] = [f"×{recomputed(stage):.3g}" for stage in stages]
-    digests = [short_digest(stage.weights_sha256) for stage in stages]
+    digests = [short_digest(stage.measured.weights_sha256) for stage in stages]
     if len(set(digests)) > 1:
         facts["weights SHA-256"] = digests
     same = [f"{what} {found[0]}" for what, found in facts.items() if len(set(found)) == 1]
@@ -204,14 +220,15 @@ def sentence(words: str) -> str:
 
 
 def show_skipped(console: Console, outcome: Outcome) -> None:
-    """Which rows did not train because gradients overflowed whatever the loss scale, if there are any."""
+    """Show the rows that did not train because gradients overflowed whatever the loss scale, if there are any."""
     steps = outcome.scenario.train.steps
-    lost = [stage for stage in outcome.stages if skipped_in_vain(stage.updates, steps - stage.updates)]
+    updates = {row.name: row.measured.updates for row in outcome.trained}
+    lost = {name: steps - done for name, done in updates.items() if skipped_in_vain(done, steps - done)}
     if lost:
-        skipped = [f"{count:,}" for count in sorted(steps - stage.updates for stage in lost)]
+        skipped = [f"{count:,}" for count in sorted(lost.values())]
         show_words(
             console,
-            f"{joined([stage.name for stage in lost])}: gradients overflowed float16 in {spread(skipped)} of "
+            f"{joined(list(lost))}: gradients overflowed float16 in {spread(skipped)} of "
             f"{plural(steps, 'step')}, which changed nothing but the loss scale: it halves, down to "
             f"{LOWEST_SCALE:.3g}. Scale the data down, take more steps, or set train.precision to bf16.",
             style="yellow",
@@ -219,7 +236,7 @@ def show_skipped(console: Console, outcome: Outcome) -> None:
 
 
 def show_divergence(console: Console, stage: TrainedRow, found: Divergence) -> None:
-    """Where bits first differ, and in which orders the two sides add if these differ."""
+    """Show where bits first differ, and both orders of addition if these differ."""
     show_words(console, f"{stage.name}: {divergence(found)}", style="red")
     if stage.order and stage.order["ours"] != stage.order["reference"]:
         for side, order in stage.order.items():
@@ -237,8 +254,11 @@ def show_apart(console: Console, found: Apart) -> None:
         f"In step {found.step} they part: the {found.what} of {found.name}{index} is {one!r} in {found.first} and "
         f"{other!r} in {found.other} ({plural(found.ulps, 'ULP')} apart). {found.cause[:1].upper()}{found.cause[1:]}."
     )
-    for name, chunk, order in zip((found.first, found.other), found.chunks, found.orders, strict=True):
-        show_words(console, f"{name} adds it in chunk {chunk}, {order}", key="    ")
+    orders = zip(found.chunks, found.orders, strict=True)
+    adding = list(dict.fromkeys(f"adds it in chunk {chunk}, {order}" for chunk, order in orders))
+    for name, how in zip((found.first, found.other), adding, strict=False):
+        who = name if len(adding) > 1 else f"each of {found.first} and {found.other}"
+        show_words(console, f"{who} {how}", key="    ")
     counts = "   ".join(f"{name}: {count:,}" for name, count in found.histogram.items() if count)
     show_words(console, f"elements by ULPs apart: {counts}", key="    ")
 
@@ -247,7 +267,7 @@ def show_other_ranks(console: Console, outcome: Outcome) -> None:
     """The digest of the weights on every number of ranks; where it is not the same in all rows, whose it is."""
     ranks = outcome.scenario.world.ranks
     found: dict[int, dict[str, list[str]]] = {}
-    ours = [(ranks, stage.name, stage.weights_sha256) for stage in outcome.stages]
+    ours = [(ranks, stage.name, stage.measured.weights_sha256) for stage in outcome.trained]
     others = [(other.ranks, other.name, other.weights_sha256) for other in outcome.on_other_ranks]
     for count, name, digest in [*ours, *others]:
         found.setdefault(count, {}).setdefault(digest, []).append(name)

@@ -1,11 +1,16 @@
-"""The timeline: what ranks compute, send and receive when, a step of each row in the terminal, all on one time scale.
+"""The timeline: a step of each row in the terminal, what ranks compute, send and receive, on one time scale.
 
     rank 0 computes   F forward, B backward, … and . while it does nothing but wait for others
            sends      S reduce-scatter, G all-gather, …
            receives   the same, and . until something comes
 
-A column is as much time in every line. Its letter is what took most of that time, small where that was less than half
-of the column. Everything is drawn from recorded spans.
+A column is as much time in every line. It shows the letter of what took most of that time, small if that was less
+than half of the column: a message of a microsecond neither vanishes nor looks as if it filled a millisecond. Letters,
+not shades, because there are ten things to tell apart.
+
+Everything is drawn from recorded spans. Two spans that overlap in one lane and channel are an error, not a picture.
+Of the traced steps the one of median length is drawn, because on a busy machine the last may be ten times as long as
+the others. A send is drawn until its call returns, since nobody records what it waits for; the legend says so.
 """
 
 from collections import Counter
@@ -20,12 +25,12 @@ from rich.text import Text
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING, RankStep, Span, Trace
 from zerosim.report.figures import short
 from zerosim.report.grid import show_words
-from zerosim.report.times import TURNS, share
+from zerosim.report.times import share
 from zerosim.verdict.outcome import Outcome
 
 
 class Letter(NamedTuple):
-    """How something is drawn: without colour its letter tells it apart."""
+    """The letter and colour of an activity: without colour its letter tells it apart."""
 
     letter: str
     colour: str
@@ -59,8 +64,8 @@ MOST_WIDE = 120
 LABEL = len("rank 0 computes ")
 
 
-class Piece(NamedTuple):
-    """Something in a lane."""
+class Stretch(NamedTuple):
+    """A stretch of time in a lane, and what is drawn there."""
 
     letter: str
     begin_ns: int
@@ -75,7 +80,7 @@ class Scale:
     columns: int
 
     def column(self, ns: int) -> int:
-        """The one in which so much time has passed.
+        """The column in which so much time has passed.
 
         >>> [Scale(100, 10).column(ns) for ns in (0, 9, 10, 99)]
         [0, 0, 1, 9]
@@ -87,9 +92,10 @@ class Scale:
         return -(-column * self.whole_ns // self.columns)
 
 
-def show_timeline(console: Console, outcome: Outcome, *, timed: bool) -> None:
-    """A traced step of each row, its axis, and a legend; a warning where time says little (not `timed`)."""
-    rows = [(stage.name, typical_step(stage.trace)) for stage in outcome.stages if stage.trace and stage.trace.steps]
+def show_timeline(console: Console, outcome: Outcome, *, warned: str) -> None:
+    """A traced step of each row, its axis, and a legend; `warned` says where time says little."""
+    traces = [(row.name, row.measured.trace) for row in outcome.trained]
+    rows = [(name, typical_step(trace)) for name, trace in traces if trace and trace.steps]
     if not rows:
         show_words(console, "No step was taken, so there is none to draw.")
         return
@@ -106,11 +112,11 @@ def show_timeline(console: Console, outcome: Outcome, *, timed: bool) -> None:
         if folded(trace):
             show_words(console, folded(trace), style="dim")
     console.print()
-    show_legend(console, drawn, scale, timed=timed)
+    show_legend(console, drawn, scale, warned)
 
 
 def typical_step(trace: Trace) -> Trace:
-    """Of those that were traced the one of median length."""
+    """The traced step of median length."""
     by_step: dict[int, list[RankStep]] = {}
     for each in sorted(trace.steps, key=lambda step: step.rank):
         by_step.setdefault(each.step, []).append(each)
@@ -128,7 +134,7 @@ def began(trace: Trace) -> int:
 
 
 def heading(name: str, trace: Trace) -> str:
-    """What took how long, and how much of its communication cost no time."""
+    """The heading of a row: its duration, and how much of its communication was hidden."""
     found = f"{name}, step {trace.steps[0].step}: {short(duration(trace) / 1e6)} ms"
     if trace.hidden is None:
         return f"{found}, no communication"
@@ -151,20 +157,20 @@ def drawn_ranks(trace: Trace) -> int:
 
 
 def folded(trace: Trace) -> str:
-    """That there are other ranks, if there are."""
+    """A line about the ranks that are not drawn, if there are any."""
     others = [str(step.rank) for step in trace.steps[drawn_ranks(trace) :]]
     if not others:
         return ""
     return f"and {len(others):,} more ranks, {others[0]} to {others[-1]}: --trace FILE has all"
 
 
-def pieces(step: RankStep) -> Iterator[tuple[str, list[list[Piece]]]]:
-    """Of each lane its label and what is in it, apart for each channel and for waiting: there nothing overlaps."""
+def pieces(step: RankStep) -> Iterator[tuple[str, list[list[Stretch]]]]:
+    """The label and the pieces of each lane, apart for each channel and for waiting, so that nothing overlaps."""
     spans = step.spans
     alone = [span for span in spans if span.lane == WAITING or (span.lane == COLLECTIVES and span.channel == 1)]
     yield "computes", [
         [piece(span) for span in spans if span.lane == COMPUTATION],
-        [Piece(WAITS, span.begin_ns, span.end_ns) for span in alone],
+        [Stretch(WAITS, span.begin_ns, span.end_ns) for span in alone],
     ]
     channels = sorted({span.channel for span in spans})
     yield "sends", [[piece(span) for span in spans if span.lane == OUT and span.channel == each] for each in channels]
@@ -174,20 +180,20 @@ def pieces(step: RankStep) -> Iterator[tuple[str, list[list[Piece]]]]:
     ]
 
 
-def piece(span: Span) -> Piece:
-    return Piece(LETTERS.get(span.what, ANYTHING).letter, span.begin_ns, span.end_ns)
+def piece(span: Span) -> Stretch:
+    return Stretch(LETTERS.get(span.what, ANYTHING).letter, span.begin_ns, span.end_ns)
 
 
-def received(span: Span) -> list[Piece]:
+def received(span: Span) -> list[Stretch]:
     """The wait for a message, and its coming."""
     came_ns = span.begin_ns + span.waited_ns
-    return [Piece(WAITS, span.begin_ns, came_ns), piece(span)._replace(begin_ns=came_ns)]
+    return [Stretch(WAITS, span.begin_ns, came_ns), piece(span)._replace(begin_ns=came_ns)]
 
 
-def line(found: Sequence[Sequence[Piece]], began_ns: int, scale: Scale) -> str:
+def line(found: Sequence[Sequence[Stretch]], began_ns: int, scale: Scale) -> str:
     """One character for each column: what took most of it.
 
-    >>> line([[Piece("F", 0, 40), Piece("B", 40, 64)]], 0, Scale(100, 10))
+    >>> line([[Stretch("F", 0, 40), Stretch("B", 40, 64)]], 0, Scale(100, 10))
     'FFFFBBb   '
     """
     taken = [Counter[str]() for _ in range(scale.columns)]
@@ -201,7 +207,7 @@ def line(found: Sequence[Sequence[Piece]], began_ns: int, scale: Scale) -> str:
     return "".join(character(each, scale.whole_ns / scale.columns) for each in taken)
 
 
-def overlapping(found: Iterable[Piece]) -> bool:
+def overlapping(found: Iterable[Stretch]) -> bool:
     """Whether two are at one time."""
     in_order = sorted((each.begin_ns, each.end_ns) for each in found)
     return any(begin < end for (_, end), (begin, _) in pairwise(in_order))
@@ -221,7 +227,7 @@ def character(taken: Counter[str], column_ns: float) -> str:
 
 
 def with_end(drawn: str, end: int) -> str:
-    """With a mark where the step is over, if that is before the end of the line."""
+    """A line with a mark where the step ends, if that is before the end of the line."""
     return drawn if end >= len(drawn) else f"{drawn[:end]}{ENDS}{drawn[end + 1 :]}"
 
 
@@ -257,8 +263,8 @@ def coloured(line: str) -> Text:
     return found
 
 
-def show_legend(console: Console, drawn: set[str], scale: Scale, *, timed: bool) -> None:
-    """What is in the lines above."""
+def show_legend(console: Console, drawn: set[str], scale: Scale, warned: str) -> None:
+    """Explain the letters in the lines above."""
     letters = [each for each in [*LETTERS.values(), ANYTHING] if each.letter in drawn]
     words = Text("  ").join(Text.assemble((each.letter, each.colour), f"={each.words}") for each in letters)
     show_words(console, words)
@@ -267,6 +273,6 @@ def show_legend(console: Console, drawn: set[str], scale: Scale, *, timed: bool)
         f"A column is {column} ms, a small letter less than half of it.",
         ". is waiting for others." * (WAITS in drawn), "| ends the step." * (ENDS in drawn),
         "A message is sent until its call returns; in an exchange one must come before that." * bool(drawn & SENT),
-        TURNS * (not timed),
+        warned,
     ]
     show_words(console, " ".join(filter(None, notes)), style="dim")

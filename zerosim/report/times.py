@@ -1,11 +1,11 @@
-"""How a traced step's time was spent, in the terminal: a row a stage, the mean over its ranks and traced steps."""
+"""How the time of a traced step was spent: a line for each row, the mean over ranks and traced steps."""
 
 from statistics import fmean
 
 from rich.console import Console
 
 from zerosim.instruments.trace import RankStep
-from zerosim.report.figures import short
+from zerosim.report.figures import plural, short
 from zerosim.report.grid import Column, show_grid, show_words
 from zerosim.verdict.outcome import Outcome
 
@@ -18,9 +18,24 @@ LEGEND = (
 TURNS = "In this process ranks take turns, so that others compute while one waits; mpirun makes them real."
 
 
-def show_times(console: Console, outcome: Outcome, *, timed: bool) -> None:
-    """Milliseconds of each figure; with a word of warning where time says little, as in the local world."""
-    rows = [(stage.name, stage.trace) for stage in outcome.stages if stage.trace is not None and stage.trace.steps]
+def warning(outcome: Outcome, *, timed: bool, shared_cores: int) -> str:
+    """A warning about times that mean little: in the local world, and where ranks are more than cores."""
+    return sharing(outcome.scenario.world.ranks, shared_cores) if timed else TURNS
+
+
+def sharing(ranks: int, shared_cores: int) -> str:
+    """
+    >>> sharing(4, 2), sharing(4, 0)
+    ('4 ranks share 2 cores, so times include waiting for a core.', '')
+    """
+    cores = plural(shared_cores, "core")
+    return f"{plural(ranks, 'rank')} share {cores}, so times include waiting for a core." if shared_cores else ""
+
+
+def show_times(console: Console, outcome: Outcome, *, warned: str) -> None:
+    """Show milliseconds of each figure; `warned` says where time says little."""
+    traces = [(row.name, row.measured.trace) for row in outcome.trained]
+    rows = [(name, trace) for name, trace in traces if trace is not None and trace.steps]
     if not rows:
         return
     columns = [
@@ -32,7 +47,7 @@ def show_times(console: Console, outcome: Outcome, *, timed: bool) -> None:
     console.print()
     show_words(console, "The time of a step", style="bold")
     show_grid(console, [name for name, _ in rows], columns)
-    show_words(console, LEGEND if timed else f"{LEGEND} {TURNS}", style="dim")
+    show_words(console, f"{LEGEND} {warned}".rstrip(), style="dim")
     console.print()
 
 

@@ -6,6 +6,8 @@
     counter    the bytes of each kind that are alive
 
 The format is "Trace Event Format" (Google, 2016). Times are microseconds, with three digits for nanoseconds.
+Perfetto's own format would be smaller, but this one can be read by people and written without a dependency. `make
+oracles` gives documents to Perfetto's parser and compares every span, flow and counter that it found.
 """
 
 from collections import defaultdict, deque
@@ -15,14 +17,13 @@ from typing import Any
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING, Lane, Span, Trace
 
 Event = dict[str, Any]
-LANES: tuple[tuple[Lane, int], ...] = (
-    (COMPUTATION, 1), (WAITING, 1), *((lane, channel) for channel in (1, 2) for lane in (COLLECTIVES, OUT, IN))
-)
-"""The lanes of a rank and their channels, as they stand below each other."""
+AT_THE_TOP: tuple[Lane, ...] = (COMPUTATION, WAITING)
+OF_A_CHANNEL: tuple[Lane, ...] = (COLLECTIVES, OUT, IN)
+"""The lanes of a rank as they stand below each other: those of the step first, then those of each channel."""
 
 
-def trace_events(rows: Sequence[tuple[str, Trace]]) -> dict[str, Any]:
-    """A document of trace events for rows with these names: JSON's own types."""
+def trace_events(rows: Sequence[tuple[str, Trace]], about_times: str = "") -> dict[str, Any]:
+    """A document of trace events for rows with these names, and a sentence on their times: JSON's own types."""
     events: list[Event] = []
     for name, trace in rows:
         ranks = [clock.rank for clock in trace.clocks]
@@ -37,19 +38,30 @@ def trace_events(rows: Sequence[tuple[str, Trace]]) -> dict[str, Any]:
                 events += span_events(pid, step.step, span, numbered)
             events += [counter(pid, at, held) for at, held in step.memory]
     clocks = {name: [vars(clock) for clock in trace.clocks] for name, trace in rows}
-    return {"displayTimeUnit": "ms", "otherData": {"clocks": clocks}, "traceEvents": events}
+    about = {"clocks": clocks} | ({"times": about_times} if about_times else {})
+    return {"displayTimeUnit": "ms", "otherData": about, "traceEvents": events}
 
 
 def names(pid: int, name: str, trace: Trace, rank: int) -> Iterator[Event]:
-    """What a rank and those of its lanes in which something happens are called."""
+    """The names of a rank and of those of its lanes in which something happens."""
     yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}
     yield {"ph": "M", "pid": pid, "name": "process_sort_index", "args": {"sort_index": pid}}
     used = {(span.lane, span.channel) for step in trace.steps if step.rank == rank for span in step.spans}
-    for tid, (lane, channel) in enumerate(LANES, start=1):
-        if (lane, channel) in used:
-            beside = ", beside the step" if channel == 2 else ""
-            yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": f"{lane}{beside}"}}
-            yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}}
+    for tid, lane, channel in sorted((thread_of(lane, channel), lane, channel) for lane, channel in used):
+        beside = ", beside the step" if channel > 1 else ""
+        yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": f"{lane}{beside}"}}
+        yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}}
+
+
+def thread_of(lane: Lane, channel: int) -> int:
+    """The thread that stands for a lane in a channel.
+
+    >>> thread_of(COMPUTATION, 1), thread_of(COLLECTIVES, 1), thread_of(IN, 2)
+    (1, 3, 8)
+    """
+    if lane in AT_THE_TOP:
+        return AT_THE_TOP.index(lane) + 1
+    return len(AT_THE_TOP) + len(OF_A_CHANNEL) * (channel - 1) + OF_A_CHANNEL.index(lane) + 1
 
 
 def flows(trace: Trace, first_id: int) -> dict[Span, int]:
@@ -72,7 +84,7 @@ def flows(trace: Trace, first_id: int) -> dict[Span, int]:
 
 def span_events(pid: int, step: int, span: Span, numbered: dict[Span, int]) -> Iterator[Event]:
     """The event of a span and, if it is one end of a message, that of its flow."""
-    tid = LANES.index((span.lane, span.channel)) + 1
+    tid = thread_of(span.lane, span.channel)
     about = {"bytes": span.bytes, "peer": span.peer, "waited_us": span.waited_ns / 1000}
     carried = about if span.lane in (OUT, IN) else {"bytes": span.bytes} if span.lane == COLLECTIVES else {}
     yield {

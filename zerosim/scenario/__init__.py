@@ -3,25 +3,17 @@
 from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.load import load
 from zerosim.scenario.origin import Origin
-from zerosim.scenario.schema import (
-    Check,
-    Data,
-    Model,
-    Parallel,
-    Scenario,
-    Train,
-    World,
-    resolved,
-)
+from zerosim.scenario.schema import Scenario, resolved
+from zerosim.scenario.sections import Check, Data, ModelKeys, Parallel, Train, WorldKeys
 
 __all__ = [
     "load",
     "resolved",
     "Scenario",
     "CollectiveScenario",
-    "World",
+    "WorldKeys",
     "Data",
-    "Model",
+    "ModelKeys",
     "Train",
     "Parallel",
     "Check",

@@ -8,7 +8,7 @@ is none, tokens are found as the reader finds them, and the reader does not look
 import re
 
 from zerosim.errors import ScenarioError
-from zerosim.scenario.positions import Place, place
+from zerosim.scenario.positions import TextPlace, place
 
 MOST_BYTES = 250_000
 MOST_PARTS = 8
@@ -65,6 +65,6 @@ def check_bounds(text: str, file: str) -> None:
                 return
 
 
-def beyond(what: str, found: int, unit: str, most: int, at: Place, file: str) -> ScenarioError:
+def beyond(what: str, found: int, unit: str, most: int, at: TextPlace, file: str) -> ScenarioError:
     message = f"{what}: found {found:,} {unit}, at most {most} are allowed"
     return ScenarioError(message, file=file, line=at.line, column=at.column)

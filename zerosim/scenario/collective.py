@@ -1,11 +1,15 @@
-"""What a scenario of collectives says: values on every rank, programs that move them, and what must come out."""
+"""What a scenario of collectives says: values on every rank, programs that move them, and what must come out.
+
+Scenarios of collectives are a kind of their own: values, programs, expectations. They share loader, positions and
+error messages with those of training, and nothing else.
+"""
 
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from zerosim.scenario.fields import choice, integer, integers, maybe, rows, section, sections, text, texts
 from zerosim.scenario.origin import Origin
-from zerosim.scenario.rules import choice, integer, integers, maybe, rows, section, sections, text, texts
 
 MOST_RANKS = 4096
 MOST_ELEMENTS = 10**9

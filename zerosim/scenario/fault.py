@@ -1,8 +1,12 @@
-"""What befalls a rank on purpose, at one moment of a training."""
+"""What befalls a rank on purpose, at one moment of a training.
+
+The supervisor or Slurm (`SLURM_RESTART_COUNT`) counts runs, and `after_restarts` says in which of them a fault
+strikes. A run with `--resume` counts as one restart at least.
+"""
 
 from dataclasses import dataclass
 
-from zerosim.scenario.rules import choice, integer, maybe_choice, number
+from zerosim.scenario.fields import choice, integer, maybe_choice, number
 
 KINDS = ("kill", "stop", "delay", "slow", "drop", "duplicate", "flip")
 OF_MESSAGES = ("drop", "duplicate")

@@ -1,4 +1,8 @@
-"""A TOML file and its overrides -> a `Scenario`, or one error with the line and column to mend."""
+"""A TOML file and its overrides -> a `Scenario`, or one error with the line and column to mend.
+
+The file named on the command line goes before a shipped scenario of that name (see `course/shipped.py`). `load`
+decides it, so that `run`, `plan`, `zs.run` and `zs.plan` cannot differ.
+"""
 
 import os
 import re
@@ -13,7 +17,7 @@ from zerosim.files import read_at_most
 from zerosim.scenario.bounds import MOST_BYTES, check_bounds, check_size
 from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.origin import OVERRIDE, Origin
-from zerosim.scenario.positions import KeyPath, Place, Position, place, positions
+from zerosim.scenario.positions import KeyPath, Position, TextPlace, place, positions
 from zerosim.scenario.rules import Choice, section_values, shortened, shown
 from zerosim.scenario.schema import Scenario
 
@@ -73,11 +77,11 @@ def parse(text: str, file: str) -> tuple[Document, Positions]:
         raise ScenarioError(message, file=file, line=line, column=column) from None
 
 
-def explained(complaint: str, text: str) -> tuple[str, Place]:
+def explained(complaint: str, text: str) -> tuple[str, TextPlace]:
     """tomllib's complaint, cut short where it is long, and the place that stands at its end in words.
 
     >>> explained("Invalid value (at line 3, column 9)", "")
-    ('invalid value (strings need quotes)', Place(line=3, column=9))
+    ('invalid value (strings need quotes)', TextPlace(line=3, column=9))
     """
     found = COMPLAINT.fullmatch(complaint)
     assert found
@@ -86,8 +90,8 @@ def explained(complaint: str, text: str) -> tuple[str, Place]:
     if what == "invalid value":
         what += " (strings need quotes)"
     if line:
-        return what, Place(int(line), int(column))
-    return what, place(text, len(text)) if placed else Place(1, 1)
+        return what, TextPlace(int(line), int(column))
+    return what, place(text, len(text)) if placed else TextPlace(1, 1)
 
 
 def parse_override(override: str) -> tuple[KeyPath, Any, Positions]:

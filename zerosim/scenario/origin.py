@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from zerosim.errors import ScenarioError
-from zerosim.scenario.positions import KeyPath, Place, Position
+from zerosim.scenario.positions import KeyPath, Position, TextPlace
 
 OVERRIDE = "--set"
 """Stands for the file in errors about an override; columns count in the override's own text."""
@@ -33,10 +33,22 @@ class Origin:
         line, column = getattr(position, at)
         return ScenarioError(message, file=file, line=line, column=column)
 
+    def overridden(self, *sections: str) -> bool:
+        """Whether an override has set anything in one of these sections.
+
+        >>> Origin("a.toml", {("train", "steps"): (OVERRIDE, NOWHERE)}).overridden("world", "train")
+        True
+        """
+        return any(file == OVERRIDE and path[0] in sections for path, (file, _) in self.written.items())
+
+    def is_override(self, path: KeyPath) -> bool:
+        """Whether an override has set this very key."""
+        return self.written.get(path, ("", NOWHERE))[0] == OVERRIDE
+
     def folder(self, path: KeyPath) -> Path:
         """Where a relative file name at `path` starts: its file's folder; in an override, here."""
         file, _ = self.written.get(path, (self.file, NOWHERE))
         return Path(file).parent
 
 
-NOWHERE = Position(Place(1, 1), Place(1, 1))
+NOWHERE = Position(TextPlace(1, 1), TextPlace(1, 1))

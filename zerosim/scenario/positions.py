@@ -29,7 +29,7 @@ SCALAR = re.compile(
 )
 
 
-class Place(NamedTuple):
+class TextPlace(NamedTuple):
     """A line and a column, both from 1."""
 
     line: int
@@ -39,17 +39,17 @@ class Place(NamedTuple):
 class Position(NamedTuple):
     """Where a key and its value begin: one place for an array's element or a `[table]`."""
 
-    key: Place
-    value: Place
+    key: TextPlace
+    value: TextPlace
 
 
-def place(text: str, offset: int) -> Place:
+def place(text: str, offset: int) -> TextPlace:
     """The line and column of the character at `offset`.
 
     >>> place("a = 1\\nb = 2", 10)
-    Place(line=2, column=5)
+    TextPlace(line=2, column=5)
     """
-    return Place(text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
+    return TextPlace(text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
 
 
 def positions(text: str) -> dict[KeyPath, Position]:
@@ -59,7 +59,7 @@ def positions(text: str) -> dict[KeyPath, Position]:
     be a document that `tomllib.loads` accepts.
 
     >>> positions("[train]\\nsteps = 20")[("train", "steps")]
-    Position(key=Place(line=2, column=1), value=Place(line=2, column=9))
+    Position(key=TextPlace(line=2, column=1), value=TextPlace(line=2, column=9))
     """
     scanner = Scanner(text)
     scanner.document()
@@ -87,7 +87,7 @@ class Scanner:
             else:
                 self.pair(table)
 
-    def element(self, header: Place, *, of: KeyPath) -> KeyPath:
+    def element(self, header: TextPlace, *, of: KeyPath) -> KeyPath:
         """One more table of an array of tables."""
         self.lengths[of] = self.lengths.get(of, 0) + 1
         table = self.latest(of)
@@ -112,7 +112,7 @@ class Scanner:
             if not self.take("."):
                 return path
 
-    def value(self, path: KeyPath, key: Place | None = None) -> None:
+    def value(self, path: KeyPath, key: TextPlace | None = None) -> None:
         here = self.here()
         self.found[path] = Position(key or here, here)
         if self.take("["):
@@ -128,10 +128,10 @@ class Scanner:
         else:
             self.match(SCALAR)
 
-    def here(self) -> Place:
+    def here(self) -> TextPlace:
         self.next()
         line = bisect_right(self.lines, self.offset)
-        return Place(line, self.offset - self.lines[line - 1] + 1)
+        return TextPlace(line, self.offset - self.lines[line - 1] + 1)
 
     def next(self) -> str:
         """The next character that is neither blank nor comment; nothing at the end of the text."""

@@ -1,4 +1,4 @@
-"""Which files a scenario names to be read."""
+"""The files that a scenario names, by what they are; the scenario's own file comes first."""
 
 from pathlib import Path
 
@@ -6,22 +6,26 @@ from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.schema import Scenario
 
 
-def files_read(scenario: Scenario | CollectiveScenario) -> dict[str, Path]:
-    """What a scenario may read by what it is, the scenario's own file first; names of what is shipped are no file's.
+def files_of_training(scenario: Scenario) -> dict[str, Path]:
+    """The files that a training may read; the name of shipped data is no file's, and is given all the same.
 
-    >>> sorted(files_read(Scenario()))
+    >>> sorted(files_of_training(Scenario()))
     ['the data', 'the scenario']
     """
     origin = scenario.origin
-    found = {"the scenario": Path(origin.file)}
-    if isinstance(scenario, CollectiveScenario):
-        for p, program in enumerate(scenario.program):
-            for c, call in enumerate(program.calls):
-                file = call.rpartition(":")[0]
-                if file:
-                    found[file] = origin.folder(("program", p, "calls", c)) / file
-        return found
-    found["the data"] = origin.folder(("data", "source")) / scenario.data.source
+    found = {"the scenario": Path(origin.file), "the data": origin.folder(("data", "source")) / scenario.data.source}
     if scenario.model.weights:
         found["what training begins with"] = origin.folder(("model", "weights")) / scenario.model.weights
+    return found
+
+
+def files_of_collectives(scenario: CollectiveScenario) -> dict[str, Path]:
+    """The files whose functions a scenario of collectives calls."""
+    origin = scenario.origin
+    found = {"the scenario": Path(origin.file)}
+    for p, program in enumerate(scenario.program):
+        for c, call in enumerate(program.calls):
+            file = call.rpartition(":")[0]
+            if file:
+                found[file] = origin.folder(("program", p, "calls", c)) / file
     return found

@@ -1,10 +1,8 @@
 """A row of a comparison: one stage with its variant keys, what all rows share, and what is claimed of it."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from zerosim.scenario.schema import Model, Parallel, Train
+from zerosim.scenario.sections import ModelKeys, Parallel, Train
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,10 @@ class Row:
     """A key of the table of stages."""
     ranks: int
     memory_limit_mb: int
-    model: "Model"
-    train: "Train"
-    parallel: "Parallel"
+    model: ModelKeys
+    train: Train
+    parallel: Parallel
     """With the row's own keys; its `stages` names this row's alone."""
-    layers: "tuple[tuple[int, ...], ...]"
+    layers: tuple[tuple[int, ...], ...]
     """Of each unit."""
     claims: Claims

@@ -10,7 +10,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from zerosim.scenario.origin import Origin
@@ -38,7 +38,7 @@ class Rule(ABC):
 
 
 @dataclass(frozen=True)
-class Text(Rule):
+class TextRule(Rule):
     def __str__(self) -> str:
         return "a string in quotes"
 
@@ -323,108 +323,3 @@ def shortened(words: str, most: int = 60) -> str:
     'aaa...'
     """
     return words if len(words) <= most else f"{words[:most]}..."
-
-
-def text(default: str) -> Any:
-    return field(default=default, metadata={"rule": Text()})
-
-
-def switch(default: bool) -> Any:
-    return field(default=default, metadata={"rule": Switch()})
-
-
-def maybe() -> Any:
-    """True, false, or nothing said."""
-    return field(default=None, metadata={"rule": Switch()})
-
-
-def integer(default: int, *, at_least: int, at_most: int = LARGEST_INTEGER) -> Any:
-    return field(default=default, metadata={"rule": Integer(at_least, at_most)})
-
-
-def integers(default: tuple[int, ...], *, at_least: int, at_most: int = LARGEST_INTEGER) -> Any:
-    return field(default=default, metadata={"rule": Array(Integer(at_least, at_most))})
-
-
-def number(default: float | None, *, at_least: float, below: float = math.inf) -> Any:
-    return field(default=default, metadata={"rule": Number(at_least, below)})
-
-
-def pair(default: tuple[float, float], *, at_least: float, below: float) -> Any:
-    return field(default=default, metadata={"rule": Array(Number(at_least, below), 2, 2)})
-
-
-def choice(default: str, names: tuple[str, ...]) -> Any:
-    return field(default=default, metadata={"rule": Choice(names)})
-
-
-def maybe_choice(names: tuple[str, ...]) -> Any:
-    """One of `names`, or nothing said."""
-    return field(default=None, metadata={"rule": Choice(names)})
-
-
-def maybe_groups() -> Any:
-    return field(default=None, metadata={"rule": Groups()})
-
-
-def numbers() -> Any:
-    """Any finite numbers; none by default."""
-    return field(default=(), metadata={"rule": Array(Number(-math.inf))})
-
-
-def choices(default: tuple[str, ...], names: tuple[str, ...]) -> Any:
-    """At least one of `names`, none of them twice."""
-    return field(default=default, metadata={"rule": Array(Choice(names), 1, distinct=True)})
-
-
-def section(of: type[Any]) -> Any:
-    return field(default_factory=of, metadata={"rule": Table(of)})
-
-
-def name_or(of: type[Any], default: str) -> Any:
-    return field(default=default, metadata={"rule": NameOr(of)})
-
-
-def optional(of: Any) -> Any:
-    """The same key, which a table that stands in place of a name may leave out."""
-    return field(
-        default=of.default, default_factory=of.default_factory, metadata={**of.metadata, "optional": True})
-
-
-def texts(default: tuple[str, ...], *, at_least: int = 0) -> Any:
-    return field(default=default, metadata={"rule": Array(Text(), at_least)})
-
-
-def rows() -> Any:
-    """An array of numbers for each rank, or nothing."""
-    return field(default=(), metadata={"rule": Array(Array(Written()))})
-
-
-def sections(of: type[Any]) -> Any:
-    return field(default=(), metadata={"rule": Tables(of)})
-
-
-def word_or_number(default: str, *, at_least: float, below: float) -> Any:
-    return field(default=default, metadata={"rule": Either(default, Number(at_least, below))})
-
-
-def switch_or_integers(default: bool) -> Any:
-    return field(default=default, metadata={"rule": SwitchOr(Array(Integer(0), distinct=True))})
-
-
-def maybe_switch_or_integers() -> Any:
-    """The same, or nothing said."""
-    return field(default=None, metadata={"rule": SwitchOr(Array(Integer(0), distinct=True))})
-
-
-def number_or_word(default: float, word: str, *, at_least: float) -> Any:
-    return field(default=default, metadata={"rule": Either(word, Number(at_least))})
-
-
-def groups() -> Any:
-    return field(default="layer", metadata={"rule": Groups()})
-
-
-def subset(names: tuple[str, ...]) -> Any:
-    """Any of `names`, none of them twice; none by default."""
-    return field(default=(), metadata={"rule": Array(Choice(names), distinct=True)})

@@ -1,4 +1,11 @@
-"""The stages, in one visible table: what is true of each stands here, and everyone who needs to know asks it."""
+"""The stages, in one visible table: what is true of each stands here, and everyone who needs to know asks it.
+
+Which states a stage shards is a fact, stated once as `SHARDED` in its file. Config, formulas, tables and `zerosim
+memory` read it from this table, so a stage is an object and never a string that many modules look up.
+
+DDP writes its all-reduce as its two halves. Beside Stage I one then sees the all-gather move from gradients to
+weights.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

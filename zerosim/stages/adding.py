@@ -2,6 +2,9 @@
 
 `numerics.orders.ORDERS` declares the same orders for the reference; that both add alike is proved on symbols where
 there is an order, and on numbers where there is none.
+
+An order-free sum copies gradients beside the step when it overlaps, so the peak of gradients is a bound there and
+exact elsewhere.
 """
 
 from collections.abc import Callable
@@ -39,7 +42,7 @@ class Addition:
     collective: ReduceScatter | None
 
     def by(self, collective: ReduceScatter) -> "Addition":
-        """The same addition, its collective in another guise."""
+        """The addition with another form of its collective."""
         return in_order(self.accumulate, collective, self.whole)
 
 
@@ -52,6 +55,19 @@ def in_order(accumulate: Accumulate, collective: ReduceScatter, whole: Callable[
         return full
 
     return Addition(accumulate, reduce_scatter, whole, collective)
+
+
+def add_replicas(
+    reduce_scatter: ReduceScatter, all_gather: ReduceScatter = ring.all_gather
+) -> Callable[[Communicator, Array], None]:
+    """The all-reduce of a chunk over the ranks that hold copies of it: these two, on its parts."""
+
+    def all_reduce(comm: Communicator, chunk: Array) -> None:
+        parts = split(chunk, comm.size)
+        reduce_scatter(comm, parts)
+        all_gather(comm, parts)
+
+    return all_reduce
 
 
 def itself(total: Total) -> Array:

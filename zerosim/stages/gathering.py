@@ -1,4 +1,4 @@
-"""How Stage III comes by a unit's full weights: when it uses them, ahead of time, or once for forward and backward."""
+"""How Stage III obtains full weights of a unit: when it uses them, ahead of time, or once for forward and backward."""
 
 from functools import partial
 
@@ -19,7 +19,8 @@ def filled(replica: Replica, unit: Unit, room: list[Array], comm: Communicator) 
     """The one buffer in `room`, with all of a unit's weights; the list is emptied, so that nothing else holds it."""
     full = room.pop()
     replica.own(full)[:] = replica.state.weights[unit]
-    replica.collectives.all_gather(unit.name, comm, split(full, comm.size))
+    within = replica.mesh.within(comm)
+    replica.collectives.all_gather(unit.name, within, split(full, within.size))
     return full
 
 

@@ -32,8 +32,9 @@ class Broadcasts:
         replica.optimizer_step(unit, weights)
 
     def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
-        for root, chunk in enumerate(split(full, replica.comm.size)):
-            replica.collectives.broadcast(unit.name, replica.comm, chunk, root)
+        within = replica.mesh.within(replica.comm)
+        for root, chunk in enumerate(split(full, within.size)):
+            replica.collectives.broadcast(unit.name, within, chunk, root)
 
 
 class Updates:
@@ -54,4 +55,4 @@ class Updates:
         replica.rule.apply(unit, 0, full, updates, step=replica.state.step)
 
 
-PUBLISHING: dict[str, type[Publishing]] = {"weights": Weights, "broadcasts": Broadcasts, "updates": Updates}
+PUBLISHING: dict[str, type[Publishing]] = {"weights": Weights, "updates": Updates, "broadcasts": Broadcasts}

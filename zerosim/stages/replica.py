@@ -1,7 +1,14 @@
-"""What one rank trains with: its tools, the state it keeps, and the verbs that stages are written in.
+"""The replica: one rank's tools and training state, and the verbs that stages are written in.
 
 A flat buffer is full (one unit, padded, as `sharding` cuts it) or a shard (this rank's chunk of it); its layout says
 which. A frozen unit has weights and nothing else: the verbs for gradients and updates pass over it.
+
+- The order of events stands in the stages. Variants are strategies behind the verbs, unseen by the stages' code.
+- A verb for gradients names its unit; a trace could not tell otherwise whose message it sees.
+- `keep` and `keep_shard` note layouts. A stage that keeps in full what it should shard is found by its bytes.
+- `prefetch`, `reshard`, `wait_for_reduction` and `recompute` are lines of the stages and do nothing unless asked for.
+- The update comes after the backward loop: clipping and the decision to skip a step need all gradients.
+- A doubt: verbs, tools and state are one class, the largest of the package. Three would be named in every stage.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +26,7 @@ from zerosim.errors import CollectiveError
 from zerosim.models.units import Model, Unit
 from zerosim.optim.scaling import square_sum
 from zerosim.optim.update import MASTER, UpdateRule
-from zerosim.sharding import Layout, split
+from zerosim.sharding import Layout, Mesh, split
 from zerosim.stages.beside import Beside, Coming
 from zerosim.stages.state import TrainingState
 
@@ -40,6 +47,8 @@ class Batch:
     samples: int
     first: int
     """The number of the first of these micro-batches in the batch of all ranks."""
+    last: bool = True
+    """Whether none of the step's micro-batches comes after these."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,8 @@ class Collectives:
     """What a replica calls over its communicator: for gradients, for weights, for norms; first of all says what for."""
 
     reduce_scatter: Callable[[str, Communicator, Total, Callable[[Array], Array]], Array]
+    add_replicas: Callable[[str, Communicator, Array], None]
+    """All-reduces a chunk over those that hold copies of it, in place; nothing where nobody does."""
     all_gather: Callable[[str, Communicator, Sequence[Payload]], None]
     gather_norms: Callable[[str, Communicator, Sequence[Payload]], None]
     broadcast: Callable[[str, Communicator, Payload, int], None]
@@ -61,8 +72,8 @@ class Reduction:
     accumulates_in_float32: bool = False
     to_all: bool = False
     """Whether all ranks get the sum of all gradients, as by an all-reduce."""
-    part_by_part: bool = False
-    """Whether each micro-batch is reduced by itself."""
+    accumulation: str = "boundary"
+    """When gradients are reduced: after the last micro-batch, after every `micro_batch`, or `layered`."""
 
 
 class Publishing(Protocol):
@@ -107,10 +118,17 @@ class Replica:
     state: TrainingState
     overlap: Beside | None = None
     """Where gradients are reduced while the next unit goes backward, if the scenario asks for that."""
+    unreduced: dict[Unit, Total] = field(default_factory=dict)
+    """This rank's gradients of the micro-batches so far, where ranks are added after the last one."""
     reducing: list[tuple[Callable[[Unit, Array], None], Unit, Coming]] = field(default_factory=list)
     """The gradient that is being reduced there, and how it will be kept."""
     factor: float | None = None
     """What this step's gradients are multiplied by; None if the step is skipped."""
+
+    @property
+    def mesh(self) -> Mesh:
+        """Who shares with whom."""
+        return self.state.layouts.mesh
 
     @property
     def units(self) -> Sequence[Unit]:
@@ -124,7 +142,7 @@ class Replica:
 
     @property
     def backward_units(self) -> Sequence[Unit]:
-        """Those that backward goes through: last first, down to the lowest that is trained."""
+        """The units that backward goes through: last first, down to the lowest that is trained."""
         return self.model.backward_units
 
     @property
@@ -163,7 +181,7 @@ class Replica:
 
     def own(self, full: Array) -> Array:
         """This rank's chunk of a full buffer: a view."""
-        own: Array = split(full, self.comm.size)[self.comm.rank]
+        own: Array = split(full, self.mesh.group)[self.mesh.place]
         return own
 
     def shard(self, unit: Unit, full: Array, kind: Kind) -> Array:
@@ -176,18 +194,33 @@ class Replica:
         self.state.gradients.clear()
         self.state.accumulated.clear()
         self.state.gradient_layouts.clear()
+        self.unreduced.clear()
         self.state.step = batch.step
         self.tape.loss_scale = self.state.scaling.loss_scale
         self.tape.first_micro_batch = batch.first
 
     def parts(self, batch: Batch) -> Iterator[Batch]:
-        """What goes forward and backward at a time: all of this rank's micro-batches, or each by itself."""
-        if not self.reduction.part_by_part:
+        """What goes forward and backward at a time: a micro-batch or, in layered accumulation, all of this rank's."""
+        if self.reduction.accumulation == "layered":
             yield batch
             return
-        for number, (x, y) in enumerate(zip(batch.inputs, batch.targets, strict=True), start=batch.first):
-            self.tape.first_micro_batch = number
-            yield Batch(batch.step, [x], [y], batch.samples, number)
+        for number, (x, y) in enumerate(zip(batch.inputs, batch.targets, strict=True), start=1):
+            first = self.tape.first_micro_batch = batch.first + number - 1
+            yield replace(batch, inputs=[x], targets=[y], first=first, last=number == len(batch.inputs))
+
+    def forward_after(self, part: Batch) -> Sequence[Unit]:
+        """The units that go forward once all of `part` is done: none behind the last part."""
+        return () if part.last else self.forward_units
+
+    def at_boundary(self, part: Batch, unit: Unit, gradient: Total) -> Total:
+        """The gradient, if it is to be reduced now; else None, and it waits for the next micro-batch's.
+
+        PyTorch: `no_sync` around all micro-batches but the last. DeepSpeed: the gradient accumulation boundary.
+        """
+        if gradient is None or part.last or self.reduction.accumulation == "micro_batch":
+            return gradient
+        self.unreduced[unit] = gradient
+        return None
 
     def gather(self, unit: Unit) -> Array:
         """The full weights of a unit, for as long as the caller holds them."""
@@ -218,7 +251,10 @@ class Replica:
 
     def _reduce_scattered(self, unit: Unit, gradient: list[Total], comm: Communicator) -> Array:
         """Empties the list, so that nothing but this holds the gradient."""
-        return self.collectives.reduce_scatter(unit.name, comm, gradient.pop(), self._rounded_for_the_wire)
+        within, across = self.mesh.within(comm), self.mesh.across(comm)
+        full = self.collectives.reduce_scatter(unit.name, within, gradient.pop(), self._rounded_for_the_wire)
+        self.collectives.add_replicas(unit.name, across, self.own(full))
+        return full
 
     def reduce(self, unit: Unit, gradient: Total) -> Reduced:
         """Reduce-scatter or, where the scenario says so, all-reduce: then all of the full buffer is the sum."""
@@ -233,7 +269,8 @@ class Replica:
 
     def _all_gathered(self, unit: Unit, full: Array | Coming, comm: Communicator) -> Array:
         filled = full.take() if isinstance(full, Coming) else full
-        self.collectives.all_gather(unit.name, comm, split(filled, comm.size))
+        within = self.mesh.within(comm)
+        self.collectives.all_gather(unit.name, within, split(filled, within.size))
         return filled
 
     def wait_for_reduction(self) -> None:
@@ -252,7 +289,7 @@ class Replica:
             self._keep(unit, full, self.state.layouts.full(unit))
 
     def keep_shard(self, unit: Unit, full: Reduced) -> None:
-        """As `keep`, but only this rank's chunk."""
+        """Keep this rank's chunk of a unit's gradient, added to what earlier parts of the batch left."""
         if isinstance(full, Coming):
             self.reducing.append((self.keep_shard, unit, full))
         elif full is not None:
@@ -318,7 +355,7 @@ class Replica:
         )
 
     def optimizer_differences(self, unit: Unit, weights: Array, out: Array) -> None:
-        """The same step, left in `out` instead."""
+        """One optimizer step, its differences left in `out`."""
         self.rule.differences(
             unit, self._start(unit), weights, self._gradient_to_apply(unit), self.state.optimizer[unit],
             step=self.state.step, count=self.state.updates, factor=self.factor or 0.0, out=out,
@@ -364,12 +401,13 @@ class Replica:
         return sums
 
     def _square_sums(self) -> Iterator[float]:
-        by_chunk = [self._chunk_sums(chunk) for chunk in range(self.comm.size)]
+        by_chunk = [self._chunk_sums(chunk) for chunk in range(self.mesh.size)]
         return (sums[unit] for unit in range(len(by_chunk[0])) for sums in by_chunk)
 
     def _gathered_square_sums(self) -> Iterator[float]:
-        mine = self._chunk_sums(self.comm.rank)
-        everyone = np.empty((self.comm.size, len(mine)))
-        everyone[self.comm.rank] = mine
-        self.collectives.gather_norms("norms", self.comm, list(everyone))
-        return (float(everyone[chunk, unit]) for unit in range(len(mine)) for chunk in range(self.comm.size))
+        within, trained = self.mesh.within(self.comm), sum(not unit.frozen for unit in self.units)
+        everyone = np.empty((self.mesh.size, trained))
+        for chunk in self.mesh.owned:
+            everyone[chunk] = self._chunk_sums(chunk)
+        self.collectives.gather_norms("norms", within, list(everyone.reshape(within.size, -1)))
+        return (float(sums[unit]) for unit in range(trained) for sums in everyone)

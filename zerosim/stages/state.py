@@ -1,4 +1,7 @@
-"""What one rank has between steps, and all that the next step needs of this one: what a checkpoint would save."""
+"""The training state of one rank: what it has between steps, what the next step needs, and what a checkpoint saves.
+
+Layouts are kept beside the arrays. A length cannot tell a full buffer from a shard at N = 1 or in groups.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,28 +9,27 @@ from dataclasses import dataclass, field
 from zerosim.allocation import Array, Kind
 from zerosim.models.units import Unit
 from zerosim.optim.scaling import Scaling
-from zerosim.sharding import Layout, full, shard
+from zerosim.sharding import Layout, Mesh, full, owned
 
 GRADIENT, ACCUMULATED = "gradient", "accumulated gradient"
 
 
 @dataclass(frozen=True)
 class Layouts:
-    """Which states `rank` has a shard of, and which it has in full."""
+    """The states of which this rank has a shard, the others in full; the mesh says what a shard is."""
 
-    rank: int
-    size: int
+    mesh: Mesh
     sharded: tuple[Kind, ...]
 
     def of(self, unit: Unit, kind: Kind) -> Layout:
-        """Of what this rank keeps of a unit."""
+        """The layout of what this rank keeps of a unit."""
         return self.shard(unit) if kind in self.sharded else self.full(unit)
 
     def full(self, unit: Unit) -> Layout:
-        return full(unit.count, self.size)
+        return full(unit.count, self.mesh.size)
 
     def shard(self, unit: Unit) -> Layout:
-        return shard(unit.count, self.size, self.rank)
+        return owned(unit.count, self.mesh)
 
 
 @dataclass

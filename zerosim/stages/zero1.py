@@ -1,8 +1,10 @@
 """ZeRO Stage I: every rank owns 1/N of the optimizer state, and so updates 1/N of the weights.
 
     0. every rank keeps all weights, all gradients, and its shard of the optimizer state
-    1. run forward and backward passes
+    1. for each micro-batch, run forward and backward passes, and add its gradients to those of the earlier ones
+    with the last micro-batch, for each unit:
     2. reduce-scatter gradients
+    once a step:
     3. unscale and clip gradients, if asked to, by their norm: all-gather what each shard adds to it
     4. compute and apply the weight updates of this rank's shard
     5. all-gather weights
@@ -19,22 +21,24 @@ SHARDED: tuple[Kind, ...] = ("optimizer",)                                # 0
 
 def step(replica: Replica, batch: Batch) -> Total:
     """One step: the weights are then those of the next, and what is returned is this rank's part of the loss."""
-    tape, weights = replica.tape, replica.state.weights
+    tape, weights, loss = replica.tape, replica.state.weights, None
     replica.zero_grad(batch)
 
-    activations = batch.inputs                                            # 1
-    for unit in replica.forward_units:
-        activations = tape.forward(unit, weights[unit], activations)
-    loss, upstream = tape.loss(replica.loss_name, activations, batch.targets, batch.samples)
+    for part in replica.parts(batch):                                     # 1
+        activations = part.inputs
+        for unit in replica.forward_units:
+            activations = tape.forward(unit, weights[unit], activations)
+        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
 
-    for unit in replica.backward_units:
-        tape.recompute(unit, weights[unit])
-        upstream, gradient = tape.backward(unit, weights[unit], upstream)
+        for unit in replica.backward_units:
+            tape.recompute(unit, weights[unit])
+            upstream, gradient = tape.backward(unit, weights[unit], upstream, replica.unreduced)
+            replica.wait_for_reduction()
+            gradient = replica.at_boundary(part, unit, gradient)
+            gradient = replica.reduce(unit, gradient)                     # 2
+            replica.keep(unit, gradient)
+            del gradient
         replica.wait_for_reduction()
-        gradient = replica.reduce(unit, gradient)                         # 2
-        replica.keep(unit, gradient)
-        del gradient
-    replica.wait_for_reduction()
 
     replica.unscale_and_clip()                                            # 3
     for unit in replica.units:

@@ -1,13 +1,16 @@
 """ZeRO Stage II: Stage I, and every rank owns 1/N of the gradients.
 
     0. every rank keeps all weights, its shard of the gradients, and its shard of the optimizer state
-    1. run forward and backward passes
-    2. reduce-scatter each unit's gradient as soon as it is there, and release all but the shard
+    1. for each micro-batch, run forward and backward passes
+    with the last micro-batch, or with each one, as the scenario says, for each unit:
+    2. reduce-scatter its gradient as soon as it is there, and release all but the shard
+    once a step:
     3. unscale and clip gradients, if asked to, by their norm: all-gather what each shard adds to it
     4. compute and apply the weight updates of this rank's shard
     5. all-gather weights
 
-If asked to, 2 goes on while the next unit goes backward.
+If asked to, 2 goes on while the next unit goes backward. Until 2, gradients are full: whoever reduces once a step keeps
+all of them from one micro-batch to the next.
 """
 
 from zerosim.allocation import Kind
@@ -22,16 +25,17 @@ def step(replica: Replica, batch: Batch) -> Total:
     tape, weights, loss = replica.tape, replica.state.weights, None
     replica.zero_grad(batch)
 
-    for part in replica.parts(batch):
-        activations = part.inputs                                         # 1
+    for part in replica.parts(batch):                                     # 1
+        activations = part.inputs
         for unit in replica.forward_units:
             activations = tape.forward(unit, weights[unit], activations)
         loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
 
         for unit in replica.backward_units:
             tape.recompute(unit, weights[unit])
-            upstream, gradient = tape.backward(unit, weights[unit], upstream)
+            upstream, gradient = tape.backward(unit, weights[unit], upstream, replica.unreduced)
             replica.wait_for_reduction()
+            gradient = replica.at_boundary(part, unit, gradient)
             gradient = replica.reduce(unit, gradient)                     # 2
             replica.keep_shard(unit, gradient)
             del gradient

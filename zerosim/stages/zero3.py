@@ -1,11 +1,14 @@
 """ZeRO Stage III: every rank owns 1/N of everything, and borrows a unit's weights only while it uses them.
 
     0. every rank keeps its shard of the weights, of the gradients and of the optimizer state
+    for each micro-batch:
     1. forward, for each unit:
          all-gather its weights, use them, release them
     2. backward, for each unit, last first:
          all-gather its weights, use them, release them
+         with the last micro-batch, or with each one, as the scenario says:
          reduce-scatter its gradient, and release all but the shard
+    once a step:
     3. unscale and clip gradients, if asked to, by their norm: all-gather what each shard adds to it
     4. compute and apply the weight updates of this rank's shard
 
@@ -35,13 +38,14 @@ def step(replica: Replica, batch: Batch) -> Total:
             del weights
         loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
 
-        for unit, upcoming in with_next(replica.backward_units):          # 2
+        for unit, upcoming in with_next(replica.backward_units, then=replica.forward_after(part)):  # 2
             weights = replica.gather(unit)
             replica.prefetch(upcoming)
             tape.recompute(unit, weights)
-            upstream, gradient = tape.backward(unit, weights, upstream)
+            upstream, gradient = tape.backward(unit, weights, upstream, replica.unreduced)
             del weights
             replica.wait_for_reduction()
+            gradient = replica.at_boundary(part, unit, gradient)
             gradient = replica.reduce_scatter(unit, gradient)
             replica.keep_shard(unit, gradient)
             del gradient

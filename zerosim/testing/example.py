@@ -40,12 +40,12 @@ class Example:
         return len(self.vectors[0])
 
     def but(self, vectors: Sequence[Array]) -> "Example":
-        """The same with other vectors."""
+        """The example with other vectors."""
         return replace(self, vectors=tuple(vectors))
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenExample:
     """What one rank held in the end, and the messages it sent and received; `result` is None where none is due.
 
     `given` is the argument before and after the call, where the call may not change it; `kept` is what it returned,
@@ -60,7 +60,7 @@ class Seen:
     kept: tuple[Array, Array] | None = None
 
 
-def observe(comm: Communicator, subject: Subject, example: Example) -> Seen:
+def observe(comm: Communicator, subject: Subject, example: Example) -> SeenExample:
     """Run `subject` as one rank of `example`, and look at its messages and at its argument."""
     traffic = Traffic()
     given: list[tuple[Array, Array]] = []
@@ -81,7 +81,7 @@ def observe(comm: Communicator, subject: Subject, example: Example) -> Seen:
     reduction = [example.reduce] if subject.takes_reduction else []
     replace(subject, function=watched)(Observed(comm, traffic), vector, example.root, *reduction)
     left = subject.kind.left(vector, comm.rank, comm.size, example.root)
-    return Seen(
+    return SeenExample(
         None if left is None else left.copy(),
         traffic.sent_bytes, traffic.messages, traffic.received_messages,
         given[0] if subject.keeps_argument else None,

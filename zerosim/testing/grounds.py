@@ -12,7 +12,7 @@ import numpy as np
 
 from zerosim.errors import CollectiveError, Deadlock
 from zerosim.proofs.subject import Subject
-from zerosim.testing.example import Example, Seen, observe
+from zerosim.testing.example import Example, SeenExample, observe
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi import MpiCommunicator
 from zerosim.worlds.objects import broadcast_object, gather_objects
@@ -20,7 +20,7 @@ from zerosim.worlds.objects import broadcast_object, gather_objects
 PATIENCE_SECONDS = 2.0
 """How long a rank waits for a message under examination before it is a deadlock."""
 
-Ground = Callable[[Subject, Example], list[Seen]]
+Ground = Callable[[Subject, Example], list[SeenExample]]
 
 
 class LawBroken(AssertionError):
@@ -46,7 +46,7 @@ class Stranded(BaseException):
         self.broken = broken
 
 
-def local(subject: Subject, example: Example) -> list[Seen]:
+def local(subject: Subject, example: Example) -> list[SeenExample]:
     """What each rank sees in the local world."""
     try:
         with np.errstate(all="ignore"):
@@ -78,7 +78,7 @@ class Launched:
         self.comm = comm
         self.channel = channel(comm)
 
-    def __call__(self, subject: Subject, example: Example) -> list[Seen]:
+    def __call__(self, subject: Subject, example: Example) -> list[SeenExample]:
         """What each rank sees; only rank 0 calls this."""
         broadcast_object(self.comm, example)
         outcomes = gather_objects(self.comm, self._attempt(subject, example))
@@ -116,7 +116,7 @@ class Launched:
         if said is not None:
             raise LawBroken(said)
 
-    def _attempt(self, subject: Subject, example: Example) -> Seen | Failed:
+    def _attempt(self, subject: Subject, example: Example) -> SeenExample | Failed:
         try:
             with np.errstate(all="ignore"):
                 return observe(self.channel, subject, example)

@@ -22,7 +22,7 @@ from zerosim.proofs.subject import Subject, named_subject
 from zerosim.proofs.subject import subject as subject_of
 from zerosim.testing import strategies
 from zerosim.testing.causes import diagnosed
-from zerosim.testing.example import Example, Seen
+from zerosim.testing.example import Example, SeenExample
 from zerosim.testing.grounds import Failed, Ground, Launched, LawBroken, Stranded, local
 from zerosim.worlds.mpi import MpiCommunicator
 
@@ -50,7 +50,7 @@ class Examined:
     def launched(self) -> bool:
         return isinstance(self.ground, Launched)
 
-    def seen(self, x: Example) -> list[Seen]:
+    def seen(self, x: Example) -> list[SeenExample]:
         """What each rank holds in the end, and what it sent."""
         return self.ground(self.subject, x)
 
@@ -151,7 +151,7 @@ class Law:
             raise stranded.broken from None
 
     def diagnosed(self, examined: Examined, broken: LawBroken) -> LawBroken:
-        """The same, and why."""
+        """The broken law with its cause, where symbols or ranks show one."""
         example = broken.example
         assert example is not None
         lines = str(diagnosed(self.name, examined.subject, example)).splitlines()

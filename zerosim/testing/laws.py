@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.collectives.kinds import COLLECTIVES, KINDS, Kind, of_everyone
+from zerosim.collectives.kinds import COLLECTIVES, KINDS, CollectiveKind, of_everyone
 from zerosim.comm import Communicator
 from zerosim.numerics import orders
 from zerosim.proofs.subject import Subject, named_subject
@@ -24,7 +24,7 @@ from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi import MpiCommunicator
 
 
-def those(such: Callable[[Kind], bool]) -> list[str]:
+def those(such: Callable[[CollectiveKind], bool]) -> list[str]:
     """The collectives of which this is so."""
     return [name for name in COLLECTIVES if such(KINDS[name])]
 
@@ -252,7 +252,7 @@ def on_the_root(x: Example, vectors: Sequence[Any]) -> list[Any]:
     return [vector if rank == x.root else None for rank, vector in enumerate(vectors)]
 
 
-def added(kind: Kind, order: orders.AddingOrder, x: Example, rank: int) -> Any:
+def added(kind: CollectiveKind, order: orders.AddingOrder, x: Example, rank: int) -> Any:
     """What a reducing collective owes to `rank`, its sources added in this order."""
     vector = np.empty_like(x.vectors[rank])
     for chunk in kind.filled(rank, x.size, x.root):

@@ -1,4 +1,9 @@
-"""Which samples a step takes, in the one global order of micro-batches, and which of them a rank takes."""
+"""Which samples a step takes, in the one global order of micro-batches, and which of them a rank takes.
+
+A rank takes its block of a step as one `Batch`. The replica cuts it: micro-batch after micro-batch, or all together
+in layered accumulation, which gathers each unit once per pass and has the activations of all micro-batches alive at
+once.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -20,7 +20,7 @@ Broadcast = Callable[[Communicator, Payload, int], None]
 
 @dataclass(frozen=True)
 class Buckets:
-    """Of at most `most_bytes`, of all chunks together; 0 is no limit."""
+    """Buckets of at most `most_bytes`, all chunks together; 0 is no limit."""
 
     most_bytes: int
 
@@ -36,7 +36,7 @@ class Buckets:
         return [slice(start, min(start + most, length)) for start in range(0, length, most)]
 
     def chunked(self, collective: ReduceScatter) -> ReduceScatter:
-        """`collective(comm, chunks)`, bucket by bucket; all chunks are equally long."""
+        """`collective(comm, chunks)`, bucket by bucket; no chunk is longer than the first."""
 
         def call(comm: Communicator, chunks: Sequence[Payload]) -> None:
             for piece in self.pieces(len(chunks[0]), len(chunks) * chunks[0].dtype.itemsize):

@@ -16,7 +16,7 @@ from zerosim.instruments.trace import WAIT
 from zerosim.models.units import Unit
 from zerosim.numerics import draws
 from zerosim.reference import Arithmetic, Reference
-from zerosim.stages.adding import widening
+from zerosim.stages.adding import add_replicas, widening
 from zerosim.stages.beside import Beside
 from zerosim.stages.gathering import KeptUntilBackward, Prefetched, WhenUsed
 from zerosim.stages.publishing import PUBLISHING
@@ -27,7 +27,7 @@ from zerosim.training.offload import shelf
 
 
 def initial_weights(config: Config) -> Initial:
-    """Of a unit before the first step, the same on every rank: drawn from the seed, float32, or read from a file."""
+    """A unit's float32 weights before the first step, drawn from the seed or read from a file, alike on all ranks."""
     file = config.initial
 
     def drawn(unit: Unit) -> Array:
@@ -55,7 +55,7 @@ def replica(
     beside = telling(Beside(comm, second_channel), comm.instruments, wait=WAIT)
     addition = config.addition
     accumulate = widening(addition.accumulate, allocate) if config.accumulates_in_float32 else addition.accumulate
-    state = TrainingState(Layouts(comm.rank, comm.size, config.stage.sharded), config.scaling())
+    state = TrainingState(Layouts(config.mesh_of(comm.rank), config.stage.sharded), config.scaling())
 
     def draw(out: Array, micro_batch: int, layer: int, operation: int) -> None:
         draws.uniform(config.row.train.seed, state.step, out, micro_batch, layer, operation)
@@ -77,10 +77,11 @@ def replica(
             wire=config.wire,
             accumulates_in_float32=config.accumulates_in_float32,
             to_all=config.row.parallel.gradients == "all_reduce",
-            part_by_part=config.part_by_part,
+            accumulation=config.accumulation,
         ),
         collectives=Collectives(
             reduce_scatter=reduce_scatter(config, comm, allocate),
+            add_replicas=replicas_added(config, comm),
             all_gather=for_owners(buckets.chunked, comm.named("all_gather", ring.all_gather)),
             gather_norms=for_owners(buckets.chunked, comm.named("gather_norms", ring.all_gather)),
             broadcast=for_owners(buckets.broadcast, comm.named("broadcast", tree.broadcast)),
@@ -104,6 +105,24 @@ def reduce_scatter(config: Config, comm: Observed, allocate: Allocator) -> Calla
     )
 
 
+def replicas_added(config: Config, comm: Observed) -> Callable[..., Any]:
+    """How those that hold copies of a chunk add what their groups have."""
+    collective = config.addition.collective
+    if config.mesh.replicas == 1 or collective is None:
+        return nothing
+    chunked = config.buckets.chunked
+    halves = comm.named("all_reduce", collective), comm.named("all_reduce", ring.all_gather)
+
+    def call(owner: str, comm: Communicator, chunk: Array) -> None:
+        add_replicas(*(chunked(partial(half, owner)) for half in halves))(comm, chunk)
+
+    return call
+
+
+def nothing(*_: Any) -> None:
+    """Nobody holds copies."""
+
+
 def for_owners(wrap: Callable[[Any], Callable[..., Any]], named: Callable[..., Any]) -> Callable[..., Any]:
     """What `wrap` makes of a collective, called with what it is for and then its own arguments."""
 
@@ -121,14 +140,14 @@ def gathering(config: Config, beside: Beside) -> Gathering:
 
 
 def reference(config: Config) -> Reference:
-    """The same training in one process."""
+    """The training of a row in one process."""
     return Reference(
         model=config.model,
         initial=initial_weights(config),
         rule=config.rule,
         scaling=config.scaling,
         draw=partial(draws.uniform, config.row.train.seed),
-        ranks=config.ranks,
+        mesh=config.mesh,
         order=config.order,
         arithmetic=Arithmetic(
             accumulate=np.float32 if config.accumulates_in_float32 else config.precision.weights,

@@ -29,19 +29,19 @@ class Final:
 
 def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_weights: bool) -> Final:
     """Bring the model to rank 0, one unit at a time: digest it, test it and, if asked to, keep it."""
-    config, state = batches.config, replica.state
+    config, state, group = batches.config, replica.state, replica.mesh.within(comm)
     weights_digest, optimizer_digest = hashlib.sha256(), hashlib.sha256()
     kept: dict[Unit, Array] = {}
     outputs = batches.test_inputs() if comm.rank == 0 else []
     speaks = bool(outputs) and batches.dataset.kind == "tokens" and config.steps > 0
     tape = Tape(lowest=len(config.model.layers))
     for unit, visit in config.model.visits:
-        weights = whole(comm, unit, state.weights[unit], state.layouts.of(unit, "parameters"))
+        weights = whole(group, unit, state.weights[unit], state.layouts.of(unit, "parameters"))
         outputs = tape.forward(unit, weights, outputs)
         if keep_weights or speaks:
             kept[unit] = weights.copy()
         layout = state.layouts.of(unit, "optimizer")
-        slots = [whole(comm, unit, buffer, layout) for buffer in state.optimizer.get(unit, {}).values()]
+        slots = [whole(group, unit, buffer, layout) for buffer in state.optimizer.get(unit, {}).values()]
         for start, stop in map(unit.bounds, visit.numbers):
             weights_digest.update(little_endian(weights[start:stop]))
             for slot in slots:
@@ -56,8 +56,8 @@ def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_we
 
 
 def whole(comm: Communicator, unit: Unit, buffer: Array, layout: Layout) -> Array:
-    """On rank 0 the unpadded contents of `unit`, of which every rank passes its buffer, all laid out alike."""
-    everything = full(unit.count, comm.size)
+    """On rank 0 the unpadded contents of `unit`, of which every rank of a group passes its buffer."""
+    everything = full(unit.count, layout.size)
     if layout == everything:
         return buffer[: unit.count]
     if comm.rank != 0:

@@ -9,6 +9,14 @@ their padding, which is zero. Of a gradient that is not a number only that it is
 NaN the same one.
 
 Without a reference, ranks that hold the same chunk are held to each other.
+
+Every rank's replica is checked, and nothing of a large model is kept twice. Without a reference the only other
+opinion is another row. Rows that add in another order are right to differ and are not compared; `compared_with` in
+the outcome says who was compared with whom. A weakness: without a reference, a rank that goes wrong before the last
+step infects the others, and then all agree.
+
+`optimizer_sha256` goes layer by layer, in each its slots one after the other. It does not depend on how layers are
+grouped into units.
 """
 
 import hashlib
@@ -63,18 +71,18 @@ class Evidence:
         return self.step, -1 if self.unit is None else self.unit, self.chunk, self.rank
 
 
-def fingerprint(units: Sequence[Unit], snapshot: Snapshot, ranks: int, *, last: bool) -> Fingerprint:
-    """The digests of a snapshot, cut into as many chunks as there are ranks; of the last one also those of it all."""
-    chunks = tuple(
+def fingerprint(units: Sequence[Unit], snapshot: Snapshot, chunks: int, *, last: bool) -> Fingerprint:
+    """The digests of a snapshot, cut into so many chunks; those of it all too if it is the `last`."""
+    digests = tuple(
         {
-            what: [digest(comparable(what, chunk)) for chunk in split(with_padding(flat, ranks), ranks)]
+            what: [digest(comparable(what, chunk)) for chunk in split(with_padding(flat, chunks), chunks)]
             for what, flat in states(snapshot, unit).items()
         }
         for unit in units
     )
     sha256 = whole_sha256(units, snapshot.weights, snapshot.optimizer) if last else None
     counted = counts(snapshot.updates, snapshot.scaling)
-    return Fingerprint(snapshot.step, snapshot.loss.tobytes(), chunks, counted, sha256)
+    return Fingerprint(snapshot.step, snapshot.loss.tobytes(), digests, counted, sha256)
 
 
 def of_an_earlier_leg(snapshot: Snapshot) -> Fingerprint:
@@ -85,7 +93,7 @@ def of_an_earlier_leg(snapshot: Snapshot) -> Fingerprint:
 def whole_sha256(
     units: Sequence[Unit], weights: Mapping[Unit, Array], optimizer: Mapping[Unit, Mapping[str, Array]]
 ) -> tuple[str, str]:
-    """Of all weights, and of all optimizer state: layer by layer, however these are grouped to units."""
+    """Two digests, of all weights and of all optimizer state: layer by layer, however layers are grouped to units."""
     of_weights, of_optimizer = hashlib.sha256(), hashlib.sha256()
     layers = sorted(((number, unit) for unit in units for number in unit.numbers), key=lambda each: each[0])
     for number, unit in layers:
@@ -112,13 +120,13 @@ def states(snapshot: Snapshot, unit: Unit) -> dict[str, Array]:
     return found
 
 
-def with_padding(flat: Array, ranks: int) -> Array:
+def with_padding(flat: Array, chunks: int) -> Array:
     """`flat` and as many zeros as make its chunks equal.
 
     >>> with_padding(np.ones(3), 2).tolist()
     [1.0, 1.0, 1.0, 0.0]
     """
-    return np.concatenate([flat, np.zeros(padded(len(flat), ranks) - len(flat), flat.dtype)])
+    return np.concatenate([flat, np.zeros(padded(len(flat), chunks) - len(flat), flat.dtype)])
 
 
 def comparable(what: str, values: Array) -> Array:
@@ -174,7 +182,7 @@ class Checker:
                 yield (f"after step {step} rank {rank} has {name} {found:g}, "
                        f"one process has {expected.counts[name]:g}")
         for unit, chunks in zip(self.replica.units, expected.chunks, strict=True):
-            held = kept_of(state, unit, rank)
+            held = kept_of(state, unit)
             due = set(chunks) - ({GRADIENT, ACCUMULATED} if rests else set())
             for what in sorted(held ^ due):
                 yield f"after step {step} rank {rank} keeps {'a' if what in held else 'no'} {what} of {unit.name}"
@@ -200,16 +208,16 @@ def held_chunks(replica: Replica, sums_everywhere: bool) -> Iterator[tuple[int, 
                 yield number, slot, chunk, values
         for what, gradient in state.gradients_of(unit).items():
             for chunk, values in state.gradient_layouts[unit].chunks(gradient):
-                if sums_everywhere or chunk == replica.comm.rank:
+                if sums_everywhere or chunk in replica.mesh.owned:
                     yield number, what, chunk, comparable(what, values)
 
 
-def kept_of(state: TrainingState, unit: Unit, rank: int) -> set[str]:
-    """By name, that of a unit of which `rank` has its own chunk."""
+def kept_of(state: TrainingState, unit: Unit) -> set[str]:
+    """The names of what this rank keeps of a unit, its own chunk included."""
     held = {WEIGHTS, *state.optimizer.get(unit, {})}
     for what in state.gradients_of(unit):
         layout = state.gradient_layouts[unit]
-        if layout.first <= rank < layout.last:
+        if set(state.layouts.mesh.owned) <= set(range(layout.first, layout.last)):
             held.add(what)
     return held
 

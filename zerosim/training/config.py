@@ -1,8 +1,12 @@
-"""What a row trains and how, in the terms that stages, reference and formulas share: a model and no data."""
+"""What a row trains and how, in the terms that stages, reference and formulas share: a model and no data.
+
+A formula needs a row and its model and nothing else. `Batches` adds the data.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +18,9 @@ from zerosim.numerics.precisions import PRECISIONS, Precision
 from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
 from zerosim.optim.scaling import INITIAL_SCALE, Scaling
 from zerosim.optim.update import LearningRate, UpdateRule
+from zerosim.scenario.ignored import ignored
 from zerosim.scenario.row import Row
+from zerosim.sharding import Mesh
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.adding import ADDITIONS, Addition
 from zerosim.training.buckets import Buckets
@@ -33,7 +39,7 @@ class Config:
 
     @property
     def name(self) -> str:
-        """Of the row: the scenario's, or the stage's title."""
+        """The name of the row: the scenario's, or the stage's title."""
         return self.row.name or self.stage.title
 
     @property
@@ -43,6 +49,15 @@ class Config:
     @property
     def ranks(self) -> int:
         return self.row.ranks
+
+    @property
+    def mesh(self) -> Mesh:
+        """Who shares with whom, as rank 0 sees it."""
+        return self.mesh_of(0)
+
+    def mesh_of(self, rank: Any) -> Mesh:
+        """Who shares with `rank`, and who holds copies of what it has."""
+        return Mesh(rank, self.ranks, self.row.parallel.shard_ranks or self.ranks)
 
     @property
     def steps(self) -> int:
@@ -71,7 +86,7 @@ class Config:
 
     @property
     def precision(self) -> Precision:
-        """Of weights, activations and gradients."""
+        """The precision of weights, activations and gradients."""
         return PRECISIONS[self.row.train.precision]
 
     @property
@@ -116,15 +131,36 @@ class Config:
         return self.row.train.micro_batches // self.ranks
 
     @property
+    def accumulation(self) -> str:
+        """When gradients are reduced, as the row does it: where nothing else can be done, at the boundary."""
+        asked = self.row.parallel.accumulation
+        possible = self.block > 1 and (asked != "micro_batch" or self.stage.may_reduce_parts)
+        return asked if possible else "boundary"
+
+    @property
+    def ignored(self) -> dict[str, str]:
+        """The keys of [parallel] that the row cannot follow, and why."""
+        return ignored(self.row.stage, vars(self.row.parallel), self.block)
+
+    @property
     def part_by_part(self) -> bool:
         """Whether every micro-batch is reduced by itself, which is another order of addition."""
-        asked = self.row.parallel.accumulation == "micro_batch"
-        return asked and self.stage.may_reduce_parts and self.block > 1
+        return self.accumulation == "micro_batch"
+
+    @property
+    def added_first(self) -> int:
+        """How many micro-batches a rank adds up before the ranks are added."""
+        return 1 if self.part_by_part else self.block
+
+    @property
+    def reductions(self) -> int:
+        """How many times in a step a gradient is reduced."""
+        return self.block // self.added_first
 
     @property
     def at_once(self) -> int:
         """How many micro-batches of a rank go forward and backward together."""
-        return 1 if self.part_by_part else self.block
+        return self.block if self.accumulation == "layered" else 1
 
     @property
     def passes(self) -> int:
@@ -180,19 +216,19 @@ class Config:
         """All that the bits of a step depend on beside the step before it, as far as rows of a training differ."""
         train = self.row.train
         shaped = train.steps if train.schedule != "constant" else 0
-        return self.ranks, self.row.parallel.order, shaped, self.arithmetic
+        return self.ranks, self.mesh.group, self.row.parallel.order, shaped, self.arithmetic
 
     @property
     def course(self) -> tuple[object, ...]:
-        """The same of all steps: rows that share it have the same bits, and one process will do for them."""
+        """What the bits of all steps depend on: rows that share it share one reference and have the same bits."""
         return tuple((leg.config.bits, leg.until) for leg in self.legs)
 
     def on(self, ranks: int) -> "Config":
-        """The same training on another number of ranks."""
+        """The training on another number of ranks."""
         return replace(self, row=replace(self.row, ranks=ranks))
 
     def by(self, stage: str) -> "Config":
-        """The same training by another stage."""
+        """The training by another stage."""
         return replace(self, row=replace(self.row, stage=stage))
 
 
@@ -206,7 +242,7 @@ class Leg:
 
 @dataclass(frozen=True)
 class Resumed:
-    """That a training goes on after `step`, from the checkpoint in `folder`; `legs` led there."""
+    """A training that goes on after `step`, from the checkpoint in `folder`; `legs` led there."""
 
     folder: str
     step: int
@@ -219,7 +255,7 @@ class Resumed:
 
 
 def joined(legs: Iterable[Leg]) -> tuple[Leg, ...]:
-    """The same training in as few legs as may be: those whose bits come about alike are one, by the later config."""
+    """A training in as few legs as may be: legs whose bits come about alike are one, with the later config."""
     found: list[Leg] = []
     for leg in legs:
         if found and found[-1].config.bits == leg.config.bits:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from zerosim.data import Dataset, bigram_loss
 from zerosim.errors import OffloadError
-from zerosim.models import transformer
+from zerosim.models import MODELS
 from zerosim.models.units import Task
 from zerosim.numerics.digests import little_endian
 from zerosim.scenario import Scenario
@@ -29,7 +29,7 @@ class Experiment:
 
     @cached_property
     def data_sha256(self) -> str:
-        """Of the samples, with their dtypes and shapes, and of the file of the first weights, if there is one."""
+        """The digest of the samples, with dtypes and shapes, and of the file of the first weights, if there is one."""
         file = self.rows[0].initial
         found = hashlib.sha256(file.sha256.encode() if file else b"")
         for array in self.dataset.arrays:
@@ -90,9 +90,7 @@ def check_claims(scenario: Scenario, dataset: Dataset) -> None:
 def check_model(scenario: Scenario, dataset: Dataset) -> None:
     """Refuse a model whose sizes do not go together, or that has fewer tokens than its data."""
     model = scenario.model
-    if model.kind != "transformer":
-        return
-    problem = transformer.problem(transformer.shape_of(model, dataset.inputs, dataset.outputs))
+    problem = MODELS[model.kind].problem(model, dataset.inputs, dataset.outputs)
     if problem is not None:
         key, words = problem
         raise scenario.origin.error(f"model.{key}: {words}", ("model", key), ("model", "width"))

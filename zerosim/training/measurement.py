@@ -1,8 +1,9 @@
 """What is measured of a row, without a word of what it should be."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from zerosim.allocation import Array, Kind
+from zerosim.allocation import MODEL_STATES, Array, Kind
 from zerosim.instruments.takings import Taking
 from zerosim.instruments.trace import Trace
 from zerosim.models.units import Unit
@@ -47,10 +48,23 @@ class MemoryFigures:
     offloaded_bytes: int = 0
     """The most there were in the file for what is offloaded."""
 
+    @property
+    def resting_bytes(self) -> dict[str, int]:
+        """Bytes of each model state after the last step."""
+        return {kind: sum(self.owners[kind].values()) for kind in MODEL_STATES}
+
+
+def figure(**default: Any) -> Any:
+    """A field that the document of an outcome has under its own name."""
+    return field(metadata={"figure": True}, **default)
+
 
 @dataclass(frozen=True)
 class Measurement:
-    """All that rank 0 knows of a row when it has been trained; where it did not fit, only that."""
+    """All that rank 0 knows of a row when it has been trained; where it did not fit, only that.
+
+    A new figure is a field here and its value in `training.run`; every document of an outcome then has it.
+    """
 
     config: Config
     fits: bool = True
@@ -58,41 +72,44 @@ class Measurement:
     """Whether every step was compared with one process."""
     evidence: Evidence | None = None
     """The first bytes that were not that process's."""
-    disagreement: str | None = None
-    """What a rank lacks, has too much of or counts otherwise than one process, or what came home otherwise; without
-    such a comparison, what two ranks hold that should be the same and is not."""
+    disagreement: str | None = figure(default=None)
+    """What a rank lacks, has too much of or counts otherwise than one process, or what was collected otherwise.
+    Without such a comparison, what two ranks hold that should be the same and is not."""
     holdings_sha256: str | None = None
-    """Without such a comparison: of all that the ranks hold after the last step."""
+    """Without such a comparison, the digest of all that the ranks hold after the last step."""
     losses: list[Array] = field(default_factory=list)
-    weights_sha256: str = ""
-    optimizer_sha256: str = ""
-    test: float | None = None
+    weights_sha256: str = figure(default="")
+    optimizer_sha256: str = figure(default="")
+    test: float | None = figure(default=None)
     """How good it is on the test split, as the data set measures it; None without a test split."""
-    sample: str | None = None
-    """A line of what a language model says."""
-    operations: list[dict[str, int]] = field(default_factory=list)
+    sample: str | None = figure(default=None)
+    """A line that a language model generates."""
+    operations: list[dict[str, int]] = figure(default_factory=list)
     """On each rank, in all steps: floating-point operations of matrix products, in forward, backward, recomputation."""
     traffic: list[TrafficCounts] = field(default_factory=list)
     memory: list[MemoryFigures] = field(default_factory=list)
     trace: Trace | None = None
-    """Of the steps of which one was wanted."""
-    updates: int = 0
+    """The trace of those steps for which one was wanted."""
+    updates: int = figure(default=0)
     """Steps that were not skipped because a gradient overflowed."""
     updates_before: int = 0
     """Those of them that were done before this run."""
-    seconds: float = 0.0
-    """Within the steps of this run."""
-    seconds_saving: float = 0.0
-    """After steps, to put the state away."""
+    seconds: dict[str, float] = figure(default_factory=dict)
+    """Of this run: `train` within steps, `save` after steps, to write checkpoints."""
     weights: dict[Unit, Array] | None = None
     takings: list[Taking] = field(default_factory=list)
-    """Of rank 0 in the last step, where the scenario asks for them."""
+    """What rank 0 allocated in the last step, where the scenario asks for it."""
     missed_faults: list[str] = field(default_factory=list)
-    """Of the faults that were to strike, those that had no moment to."""
+    """The faults that had no opportunity to strike."""
     on_other_ranks: dict[int, "Measurement"] = field(default_factory=dict)
     """By the number of ranks."""
 
     @property
     def updates_here(self) -> int:
-        """Those in this run's steps."""
+        """The updates in this run's steps."""
         return self.updates - self.updates_before
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The fields that documents have as they are, by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.metadata.get("figure")}

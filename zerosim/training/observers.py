@@ -42,7 +42,7 @@ class Observers:
 
 
 def observers(row: str, rank: int, faults: Faults, *, takings: bool, traced: bool) -> Observers:
-    """Those of a row of this name, as what befalls it comes to `rank`."""
+    """The observers of a row of this name on `rank`, with the faults that befall it."""
     ledger = Ledger()
     return Observers(
         Whereabouts(row), faults, Traffic(), ledger, HeldAtBeginnings(ledger, BEGINNINGS),

@@ -1,4 +1,7 @@
-"""A file for what a rank offloads: without a name, so that however the run ends nothing is left of it."""
+"""A file for what a rank offloads: without a name, so that however the run ends nothing is left of it.
+
+The name is gone before the first byte is written, so a killed process leaves nothing either.
+"""
 
 import os
 import tempfile

@@ -3,6 +3,12 @@
 `measure` is the program of every rank, in the local world and under MPI alike. What it does beside training
 (publishing fingerprints, adding up losses, collecting results) goes over the bare communicator; only what a stage
 does goes over the one that counts.
+
+What trains knows no formula, and what judges takes measurements and a row. Fingerprints, losses and results travel
+over the bare communicator and do not count.
+
+Every row has fresh instruments and fresh memory for messages. The trace's offsets between clocks are measured after a
+row has been trained.
 """
 
 import time
@@ -16,7 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from zerosim.allocation import Array
 from zerosim.collectives import ring
-from zerosim.comm import Communicator
+from zerosim.comm import Communicator, among
 from zerosim.instruments.clocks import brought_together
 from zerosim.instruments.faults import Faults
 from zerosim.instruments.memory import KINDS
@@ -27,6 +33,7 @@ from zerosim.instruments.traffic import Traffic
 from zerosim.instruments.whereabouts import Whereabouts
 from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.sharding import split
+from zerosim.stages.adding import add_replicas
 from zerosim.stages.replica import Batch, Replica
 from zerosim.training.alone import alone
 from zerosim.training.batches import Batches
@@ -47,7 +54,6 @@ from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement, MemoryFigures, TrafficCounts
 from zerosim.training.observers import Observers, observers
 from zerosim.worlds.checked import Checked
-from zerosim.worlds.first import FirstRanks
 from zerosim.worlds.objects import gather_objects
 from zerosim.worlds.world import World
 
@@ -127,12 +133,12 @@ def train_on(comm: Communicator, run: Run, config: Config, ranks: int) -> Measur
     """Train one row on the first `ranks` ranks alone, compared with nothing; on rank 0."""
     if comm.rank >= ranks:
         return None
-    second = None if run.second_channel is None else FirstRanks(run.second_channel, ranks)
+    second = None if run.second_channel is None else among(run.second_channel, range(ranks))
     run = replace(
         run, keep_weights=False, traced=range(0), second_channel=second,
         keeping=run.keeping and RestoringOnly(run.keeping), faulty=False,
     )
-    return train(FirstRanks(comm, ranks), run, config.on(ranks), f"{config.name} on {ranks}", None)
+    return train(among(comm, range(ranks)), run, config.on(ranks), f"{config.name} on {ranks}", None)
 
 
 def train_alone(comm: Communicator, run: Run, config: Config) -> list[Fingerprint]:
@@ -205,7 +211,6 @@ def train(
         updates=mine.state.updates,
         updates_before=updates_before,
         seconds=steps.seconds,
-        seconds_saving=steps.seconds_saving,
         weights=final.weights,
         takings=steps.taken,
     )
@@ -275,11 +280,10 @@ class Steps:
     checker: Checker | None
     losses: list[Array]
     """Of all steps so far, those before this run among them."""
-    seconds: float = 0.0
-    seconds_saving: float = 0.0
     began_ns: int = 0
 
     def __post_init__(self) -> None:
+        self.seconds = {"train": 0.0, "save": 0.0}
         self.taken: list[Taking] = []
         """In the last step, if it was written down."""
         self.traced: list[RankStep] = []
@@ -319,7 +323,7 @@ class Steps:
         if self.run.keeping is not None:
             started = time.perf_counter()
             self.run.keeping.save(self.comm, self.config, self.replica, self.losses)
-            self.seconds_saving += time.perf_counter() - started
+            self.seconds["save"] += time.perf_counter() - started
 
     def run_one(self, batch: Batch) -> Any:
         """Train one step: this rank's part of the loss. Its time is added, and what is traced is noted."""
@@ -333,7 +337,7 @@ class Steps:
         self.observers.faults.begin(batch.step)
         started = time.perf_counter()
         partial_loss = self.config.stage.step(self.replica, batch)
-        self.seconds += time.perf_counter() - started
+        self.seconds["train"] += time.perf_counter() - started
         if tracer:
             self.traced.append(replace(tracer.end(batch.step), memory=self.observers.ledger.curve_so_far()))
         return partial_loss
@@ -347,8 +351,11 @@ class Steps:
 
     def total(self, partial_loss: Any) -> Array:
         """The loss of the global batch, added in the declared order; not a number, it is the one NaN there is."""
-        loss = self.config.addition.reduce_scatter(self.comm, partial_loss, as_it_is)
-        ring.all_gather(self.comm, split(loss, self.comm.size))
+        addition, within = self.config.addition, self.replica.mesh.within(self.comm)
+        loss = addition.reduce_scatter(within, partial_loss, as_it_is)
+        if addition.collective is not None:
+            add_replicas(addition.collective)(self.replica.mesh.across(self.comm), self.replica.own(loss))
+        ring.all_gather(within, split(loss, within.size))
         return with_one_nan(loss.copy())
 
     def memory(self) -> MemoryFigures:

@@ -110,7 +110,7 @@ def compared(what: str, one: Config, mine: Snapshot, two: Config, theirs: Snapsh
 def order(config: Config, chunk: int) -> str:
     """How a row adds one chunk."""
     added = orders_of_addition(config, chunk)["reference"]
-    again = f", {config.passes} times, and these sums left to right" if config.part_by_part else ""
+    again = f", {config.reductions} times, and these sums left to right" if config.part_by_part else ""
     return f"{added}{again}, in {config.wire} over ranks and {config.summed} over micro-batches"
 
 

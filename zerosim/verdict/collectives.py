@@ -119,7 +119,7 @@ def run_collectives_on(
 def run_collectives(
     comm: Communicator, scenario: CollectiveScenario, programs: Sequence[PreparedProgram]
 ) -> CollectivesOutcome | None:
-    """As one of the ranks of `comm`; what was found on rank 0, None on the others."""
+    """Run programs as one of the ranks of `comm`: what was found on rank 0, None on the others."""
     outcomes = []
     for program in programs:
         tensors = tensors_of(scenario, comm.rank)

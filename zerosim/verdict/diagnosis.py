@@ -63,20 +63,21 @@ def orders_of_addition(config: Config, chunk: int) -> dict[str, str]:
     """How the stages add micro-batches g0, g1, … in `chunk`, seen by doing it with symbols, and what was declared."""
     if config.order.within is None:
         return {"ours": config.order.words, "reference": config.order.words}
-    ranks, block = config.ranks, config.at_once
-    declared = config.order.total([symbols(number, ranks) for number in range(ranks * block)], ranks)
-    return {"ours": str(added(config.addition, ranks, block)[chunk]), "reference": str(declared[chunk])}
+    mesh, block = config.mesh, config.added_first
+    declared = config.order.total([symbols(number, mesh.size) for number in range(mesh.size * block)], mesh)
+    ours = added(config.addition, mesh.size, block, mesh.group)
+    return {"ours": str(ours[chunk]), "reference": str(declared[chunk])}
 
 
-def locate(units: Sequence[Unit], evidence: Evidence, snapshot: Snapshot, ranks: int) -> Divergence:
+def locate(units: Sequence[Unit], evidence: Evidence, snapshot: Snapshot, chunks: int) -> Divergence:
     """The first element in which `evidence` differs from the reference's snapshot of the same step."""
     if evidence.unit is None:
         ours, expected, start = evidence.values, snapshot.loss, 0
     else:
         unit = units[evidence.unit]
-        flat = with_padding(states(snapshot, unit)[evidence.what], ranks)
-        start = evidence.chunk * chunk_length(unit.count, ranks)
-        ours, expected = evidence.values, comparable(evidence.what, split(flat, ranks)[evidence.chunk])
+        flat = with_padding(states(snapshot, unit)[evidence.what], chunks)
+        start = evidence.chunk * chunk_length(unit.count, chunks)
+        ours, expected = evidence.values, comparable(evidence.what, split(flat, chunks)[evidence.chunk])
     differs = np.flatnonzero(bit_pattern(ours) != bit_pattern(expected))
     first = int(differs[0])
     layer, parameter, index = (
@@ -118,7 +119,7 @@ def full_name(unit: Unit, layer: int, parameter: str) -> str:
 
 
 def bit_pattern(values: Array) -> Array:
-    """The same bytes as unsigned integers.
+    """The bytes of values as unsigned integers.
 
     >>> bit_pattern(np.array([0.0, -0.0], np.float32)).tolist()
     [0, 2147483648]

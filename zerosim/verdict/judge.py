@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from zerosim.allocation import Kind
-from zerosim.plan.activations import operations, pass_peaks
-from zerosim.plan.addresses import fragmentation
-from zerosim.plan.memory import MODEL_STATES
-from zerosim.plan.peaks import gradients_are_exact, message_copies, needed_as_began, peak_bounds, would_fit
-from zerosim.plan.resting import resting_bytes, unit_bytes
-from zerosim.plan.traffic import due, most_messages, volume
+from zerosim.allocation import MODEL_STATES, Kind
+from zerosim.formulas.activations import operations, pass_peaks
+from zerosim.formulas.addresses import fragmentation
+from zerosim.formulas.peaks import gradients_are_exact, message_copies, needed_as_began, peak_bounds, would_fit
+from zerosim.formulas.resting import resting_bytes, unit_bytes
+from zerosim.formulas.traffic import due, most_messages, volume
 from zerosim.stages import STAGES
 from zerosim.training.config import Config
 from zerosim.training.measurement import Measurement, MemoryFigures, TrafficCounts
@@ -21,31 +20,18 @@ def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
     """A row that was trained; `divergence` is where its first evidence lies."""
     config = measured.config
     return TrainedRow(
-        config=config,
+        measured=measured,
         equal=divergence is None if measured.compared else None,
         compared_with="one process" if measured.compared else None,
-        disagreement=measured.disagreement,
-        holdings_sha256=measured.holdings_sha256,
         first_divergence=divergence,
         order=None if divergence is None else orders_of_addition(config, divergence.chunk),
-        losses=measured.losses,
-        weights_sha256=measured.weights_sha256,
-        optimizer_sha256=measured.optimizer_sha256,
-        test=measured.test,
-        sample=measured.sample,
-        operations=measured.operations,
         formula_operations=operations(config),
-        traffic=[judged_traffic(config, counts, measured.updates_here) for counts in measured.traffic],
+        traffic=[RankTraffic(counts, traffic_due(config, counts.rank, measured.updates_here))
+                 for counts in measured.traffic],
         memory=[judged_memory(config, figures, measured.updates_here) for figures in measured.memory],
-        trace=measured.trace,
         volume=volume(config),
         most_messages=most_messages(config),
-        updates=measured.updates,
-        seconds=measured.seconds,
-        seconds_saving=measured.seconds_saving,
-        weights=measured.weights,
         fragmentation=fragmentation(measured.takings) if measured.takings else None,
-        missed_faults=measured.missed_faults,
     )
 
 
@@ -57,19 +43,19 @@ def what_it_needs(config: Config) -> DoesNotFit:
     )
 
 
-def judged_traffic(config: Config, counts: TrafficCounts, updates: int) -> RankTraffic:
-    """One rank's counts beside the formula."""
-    formula = due(config, counts.rank, updates)
-    return RankTraffic(
-        **vars(counts),
-        formula_bytes=sum(each.sent_bytes for each in formula.values()),
-        formula_received_bytes=sum(each.received_bytes for each in formula.values()),
-        formula_messages=sum(each.messages for each in formula.values()),
-        formula_by_collective={
+def traffic_due(config: Config, rank: int, updates: int) -> TrafficCounts:
+    """What one rank must send and receive by formula."""
+    formula = due(config, rank, updates)
+    return TrafficCounts(
+        rank=rank,
+        sent_bytes=sum(each.sent_bytes for each in formula.values()),
+        received_bytes=sum(each.received_bytes for each in formula.values()),
+        messages=sum(each.messages for each in formula.values()),
+        by_collective={
             name: {"calls": each.calls, "sent_bytes": each.sent_bytes, "messages": each.messages}
             for name, each in formula.items()
         },
-        formula_largest_message_bytes=max((each.largest for each in formula.values()), default=0),
+        largest_message_bytes=max((each.largest for each in formula.values()), default=0),
     )
 
 
@@ -78,19 +64,13 @@ def judged_memory(config: Config, figures: MemoryFigures, updates: int) -> RankM
     resting = resting_bytes(config)
     bounds = peak_bounds(config, copies_messages=figures.copies_messages, updated=updates > 0)
     return RankMemory(
-        rank=figures.rank,
-        resting_bytes={kind: sum(figures.owners[kind].values()) for kind in MODEL_STATES},
+        figures=figures,
         formula_bytes={kind: getattr(resting, kind) for kind in MODEL_STATES},
         padding_bytes=resting.padding,
-        peak_bytes=figures.peak_bytes,
         bound_bytes={str(kind): most for kind, most in bounds.items()},
         least_bytes={str(kind): least for kind, least in bounds.items() if reached(config, figures, kind)},
-        alive_bytes=figures.alive_bytes,
-        resident_bytes=figures.resident_bytes,
         overweight=[*overweight(config, figures), *left_over(config, figures), *unsteady(config, figures)],
         lingering=lingering(config, figures),
-        curve=figures.curve,
-        offloaded_bytes=figures.offloaded_bytes,
         formula_offloaded_bytes=pass_peaks(config).offloaded if config.steps_here else 0,
     )
 
@@ -103,7 +83,7 @@ def reached(config: Config, figures: MemoryFigures, kind: Kind) -> bool:
 
 
 def unsteady(config: Config, figures: MemoryFigures) -> list[str]:
-    """Of which kinds after some step more or less was alive than after the last one should be."""
+    """The kinds of which more or less was alive after some step than is due after the last."""
     resting = resting_bytes(config)
     due: dict[str, tuple[int, int]] = {kind: (getattr(resting, kind),) * 2 for kind in MODEL_STATES}
     due |= {"activations": (0, 0), "buffers": (0, message_copies(config) if figures.copies_messages else 0)}
@@ -149,9 +129,10 @@ def left_over(config: Config, figures: MemoryFigures) -> list[str]:
 def compared_with_each_other(rows: Sequence[RowOutcome]) -> list[RowOutcome]:
     """Without a reference a row is equal when it ends with the bytes of the first that adds in the same order."""
 
-    def ending(outcome: TrainedRow) -> tuple[object, ...]:
-        losses = b"".join(loss.tobytes() for loss in outcome.losses)
-        return losses, outcome.weights_sha256, outcome.optimizer_sha256, outcome.holdings_sha256
+    def ending(row: TrainedRow) -> tuple[object, ...]:
+        found = row.measured
+        losses = b"".join(loss.tobytes() for loss in found.losses)
+        return losses, found.weights_sha256, found.optimizer_sha256, found.holdings_sha256
 
     firsts: dict[tuple[object, ...], TrainedRow] = {}
     found = []

@@ -1,18 +1,20 @@
-"""What a run comes to: its measurements beside what they should be, and every check that failed. Reports read this."""
+"""What a run comes to: its measurements beside what they should be, and every check that failed. Reports read this.
+
+Outcomes know no terminal and no picture. Reports read outcomes; the page reads only the JSON document.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from zerosim.allocation import Array
-from zerosim.instruments.trace import Trace
-from zerosim.models.units import Model, Unit
-from zerosim.plan.addresses import LAID_OUT, Fragmentation
+from zerosim.formulas.addresses import LAID_OUT, Fragmentation
+from zerosim.models.units import Model
 from zerosim.scenario import Scenario
 from zerosim.stages import STAGES
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
+from zerosim.training.measurement import Measurement, MemoryFigures, TrafficCounts
 from zerosim.verdict.apart import Apart
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.worlds.world import counted
@@ -22,34 +24,26 @@ from zerosim.worlds.world import counted
 class RankTraffic:
     """What one rank sent and received in all steps, and what it must have by formula."""
 
-    rank: int
-    sent_bytes: int
-    received_bytes: int
-    messages: int
-    by_collective: dict[str, dict[str, int]]
-    formula_bytes: int
-    formula_received_bytes: int
-    formula_messages: int
-    formula_by_collective: dict[str, dict[str, int]]
-    largest_message_bytes: int = 0
-    """Of the messages sent."""
-    formula_largest_message_bytes: int = 0
+    counts: TrafficCounts
+    due: TrafficCounts
 
     @property
     def fault(self) -> str | None:
-        """The first figure that is not the formula's, as the words after the name of a row."""
+        """The first count that is not the formula's, as the words after the name of a row."""
+        seen, due = self.counts, self.due
         figures = [
-            ("bytes sent", self.sent_bytes, self.formula_bytes),
-            ("bytes received", self.received_bytes, self.formula_received_bytes),
-            ("messages", self.messages, self.formula_messages),
-            ("bytes in the largest message", self.largest_message_bytes, self.formula_largest_message_bytes),
+            ("bytes sent", seen.sent_bytes, due.sent_bytes),
+            ("bytes received", seen.received_bytes, due.received_bytes),
+            ("messages", seen.messages, due.messages),
+            ("bytes in the largest message", seen.largest_message_bytes, due.largest_message_bytes),
         ]
-        for name in sorted({*self.by_collective, *self.formula_by_collective}):
-            seen, due = self.by_collective.get(name, {}), self.formula_by_collective.get(name, {})
-            figures += [(f"{what} of {name}", seen.get(what, 0), due.get(what, 0)) for what in {**seen, **due}]
+        for name in sorted({*seen.by_collective, *due.by_collective}):
+            ours, theirs = seen.by_collective.get(name, {}), due.by_collective.get(name, {})
+            figures += [
+                (f"{what} of {name}", ours.get(what, 0), theirs.get(what, 0)) for what in {**ours, **theirs}]
         return next((
-            f"{what} are not the formula's: {seen:,} of rank {self.rank}, where {due:,} are due"
-            for what, seen, due in figures if seen != due
+            f"{what} are not the formula's: {found:,} of rank {seen.rank}, where {expected:,} are due"
+            for what, found, expected in figures if found != expected
         ), None)
 
     @property
@@ -59,34 +53,26 @@ class RankTraffic:
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes that one rank kept between steps and held at most within one, by kind, as its ledger saw them."""
+    """Bytes that one rank kept between steps and held at most within one, and what these must be by formula."""
 
-    rank: int
-    resting_bytes: dict[str, int]
+    figures: MemoryFigures
     formula_bytes: dict[str, int]
+    """Bytes of each model state between steps."""
     padding_bytes: int
-    peak_bytes: dict[str, int]
+    """How many of them are padding."""
     bound_bytes: dict[str, int]
     """The most that there should be, of each kind."""
     least_bytes: dict[str, int]
     """The least, of the kinds whose peak is known to the byte."""
-    alive_bytes: int
-    """Of all kinds, between steps: what is kept, and buffers that wait to be used again."""
-    resident_bytes: int
-    """What the process has in memory between steps beyond what it had before the run."""
     overweight: list[str]
-    """Of which units more is kept than the formula says, and what else outlives the step, in words."""
+    """The units that keep more than the formula says, and what else outlives the step, in words."""
     lingering: list[str]
-    """What a step should have let go of before it reduced a gradient or updated weights, in words."""
-    curve: list[tuple[int, dict[str, int]]]
-    """Nanoseconds since the last step began, and bytes by kind, at each change."""
-    offloaded_bytes: int = 0
-    """The most there were in the file for what is offloaded."""
+    """What a step should have freed before it reduced a gradient or updated weights, in words."""
     formula_offloaded_bytes: int = 0
 
     @property
     def rests(self) -> bool:
-        return self.resting_bytes == self.formula_bytes and not self.overweight
+        return self.figures.resting_bytes == self.formula_bytes and not self.overweight
 
     @property
     def peaks(self) -> bool:
@@ -95,18 +81,19 @@ class RankMemory:
     @property
     def mismeasured(self) -> str | None:
         """The first kind of which too much or too little is alive at the peak, or later, or is offloaded, in words."""
+        found = self.figures
         for kind, bound in self.bound_bytes.items():
-            peak, least = self.peak_bytes[kind], self.least_bytes.get(kind, 0)
+            peak, least = found.peak_bytes[kind], self.least_bytes.get(kind, 0)
             if peak > bound:
-                return (f"more is alive at the peak than should be: rank {self.rank} holds {peak:,} B of {kind}, "
+                return (f"more is alive at the peak than should be: rank {found.rank} holds {peak:,} B of {kind}, "
                         f"where {bound:,} are enough")
             if peak < least:
-                return (f"less is alive at the peak than must be: rank {self.rank} holds {peak:,} B of {kind}, "
+                return (f"less is alive at the peak than must be: rank {found.rank} holds {peak:,} B of {kind}, "
                         f"where {least:,} are used")
         if self.lingering:
-            return f"more is held than is needed: rank {self.rank} holds {self.lingering[0]}"
-        if self.offloaded_bytes != self.formula_offloaded_bytes:
-            return (f"what is offloaded is not the formula's: rank {self.rank} had {self.offloaded_bytes:,} B in its "
+            return f"more is held than is needed: rank {found.rank} holds {self.lingering[0]}"
+        if found.offloaded_bytes != self.formula_offloaded_bytes:
+            return (f"what is offloaded is not the formula's: rank {found.rank} had {found.offloaded_bytes:,} B in its "
                     f"file, where {self.formula_offloaded_bytes:,} are due")
         return None
 
@@ -129,54 +116,34 @@ class DoesNotFit:
 
 @dataclass(frozen=True)
 class TrainedRow:
-    """What one row computed, and whether it is what one process computes."""
+    """What was measured of one row, and what that must be."""
 
-    config: Config
+    measured: Measurement
     equal: bool | None
-    """None when there was nothing to compare with."""
+    """Whether it computed what it is compared with; None without anything to compare with."""
     compared_with: str | None
     """One process, or the name of the first row that adds in the same order."""
-    disagreement: str | None
-    """What a rank lacks or counts otherwise than one process, or what came home otherwise; without a reference, what
-    two ranks hold that should be the same and is not."""
-    holdings_sha256: str | None
-    """Without a reference: of all that the ranks hold after the last step."""
     first_divergence: Divergence | None
     order: dict[str, str] | None
-    """Of the chunk that diverged: the order in which the collective adds it, and the declared one."""
-    losses: list[Array]
-    weights_sha256: str
-    optimizer_sha256: str
-    test: float | None
-    """How good it is on the test split, as the data set measures it; None without a test split."""
-    sample: str | None
-    """A line of what a language model says."""
-    operations: list[dict[str, int]]
-    """On each rank, in all steps: floating-point operations of matrix products, in forward, backward, recomputation."""
+    """The order in which the collective adds the chunk that diverged, and the declared one."""
     formula_operations: dict[str, int]
-    """What each of these must be."""
+    """Floating-point operations of matrix products that each rank must do in all steps, by pass."""
     traffic: list[RankTraffic]
     memory: list[RankMemory]
-    trace: Trace | None
-    """What the ranks did when, in the steps of which that was wanted."""
     volume: float
-    """What the formula says a rank sends in a step, in units of P (N − 1)/N."""
+    """What a rank sends in a step by formula, in units of P (N − 1)/N."""
     most_messages: int
-    """What the formula says the rank that sends the most sends in a step that is not skipped."""
-    updates: int
-    """Steps that were not skipped because a gradient overflowed."""
-    seconds: float
-    seconds_saving: float
-    """Beside the steps, to put the state away."""
-    weights: dict[Unit, Array] | None
+    """By formula, the messages in a step that is not skipped, of the rank that sends the most."""
     fragmentation: Fragmentation | None = None
-    """Of rank 0's memory in the last step, if it was written down."""
-    missed_faults: Sequence[str] = ()
-    """Of the faults that the scenario has, those that did not strike."""
+    """Of rank 0's memory in the last step, where the scenario asks for it."""
+
+    @property
+    def config(self) -> Config:
+        return self.measured.config
 
     @property
     def name(self) -> str:
-        """Of the row: the variant's, or the stage's title."""
+        """The name of the row: the variant's, or the stage's title."""
         return self.config.name
 
     @property
@@ -185,13 +152,13 @@ class TrainedRow:
 
     @property
     def messages_in_a_step(self) -> Fraction:
-        """Those of the rank that sent the most; where steps were skipped, by the formula that traffic is held to.
+        """The messages of the rank that sent the most; where steps were skipped, by the formula for traffic.
 
         So too where a run had no step left to do.
         """
-        if self.updates < self.config.steps or not self.config.steps_here:
+        if self.measured.updates < self.config.steps or not self.config.steps_here:
             return Fraction(self.most_messages)
-        return Fraction(max(rank.messages for rank in self.traffic), self.config.steps_here)
+        return Fraction(max(rank.counts.messages for rank in self.traffic), self.config.steps_here)
 
 
 @dataclass(frozen=True)
@@ -207,7 +174,7 @@ class OtherRanks:
 
     @property
     def weights_sha256(self) -> str:
-        return self.outcome.weights_sha256
+        return self.outcome.measured.weights_sha256
 
 
 @dataclass(frozen=True)
@@ -251,11 +218,11 @@ class Outcome:
 
     @property
     def model(self) -> Model:
-        """As wide and deep in every row; rows may group its layers otherwise."""
+        """The model, as wide and deep in every row; rows may group its layers otherwise."""
         return self.experiment.rows[0].model
 
     @property
-    def stages(self) -> list[TrainedRow]:
+    def trained(self) -> list[TrainedRow]:
         """The rows that were trained."""
         return [row.trained for row in self.rows if row.trained is not None]
 
@@ -281,7 +248,7 @@ class Outcome:
     @property
     def same_weights(self) -> bool:
         """Whether all rows end with the same weights."""
-        return len({stage.weights_sha256 for stage in self.stages}) <= 1
+        return len({stage.measured.weights_sha256 for stage in self.trained}) <= 1
 
     @property
     def passed(self) -> bool:
@@ -294,14 +261,14 @@ def failed_checks(stage: TrainedRow) -> list[str]:
     never_skips = not stage.config.scaling().dynamic
     checks: list[tuple[Any, str]] = [
         (stage.equal is False, differing(stage)),
-        (never_skips and stage.updates != stage.config.steps,
-         f"counts {stage.updates} updates in {stage.config.steps} steps, of which none may be skipped"),
-        (stage.disagreement, stage.disagreement or ""),
+        (never_skips and stage.measured.updates != stage.config.steps,
+         f"counts {stage.measured.updates} updates in {stage.config.steps} steps, of which none may be skipped"),
+        (stage.measured.disagreement, stage.measured.disagreement or ""),
         (not all(rank.holds for rank in stage.traffic), miscounted(stage)),
-        (any(each != stage.formula_operations for each in stage.operations), miscalculated(stage)),
+        (any(each != stage.formula_operations for each in stage.measured.operations), miscalculated(stage)),
         (stepped and not all(rank.rests for rank in stage.memory), f"bytes kept are not the formula's{who(stage)}"),
         (stepped and not all(rank.peaks for rank in stage.memory), mismeasured(stage)),
-        (stage.missed_faults, f"a fault did not strike: {'; '.join(stage.missed_faults)}"),
+        (stage.measured.missed_faults, f"a fault did not strike: {'; '.join(stage.measured.missed_faults)}"),
     ]
     return [what for failed, what in checks if failed]
 
@@ -310,10 +277,10 @@ def broken_claims(stage: TrainedRow) -> list[str]:
     """What a scenario says of this row and is not so."""
     claims = stage.config.row.claims
     found = []
-    if claims.test_accuracy and stage.test is not None and stage.test < claims.test_accuracy:
-        found.append(f"test accuracy is {percent(stage.test)}, below {percent(claims.test_accuracy)}")
-    if claims.test_loss and stage.test is not None and not stage.test < claims.test_loss:
-        found.append(f"test loss is {stage.test:.6g}, not below {claims.test_loss:.6g}")
+    if claims.test_accuracy and stage.measured.test is not None and stage.measured.test < claims.test_accuracy:
+        found.append(f"test accuracy is {percent(stage.measured.test)}, below {percent(claims.test_accuracy)}")
+    if claims.test_loss and stage.measured.test is not None and not stage.measured.test < claims.test_loss:
+        found.append(f"test loss is {stage.measured.test:.6g}, not below {claims.test_loss:.6g}")
     if claims.volume is not None and round(stage.volume, 6) != round(claims.volume, 6):
         found.append(f"sends {stage.volume:.4g} P (N−1)/N, not {claims.volume:.4g}")
     sent = stage.messages_in_a_step
@@ -331,10 +298,10 @@ def broken_claims_of_steps(stage: TrainedRow) -> list[str]:
     for claimed, name in ((claims.beyond_peak, "first_fit"), (claims.beyond_peak_laid_out, "first_fit" + LAID_OUT)):
         if claimed is not None and beyond.get(name) != claimed:
             found.append(f"needs {beyond.get(name, 0):,} bytes beyond the peak by {name}, not {claimed:,}")
-    most = max((rank.peak_bytes["activations"] for rank in stage.memory), default=0)
+    most = max((rank.figures.peak_bytes["activations"] for rank in stage.memory), default=0)
     if claims.activations is not None and most != claims.activations:
         found.append(f"holds {most:,} bytes of activations at the peak, not {claims.activations:,}")
-    largest = max((rank.largest_message_bytes for rank in stage.traffic), default=0)
+    largest = max((rank.counts.largest_message_bytes for rank in stage.traffic), default=0)
     if claims.largest_message is not None and largest != claims.largest_message:
         found.append(f"sends {largest:,} bytes in its largest message, not {claims.largest_message:,}")
     return found
@@ -351,7 +318,7 @@ def percent(share: float) -> str:
 
 def other_bits(stage: TrainedRow, others: Sequence[OtherRanks]) -> list[str]:
     """What is wrong with the row on other numbers of ranks."""
-    differing = [str(other.ranks) for other in others if other.weights_sha256 != stage.weights_sha256]
+    differing = [str(other.ranks) for other in others if other.weights_sha256 != stage.measured.weights_sha256]
     found = [f"other bits on {', '.join(differing)} rank{'s' * (differing != ['1'])}"] if differing else []
     return found + [f"on {counted(other.ranks)}: {what}" for other in others for what in failed_checks(other.outcome)]
 
@@ -359,7 +326,7 @@ def other_bits(stage: TrainedRow, others: Sequence[OtherRanks]) -> list[str]:
 def who(stage: TrainedRow) -> str:
     """Whose memory it is that the first rank with too much of it keeps."""
     rank = next((rank for rank in stage.memory if rank.overweight), None)
-    return f": rank {rank.rank} keeps {', '.join(rank.overweight)}" if rank else ""
+    return f": rank {rank.figures.rank} keeps {', '.join(rank.overweight)}" if rank else ""
 
 
 def miscounted(stage: TrainedRow) -> str:
@@ -370,14 +337,14 @@ def miscounted(stage: TrainedRow) -> str:
 def miscalculated(stage: TrainedRow) -> str:
     """Which rank first multiplied more or less than the model's operations are."""
     due = stage.formula_operations
-    rank, found = next((pair for pair in enumerate(stage.operations) if pair[1] != due), (0, due))
+    rank, found = next((pair for pair in enumerate(stage.measured.operations) if pair[1] != due), (0, due))
     what = next((each for each in due if found.get(each, 0) != due[each]), "forward")
     return (f"floating-point operations of {what} are not the model's: {found.get(what, 0):,} of rank {rank}, where "
             f"{due[what]:,} are due")
 
 
 def differing(stage: TrainedRow) -> str:
-    """That it computes something else than what it is compared with."""
+    """A row's words for bits that differ from what it is compared with."""
     return "bits differ" if stage.compared_with == "one process" else f"bits differ from {stage.compared_with}"
 
 

@@ -77,7 +77,7 @@ def parted(run: Run, rows: Sequence[RowOutcome]) -> list[tuple[Batches, Batches]
     """
     trained = {row.trained.config.course: row.trained for row in reversed(rows) if row.trained and row.trained.equal}
     different = [*reversed(trained.values())]
-    others = [other for other in different[1:] if different[0].weights_sha256 != other.weights_sha256]
+    others = [other for other in different[1:] if different[0].measured.weights_sha256 != other.measured.weights_sha256]
     return [(run.batches(different[0].config), run.batches(other.config)) for other in others]
 
 

@@ -1,8 +1,13 @@
-"""What the ranks of one host do, for each other to see: who waits for whom, and where; who has finished, who is frozen.
+"""A board that the ranks of one host share: who waits for whom, and where; who has finished, who is frozen.
 
-A file that they all map, with some bytes for each rank. What one writes is there for the others at once, whatever
-becomes of it then, so that whoever ends the run can say what all of them did. Of ranks on other hosts nothing is known
-here.
+It is a file that they all map, with some bytes for each rank, whose name is removed at once. What one rank writes is
+visible to the others immediately, whatever becomes of it then. Whoever ends the run can say what all of them did.
+
+Why it is written before anybody asks: a rank that times out cannot ask the others. One of them may be frozen, and all
+of them wait. Writing costs half a microsecond for each message.
+
+Ranks on other hosts are not on it. An MPI window would reach them, but reading one may wait for the frozen rank. The
+first to fail of each host speaks for its own.
 """
 
 import mmap
@@ -14,8 +19,8 @@ from typing import NamedTuple
 from zerosim.worlds.here import Spot
 from zerosim.worlds.processes import FROZEN, GONE, are_listed, state_of
 
-CHANNELS = 4
-"""Of each rank, those made first."""
+CHANNELS = 16
+"""The channels of a rank that are on the board: those made first."""
 WORDS_BYTES = 200
 ENDING = struct.Struct("=q")
 RANK = struct.Struct("=qqq")
@@ -29,14 +34,14 @@ SEPARATOR = "\0"
 
 
 class Done(NamedTuple):
-    """What a rank does, in words, and where."""
+    """The state of a rank: what it does, in words, and where."""
 
     words: str
     spot: str
 
 
 class Line:
-    """What one channel of a rank writes on a board, from byte `at` on."""
+    """The line that one channel of a rank writes on a board, from byte `at` on."""
 
     def __init__(self, board: mmap.mmap, at: int) -> None:
         self._map, self._at, self._words_at = board, at, at + WAIT.size + STEP.size
@@ -44,7 +49,7 @@ class Line:
         self.goes_on()
 
     def waits(self, whom: int) -> None:
-        """For a message from that rank."""
+        """Note that this channel waits for a message from `whom`."""
         WAIT.pack_into(self._map, self._at, whom)
 
     def goes_on(self) -> None:
@@ -83,7 +88,7 @@ Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, st
         self._map = mmap.mmap(file, size)
 
     def arrive(self, rank: int) -> None:
-        """This process is `rank`.
+        """Note that this process is `rank`.
 
         It keeps both ends of a pipe: as it dies, Linux closes files from the last to the first, so that others learn of
         that by this one before the launcher does by its own, which then ends the others.
@@ -94,16 +99,16 @@ Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, st
         RANK.pack_into(self._map, start(rank), os.getpid(), RUNS, reading)
 
     def line(self, rank: int, channel: int) -> Line:
-        """Where a channel of `rank`, that of this process, writes."""
+        """The line of a channel of `rank`, which is this process."""
         return Line(self._map, start(rank, channel))
 
     def finish(self, rank: int) -> None:
-        """From here on `rank` may end: it has done what it had to."""
+        """Note that `rank` may end from here on: it has done what it had to."""
         _, _, reading = RANK.unpack_from(self._map, start(rank))
         RANK.pack_into(self._map, start(rank), os.getpid(), FINISHED, reading)
 
     def end(self) -> None:
-        """Whoever says why all ranks end, does."""
+        """Note that somebody says why all ranks end."""
         ENDING.pack_into(self._map, 0, 1)
 
     @property
@@ -123,7 +128,7 @@ Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, st
         return os.open(f"/proc/{process}/fd/{reading}", os.O_RDONLY | os.O_NONBLOCK)
 
     def what_all_do(self, dead: Collection[int] = ()) -> list[Done]:
-        """Of each rank, those of `dead` first: they have died, and what the others do is what they did then."""
+        """What each rank does, the `dead` first; of the others, what they did when those died."""
         others = [rank for rank in range(self._ranks) if rank not in dead]
         return [
             *(Done(f"rank {rank} has died", self._spot(rank, 0)) for rank in dead),
@@ -155,6 +160,6 @@ Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, st
 
 
 def start(rank: int, channel: int | None = None) -> int:
-    """Where the bytes of a rank begin, or those of one of its channels."""
+    """The start of the bytes of a rank, or those of one of its channels."""
     begin = ENDING.size + rank * RANK_BYTES
     return begin if channel is None else begin + RANK.size + channel * CHANNEL_BYTES

@@ -1,4 +1,4 @@
-"""Memory for messages, which is used again: the page faults of fresh memory cost more than the message itself."""
+"""Memory for messages that is used again: the page faults of fresh memory cost more than the message itself."""
 
 from collections import defaultdict
 
@@ -25,7 +25,7 @@ class Copies:
         self._free: defaultdict[int, list[Bytes]] = defaultdict(list)
 
     def take(self, needed_bytes: int) -> Bytes:
-        """At least so many bytes."""
+        """Memory of at least so many bytes."""
         grain = 1 << max(needed_bytes.bit_length() - 3, 0)
         capacity = -(-needed_bytes // grain) * grain
         free = self._free[capacity]
@@ -34,7 +34,7 @@ class Copies:
         return self.allocate(capacity, np.uint8, kind="buffers", owner="messages")
 
     def give(self, memory: Bytes) -> None:
-        """Back, to be taken again."""
+        """Return memory, to be taken again."""
         self._free[memory.nbytes].append(memory)
 
 

@@ -1,4 +1,4 @@
-"""What every world does with a message that has arrived."""
+"""Delivery: how every world checks a message that has arrived, and copies or reduces it."""
 
 from typing import Any
 
@@ -10,13 +10,6 @@ from zerosim.worlds.here import HERE, spaced
 
 MESSAGES: set[type] = {np.ndarray}
 """Types that are known to behave like arrays: looking is slow, and done once."""
-
-
-def check_rank(rank: Any, size: int, role: str) -> None:
-    """Refuse anything but an integer of 0 … size − 1 as the `role` ("to" or "source") of a message."""
-    whole = type(rank) is int or (isinstance(rank, int | np.integer) and not isinstance(rank, bool))
-    if not (whole and 0 <= rank < size):
-        raise CollectiveError(f"{role}={rank!r} is no rank here: an integer from 0 to {size - 1} is")
 
 
 def check_payload(payload: Any, role: str) -> None:

@@ -1,4 +1,8 @@
-"""What ends all ranks of the MPI world when one fails, and lets the first of them alone say why."""
+"""Ends all ranks of the MPI world when one fails, and lets only the first of them say why.
+
+The ranks of a host race for a lock on a file that has no name any more. The winner prints its traceback; the others
+are silent.
+"""
 
 import fcntl
 import os
@@ -11,6 +15,7 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import NoReturn, Protocol
 
+from zerosim.errors import ZerosimError
 from zerosim.worlds.board import Board
 from zerosim.worlds.last_words import exit_code, say
 from zerosim.worlds.launcher import FORWARDING, LAST_WORDS, Watcher
@@ -67,6 +72,9 @@ class FirstFailure:
         in_main_thread = threading.current_thread() is threading.main_thread()
         if self.board is not None and in_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self.end_as_told)
+        if in_main_thread:
+            heard = signal.getsignal(signal.SIGHUP)
+            signal.signal(signal.SIGHUP, self.end_hung_up if heard is signal.SIG_DFL else heard)
 
     def end_as_told(self, number: int, frame: FrameType | None) -> None:
         """Somebody ends all ranks, and knows why: nobody need say it."""
@@ -75,6 +83,14 @@ class FirstFailure:
             self.board.end()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
+
+    def end_hung_up(self, number: int, frame: FrameType | None) -> None:
+        """Ends all ranks here, since an exception might be raised where none leaves: while memory is given back.
+
+        Without a handler a rank could not be hung up: UCX takes the signal for its debugger.
+        """
+        error = ZerosimError("hung up (SIGHUP): its terminal has ended; start it with nohup to outlive that")
+        self(ZerosimError, error, None)
 
     def __call__(
         self,

@@ -1,4 +1,4 @@
-"""Where each thread of a program is: for whoever says which rank waits for which other in what."""
+"""The collective, step and row that each thread is in, for errors that say which rank waits for which other in what."""
 
 import threading
 from collections.abc import Sequence

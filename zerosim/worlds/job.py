@@ -1,4 +1,8 @@
-"""A job of many processes as one child of this one: it ends when this one does, and nothing of it lives on."""
+"""A job of many processes as one child of this process: it ends when this process does, and none of it is left over.
+
+The supervisor asks Linux to give it the children whose parents die, so that no rank survives a launcher that was
+killed. It also has its launcher asked to end when it is itself killed.
+"""
 
 import ctypes
 import os
@@ -48,7 +52,7 @@ def run_job(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 @contextmanager
 def interrupted_by_signals() -> Iterator[None]:
-    """Within, what asks this process to end interrupts it."""
+    """A context in which a signal that asks this process to end interrupts it."""
     if not hears_signals():
         yield
         return
@@ -61,7 +65,7 @@ def interrupted_by_signals() -> Iterator[None]:
 
 
 def ignore_signals() -> None:
-    """From here until the end of `interrupted_by_signals`, nothing interrupts: all that is left is to end the job."""
+    """Ignore signals until the end of `interrupted_by_signals`: all that is left is to end the job."""
     if hears_signals():
         for number in ENDS:
             signal.signal(number, signal.SIG_IGN)
@@ -92,7 +96,7 @@ def end_children(others: set[int]) -> None:
 
 
 def end_with_parent() -> None:
-    """In a child: be asked to end when the parent is gone, however that ended."""
+    """Let the operating system ask this child to end when its parent is gone."""
     set_option(PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 

@@ -1,4 +1,4 @@
-"""What is said of an exception that ends the run, and the exit code that belongs to it."""
+"""What is printed about an exception that ends the run, and the exit code that belongs to it."""
 
 import sys
 import traceback
@@ -8,7 +8,7 @@ from zerosim.errors import ZerosimError
 
 BROKE = 3
 INTERRUPTED = 128 + 2
-"""As a shell has it for a program that SIGINT has ended."""
+"""The exit code that a shell gives a program that SIGINT has ended."""
 
 LESS = "smaller vectors, a smaller [model], train.micro_batch or data need less, and so do more ranks in Stage III"
 
@@ -43,7 +43,7 @@ def last_words(error: BaseException) -> str:
 
 
 def last_words_of(rank: int, error: BaseException) -> str:
-    """The same with the rank that says it, as it is printed.
+    """The last words with the rank that says them, as they are printed.
 
     >>> last_words_of(1, KeyboardInterrupt()), last_words_of(1, ZerosimError("rank 1 waits"))
     ('zerosim: rank 1: interrupted\\n', 'zerosim: rank 1 waits\\n')

@@ -1,8 +1,16 @@
 """The local world: a thread for each rank, of which exactly one runs at a time.
 
+    buffered      a send that never waits for its receiver: the default, and what the protocol promises
+    rendezvous    a send that waits for its receiver: a program that needs buffers ends in a deadlock
+
 A rank runs until it must wait; then another that can run, drawn from a seeded order, goes on. Since every receive
-names its source, the order changes nothing that a program computes, and the seed is there to let a test show it.
-When no rank can run, the world ends with `Deadlock`, which says who waits for whom.
+names its source, the order changes nothing that a program computes, and the seed is there to let a test show it. When
+no rank can run, the world ends with `Deadlock`, which says who waits for whom. No time limit is needed for that.
+
+Proofs run in both modes. A program that passes only the first works until its messages are large.
+
+There is no second channel. A rank's other thread would not wait for the rank's turn, so prefetch and overlap do their
+work in place here: same bits, same bytes, no overlap in time.
 """
 
 import contextvars
@@ -16,11 +24,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
 from zerosim.allocation import Allocator
-from zerosim.comm import Communicator, Payload, Reduction
+from zerosim.comm import Communicator, Payload, Reduction, check_rank
 from zerosim.errors import CollectiveError, Deadlock
-from zerosim.worlds.delivery import check_into, check_match, check_payload, check_rank, deliver
+from zerosim.worlds.delivery import check_into, check_match, check_payload, deliver
 from zerosim.worlds.here import HERE, Spot, explained
-from zerosim.worlds.running import Place, places, throw
+from zerosim.worlds.running import CodePlace, places, throw
 from zerosim.worlds.world import Result, counted
 
 RankProgram = Callable[[Communicator], Any]
@@ -29,13 +37,13 @@ Sends = Literal["buffered", "rendezvous"]
 LOOK_UP_SECONDS = 0.1
 UNWIND_SECONDS = 1.0
 TURN_SECONDS = 5.0
-"""Of computing, without a message: so long may a rank's turn be in a world that has a limit."""
+"""The seconds that a rank may compute without a message, in a world that has a limit."""
 MESSAGE, RECEIPT = "waits for a message from", "waits for its message to be received by"
 STOPPED = "is stopped"
 
 
 class Wait(NamedTuple):
-    """What a rank waits for, of whom, and where it was then."""
+    """The wait of a rank: for what, for whom, and where it was."""
 
     what: str
     whom: int
@@ -45,7 +53,7 @@ class Wait(NamedTuple):
 class StillRunning(Deadlock):
     """A rank neither ended nor waited within the time that it was given; `places` is where it was, innermost last."""
 
-    def __init__(self, message: str, found: Sequence[Place] = ()) -> None:
+    def __init__(self, message: str, found: Sequence[CodePlace] = ()) -> None:
         super().__init__(message)
         self.places = found
 
@@ -53,7 +61,7 @@ class StillRunning(Deadlock):
 def spawn(
     program: RankProgram, ranks: int, *, seed: int = 0, sends: Sends = "buffered", limit_seconds: float | None = None
 ) -> list[Any]:
-    """What `program(comm)` returned on each of `ranks` ranks, as a list in rank order.
+    """The results of `program(comm)` on each of `ranks` ranks, as a list in rank order.
 
     `seed` fixes the order in which ranks take turns. With `sends="rendezvous"` a `send` waits until its message
     has been received, as an MPI library may do with messages above some size: a program that only works while its
@@ -95,6 +103,7 @@ class LocalWorld:
     library: ClassVar[str] = "threads"
     rank_is_process: ClassVar[bool] = False
     copies_messages: ClassVar[bool] = False
+    shared_cores: ClassVar[int] = 0
 
     @property
     def words(self) -> str:
@@ -110,7 +119,7 @@ class LocalWorld:
         """Nothing to do: what is on its way counts as nobody's."""
 
     def kill(self, comm: Communicator) -> NoReturn:
-        """End the thread of this rank: a process of its own it has not."""
+        """End the thread of this rank, which has no process of its own."""
         raise _Killed(HERE.spot)
 
     def stop(self, comm: Communicator) -> None:

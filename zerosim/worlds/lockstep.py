@@ -1,11 +1,12 @@
-"""The lockstep world: all ranks at once, for texts in which every rank does the same. Payloads are lengths alone.
+"""The lockstep world: all ranks at once, for code in which every rank does the same. Payloads are lengths alone.
 
     rank       a vector: the numbers of all ranks
     chunks     indexed by a vector of numbers, one for each rank, or cut by vectors of bounds
     abreast    one message of every rank
 
-A text runs once, however many ranks there are. Where it would have ranks do different things, as a root does, it raises
-`Unlike`: then the local world runs the same text, rank by rank.
+Code runs once, however many ranks there are, so a step on 16,384 ranks costs little more to plan than one on 64. That
+all ranks do the same is checked, not assumed: where the code asks what is true of some ranks only, as for a root, or
+cuts pieces of several lengths, it raises `Unlike`. Then the local world runs the same code rank by rank.
 """
 
 from collections.abc import Callable
@@ -38,7 +39,7 @@ class Ranks(np.ndarray[Any, Any]):
 
 
 def ranks(count: int) -> Ranks:
-    """0 … count − 1.
+    """The numbers 0 … count − 1, as a vector.
 
     >>> bool(ranks(4) >= 0), (ranks(4) + 1) % 4
     (True, Ranks([1, 2, 3, 0]))
@@ -55,7 +56,7 @@ class Abreast:
 
     @cached_property
     def nbytes(self) -> Array:
-        """On every rank."""
+        """The bytes on every rank."""
         return self.lengths * self.dtype.itemsize
 
     def copy(self) -> "Abreast":
@@ -72,7 +73,7 @@ class Abreast:
         raise Unlike("ranks would do different things: they cut a message in different places")
 
     def __setitem__(self, index: Any, other: Any) -> None:
-        """Nothing to write."""
+        """Write nothing."""
 
 
 class AbreastChunks:
@@ -104,16 +105,16 @@ class AbreastChunks:
 
 
 class Network(Protocol):
-    """What is told of every exchange: to whom each rank sends, from whom it receives, and how many bytes."""
+    """A network that is told of every exchange: to whom each rank sends, from whom it receives, and how many bytes."""
 
     def exchange(self, to: Array, source: Array, sent_bytes: Array) -> None: ...
 
 
-class Silent:
+class SilentNetwork:
     """A network that nobody asks."""
 
     def exchange(self, to: Array, source: Array, sent_bytes: Array) -> None:
-        """Nothing to note."""
+        """Note nothing."""
 
 
 class LockstepCommunicator:
@@ -134,7 +135,7 @@ class LockstepCommunicator:
         self._network.exchange(receivers, senders, outgoing.nbytes)
 
     def _paired(self, to: Any, source: Any) -> tuple[Array, Array]:
-        """To whom each rank sends, and from whom it receives; the same arrays each time they are equal."""
+        """The receiver and the source of each rank, as arrays; the same arrays each time they are equal."""
         receivers, senders = self._numbers(to), self._numbers(source)
         key = receivers.tobytes(), senders.tobytes()
         if key not in self._pairs:
@@ -178,18 +179,19 @@ class LockstepWorld:
     """
 
     ranks: int
-    network: Network = Silent()
+    network: Network = SilentNetwork()
     kind: ClassVar[str] = "lockstep"
     library: ClassVar[str] = "vectors"
     rank_is_process: ClassVar[bool] = False
     copies_messages: ClassVar[bool] = False
+    shared_cores: ClassVar[int] = 0
 
     @property
     def words(self) -> str:
         return f"{counted(self.ranks)} at once (lockstep world)"
 
     def run(self, program: Callable[[Communicator], Result]) -> list[Result]:
-        """What `program` returned, which is the same on all ranks. Raises `Unlike` where it cannot be."""
+        """The result of `program`, which is the same on all ranks. Raises `Unlike` where it cannot be."""
         return [program(LockstepCommunicator(self.ranks, self.network))]
 
     def channel(self) -> None:
@@ -203,5 +205,5 @@ class LockstepWorld:
         raise Unlike("one rank cannot end alone where all ranks do the same at once")
 
     def stop(self, comm: Communicator) -> NoReturn:
-        """Refused, as above."""
+        """Refused: all ranks are one thread."""
         self.kill(comm)

@@ -1,38 +1,50 @@
-"""The MPI world: one process for each rank, on one host or many. Only this module imports mpi4py.
+"""The MPI world: one process for each rank, on one host or many. Only the modules `mpi…` import mpi4py.
 
-A message is its raw bytes, so every NumPy dtype travels, those of ml_dtypes too. `send` copies them
-into memory of its own and leaves the rest to MPI; `recv` polls, giving up the processor between two
-polls. Where there are more ranks than cores it also rests until a message comes, so that whoever is to
-send it goes on. No wait is endless, and no rank fails alone: the first to fail speaks, and ends them all.
+- A message is its raw bytes, so every NumPy dtype travels, those of ml_dtypes too.
+- `send` copies the message into memory of its own and leaves the rest to MPI. Buffered semantics mean that a program
+  that works in the local world works here at every message size.
+- Receives are matched first (`Improbe`), so that a message of another length is an error that names both sizes.
+- Waiting polls and yields the processor. Where ranks outnumber cores it also rests 50 µs between polls, so that the
+  sender can go on. Every wait ends after `timeout_seconds` with the name of the rank that was waited for.
+- The first rank to fail prints its traceback and ends the others.
+- A process has one connection. A later `connect()` returns the first one's, because MPI has no more communicators
+  after about a thousand. A `timeout_seconds` that it names holds from then on; without one nothing changes.
+- A second channel is a duplicate of the communicator, served by one thread. Messages between two ranks arrive in
+  order, so two collectives at once over one channel would take each other's messages.
 """
 
 import atexit
 import os
 import signal
 import sys
-import threading
 import time
-import zlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from math import inf
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 
 from zerosim.allocation import Allocator, Array
-from zerosim.comm import Communicator, Reduction
-from zerosim.errors import CollectiveError, Deadlock, LaunchError, LengthError, ZerosimError
+from zerosim.comm import Communicator, Reduction, check_rank
+from zerosim.errors import CollectiveError, Deadlock, LengthError, ZerosimError
 from zerosim.worlds.board import CHANNELS, Board, Line
 from zerosim.worlds.copies import Bytes, Copies, shaped
-from zerosim.worlds.delivery import check_into, check_rank, deliver, refuse_mask
+from zerosim.worlds.delivery import check_into, deliver
 from zerosim.worlds.first_failure import FirstFailure
 from zerosim.worlds.here import HERE, Spot, explained, spaced
-from zerosim.worlds.launcher import has_company, launched, watched
+from zerosim.worlds.launcher import has_company, watched
+from zerosim.worlds.mpi_messages import FAREWELL, Departure, Unclaimed, check_array, check_timeout, dtype_tag
+from zerosim.worlds.mpi_start import (
+    cores_of_this_process,
+    ended_by_signals,
+    fail_alone,
+    forget_shared_files,
+    hang_ups_held,
+    shared_cores,
+    start_mpi,
+)
 from zerosim.worlds.world import Result, counted
 
 if TYPE_CHECKING:
@@ -66,31 +78,24 @@ def connect(timeout_seconds: float | None = None) -> "MpiCommunicator":
 
 @cache
 def connection() -> "MpiCommunicator":
-    """What `connect` returns, made by its first call."""
+    """The connection of this process, made by the first call of `connect`."""
     if not has_company():
         sys.excepthook = fail_alone
-    first_failure, sharing = join()
+    first_failure, shared = join()
     from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
 
     comm = MpiCommunicator(MPI.COMM_WORLD.Dup())
     comm.write_on(first_failure.board)
-    if sharing:
+    if shared:
+        comm.shared_cores = shared
         comm.rest_between_polls()
     atexit.register(close_or_fail, comm, first_failure)
     return comm
 
 
-def fail_alone(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """An excepthook for a process without company that cannot connect: one line for a `ZerosimError`."""
-    if isinstance(error, ZerosimError):
-        print(f"zerosim: {error}", file=sys.stderr)
-    else:
-        sys.__excepthook__(kind, error, trace)
-
-
-def join() -> tuple[FirstFailure, bool]:
-    """What ends all ranks if one fails, after starting MPI where that has not been done; whether they share cores."""
-    with watched() as watcher:
+def join() -> tuple[FirstFailure, int]:
+    """What ends all ranks if one fails, after starting MPI where that has not been done; and `shared_cores`."""
+    with watched() as watcher, hang_ups_held():
         with ended_by_signals(STARTING):
             start_mpi()
             from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
@@ -98,148 +103,45 @@ def join() -> tuple[FirstFailure, bool]:
             first_failure = FirstFailure(MPI.COMM_WORLD)
             sys.excepthook = first_failure
         host = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
-        sharing = share_cores(host.allgather(cores_of_this_process()))
+        shared = shared_cores(host.allgather(cores_of_this_process()))
         first_failure.share_the_floor(host, watcher)
-    return first_failure, sharing
-
-
-def share_cores(cores: Sequence[Collection[int]]) -> bool:
-    """Whether ranks are more than cores, of those that each may run on.
-
-    >>> share_cores([{0, 1}, {0, 1}]), share_cores([{0, 1}, {0, 1}, {0, 1}])
-    (False, True)
-    """
-    return len(cores) > len(set().union(*cores))
-
-
-def cores_of_this_process() -> set[int]:
-    """The cores that it may run on; all, where a system does not tell."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
-
-
-@contextmanager
-def ended_by_signals(seconds: float) -> Iterator[None]:
-    """Within, an interrupt and the end of so many seconds end this process by their signals.
-
-    No Python runs while MPI starts, and no message reaches the other ranks; the launcher sees the signal.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM)}
-    functions = {number: handler for number, handler in handlers.items() if callable(handler)}
-    for number in functions:
-        signal.signal(number, signal.SIG_DFL)
-    timer = signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, *timer)
-        for number, function in functions.items():
-            signal.signal(number, function)
-
-
-def start_mpi() -> None:
-    """Initialize MPI, if nobody has, and make sure that the launcher and the library match.
-
-    MPICH under Open MPI's launcher aborts while it initializes, so this is noticed before; the
-    other mismatches leave every rank alone in a world of its own.
-    """
-    try:
-        import mpi4py  # noqa: PLC0415 - may be missing, and nobody else needs it
-
-        mpi4py.rc(initialize=False, finalize=False)  # its own way would be taken by a forked child, too
-        from mpi4py import MPI  # noqa: PLC0415 - loads the MPI library
-    except ModuleNotFoundError as error:
-        raise LaunchError(
-            "mpi4py is not installed; install it and an MPI library, e.g. pip install mpi4py mpich"
-        ) from error
-    except (ImportError, RuntimeError) as error:
-        raise LaunchError(
-            "mpi4py finds no MPI library; install one, e.g. pip install 'zerosim[mpich]'"
-        ) from error
-    vendor, _ = MPI.get_vendor()
-    if "OMPI_COMM_WORLD_SIZE" in os.environ and vendor != "Open MPI":
-        raise foreign_launcher(vendor)
-    if not MPI.Is_initialized():
-        MPI.Init_thread()
-        atexit.register(finalize, os.getpid())
-    if has_company() and MPI.COMM_WORLD.size == 1:
-        raise foreign_launcher(vendor)
-
-
-def foreign_launcher(vendor: str) -> LaunchError:
-    """What ends ranks whom the launcher cannot acquaint with each other."""
-    return LaunchError(
-        f"the launcher started {launched()} ranks but belongs to another MPI library than mpi4py, "
-        f"which runs on {vendor}; launch with {own_launcher()}"
-    )
-
-
-def finalize(pid: int) -> None:
-    """End MPI in the process that started it, after all else; a child that was forked from it never did."""
-    from mpi4py import MPI  # noqa: PLC0415 - has been started
-
-    if os.getpid() == pid and not MPI.Is_finalized():
-        MPI.Finalize()
-
-
-def own_launcher() -> str:
-    """The mpiexec that belongs to this interpreter's MPI library, as far as can be told."""
-    beside = Path(sys.executable).with_name("mpiexec")
-    return str(beside) if beside.exists() else "mpiexec"
+        forget_shared_files()
+    return first_failure, shared
 
 
 MOST_BYTES = 2**31 - 1
-"""Of a message, with a library of MPI 3 or before."""
-FAREWELL = 0x7FFF
-"""The tag of the last message between two ranks; the largest that every MPI library has."""
-
-
-@cache
-def dtype_tag(dtype: np.dtype[Any]) -> int:
-    """The tag of messages of this dtype, the same in every process; two dtypes nearly never share one."""
-    return zlib.crc32(spelled(dtype).encode()) % FAREWELL
-
-
-def spelled(dtype: np.dtype[Any]) -> str:
-    """
-    >>> spelled(np.dtype("f4")), spelled(np.dtype([("re", "f4"), ("im", "f4")]))
-    ('float32', '8 bytes: re float32 at 0, im float32 at 4')
-    """
-    if dtype.fields is None:
-        return str(dtype)
-    fields = (f"{name} {spelled(of)} at {offset}" for name, (of, offset, *_) in dtype.fields.items())
-    return f"{dtype.itemsize} bytes: {', '.join(fields)}"
-
-
+"""The most bytes of a message, with a library of MPI 3 or before."""
 UNFINISHED: list[list[deque["Departure"]]] = []
-"""What every communicator of this process has under way: MPI reads from it, whoever else forgets it."""
+"""The messages that every communicator of this process has under way: MPI reads from it, whoever else forgets it."""
 
 
 class MpiCommunicator:
     """A rank of the MPI world: a `Communicator` of NumPy arrays.
 
     `comm` is any communicator of mpi4py, such as `MPI.COMM_WORLD.Dup()`; none but these messages may
-    travel in it. What is on its way when a communicator is dropped without `close` stays in memory. `came_ns` is when
-    the message that was received last began to come, by the monotonic clock.
+    travel in it. Where it has some ranks of a world, `numbers` has for each rank of that world its number in `comm`,
+    `MPI.PROC_NULL` for those who are not in it. What is on its way when a communicator is dropped without `close` stays
+    in memory. `came_ns` is when the message that was received last began to come, by the monotonic clock.
 
     Raises `CollectiveError` for ranks, arrays and lengths that cannot work, `Deadlock` after a wait
     of `timeout_seconds`.
     """
 
-    def __init__(self, comm: "MPI.Intracomm", timeout_seconds: float = 60.0) -> None:
+    def __init__(
+        self, comm: "MPI.Intracomm", timeout_seconds: float = 60.0, *, numbers: Sequence[int] | None = None
+    ) -> None:
         from mpi4py import MPI  # noqa: PLC0415 - whoever has a comm has it loaded
 
         check_timeout(timeout_seconds)
-        self.rank = comm.rank
-        self.size = comm.size
+        self._numbers = range(comm.size) if numbers is None else numbers
+        self.rank = self._numbers.index(comm.rank)
+        self.size = len(self._numbers)
+        self._members = [rank for rank, number in enumerate(self._numbers) if number != MPI.PROC_NULL]
         vendor, version = MPI.get_vendor()
         self.library = f"{vendor} {'.'.join(map(str, version))}"
         self.timeout_seconds = timeout_seconds
         self.came_ns = 0
+        self.shared_cores = 0
         self.board: Board | None = None
         self._line: Line | None = None
         self._first = True
@@ -248,8 +150,8 @@ class MpiCommunicator:
         self._comm = comm
         self._status = MPI.Status()
         self._copies = Copies()
-        self._departures: list[deque[Departure]] = [deque() for _ in range(comm.size)]
-        self._unheard = set(range(comm.size))
+        self._departures: list[deque[Departure]] = [deque() for _ in self._numbers]
+        self._unheard = set(self._members)
         self._unclaimed: list[Unclaimed] = []
         self._leaving = False
         self._pause: Callable[[], None] = os.sched_yield
@@ -260,13 +162,17 @@ class MpiCommunicator:
         """Let memory for messages come from `allocate`, so that a ledger sees it: all of it from here on."""
         self._copies = Copies(allocate)
 
-    def channel(self, timeout_seconds: float | None = None) -> "MpiCommunicator":
+    def channel(
+        self, timeout_seconds: float | None = None, ranks: Sequence[int] | None = None
+    ) -> "MpiCommunicator":
         """Another communicator of the same ranks, in which messages travel apart from those in this one.
 
-        Its `timeout_seconds` are those of this one, unless given, and its memory for messages comes from the same
-        place. Nobody closes it at exit.
+        With `ranks` only these make it, and only they are in it, under the numbers that they have here: `among` gives
+        them numbers of their own. Its `timeout_seconds` are those of this one, unless given, and its memory for
+        messages comes from the same place. Nobody closes it at exit.
         """
-        other = MpiCommunicator(self._comm.Dup(), timeout_seconds or self.timeout_seconds)
+        made, numbers = (self._comm.Dup(), self._numbers) if ranks is None else self._of_some(ranks)
+        other = MpiCommunicator(made, timeout_seconds or self.timeout_seconds, numbers=numbers)
         other.take_buffers_from(self._copies.allocate)
         other._pause = self._pause
         other._first = False
@@ -274,6 +180,16 @@ class MpiCommunicator:
         if self.board is not None and self._channels < CHANNELS:
             other.board, other._line = self.board, self.board.line(self.rank, self._channels)
         return other
+
+    def _of_some(self, ranks: Sequence[int]) -> "tuple[MPI.Intracomm, list[int]]":
+        """Some ranks in a communicator of MPI's, and the number of each rank in it."""
+        from mpi4py import MPI  # noqa: PLC0415 - whoever has a comm has it loaded
+
+        numbers = [MPI.PROC_NULL] * self.size
+        for number, rank in enumerate(ranks):
+            numbers[rank] = number
+        group = self._comm.Get_group().Incl([self._numbers[rank] for rank in ranks])
+        return self._comm.Create_group(group), numbers
 
     def rest_between_polls(self) -> None:
         """Leave the cores to others while there is no message: 4 ranks on 2 cores took a third less of their time."""
@@ -327,12 +243,12 @@ class MpiCommunicator:
             self._leaving = True
             if self.board is not None and self._first:
                 self.board.finish(self.rank)
-            for to in range(self.size):
-                self._comm.Isend(np.empty(0, np.uint8), to, FAREWELL).Free()
+            for to in self._members:
+                self._comm.Isend(np.empty(0, np.uint8), self._numbers[to], FAREWELL).Free()
         deadline = time.monotonic() + self.timeout_seconds
         while not self._all_have_left() and time.monotonic() < deadline:
             self._pause()
-        for source in range(self.size):
+        for source in self._members:
             unclaimed = sum(message.source == source for message in self._unclaimed)
             if unclaimed:
                 raise CollectiveError(
@@ -349,7 +265,7 @@ class MpiCommunicator:
             while departures and departures[0].request.Test():
                 departures.popleft()
         for source in list(self._unheard):
-            message = self._comm.Improbe(source, status=self._status)
+            message = self._comm.Improbe(self._numbers[source], status=self._status)
             if message is None:
                 continue
             landing = np.empty(self._status.Get_count(), np.uint8)
@@ -367,7 +283,7 @@ class MpiCommunicator:
             departures.popleft().give_back()
         memory = self._copies.take(outgoing.nbytes)
         np.copyto(shaped(memory, outgoing), outgoing)
-        request = self._comm.Isend(memory[: outgoing.nbytes], to, dtype_tag(outgoing.dtype))
+        request = self._comm.Isend(memory[: outgoing.nbytes], self._numbers[to], dtype_tag(outgoing.dtype))
         departures.append(Departure(request, memory, outgoing.nbytes, self._copies))
 
     def _complete(self, into: Array, source: int, reduce: Reduction | None) -> None:
@@ -386,7 +302,8 @@ class MpiCommunicator:
         A message is matched before it is received, so that its length is known: MPI may do anything
         with one that is longer than the memory given to it, and Open MPI corrupts the heap.
         """
-        message = self._poll(lambda: self._comm.Improbe(source, status=self._status), source, self._pause)
+        number = self._numbers[source]
+        message = self._poll(lambda: self._comm.Improbe(number, status=self._status), source, self._pause)
         self.came_ns = time.monotonic_ns()
         sent_bytes, tag = self._status.Get_count(), self._status.Get_tag()
         fits = sent_bytes == landing.nbytes
@@ -407,7 +324,7 @@ class MpiCommunicator:
             )
 
     def _poll(self, done: Callable[[], Result | None], source: int, pause: Callable[[], None]) -> Result:
-        """What `done` gives, as soon as it gives anything; the others see meanwhile that this rank waits."""
+        """Wait until `done` gives something, and return it; meanwhile the board shows that this rank waits."""
         result = done()
         if result:
             return result
@@ -460,6 +377,7 @@ class MpiWorld:
     def __init__(self, comm: MpiCommunicator) -> None:
         self.ranks = comm.size
         self.library = comm.library
+        self.shared_cores = comm.shared_cores
         self._comm = comm
         self._channels = [comm]
 
@@ -481,56 +399,15 @@ class MpiWorld:
             channel.take_buffers_from(allocate)
 
     def kill(self, comm: Communicator) -> NoReturn:
-        """As the operating system does when memory is short."""
+        """End this process as the operating system does when memory is short."""
         self._comm.note_spot()
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("nobody survives SIGKILL")
 
     def stop(self, comm: Communicator) -> None:
-        """Until somebody sends SIGCONT."""
+        """Stop this process until somebody sends SIGCONT."""
         self._comm.note_spot()
         os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def check_timeout(seconds: Any) -> None:
-    """Refuse anything but a positive finite number."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf:
-        raise CollectiveError(f"timeout_seconds={seconds!r}: a positive finite number of seconds")
-
-
-def check_array(array: object, role: str) -> None:
-    """Refuse what has no raw bytes to send or to receive into."""
-    if not isinstance(array, np.ndarray):
-        raise CollectiveError(
-            f"{role} is of type {type(array).__name__}; under MPI a message is a NumPy array"
-        )
-    refuse_mask(array, role)
-    if array.dtype.hasobject:
-        raise CollectiveError(
-            f"{role} has dtype {array.dtype}; under MPI a message is of fixed-size elements, "
-            "Python objects travel in the local world only"
-        )
-
-
-class Departure(NamedTuple):
-    """A message on its way: MPI reads `memory` until `request` is complete."""
-
-    request: "MPI.Request"
-    memory: Bytes
-    sent_bytes: int
-    copies: Copies
-
-    def give_back(self) -> None:
-        """Let the memory be used again by whom it was taken from."""
-        self.copies.give(self.memory)
-
-
-class Unclaimed(NamedTuple):
-    """A message that nobody has asked for, on its way into `landing`."""
-
-    source: int
-    request: "MPI.Request"
-    landing: Bytes
 
 
 def close_or_fail(comm: MpiCommunicator, first_failure: FirstFailure) -> None:

@@ -1,4 +1,4 @@
-"""What Linux says of other processes."""
+"""Processes as Linux lists them: their states and their children."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ FROZEN, GONE = "Tt", "ZX"
 
 
 def state_of(process: str) -> str:
-    """Its letter in Linux's table of processes: R runs, S sleeps, T is stopped, Z has ended; X, it is no more."""
+    """The letter of a process in Linux's table: R runs, S sleeps, T is stopped, Z has ended; X, it is no more."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

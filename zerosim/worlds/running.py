@@ -1,4 +1,4 @@
-"""Where a thread is, seen from another: for whoever tells of a program that does not end in which line it is."""
+"""Where a thread is, seen from another: names the line that a program without end is in."""
 
 import ctypes
 import sys
@@ -7,7 +7,7 @@ from types import FrameType
 from typing import NamedTuple
 
 
-class Place(NamedTuple):
+class CodePlace(NamedTuple):
     """A line of a file that a call has come to, and those of its variables that are numbers."""
 
     file: str
@@ -15,8 +15,8 @@ class Place(NamedTuple):
     numbers: dict[str, float]
 
 
-def places(thread: int | None) -> list[Place]:
-    """Where the thread of this identity is, the innermost call last; nothing of one that has ended.
+def places(thread: int | None) -> list[CodePlace]:
+    """The places where the thread of this identity is, the innermost call last; nothing of one that has ended.
 
     >>> import threading
     >>> def here():
@@ -29,8 +29,8 @@ def places(thread: int | None) -> list[Place]:
     return found[::-1]
 
 
-def places_of(error: BaseException) -> list[Place]:
-    """Where an exception was raised, the innermost call last."""
+def places_of(error: BaseException) -> list[CodePlace]:
+    """The places where an exception was raised, the innermost call last."""
     raised, found = error.__traceback__, []
     while raised is not None:
         found.append(place(raised.tb_frame, raised.tb_lineno))
@@ -50,6 +50,6 @@ def calls(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def place(frame: FrameType, line: int) -> Place:
+def place(frame: FrameType, line: int) -> CodePlace:
     numbers = {name: value for name, value in frame.f_locals.items() if isinstance(value, int | float)}
-    return Place(frame.f_code.co_filename, line, numbers)
+    return CodePlace(frame.f_code.co_filename, line, numbers)

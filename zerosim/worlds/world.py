@@ -1,4 +1,10 @@
-"""What every world is to those who run something in it: ranks, and what carries messages between them."""
+"""The interface of a world: ranks, and what carries messages between them.
+
+A world runs a program on every rank, opens a second channel, takes its memory from where it is told to, and says what
+it is. `run` returns what the ranks of this process returned: all of them in the local world, one under MPI. So no
+command asks which world it is in order to run something, and a new world is one file. `tests/conformance.py` asks the
+same of each.
+"""
 
 from collections.abc import Callable
 from typing import NoReturn, Protocol, TypeVar
@@ -21,11 +27,11 @@ class World(Protocol):
 
     @property
     def ranks(self) -> int:
-        """How many there are, in all processes."""
+        """The number of ranks, in all processes."""
 
     @property
     def library(self) -> str:
-        """What carries the messages."""
+        """The name of what carries the messages."""
 
     @property
     def words(self) -> str:
@@ -38,6 +44,10 @@ class World(Protocol):
     @property
     def copies_messages(self) -> bool:
         """Whether messages need memory of the world's own, which comes from where `take_buffers_from` says."""
+
+    @property
+    def shared_cores(self) -> int:
+        """The number of cores that the ranks of this host share, where they are more than cores; else 0."""
 
     def run(self, program: Callable[[Communicator], Result]) -> list[Result]:
         """Run `program(comm)` on every rank; what it returned on the ranks of this process, in their order."""

@@ -1,8 +1,14 @@
-"""Attention, from tokens to the tokens before them, and what goes with it.
+"""Causal attention, softmax, and rotary positions.
 
     B, T     samples and tokens of each
     H, K     heads of queries, and of keys and values; H is a multiple of K
     q, k, v  queries, keys and values: (B, T, H·s), (B, T, K·s), (B, T, K·s), for heads of s numbers
+
+Attention is one operation that works on one sample at a time, so that the scores of a sample stay in a core's cache.
+It keeps the softmax for backward (T² numbers a head) and does not compute it again as FlashAttention does: it is
+simpler, and a run's activations then have the term that published formulas count. Two or four heads at a time, and
+row maxima by halves, were not faster. The masked half of the scores is computed and thrown away; leaving it out would
+change the bits of the products.
 """
 
 import math
@@ -40,7 +46,7 @@ def softmax_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, y
 
 
 def softmax_shape(x: Shape) -> Shape:
-    """That of x. Raises `ZerosimError` if x is a single number, which has no rows."""
+    """The shape of x. Raises `ZerosimError` if x is a single number, which has no rows."""
     if not x:
         raise refuse("softmax", "x (…, n)", x)
     return x
@@ -94,13 +100,13 @@ def causal_self_attention_forward(qkv: Array, *, out: Array, empty: Empty, heads
 def causal_self_attention_backward(
     upstream: Array, into: dict[str, Array], *, empty: Empty, saved: Array, qkv: Array, heads: int
 ) -> None:
-    """As of `causal_attention`, each gradient in its third."""
+    """The gradients of `causal_attention`, each in its third of ∂L/∂x."""
     inputs, found = Attended(*thirds(qkv)), Attended(*thirds(into["qkv"]))
     attend_backward(upstream, inputs, saved, found, empty, heads, heads)
 
 
 def attend(q: Array, k: Array, v: Array, out: Array, chances: Array, heads: int, key_value_heads: int) -> None:
-    """One sample at a time, so that its scores stay in a core's cache. Arrays that have no numbers need no mask."""
+    """Attend one sample at a time, so that its scores stay in a core's cache. Arrays without numbers need no mask."""
     tokens, size = q.shape[1], q.shape[2] // heads
     later = hidden(tokens, q.dtype.name) if isinstance(q, np.ndarray) else 0.0
     scale = 1.0 / math.sqrt(size)
@@ -130,7 +136,7 @@ class Attended(NamedTuple):
 def attend_backward(
     upstream: Array, inputs: Attended, chances: Array, into: Attended, empty: Empty, heads: int, key_value_heads: int
 ) -> None:
-    """Into those gradients that are wanted, of `inputs` those that they need; one sample at a time."""
+    """Write the gradients that are wanted, from those of `inputs` that they need, one sample at a time."""
     q, k, v = inputs
     scale, groups = 1.0 / math.sqrt(upstream.shape[2] // heads), heads // key_value_heads
     room, other = empty(chances.shape[1:], chances.dtype), empty(chances.shape[1:], chances.dtype)
@@ -174,14 +180,14 @@ def grouped(by_heads: Array, key_value_heads: int) -> Array:
 
 
 def thirds(qkv: Array) -> tuple[Array, Array, Array]:
-    """Queries, keys and values: views."""
+    """Queries, keys and values as views of one array."""
     width = qkv.shape[-1] // 3
     return qkv[..., :width], qkv[..., width : 2 * width], qkv[..., 2 * width :]
 
 
 @cache
 def hidden(tokens: int, dtype: str) -> Array:
-    """(T, T): −∞ where a token would see a later one, otherwise 0. Its rows share the memory of one.
+    """The mask (T, T): −∞ where a token would see a later one, otherwise 0. Its rows share the memory of one.
 
     >>> hidden(3, "float32")
     array([[  0., -inf, -inf],
@@ -194,7 +200,7 @@ def hidden(tokens: int, dtype: str) -> Array:
 
 
 def attention_shape(q: Shape, k: Shape, v: Shape, *, heads: int, key_value_heads: int) -> Shape:
-    """That of q. Raises `ZerosimError` unless heads divide the widths, K divides H, and B, T and s agree."""
+    """The shape of q. Raises `ZerosimError` unless heads divide the widths, K divides H, and B, T and s agree."""
     size = q[-1] // heads if len(q) == 3 and q[-1] % heads == 0 else 0
     if not size or heads % key_value_heads or k != v or k != (*q[:-1], key_value_heads * size):
         wants = f"q (B, T, {heads}·s), k and v (B, T, {key_value_heads}·s), heads a multiple of key-value heads"
@@ -203,7 +209,7 @@ def attention_shape(q: Shape, k: Shape, v: Shape, *, heads: int, key_value_heads
 
 
 def self_attention_shape(qkv: Shape, *, heads: int) -> Shape:
-    """(B, T, H·s). Raises `ZerosimError` unless the last dimension has three equal parts for each head."""
+    """The shape (B, T, H·s). Raises `ZerosimError` unless the last dimension has three equal parts for each head."""
     if len(qkv) != 3 or qkv[-1] % (3 * heads):
         raise refuse("causal_self_attention", f"(B, T, 3·{heads}·s)", qkv)
     return (*qkv[:-1], qkv[-1] // 3)
@@ -252,7 +258,7 @@ def angles(tokens: int, size: int, base: float, dtype: str) -> tuple[Array, Arra
 
 
 def rotary_shape(x: Shape, *, size: int, base: float) -> Shape:
-    """That of x. Raises `ZerosimError` if `size` is odd, or x is not (B, T, heads·size)."""
+    """The shape of x. Raises `ZerosimError` if `size` is odd, or x is not (B, T, heads·size)."""
     if size % 2 or len(x) != 3 or x[-1] % size:
         raise refuse("rotary", f"(B, T, heads·{size}) with an even number for each head", x)
     return x

@@ -1,4 +1,8 @@
-"""Dropout, whose mask depends on the sample and not on the rank that has it."""
+"""Dropout, whose mask depends on the sample and not on the rank that computes it.
+
+The mask is not kept but drawn again in backward. That costs time and saves an array as large as the activation. It is
+possible because `numerics/draws.py` derives each number from seed, step, sample, layer and operation.
+"""
 
 from collections.abc import Callable
 
@@ -46,7 +50,7 @@ def mask(x: Array, out: Array, empty: Empty, probability: float, draws: Draws | 
 
 
 def dropout_shape(x: Shape, *, probability: float) -> Shape:
-    """That of x. Raises `ZerosimError` unless the probability is from 0 to below 1."""
+    """The shape of x. Raises `ZerosimError` unless the probability is from 0 to below 1."""
     if not 0.0 <= probability < 1.0:
         raise ZerosimError(f"dropout wants a probability from 0 to below 1, found {probability}")
     return x

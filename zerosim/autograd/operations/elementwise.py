@@ -1,4 +1,4 @@
-"""Operations on each number by itself."""
+"""Elementwise operations: sums, products and activations."""
 
 import math
 from typing import Any
@@ -22,7 +22,7 @@ def add_forward(x: Array, other: Array, *, out: Array, empty: Empty) -> None:
 
 
 def two_alike(x: Shape, other: Shape) -> Shape:
-    """That of both. Raises `ZerosimError` if they differ: nothing is broadcast."""
+    """The shape of both inputs. Raises `ZerosimError` if they differ: nothing is broadcast."""
     if x != other:
         raise refuse("an operation on two arrays, number by number,", "one shape", x, other)
     return x

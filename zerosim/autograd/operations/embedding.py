@@ -1,4 +1,4 @@
-"""From tokens and places to vectors."""
+"""Embeddings: tokens and positions become vectors."""
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def embedding_backward(upstream: Array, into: dict[str, Array], *, empty: Empty,
 
 
 def embedding_shape(tokens: Shape, weight: Shape) -> Shape:
-    """(B, T, n). Raises `ZerosimError` unless tokens are (B, T) and weight is (V, n)."""
+    """The shape (B, T, n). Raises `ZerosimError` unless tokens are (B, T) and weight is (V, n)."""
     if len(tokens) != 2 or len(weight) != 2:
         raise refuse("embedding", "tokens (B, T), weight (V, n)", tokens, weight)
     return (*tokens, weight[1])
@@ -52,7 +52,7 @@ def positions_backward(upstream: Array, into: dict[str, Array], *, empty: Empty)
 
 
 def positions_shape(x: Shape, weight: Shape) -> Shape:
-    """That of x. Raises `ZerosimError` if there are more places than rows of weight, or rows of another length."""
+    """The shape of x. Raises `ZerosimError` if there are more places than rows of weight, or rows of another length."""
     if len(x) != 3 or len(weight) != 2 or x[1] > weight[0] or x[2:] != weight[1:]:
         raise refuse("positions", "x (B, T, n), weight (at least T, n)", x, weight)
     return x

@@ -34,7 +34,7 @@ def linear_backward(
 
 
 def linear_shape(x: Shape, weight: Shape, bias: Shape | None = None) -> Shape:
-    """(…, outputs). Raises `ZerosimError` unless x, weight and bias agree on inputs and outputs."""
+    """The shape (…, outputs). Raises `ZerosimError` unless x, weight and bias agree on inputs and outputs."""
     if not x or len(weight) != 2 or x[-1] != weight[1] or bias not in (None, weight[:1]):
         raise refuse("linear", "x (…, inputs), weight (outputs, inputs), bias (outputs,)", x, weight, bias)
     return (*x[:-1], weight[0])
@@ -67,7 +67,7 @@ def affine_backward(
 
 
 def affine_shape(x: Shape, weight: Shape, bias: Shape) -> Shape:
-    """(…, outputs). Raises `ZerosimError` unless x, weight and bias agree on inputs and outputs."""
+    """The shape (…, outputs). Raises `ZerosimError` unless x, weight and bias agree on inputs and outputs."""
     if not x or len(weight) != 2 or x[-1] != weight[0] or bias != weight[1:]:
         raise refuse("affine", "x (…, inputs), weight (inputs, outputs), bias (outputs,)", x, weight, bias)
     return (*x[:-1], weight[1])

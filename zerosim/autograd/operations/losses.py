@@ -1,6 +1,7 @@
-"""Losses: what a model is trained to make small, and its gradient at the outputs.
+"""Losses: what training minimises, and its gradient with respect to the model's outputs.
 
-The loss has one element, and is this micro-batch's part of the mean over the global batch.
+A loss has one element. It is one micro-batch's part of the mean over the global batch: the scaling happens here, so
+that nothing is divided after gradients have been added.
 """
 
 from collections.abc import Callable

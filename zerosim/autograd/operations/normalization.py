@@ -1,4 +1,8 @@
-"""Normalisation of each row of numbers, the last dimension, by its mean and its size."""
+"""LayerNorm and RMSNorm: each row, the last dimension, is normalised by its mean and its size.
+
+Means and variances are not kept. Backward computes them again from x, in a few passes over an array that it reads
+anyway.
+"""
 
 from collections.abc import Callable
 
@@ -106,7 +110,7 @@ def normalized_gradients(
 
 
 def normalized_shape(x: Shape, weight: Shape, bias: Shape | None = None) -> Shape:
-    """That of x. Raises `ZerosimError` unless weight and bias have one number for each of a row."""
+    """The shape of x. Raises `ZerosimError` unless weight and bias have one number for each of a row."""
     if not x or weight != x[-1:] or bias not in (None, weight):
         raise refuse("a norm", "x (…, n), weight (n,), bias (n,)", x, weight, bias)
     return x

@@ -1,4 +1,4 @@
-"""Views and other operations on shapes alone, and what is said of shapes that do not go together."""
+"""Reshape, transpose, and errors for shapes that do not fit together."""
 
 from collections.abc import Callable
 from math import prod
@@ -53,23 +53,23 @@ def piecewise(compute: Callable[..., None], *arrays: Array, empty: Empty, work: 
 
 
 def elements(shape: Shape) -> int:
-    """How many numbers an array of this shape has."""
+    """The number of elements of an array of this shape."""
     return prod(shape)
 
 
 def refuse(operation: str, wants: str, *found: Shape | None) -> ZerosimError:
-    """What to raise of shapes that an operation cannot take."""
+    """The error to raise for shapes that an operation cannot take."""
     shapes = ", ".join(str(shape) for shape in found if shape is not None)
     return ZerosimError(f"{operation} wants {wants}, found {shapes}")
 
 
 def same_shape(x: Shape, **_: Any) -> Shape:
-    """That of x, whichever it is."""
+    """The shape of x, whichever it is."""
     return x
 
 
 def reshape_forward(x: Array, *, out: Array | None, empty: Empty, shape: Shape) -> Array:
-    """The same numbers, in C order, in another shape: a view where x lies in one piece.
+    """y has the numbers of x, in C order, in another shape: a view where x lies in one piece.
 
     >>> reshape_forward(np.array([[1, 2], [3, 4]]), out=None, empty=np.empty, shape=(4,))
     array([1, 2, 3, 4])
@@ -78,7 +78,7 @@ def reshape_forward(x: Array, *, out: Array | None, empty: Empty, shape: Shape) 
 
 
 def reshape_shape(x: Shape, *, shape: Shape) -> Shape:
-    """`shape`. Raises `ZerosimError` unless it has as many numbers as x."""
+    """The shape `shape`. Raises `ZerosimError` unless it has as many numbers as x."""
     if elements(x) != elements(shape):
         raise refuse("reshape", f"as many numbers as {shape} has", x)
     return shape

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from zerosim.report.figures import common_unit
-from zerosim.report.page import pictures
+from zerosim.report.page import pictures, step_pictures
 from zerosim.report.page.pictures import Values
-from zerosim.report.page.run import NO_UNIT, Row
+from zerosim.report.page.run import NO_UNIT, PageRow
 from zerosim.report.page.textures import TEXTURES
 from zerosim.report.page.vega import Spec
 
@@ -13,7 +13,7 @@ from zerosim.report.page.vega import Spec
 class Drawings:
     """`specs` by the name of the picture, `values` by the name of the data; all on one scale of time and of bytes."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[PageRow]) -> None:
         self._rows = rows
         found = {span["unit"] for row in rows for span in row.spans}
         self.units = sorted(found, key=lambda unit: (unit == NO_UNIT, len(unit), unit))
@@ -31,7 +31,7 @@ class Drawings:
         losses = [loss for curve in curves.values() for loss in curve if loss is not None]
         logarithmic = bool(losses) and 0 < 20 * min(losses) < max(losses)
         return {
-            "timeline": pictures.timeline(
+            "timeline": step_pictures.timeline(
                 self.units, self.textures, max((row.drawn for row in rows), default=1), self.lanes, until),
             "memory": pictures.memory(until, most_bytes),
             "partners": pictures.partners(
@@ -48,14 +48,14 @@ class Drawings:
         for number, row in enumerate(rows, 1):
             found[f"curve-{number}"] = pictures.curve_values(row.curve, row.end_ns)
             if row.spans:
-                found[f"spans-{number}"] = pictures.span_values(row)
-                found[f"links-{number}"] = pictures.link_values(row)
+                found[f"spans-{number}"] = step_pictures.span_values(row)
+                found[f"links-{number}"] = step_pictures.link_values(row)
                 found[f"partners-{number}"] = pictures.partner_values(row, common_unit(self._most_sent))
         return found
 
     @property
     def _most_sent(self) -> int:
-        """By a rank in a step."""
+        """The most bytes that a rank of any row sends in a step."""
         return max((row.sent_bytes for row in self._rows), default=0)
 
     def for_a_page(self) -> dict[str, Spec]:

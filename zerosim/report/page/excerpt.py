@@ -5,7 +5,7 @@ from base64 import b64encode
 from zerosim.errors import UsageError
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import Markup, element, joined
-from zerosim.report.page.run import Run
+from zerosim.report.page.run import PageRun
 from zerosim.report.page.sections import failures, rows_table
 from zerosim.report.page.vega import svg
 
@@ -13,7 +13,7 @@ PICTURES = {"kept": "what a rank of each row keeps between steps, by kind",
             "sent": "what a rank of each row sends in a step, by collective"}
 
 
-def excerpt(run: Run) -> Markup:
+def excerpt(run: PageRun) -> Markup:
     """The verdict, the table, and what a rank keeps and sends; where pictures cannot be drawn, why."""
     said = [element("p", element("strong", run.title)), element("p", str(run.document["verdict"])), failures(run)]
     if not run.rows:
@@ -21,7 +21,7 @@ def excerpt(run: Run) -> Markup:
     return joined(*said, rows_table(run.rows), images(run))
 
 
-def images(run: Run) -> Markup:
+def images(run: PageRun) -> Markup:
     """Images rather than SVG inside the page, whose styles and names would be all cells' alike."""
     specs = dict(Drawings(run.rows).files())
     try:

@@ -5,19 +5,21 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
-from zerosim.report.page import pictures, sections, steps, vega
+from zerosim.report.page import divergences, origins, pictures, sections, step_pictures, steps, vega
+from zerosim.report.page.calls import calls
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import Markup, element
-from zerosim.report.page.run import Run
+from zerosim.report.page.run import PageRun
 from zerosim.report.page.textures import definitions
 from zerosim.report.schedule import Schedule
 from zerosim.report.step import KIND_WORDS, RecordedStep
+from zerosim.report.times import sharing
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:"
 """What the browser may load: nothing. Vega makes functions of its expressions, which counts as evaluating."""
 
 
-def page(runs: Sequence[Run]) -> str:
+def page(runs: Sequence[PageRun]) -> str:
     """The HTML of one run, or of several side by side.
 
     Raises `UsageError` where the extra that draws pictures is missing.
@@ -27,16 +29,18 @@ def page(runs: Sequence[Run]) -> str:
     ranks = max(run.ranks for run in runs)
     stepped = [each for order in dict.fromkeys(run.scenario["parallel"]["order"] for run in runs)
                for each in steps.of_run(order, ranks)]
-    content = [sections.head(runs), sections.table(runs), sections.differences(runs)]
+    content = [sections.head(runs), sections.table(runs), origins.differences(runs)]
     if any(row.steps for row in rows):
-        content += [sections.step(rows, drawings), sections.traffic(rows), sections.losses(rows)]
-    content += [sections.schedules(stepped, ranks), sections.divergence(rows), sections.apart(runs)]
-    content += map(sections.origin, runs)
+        about_times = [words for run in runs if (words := sharing(run.ranks, run.shared_cores))]
+        content += [sections.step(rows, drawings, about_times), sections.traffic(rows), sections.losses(rows)]
+    content += map(calls, filter(lambda row: "calls" in row.found, rows))
+    content += [sections.schedules(stepped, ranks), divergences.divergence(rows), divergences.apart(runs)]
+    content += map(origins.origin, runs)
     data = {
         "specs": {name: vega.compiled(spec) for name, spec in drawings.for_a_page().items()},
         "values": {name: columns(values) for name, values in drawings.values.items()},
         "schedules": stepped,
-        "lanes": {"tops": pictures.lane_tops(drawings.lanes), "height": pictures.rank_height(drawings.lanes)},
+        "lanes": {"tops": step_pictures.lane_tops(drawings.lanes), "height": step_pictures.rank_height(drawings.lanes)},
     }
     title = " · ".join(run.title for run in runs if run.title) or "A run"
     return document(title, content, data, [vega.script(), own("page.js"), own("player.js")])

@@ -2,6 +2,20 @@
 
 A specification is the same for all rows; its data has a name, so that a page draws it from its own copy and a file
 has it inside. Times are nanoseconds since the step began, bytes are bytes.
+
+The page carries each specification once, compiled, and each data set once. Altair makes such dicts from Python. It
+would bring narwhals, jinja2, jsonschema and their dependencies, 0.7 s of import, and a second vocabulary. What a
+wrong specification does is seen by tests instead: every picture has marks, in files and in the browser, and the
+browser logs nothing.
+
+Colour is the unit; texture and shade are the activity, as SVG patterns, so that a print in grey tells backward from
+forward. Axes and words take their colours from the style sheet: light, dark and print are one picture.
+
+The stretch of time is two parameters, `begin` and `end`, of every picture of time, so rows stay comparable at any
+zoom. The wheel zooms only after a click (or with Ctrl), otherwise nobody could scroll past a picture.
+
+Messages between two ranks arrive in order in each channel, so the k-th span out is the k-th span in. That pairs them
+without numbers on the wire.
 """
 
 from collections.abc import Sequence
@@ -9,8 +23,7 @@ from typing import Any
 
 from zerosim.report.figures import three_digits
 from zerosim.report.memory_table import ByteUnit
-from zerosim.report.page.run import KINDS, NO_UNIT, Row
-from zerosim.report.page.textures import SHADES
+from zerosim.report.page.run import KINDS, PageRow
 from zerosim.report.page.vega import Spec
 
 Values = list[dict[str, Any]]
@@ -65,194 +78,9 @@ def window(until: int) -> list[Spec]:
     return [{"name": "begin", "value": 0}, {"name": "end", "value": until}]
 
 
-def lane_tops(lanes: int) -> list[int]:
-    """Where each lane of a rank begins, in pixels, and last where the rank ends.
-
-    >>> lane_tops(3)
-    [0, 19, 31, 42]
-    """
-    return [0, *(TALL + 1 + (LANE + 1) * lane for lane in range(lanes - 1)), TALL + (LANE + 1) * (lanes - 1)]
-
-
-def rank_height(lanes: int) -> int:
-    return lane_tops(lanes)[-1] + GAP
-
-
-def unit_scale(units: Sequence[str]) -> Spec:
-    """Colours of units; grey for what is of none."""
-    found = colour(units, UNIT_COLOURS, "unit")
-    found["scale"]["range"] = [
-        NO_COLOUR if unit == NO_UNIT else each for unit, each in zip(units, found["scale"]["range"], strict=True)]
-    return found
-
-
 RECT: Spec = {"type": "rect", "clip": True, "aria": False}
 NUMBERED: Spec = {"tooltip": {"field": "number", "type": "quantitative"}}
 AFTER_WAITING: Spec = {"field": "came_ns"}
-
-
-def timeline(units: Sequence[str], textures: Sequence[str], ranks: int, lanes: int, until: int) -> Spec:
-    """A step: lanes for each rank, colour = unit, texture = what; data `spans` and `links`.
-
-    The parameters `picked` and `current` number the message and the span that are looked at; a line joins the two ends
-    of that message.
-    """
-    tops, height = lane_tops(lanes), rank_height(lanes)
-
-    def pixels(rank: str, lane: str, share: float = 0) -> str:
-        """Where a lane of a rank is, by this share of its height below its top."""
-        below = f"{share} * ({lane} == 0 ? {TALL} : {LANE})"
-        return f"{rank} * {height} + {tops}[{lane}] + {below}"
-
-    box = {
-        "x": {"field": "begin_ns", **time_axis("ms since the step began")}, "x2": {"field": "end_ns"},
-        "y": rank_axis(ranks, height), "y2": {"field": "bottom"},
-    }
-    unit = {"color": {"field": "unit", **unit_scale(units)}}
-    return {
-        "$schema": VEGA_LITE,
-        "data": {"name": "spans"},
-        "width": "container",
-        "height": ranks * height + 3,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": CONFIG,
-        "params": [*window(until), {"name": "picked", "value": -1}, {"name": "current", "value": -1},
-                   {"name": "room", "expr": "width"}],
-        "transform": [
-            {"calculate": pixels("datum.rank", "datum.lane"), "as": "top"},
-            {"calculate": f"datum.kind == 'collectives' ? datum.top + {2 * LANE + 1} : "
-                          + pixels("datum.rank", "datum.lane", 1), "as": "bottom"},
-            {"calculate": "datum.begin_ns + datum.waited_ns", "as": "came_ns"},
-        ],
-        "layer": [
-            *span_layers(box, unit),
-            texture_layer(box, textures),
-            label_layer(box, pixels("datum.rank", "datum.lane", 0.5)),
-            *picked_layers(box, pixels("datum.source", "datum.out", 0.5), pixels("datum.to", "datum.in", 0.5)),
-        ],
-    }
-
-
-def rank_axis(ranks: int, height: int) -> Spec:
-    """Pixels from the top, `height` of them for each rank, whose name stands beside its first lane."""
-    return {
-        "field": "top", "type": "quantitative",
-        "scale": {"domain": [-3, ranks * height], "reverse": True, "nice": False, "zero": False},
-        "axis": {"title": None, "grid": False, "values": [rank * height + TALL / 2 for rank in range(ranks)],
-                 "labelExpr": f"'rank ' + format((datum.value - {TALL / 2}) / {height}, 'd')", "ticks": False,
-                 "domain": False, "minExtent": SIDE, "maxExtent": SIDE},
-    }
-
-
-def span_layers(box: Spec, unit: Spec) -> list[Spec]:
-    """Collectives, pale, behind their messages; of each span what it waited, pale, and the rest in its colour."""
-    shades = [{"test": f"datum.what == '{what}'", "value": shade} for what, shade in SHADES.items()]
-    return [
-        {
-            "name": "collectives",
-            "transform": [{"filter": "datum.kind == 'collectives'"}],
-            "mark": RECT | {"fillOpacity": 0.16, "strokeWidth": 0.8},
-            "encoding": box | unit | NUMBERED | {"stroke": unit["color"] | {"legend": None}},
-        },
-        {
-            "name": "waits",
-            "transform": [{"filter": "datum.waited_ns > 0"}],
-            "mark": RECT | {"fillOpacity": 0.22},
-            "encoding": box | unit | NUMBERED | {"x2": AFTER_WAITING},
-        },
-        {
-            "name": "spans",
-            "transform": [{"filter": "datum.kind != 'collectives'"}],
-            "mark": RECT | {"cursor": "pointer"},
-            "encoding": box | unit | NUMBERED | {
-                "x": box["x"] | AFTER_WAITING, "fillOpacity": {"condition": shades, "value": 1}},
-        },
-    ]
-
-
-def texture_layer(box: Spec, textures: Sequence[str]) -> Spec:
-    """What a span is, over its colour."""
-    return {
-        "name": "textures",
-        "transform": [{"filter": {"and": [{"field": "what", "oneOf": list(textures)}, "datum.kind != 'collectives'"]}}],
-        "mark": RECT,
-        "encoding": box | {
-            "x": box["x"] | AFTER_WAITING,
-            "fill": {"field": "what", "type": "nominal", "title": "texture", "scale": {
-                "domain": list(textures), "range": [f"url(#texture-{what})" for what in textures]}}},
-    }
-
-
-def label_layer(box: Spec, middle: str) -> Spec:
-    """The unit of a computation, where there is room for it."""
-    width = "(datum.end_ns - datum.begin_ns) / (end - begin) * room"
-    return {
-        "name": "labels",
-        "transform": [{"filter": "datum.kind == 'computation'"}, {"calculate": middle, "as": "middle"}],
-        "mark": {"type": "text", "clip": True, "aria": False, "align": "left", "dx": 3, "fontSize": 10},
-        "encoding": {
-            "x": box["x"],
-            "y": box["y"] | {"field": "middle"},
-            "text": {"field": "label"},
-            "opacity": {"condition": {"test": f"{width} > 6.5 * length(datum.label) + 4", "value": 1}, "value": 0},
-        },
-    }
-
-
-def picked_layers(box: Spec, source: str, to: str) -> list[Spec]:
-    """A frame around the span that is looked at, and the two of a message, with a line between these."""
-    return [
-        {
-            "name": "chosen",
-            "transform": [{"filter": "datum.number == current || (picked >= 0 && datum.link == picked)"}],
-            "mark": RECT | {"fillOpacity": 0, "stroke": PICKED, "strokeWidth": 2.5},
-            "encoding": box,
-        },
-        {
-            "name": "links",
-            "data": {"name": "links"},
-            "transform": [
-                {"filter": "datum.link == picked"},
-                {"calculate": source, "as": "from"},
-                {"calculate": to, "as": "towards"},
-            ],
-            "mark": {"type": "rule", "clip": True, "aria": False, "stroke": PICKED, "strokeWidth": 2.5},
-            "encoding": box | {"y": box["y"] | {"field": "from"}, "y2": {"field": "towards"}},
-        },
-    ]
-
-
-SPAN = ("rank", "lane", "kind", "channel", "what", "unit", "begin_ns", "end_ns", "bytes", "peer", "waited_ns")
-
-
-def span_values(row: Row) -> Values:
-    """The spans of a row, numbered; `link` numbers the message that a span is an end of, or is −1."""
-    link_of = {end: number for number, ends in enumerate(row.links) for end in ends}
-    return [
-        {key: span[key] for key in SPAN}
-        | {"number": number, "link": link_of.get(number, -1), "label": label(span)}
-        for number, span in enumerate(row.spans)
-    ]
-
-
-def label(span: dict[str, Any]) -> str:
-    """A span in a few characters.
-
-    >>> label({"kind": "computation", "what": "backward", "unit": "layers.1"})
-    'b 1'
-    """
-    unit = span["unit"].removeprefix("layers.").removeprefix(NO_UNIT)
-    return f"{span['what'][:1]} {unit}".strip() if span["kind"] == "computation" else ""
-
-
-def link_values(row: Row) -> Values:
-    """The messages of a row, from where each left to where it came in."""
-    return [
-        {"link": number, "source": row.spans[left]["rank"], "to": row.spans[came]["rank"],
-         "out": row.spans[left]["lane"], "in": row.spans[came]["lane"],
-         "begin_ns": row.spans[left]["begin_ns"], "end_ns": row.spans[came]["end_ns"]}
-        for number, (left, came) in enumerate(row.links)
-    ]
 
 
 def memory(until: int, most_bytes: int) -> Spec:
@@ -317,7 +145,7 @@ def partners(ranks: int, unit: ByteUnit) -> Spec:
     }
 
 
-def partner_values(row: Row, unit: ByteUnit) -> Values:
+def partner_values(row: PageRow, unit: ByteUnit) -> Values:
     """For every two ranks the bytes and messages that the one sent the other in the traced step."""
     sent = {(source, to): [0, 0] for source in range(row.ranks) for to in range(row.ranks)}
     for span in (span for step in row.traced for span in step["spans"]):
@@ -354,12 +182,12 @@ def bars(title: str, field: str, domain: Sequence[str], colours: Sequence[str], 
     }
 
 
-def kept(rows: Sequence[Row]) -> Spec:
+def kept(rows: Sequence[PageRow]) -> Spec:
     """What a rank of each row keeps between steps, by kind: the picture of the ZeRO paper's Figure 1."""
     return bars("kept by a rank between steps", "kind", KINDS[:3], KIND_COLOURS, [row.name for row in rows])
 
 
-def kept_values(rows: Sequence[Row]) -> Values:
+def kept_values(rows: Sequence[PageRow]) -> Values:
     """For every row and kind of model state, what the fullest rank keeps."""
     return [
         {"row": row.name, "kind": kind, "place": place, "bytes": row.fullest["resting_bytes"].get(kind, 0)}
@@ -370,7 +198,7 @@ def kept_values(rows: Sequence[Row]) -> Values:
 COLLECTIVES = {"reduce_scatter": "#e0662f", "all_gather": "#7fb8e8", "broadcast": "#b9a62a", "gather_norms": "#9a9a9a"}
 
 
-def sent(rows: Sequence[Row]) -> Spec:
+def sent(rows: Sequence[PageRow]) -> Spec:
     """What a rank of each row sends in a step, by collective."""
     used = {value["collective"] for value in sent_values(rows)}
     colours = {name: each for name, each in COLLECTIVES.items() if name in used}
@@ -378,7 +206,7 @@ def sent(rows: Sequence[Row]) -> Spec:
                 list(colours.values()), [row.name for row in rows])
 
 
-def sent_values(rows: Sequence[Row]) -> Values:
+def sent_values(rows: Sequence[PageRow]) -> Values:
     """For every row and collective, what a rank sent in a step on average."""
     found = []
     for row in rows:
@@ -392,35 +220,6 @@ def sent_values(rows: Sequence[Row]) -> Values:
                     "messages": sum(share.get("messages", 0) for share in shares) / steps,
                 })
     return found
-
-
-def scaling(values: Values) -> Spec:
-    """Speed by the number of ranks, a line for each row; data `scaling`."""
-    names = list(dict.fromkeys(value["row"] for value in values))
-    return {
-        "$schema": VEGA_LITE,
-        "data": {"name": "scaling"},
-        "width": "container",
-        "height": 240,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": CONFIG,
-        "mark": {"type": "line", "strokeWidth": 2, "point": {"size": 40}},
-        "encoding": {
-            "x": {"field": "ranks", "type": "quantitative", "scale": {"type": "log", "base": 2, "nice": False},
-                  "axis": {"title": "ranks", "format": ",d", "values": sorted({value["ranks"] for value in values}),
-                           "grid": False}},
-            "y": {"field": "speed", "type": "quantitative", "scale": {"zero": True},
-                  "axis": {"title": "a second on each device", "format": "~s", "tickCount": 5}},
-            "color": {"field": "row", **colour(names, UNIT_COLOURS, None)},
-            "shape": {"field": "row", "type": "nominal", "scale": {"domain": names}, "title": None},
-            "tooltip": [{"field": "row"}, {"field": "ranks", "format": ","}, {"field": "speed", "format": ",.4~g"}],
-        },
-    }
-
-
-def scaling_values(speeds: Sequence[tuple[str, int, float]]) -> Values:
-    """Of each row, on each number of ranks, what a device does in a second."""
-    return [{"row": row, "ranks": ranks, "speed": speed} for row, ranks, speed in speeds]
 
 
 def losses(names: Sequence[str], steps: int, logarithmic: bool) -> Spec:
@@ -457,7 +256,7 @@ def losses(names: Sequence[str], steps: int, logarithmic: bool) -> Spec:
     }
 
 
-def loss_curves(rows: Sequence[Row]) -> dict[str, list[float | None]]:
+def loss_curves(rows: Sequence[PageRow]) -> dict[str, list[float | None]]:
     """Each curve once, under the names of all rows that have it."""
     found: dict[tuple[float | None, ...], list[str]] = {}
     for row in rows:
@@ -465,7 +264,7 @@ def loss_curves(rows: Sequence[Row]) -> dict[str, list[float | None]]:
     return {", ".join(names): list(curve) for curve, names in found.items()}
 
 
-def loss_values(rows: Sequence[Row]) -> Values:
+def loss_values(rows: Sequence[PageRow]) -> Values:
     """The curves, step by step; losses that are no finite numbers are left out."""
     return [
         {"row": names, "step": step, "loss": loss}
@@ -473,7 +272,7 @@ def loss_values(rows: Sequence[Row]) -> Values:
     ]
 
 
-def divergence_values(rows: Sequence[Row]) -> Values:
+def divergence_values(rows: Sequence[PageRow]) -> Values:
     """In which step the bits of which row first differ."""
     return [{"row": row.name, "step": row.found["first_divergence"]["step"]}
             for row in rows if row.found["first_divergence"]]

@@ -8,15 +8,16 @@ from typing import Any
 
 from zerosim.instruments.memory import KINDS
 from zerosim.instruments.trace import Curve
-from zerosim.plan.planning import Plan, PlannedRow
+from zerosim.planner.planning import Plan, PlannedRow
 from zerosim.report.document import plain, trace_document
-from zerosim.report.page import pictures, sections, vega
+from zerosim.report.figures import ignored_in_words
+from zerosim.report.page import origins, plan_pictures, sections, step_pictures, vega
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import Markup, element, joined
 from zerosim.report.page.page import columns, document, own
-from zerosim.report.page.run import Row
-from zerosim.report.plan_table import LEGEND, names_of, sentence, unit_of_data
+from zerosim.report.page.run import PageRow
 from zerosim.report.plan_table import columns as columns_of
+from zerosim.report.plan_table import legend, machine, names_of, not_judged, sentence, unit_of_data
 from zerosim.scenario import resolved
 
 MOST_DRAWN = 12
@@ -35,27 +36,29 @@ def plan_page(plan: Plan, command: str) -> str:
     several = len({row.config.ranks for row in plan.rows}) > 1
     content = [head(plan), table(plan, names), scaling(plan) if several else joined(), sections.step(rows, drawings),
                origin(plan, command)]
-    specs, values = drawings.for_a_page(), drawings.values
+    device_bytes = int(plan.rows[0].cluster.device.memory)
+    specs = drawings.for_a_page() | {"peaks": plan_pictures.peaks(rows, device_bytes)}
+    values = drawings.values | {"peaks": plan_pictures.peak_values(rows)}
     if several:
-        curve = pictures.scaling_values([(row.name, row.config.ranks, row.tokens_per_second) for row in plan.rows])
-        specs |= {"scaling": pictures.scaling(curve)}
+        curve = plan_pictures.scaling_values([(row.name, row.config.ranks, row.tokens_per_second) for row in plan.rows])
+        specs |= {"scaling": plan_pictures.scaling(curve)}
         values |= {"scaling": curve}
-    used = {"timeline", "memory", "kept", "scaling"}
+    used = {"timeline", "memory", "kept", "peaks", "scaling"}
     data = {
         "specs": {name: vega.compiled(spec) for name, spec in specs.items() if name in used},
         "values": {name: columns(each) for name, each in values.items()},
-        "lanes": {"tops": pictures.lane_tops(drawings.lanes), "height": pictures.rank_height(drawings.lanes)},
+        "lanes": {"tops": step_pictures.lane_tops(drawings.lanes), "height": step_pictures.rank_height(drawings.lanes)},
     }
     return document(plan.scenario.title or "A plan", content, data, [vega.script(), own("page.js")])
 
 
-def drawn(plan: Plan) -> list[Row]:
+def drawn(plan: Plan) -> list[PageRow]:
     """The rows whose step is drawn."""
     named = zip(names_of(plan.rows), plan.rows, strict=True)
     return [row_of(name, row) for name, row in list(named)[:MOST_DRAWN]]
 
 
-def row_of(name: str, row: PlannedRow) -> Row:
+def row_of(name: str, row: PlannedRow) -> PageRow:
     """What the pictures of a run ask of a row, of the rank that stands for all."""
     peak: dict[str, int] = {kind: row.found.peak[kind] for kind in KINDS}
     peak["total"] = row.peak_bytes
@@ -68,11 +71,11 @@ def row_of(name: str, row: PlannedRow) -> Row:
         "first_divergence": None,
         "memory": [{"rank": 0, "peak_bytes": peak, "resting_bytes": resting, "curve": []}],
     })
-    return Row(found, ranks=1, steps=1, drawn=1)
+    return PageRow(found, ranks=1, steps=1, drawn=1)
 
 
 def thinned(curve: Curve) -> Curve:
-    """As many changes as a picture shows: of each moment, and of each stretch of them, the fullest.
+    """A curve with as many changes as a picture shows: the fullest of each moment, and of each stretch of moments.
 
     >>> thinned([(at, {"buffers": at % 7}) for at in range(7_000)])[:2]
     [(6, {'buffers': 6}), (13, {'buffers': 6})]
@@ -91,8 +94,10 @@ def head(plan: Plan) -> Markup:
     scenario = plan.scenario
     return element("header", element("div", element("h1", scenario.title or "A plan without a title"),
         element("p", scenario.caption, class_="caption"),
+        element("p", machine(plan.rows), class_="setting"),
         element("p", sentence(plan), class_="verdict passed" if plan.passed and plan.best else "verdict failed"),
-        *(element("p", f"FAILED: {words}", class_="verdict failed") for words in plan.broken)))
+        *(element("p", f"FAILED: {words}", class_="verdict failed") for words in plan.broken),
+        *(element("p", f"Not judged: {words}") for words in not_judged(plan))))
 
 
 def table(plan: Plan, names: Sequence[str]) -> Markup:
@@ -105,13 +110,17 @@ def table(plan: Plan, names: Sequence[str]) -> Markup:
         for at, name in enumerate(names)
     ]
     bounds = [element("li", f"{name}: {row.bound}") for name, row in zip(names, plan.rows, strict=True)]
-    legend = "; ".join(f"{word}: {meaning}" for word, meaning in LEGEND)
+    meanings = "; ".join(f"{word}: {meaning}" for word, meaning in legend(plan.rows))
     undrawn = f"Pictures have the first {MOST_DRAWN} of these {len(names)} rows."
     return sections.section(
         "table", "What each row takes", sections.scrolling(element(
             "table", element("thead", element("tr", *headings)), element("tbody", *lines), class_="rows")),
-        element("p", legend, class_="legend"), element("ul", *bounds, class_="facts"),
+        element("p", meanings, class_="legend"), element("ul", *bounds, class_="facts"),
+        *(element("p", words) for words in ignored_in_words(
+            (name, row.config.ignored) for name, row in zip(names, plan.rows, strict=True))),
         *([element("p", undrawn, class_="note")] if len(names) > MOST_DRAWN else []),
+        sections.picture("peaks", "what a rank of each row holds at the peak, by kind, and the memory of the device",
+                         {"bars": "peaks"}, {"row": "row", "kind": "kind", "bytes": "bytes"}),
         sections.picture("kept", "what a rank of each row keeps between steps, by kind", {"bars": "kept"},
                          {"row": "row", "kind": "kind", "bytes": "bytes"}))
 
@@ -129,4 +138,4 @@ def origin(plan: Plan, command: str) -> Markup:
     return sections.section(
         "origin", "How to have it again", element("p", "This was planned by"), element("pre", command),
         element("details", element("summary", "the scenario as resolved"),
-                element("pre", sections.toml(resolved(plan.scenario)), class_="scenario")))
+                element("pre", origins.toml(resolved(plan.scenario)), class_="scenario")))

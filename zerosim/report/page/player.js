@@ -142,8 +142,12 @@
     Home: () => { stop(); go(0); },
     End: () => { stop(); go(last()); },
     " ": () => play.click(),
+    p: () => document.body.classList.toggle("projector"),
     d: () => { worded = !(worded ?? schedules[Number(choice.value)].ranks <= ROOMY); go(Number(slider.value)); },
   };
+  keys.PageDown = keys.ArrowRight;
+  keys.PageUp = keys.ArrowLeft;
+  if (location.hash === "#projector") keys.p();
   const alone = document.querySelectorAll("main section").length === 1;
   (alone ? document : drawing).addEventListener("keydown", (event) => {
     const of = event.target.tagName, key = keys[event.key.length === 1 ? event.key.toLowerCase() : event.key];

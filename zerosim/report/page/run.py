@@ -10,6 +10,7 @@ from typing import Any
 from zerosim.errors import UsageError
 from zerosim.report.document import SCHEMA
 from zerosim.report.page.markup import printable
+from zerosim.stages import STAGES
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 LANES = ("computation", "communication out", "communication in", "out, second channel", "in, second channel")
@@ -22,7 +23,7 @@ NO_UNIT = "no unit"
 
 
 @dataclass(frozen=True)
-class Row:
+class PageRow:
     """One line of the comparison; `of` names its run where the page shows two."""
 
     found: dict[str, Any]
@@ -36,6 +37,12 @@ class Row:
     def name(self) -> str:
         name = printable(str(self.found["name"]))
         return f"{self.of}: {name}" if self.of else name
+
+    @property
+    def also(self) -> str:
+        """What others call the stage; a script of PyTorch's has none."""
+        stage = STAGES.get(str(self.found["stage"]))
+        return "PyTorch" if stage is None else stage.also.partition(",")[0]
 
     @cached_property
     def traced(self) -> list[dict[str, Any]]:
@@ -52,7 +59,7 @@ class Row:
 
     @cached_property
     def spans(self) -> list[dict[str, Any]]:
-        """Of the step that was traced, rank by rank and lane by lane, each in its order, from the step's beginning."""
+        """The spans of the traced step, rank by rank and lane by lane, each in its order, from the step's beginning."""
         first = self.first_ns
         found = [
             span | {"lane": lane(span), "kind": span["lane"], "unit": span["unit"] or NO_UNIT,
@@ -104,12 +111,12 @@ class Row:
 
     @property
     def steps_here(self) -> int:
-        """Those of the run: not those before the checkpoint that it went on from."""
+        """The steps of the run, without those before the checkpoint that it resumed from."""
         return self.steps - int((self.found.get("resumed") or {"step": 0})["step"])
 
     @property
     def sent_bytes(self) -> int:
-        """By a rank in a step, the mean over ranks and steps."""
+        """The bytes that a rank sends in a step, the mean over ranks and steps."""
         traffic = self.found["traffic"]
         total: int = sum(rank["sent_bytes"] for rank in traffic)
         return round(total / max(len(traffic) * self.steps_here, 1))
@@ -126,7 +133,7 @@ def lane(span: dict[str, Any]) -> int:
 
 
 @dataclass(frozen=True)
-class Run:
+class PageRun:
     """An outcome as `zerosim run --json` writes it; `label` tells it from another on the same page."""
 
     document: dict[str, Any]
@@ -146,29 +153,45 @@ class Run:
         return int(self.document["world"]["ranks"])
 
     @property
+    def shared_cores(self) -> int:
+        """The cores that ranks shared, where they were more than cores; else 0."""
+        return int(self.document["world"].get("shared_cores", 0))
+
+    @property
     def steps(self) -> int:
         return int(self.scenario["train"]["steps"])
 
     @cached_property
-    def rows(self) -> list[Row]:
-        """Those that were trained, with as many ranks to be drawn as a page has room for."""
-        rows = [Row(found, self.ranks, self.steps, self.label) for found in self.document["stages"]]
+    def rows(self) -> list[PageRow]:
+        """The rows that were trained, with as many ranks to be drawn as a page has room for."""
+        rows = [PageRow(found, self.ranks, self.steps, self.label) for found in rows_in(self.document)]
         spans = Counter(span["rank"] for row in rows for span in row.spans)
         up_to = accumulate(spans[rank] for rank in range(self.ranks))
         drawn = max(1, sum(count <= MOST_SPANS for count in up_to))
         return [replace(row, drawn=drawn) for row in rows]
 
     @property
-    def diverging(self) -> list[Row]:
+    def is_script(self) -> bool:
+        """Whether it is a script of PyTorch's, which no scenario describes."""
+        return any("calls" in row.found for row in self.rows)
+
+    @property
+    def diverging(self) -> list[PageRow]:
         return [row for row in self.rows if row.found["first_divergence"]]
 
 
-NEEDED = ("title", "scenario", "world", "command", "versions", "passed", "verdict", "failures", "stages", "did_not_fit")
+NEEDED = ("title", "scenario", "world", "command", "versions", "passed", "verdict", "failures", "did_not_fit")
 NEEDED_OF_A_ROW = ("stage", "name", "equal", "compared_with", "first_divergence", "losses", "test", "weights_sha256",
                    "optimizer_sha256", "traffic", "traffic_holds", "volume", "memory")
 
 
-def runs_of(documents: Sequence[Any], names: Sequence[str]) -> list[Run]:
+def rows_in(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows that were trained; version 0.1 called them stages."""
+    found: list[dict[str, Any]] = document.get("rows", document.get("stages", []))
+    return found
+
+
+def runs_of(documents: Sequence[Any], names: Sequence[str]) -> list[PageRun]:
     """The documents read; two of them are called A and B. `UsageError` for what is no outcome of a training."""
     for document, name in zip(documents, names, strict=True):
         schema = document.get("schema") if isinstance(document, dict) else None
@@ -177,9 +200,9 @@ def runs_of(documents: Sequence[Any], names: Sequence[str]) -> list[Run]:
             raise UsageError(f"{name} is no outcome of a training: {found}, not {SCHEMA!r}; "
                              "write one with zerosim run SCENARIO --json FILE")
         lacking = [key for key in NEEDED if key not in document]
-        lacking += [key for row in document.get("stages", []) for key in NEEDED_OF_A_ROW if key not in row]
+        lacking += [key for row in rows_in(document) for key in NEEDED_OF_A_ROW if key not in row]
         if lacking:
             raise UsageError(f"{name} has no {lacking[0]!r}: another version of zerosim wrote it; "
                              "write it anew with zerosim run SCENARIO --json FILE")
     labels = ["A", "B"] if len(documents) > 1 else [""]
-    return [Run(document, label) for document, label in zip(documents, labels, strict=True)]
+    return [PageRun(document, label) for document, label in zip(documents, labels, strict=True)]

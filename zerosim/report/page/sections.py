@@ -1,21 +1,19 @@
 """The sections of the page, in the order in which one reads a run; each is HTML, its pictures are places for them."""
 
 import json
-import re
-from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Sequence
 from typing import Any
 
-from zerosim.report.figures import TESTS, common_unit, grouped, in_unit, plural, spread, tested
+from zerosim.report.figures import TESTS, common_unit, grouped, ignored_in_words, in_unit, plural, spread, tested
 from zerosim.report.figures import joined as listed
 from zerosim.report.page.drawings import Drawings
-from zerosim.report.page.markup import Markup, element, joined, printable
-from zerosim.report.page.pictures import KIND_COLOURS, loss_curves, unit_scale
-from zerosim.report.page.run import KINDS, LANES, Row, Run
+from zerosim.report.page.markup import Markup, element, joined
+from zerosim.report.page.pictures import KIND_COLOURS, loss_curves
+from zerosim.report.page.run import KINDS, LANES, PageRow, PageRun
+from zerosim.report.page.step_pictures import unit_scale
 from zerosim.report.page.textures import swatch
 from zerosim.report.schedule import Schedule
 from zerosim.report.step import RecordedStep
-from zerosim.stages import STAGES
 
 CHANGED, WRONG = "›", "≠"
 NO_TRACE = "No step of this run was traced. zerosim run SCENARIO --report FILE.html traces the last one."
@@ -41,12 +39,12 @@ def picture(spec: str, about: str, data: dict[str, str], columns: dict[str, str]
     return element("figure", place, numbers)
 
 
-def head(runs: Sequence[Run]) -> Markup:
+def head(runs: Sequence[PageRun]) -> Markup:
     """What was claimed, and the verdict in a sentence."""
     return element("header", *(heading(run) for run in runs))
 
 
-def heading(run: Run) -> Markup:
+def heading(run: PageRun) -> Markup:
     title = run.title or "A run without a title"
     verdict = str(run.document["verdict"])
     parts = [
@@ -60,13 +58,13 @@ def heading(run: Run) -> Markup:
     return element("div", *parts)
 
 
-def failures(run: Run) -> Markup:
+def failures(run: PageRun) -> Markup:
     """The checks that did not hold, if there are any."""
     found = [element("li", f"{each['name']}: {each['what']}") for each in run.document["failures"]]
     return element("ul", *found, class_="failures") if found else joined()
 
 
-def table(runs: Sequence[Run]) -> Markup:
+def table(runs: Sequence[PageRun]) -> Markup:
     """A line for each row, what the columns mean, and what is the same in all rows."""
     rows = [row for run in runs for row in run.rows]
     legend = (
@@ -76,15 +74,21 @@ def table(runs: Sequence[Run]) -> Markup:
         f"P: bytes of all weights, N: ranks. {CHANGED} not as in the row above; {WRONG} not what the formula says."
     )
     return section("table", "What each row does", scrolling(rows_table(rows)),
-        element("p", legend, class_="legend"), *map(shared, runs), *map(shortages, runs),
+        element("p", legend, class_="legend"), ignored(rows), *map(shared, runs), *map(shortages, runs),
         picture("kept", "what a rank of each row keeps between steps, by kind", {"bars": "kept"},
                 {"row": "row", "kind": "kind", "bytes": "bytes"}))
 
 
-def rows_table(rows: Sequence[Row]) -> Markup:
+def ignored(rows: Sequence[PageRow]) -> Markup:
+    """The keys that rows cannot follow, if there are any."""
+    found = ignored_in_words((row.name, row.found.get("ignored", {})) for row in rows)
+    return joined(*(element("p", words) for words in found))
+
+
+def rows_table(rows: Sequence[PageRow]) -> Markup:
     """Bits, what each row sends, keeps and holds at the peak."""
     unit = common_unit(max((row.fullest["peak_bytes"]["total"] for row in rows), default=0))
-    also = [STAGES[row.found["stage"]].also.partition(",")[0] for row in rows]
+    also = [row.also for row in rows]
     columns: list[tuple[str, list[str]]] = [
         ("bits", [{None: "–", True: "equal", False: "differ"}[row.found["equal"]] for row in rows]),
         (f"sent, {unit.name}", [in_unit(row.sent_bytes, unit) for row in rows]),
@@ -117,13 +121,13 @@ def scrolling(content: Markup) -> Markup:
     return element("div", content, class_="scrolling", tabindex=0)
 
 
-def messages(row: Row) -> str:
-    """Of a rank in a step, the fewest and the most."""
+def messages(row: PageRow) -> str:
+    """The fewest and the most messages of a rank in a step."""
     steps = max(row.steps_here, 1)
     return spread(str(rank) for rank in sorted(rank["messages"] // steps for rank in row.found["traffic"]))
 
 
-def shared(run: Run) -> Markup:
+def shared(run: PageRun) -> Markup:
     """What is true of all rows, or of which of them."""
     names = [row.name for row in run.rows]
     if not names:
@@ -143,7 +147,7 @@ def shared(run: Run) -> Markup:
     return element("div", *whose, element("ul", *items, class_="facts"))
 
 
-def shortages(run: Run) -> Markup:
+def shortages(run: PageRun) -> Markup:
     """The rows that did not fit, if there are any."""
     return joined(*(
         element("p", f"{each['name']} does not fit: it needs {each['needed_bytes'] / 1e6:,.0f} MB for its model states "
@@ -152,13 +156,14 @@ def shortages(run: Run) -> Markup:
     ))
 
 
-def step(rows: Sequence[Row], drawings: Drawings) -> Markup:
+def step(rows: Sequence[PageRow], drawings: Drawings, about_times: Sequence[str] = ()) -> Markup:
     """For each row the timeline of a step and below it memory, side by side on one scale of time."""
     traced = [row for row in rows if row.spans]
     missing = [row.name for row in rows if not row.spans]
     notes = [element("p", f"{listed(missing)}: {NO_TRACE}" if traced else NO_TRACE, class_="note")] if missing else []
     notes += [element("p", f"{row.name}: ranks 0 to {row.drawn - 1} are drawn, of {row.ranks}.", class_="legend")
               for row in traced if row.drawn < row.ranks]
+    notes += [element("p", words, class_="note") for words in about_times if traced]
     chooser = element("fieldset", element("legend", "Rows shown"), *(
         element("label", element("input", type="checkbox", checked=True, data_row=number), row.name)
         for number, row in enumerate(rows, 1)
@@ -207,7 +212,7 @@ SPAN_COLUMNS = {"rank": "rank", "kind": "lane", "channel": "channel", "what": "w
 CURVE_COLUMNS = {"ns": "since, ns", "kind": "kind", "bytes": "bytes"}
 
 
-def card(number: int, row: Row) -> Markup:
+def card(number: int, row: PageRow) -> Markup:
     """A row's timeline, if it was traced, and its memory."""
     rank = row.fullest["rank"]
     timeline = picture(
@@ -222,7 +227,7 @@ def card(number: int, row: Row) -> Markup:
         element("h4", f"memory of rank {rank}, which holds the most"), curve, id=f"row-{number}")
 
 
-def traffic(rows: Sequence[Row]) -> Markup:
+def traffic(rows: Sequence[PageRow]) -> Markup:
     """Who sent how much to whom, and by which collective."""
     bars = picture("sent", "what a rank of each row sends in a step, by collective", {"bars": "sent"},
                    {"row": "row", "collective": "collective", "bytes": "bytes", "messages": "messages"})
@@ -236,7 +241,7 @@ def traffic(rows: Sequence[Row]) -> Markup:
     return section("traffic", "Who sends how much to whom", bars, element("div", *squares, class_="squares"))
 
 
-def losses(rows: Sequence[Row]) -> Markup:
+def losses(rows: Sequence[PageRow]) -> Markup:
     curves = loss_curves(rows)
     words = "All rows have the same losses, bit for bit." if len(curves) == 1 < len(rows) and all(
         row.found["equal"] for row in rows) else ""
@@ -271,8 +276,9 @@ def step_by_step(found: RecordedStep, kinds: dict[str, dict[str, str]]) -> Marku
         "step", "Moment by moment",
         element("p", f"A row of letters for each rank: {letters}. A colour is a layer; pale is communication, full is "
                      "computation. Below, what the rank holds when that moment ends. All ranks go through the same "
-                     "moments; how long each took is not drawn. ← and → step, Home and End lead to the first and the "
-                     "last, space plays.", class_="legend"),
+                     "moments; how long each took is not drawn. ← and → step, as Page Up and Page Down do, Home and "
+                     "End lead to the first and the last, space plays, P is for a projector: all text twice as large.",
+                class_="legend"),
         element("ul", *patches, class_="keys"),
         element("p",
                 element("button", "play", type="button", id="step-play"),
@@ -298,7 +304,8 @@ def schedules(stepped: Sequence[dict[str, Any]], ranks: int) -> Markup:
                      "order of addition: 2+3+0 is rank 2's, then 3's, then 0's; 1…7+0…2 is rank 1's to 7's, one by "
                      "one, then 0's to 2's. ✓ is what the collective promises. On more than 8 ranks a cell is as "
                      "full as its sum; point at it to read it, or press D for words. A thick border is news of this "
-                     "round. ← and → step, Home and End lead to the start and the end, space plays.",
+                     "round. ← and → step, as Page Up and Page Down do, Home and End lead to the start and the end, "
+                     "space plays, P is for a projector: all text twice as large.",
                 class_="legend"),
         *fewer,
         element("div",
@@ -312,188 +319,3 @@ def schedules(stepped: Sequence[dict[str, Any]], ranks: int) -> Markup:
                         aria_label="what every rank holds after this round"),
                 element("p", "", id="schedule-detail", class_="legend", aria_live="polite"),
                 element("p", "", id="schedule-words", aria_live="polite"), id="player"))
-
-
-def divergence(rows: Sequence[Row]) -> Markup:
-    """Where bits first differ, with both orders of addition; nothing where they do not."""
-    found = [row for row in rows if row.found["first_divergence"]]
-    return section("divergence", "Where bits first differ", *map(one_divergence, found)) if found else joined()
-
-
-def apart(runs: Sequence[Run]) -> Markup:
-    """Why rows differ that are each equal to one process; nothing where none do."""
-    found = [each for run in runs for each in run.document.get("differences", [])]
-    return section("apart", "Both right, and not the same", *map(one_apart, found)) if found else joined()
-
-
-def one_apart(found: dict[str, Any]) -> Markup:
-    first, other = found["first"], found["other"]
-    index = f"[{', '.join(map(str, found['index']))}]" if found["index"] else ""
-    facts = {
-        "step": f"{found['step']}", "element": f"{found['what']} of {found['name']}{index}",
-        f"{first} has": f"{found['values'][0]!r}, in chunk {found['chunks'][0]}",
-        f"{other} has": f"{found['values'][1]!r}, in chunk {found['chunks'][1]}",
-        "distance": f"{found['ulps']:,} ULP",
-        **{f"{count:,} elements differ by": f"{bin_} ULP" for bin_, count in found["histogram"].items() if count},
-    }
-    lines = [element("tr", element("th", key, scope="row"), element("td", value)) for key, value in facts.items()]
-    cause = f"{found['cause'][:1].upper()}{found['cause'][1:]}."
-    return element(
-        "article", element("h3", f"{first} and {other}"), element("p", "Each has the bits of one process. " + cause),
-        element("table", element("tbody", *lines), class_="facts"),
-        *(element("pre", f"{name}: {order}", class_="order")
-          for name, order in zip((first, other), found["orders"], strict=True)))
-
-
-def one_divergence(row: Row) -> Markup:
-    first = row.found["first_divergence"]
-    where = first["name"]
-    index = f"[{', '.join(map(str, first['index']))}]" if first["index"] else ""
-    what = f"{first['state']} of {where}" if first["state"] else where
-    apart = "not comparable in ULPs" if first["ulps"] is None else f"{first['ulps']:,} ULP apart"
-    facts = {
-        "step": f"{first['step']}", "element": f"{what}{index}",
-        "chunk": f"{first['chunk']}, {plural(first['differing_elements'], 'element')} of it differing",
-        "noticed by": f"rank {first['rank']}",
-        f"{row.name} holds": f"{first['ours']!r} ({first['ours_bits']})",
-        f"{row.found['compared_with']} holds": f"{first['reference']!r} ({first['reference_bits']})",
-        "distance": apart,
-    }
-    lines = [element("tr", element("th", key, scope="row"), element("td", value)) for key, value in facts.items()]
-    return element(
-        "article", element("h3", row.name),
-        element("p", element("strong", f"{what}{index}"), f" is the first element that differs, after step "
-                f"{first['step']}.", class_="verdict failed"),
-        element("table", element("tbody", *lines), class_="facts"), *orders(first["order_of_addition"]))
-
-
-def orders(order: dict[str, str] | None) -> Iterator[Markup]:
-    """Both orders in which the chunk was added, marked from where they part."""
-    if order is None:
-        return
-    ours, reference = order["ours"], order["reference"]
-    if ours == reference:
-        yield element("p", "Both sides add this chunk in the same order:", class_="legend")
-        yield element("pre", ours, class_="order")
-        return
-    for side, one, other in (("ours adds", ours, reference), ("reference adds", reference, ours)):
-        yield element("p", side, class_="legend")
-        yield element("pre", marked(one, other), class_="order")
-
-
-def marked(ours: str, others: str) -> Markup:
-    """A sum with a mark at each part of it that is not what the other has in its place.
-
-    >>> marked("(g0 + g1)", "(g1 + g0)")
-    '(<mark>g0</mark> + <mark>g1</mark>)'
-    """
-    one, other = (re.findall(r"g\[?\d+\]?|.", words) for words in (ours, others))
-    return joined(*(
-        part if part == there else element("mark", part) for part, there in zip_longest(one, other[:len(one)])
-    ))
-
-
-def origin(run: Run) -> Markup:
-    """The scenario as resolved, versions, digests and the command that repeats it."""
-    world = run.document["world"]
-    facts = {
-        "world": f"{world['kind']}, {plural(world['ranks'], 'rank')}, {world['library']}",
-        **{name: str(found) for name, found in run.document["versions"].items()},
-    }
-    digests = [
-        element("tr", element("th", row.name, scope="row"),
-                *(element("td", element("code", row.found[f"{what}_sha256"])) for what in ("weights", "optimizer")))
-        for row in run.rows
-    ]
-    command = run.document["command"]
-    again = toml(run.scenario)
-    prefix = f"mpirun -n {run.ranks} " if world["kind"] == "mpi" else ""
-    name = f"{run.label}: " if run.label else ""
-    return section(
-        f"origin{run.label}", f"{name}How to have it again",
-        *([element("p", "This was run as"), element("pre", str(command))] if command else []),
-        element("p", "The scenario as resolved, every default filled in. As again.toml it gives the same bits by ",
-                element("code", f"{prefix}zerosim run again.toml --report again.html"), "."),
-        element("details", element("summary", "again.toml"), element("pre", again, class_="scenario")),
-        element("table", element("tbody", *(
-            element("tr", element("th", key, scope="row"), element("td", value)) for key, value in facts.items()
-        )), class_="facts"),
-        element("h3", "SHA-256"),
-        scrolling(element("table", element("thead", element("tr", *(
-            element("th", each, scope="col") for each in ("row", "weights", "optimizer state")))),
-            element("tbody", *digests))))
-
-
-def toml(scenario: dict[str, Any]) -> str:
-    """A resolved scenario as the text of a file.
-
-    >>> print(toml({"title": "x", "world": {"ranks": 2}, "variant": [{"stage": "ddp", "units": None}]}))
-    title = "x"
-    <BLANKLINE>
-    [world]
-    ranks = 2
-    <BLANKLINE>
-    [[variant]]
-    stage = "ddp"
-    <BLANKLINE>
-    """
-    lines = [f"{key} = {toml_value(value)}" for key, value in scenario.items() if is_plain(value)]
-    for key, value in scenario.items():
-        tables = [value] if isinstance(value, dict) else [] if is_plain(value) else value
-        for each in tables:
-            lines += ["", f"[{key}]" if isinstance(value, dict) else f"[[{key}]]"]
-            lines += [f"{name} = {toml_value(found)}" for name, found in each.items() if found is not None]
-    return "\n".join(lines) + "\n"
-
-
-def is_plain(value: Any) -> bool:
-    """Whether a value is a key's own, neither a table nor a list of tables."""
-    return not isinstance(value, dict) and not (isinstance(value, list) and (not value or isinstance(value[0], dict)))
-
-
-def toml_value(value: Any) -> str:
-    """JSON's text of numbers, booleans, lists and words is TOML's too; characters unfit for a page by their numbers.
-
-    >>> toml_value({"flops": 1e12, "functions": {}})
-    '{ flops = 1000000000000.0, functions = {  } }'
-    """
-    if isinstance(value, dict):
-        return f"{{ {', '.join(f'{key} = {toml_value(each)}' for key, each in value.items())} }}"
-    words = json.dumps(value, ensure_ascii=False)
-    return "".join(each if printable(each) == each else f"\\u{ord(each):04x}" for each in words)
-
-
-def differences(runs: Sequence[Run]) -> Markup:
-    """Of two runs, the keys in which their scenarios differ, and which rows have the same weights."""
-    if len(runs) < 2:
-        return joined()
-    one, other = (flat(run.scenario) for run in runs)
-    changed = [(key, one.get(key), other.get(key)) for key in dict.fromkeys([*one, *other])
-               if one.get(key) != other.get(key) and key not in ("title", "caption")]
-    lines = [element("tr", element("th", key, scope="row"), *(
-        element("td", json.dumps(each, ensure_ascii=False)) for each in both)) for key, *both in changed]
-    said = element("table", element("thead", element("tr", *(
-        element("th", each, scope="col") for each in ("key", *(run.label for run in runs))))),
-        element("tbody", *lines)) if lines else element("p", "Both have the same scenario but for words.")
-    return section("differences", "In what the two differ", scrolling(said), element("p", same_bits(runs)))
-
-
-def same_bits(runs: Sequence[Run]) -> str:
-    """Whether the rows of both end with the same weights."""
-    digests = [{row.found["weights_sha256"] for row in run.rows} for run in runs]
-    if digests[0] == digests[1] and len(digests[0]) == 1:
-        return "All rows of both end with the same weights, bit for bit."
-    common = digests[0] & digests[1]
-    return "Some rows of both end with the same weights." if common else "They end with different weights."
-
-
-def flat(scenario: dict[str, Any]) -> dict[str, Any]:
-    """The keys of a scenario with their sections before them.
-
-    >>> flat({"title": "x", "world": {"ranks": 2}})
-    {'title': 'x', 'world.ranks': 2}
-    """
-    found: dict[str, Any] = {}
-    for key, value in scenario.items():
-        found |= {f"{key}.{name}": each for name, each in value.items()} if isinstance(value, dict) else {key: value}
-    return found

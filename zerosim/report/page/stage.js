@@ -98,15 +98,19 @@
 
   const keys = {
     ArrowRight: () => go(now() + 1), ArrowLeft: () => go(now() - 1), Home: () => go(0), End: () => go(last),
-    " ": () => (timer === null ? start() : stop()),
+    " ": () => (timer === null ? start() : stop()), p: () => document.body.classList.toggle("projector"),
   };
+  keys.PageDown = keys.ArrowRight;
+  keys.PageUp = keys.ArrowLeft;
+  if (location.hash === "#projector") keys.p();
   slider.max = last;
   slider.addEventListener("input", () => go(now()));
   play.addEventListener("click", keys[" "]);
   document.addEventListener("keydown", (event) => {
-    if (!keys[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
+    const key = keys[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+    if (!key || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === " " && event.target.tagName === "BUTTON") return;
-    keys[event.key]();
+    key();
     event.preventDefault();
   });
   show(step.first);

@@ -26,7 +26,7 @@ def collectives_of(order: str) -> list[str]:
 
 
 def shown_ranks(ranks: int) -> int:
-    """As many as the run has, or the most that are drawn."""
+    """The number of ranks that are drawn: all of the run's, or `MOST_RANKS`."""
     return min(ranks, MOST_RANKS)
 
 

@@ -1,6 +1,10 @@
 """Vega-Lite specifications made into SVG and PNG, and the script that draws them; the only import of vl-convert.
 
 vl-convert brings the scripts with it, and runs them without a browser and without a network.
+
+vl-convert is one wheel without dependencies, the scripts of Vega-Lite and Vega included (0.9 MB, once a page). A NUL
+in a text kills it and Python with it, so nothing that cannot be drawn reaches it. It brings its own fonts, so another
+machine makes the same bytes; another version may not, and tests ask for one version.
 """
 
 import re
@@ -44,7 +48,7 @@ def svg(spec: Spec) -> str:
 
 
 def drawable(spec: Any) -> Any:
-    """The same with no character that cannot be drawn: of a NUL the converter dies, and Python with it."""
+    """A specification with no character that cannot be drawn: a NUL kills the converter, and Python with it."""
     if isinstance(spec, dict):
         return {key: drawable(each) for key, each in spec.items()}
     if isinstance(spec, list):
@@ -53,7 +57,7 @@ def drawable(spec: Any) -> Any:
 
 
 def png(spec: Spec, scale: float = 2.0) -> bytes:
-    """The same in pixels, `scale` to a unit of length of the specification."""
+    """A picture as PNG, `scale` pixels to a unit of length of the specification."""
     return pixels(svg(spec), scale)
 
 
@@ -72,7 +76,7 @@ CLIP = re.compile(r"\bclip\d+\b")
 
 
 def tidy(svg: str) -> str:
-    """The same picture in half the bytes: nothing that is not seen, hundredths of a pixel, and clips counted from 0.
+    """An SVG picture in half its bytes: nothing that is not seen, hundredths of a pixel, clips counted from 0.
 
     The converter counts them on from picture to picture, so that no two of one specification were the same.
 

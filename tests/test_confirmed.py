@@ -1,0 +1,200 @@
+"""Points come from a process that a submission cannot reach: cheats earn nothing, and every check finds its mistake."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests import solutions
+from zerosim.grading import apart
+from zerosim.grading.apart import grade_apart
+from zerosim.grading.claims import CLAIMS
+from zerosim.grading.confirmed import FORGED, checks, confirmed, stand_in
+from zerosim.grading.exercises import EXERCISES, Grade, Item
+
+
+def full(name):
+    """A grade with all points."""
+    items = [Item(claim.says, claim.points, "holds", claim.law) for claim in CLAIMS[name](stand_in)]
+    return Grade(name, "holds", items)
+
+
+def written(tmp_path, text):
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    return str(file)
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_every_claim_that_is_no_law_has_its_check(name):
+    assert len(checks(name)) == len([claim for claim in CLAIMS[name](stand_in) if not (claim.law or claim.needs)])
+
+
+NOTHING = "\ndef all_gather(comm, chunks):\n    pass\n"
+UNSEEN = """
+import zerosim.grading.untouched as u
+u.touched.__code__ = (lambda before: None).__code__
+"""
+CHEATS = {
+    "zerosim.grading": f"""{UNSEEN}
+import zerosim.grading.examination as e
+def judged(function, name, claims, file=""):
+    from zerosim.grading.exercises import Grade, Item
+    return Grade(name, "holds", [Item(each.says, each.points, "holds", each.law) for each in claims(function)])
+e.grade.__code__ = judged.__code__
+""",
+    "zerosim.proofs": f"""{UNSEEN}
+import zerosim.proofs.proof as p
+p.faults.__code__ = (lambda subject, recording, count, root=0: iter(())).__code__
+""",
+    "numpy.array_equal": f"""{UNSEEN}
+import numpy, zerosim.grading.proved as p
+numpy.array_equal = lambda *given, **named: True
+p.unproved.__code__ = (lambda examined, sizes=(), *, divided=True: None).__code__
+""",
+    "hashlib": f"""{UNSEEN}
+import hashlib, zerosim.proofs.proof as p
+hashlib.sha256 = hashlib.blake2b = lambda *given, **named: None
+p.faults.__code__ = (lambda subject, recording, count, root=0: iter(())).__code__
+""",
+    "builtins": f"""{UNSEEN}
+import builtins, zerosim.grading.proved as p
+builtins.any = lambda given: False
+p.unproved.__code__ = (lambda examined, sizes=(), *, divided=True: None).__code__
+""",
+    "sys.modules": f"""{UNSEEN}
+import sys, zerosim.grading.proved as p
+sys.modules["zerosim.grading.proved"] = sys.modules["zerosim.testing"] = sys
+p.unproved.__code__ = (lambda examined, sizes=(), *, divided=True: None).__code__
+""",
+    "the channel": """
+import ctypes, gc, json
+for each in gc.get_objects():
+    if type(each).__name__ == "Answering":
+        each.say(json.loads(FORGED))
+        ctypes.CDLL(None)._exit(0)
+""",
+    "the ranks' wires": """
+import os
+WIRES = [int(each) for each in os.listdir("/proc/self/fd")]
+for each in WIRES:
+    try:
+        os.write(each, b'{"gave": {"dtype": "int64", "shape": [1], "bytes": "AAAAAAAAAAA="}}' + bytes([10]))
+    except OSError:
+        pass
+""",
+}
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_a_cheat_earns_nothing(tmp_path, cheat):
+    forged = f"FORGED = {json.dumps(full('all_gather').document())!r}\n"
+    found = grade_apart(written(tmp_path, forged + CHEATS[cheat] + NOTHING), "all_gather")
+    assert (found.earned, found.state) == (0, "does not hold yet")
+    assert found.points == EXERCISES["all_gather"]
+
+
+@pytest.mark.parametrize("items", [
+    [Item("it is mine", 1000, "holds")],
+    [Item(item.says, 13, "holds", item.law) for item in full("all_gather").items],
+    [item for item in full("all_gather").items for _ in range(2)],
+])
+def test_points_that_no_examination_gives_are_refused(tmp_path, items):
+    found = confirmed(Grade("all_gather", "holds", items), written(tmp_path, NOTHING))
+    assert (found.earned, found.complaint) == (0, FORGED)
+
+
+@pytest.mark.parametrize("forged", [
+    full("reduce").document(), {}, [], {"items": 1}, full("all_gather").document() | {"printed": [1]},
+    full("all_gather").document() | {"items": [{"says": "x", "points": -5, "state": "holds"}]},
+    full("all_gather").document() | {"items": []},
+])
+def test_what_is_no_grade_is_refused(tmp_path, monkeypatch, forged):
+    monkeypatch.setattr(apart, "asked_apart", lambda *given: forged)
+    found = grade_apart(written(tmp_path, NOTHING), "all_gather")
+    assert (found.function, found.earned, found.state, found.complaint) == (
+        "all_gather", 0, "does not hold yet", FORGED)
+
+
+def test_laws_alone_earn_nothing(tmp_path):
+    items = [item if item.law else replace(item, state="does not hold") for item in full("all_gather").items]
+    found = confirmed(Grade("all_gather", "does not hold yet", items), written(tmp_path, NOTHING))
+    assert (found.earned, found.complaint) == (0, FORGED)
+
+
+HEAD = """
+import numpy as np
+from zerosim.collectives import naive, ring, tree
+from zerosim.comm import left, right
+from zerosim.stages import zero1, zero2, zero3
+"""
+MISTAKES = {
+    "only on powers of two": ("all_gather", """
+def all_gather(comm, chunks):
+    if comm.size & (comm.size - 1) == 0:
+        ring.all_gather(comm, chunks)
+""", ["also on 3, 5, 6 and 7 ranks", "also where the ranks do not divide the vector",
+      "every rank sends the messages and the bytes of the ring"]),
+    "adds whatever it is told": ("reduce", """
+def reduce(comm, vector, root, reduce=np.add):
+    tree.reduce(comm, vector, root)
+""", ["it reduces by what it is told, reduce="]),
+    "in another order": ("all_reduce", """
+def all_reduce(comm, chunks, reduce=np.add):
+    naive.all_reduce(comm, chunks, reduce)
+""", ["every chunk is added in the order that is declared", "every rank sends the messages and the bytes of the ring"]),
+    "one by one": ("broadcast", """
+def broadcast(comm, vector, root):
+    naive.broadcast(comm, vector, root)
+""", ["it takes ⌈log2 N⌉ rounds, whichever the root"]),
+    "to the right": ("reduce_scatter_left", """
+def reduce_scatter_left(comm, chunks, reduce=np.add):
+    ring.reduce_scatter(comm, chunks, reduce)
+""", ["chunk c is added as ((g[c−1] + g[c−2]) + …) + g[c]",
+      "every message goes to the left, N − 1 of them from every rank"]),
+    "once too often": ("reduce_scatter_elsewhere", """
+def reduce_scatter_elsewhere(comm, chunks, reduce=np.add):
+    for step in range(comm.size - 1):
+        comm.exchange(chunks[(comm.rank - step - 2) % comm.size], to=right(comm),
+                      into=chunks[(comm.rank - step - 3) % comm.size], source=left(comm), reduce=reduce)
+    comm.exchange(np.zeros(1), to=comm.rank, into=np.zeros(1), source=comm.rank)
+""", ["every rank sends N − 1 messages of one chunk"]),
+    "across hosts": ("all_reduce_two_level", """
+def all_reduce_two_level(comm, chunks, per_host, reduce=np.add):
+    ring.all_reduce(comm, chunks, reduce)
+""", ["a rank sends no more to other hosts than 2 (H − 1)/H of 1/P of the vector, on H hosts of P ranks"]),
+    "no step at all": ("zero2_step", """
+def zero2_step(replica, batch):
+    return np.zeros(())
+""", ["it trains to the bits of one process", "also where the ranks do not divide the layers",
+      "also with clipped gradients, in 16 bits and in 64"]),
+    "says too much": ("zero2_step", """
+def zero2_step(replica, batch):
+    comm, more = replica.comm, np.zeros(1)
+    comm.exchange(more, to=comm.rank, into=more.copy(), source=comm.rank)
+    return zero2.step(replica, batch)
+""", ["every rank sends the bytes of the formula"]),
+    "hoards": ("zero3_step", """
+KEPT = []
+def zero3_step(replica, batch):
+    KEPT.append(replica.allocate(1000, np.float32, kind="parameters", owner="mine"))
+    return zero3.step(replica, batch)
+""", ["every rank keeps between steps what the stage says, and no more", "nothing is held longer than it is used"]),
+    "layer by layer": ("fsdp_step", """
+def fsdp_step(replica, batch):
+    return zero3.step(replica, batch)
+""", ["weights travel two layers at a time: half as many messages gather them"]),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_each_check_finds_its_mistake(tmp_path, mistake):
+    name, text, refuted = MISTAKES[mistake]
+    found = confirmed(full(name), written(tmp_path, HEAD + text))
+    assert [item.says for item in found.items if item.state == "does not hold"] == refuted
+    assert found.state == "does not hold yet"
+
+
+def test_what_is_right_keeps_its_points(tmp_path):
+    for name in ("reduce_scatter_left", "all_reduce_two_level", "fsdp_step"):
+        assert confirmed(full(name), solutions.__file__).earned == EXERCISES[name]

@@ -1,0 +1,346 @@
+"""What a comparison, a verdict and a virtual clock make of a few figures: by hand, without a run."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.training import labelled, scenario
+from zerosim.allocation import allocate
+from zerosim.autograd.operations.elementwise import relu
+from zerosim.autograd.tape import Tape
+from zerosim.collectives import ring, tree
+from zerosim.comm import Strided
+from zerosim.errors import Unlike
+from zerosim.instruments.memory import Ledger
+from zerosim.instruments.observed import Observed, ObservedAllocator
+from zerosim.models.mlp import mlp
+from zerosim.models.units import Layer, Model, Task, grouped
+from zerosim.numerics.digests import digest
+from zerosim.numerics.not_a_number import NOT_A_NUMBER
+from zerosim.numerics.orders import ORDERS
+from zerosim.planner.clock import VirtualClock
+from zerosim.planner.cluster import Cluster, Device, Link
+from zerosim.planner.costs import Costs
+from zerosim.planner.network import Lockstep
+from zerosim.sharding import Layout, Mesh, full, shard, split
+from zerosim.stages.state import ACCUMULATED, GRADIENT, Layouts, TrainingState
+from zerosim.training import build, collect, comparison
+from zerosim.training.batches import Batches
+from zerosim.training.buckets import Buckets
+from zerosim.training.comparison import Checker, Evidence, Fingerprint, comparable, first_of, holdings, kept_of
+from zerosim.training.experiment import prepare
+from zerosim.verdict.outcome import TrainedRow
+from zerosim.verdict.run import parted
+from zerosim.worlds.local import spawn
+
+UNIT, = mlp(3, [], 2, "relu", "cross_entropy").units                          # 8 numbers
+OTHER_NAN = np.array([NOT_A_NUMBER.view(np.uint32) ^ 1], np.uint32).view(np.float32)
+
+# What a rank holds, beside what one process holds.
+
+
+def state(rank=1, gradients="full", **held):
+    """Of 2 ranks, in full, what is given of the unit: numbers from 0 on for what is not."""
+    layouts = Layouts(Mesh(rank, 2, 2), ())
+    found = TrainingState(layouts, SimpleNamespace(loss_scale=1.0, good_steps=0), weights={UNIT: np.arange(8.0)})
+    found.gradients[UNIT] = held.get("gradient", np.arange(8.0))
+    found.gradient_layouts[UNIT] = {"full": full(8, 2), "own": shard(8, 2, rank), "other": shard(8, 2, 1 - rank)}[
+        gradients]
+    return found
+
+
+def checker(held, *, sums_everywhere=True, losses=()):
+    """Of a rank with that state, beside one process that has numbers from 0 on everywhere, and these losses."""
+    chunks = {what: [digest(chunk) for chunk in split(np.arange(8.0), 2)] for what in ("weights", GRADIENT)}
+    counts = comparison.counts(held.updates, held.scaling)
+    history = [Fingerprint(step, np.float32(loss).tobytes(), (chunks,), counts, None)
+               for step, loss in enumerate([0.0, *losses])]
+    mesh = held.layouts.mesh
+    replica = SimpleNamespace(state=held, units=[UNIT], mesh=mesh, comm=SimpleNamespace(rank=mesh.rank))
+    return Checker(replica, history, sums_everywhere)
+
+
+def test_where_all_ranks_have_all_sums_every_chunk_is_compared():
+    wrong = np.arange(8.0)
+    wrong[2] = 7                                                               # in the chunk of rank 0
+    for everywhere, found in ((True, 0), (False, None)):
+        held = checker(state(gradient=wrong), sums_everywhere=everywhere)
+        held.check(0, None)
+        assert (held.evidence and held.evidence.chunk) == found
+
+
+@pytest.mark.parametrize(("gradients", "kept"), [("full", True), ("own", True), ("other", False)])
+def test_a_gradient_is_kept_if_the_own_chunk_is(gradients, kept):
+    held = state(gradients=gradients)
+    assert (GRADIENT in kept_of(held, UNIT)) is kept
+
+
+@pytest.mark.parametrize(("layout", "kept"), [
+    (full(8, 4), True), (Layout(8, 4, 2, 4), True), (Layout(8, 4, 1, 4), True), (Layout(8, 4, 3, 4), False),
+    (Layout(8, 4, 2, 3), False), (Layout(8, 4, 0, 2), False),
+])
+def test_of_a_group_a_gradient_is_kept_if_all_of_the_own_chunks_are(layout, kept):
+    """Of 4 ranks in groups of 2, rank 3 owns chunks 2 and 3."""
+    layouts = Layouts(Mesh(3, 4, 2), ())
+    held = TrainingState(layouts, None, gradients={UNIT: np.zeros(layout.length)}, gradient_layouts={UNIT: layout})
+    assert (GRADIENT in kept_of(held, UNIT)) is kept
+
+
+def test_a_chunk_is_held_to_that_of_its_own_place():
+    swapped = np.concatenate([np.arange(4.0, 8.0), np.arange(4.0)])
+    held = checker(state(gradient=swapped))
+    held.check(0, None)
+    assert (held.evidence.what, held.evidence.chunk) == (GRADIENT, 0)
+
+
+def test_earlier_losses_are_held_to_those_of_their_own_steps():
+    held = checker(state(), losses=(0.5, 0.25, 0.125))
+    held.check_earlier([np.array([each], np.float32) for each in (0.5, 0.25, 0.125)])
+    assert held.evidence is None
+    held.check_earlier([np.array([each], np.float32) for each in (0.5, 0.125, 0.125)])
+    assert (held.evidence.step, held.evidence.what) == (2, "loss")
+
+
+@pytest.mark.parametrize("what", [GRADIENT, ACCUMULATED])
+def test_of_gradients_any_nan_is_as_good_as_another(what):
+    assert comparable(what, OTHER_NAN).tobytes() == NOT_A_NUMBER.tobytes()
+    assert comparable("weights", OTHER_NAN).tobytes() == OTHER_NAN.tobytes() != NOT_A_NUMBER.tobytes()
+
+
+def test_the_earliest_evidence_of_all_ranks_comes_first():
+    late, early, loss = (Evidence(step, unit, 0, rank, "weights", np.zeros(1))
+                         for step, unit, rank in ((2, 0, 0), (1, 1, 2), (1, None, 3)))
+    assert first_of([late, None, early]) is early
+    assert first_of([late, early, loss]) is loss
+
+
+def test_a_digest_of_it_all_does_not_depend_on_how_layers_are_grouped():
+    found = set()
+    for groups in ([[0], [1], [2]], [[0, 1], [2]], [[0, 2], [1]]):
+        units = mlp(3, [4, 5], 2, "relu", "cross_entropy", groups=groups).units
+        layers = {n: np.arange(stop - start) + 100.0 * n for unit in units for n in unit.numbers
+                  for start, stop in [unit.bounds(n)]}
+        flats = {unit: np.concatenate([layers[n] for n in unit.numbers]) for unit in units}
+        found.add(comparison.whole_sha256(units, flats, {unit: {"momentum": -flat} for unit, flat in flats.items()}))
+    assert len(found) == 1
+
+
+def test_ranks_that_hold_the_same_chunk_otherwise_disagree():
+    def program(comm, differing):
+        held = state(rank=comm.rank)
+        if comm.rank == differing:
+            held.weights[UNIT] = np.arange(8.0)[::-1].copy()
+        mine = SimpleNamespace(state=held, units=[UNIT], mesh=held.layouts.mesh, comm=comm)
+        return holdings(comm, mine, sums_everywhere=True)
+
+    agreed, _ = spawn(lambda comm: program(comm, None), 2)
+    assert agreed.disagreement is None
+    disagreed, _ = spawn(lambda comm: program(comm, 1), 2)
+    assert disagreed.disagreement == "ranks 0 and 1 hold different weights in chunk 0 of layers.0"
+
+
+def test_messages_a_step_are_the_formula_s_where_a_step_was_skipped_or_none_was_left():
+    def sent(updates, steps_here):
+        return TrainedRow.messages_in_a_step.fget(SimpleNamespace(
+            measured=SimpleNamespace(updates=updates), config=SimpleNamespace(steps=4, steps_here=steps_here),
+            most_messages=12, traffic=[SimpleNamespace(counts=SimpleNamespace(messages=20))]))
+
+    assert (sent(4, 4), sent(3, 4), sent(4, 0)) == (5, 12, 12)
+
+
+def test_rows_that_end_otherwise_are_those_that_differ_from_the_first():
+    rows = [
+        SimpleNamespace(trained=SimpleNamespace(
+            config=SimpleNamespace(course=name), equal=True, weights_sha256=sha256,
+            measured=SimpleNamespace(weights_sha256=sha256)))
+        for name, sha256 in (("a", "x"), ("b", "x"), ("c", "y"), ("d", "y"))
+    ]
+    found = parted(SimpleNamespace(batches=lambda config: config.course), rows)
+    assert found == [("a", "c"), ("a", "d")]
+
+
+# What is brought to rank 0.
+
+
+def test_a_model_that_is_tested_leaves_nothing_for_backward(monkeypatch):
+    """Of activations only what one layer reads, makes and returns is alive."""
+    ledger = Ledger()
+    honest = Tape
+    monkeypatch.setattr(
+        collect, "Tape", lambda **given: honest(ObservedAllocator(allocate, ledger), **given))
+    experiment = prepare(scenario(ranks=1, micro_batches=1, hidden=(32,) * 6, activation="relu"), labelled())
+    config = experiment.rows[0]
+
+    def program(comm):
+        replica = build.replica(config, Observed(comm), allocate)
+        replica.begin(build.initial_weights(config))
+        collect.collected(comm, Batches(config, experiment.dataset), replica, keep_weights=False)
+
+    spawn(program, 1)
+    assert ledger.peak["activations"] == 2 * 8 * 32 * 4                        # 8 samples
+
+
+# Sums.
+
+
+def test_each_rank_s_sum_is_rounded_to_the_wire_before_it_is_added():
+    """1 + 2⁻¹¹ is 1 in float16."""
+    parts = [np.full(2, value, np.float32) for value in (-1.0, 1.0 + 2.0**-11)]
+    two = Mesh(0, 2, 2)
+    assert ORDERS["rank"].total(parts, two, np.float16).tolist() == [0.0, 0.0]
+    assert ORDERS["rank"].total(parts[::-1], two, np.float16).tolist() == [0.0, 0.0]
+    assert ORDERS["rank"].total(parts, two).tolist() == [2.0**-11] * 2
+
+
+def test_of_an_order_free_sum_one_bucket_is_copied_at_a_time():
+    ledger, contributions = Ledger(), [np.arange(24.0), np.ones(24)]
+
+    def add(comm, copies, rounding):
+        return sum(copies)
+
+    call = Buckets(2 * 8 * 3).order_free(add, ObservedAllocator(allocate, ledger))
+    found = call(SimpleNamespace(rank=1, size=2), contributions, None)
+    assert found[12:].tolist() == [each + 1.0 for each in range(12, 24)]
+    assert ledger.peak["buffers"] == 2 * (2 * 3 * 8)                           # of two contributions, both chunks
+    assert ledger.total == 0
+
+
+# A virtual clock.
+
+
+def test_what_is_computed_beside_a_collective_is_slower_for_as_long_as_that_lasts():
+    """With a fifth of the device taken, 100 ns take 125; a collective of 50 ns takes 10 of what goes on meanwhile."""
+    for lasts, due in ((1000, 125), (125, 125), (50, 110), (0, 100)):
+        clock = VirtualClock(taken_by_collectives=0.2)
+        with clock.beside():
+            clock.communicate("all_gather", lasts)
+        clock.compute("forward", 100)
+        assert clock.now_ns == due
+
+
+def test_collectives_go_one_after_the_other_and_begin_when_all_have_come():
+    clock = VirtualClock()
+    with clock.beside():
+        clock.communicate("all_gather", 50)
+        assert clock.communicate("all_gather", 30) == 80
+        assert clock.communicate("all_gather", 10, others_ns=100) == 110
+    clock.wait(80)
+    clock.wait(60)
+    assert (clock.now_ns, clock.exposed_ns) == (80, 80)
+
+
+def test_what_is_repeated_counts_in_every_figure():
+    clock = VirtualClock()
+    before = clock.reading()
+    clock.compute("forward", 5, "products")
+    clock.communicate("all_gather", 7)
+    clock.wait_for_host(20)
+    clock.send(100, 3)
+    clock.repeat(3, clock.since(before))
+    assert (clock.now_ns, clock.exposed_ns) == (80, 28)
+    assert clock.computing_ns == {"forward": 20, "offload": 32}
+    assert clock.bound_ns == {"products": 20, "offload": 32}
+    assert (clock.communicating_ns, clock.sent) == ({"all_gather": 28}, {"bytes": 400, "messages": 12})
+
+
+# A cluster: devices of 2 on a host, 1 byte a nanosecond inside, half of that between, latencies of 10 and 100.
+
+CLUSTER = Cluster(
+    Device("", 1e9, 1, 1e9), 2, Link("", 10, 1e9), Link("", 100, 0.5e9), pipelined=False, fused=False)
+
+
+def exchanged(*exchanges, ranks=4, cluster=CLUSTER):
+    clocks = Lockstep(cluster, ranks)
+    for to, source, sent in exchanges:
+        clocks.exchange(np.array(to), np.array(source), np.array(sent))
+    return clocks.now_ns.tolist()
+
+
+def test_messages_by_hand():
+    swap, around = ([1, 0, 3, 2], [1, 0, 3, 2]), ([1, 2, 3, 0], [3, 0, 1, 2])
+    assert exchanged((*swap, [5, 7, 9, 9])) == [17, 15, 19, 19]
+    assert exchanged((*around, [8] * 4)) == [116, 18, 116, 18]                    # between hosts at half the rate
+    assert exchanged((*around, [8] * 4), (*around, [8] * 4)) == [232, 134, 232, 134]
+
+
+def test_messages_share_the_cards_of_the_host_that_has_more_of_them():
+    """Of host 0 one message leaves alone, and enters host 1 beside another: it has half of that host's cards."""
+    assert exchanged(([2, 3, 1, 0], [3, 2, 0, 1], [8] * 4)) == [132] * 4
+    to, source = [1, 2, 4, 5, 3, 0], [5, 0, 1, 4, 2, 3]
+    assert exchanged((to, source, [8] * 6), ranks=6) == [132, 18, 132, 132, 132, 132]
+
+
+def test_two_messages_to_one_rank_that_are_on_their_way_together_are_nobody_s_vector():
+    swap, others = ([1, 0, 3, 2], [1, 0, 3, 2]), ([3, 2, 1, 0], [3, 2, 1, 0])
+    with pytest.raises(Unlike, match="before what it was sent earlier has arrived"):
+        exchanged((*swap, [5, 1000, 9, 9]), (*others, [5] * 4), cluster=replace(CLUSTER, devices_per_host=4))
+
+
+def test_prices_tell_functions_lengths_and_roots_apart():
+
+    costs = Costs(replace(CLUSTER, pipelined=False), 3, 4)
+    vector = SimpleNamespace(nbytes=90)
+    assert costs.price(tree.broadcast, vector, 0).messages.tolist() == [2, 0, 0]
+    assert costs.price(tree.broadcast, vector, 2).messages.tolist() == [1, 0, 1]
+    assert costs.price(tree.broadcast, SimpleNamespace(nbytes=30), 2).sent_bytes.tolist() == [30, 0, 30]
+    chunks = [SimpleNamespace(nbytes=30)] * 3
+    assert costs.price(ring.all_gather, chunks).sent_bytes == 60
+
+
+def test_a_group_has_its_share_of_the_cards_of_a_host():
+    """Of 4 devices on a host as many groups share its cards as have a rank there."""
+    four = replace(CLUSTER, devices_per_host=4)
+    seen = {stride: four.seen_by(stride) for stride in (1, 2, 4, 8)}
+    assert {stride: each.devices_per_host for stride, each in seen.items()} == {1: 4, 2: 2, 4: 1, 8: 1}
+    assert {stride: each.between.bytes_per_second for stride, each in seen.items()} == {
+        1: 0.5e9, 2: 0.25e9, 4: 0.125e9, 8: 0.125e9}
+
+
+def test_prices_of_a_mesh_are_those_of_its_groups():
+    four = replace(CLUSTER, devices_per_host=4)
+    costs = Costs(four, 8, 4)
+    for comm, stride in ((Strided(None, 0, 2, first=0, stride=1), 1), (Strided(None, 0, 2, first=0, stride=4), 4),
+                         (Strided(None, 0, 4, first=0, stride=2), 2)):
+        found = costs.of(comm)
+        assert (found.ranks, found.cluster) == (comm.size, four.seen_by(stride))
+        assert costs.of(comm) is found
+    assert costs.of(SimpleNamespace(size=8)) is costs
+
+
+@pytest.mark.parametrize(("itemsize", "due"), [(4, 160), (2, 160 + 2 * (40 + 20)), (8, 160 + 2 * (40 + 80))])
+def test_a_loss_reads_and_writes_its_outputs_in_32_bits(itemsize, due):
+    """Four passes over 10 numbers, and where they are not of 32 bits, both ways of rounding them."""
+    assert Costs(CLUSTER, 1, itemsize).loss_ns((2, 5)) == due
+
+
+# Models.
+
+
+def test_where_all_is_frozen_nothing_goes_backward():
+    model = mlp(3, [4, 4], 2, "relu", "cross_entropy", frozen=[0, 1, 2])
+    assert (model.lowest_trained, model.backward_units) == (3, ())
+    tape = Tape(lowest=model.lowest_trained)
+    activations = [np.ones((1, 3))]
+    for unit in model.units:
+        activations = tape.forward(unit, np.ones(unit.count), activations)
+    assert activations[0].shape == (1, 2)
+
+
+def test_backward_comes_to_every_unit_of_which_any_layer_is_above_what_is_frozen():
+    model = mlp(3, [4, 4, 4], 2, "relu", "cross_entropy", groups=[[0], [1, 3], [2]], frozen=[0])
+    assert [unit.name for unit in model.backward_units] == ["layers.1+layers.3", "layers.2", "layers.1+layers.3"]
+
+
+def test_the_parameters_of_a_layer_are_drawn_one_after_the_other():
+    flat = mlp(4, [], 4, "relu", "cross_entropy").units[0].initial(0)
+    assert len(np.unique(flat)) == 20
+
+
+def test_plans_of_a_visit_are_those_of_the_gradients_that_are_wanted():
+    layer = Layer("a", "a.", (), lambda weights, x: relu(x))
+    (unit,) = Model(grouped([layer], None, ()), Task(3, 3, "cross_entropy"), "").units
+    plans = {(p, i): unit.visits[0].plan((1, 3), of_parameters=p, of_input=i) for p in (0, 1) for i in (0, 1)}
+    assert {key: bool(plan.differentiated) for key, plan in plans.items()} == {
+        (0, 0): False, (0, 1): True, (1, 0): False, (1, 1): True}

@@ -1,0 +1,239 @@
+"""Instruments by hand: a few callbacks in a row, and what an instrument then says."""
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from tests.test_trace import stretches
+from zerosim.allocation import allocate
+from zerosim.instruments import trace
+from zerosim.instruments.faults import Faults, flipped
+from zerosim.instruments.memory import HeldAtBeginnings, Ledger
+from zerosim.instruments.observed import Observed, ObservedAllocator
+from zerosim.instruments.takings import Takings
+from zerosim.instruments.trace import (
+    COMPUTATION,
+    IN,
+    OUT,
+    ClockOffset,
+    RankStep,
+    Span,
+    Tracer,
+    intersection,
+    together,
+    union,
+)
+from zerosim.instruments.traffic import Count, Traffic
+from zerosim.instruments.whereabouts import Whereabouts
+from zerosim.scenario.fault import Fault
+from zerosim.worlds.here import HERE, Spot
+
+# Memory.
+
+
+def test_what_was_held_as_something_began_is_the_most_of_all_times():
+    ledger = Ledger()
+    held = HeldAtBeginnings(ledger, ("update",))
+    for now in (8, 3, 5):
+        ledger.now = Counter(gradients=now)
+        held.computing("update", "layers.0")
+    ledger.now = Counter(gradients=99)
+    held.computing("forward", "layers.0")
+    assert held.most == {"update": {"gradients": 8}}
+
+
+def test_part_of_a_larger_block_counts_for_as_long_as_itself():
+    arena, ledger = np.empty(100, np.uint8), Ledger()
+    allocator = ObservedAllocator(lambda shape, dtype, *, kind, owner: arena[:shape].view(dtype), ledger)
+    array = allocator(8, np.uint8, kind="buffers", owner="unit")
+    assert ledger.total == 8
+    del array
+    assert ledger.total == 0
+
+
+def test_what_passes_by_is_on_top_of_what_is_there():
+    ledger = Ledger()
+    ledger.taken("activations", "unit", 100)
+    ledger.taken("gradients", "unit", 10)
+    ledger.given_back("gradients", "unit", 10)
+    ledger.pass_by([("activations", 7), ("buffers", 5)], 9)
+    assert (ledger.now["activations"], ledger.total) == (100, 100)
+    assert ledger.peak == {"activations": 107, "gradients": 10, "buffers": 5}
+    assert ledger.peak_total == 110
+    ledger.pass_by([("buffers", 20)], 20)
+    assert (ledger.peak["buffers"], ledger.peak_total) == (20, 120)
+
+
+def test_a_peak_that_begins_anew_is_what_there_is():
+    ledger = Ledger()
+    ledger.taken("activations", "unit", 100)
+    ledger.given_back("activations", "unit", 60)
+    ledger.begin_peak()
+    assert (ledger.peak["activations"], ledger.peak_total) == (40, 40)
+
+
+def test_what_was_taken_before_is_there_from_the_beginning_in_every_step():
+    takings = Takings()
+    observed = ObservedAllocator(allocate, takings)
+    takings.begin()
+    weights = observed(10, np.float32, kind="parameters", owner="unit")
+    assert [(taking.since, taking.until) for taking in takings.end()] == [(1, None)]
+    takings.begin()
+    assert [(taking.since, taking.until) for taking in takings.end()] == [(0, None)]
+    del weights
+    takings.begin()
+    assert takings.end() == []
+
+
+# Time.
+
+
+@given(stretches)
+def test_a_union_has_all_moments_in_stretches_that_are_apart(given_stretches):
+    found = union(given_stretches)
+    moments = {moment for begin, end in given_stretches for moment in range(begin, end)}
+    assert [moment for begin, end in found for moment in range(begin, end)] == sorted(moments)
+    assert all(one[1] < other[0] for one, other in pairwise(found))
+
+
+def test_unions_and_intersections_of_stretches_that_touch_or_hold_each_other():
+    assert union([(0, 9), (2, 3), (9, 12), (14, 15)]) == [(0, 12), (14, 15)]
+    assert intersection([(0, 4), (4, 9)], [(2, 6), (8, 20)]) == [(2, 4), (4, 6), (8, 9)]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """One that goes on by a nanosecond whenever it is asked."""
+    ticks = iter(range(100))
+    monkeypatch.setattr(trace.time, "monotonic_ns", lambda: next(ticks))
+
+
+def spans(tell):
+    tracer = Tracer(0)
+    tracer.begin()
+    tell(tracer)
+    return [(span.lane, span.what, span.begin_ns, span.end_ns, span.bytes, span.waited_ns)
+            for span in tracer.end(1).spans]
+
+
+def test_of_computations_within_each_other_the_outermost_is_noted(clock):
+    def tell(tracer):
+        for callback, name in (("computing", "backward"), ("computing", "update"), ("computed", "update"),
+                               ("computed", "backward")):
+            getattr(tracer, callback)(name, "unit")
+
+    assert spans(tell) == [(COMPUTATION, "backward", 1, 3, 0, 0)]
+
+
+def test_each_collective_has_the_bytes_that_were_sent_within_it(clock):
+    def tell(tracer):
+        for name, size in (("all_gather", 8), ("reduce_scatter", 3)):
+            tracer.began(name, "unit")
+            tracer.sending(np.empty(size, np.uint8), 1)
+            tracer.sent(np.empty(size, np.uint8), 1)
+            tracer.ended(name, "unit")
+
+    assert [(lane, what, carried) for lane, what, _, _, carried, _ in spans(tell)] == [
+        (OUT, "all_gather", 8), ("collectives", "all_gather", 8),
+        (OUT, "reduce_scatter", 3), ("collectives", "reduce_scatter", 3)]
+
+
+@pytest.mark.parametrize(("came_ns", "waited_ns"), [(5, 4), (1, 0), (0, 0)])
+def test_a_message_is_waited_for_until_it_came_and_not_at_all_if_it_was_there(clock, came_ns, waited_ns):
+    def tell(tracer):
+        tracer.receiving(np.empty(2), 1)
+        tracer.came(np.empty(2), 1, came_ns)
+
+    assert spans(tell) == [(IN, "message", 1, 2, 16, waited_ns)]
+
+
+def test_a_trace_begins_with_the_earliest_of_all_ranks():
+    late = RankStep(0, 1, 100, 150, [Span(0, COMPUTATION, 1, "forward", "", 110, 120)], [(105, {"buffers": 1})])
+    found = together([ClockOffset(0, ""), ClockOffset(1, "")], [late, RankStep(1, 1, 90, 140, [])])
+    assert [(step.begin_ns, step.end_ns) for step in found.steps] == [(10, 60), (0, 50)]
+    assert (found.steps[0].spans[0].begin_ns, found.steps[0].memory) == (20, [(15, {"buffers": 1})])
+
+
+# Messages.
+
+
+class Post:
+    """A communicator that notes what is sent."""
+
+    rank, size = 0, 2
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, outgoing, *, to):
+        self.sent.append(outgoing.tolist())
+
+
+def told(instrument, *callbacks):
+    for name, *arguments in callbacks:
+        getattr(instrument, name)(*arguments)
+
+
+def test_what_is_sent_within_two_collectives_counts_in_both():
+    traffic = Traffic()
+    told(traffic, ("began", "all_reduce", ""), ("began", "all_gather", ""), ("sent", np.empty(3), 1),
+         ("ended", "all_gather", ""), ("sent", np.empty(1), 1), ("ended", "all_reduce", ""), ("sent", np.empty(2), 1))
+    assert traffic.by_collective == {"all_reduce": Count(1, 32, 2), "all_gather": Count(1, 24, 1)}
+    assert (traffic.sent_bytes, traffic.messages, traffic.largest_bytes) == (48, 3, 24)
+
+
+def test_who_has_left_a_collective_is_where_it_was():
+    whereabouts = Whereabouts("Stage I")
+    whereabouts.begin(3)
+    before = HERE.spot
+    told(whereabouts, ("began", "all_reduce", "a"), ("began", "all_gather", "b"))
+    assert HERE.spot == Spot("all_gather", "b", 3, "Stage I")
+    whereabouts.ended("all_gather", "b")
+    assert HERE.spot == Spot("all_reduce", "a", 3, "Stage I")
+    whereabouts.ended("all_reduce", "a")
+    assert HERE.spot == before == Spot(step=3, row="Stage I")
+    HERE.spot = Spot()
+
+
+class Steps:
+    """Sends messages in collectives of steps, as a rank on which faults strike."""
+
+    def __init__(self, *faults, slept=None):
+        self.post, self.whereabouts = Post(), Whereabouts()
+        self.faults = Faults(faults, None, None)
+        self.comm = Observed(self.faults.around(self.post), self.whereabouts, self.faults)
+        self.send = self.comm.named("reduce_scatter", self.comm.send)
+
+    def run(self, step, *messages):
+        self.faults.begin(step)
+        self.whereabouts.begin(step)
+        for message in messages:
+            self.send("unit", np.array([message], np.uint8), to=1)
+        HERE.spot = Spot()
+
+
+@pytest.mark.parametrize(("kind", "sent"), [("drop", []), ("duplicate", [[7], [7]]), ("flip", [[3]])])
+def test_a_message_is_counted_from_the_beginning_of_its_step(kind, sent):
+    steps = Steps(Fault(kind=kind, step=2, collective="reduce_scatter", message=2, bit=2))
+    for step in (1, 2, 3):
+        steps.run(step, 5, 7)
+    assert steps.post.sent == [[5], [7], [5], *sent, [5], [7]]
+    assert steps.faults.missed == []
+
+
+def test_who_is_slow_is_slow_from_its_step_on(monkeypatch):
+    slept = []
+    monkeypatch.setattr("zerosim.instruments.faults.time.sleep", slept.append)
+    steps = Steps(Fault(kind="slow", step=2, seconds=0.5))
+    for step in (1, 2, 3):
+        steps.run(step, 5, 7)
+    assert slept == [0.5] * 4
+
+
+def test_a_bit_beyond_the_end_counts_on_from_the_beginning():
+    words = np.zeros(4, np.uint8)
+    assert [flipped(words, bit).tolist() for bit in (0, 9, 31, 32 + 10)] == [
+        [1, 0, 0, 0], [0, 2, 0, 0], [0, 0, 0, 128], [0, 4, 0, 0]]

@@ -1,0 +1,262 @@
+"""Who shares with whom: groups of ranks in every world, and hybrid sharding to the bit and to the byte."""
+
+import dataclasses
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.checkpointing import bits, go
+from tests.training import labelled, run, scenario
+from zerosim.collectives import ring
+from zerosim.comm import among
+from zerosim.errors import CollectiveError, ScenarioError, ZerosimError
+from zerosim.numerics.orders import ORDERS
+from zerosim.payloads.terms import symbols
+from zerosim.planner.cluster import cluster_of
+from zerosim.planner.rehearsal import rehearse, rehearsed_apart
+from zerosim.proofs.proof import added
+from zerosim.scenario import Check, Parallel, Scenario, WorldKeys
+from zerosim.scenario.machine import ClusterKeys
+from zerosim.sharding import Mesh, bounds, owned, padded, split
+from zerosim.stages.adding import ADDITIONS
+from zerosim.stages.replica import Replica
+from zerosim.training.experiment import prepare
+from zerosim.training.run import Silent
+from zerosim.verdict.run import run_locally
+from zerosim.worlds.local import spawn
+from zerosim.worlds.lockstep import Abreast, LockstepWorld
+
+GROUPS = [(size, group) for size in (1, 2, 3, 4, 6, 12) for group in range(1, size + 1) if size % group == 0]
+
+
+# The arithmetic.
+
+
+@given(st.sampled_from(GROUPS), st.integers(0, 40))
+def test_a_group_owns_every_element_once(groups, count):
+    size, group = groups
+    meshes = [Mesh(rank, size, group) for rank in range(size)]
+    for first in range(0, size, group):
+        members = meshes[first : first + group]
+        assert sorted(chunk for mesh in members for chunk in mesh.owned) == list(range(size))
+        layouts = [owned(count, mesh) for mesh in members]
+        assert [layout.start for layout in layouts] == sorted(layout.start for layout in layouts)
+        assert sum(layout.length for layout in layouts) == padded(count, size)
+    assert sorted(mesh.alone for mesh in meshes) == list(range(size))
+    for mesh in meshes:
+        assert [meshes[rank].owned for rank in range(mesh.place, size, group)] == [mesh.owned] * mesh.replicas
+
+
+def test_one_group_of_all_is_the_communicator_itself():
+    def program(comm):
+        mesh = Mesh(comm.rank, comm.size, comm.size)
+        return mesh.within(comm) is comm, mesh.across(comm).size, mesh.owned, mesh.alone
+
+    assert spawn(program, 3) == [(True, 1, [rank], rank) for rank in range(3)]
+
+
+@pytest.mark.parametrize(("size", "group"), GROUPS)
+def test_the_ranks_of_a_mesh_are_those_that_among_names(size, group):
+    def program(comm):
+        mesh = Mesh(comm.rank, comm.size, group)
+        neighbours = range(mesh.replica * group, (mesh.replica + 1) * group)
+        owners = range(mesh.place, size, group)
+        found = []
+        for ours, ranks in ((mesh.within(comm), neighbours), (mesh.across(comm), owners)):
+            theirs = among(comm, ranks)
+            assert (ours.rank, ours.size) == (theirs.rank, theirs.size)
+            for each in (ours, theirs):
+                held = np.full(each.size, comm.rank)
+                ring.all_gather(each, split(held, each.size))
+                found.append(held.tolist() == list(ranks))
+        return found
+
+    assert spawn(program, size) == [[True] * 4] * size
+
+
+def test_a_rank_that_a_group_lacks_is_refused():
+    with pytest.raises(CollectiveError, match="to=2 is no rank here: an integer from 0 to 1 is"):
+        spawn(lambda comm: Mesh(comm.rank, 4, 2).within(comm).send(np.ones(1), to=2), 4)
+
+
+def test_when_a_message_came_is_what_the_communicator_beneath_says():
+    mesh = Mesh(1, 4, 2)
+    for beneath, came_ns in ((SimpleNamespace(came_ns=7), 7), (SimpleNamespace(), 0)):
+        assert [mesh.within(beneath).came_ns, mesh.across(beneath).came_ns] == [came_ns] * 2
+
+
+@pytest.mark.parametrize(("size", "group"), [(4, 2), (6, 3), (8, 2)])
+def test_lockstep_has_all_groups_at_once(size, group):
+    told = []
+
+    class Network:
+        def exchange(self, to, source, sent_bytes):
+            told.append((to.tolist(), source.tolist()))
+
+    def program(comm):
+        mesh = Mesh(comm.rank, comm.size, group)
+        for each in (mesh.within(comm), mesh.across(comm)):
+            abreast = Abreast(np.ones(size, int), np.dtype(np.float64))
+            each.exchange(abreast, to=(each.rank + 1) % each.size, into=abreast, source=(each.rank - 1) % each.size)
+
+    LockstepWorld(size, Network()).run(program)
+    within = [rank - rank % group + (rank + 1) % group for rank in range(size)]
+    across = [(rank + group) % size for rank in range(size)]
+    assert [to for to, _ in told] == [within, across]
+
+
+# The order of addition.
+
+
+@pytest.mark.parametrize(("order", "size", "group"), [
+    (order, *groups) for order in ("ring", "rank", "tree")
+    for groups in [(4, 1), (4, 2), (4, 4), (6, 2), (6, 3), (8, 2), (8, 4)] if order != "tree" or groups[0] != 6
+])
+def test_the_stages_add_as_declared(order, size, group):
+    declared = ORDERS[order].total([symbols(number, size) for number in range(2 * size)], Mesh(0, size, group))
+    assert [str(each) for each in added(ADDITIONS[order], size, 2, group)] == [str(each) for each in declared]
+
+
+def test_groups_add_in_another_order_than_one_ring():
+    one, two = (added(ADDITIONS["ring"], 4, 1, group) for group in (4, 2))
+    assert one != two
+
+
+# Hybrid sharding.
+
+
+def hybrid(ranks, group, **keys):
+    base = scenario(ranks=ranks, micro_batches=2 * ranks, steps=2, **keys)
+    return replace(base, parallel=replace(base.parallel, shard_ranks=group))
+
+
+@pytest.mark.parametrize(("ranks", "group"), [(2, 1), (4, 1), (4, 2), (6, 2), (6, 3)])
+@pytest.mark.parametrize("keys", [
+    {}, {"order": "rank"}, {"precision": "fp16"}, {"precision": "bf16", "accumulate_dtype": "fp32"},
+    {"clip_norm": 0.1}, {"overlap": True, "prefetch": True}, {"publish": "broadcasts"}, {"publish": "updates"},
+    {"bucket_mb": 0.0001}, {"gradients": "all_reduce"}, {"recompute": True}, {"units": "model"},
+], ids=str)
+def test_every_stage_is_one_process_and_every_byte_the_formulas(ranks, group, keys):
+    train = {key: keys[key] for key in ("precision", "clip_norm") if key in keys}
+    parallel = {key: each for key, each in keys.items() if key not in train}
+    base = scenario(ranks=ranks, micro_batches=2 * ranks, steps=2)
+    built = replace(
+        base, train=replace(base.train, **train), parallel=replace(base.parallel, shard_ranks=group, **parallel))
+    outcome = run_locally(prepare(built, labelled()), Silent())
+    assert outcome.failures == []
+    assert {row.equal for row in outcome.trained} == {True}
+
+
+def test_what_a_rank_keeps_is_cut_over_its_group_alone():
+    whole, half = (run_locally(prepare(hybrid(4, group), labelled()), Silent()) for group in (4, 2))
+    for one, two in zip(whole.trained, half.trained, strict=True):
+        kept, more = (row.memory[0].figures.resting_bytes for row in (one, two))
+        for kind, count in kept.items():
+            assert more[kind] == (2 * count if kind in one.config.stage.sharded else count)
+
+
+def test_in_groups_of_one_a_shard_is_no_smaller_than_the_sum_that_it_is_copied_from():
+    base = hybrid(2, 1, stages=("zero2", "zero3"))
+    built = replace(base, train=replace(base.train, micro_batches=2, precision="bf16"),
+                    parallel=replace(base.parallel, accumulate_dtype="fp32"))
+    assert run_locally(prepare(built, labelled()), Silent()).failures == []
+
+
+@pytest.mark.parametrize("stage", ["ddp", "zero1", "zero3"])
+def test_what_groups_save_goes_on_in_other_groups(tmp_path, stage):
+    """No shard is saved twice, none is missing."""
+    whole = go(hybrid(4, 2, stages=(stage,)), labelled())
+    go(hybrid(4, 2, stages=(stage,)), labelled(), save=tmp_path / "a", steps=1)
+    for group in (2, 4, 1):
+        rest = go(hybrid(4, group, stages=(stage,)), labelled(), resume=tmp_path / "a")
+        assert rest.failures == []
+        if group == 2:
+            assert bits(rest) == bits(whole)
+
+
+def test_only_gradients_travel_between_groups():
+    outcome = run_locally(prepare(hybrid(4, 2), labelled()), Silent())
+    for row in outcome.trained:
+        parts = sum(4 * (bounds(unit.count, 4)[0][1]) for unit in row.config.model.units)
+        for rank in row.traffic:
+            assert rank.counts.by_collective["all_reduce"]["sent_bytes"] == 2 * parts * row.config.steps
+
+
+def test_replicas_that_never_add_are_caught(monkeypatch):
+    monkeypatch.setattr("zerosim.training.build.replicas_added", lambda *_: lambda *_: None)
+    outcome = run_locally(prepare(hybrid(4, 2), labelled()), Silent())
+    assert {row.equal for row in outcome.trained} == {False}
+
+
+def test_a_group_whose_copy_is_stale_is_caught(monkeypatch):
+    honest = Replica.update
+    monkeypatch.setattr(Replica, "update", lambda self, unit, weights: (
+        None if self.mesh.replica and unit is self.units[0] else honest(self, unit, weights)))
+    outcome = run_locally(prepare(hybrid(4, 2), labelled()), Silent())
+    assert {row.equal for row in outcome.trained} == {False}
+    assert {(row.first_divergence.rank, row.first_divergence.layer) for row in outcome.trained} <= {(2, 0), (3, 0)}
+
+
+def test_a_group_that_is_off_by_one_is_caught(monkeypatch):
+    monkeypatch.setattr(Mesh, "place", property(lambda mesh: (mesh.rank + mesh.replica) % mesh.group))
+    try:
+        passed = run_locally(prepare(hybrid(4, 2), labelled()), Silent()).passed
+    except ZerosimError:
+        passed = False
+    assert not passed
+
+
+@pytest.mark.parametrize(("keys", "words"), [
+    ({"shard_ranks": 3}, "does not divide 4 ranks; give a divisor (1, 2, 4), or 0"),
+    ({"shard_ranks": 2, "order": "exact"}, "order exact adds all ranks at once"),
+])
+def test_what_makes_no_groups_is_refused(keys, words):
+    with pytest.raises(ScenarioError) as found:
+        Scenario(world=WorldKeys(4), parallel=Parallel(**keys))
+    assert words in str(found.value)
+
+
+def test_groups_must_divide_every_number_of_ranks():
+    with pytest.raises(ScenarioError, match="does not divide 1 ranks"):
+        Scenario(parallel=Parallel(shard_ranks=2), check=Check(same_bits_on=(1,)))
+
+
+# Plans.
+
+
+@pytest.mark.parametrize(("ranks", "group", "hosts"), [(4, 2, 2), (8, 2, 4), (8, 4, 2), (8, 8, 4)])
+def test_a_plan_in_lockstep_is_that_of_every_rank_by_itself(ranks, group, hosts):
+    built = hybrid(ranks, group, stages=("ddp", "zero1", "zero3"))
+    cluster = cluster_of(ClusterKeys(devices_per_host=hosts), built.origin, ranks)
+    for config in prepare(built, labelled()).rows:
+        found, apart = rehearse(config, cluster), rehearsed_apart(config, cluster)
+        assert {found.clock.now_ns} == {each.clock.now_ns for each in apart}
+        for rank, each in enumerate(apart):
+            assert found.sent(rank) == each.sent(0)
+        assert (found.peak, found.resting) == (apart[0].peak, apart[0].resting)
+
+
+def test_groups_within_a_host_do_not_wait_for_the_network():
+    def step_ns(group, slower):
+        built = hybrid(8, group, stages=("zero3",))
+        cluster = cluster_of(ClusterKeys(devices_per_host=4), built.origin, 8)
+        link = dataclasses.replace(cluster.between, bytes_per_second=cluster.between.bytes_per_second / slower)
+        (config,) = prepare(built, labelled()).rows
+        calls = rehearse(config, dataclasses.replace(cluster, between=link)).clock.step.spans
+        return sum(span.end_ns - span.begin_ns for span in calls if span.what == "all_gather")
+
+    assert step_ns(4, 1) == step_ns(4, 1000)
+    assert step_ns(8, 1) < step_ns(8, 1000)
+
+
+def test_run_of_one_group_is_plain_zero():
+    for stage in ("ddp", "zero1", "zero2", "zero3"):
+        plain, one = (run_locally(prepare(hybrid(4, group, stages=(stage,)), labelled()), Silent()).trained[0]
+                      for group in (0, 4))
+        assert plain.measured.weights_sha256 == one.measured.weights_sha256
+        assert plain.measured.traffic == one.measured.traffic
+    assert run(ranks=2).passed

@@ -1,0 +1,132 @@
+"""Every operation has, forward and backward, the bits of another one, written from docs/computation.md alone."""
+
+import numpy as np
+import pytest
+
+from tests import independent
+from tests import independent_transformer as other
+from tests.operations import OPERATIONS, normals
+from tests.test_operations import nan
+from zerosim.autograd.operations import shapes
+from zerosim.autograd.operations.losses import LOSSES
+
+ONE_HEAD = {"heads": 1, "key_value_heads": 1}
+SHARED = {"heads": 6, "key_value_heads": 2}
+
+
+def of_numbers(forward, backward, *, of_y=False):
+    """An operation on each number; backward reads x, or y."""
+    return forward, lambda u, y, x: {"x": backward(u, y if of_y else x)}
+
+
+def by_name(names, backward):
+    """What a function of upstream and inputs returns, in order, by the names of the inputs."""
+    return lambda u, y, *inputs: dict(zip(names.split(), backward(u, *inputs), strict=True))
+
+
+def attention(heads, groups):
+    def backward(u, y, q, k, v):
+        _, p = other.attention(q, k, v, heads, groups)
+        return dict(zip("qkv", other.attention_backward(u, q, k, v, p, heads, groups), strict=True))
+    return lambda q, k, v: other.attention(q, k, v, heads, groups)[0], backward
+
+
+def self_attention(heads):
+    def backward(u, y, x):
+        return {"qkv": other.self_attention_backward(u, x, other.self_attention(x, heads)[1], heads)}
+    return lambda x: other.self_attention(x, heads)[0], backward
+
+
+TOKENS = np.array([[3, 0, 3], [4, 3, 0]])
+CUBE = (3, 5, 12)
+ROWS = (12,)
+CASES = {
+    "relu": ("elementwise.relu", [CUBE], {}, of_numbers(
+        independent.FORWARD["relu"], independent.BACKWARD["relu"], of_y=True)),
+    "tanh": ("elementwise.tanh", [CUBE], {}, of_numbers(np.tanh, independent.BACKWARD["tanh"], of_y=True)),
+    "gelu": ("elementwise.gelu", [CUBE], {}, of_numbers(independent.gelu, independent.gelu_backward)),
+    "silu": ("elementwise.silu", [CUBE], {}, of_numbers(other.silu, other.silu_backward)),
+    "multiply": ("elementwise.multiply", [CUBE, CUBE], {}, (
+        np.multiply, by_name("x other", lambda u, x, y: (u * y, u * x)))),
+    "linear": ("linear.linear", [(7, 5), (4, 5), (4,)], {}, (independent.linear, by_name(
+        "weight bias x", lambda u, x, w, b: independent.linear_backward(u, x, w)))),
+    "linear, without a bias": ("linear.linear", [CUBE, (4, 12)], {}, (other.project, by_name(
+        "x weight", other.project_backward))),
+    "linear, of tokens": ("linear.linear", [CUBE, (4, 12), (4,)], {}, (
+        lambda x, w, b: other.project(x, w) + b, by_name(
+            "x weight bias", lambda u, x, w, b: (*other.project_backward(u, x, w), np.sum(other.rows(u), axis=0))))),
+    "affine": ("linear.affine", [CUBE, (12, 4), (4,)], {}, (other.affine, by_name(
+        "x weight bias", lambda u, x, w, b: other.affine_backward(u, x, w)))),
+    "layer norm": ("normalization.layer_norm", [CUBE, ROWS, ROWS], {}, (other.ln, by_name(
+        "x weight bias", lambda u, x, w, b: other.ln_backward(u, x, w)))),
+    "rms norm": ("normalization.rms_norm", [CUBE, ROWS], {}, (other.rms, by_name("x weight", other.rms_backward))),
+    "rotary": ("attention.rotary", [CUBE], {"size": 4, "base": 10000.0}, (
+        lambda x: other.turned(x, 3), lambda u, y, x: {"x": other.turned(u, 3, back=True)})),
+    "attention": ("attention.causal_attention", [CUBE] * 3, ONE_HEAD, attention(1, 1)),
+    "attention, shared": ("attention.causal_attention", [CUBE, (3, 5, 4), (3, 5, 4)], SHARED, attention(6, 2)),
+    "self-attention": ("attention.causal_self_attention", [CUBE], {"heads": 2}, self_attention(2)),
+    "embedding": ("embedding.embedding", [TOKENS.shape, (5, 4)], {}, (
+        lambda tokens, table: table[tokens],
+        lambda u, y, tokens, table: {"weight": other.embed_backward(u, tokens, len(table))})),
+    "positions": ("embedding.positions", [CUBE, (8, 12)], {}, (
+        lambda x, table: x + table[:5], lambda u, y, x, table: {"weight": other.positions_backward(u, 8)})),
+}
+
+
+@pytest.mark.parametrize(("dtype", "piece"), [("f4", shapes.PIECE), ("f8", shapes.PIECE), ("f4", 50), ("f4", 1)])
+@pytest.mark.parametrize("case", CASES)
+def test_an_operation_has_the_bits_of_an_independent_one(case, dtype, piece, monkeypatch):
+    """Pieces of 50 numbers are several rows, the last piece has fewer; those of 1 are a row each."""
+    monkeypatch.setattr(shapes, "PIECE", piece)
+    name, sizes, settings, (forward, backward) = CASES[case]
+    operation = OPERATIONS[name]
+    inputs = [3 * normals([1, number], *shape).astype(dtype) for number, shape in enumerate(sizes)]
+    if name == "embedding.embedding":
+        inputs[0] = TOKENS
+    y = nan(operation.shape(*sizes, **settings), dtype)
+    saved = operation.forward(*inputs, out=y, empty=nan, **settings)
+    assert y.tobytes() == forward(*inputs).tobytes()
+    upstream = normals(2, *y.shape).astype(dtype)
+    due = backward(upstream, y, *inputs)
+    places = {**dict(zip(operation.inputs, inputs, strict=False)), "y": y, "saved": saved}
+    into = {name: nan(places[name].shape, dtype) for name in operation.needs if name in places}
+    needed = {name for each in into for name in operation.needs[each]} | ({"saved"} if operation.saves else set())
+    operation.backward(
+        upstream, into, empty=nan, **{name: places[name].copy() for name in needed}, **settings)
+    assert {name: found.tobytes() for name, found in into.items()} == {
+        name: due[name].tobytes() for name in into}
+
+
+def test_every_operation_that_computes_is_among_them():
+    moving = {"elementwise.add", "attention.softmax", "dropout.dropout", "shapes.reshape", "shapes.transpose"}
+    assert {name for name, *_ in CASES.values()} == OPERATIONS.keys() - moving
+
+
+@pytest.mark.parametrize(("name", "shape"), [("cross_entropy", (6, 5)), ("mean_squared_error", (6, 5))])
+def test_a_loss_has_the_bits_of_an_independent_one(name, shape):
+    outputs = 3 * normals(3, *shape).astype(np.float32)
+    targets = np.array([0, 4, 1, 1, 2, 3]) if name == "cross_entropy" else normals(4, *shape).astype(np.float32)
+    loss, upstream = LOSSES[name](outputs, targets, 24, empty=nan)
+    due, gradient = getattr(independent, name)(outputs, targets, 24)
+    assert (loss.tobytes(), upstream.tobytes()) == (due.tobytes(), gradient.tobytes())
+
+
+def test_tokens_that_are_not_judged_have_no_gradient_and_no_share_in_the_mean():
+    outputs, judged = 3 * normals(3, 2, 3, 5).astype(np.float32), np.array([[4, -1, 0], [-1, 2, 2]])
+    loss, upstream = LOSSES["cross_entropy"](outputs, judged, 8, empty=nan)
+    kept = judged.ravel() != -1
+    due, gradient = independent.cross_entropy(outputs.reshape(6, 5)[kept], judged.ravel()[kept], 8 * 2)
+    assert loss.tobytes() == due.tobytes()
+    assert upstream.reshape(6, 5)[kept].tobytes() == gradient.tobytes()
+    assert not upstream.reshape(6, 5)[~kept].any()
+
+
+def test_a_number_passes_dropout_where_what_is_drawn_is_at_least_the_probability():
+    def draws(array):
+        array[...] = [0.0, np.nextafter(np.float32(0.25), np.float32(0)), 0.25, 1.0]
+
+    y, into = nan((4,), "f4"), {"x": nan((4,), "f4")}
+    dropout = OPERATIONS["dropout.dropout"]
+    dropout.forward(np.full(4, 3.0, "f4"), out=y, empty=nan, probability=0.25, draws=draws)
+    dropout.backward(np.full(4, 3.0, "f4"), into, empty=nan, probability=0.25, draws=draws)
+    assert y.tolist() == into["x"].tolist() == [0, 0, 4, 4]

@@ -1,0 +1,219 @@
+"""What a player writes over, keeps and lets go of, and how plans count: by hand, on graphs of a few lines."""
+
+import weakref
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tests.operations import normals
+from tests.test_graph import check_bits, check_slopes
+from tests.test_operations import play
+from zerosim.autograd import player as module
+from zerosim.autograd.graph import Graph, GraphPlan
+from zerosim.autograd.operation import Operation
+from zerosim.autograd.operations.attention import causal_attention
+from zerosim.autograd.operations.elementwise import gelu, multiply, relu, tanh
+from zerosim.autograd.operations.embedding import embedding
+from zerosim.autograd.operations.linear import linear
+from zerosim.autograd.operations.normalization import rms_norm
+from zerosim.autograd.operations.shapes import transpose
+from zerosim.autograd.player import Player, Precise, perform
+
+SHAPE = (2, 4, 4)
+STRAIGHT = {
+    "a view is read by what comes first": ["positions", "view", "gelu", ("gelu", 2), ("add", 0, 1)],
+    "a view is written over, and its memory read": ["positions", "view", "relu", ("add", 0, 2)],
+    "memory is written over, and a view of it read": ["positions", "view", ("relu", 1), ("add", 0, 1)],
+    "a value is squared, and one that is not kept written over": ["positions", ("add", 0, 1), ("multiply", 0, 0)],
+    "a parameter is read twice": ["linear", "linear", "layer norm, one parameter", "square a table"],
+}
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+@pytest.mark.parametrize("case", STRAIGHT)
+def test_what_lies_in_one_memory_is_not_written_over_while_any_of_it_is_read(case, dtype):
+    lines = [(line, ()) if isinstance(line, str) else (line[0], line[1:]) for line in STRAIGHT[case]]
+    program = [(line, (*chosen, 0, 0, 0)[:3]) for line, chosen in lines]
+    check_bits(program, 0, 1, dtype)
+    check_slopes(program, 0, 1)
+
+
+def double_and_add(x, other, *, out, empty):
+    np.multiply(x, 2.0, out=out)
+    np.add(out, other, out=out)
+
+
+def itself(upstream, x):
+    return upstream
+
+
+lopsided = Operation(
+    double_and_add, lambda upstream, into, *, empty: np.multiply(upstream, 2.0, out=into["x"]), lambda x, other: x,
+    {"x": ()}, over="x", passed={"other": itself})
+"""2 x + other, in two steps: written over x, it finds x alone changed."""
+
+
+def test_an_input_that_is_given_twice_is_not_written_over():
+    graph = Graph(SHAPE)
+    twice = graph.input + graph.input
+    graph.output = lopsided(twice, twice)
+    x = normals(0, *SHAPE)
+    y, gradients = play(graph, x, {}, np.ones(SHAPE))
+    assert y.tobytes() == (6 * x).tobytes()
+    assert set(gradients["input"].ravel()) == {6.0}
+
+
+def test_a_sum_is_written_over_one_of_its_terms_or_beside_both(monkeypatch):
+    """Never over an array that overlaps a term in other places: that costs a copy which no ledger sees."""
+    sums = []
+
+    class Numbers:
+        def __getattr__(self, name):
+            return getattr(np, name)
+
+        def add(self, one, other, out):
+            sums.append([each is out or not np.shares_memory(each, out) for each in (one, other)])
+            return np.add(one, other, out=out)
+
+    monkeypatch.setattr(module, "np", Numbers())
+    graph = Graph((4, 4))
+    graph.output = graph.input + transpose(graph.input, axes=(1, 0))
+    _, gradients = play(graph, normals(0, 4, 4), {}, upstream := normals(1, 4, 4))
+    assert gradients["input"].tobytes() == (upstream + upstream.T).tobytes()
+    assert sums == [[True, True]]
+
+
+class Counting:
+    """An allocator that knows how many arrays it has handed out, by kind and bytes of an element."""
+
+    def __init__(self):
+        self.taken = Counter()
+
+    def __call__(self, shape, dtype, *, kind, owner):
+        self.taken[kind, np.dtype(dtype).itemsize] += 1
+        return np.empty(shape, dtype)
+
+
+def player(graph, parameters, *, allocate=None, of_parameters=True, of_input=True, perform=perform):
+    plan = GraphPlan(graph, of_parameters, of_input)
+    return Player(plan, parameters, Precise(allocate or Counting(), "unit"), lambda _: None, perform)
+
+
+@pytest.mark.parametrize(("dtype", "text", "taken"), [
+    ("f8", lambda x: relu(x + x), {("activations", 8): 1}),
+    ("f8", lambda x: relu(tanh(x)), {("activations", 8): 2}),                   # backward needs the tanh
+    ("f4", lambda x: gelu(x + x), {("activations", 4): 2}),
+    ("f2", relu, {("buffers", 4): 1, ("activations", 2): 1}),                   # over the widened copy of the input
+    ("f2", lambda x: relu(x) + x, {("buffers", 4): 3, ("activations", 2): 2}),
+    ("f2", gelu, {("buffers", 4): 1, ("activations", 4): 1, ("activations", 2): 1}),
+])
+def test_forward_takes_an_array_only_where_it_may_write_over_none(dtype, text, taken):
+    graph, counting = Graph(SHAPE), Counting()
+    graph.output = text(graph.input)
+    player(graph, {}, allocate=counting).forward(normals(0, *SHAPE).astype(dtype))
+    assert counting.taken == taken
+
+
+def attention_between_others():
+    """Both ends save or keep something: a norm, attention with what it saves, a product."""
+    graph = Graph(SHAPE)
+    weight = graph.parameter("weight", (4,))
+    h = rms_norm(graph.input, weight)
+    h = causal_attention(h, h, h, heads=2, key_value_heads=2)
+    graph.output = multiply(h, gelu(h))
+    return graph
+
+
+def test_backward_lets_go_of_what_its_operations_have_read_one_after_the_other():
+    graph, left = attention_between_others(), []
+
+    def watching(step, function, *arrays, **named):
+        if function is step.instruction.operation.backward:
+            left.append((step.instruction.operation.name, set(kept.values), set(kept.saved)))
+        return perform(step, function, *arrays, **named)
+
+    mine = player(graph, {"weight": np.ones(4)}, perform=watching)
+    _, kept = mine.forward(normals(0, *SHAPE))
+    norm, attended, curved, _ = (each.output for each in graph.instructions)
+    assert (set(kept.values), set(kept.saved)) == ({0, norm, attended, curved}, {attended})
+    mine.backward(kept, np.ones(SHAPE), module.Contribution(np.empty(4), {"weight": np.empty(4)}))
+    assert left == [
+        ("multiply", {0, norm, attended, curved}, {attended}),
+        ("gelu", {0, norm, attended}, {attended}),
+        ("causal_attention", {0, norm}, {attended}),
+        ("rms_norm", {0}, set()),
+    ]
+    assert (kept.values, kept.saved) == ({}, {})
+
+
+def chain(*, of_parameters, of_input):
+    """Four products after another, and of how many arrays are alive as each goes forward, and backward."""
+    graph, living, alive = Graph((5, 4)), [], []
+    for name in "abcd":
+        graph.output = linear(graph.output, graph.parameter(name, (4, 4)))
+
+    def allocate(shape, dtype, *, kind, owner):
+        array = np.empty(shape, dtype)
+        living.append(weakref.ref(array))
+        return array
+
+    def watching(step, function, *arrays, **named):
+        alive.append(sum(array() is not None for array in living))
+        return perform(step, function, *arrays, **named)
+
+    weights = {name: np.eye(4) for name in "abcd"}
+    mine = player(
+        graph, weights, allocate=allocate, of_parameters=of_parameters, of_input=of_input, perform=watching)
+    kept = mine.forward(np.ones((5, 4)))[1]
+    upstreams = [np.ones((5, 4))]
+    living.append(weakref.ref(upstreams[0]))
+    views = {name: np.empty((4, 4)) for name in "abcd"}
+    mine.backward(kept, upstreams.pop(), module.Contribution(np.empty(0), views))
+    return alive
+
+
+def test_a_value_that_nobody_reads_any_more_is_let_go_of():
+    """Forward has the input of an operation and its output; backward beside what is kept ∂L/∂y and ∂L/∂x."""
+    assert chain(of_parameters=False, of_input=False) == [1, 2, 2, 2]
+    assert chain(of_parameters=False, of_input=True) == [1, 2, 2, 2, 2, 2, 2, 2]
+    assert chain(of_parameters=True, of_input=True) == [1, 2, 3, 4, 5, 4, 3, 2]
+
+
+def test_what_nobody_differentiates_leaves_nothing_for_backward():
+    mine = player(attention_between_others(), {"weight": np.ones(4)}, of_parameters=False, of_input=False)
+    _, kept = mine.forward(normals(0, *SHAPE))
+    assert (kept.values, kept.saved) == ({}, {})
+
+
+def test_tokens_become_numbers_in_the_precision_of_the_weights():
+    graph = Graph((2, 3))
+    graph.output = embedding(graph.input, graph.parameter("table", (5, 4)))
+    y, _ = player(graph, {"table": np.ones((5, 4), np.float16)}).forward(np.zeros((2, 3), np.int64))
+    assert (y.dtype, y.shape) == (np.float16, (2, 3, 4))
+
+
+def test_what_an_operation_saves_is_for_backward_even_if_its_output_is_not():
+    graph = Graph(SHAPE)
+    graph.output = causal_attention(graph.input, graph.input, graph.input, heads=1, key_value_heads=1)
+    assert [step.for_backward for step in GraphPlan(graph, True, True).steps] == [True]
+    assert [step.for_backward for step in GraphPlan(graph, True, False).steps] == [False]
+
+
+def test_operations_are_numbered_within_their_layer():
+    """So that a layer draws the same random numbers whichever others are in its unit."""
+    graph = Graph(SHAPE)
+    for graph.layer in (0, 1):
+        graph.output = tanh(relu(graph.output))
+    assert [(each.layer, each.number) for each in graph.instructions] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+@pytest.mark.parametrize(("of_parameters", "of_input", "times"), [
+    (True, True, 2), (True, False, 1), (False, True, 1), (False, False, 0)])
+def test_floating_point_operations_by_hand(of_parameters, of_input, times):
+    """A product of 5 × 3 by 3 × 4 has 60 multiplications and as many additions; each gradient is one such product."""
+    graph = Graph((5, 3))
+    graph.output = relu(linear(graph.input, graph.parameter("weight", (4, 3)), graph.parameter("bias", (4,))))
+    plan = GraphPlan(graph, of_parameters, of_input)
+    assert (plan.forward_operations, plan.backward_operations) == (120, 120 * times)
+    assert [(step.forward_operations, step.backward_operations) for step in plan.steps] == [(120, 120 * times), (0, 0)]

@@ -1,0 +1,212 @@
+"""The update of a unit: each element by the published formula, on any stretch, in any piece, padded or not."""
+
+import math
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests import independent
+from zerosim.models.mlp import mlp
+from zerosim.numerics.not_a_number import NOT_A_NUMBER
+from zerosim.numerics.precisions import PRECISIONS
+from zerosim.optim.optimizers import OPTIMIZERS, PIECE, Hyperparameters
+from zerosim.optim.scaling import EPSILON, STEPS_TO_GROW, Scaling, square_sum
+from zerosim.optim.update import MASTER, LearningRate, UpdateRule
+from zerosim.sharding import shard
+
+(UNIT,) = mlp(3, [4], 2, "relu", "cross_entropy", groups=[[0, 1]]).units     # 12 + 4 + 8 + 2 numbers
+RATES = LearningRate(0.25, "cosine", warmup_steps=2, steps=6)
+RATE_OF = [0.0, 0.125, 0.25, 0.25 * (0.5 + math.sqrt(0.125)), 0.125, 0.25 * (0.5 - math.sqrt(0.125)), 0.0]
+DECAYED = np.repeat([True, False, True, False], [12, 4, 8, 2])
+BFLOAT16 = ml_dtypes.bfloat16
+
+optimizers = pytest.mark.parametrize("name", OPTIMIZERS)
+SKIPPED = 1
+"""Steps that were skipped, so that a step's number is not that of its update."""
+
+
+def rule(name, precision="fp64", decay=0.5, biases=False, epsilon=1e-4):
+    h = Hyperparameters(9.0, (0.7, 0.9), epsilon, 0.6, decay)
+    return UpdateRule(OPTIMIZERS[name], h, RATES, PRECISIONS[precision], biases)
+
+
+def drawn(dtype="f8", updates=3):
+    """Weights, and a gradient for each update."""
+    return [each.astype(dtype) for each in np.random.default_rng(0).standard_normal((updates + 1, UNIT.count))]
+
+
+def state(rule, weights, count=None):
+    """Before the first step."""
+    master = {MASTER: weights.astype(np.float32)} if MASTER in rule.slots else {}
+    return master | {slot: np.zeros(len(weights), rule.precision.state) for slot in rule.optimizer.slots}
+
+
+def by_hand(name, w, gradients, decay):
+    """An element after these updates, from the formulas."""
+    m = v = 0.0
+    for t, g in enumerate(gradients, start=1):
+        rate = RATE_OF[t + SKIPPED]
+        d = g if name == "adamw" else g + decay * w
+        w -= rate * decay * w if name == "adamw" else 0.0
+        if name in ("sgd", "momentum"):
+            m = 0.6 * m + d if name == "momentum" else d
+            w -= rate * m
+        else:
+            m, v = 0.7 * m + 0.3 * d, 0.9 * v + 0.1 * d * d
+            w -= rate * m / (1 - 0.7**t) / (math.sqrt(v / (1 - 0.9**t)) + 1e-4)
+    return w
+
+
+def updated(rule, weights, gradients, start=0, held=None):
+    """Weights and state after these updates of a stretch of the unit."""
+    weights, held = weights.copy(), held or state(rule, weights)
+    for count, gradient in enumerate(gradients, start=1):
+        rule.update(UNIT, start, weights, gradient, held, step=count + SKIPPED, count=count, factor=0.5)
+    return weights, held
+
+
+def published(rule, weights, gradients, start=0):
+    """The same, by differences that are applied elsewhere, to weights that are still those of before."""
+    weights, held = weights.copy(), state(rule, weights)
+    for count, gradient in enumerate(gradients, start=1):
+        out = np.full_like(weights, np.nan)
+        rule.differences(
+            UNIT, start, weights, gradient, held, step=count + SKIPPED, count=count, factor=0.5, out=out)
+        rule.apply(UNIT, start, weights, out, step=count + SKIPPED)
+    return weights, held
+
+
+def same(one, other):
+    """Equal bytes of weights and of every slot."""
+    return (one[0].tobytes(), {slot: held.tobytes() for slot, held in one[1].items()}) == (
+        other[0].tobytes(), {slot: held.tobytes() for slot, held in other[1].items()})
+
+
+def test_the_learning_rate_by_hand():
+    assert [RATES.learning_rate(step) for step in range(1, 7)] == pytest.approx(RATE_OF[1:], abs=1e-15)
+
+
+@optimizers
+@pytest.mark.parametrize("biases", [False, True])
+def test_each_element_follows_the_formula_with_the_decay_that_is_its_own(name, biases):
+    weights, *gradients = drawn()
+    ours, _ = updated(rule(name, biases=biases), weights, gradients)
+    decays = np.where(DECAYED | biases, 0.5, 0.0)
+    due = [
+        by_hand(name, w, [0.5 * g for g in each], decay)
+        for w, decay, *each in zip(weights.tolist(), decays.tolist(), *map(np.ndarray.tolist, gradients), strict=True)
+    ]
+    np.testing.assert_allclose(ours, due, rtol=1e-11)
+
+
+@optimizers
+def test_three_updates_have_the_bits_of_an_independent_optimizer(name):
+    (weights, *gradients), h = drawn("f4"), Hyperparameters(0.25, (0.7, 0.9), 1e-4, 0.6)
+    keys = SimpleNamespace(betas=h.betas, epsilon=h.epsilon, momentum=h.momentum)
+    ours, theirs, (m, v) = weights.copy(), weights.copy(), np.zeros((2, UNIT.count), np.float32)
+    held = {slot: np.zeros(UNIT.count, np.float32) for slot in OPTIMIZERS[name].slots}
+    for count, gradient in enumerate(gradients, start=1):
+        OPTIMIZERS[name].update(ours, gradient, held, count, h)
+        theirs -= independent.DIFFERENCE[name](keys, gradient, m, v, h.learning_rate, count)
+        assert ours.tobytes() == theirs.tobytes()
+
+
+@optimizers
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("way", [updated, published])
+@pytest.mark.parametrize("biases", [False, True])
+@pytest.mark.parametrize("ranks", [4, 7])
+def test_shards_with_their_padding_have_the_bits_of_the_whole(name, precision, way, biases, ranks):
+    """However the unit is cut: cuts go through parameters, and the last shards have padding, which stays zero."""
+    made = rule(name, precision, biases=biases, epsilon=0.0)
+    weights, *gradients = drawn(made.precision.weights)
+    expected = way(made, weights, gradients)
+    for rank in range(ranks):
+        layout = shard(UNIT.count, ranks, rank)
+        here = slice(layout.start, layout.start + layout.length)
+        (mine, *of_mine), due = ([padded(each[here], layout.length) for each in of]
+                                 for of in ([weights, *gradients], [expected[0], *expected[1].values()]))
+        found, held = way(made, mine, of_mine, layout.start)
+        assert same((found, held), (due[0], dict(zip(held, due[1:], strict=True))))
+
+
+def padded(values, length):
+    return np.concatenate([values, np.zeros(length - len(values), values.dtype)])
+
+
+@optimizers
+def test_differences_that_are_applied_are_the_update(name):
+    weights, *gradients = drawn("f4")
+    made = rule(name, "fp32")
+    assert same(updated(made, weights, gradients), published(made, weights, gradients))
+
+
+@optimizers
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_published_updates_move_the_master_copy_as_updates_do(name, precision):
+    """The master copy is the same in both ways; only the 16-bit weights beside it are another computation."""
+    made = rule(name, precision)
+    weights, *gradients = drawn(made.precision.weights)
+    (rounded, kept), (applied, moved) = updated(made, weights, gradients), published(made, weights, gradients)
+    assert same((applied, kept), (applied, moved))
+    assert rounded.tobytes() == kept[MASTER].astype(rounded.dtype).tobytes()
+    assert applied.tobytes() != rounded.tobytes()
+
+
+@optimizers
+@pytest.mark.parametrize("count", [1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE + 1])
+def test_every_element_is_updated_however_many_there_are(name, count):
+    weights, gradient = np.ones((2, count), np.float32)
+    held = {slot: np.zeros(count, np.float32) for slot in OPTIMIZERS[name].slots}
+    OPTIMIZERS[name].update(weights, gradient, held, 1, Hyperparameters(0.25))
+    for array in (weights, *held.values()):
+        assert np.unique(array).size == 1
+    assert weights[0] != 1.0
+
+
+@optimizers
+@pytest.mark.parametrize("place", [0, 1, 36])
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_a_nan_of_any_kind_at_any_place_becomes_the_one_nan(name, place, factor):
+    """Of a gradient: sign and payload of a NaN reach neither the weights nor the state."""
+    def after(nan):
+        weights, gradient = np.ones((2, 37), np.float32)
+        gradient[place] = nan
+        held = {slot: np.zeros(37, np.float32) for slot in OPTIMIZERS[name].slots}
+        OPTIMIZERS[name].update(weights, gradient, held, 1, Hyperparameters(gradient_factor=factor))
+        return weights, held
+
+    other = np.array([0x7FC00123 if np.signbit(NOT_A_NUMBER) else 0xFFC00123], np.uint32).view(np.float32)[0]
+    assert np.isnan(after(other)[0][place])
+    assert same(after(other), after(NOT_A_NUMBER))
+
+
+# The factor of all gradients.
+
+
+def test_a_norm_is_that_of_gradients_without_the_loss_scale():
+    alone = Scaling(clip_norm=1.0).factor([9.0, 16.0])
+    assert alone == 1.0 / (5.0 + EPSILON)
+    for dynamic in (False, True):
+        assert Scaling(8.0, dynamic, clip_norm=1.0).factor([64 * 9.0, 64 * 16.0]) == alone / 8
+        assert Scaling(8.0, dynamic, clip_norm=6.0).factor([64 * 9.0, 64 * 16.0]) == 1 / 8
+
+
+def test_only_a_dynamic_loss_scale_skips_a_step():
+    assert Scaling(clip_norm=1.0).factor([math.inf]) == 0.0
+    assert Scaling(4.0, clip_norm=1.0).factor([math.nan]) == 0.25
+    assert Scaling(4.0, dynamic=True, clip_norm=1.0).factor([math.nan]) is None
+
+
+def test_a_step_that_lets_the_scale_grow_is_still_unscaled_by_the_scale_it_had():
+    scaling = Scaling(4.0, dynamic=True, good_steps=STEPS_TO_GROW - 1)
+    assert (scaling.factor([1.0]), scaling.loss_scale) == (0.25, 8.0)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16, np.float32, np.float64])
+def test_squares_are_added_in_float64_whatever_they_are_of(dtype):
+    """300² overflows float16, and 1 beside 2¹² squared is lost in float32."""
+    values = np.array([300.0, 4096.0, 1.0], dtype)
+    assert square_sum(values) == sum(float(value) ** 2 for value in values)

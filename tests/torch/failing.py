@@ -1,0 +1,31 @@
+"""A script whose rank 1 fails after a collective that all ranks call, in the way that its argument names."""
+
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+way = sys.argv[1]
+dist.init_process_group("gloo", timeout=timedelta(seconds=2) if way == "stays_away" else None)
+rank = dist.get_rank()
+tensor = torch.ones(1000)
+dist.all_reduce(tensor)
+if way == "raises" and rank == 1:
+    raise ValueError("planted on rank 1")
+if way == "dies" and rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+if way == "brings_less":
+    dist.all_reduce(tensor[:999] if rank == 1 else tensor)
+if way == "brings_less_beside":
+    dist.all_reduce(tensor[:999] if rank == 1 else tensor, async_op=True).wait()
+if way == "calls_another":
+    dist.broadcast(tensor, 0) if rank == 1 else dist.reduce(tensor[:10], 1)
+if way == "stays_away" and rank == 1:
+    time.sleep(60)
+if way == "stays_away":
+    dist.all_reduce(tensor)
+sys.exit(5 if way == "exits" else 0)

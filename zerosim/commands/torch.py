@@ -1,0 +1,103 @@
+"""`zerosim torch`: a script of PyTorch's, unchanged, over the collectives of this package."""
+
+import argparse
+import os
+import shlex
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from zerosim.commands.output import check_writable, write_json, write_text
+from zerosim.errors import UsageError
+from zerosim.instruments.trace import Trace
+from zerosim.report.page.page import page
+from zerosim.report.page.run import runs_of
+from zerosim.report.page.vega import converter
+from zerosim.report.trace_events import trace_events
+from zerosim.scenario.fault import KINDS, Fault
+from zerosim.worlds.launcher import launched, launched_rank
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the flags of `zerosim torch`, which come before the script."""
+    parser.add_argument("--json", metavar="FILE", help="write what was seen, as zerosim run writes an outcome")
+    parser.add_argument("--report", metavar="FILE", help="write a page of HTML with it; zerosim report shows two")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="write what each rank did when in the last step as trace events, for Perfetto")
+    parser.add_argument(
+        "--fault", metavar="KEY=VALUE,…", action="append", default=[], type=fault,
+        help="let something befall a rank, as [[fault]] in a scenario: kind=flip,rank=1,step=2,collective=all_reduce")
+    parser.add_argument("script", help="a Python file that trains with torch.distributed")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Run the script as one of the ranks that the launcher started; its exit code."""
+    if not Path(arguments.script).is_file():
+        raise UsageError(f"there is no script {arguments.script!r}; give a Python file, and flags before it")
+    require_torch()
+    from zerosim.torch import running  # noqa: PLC0415 - imports torch
+
+    running.befall(arguments.fault)
+    outputs = arguments.json, arguments.report, arguments.trace
+    if not any(outputs):
+        return running.run_script(arguments.script, arguments.arguments, memory=False) or running.missed()
+    if launched_rank() == 0:
+        check_writable(arguments, {"the script": arguments.script})
+    if arguments.report:
+        converter()
+    running.watch()
+    code = running.run_script(arguments.script, arguments.arguments, memory=any(outputs[:2]))
+    words = ["mpirun", "-n", str(launched() or 1), "zerosim", "torch", arguments.script, *arguments.arguments]
+    found = running.seen(arguments.script, shlex.join(words))
+    if found is not None:
+        write(arguments, found.document, found.trace)
+    return code or running.missed()
+
+
+TORCHS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "gather", "scatter")
+NUMBERS: dict[str, Callable[[str], Any]] = {"rank": int, "step": int, "message": int, "bit": int, "seconds": float}
+
+
+def fault(text: str) -> Fault:
+    """A fault as a command line has it.
+
+    >>> fault("kind=kill,rank=1,step=3").kind
+    'kill'
+    >>> fault("kind=flip,rank=1,step=2")
+    Traceback (most recent call last):
+    argparse.ArgumentTypeError: a flip needs collective=…
+    """
+    words = dict(each.partition("=")[::2] for each in text.split(","))
+    for key in words:
+        if key not in ("kind", "collective", *NUMBERS):
+            raise ArgumentTypeError(f"found {key!r}; a fault has kind, collective, {', '.join(NUMBERS)}")
+    try:
+        found: dict[str, Any] = {key: NUMBERS.get(key, str)(value) for key, value in words.items()}
+    except ValueError as error:
+        raise ArgumentTypeError(f"{error}; give numbers as kind=kill,rank=1,step=3") from error
+    if found.get("kind", "kill") not in KINDS or found.get("collective", TORCHS[0]) not in TORCHS:
+        raise ArgumentTypeError(f"found {text!r}; kinds are {', '.join(KINDS)}, collectives {', '.join(TORCHS)}")
+    if found.get("kind") in ("flip", "drop", "duplicate") and "collective" not in found:
+        raise ArgumentTypeError(f"a {found['kind']} needs collective=…")
+    return Fault(**found)
+
+
+def require_torch() -> None:
+    """Refuse to go on where PyTorch is not installed; where it is, let it have one thread, as torchrun does."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        import torch  # noqa: F401, PLC0415 - may be missing, and nobody else needs it
+    except ModuleNotFoundError as error:
+        raise UsageError("PyTorch is not installed; pip install 'zerosim[torch]' brings it") from error
+
+
+def write(arguments: argparse.Namespace, document: dict[str, Any], trace: Trace) -> None:
+    """Write the files that were asked for."""
+    if arguments.json:
+        write_json(arguments.json, document)
+    if arguments.report:
+        write_text(arguments.report, page(runs_of([document], ["this run"])))
+    if arguments.trace:
+        write_json(arguments.trace, trace_events([(document["title"], trace)]))

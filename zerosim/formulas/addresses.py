@@ -1,0 +1,197 @@
+"""Where an allocator with a fixed address space would put what a step takes, and what it would need beyond the peak.
+
+    hole           addresses that nobody has, between two that somebody has, or the endless one above all of them
+    first fit      the lowest hole that is long enough
+    best fit       the shortest one, and of equal ones the lowest
+    long-lived     gradients that are there between steps, and what forward leaves for backward
+    laid out       long-lived arrays lie in one block below all others, where each has its place before the step begins
+
+A block that is given back in the middle leaves a hole, which may be too short for what comes next: fragmentation. The
+ZeRO paper lays long-lived arrays out for that reason ("memory defragmentation").
+"""
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from zerosim.instruments.takings import Taking
+
+Hole = tuple[int, float]
+"""Its first address and the one behind its last."""
+
+Fit = Callable[[Sequence[Hole], int], Hole]
+"""The hole, among those that are long enough, in ascending order, from whose start on so many bytes are taken."""
+
+
+def first_fit(holes: Sequence[Hole], needed: int) -> Hole:
+    """The lowest.
+
+    >>> first_fit([(0, 30), (40, 60), (70, math.inf)], 20)
+    (0, 30)
+    """
+    return holes[0]
+
+
+def best_fit(holes: Sequence[Hole], needed: int) -> Hole:
+    """The shortest; of equal ones the lowest.
+
+    >>> best_fit([(0, 30), (40, 60), (70, math.inf)], 20)
+    (40, 60)
+    """
+    return min(holes, key=lambda hole: hole[1] - hole[0])
+
+
+FITS: dict[str, Fit] = {"first_fit": first_fit, "best_fit": best_fit}
+
+
+class Addresses:
+    """Addresses from `start` on, all of them free at first.
+
+    >>> space = Addresses(best_fit)
+    >>> a, b, c = space.take(30), space.take(10), space.take(20)
+    >>> space.give_back(a, 30)
+    >>> space.take(20), space.take(20)
+    (0, 60)
+    """
+
+    def __init__(self, fit: Fit, start: int = 0) -> None:
+        self._fit = fit
+        self._holes: list[Hole] = [(start, math.inf)]
+
+    def take(self, needed: int) -> int:
+        """The first of so many addresses in one piece, which now are somebody's."""
+        start, stop = self._fit([hole for hole in self._holes if hole[1] - hole[0] >= needed], needed)
+        self._holes.remove((start, stop))
+        if start + needed < stop:
+            insort(self._holes, (start + needed, stop))
+        return start
+
+    def give_back(self, start: int, held: int) -> None:
+        """Nobody's again, one hole with those that it touches."""
+        stop: float = start + held
+        at = bisect_left(self._holes, (start, stop))
+        if at < len(self._holes) and self._holes[at][0] == stop:
+            stop = self._holes.pop(at)[1]
+        if at and self._holes[at - 1][1] == start:
+            start = self._holes.pop(at - 1)[0]
+        insort(self._holes, (start, stop))
+
+
+@dataclass(frozen=True)
+class Fragmentation:
+    """A step's takings, and the first address of each as each allocator chooses it, by the allocator's name."""
+
+    takings: Sequence[Taking]
+    long_lived: Sequence[bool]
+    peak_bytes: int
+    """The most that is out at a time: what no allocator can do without."""
+    laid_out_bytes: int
+    """Of the block for what is long-lived, where that is laid out."""
+    addresses: dict[str, list[int]]
+
+    @property
+    def needed_bytes(self) -> dict[str, int]:
+        """The addresses that each allocator uses, from 0 to the highest."""
+        sizes = [taking.held_bytes for taking in self.takings]
+        return {
+            name: max(start + size for start, size in zip([0, *starts], [0, *sizes], strict=True))
+            for name, starts in self.addresses.items()
+        }
+
+    @property
+    def beyond_peak_bytes(self) -> dict[str, int]:
+        return {name: needed - self.peak_bytes for name, needed in self.needed_bytes.items()}
+
+
+LAID_OUT = "_laid_out"
+
+
+def fragmentation(takings: Sequence[Taking]) -> Fragmentation:
+    """How fragmented memory is by first fit and by best fit, and with long-lived arrays laid out beforehand.
+
+    >>> found = fragmentation([
+    ...     Taking("activations", "a", 30, 1, 4), Taking("activations", "b", 20, 2, None),
+    ...     Taking("activations", "c", 10, 3, 6), Taking("activations", "d", 40, 5, None),
+    ... ])
+    >>> found.peak_bytes, found.beyond_peak_bytes["first_fit"]           # d does not fit where a was
+    (70, 30)
+    """
+    kept = long_lived(takings)
+    whole = laid_out([taking for taking, stays in zip(takings, kept, strict=True) if stays])
+    height = max((start + taking.held_bytes for taking, start in whole.items()), default=0)
+    found = {}
+    for name, fit in FITS.items():
+        found[name] = placed(takings, fit, {})
+        found[name + LAID_OUT] = placed(takings, fit, whole, height)
+    return Fragmentation(takings, kept, peak(takings), height, found)
+
+
+def events(takings: Sequence[Taking]) -> Iterator[tuple[Taking, bool]]:
+    """Each taking when it begins (True) and, unless it stays, when it ends (False), in order."""
+    begun = [(taking.since, number, True) for number, taking in enumerate(takings)]
+    ended = [(taking.until, number, False) for number, taking in enumerate(takings) if taking.until is not None]
+    return ((takings[number], begins) for _, number, begins in sorted([*begun, *ended]))
+
+
+def peak(takings: Sequence[Taking]) -> int:
+    """The most bytes that are out at a time."""
+    now = most = 0
+    for taking, begins in events(takings):
+        now += taking.held_bytes if begins else -taking.held_bytes
+        most = max(most, now)
+    return most
+
+
+def long_lived(takings: Sequence[Taking]) -> list[bool]:
+    """Which are gradients that are there between steps, or activations that are there when a loss is computed."""
+    losses = [taking.since for taking in takings if taking.owner == "loss"]
+
+    def stays(taking: Taking) -> bool:
+        if taking.kind == "gradients":
+            return taking.since == 0 or taking.until is None
+        until = math.inf if taking.until is None else taking.until
+        return taking.kind == "activations" and taking.owner != "loss" and any(
+            taking.since < loss < until for loss in losses
+        )
+
+    return [stays(taking) for taking in takings]
+
+
+def placed(
+    takings: Sequence[Taking], fit: Fit, whole: Mapping[Taking, int], height: int = 0
+) -> list[int]:
+    """The first address of each: where `whole` has laid it out below `height`, or as `fit` chooses above."""
+    space, found = Addresses(fit, height), dict[Taking, int]()
+    for taking, begins in events(takings):
+        if taking in whole:
+            found[taking] = whole[taking]
+        elif begins:
+            found[taking] = space.take(taking.held_bytes)
+        else:
+            space.give_back(found[taking], taking.held_bytes)
+    return [found[taking] for taking in takings]
+
+
+def laid_out(takings: Sequence[Taking]) -> dict[Taking, int]:
+    """Places in one block for arrays whose lives are known: the largest first, each at the lowest that is free as long.
+
+    >>> first, second = Taking("gradients", "a", 10, 0, 4), Taking("gradients", "b", 10, 5, None)
+    >>> list(laid_out([first, second]).values())
+    [0, 0]
+    """
+    found: dict[Taking, int] = {}
+    for taking in sorted(takings, key=lambda each: -each.held_bytes):
+        start = 0
+        for low, high in sorted((at, at + other.held_bytes) for other, at in found.items() if meet(taking, other)):
+            if start + taking.held_bytes <= low:
+                break
+            start = max(start, high)
+        found[taking] = start
+    return found
+
+
+def meet(one: Taking, other: Taking) -> bool:
+    """Whether both are out at some time."""
+    until = [math.inf if each.until is None else each.until for each in (one, other)]
+    return one.since < until[1] and other.since < until[0]

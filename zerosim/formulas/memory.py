@@ -1,0 +1,143 @@
+"""Memory of model states by formula: what each rank keeps between steps, in bytes.
+
+    Ψ   parameters of the model             N   data-parallel ranks
+    K   optimizer bytes per parameter       (12 for Adam in mixed precision)
+
+                parameters   gradients   optimizer   sum for 2 + 2 + 12 bytes
+    DDP         2Ψ           2Ψ          KΨ          16Ψ
+    Stage I     2Ψ           2Ψ          KΨ/N        4Ψ + 12Ψ/N
+    Stage II    2Ψ           2Ψ/N        KΨ/N        2Ψ + 14Ψ/N
+    Stage III   2Ψ/N         2Ψ/N        KΨ/N        16Ψ/N
+
+While a stage works, more is alive: activations in every stage, one unit's full gradient in Stages
+II and III, and one unit's full parameters in Stage III.
+
+Source: Rajbhandari, Rasley, Ruwase and He, "ZeRO: memory optimizations toward training trillion
+parameter models" (2020), sections 3.1 and 5.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from zerosim.allocation import Kind
+from zerosim.optim.optimizers import OPTIMIZERS
+from zerosim.sharding import padded
+from zerosim.stages import STAGES
+
+
+@dataclass(frozen=True)
+class BytesOfAParameter:
+    """Bytes of a parameter, of its gradient, and of the optimizer's own fp32 copy of it."""
+
+    parameter: int
+    gradient: int
+    master: int
+
+
+PRECISIONS = {
+    "mixed": BytesOfAParameter(parameter=2, gradient=2, master=4),
+    "fp32": BytesOfAParameter(parameter=4, gradient=4, master=0),
+}
+
+FP32_BYTES = 4
+
+
+def optimizer_bytes(precision: str, optimizer: str) -> int:
+    """K: the master copy, if there is one, and an fp32 number for each slot of the optimizer.
+
+    >>> optimizer_bytes("mixed", "adam"), optimizer_bytes("fp32", "adam")
+    (12, 8)
+    """
+    return PRECISIONS[precision].master + FP32_BYTES * len(OPTIMIZERS[optimizer].slots)
+
+
+@dataclass(frozen=True)
+class ModelStates:
+    """Bytes of each kind of model state, of one parameter or on one rank: exact, whole or not."""
+
+    parameters: Fraction
+    gradients: Fraction
+    optimizer: Fraction
+
+    @property
+    def total(self) -> Fraction:
+        """The sum of all three kinds."""
+        return self.parameters + self.gradients + self.optimizer
+
+
+def per_parameter(precision: str, k: int, *, fp32_accumulation: bool = False) -> ModelStates:
+    """Bytes of model states for each parameter, before any sharding.
+
+    `k` is the optimizer's share, see `optimizer_bytes`. With `fp32_accumulation`, an fp32 sum of
+    gradients is kept beside the gradients, and sharded as they are.
+
+    >>> int(per_parameter("mixed", 12).total)
+    16
+    >>> int(per_parameter("mixed", 12, fp32_accumulation=True).total)
+    20
+    """
+    chosen = PRECISIONS[precision]
+    accumulated = FP32_BYTES if fp32_accumulation else 0
+    return ModelStates(
+        parameters=Fraction(chosen.parameter),
+        gradients=Fraction(chosen.gradient + accumulated),
+        optimizer=Fraction(k),
+    )
+
+
+def resting(stage: str, parameters: int, ranks: int, each: ModelStates) -> ModelStates:
+    """Bytes on every rank between steps, with shards of exactly 1/N: the paper's figures.
+
+    `each` is what one parameter needs.
+
+    >>> float(resting("zero1", 7_500_000_000, 64, per_parameter("mixed", 12)).total)
+    31406250000.0
+    """
+
+    def held(kind: Kind, bytes_each: Fraction) -> Fraction:
+        return parameters * bytes_each / (ranks if kind in STAGES[stage].sharded else 1)
+
+    return ModelStates(
+        parameters=held("parameters", each.parameters),
+        gradients=held("gradients", each.gradients),
+        optimizer=held("optimizer", each.optimizer),
+    )
+
+
+def resting_padded(
+    stage: str, units: Iterable[int], ranks: int, each: ModelStates
+) -> ModelStates:
+    """Bytes that a run really keeps on every rank between steps; `units` are its units' sizes.
+
+    Each unit is padded to a multiple of N, in full buffers as in shards, so all figures are whole,
+    and the same on every rank. The rest over `resting`, of all parameters together, is padding.
+
+    >>> int(resting_padded("zero3", [10, 3], 4, per_parameter("fp32", 8)).total)  # 3 + 1 elements
+    64
+    """
+    return resting(stage, sum(padded(count, ranks) for count in units), ranks, each)
+
+
+def largest_model(
+    stage: str, budget_bytes: int, ranks: int, each: ModelStates, model_parallel: int = 1
+) -> int:
+    """The most parameters whose model states fit into `budget_bytes` on every rank.
+
+    Each of the `ranks` replicas is itself spread evenly over `model_parallel` ranks.
+
+    >>> largest_model("zero3", 32_000_000_000, 64, per_parameter("mixed", 12))
+    128000000000
+    """
+    return model_parallel * budget_bytes // resting(stage, 1, ranks, each).total
+
+
+def formula(stage: str, each: ModelStates) -> str:
+    """The sum that a rank keeps, in terms of Ψ and N.
+
+    >>> [formula(stage, per_parameter("mixed", 12)) for stage in STAGES]
+    ['16Ψ', '4Ψ + 12Ψ/N', '2Ψ + 14Ψ/N', '16Ψ/N']
+    """
+    sharded = sum(getattr(each, kind) for kind in STAGES[stage].sharded)
+    terms = {"Ψ": each.total - sharded, "Ψ/N": sharded}
+    return " + ".join(f"{bytes_each}{symbol}" for symbol, bytes_each in terms.items() if bytes_each)

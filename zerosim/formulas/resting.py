@@ -1,0 +1,61 @@
+"""What every rank must keep between steps, by formula, for every stage and variant, padding included and apart.
+
+The ZeRO paper's table, sections 3 and 5, unit by unit as `sharding` cuts them: 2Ψ or 4Ψ for weights and for gradients,
+K Ψ for the optimizer, divided by N where the stage shards them. Float32 accumulation adds 4Ψ to the gradients.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from zerosim.models.units import Unit
+from zerosim.sharding import Mesh, owned, padded
+from zerosim.training.config import Config
+
+FLOAT_BYTES = np.dtype(np.float32).itemsize
+
+
+@dataclass(frozen=True)
+class Resting:
+    """Bytes on one rank; `padding` is how much of them the padding is."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    padding: int
+
+    @property
+    def total(self) -> int:
+        return self.parameters + self.gradients + self.optimizer
+
+
+def resting_bytes(config: Config) -> Resting:
+    """What each rank keeps after a step, to the byte."""
+    sums, padding = Counter[str](), 0.0
+    for unit in config.model.units:
+        for kind, (kept, exact) in unit_bytes(config, unit).items():
+            sums[kind] += kept
+            padding += kept - exact
+    return Resting(sums["parameters"], sums["gradients"], sums["optimizer"], round(padding))
+
+
+def unit_bytes(config: Config, unit: Unit) -> dict[str, tuple[int, float]]:
+    """What each rank keeps of one unit, by kind: with padding, and by the formula that knows none."""
+    sharded, mesh = config.stage.sharded, config.mesh
+    weights = config.precision.weights.itemsize
+    per_element = {"parameters": weights}
+    if not unit.frozen:
+        wide = FLOAT_BYTES if config.accumulates_in_float32 else 0
+        state = config.precision.state.itemsize * len(config.rule.slots)
+        per_element |= {"gradients": weights + wide, "optimizer": state}
+    found = {}
+    for kind, size in per_element.items():
+        kept, exact = lengths(unit.count, mesh, sharded=kind in sharded)
+        found[kind] = (kept * size, exact * size)
+    return found
+
+
+def lengths(count: int, mesh: Mesh, *, sharded: bool) -> tuple[int, float]:
+    """The elements a rank keeps of `count`, with padding, and by the formula that knows none."""
+    return (owned(count, mesh).length, count / mesh.group) if sharded else (padded(count, mesh.size), count)

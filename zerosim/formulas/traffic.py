@@ -1,0 +1,170 @@
+"""What every rank must have sent and received, by formula, for every stage and variant.
+
+Derived from which collectives a step needs and what each sends over N ranks; nothing here looks at a run. All but the
+broadcast send N − 1 messages of a chunk and receive as many: n (N − 1)/N bytes of a vector of n bytes each way. An
+order-free sum takes three of them: exponents there and back, then integers. In buckets each of these becomes several,
+of the same bytes in all. The ZeRO paper, section 7, has the
+multiples of P: 2 for DDP and Stages I and II, 3 for Stage III.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from zerosim.collectives import ALGORITHMS, exact
+from zerosim.models.units import Unit
+from zerosim.sharding import chunk_length, owned, padded
+from zerosim.training.config import Config
+
+NORM_BYTES = np.dtype(np.float64).itemsize
+
+
+@dataclass(frozen=True)
+class Due:
+    """What one rank's calls of a collective come to; `messages` are those sent, `largest` the bytes of one of them."""
+
+    calls: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    messages: int = 0
+    largest: int = field(default=0, compare=False)
+
+    def __add__(self, other: "Due") -> "Due":
+        return Due(
+            self.calls + other.calls, self.sent_bytes + other.sent_bytes,
+            self.received_bytes + other.received_bytes, self.messages + other.messages,
+            max(self.largest, other.largest),
+        )
+
+    def times(self, count: int) -> "Due":
+        """So many times as much."""
+        return Due(
+            count * self.calls, count * self.sent_bytes, count * self.received_bytes, count * self.messages,
+            min(count, 1) * self.largest,
+        )
+
+
+def due(config: Config, rank: int, updates: int) -> dict[str, Due]:
+    """The traffic due of each collective that `rank` calls in a run's steps; `updates` of them were not skipped."""
+    stage, publish = config.stage, config.row.parallel.publish
+    steps, weights = config.steps_here, config.precision.weights.itemsize
+    passes, reductions_due = steps * config.passes, steps * config.reductions
+    trained = [unit for unit in config.model.units if not unit.frozen]
+
+    found = {"reduce_scatter": reductions(config, trained).times(reductions_due), "all_gather": Due()}
+    found["all_reduce"] = replicas_added(config, trained).times(reductions_due)
+    if config.sums_everywhere:
+        found["all_gather"] += walks(config, trained, summed_bytes(config)).times(reductions_due)
+    if stage.publishes and publish == "broadcasts":
+        found["broadcast"] = broadcasts(config, trained, weights, rank).times(updates)
+    elif stage.publishes:
+        found["all_gather"] += walks(config, trained, weights).times(updates)
+    if stage.gathers:
+        found["all_gather"] = walks(config, gathered(config), weights).times(passes)
+    if config.scaling().needs_norm and stage.shares_updates:
+        found["gather_norms"] = walk(config, config.mesh.replicas * len(trained), NORM_BYTES).times(steps)
+    return {name: each for name, each in found.items() if each.calls}
+
+
+def walk(config: Config, length: int, element_bytes: int, widest: int = 0, messages: int = 1) -> Due:
+    """A collective of a group through chunks of `length`, each rank sending all but one of them.
+
+    An element travels in `messages`, of which the largest has `widest` bytes of it. It goes bucket by bucket.
+    """
+    return round_the(config.mesh.group, config, length, element_bytes, widest, messages)
+
+
+def round_the(
+    size: int, config: Config, length: int, element_bytes: int, widest: int = 0, messages: int = 1
+) -> Due:
+    """A collective among `size` ranks through chunks of `length`, as in `walk`."""
+    others, widest = size - 1, widest or element_bytes
+    pieces = config.buckets.pieces(length, size * widest)
+    sent = length * others * element_bytes
+    longest = (pieces[0].stop - pieces[0].start) * widest
+    return Due(len(pieces), sent, sent, len(pieces) * messages * others, longest * min(others, 1))
+
+
+def walks(config: Config, units: Iterable[Unit], element_bytes: int, widest: int = 0, messages: int = 1) -> Due:
+    """A walk through each of `units`, padded."""
+    lengths = [owned(unit.count, config.mesh).length for unit in units]
+    return sum((walk(config, length, element_bytes, widest, messages) for length in lengths), Due())
+
+
+def reductions(config: Config, trained: Iterable[Unit]) -> Due:
+    """A reduce-scatter of each unit's gradient."""
+    if config.addition.collective is not None:
+        return walks(config, trained, config.wire.itemsize)
+    summed = config.summed
+    return walks(config, trained, exact.sent_bytes(summed), exact.LIMB_BYTES, exact.messages(summed))
+
+
+def replicas_added(config: Config, trained: Iterable[Unit]) -> Due:
+    """An all-reduce of each unit's shard over the ranks that hold copies of it: two walks through its chunks."""
+    replicas, total = config.mesh.replicas, Due()
+    if replicas == 1:
+        return total
+    for unit in trained:
+        length = chunk_length(unit.count, config.ranks)
+        total += round_the(replicas, config, length, config.wire.itemsize).times(2)
+    return total
+
+
+def summed_bytes(config: Config) -> int:
+    """The bytes of each element of a sum of gradients: those of the wire, unless integers were added."""
+    return (config.wire if config.addition.collective is not None else config.summed).itemsize
+
+
+def broadcasts(config: Config, trained: Iterable[Unit], element_bytes: int, rank: int) -> Due:
+    """A broadcast of every chunk of each unit from its owner, bucket by bucket."""
+    ranks, tree, place = config.mesh.group, ALGORITHMS["tree.broadcast"], config.mesh_of(rank).place
+    copies = sum(tree.messages(place, ranks, root) for root in range(ranks))
+    total = Due()
+    for unit in trained:
+        length = owned(unit.count, config.mesh).length
+        pieces, chunk = config.buckets.pieces(length, element_bytes), length * element_bytes
+        longest = (pieces[0].stop - pieces[0].start) * element_bytes * min(copies, 1)
+        total += Due(len(pieces) * ranks, copies * chunk, (ranks - 1) * chunk, len(pieces) * copies, longest)
+    return total
+
+
+def gathered(config: Config) -> tuple[Unit, ...]:
+    """The units whose weights Stage III gathers in a part, in forward and backward."""
+    if config.row.parallel.reshard_after_forward:
+        return config.model.forward_units + config.model.backward_units
+    return tuple(gathered_once(config))
+
+
+def gathered_once(config: Config) -> Iterator[Unit]:
+    """The units whose weights are gathered where they then stay until backward has used them once."""
+    kept: set[Unit] = set()
+    for unit in config.model.forward_units:
+        if unit not in kept:
+            yield unit
+        if unit in config.model.backward_units:
+            kept.add(unit)
+    for unit in config.model.backward_units:
+        if unit not in kept:
+            yield unit
+        kept.discard(unit)
+
+
+def volume(config: Config) -> float:
+    """The mean over ranks of what they send in a step, in units of P (N − 1)/N, P being the bytes of all weights."""
+    config = replace(config, resumed=None)
+    ranks, steps = config.ranks, config.steps
+    if ranks == 1 or steps == 0:
+        return 0.0
+    whole = sum(padded(unit.count, ranks) for unit in config.model.units) * config.precision.weights.itemsize
+    sent = sum(each.sent_bytes for rank in range(ranks) for each in due(config, rank, steps).values()) / ranks / steps
+    return sent / (whole * (ranks - 1) / ranks)
+
+
+def most_messages(config: Config) -> int:
+    """What the rank that sends the most sends in a step that is not skipped."""
+    config = replace(config, resumed=None)
+    steps, ranks = config.steps, config.ranks
+    if steps == 0:
+        return 0
+    return max(sum(each.messages for each in due(config, rank, steps).values()) for rank in range(ranks)) // steps

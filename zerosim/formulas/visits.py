@@ -1,0 +1,313 @@
+"""Visits to units on shapes: what one takes and gives back is seen once, and takes place again wherever it comes up.
+
+    given      arrays that a visit is handed: the input of forward; what was kept, and ∂L/∂y, of backward
+    taken      arrays that it allocates
+    block      of memory, by its number: those given come first, then those taken, in order
+
+The blocks of a model are alike, so a step through a thousand of them plays a handful of visits. Memory is as a player
+would have it, and operations cost what they cost; but an array that a visit takes and gives back itself is not made
+again: what there is of these at their most, between two events that others see, is told in one.
+
+Considered instead: plan three blocks and multiply. That is not exact, since a peak may move to another place as
+blocks are added.
+"""
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zerosim.allocation import Kind
+from zerosim.autograd.graph import GraphPlan, Instruction, Step
+from zerosim.autograd.operation import Shape
+from zerosim.autograd.operations.dropout import Draws
+from zerosim.autograd.player import Contribution, Kept, Perform, Player, Precise, owner, perform
+from zerosim.payloads.extents import Extent
+
+Charge = Callable[[Step, Callable[..., Any]], None]
+"""`charge(step, function)` lets an operation that is not carried out again take its time."""
+
+
+def free(step: Step, function: Callable[..., Any]) -> None:
+    """Where nobody asks for time."""
+
+
+def unnoticed(held: Iterable[tuple[Kind, int]], total: int) -> None:
+    """Where nobody counts bytes."""
+
+
+class Take(NamedTuple):
+    """A block is allocated."""
+
+    block: int
+    shape: Shape
+    dtype: np.dtype[Any]
+    kind: Kind
+    owner: str | None
+    """None for the unit's own name."""
+
+
+class Give(NamedTuple):
+    """The visit lets go of a block."""
+
+    block: int
+
+
+class Compute(NamedTuple):
+    """An operation takes place."""
+
+    step: Step
+    function: Callable[..., Any]
+
+
+class Above(NamedTuple):
+    """Blocks come and go: so many bytes of each kind, and of all kinds, are alive at their most."""
+
+    held: tuple[tuple[Kind, int], ...]
+    total: int
+
+
+class Part(NamedTuple):
+    """An array in a block."""
+
+    block: int
+    shape: Shape
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True)
+class SeenVisit:
+    """What takes place, in order, and what is returned: output and what is kept of it, or a gradient."""
+
+    computed: tuple[Compute, ...]
+    events: tuple[Take | Give | Above, ...]
+    returned: tuple[Part, ...]
+    values: Mapping[int, Part]
+    saved: Mapping[int, Part]
+    written: frozenset[Any]
+    """The parameters whose gradients there are then."""
+
+    def play(self, visits: "SeenVisits", blocks: "Blocks", precise: Precise) -> None:
+        """Let it take place; `blocks` are those given, of which it lets go, and afterwards all that are left."""
+        for step, function in self.computed:
+            visits.charge(step, function)
+        for event in self.events:
+            match event:
+                case Above(held, total):
+                    visits.pass_by(held, total)
+                case Take(block, shape, dtype, kind, of):
+                    blocks[block] = [precise.allocate(shape, dtype, kind=kind, owner=of or precise.owner)]
+                case Give(block):
+                    del blocks[block]
+
+
+Blocks = dict[int, list[Any]]
+"""Of each block of memory the arrays in it that are held."""
+
+
+def in_blocks(blocks: Blocks, part: Part) -> Any:
+    """The array, a view if it is not all of its block."""
+    whole: Any = owner(blocks[part.block][0])
+    same = whole.shape == part.shape and whole.dtype == part.dtype
+    return whole if same else Extent(part.shape, part.dtype, whole)
+
+
+@dataclass(eq=False)
+class SeenVisits:
+    """Visits by which a tape's units are played: `carry_out` is for operations that were not seen before.
+
+    `charge` is told of every operation, and `pass_by(held, total)` of blocks that come and go, as a ledger counts them:
+    all but those of owners in `uncounted`.
+    """
+
+    pass_by: Callable[[Iterable[tuple[Kind, int]], int], None] = unnoticed
+    uncounted: Collection[str] = ()
+    carry_out: Perform = perform
+    charge: Charge = free
+    _seen: dict[Any, SeenVisit] = field(default_factory=dict)
+
+    def player(
+        self, plan: GraphPlan, parameters: Mapping[Any, Any], precise: Precise,
+        draws: Callable[[Instruction], Draws | None],
+        perform: Perform,
+    ) -> "VisitPlayer":
+        """The player that a tape asks for."""
+        return VisitPlayer(self, Player(plan, parameters, precise, draws, perform))
+
+    def visit(self, key: Any, seen: Callable[[], SeenVisit]) -> SeenVisit:
+        """The one that is known by `key`, or what is seen now."""
+        if key not in self._seen:
+            self._seen[key] = seen()
+        return self._seen[key]
+
+
+class VisitPlayer:
+    """A `Player` that replays visits which were seen; what is not on shapes (tokens) goes to its own player."""
+
+    def __init__(self, visits: SeenVisits, player: Player) -> None:
+        self._visits = visits
+        self._player = player
+
+    def forward(self, x: Any) -> tuple[Any, Kept]:
+        player = self._player
+        if not isinstance(x, Extent):
+            return player.forward(x)
+        key = "forward", player.plan, x.shape, x.dtype, self._precision
+        visit, blocks = self._visits.visit(key, lambda: forward_seen(self._visits, player, x)), {0: [x]}
+        visit.play(self._visits, blocks, player.precise)
+        (y,) = (in_blocks(blocks, part) for part in visit.returned)
+        values = {slot: in_blocks(blocks, part) for slot, part in visit.values.items()}
+        return y, Kept(player.plan, values, {slot: in_blocks(blocks, part) for slot, part in visit.saved.items()})
+
+    def backward(self, kept: Kept, upstream: Any, contribution: Contribution | None) -> list[Any]:
+        player, held = self._player, [upstream]
+        del upstream
+        if not all(isinstance(each, Extent) for each in (*held, *kept.values.values(), *kept.saved.values())):
+            return player.backward(kept, held.pop(), contribution)
+        values, saved, (upstream_part,), blocks = handed_over(kept, held)
+        written = None if contribution is None else (contribution.flat.dtype, frozenset(contribution.written))
+        described = (*values.items(), None, *saved.items(), upstream_part)
+        key = "backward", player.plan, self._precision, written, described
+        visit = self._visits.visit(
+            key, lambda: backward_seen(self._visits, player, values, saved, upstream_part, contribution))
+        visit.play(self._visits, blocks, player.precise)
+        if contribution is not None:
+            contribution.written |= visit.written
+        return [in_blocks(blocks, part) for part in visit.returned]
+
+    @property
+    def _precision(self) -> Any:
+        return next((each.dtype for each in self._player.parameters.values()), None)
+
+
+def handed_over(kept: Kept, held: list[Any]) -> tuple[dict[int, Part], dict[int, Part], list[Part], Blocks]:
+    """Empties `kept` and `held`: what was in them, and in which blocks."""
+    blocks, numbers = Blocks(), dict[int, int]()
+
+    def part(array: Any) -> Part:
+        number = numbers.setdefault(id(owner(array)), len(numbers))
+        blocks.setdefault(number, []).append(array)
+        return Part(number, array.shape, array.dtype)
+
+    values = {slot: part(kept.values.pop(slot)) for slot in [*kept.values]}
+    saved = {slot: part(kept.saved.pop(slot)) for slot in [*kept.saved]}
+    return values, saved, [part(held.pop())], blocks
+
+
+class VisitRecord:
+    """What takes place while a player plays on stand-ins for what it is given."""
+
+    def __init__(self, carry_out: Perform, owner: str) -> None:
+        self.events: list[Take | Give] = []
+        self.computed: list[Compute] = []
+        self._carry_out = carry_out
+        self._owner = owner
+        self._numbers: dict[int, int] = {}
+        self._count = 0
+
+    def given(self, shape: Shape, dtype: np.dtype[Any]) -> Any:
+        """A stand-in for all of a block."""
+        found = Extent(shape, dtype)
+        self._numbers[id(found)] = self._count
+        weakref.finalize(found, self.events.append, Give(self._count)).atexit = False
+        self._count += 1
+        return found
+
+    def allocate(self, shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
+        number, found = self._count, self.given(shape, dtype)
+        self.events.append(Take(number, found.shape, found.dtype, kind, None if owner == self._owner else owner))
+        return found
+
+    def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+        assert step is not None
+        self.computed.append(Compute(step, function))
+        return self._carry_out(step, function, *arrays, **named)
+
+    def part(self, array: Any) -> Part:
+        return Part(self._numbers[id(owner(array))], array.shape, array.dtype)
+
+    def parts(self, arrays: Mapping[int, Any]) -> dict[int, Part]:
+        return {slot: self.part(array) for slot, array in arrays.items()}
+
+    def visit(
+        self, uncounted: Collection[str], returned: Sequence[Part], values: Mapping[int, Part],
+        saved: Mapping[int, Part], written: frozenset[Any],
+    ) -> SeenVisit:
+        """What has taken place."""
+        staying = {part.block for part in (*returned, *values.values(), *saved.values())}
+        events = tuple(summed_up(tuple(self.events), staying, uncounted))
+        return SeenVisit(tuple(self.computed), events, tuple(returned), values, saved, written)
+
+
+def summed_up(
+    events: Iterable[Take | Give], staying: Collection[int], uncounted: Collection[str]
+) -> Iterator[Take | Give | Above]:
+    """The events that others see: blocks that come and go are told by the most there is of them, in between."""
+    passing, alive, most, total = dict[int, tuple[Kind, int]](), Counter[Kind](), Counter[Kind](), 0
+    for event in events:
+        if isinstance(event, Take) and event.block not in staying:
+            count = 0 if event.owner in uncounted else prod(event.shape) * event.dtype.itemsize
+            passing[event.block] = event.kind, count
+            alive[event.kind] += count
+            most, total = most | alive, max(total, alive.total())
+        elif event.block in passing:
+            kind, count = passing.pop(event.block)
+            alive[kind] -= count
+        else:
+            yield from [Above(tuple(most.items()), total)] if total else []
+            yield event
+            most, total = +alive, alive.total()
+    yield from [Above(tuple(most.items()), total)] if total else []
+    assert not passing
+
+
+def watching(visits: SeenVisits, player: Player) -> tuple[VisitRecord, Player]:
+    """The player with its allocations recorded; what it allocates belongs to nobody."""
+    seen = VisitRecord(visits.carry_out, player.precise.owner)
+    precise = Precise(seen.allocate, player.precise.owner)
+    return seen, Player(player.plan, player.parameters, precise, player.draws, seen.perform)
+
+
+def forward_seen(visits: SeenVisits, player: Player, x: Any) -> SeenVisit:
+    seen, watched = watching(visits, player)
+    stand_in = seen.given(x.shape, x.dtype)
+    y, kept = watched.forward(stand_in)
+    return seen.visit(visits.uncounted, [seen.part(y)], seen.parts(kept.values), seen.parts(kept.saved), frozenset())
+
+
+def backward_seen(
+    visits: SeenVisits, player: Player, values: Mapping[int, Part], saved: Mapping[int, Part], upstream: Part,
+    contribution: Contribution | None,
+) -> SeenVisit:
+    seen, watched = watching(visits, player)
+    kept, held = stand_ins(seen, player.plan, values, saved, upstream)
+    found = watched.backward(kept, held.pop(), contribution)
+    written = frozenset(contribution.written) if contribution is not None else frozenset()
+    return seen.visit(visits.uncounted, [*map(seen.part, found)], {}, {}, written)
+
+
+def stand_ins(
+    seen: VisitRecord, plan: GraphPlan, values: Mapping[int, Part], saved: Mapping[int, Part], upstream: Part
+) -> tuple[Kept, list[Any]]:
+    """For what was kept, and in a list for ∂L/∂y: nothing else holds them."""
+    parts = [*values.values(), *saved.values(), upstream]
+    wholes = {number: seen.given(shape, dtype) for number, (shape, dtype) in sorted(largest(parts).items())}
+
+    def part(of: Part) -> Any:
+        whole = wholes[of.block]
+        return whole if (whole.shape, whole.dtype) == of[1:] else Extent(of.shape, of.dtype, whole)
+
+    kept = Kept(plan, {slot: part(of) for slot, of in values.items()}, {slot: part(of) for slot, of in saved.items()})
+    return kept, [part(upstream)]
+
+
+def largest(parts: Iterable[Part]) -> dict[int, tuple[Shape, np.dtype[Any]]]:
+    """The shape and dtype of the first array in each block."""
+    found: dict[int, tuple[Shape, np.dtype[Any]]] = {}
+    for part in parts:
+        found.setdefault(part.block, (part.shape, part.dtype))
+    return found

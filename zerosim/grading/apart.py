@@ -1,0 +1,31 @@
+"""The grade of a submission's function: causes from a process of its own, points from this one."""
+
+from zerosim.errors import ScenarioError
+from zerosim.grading.channel import Ended, asked_apart
+from zerosim.grading.confirmed import FORGED, confirmed
+from zerosim.grading.exercises import PATIENCE_SECONDS, Grade, from_document, still_busy, unwritten
+
+
+def grade_apart(file: str, name: str, patience_seconds: float = PATIENCE_SECONDS) -> Grade:
+    """The grade of one function, in a process that lives no longer than `patience_seconds`, nor than this one.
+
+    One that is not written yet is not run. Raises `ScenarioError` where the file cannot be imported.
+    """
+    line = unwritten(file, name)
+    if line is not None:
+        return Grade(name, "not yet written", complaint=f"line {line} still raises NotImplementedError")
+    try:
+        answer = asked_apart("zerosim.grading.examination", [file, name], patience_seconds)
+    except TimeoutError:
+        return Grade(name, "does not end", complaint=still_busy(patience_seconds, file, ""))
+    except Ended as error:
+        if error.out_of_patience:
+            return Grade(name, "does not end", complaint=still_busy(patience_seconds, file, error.complained))
+        return Grade(name, "does not hold yet", complaint=str(error))
+    try:
+        if "unusable" in answer:
+            raise ScenarioError(str(answer["unusable"]), file=file)
+        grade = from_document(answer)
+    except (KeyError, TypeError, ValueError):
+        return Grade(name, "does not hold yet", complaint=FORGED)
+    return confirmed(grade, file) if grade.function == name else Grade(name, "does not hold yet", complaint=FORGED)

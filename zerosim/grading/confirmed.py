@@ -1,0 +1,256 @@
+"""What earns points is confirmed by this process, which never imports a submission.
+
+The examination finds causes in the process of the submission, so what it says may be the submission's own words. Before
+it counts, the exercise runs once more on ranks that are processes of their own, on values that are drawn here, with
+messages that pass through here. What must come of it is computed here.
+
+What is not confirmed: times on a virtual machine; laws, but for what is run here; and the bytes that a rank keeps and
+holds, which it tells itself. Ranks that exchange values through files rather than messages are not seen.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.collectives import ALGORITHMS
+from zerosim.collectives.kinds import KINDS, CollectiveKind
+from zerosim.comm import Communicator
+from zerosim.grading.claims import CLAIMS, STAGE_TRIALS
+from zerosim.grading.exercises import EXERCISES, Grade, Item
+from zerosim.grading.proved import OTHERS, PLAIN, RANKS
+from zerosim.grading.rank_apart import packed, unpacked
+from zerosim.grading.routed import Astray, Ranks, Run
+from zerosim.grading.trained_apart import of_a_stage
+from zerosim.grading.variants import ELSEWHERE, HOSTS, from_the_right
+from zerosim.numerics.orders import AddingOrder
+from zerosim.report.figures import plural
+from zerosim.sharding import bounds, split
+
+Confirming = Callable[[Ranks], str | None]
+"""What is wrong after all, None where nothing is."""
+
+REFUTED = "what it did here it does not do on ranks of their own, where no rank sees what another brings: "
+FORGED = "its examination says what no examination says: leave the process in which it runs as it is"
+
+
+def confirmed(grade: Grade, file: str) -> Grade:
+    """The grade, if what holds also holds on ranks apart; else without the points of what does not.
+
+    Laws need all of what is run apart.
+    """
+    claims = [claim for claim in CLAIMS[grade.function](stand_in) if not (claim.law or claim.needs)]
+    found = [item for item in grade.items if not (item.law or item.state == "cannot be asked")]
+    if not possible(grade, [(claim.says, claim.points) for claim in claims]):
+        return Grade(grade.function, "does not hold yet", complaint=FORGED)
+    if not grade.earned:
+        return grade
+    confirming = dict(zip((item.says for item in found), checks(grade.function), strict=False))
+    with Ranks(file, grade.function, max(RANKS)) as ranks:
+        items = [again(item, confirming.get(item.says), ranks) for item in grade.items]
+    refuted = next((item for item, was in zip(items, grade.items, strict=True) if item is not was), None)
+    if refuted is None:
+        return grade
+    items = [replace(item, state="not asked") if item.law else item for item in items]
+    return replace(grade, state="does not hold yet", items=items,
+                   complaint=f"not so: {refuted.says}\n{refuted.complaint}")
+
+
+def stand_in(comm: Communicator, chunks: Any, root: int = 0, reduce: Any = np.add) -> None:
+    """In place of a submission's function, where claims are only read."""
+
+
+def possible(grade: Grade, due: Sequence[tuple[str, int]]) -> bool:
+    """Whether an examination can have said this: all its claims, for their points, and laws after what comes first."""
+    if not grade.items:
+        return grade.state in ("not yet written", "does not hold yet")
+    plain = [item for item in grade.items if not (item.law or item.state == "cannot be asked")]
+    laws = [item for item in grade.items if item.law]
+    if [(item.says, item.points) for item in plain] != [*due] or grade.earned > EXERCISES[grade.function]:
+        return False
+    if any(item.points != 1 for item in laws) or len({item.law for item in laws}) < len(laws):
+        return False
+    holding = [item.state in ("holds", "cannot be asked") for item in grade.items]
+    return (grade.state in ("holds", "holds so far")) == all(holding) and (
+        plain[0].state == "holds" or not any(item.earned for item in grade.items))
+
+
+def again(item: Item, confirm: Confirming | None, ranks: Ranks) -> Item:
+    """The item as it is found apart."""
+    if item.state != "holds" or confirm is None:
+        return item
+    try:
+        complaint = confirm(ranks)
+    except Astray as error:
+        complaint = str(error)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+        complaint = "what a rank gave back is no record of a run"
+    return replace(item, state="does not hold", complaint=f"{REFUTED}{complaint}") if complaint else item
+
+
+def checks(name: str) -> list[Confirming | None]:
+    """The check of each claim of an exercise that is no law, in order; None for those asked only in its own process."""
+    if name in STAGE_TRIALS:
+        return of_a_stage(name)
+    if name == "all_reduce_two_level":
+        return [on_hosts, between_hosts, None]
+    kind = {"reduce_scatter_left": KINDS["reduce_scatter"], "reduce_scatter_elsewhere": ELSEWHERE}.get(name)
+    found: list[Confirming | None] = [*arriving(kind or KINDS[name])]
+    match name:
+        case "reduce_scatter_left":
+            return [*found, partial(added, KINDS["reduce_scatter"], from_the_right), sent_left]
+        case "reduce_scatter_elsewhere":
+            return [*found, sent_once, None]
+        case "broadcast" | "reduce":
+            return [*found, partial(quick, KINDS[name])]
+    order = ALGORITHMS[f"ring.{name}"].order
+    return [*found, *([partial(added, KINDS[name], order)] if order else []), partial(sent, name)]
+
+
+def arriving(kind: CollectiveKind) -> Iterator[Confirming]:
+    """The checks that everything arrives."""
+    yield partial(arrives, kind, [(size, size) for size in PLAIN], "")
+    yield partial(arrives, kind, [(size, size) for size in OTHERS], "")
+    yield partial(arrives, kind, [(size, count) for size in RANKS for count in (2 * size + 1, 1, 0)], "")
+    if kind.reducing:
+        yield partial(arrives, kind, [(2, 2), (3, 3)], "maximum")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Values that each rank goes in with, drawn here."""
+
+    kind: CollectiveKind
+    vectors: Sequence[Array]
+    root: int = 0
+    per_host: int = 1
+
+    def run(self, ranks: Ranks, reduce: str = "") -> Run:
+        return ranks.run([{"vector": packed(vector), "root": self.root, "reduce": reduce, "per_host": self.per_host}
+                          for vector in self.vectors])
+
+    def wrong(self, run: Run, total: Callable[[Sequence[Any], int], Any]) -> str | None:
+        """The first chunk that is not the `total` of what is due there, to the bit."""
+        size = len(self.vectors)
+        for rank, said in enumerate(run.gave):
+            vector, was = unpacked(said), self.vectors[rank]
+            if vector.shape != was.shape or vector.dtype != was.dtype:
+                return f"on {plural(size, 'rank')}: rank {rank} is left with {vector.size} × {vector.dtype}"
+            for chunk in self.kind.filled(rank, size, self.root):
+                due = total(self.kind.contributions(self.vectors, rank, chunk, self.root), chunk)
+                held = split(vector, size)[chunk]
+                if held.tobytes() != due.tobytes():
+                    return (f"on {plural(size, 'rank')} with {plural(was.size, 'element')}: rank {rank}, chunk {chunk} "
+                            f"has {held.tolist()}, where {due.tolist()} is due")
+        return None
+
+
+def drawn(kind: CollectiveKind, size: int, count: int, root: int = 0) -> Drawn:
+    """Integers whose sums tell who is in them."""
+    random = np.random.default_rng()
+    return Drawn(kind, [random.integers(-1 << 40, 1 << 40, count) for _ in range(size)], root)
+
+
+def roots(kind: CollectiveKind, size: int) -> Sequence[int]:
+    return range(size) if kind.rooted else [0]
+
+
+def arrives(kind: CollectiveKind, sizes: Sequence[tuple[int, int]], reduce: str, ranks: Ranks) -> str | None:
+    """What is wrong on some numbers of ranks and elements."""
+    for size, count in sizes:
+        for root in roots(kind, size):
+            values = drawn(kind, size, count, root)
+            wrong = values.wrong(values.run(ranks, reduce), TOTALS[reduce])
+            if wrong:
+                return wrong
+    return None
+
+
+TOTALS: dict[str, AddingOrder] = {
+    "": lambda given, chunk: np.add.reduce(given), "maximum": lambda given, chunk: np.maximum.reduce(given)}
+
+
+def added(kind: CollectiveKind, order: AddingOrder, ranks: Ranks) -> str | None:
+    """The first chunk whose bits are those of another order."""
+    random = np.random.default_rng()
+    for size in RANKS:
+        values = Drawn(kind, [random.standard_normal(9 * size).astype(np.float32) for _ in range(size)])
+        if wrong := values.wrong(values.run(ranks), order):
+            return wrong
+    return None
+
+
+def sent(name: str, ranks: Ranks) -> str | None:
+    """The first rank that sends more or less than the ring."""
+    row = ALGORITHMS[f"ring.{name}"]
+    for size in RANKS:
+        for count in (size, 2 * size + 1):
+            run = drawn(KINDS[name], size, count).run(ranks)
+            lengths = [stop - start for start, stop in bounds(count, size)]
+            for rank in range(size):
+                have, due = run.sent_by(rank), (row.messages(rank, size), row.sent_bytes(lengths, rank))
+                if have != due:
+                    return many(size, rank, have, due)
+    return None
+
+
+def many(size: int, rank: int, have: tuple[int, int], due: tuple[int, int]) -> str:
+    said = [f"{plural(elements, 'element')} in {plural(messages, 'message')}" for messages, elements in (have, due)]
+    return f"on {plural(size, 'rank')}: rank {rank} sends {said[0]}, where {said[1]} are due"
+
+
+def sent_once(ranks: Ranks) -> str | None:
+    """The first rank that does not send N − 1 messages of a chunk each."""
+    for size in RANKS:
+        run = drawn(ELSEWHERE, size, size).run(ranks)
+        for rank in range(size):
+            if run.sent_by(rank) != (size - 1, size - 1):
+                return many(size, rank, run.sent_by(rank), (size - 1, size - 1))
+    return None
+
+
+def sent_left(ranks: Ranks) -> str | None:
+    """The first message that goes elsewhere, or the first rank that sends more or less."""
+    for size in RANKS:
+        run = drawn(KINDS["reduce_scatter"], size, size).run(ranks)
+        for message in run.messages:
+            if message.to != (message.source - 1) % size:
+                return f"on {plural(size, 'rank')}: rank {message.source} sends to rank {message.to}"
+        for rank in range(size):
+            if run.sent_by(rank) != (size - 1, size - 1):
+                return many(size, rank, run.sent_by(rank), (size - 1, size - 1))
+    return None
+
+
+def quick(kind: CollectiveKind, ranks: Ranks) -> str | None:
+    """The first number of ranks on which it takes too many rounds."""
+    for size in RANKS:
+        for root in range(size):
+            rounds, enough = drawn(kind, size, size, root).run(ranks).rounds, (size - 1).bit_length()
+            if rounds > enough:
+                return f"on {plural(size, 'rank')} from root {root} it takes {rounds} rounds, where {enough} are enough"
+    return None
+
+
+def on_hosts(ranks: Ranks) -> str | None:
+    for hosts in HOSTS:
+        for count in (hosts.ranks, 2 * hosts.ranks):
+            values = replace(drawn(KINDS["all_reduce"], hosts.ranks, count), per_host=hosts.per_host)
+            if wrong := values.wrong(values.run(ranks, "add"), TOTALS[""]):
+                return wrong
+    return None
+
+
+def between_hosts(ranks: Ranks) -> str | None:
+    for hosts in HOSTS:
+        values = replace(drawn(KINDS["all_reduce"], hosts.ranks, hosts.ranks), per_host=hosts.per_host)
+        run, enough = values.run(ranks, "add"), 2 * (hosts.ranks // hosts.per_host - 1)
+        for rank in range(hosts.ranks):
+            away = sum(message.elements for message in run.messages if message.source == rank
+                       and message.to // hosts.per_host != rank // hosts.per_host)
+            if away > enough:
+                return f"rank {rank} sends {plural(away, 'chunk')} to other hosts, where {enough} are enough"
+    return None

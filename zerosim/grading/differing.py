@@ -1,0 +1,335 @@
+"""Why a learner's stage trains to other bits than ours: its step beside our own, verb by verb and value by value.
+
+Each of `CAUSES` knows one kind of mistake, and says in words what was done and what to do instead, or None. The first
+call that is handed another value than ours is where a step goes wrong: what comes after it is wrong because of it.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.grading.gradients import what_gradient
+from zerosim.grading.handed import hands_in_something_else
+from zerosim.grading.stage_case import StageCase
+from zerosim.grading.stage_words import SCALED, calls_otherwise, like, same, times_of
+from zerosim.grading.witness import Seen
+from zerosim.proofs.words import Observation
+from zerosim.stages.state import GRADIENT
+
+
+def begins_without_zero_grad(case: StageCase) -> str | None:
+    """Gradients of the step before are still there."""
+    for rank in range(case.ranks):
+        verbs = [call.verb for call in case.mine(rank).calls]
+        if "loss" in verbs and "zero_grad" not in verbs:
+            return ("zero_grad(batch) is not called: the last step's gradients are still kept, and this step's are "
+                    "added "
+                    "to them; call it first of all")
+    return None
+
+
+def zeroes_too_late(case: StageCase) -> str | None:
+    """Gradients are thrown away that have just been kept, or a step has begun without."""
+    for rank in range(case.ranks):
+        verbs = [call.verb for call in case.mine(rank).calls]
+        if "zero_grad" not in verbs:
+            continue
+        before, between = verbs[: verbs.index("zero_grad")], verbs[verbs.index("zero_grad") :]
+        kept = next((verb for verb in before if verb in ("keep", "keep_shard")), None)
+        if kept := kept or next((verb for verb in before if verb == "loss"), None):
+            return (f"rank {rank} calls zero_grad(batch) after {'tape' if kept == 'loss' else 'replica'}.{kept}: what "
+                    "was "
+                    "kept before is thrown away, and the step begins without it; call it first of all, once")
+        if between.count("zero_grad") > 1:
+            return (f"rank {rank} calls zero_grad(batch) {between.count('zero_grad')} times in one step, and each "
+                    "throws "
+                    "away the gradients that were kept before: call it first of all, once a step and not once a part")
+    return None
+
+
+def loses_inputs(case: StageCase) -> str | None:
+    """Fewer micro-batches or parts go forward than there are."""
+    for rank in range(case.ranks):
+        mine, due = case.mine(rank).of("loss"), case.due(rank).of("loss")
+        have = sum(len(call.handed[1]) for call in mine if len(call.handed) > 1 and isinstance(call.handed[1], list))
+        wanted = sum(len(call.handed[1]) for call in due)
+        if not mine or have == wanted:
+            continue
+        if case.mine(rank).after and have < wanted:
+            return (f"rank {rank} lets {have} of its {wanted} micro-batches go forward and come to the loss: each of "
+                    "batch.inputs is wanted, once; do all of it for every part in replica.parts(batch)")
+        if have > wanted:
+            return f"rank {rank} lets {have} micro-batches come to the loss, and has {wanted}: each is wanted once"
+    return None
+
+
+def adds_before_it_reduces(case: StageCase) -> str | None:
+    """What is to be reduced after every micro-batch is reduced once, or the reverse."""
+    for rank in range(case.ranks):
+        mine, due = len(case.mine(rank).of("loss")), len(case.due(rank).of("loss"))
+        at_once = max((len(each) for call in case.mine(rank).of("loss") for each in call.handed[1:2]
+                       if isinstance(each, list)), default=0)
+        if mine == 1 < due == at_once:
+            return (f"rank {rank} takes all of its {due} micro-batches at once, and reduces what they add up to: here "
+                    "each "
+                    "is to go forward and backward by itself, and its gradients are reduced as soon as they are there, "
+                    "which adds in another order; loop over batch.inputs and batch.targets")
+        if due == 1 < mine:
+            return (f"rank {rank} takes its micro-batches in {mine} parts, where replica.parts(batch) gives one: "
+                    "gradients "
+                    "are then added over the ranks first, which is another order")
+    return None
+
+
+def loses_a_part_of_the_loss(case: StageCase) -> str | None:
+    """The loss is another, and the gradients need not be."""
+    for rank in range(case.ranks):
+        mine, due = case.mine(rank), case.due(rank)
+        totals = [call.gave[0] for call in due.of("loss")]
+        if not isinstance(mine.loss, np.ndarray) or like(mine.loss, totals[-1]):
+            continue
+        parts = [now if before is None else now - before
+                 for before, now in zip([None, *totals[:-1]], totals, strict=True)]
+        lost = [number for number, part in enumerate(parts) if like(mine.loss, totals[-1] - part)]
+        if len(parts) > 1 and lost:
+            return (f"the loss of rank {rank} lacks that of part {lost[0] + 1} of {len(parts)}: hand the loss so far "
+                    "to tape.loss as its last argument, tape.loss(…, part.samples, loss), and begin with None")
+        if said := times_of(mine.loss, totals[-1]):
+            return f"the loss of rank {rank} is {said} what it should be: {SCALED}"
+        return (f"rank {rank} returns {float(mine.loss.reshape(-1)[0]):.6g} as its loss, where tape.loss gave "
+                f"{float(totals[-1].reshape(-1)[0]):.6g} in the end: return what the last call of tape.loss gave first")
+    return None
+
+
+def keeps_no_gradient(case: StageCase) -> str | None:
+    for rank, unit in case.places:
+        if (GRADIENT, unit) in case.due(rank).after and case.mine(rank).after and case.gradient(rank, unit) is None:
+            return (f"rank {rank} keeps no gradient of {unit}: call replica.keep or replica.keep_shard for every unit "
+                    "in replica.backward_units")
+    return None
+
+
+def keeps_another_gradient(case: StageCase) -> str | None:
+    """The gradient that is kept is not the sum over all ranks."""
+    for rank, unit in case.places:
+        mine = case.gradient(rank, unit)
+        if mine is None or (GRADIENT, unit) not in case.due(rank).after or not len(mine):
+            continue
+        due = case.due_gradient(rank, unit)
+        if not like(mine, due) and not (np.allclose(mine, due, atol=1e-6) and not np.any(due)):
+            return what_gradient(case, rank, unit, mine, due)
+    return None
+
+
+def adds_in_another_order(case: StageCase) -> str | None:
+    """The gradient that is kept is the right sum but for its last bits."""
+    for rank, unit in case.places:
+        mine = case.gradient(rank, unit)
+        if mine is None or (GRADIENT, unit) not in case.due(rank).after or not len(mine):
+            continue
+        if not same(mine, case.due_gradient(rank, unit)):
+            return (f"rank {rank} keeps as the gradient of {unit} the right sum, added in another order, so that its "
+                    "last "
+                    "bits differ: chunk c is added as ((g[c+1] + g[c+2]) + …) + g[c] over the ranks, as "
+                    "replica.reduce_scatter adds it, and a rank's micro-batches left to right before")
+    return None
+
+
+def updates_before_it_agrees(case: StageCase) -> str | None:
+    """An update comes before the ranks have agreed on the step, or that before all gradients are kept."""
+    for rank in range(case.ranks):
+        verbs = [call.verb for call in case.mine(rank).calls]
+        if "unscale_and_clip" not in verbs:
+            continue
+        agreed = verbs.index("unscale_and_clip")
+        if "update" in verbs[:agreed]:
+            return (f"rank {rank} calls replica.update before replica.unscale_and_clip(), before which it does "
+                    "nothing: "
+                    "call that once all gradients are kept, and update after it")
+        if late := next((verb for verb in verbs[agreed:] if verb in ("keep", "keep_shard")), None):
+            return (f"rank {rank} calls replica.unscale_and_clip() before replica.{late}: it takes the norm of all "
+                    "kept "
+                    "gradients, by which they are clipped, so call it once they are all kept, before the first update")
+    return None
+
+
+def goes_forward_twice_before_backward(case: StageCase) -> str | None:
+    """Several parts go forward before the first of them goes backward."""
+    for rank in range(case.ranks):
+        verbs = [call.verb for call in case.mine(rank).calls if call.verb in ("loss", "backward")]
+        ahead = verbs.index("backward") if "backward" in verbs else 0
+        due = [call.verb for call in case.due(rank).calls if call.verb in ("loss", "backward")].index("backward")
+        if ahead > due:
+            return (f"rank {rank} lets {ahead} parts go forward before the first goes backward: the tape goes back "
+                    "through "
+                    "the last one first, so that gradients meet other activations and are added in another order; let "
+                    "each part go forward and backward before the next, within the loop over replica.parts(batch)")
+    return None
+
+
+def updates_step_by_step(case: StageCase) -> str | None:
+    """An update comes within the loop of parts."""
+    for rank in range(case.ranks):
+        updated: set[str] = set()
+        for call in case.mine(rank).calls:
+            if call.verb == "update":
+                updated.add(call.unit)
+            if call.verb in ("forward", "backward") and updated:
+                return (f"rank {rank} goes {call.verb} through {call.unit} after it has updated "
+                        f"{', '.join(sorted(updated))} in the same step: update once all parts have gone backward, "
+                        "behind "
+                        "the loop")
+    return None
+
+
+def loses_optimizer_state(case: StageCase) -> str | None:
+    """After a step in which the weights were updated slots are zero, or gone."""
+    for rank in range(case.ranks):
+        seen = case.mine(rank)
+        for (what, unit), due in case.due(rank).after.items():
+            mine = seen.after.get((what, unit))
+            lost = mine is None or not np.any(mine)
+            if what not in ("weights", GRADIENT) and np.any(due) and lost and seen.of("update", unit) and (
+                    seen.of("unscale_and_clip") and seen.after):
+                return (f"the {what} of {unit} is zero on rank {rank} after the step: the optimizer's state must stay "
+                        "from step to step; leave replica.state.optimizer to replica.update")
+    return None
+
+
+def does_not_update(case: StageCase) -> str | None:
+    """A rank's own chunk of the weights is not what one update makes of it."""
+    for rank, unit in case.places:
+        mine, seen = case.mine(rank).after.get(("weights", unit)), case.mine(rank)
+        if mine is None or ("weights", unit) not in seen.before:
+            continue
+        now, before = case.own(rank, unit, mine), case.own(rank, unit, seen.before["weights", unit])
+        due = case.own(rank, unit, case.due(rank).after["weights", unit])
+        if same(now, due):
+            continue
+        if same(now, before):
+            return f"rank {rank}'s own chunk of {unit} is the value before the step: {why_not_updated(seen, unit)}"
+        if said := updated_otherwise(seen, unit):
+            return f"rank {rank}'s own chunk of {unit} {said}"
+    return None
+
+
+def why_not_updated(seen: Seen, unit: str) -> str:
+    updates = seen.of("update", unit)
+    first = next((number for number, call in enumerate(seen.calls) if call.verb == "update"), len(seen.calls))
+    if not updates:
+        return "it was never updated; call replica.update for every unit, on this rank's chunk"
+    if not any(call.verb == "unscale_and_clip" for call in seen.calls[:first]):
+        return ("replica.update does nothing before replica.unscale_and_clip(), which agrees on the step; call it once "
+                "before")
+    if not any(call.lives for call in updates):
+        return ("replica.update worked on a copy: it works in place, so hand it the kept weights themselves, "
+                "replica.own(weights[unit]) or the shard")
+    return "what was updated was written over afterwards"
+
+
+def updated_otherwise(seen: Seen, unit: str) -> str | None:
+    updates = seen.of("update", unit)
+    if len(updates) > 1:
+        return f"was updated {len(updates)} times in one step: call replica.update once for each unit"
+    if not updates:
+        return "was changed without replica.update, which takes the optimizer's step and keeps its state: call that"
+    agreed = len(seen.of("unscale_and_clip"))
+    if agreed > 1:
+        return (f"was updated as if in a later step: replica.unscale_and_clip() was called {agreed} times, and counts "
+                "updates; call it once a step")
+    return None
+
+
+def publishes_otherwise(case: StageCase) -> str | None:
+    """A rank's copy of another's chunk is not what its owner has."""
+    for rank, unit in case.places:
+        seen = case.mine(rank)
+        mine, due = seen.after.get(("weights", unit)), case.due(rank).after.get(("weights", unit))
+        if mine is None or due is None or len(mine) != len(due) or len(mine) == case.shard_lengths[unit]:
+            continue
+        for owner in range(case.ranks):
+            now, then = case.own(owner, unit, mine), case.own(owner, unit, seen.before["weights", unit])
+            if owner == rank or same(now, case.own(owner, unit, due)):
+                continue
+            if same(now, then):
+                return (f"rank {rank}'s copy of rank {owner}'s chunk of {unit} is the value before the step: "
+                        f"{why_not_published(seen, unit)}")
+            return f"rank {rank}'s copy of rank {owner}'s chunk of {unit} {other_copy(case, rank, owner, unit, now)}"
+    return None
+
+
+def other_copy(case: StageCase, rank: int, owner: int, unit: str, now: Array) -> str:
+    """What a copy is, if not the owner's chunk after its update."""
+    for other in case.honest.units:
+        full = case.due(rank).after["weights", other]
+        for chunk in range(case.ranks):
+            if (chunk, other) != (owner, unit) and same(now, case.own(chunk, other, full)):
+                return f"holds chunk {chunk} of {other}: chunk r of a full buffer is rank r's"
+    return (f"is not what rank {owner} has after its update: all-gather the updated weights, replica.publish(unit, "
+            "weights[unit]), and compute nobody else's chunk")
+
+
+def why_not_published(seen: Seen, unit: str) -> str:
+    verbs = [call.verb for call in seen.calls if call.unit == unit]
+    published = [number for number, verb in enumerate(verbs) if verb in ("publish", "all_gather")]
+    if not published:
+        return "nothing published it; call replica.publish(unit, weights[unit]) after the update of each unit"
+    if "update" in verbs and published[-1] < verbs.index("update"):
+        return "it was published too early, before its owner had updated it; publish after replica.update"
+    return "what was published is not what the update changed: hand publish the kept weights, weights[unit]"
+
+
+def rounds_off(case: StageCase) -> str | None:
+    """Something has another precision than the weights."""
+    for rank in range(case.ranks):
+        for call, due, _ in case.beside(rank):
+            for mine, wanted in zip(call.handed, due.handed if due else (), strict=False):
+                pair = isinstance(mine, np.ndarray) and isinstance(wanted, np.ndarray)
+                if pair and mine.dtype != wanted.dtype:
+                    return (f"rank {rank} hands {call.verb} of {call.unit or 'all'} an array of {mine.dtype}, where "
+                            "the "
+                            f"weights' own {wanted.dtype} is due: make buffers of the dtype of what goes into them, "
+                            "shard.dtype, and of no fixed one")
+    return None
+
+
+def differs_somewhere(case: StageCase) -> str | None:
+    """What is seen, where no cause is known: the first thing kept that is another."""
+    for rank in range(case.ranks):
+        for (what, unit), due in case.due(rank).after.items():
+            mine = case.mine(rank).after.get((what, unit))
+            if mine is not None and mine.shape == due.shape and not same(mine, due):
+                return Observation(
+                    f"all that rank {rank} hands to the replica's verbs is right, and the {what} of {unit} that it "
+                    "keeps "
+                    "is another after the step: what else writes to it?")
+    return None
+
+
+CAUSES: tuple[Callable[[StageCase], str | None], ...] = (
+    begins_without_zero_grad,
+    zeroes_too_late,
+    rounds_off,
+    loses_inputs,
+    adds_before_it_reduces,
+    goes_forward_twice_before_backward,
+    updates_step_by_step,
+    hands_in_something_else,
+    updates_before_it_agrees,
+    loses_optimizer_state,
+    keeps_no_gradient,
+    keeps_another_gradient,
+    adds_in_another_order,
+    does_not_update,
+    publishes_otherwise,
+    loses_a_part_of_the_loss,
+    calls_otherwise,
+    differs_somewhere,
+)
+"""In the order in which a step would show them."""
+
+
+def why_it_differs(case: StageCase) -> str | None:
+    """The first cause that is found."""
+    return next(filter(None, (cause(case) for cause in CAUSES)), None)

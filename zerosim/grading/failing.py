@@ -1,0 +1,144 @@
+"""Why a learner's step raises something: what it had done up to there, and what the exception's words mean there."""
+
+import re
+from collections.abc import Callable, Sequence
+
+from zerosim.errors import Deadlock, did_you_mean
+from zerosim.grading.differing import begins_without_zero_grad, zeroes_too_late
+from zerosim.grading.handed import hands_in_something_else
+from zerosim.grading.stage_case import StageCase
+from zerosim.grading.witness import TAPE_VERBS, VERBS, Call
+from zerosim.proofs.hints import CUT, hint
+from zerosim.report.figures import plural
+
+MIXED_UP = ("a full buffer has all chunks of its unit, a shard this rank's alone (replica.own of the full one), and "
+            "units differ in length: which of them is handed in here?")
+TOGETHER = ("gather", "reduce_scatter", "reduce", "all_gather", "publish")
+
+
+def why_it_fails(case: StageCase, error: Exception) -> str | None:
+    """Why it raised that."""
+    known = hint(error)
+    apart = ranks_part_ways(case) if isinstance(error, Deadlock) or "without receiving" in str(error) else None
+    zero = begins_without_zero_grad(case) if isinstance(error, ZeroDivisionError) else zeroes_too_late(case)
+    causes: tuple[Callable[[], str | None], ...] = (
+        lambda: apart, lambda: no_such_attribute(error), lambda: zero, lambda: hands_in_something_else(case),
+        lambda: wrong_length(case, error), lambda: no_gradient(case, error), lambda: ranks_part_ways(case),
+        lambda: MIXED_UP if known == CUT else known,
+    )
+    return next(filter(None, (cause() for cause in causes)), None)
+
+
+def no_such_attribute(error: Exception) -> str | None:
+    """The cause if a verb does not exist: the nearest that does."""
+    found = re.match(r"'(\w*Replica|\w*Tape|Batch|TrainingState|Unit)' object has no attribute '(\w+)'", str(error))
+    if found is None or not isinstance(error, AttributeError):
+        return None
+    owner, name = found.groups()
+    if owner == "Batch":
+        return ("a part, like the batch, has inputs, targets, samples, step and "
+                f"first{did_you_mean(name, ('inputs', 'targets', 'samples'))}")
+    verbs = {"TrainingState": ("weights", "gradients", "optimizer"), "Unit": ("name", "count", "frozen")}.get(
+        owner, TAPE_VERBS if "Tape" in owner else (*VERBS, "own", "units", "backward_units", "tape", "comm", "state"))
+    collective = ("" if name not in ("all_reduce", "allreduce") else ": an all-reduce is a reduce-scatter and then an "
+                  "all-gather; of a gradient each rank needs its own chunk alone, which replica.reduce_scatter leaves "
+                  "in it")
+    other = "the tape" if "Tape" in owner else "a replica"
+    what = {"TrainingState": "replica.state", "Unit": "a unit"}.get(owner, other)
+    near = "" if collective else f"; it is {ELSEWHERE[name]}" if name in ELSEWHERE else did_you_mean(name, verbs)
+    return f"{what} has no {name}{collective or near}; it has {', '.join(verbs)}"
+
+
+ELSEWHERE = {
+    "layers": "replica.units", "weights": "replica.state.weights", "gradients": "replica.state.gradients",
+    "rank": "replica.comm.rank", "size": "replica.comm.size", "forward": "replica.tape.forward",
+    "backward": "replica.tape.backward", "loss": "replica.tape.loss", "optimizer": "replica.state.optimizer",
+}
+"""What is looked for on a replica, and stands somewhere else."""
+
+
+def wrong_length(case: StageCase, error: Exception) -> str | None:
+    """The cause if a verb was handed another buffer than is due: which one it was."""
+    found = re.match(r"(\w+) got (\d+) elements of ([\w.]+), where (\d+) are due", str(error))
+    if found is None:
+        return None
+    verb, unit, got, due = found[1], found[3], int(found[2]), int(found[4])
+    shard = case.shard_lengths.get(unit, 0)
+    full = shard * case.ranks
+    told = f"{verb} was handed {of_length(case, unit, got)}, where {of_length(case, unit, due)} is due"
+    if got < shard == due:
+        return (f"{told}: replica.own takes this rank's chunk of a full buffer, and of a shard only a chunk of that; "
+                "this "
+                "stage keeps shards, so hand it replica.state.weights[unit] itself")
+    if got == full and due == shard:
+        return f"{told}: replica.own(full) is this rank's chunk of a full buffer"
+    if verb == "publish" and not case.due(0).of("publish"):
+        return f"{told}: this stage keeps shards and gathers them anew, so that it publishes nothing: leave that out"
+    if got == shard and due == full:
+        return (f"{told}: {verb} finds this rank's chunk in it by itself, so hand it the full buffer and not "
+                "replica.own of it")
+    return told
+
+
+def of_length(case: StageCase, unit: str, length: int) -> str:
+    """What has so many elements."""
+    shard = case.shard_lengths.get(unit, 0)
+    if length in (shard, shard * case.ranks) and case.ranks > 1:
+        return f"the full buffer of {unit}" if length > shard else f"a shard of {unit}"
+    others = [each for each, its in case.shard_lengths.items() if length in (its, its * case.ranks) and each != unit]
+    return f"{plural(length, 'element')}, as many as {others[0]} has" if others else plural(length, "element")
+
+
+def no_gradient(case: StageCase, error: Exception) -> str | None:
+    """The cause if an update found no gradient: how far its unit came."""
+    found = re.match(r"update found no gradient of ([\w.]+)", str(error)) or (
+        re.match(r"'?<?.*", str(error)) if isinstance(error, KeyError) else None)
+    if found is None:
+        return None
+    for rank in range(case.ranks):
+        seen = case.mine(rank)
+        verbs = [call.verb for call in seen.calls]
+        keeping = [number for number, verb in enumerate(verbs) if verb in ("keep", "keep_shard")]
+        if "unscale_and_clip" in verbs and keeping and verbs.index("unscale_and_clip") < keeping[0]:
+            return ("replica.unscale_and_clip() is called before any gradient is kept, of which it takes the norm: "
+                    "call it "
+                    "once all are kept, before the first update")
+        for unit in case.honest.units:
+            if not seen.of("forward", unit):
+                return (f"rank {rank} lets {unit} not go forward, and {of_all(case, seen.of('forward'))}: forward goes "
+                        "through all of replica.units, whatever their number")
+            if not seen.of("backward", unit):
+                return (f"rank {rank} lets {unit} not go backward, and {of_all(case, seen.of('backward'))}: backward "
+                        "goes "
+                        "through all of replica.backward_units, last to first")
+            if not seen.of("keep", unit) and not seen.of("keep_shard", unit):
+                return (f"rank {rank} keeps no gradient of {unit}, which has gone backward: call replica.keep or "
+                        "replica.keep_shard for each unit, within the loop over replica.backward_units")
+    return None
+
+
+def of_all(case: StageCase, calls: Sequence[Call]) -> str:
+    """How many others do."""
+    return f"{len({call.unit for call in calls})} of {plural(len(case.honest.units), 'unit')} do"
+
+
+def ranks_part_ways(case: StageCase) -> str | None:
+    """Ranks do not call the same collectives in the same order."""
+    first = [(call.verb, call.unit) for call in case.mine(0).calls if call.verb in TOGETHER]
+    for rank in range(1, case.ranks):
+        mine = [(call.verb, call.unit) for call in case.mine(rank).calls if call.verb in TOGETHER]
+        for (verb, unit), (other, its_unit) in zip(first, mine, strict=False):
+            if (verb, unit) != (other, its_unit):
+                return (f"rank 0 calls {verb} for {unit or 'all'} where rank {rank} calls {other} for "
+                        f"{its_unit or 'all'}: "
+                        f"{ALL_RANKS}")
+        for one, its, another, others in ((0, first, rank, mine), (rank, mine, 0, first)):
+            if case.mine(another).after and len(its) > len(others):
+                more = " for ".join(filter(None, its[len(others)]))
+                return f"rank {one} calls {more}, and rank {another} ends its step without: {ALL_RANKS}"
+        if case.mine(rank).calls and abs(len(first) - len(mine)) > 1:
+            return f"rank 0 calls {plural(len(first), 'collective')}, rank {rank} {len(mine)}: {ALL_RANKS}"
+    return None
+
+
+ALL_RANKS = "all ranks must call the same collectives, for the same units, in the same order"

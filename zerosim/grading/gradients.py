@@ -1,0 +1,110 @@
+"""What a kept gradient is, if not the sum of what all ranks have: whose gradients are in it, and how often."""
+
+from itertools import product
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.grading.stage_case import StageCase
+from zerosim.grading.stage_words import SCALED, like, times, times_of
+from zerosim.grading.witness import Seen
+from zerosim.proofs.words import Observation
+from zerosim.stages.state import GRADIENT
+
+Brought = dict[tuple[int, int], Array]
+"""The gradient of a unit that a rank has of a part of the batch, by rank and part."""
+
+
+def what_gradient(case: StageCase, rank: int, unit: str, mine: Array, due: Array) -> str:
+    """What a gradient is instead of the sum over all ranks."""
+    told = f"rank {rank} keeps as the gradient of {unit}"
+    if not np.any(mine):
+        return f"{told} zeros: was it let go of, or overwritten, before it was kept?"
+    before = case.honest.seen.get((rank, case.step - 1), Seen()).after.get((GRADIENT, unit))
+    if before is not None and like(mine, due + case.own(rank, unit, before)):
+        return f"{told} that of the step before and this one's: call zero_grad(batch) first of all"
+    seen = case.mine(rank)
+    kept = len(seen.of("keep", unit)) + len(seen.of("keep_shard", unit))
+    if kept > case.parts:
+        return (f"{told} what was kept {kept} times, and added up: keep it once for each part, of which there are "
+                f"{case.parts}")
+    brought = brought_by(case, rank, unit)
+    if found := combination(brought, mine):
+        return f"{told} {in_words(case, rank, found)}"
+    if said := times_of(mine, due):
+        return f"{told} {said} what it should be: {SCALED}"
+    for chunk in range(case.ranks):
+        if chunk != rank and like(mine, case.own(chunk, unit, case.due(chunk).after[GRADIENT, unit])):
+            return f"{told} chunk {chunk} of it, which rank {chunk} owns: its own is replica.own(gradient)"
+    for other in case.honest.units:
+        if other != unit and (GRADIENT, other) in case.due(rank).after and like(mine, case.due_gradient(rank, other)):
+            return f"{told} that of {other}: hand each unit its own gradient"
+    reduced = len(seen.of("reduce_scatter", unit)) + len(seen.of("reduce", unit))
+    if reduced > case.parts:
+        return (f"{told} what was reduced {reduced} times, where {case.parts} do{'es' * (case.parts == 1)}: what "
+                "reduce_scatter returns is the sum over all ranks already, and must not be added up again")
+    return Observation(f"{told} another sum than that of what backward gave on all ranks ({value(mine)}, where "
+                       f"{value(due)} is due): what was done with it after tape.backward had returned it?")
+
+
+def value(array: Array) -> str:
+    return f"[{float(array[0]):.6g}, …]"
+
+
+def brought_by(case: StageCase, rank: int, unit: str) -> Brought:
+    """What each rank has of each part, the chunk of `rank`."""
+    found = {}
+    for each in range(case.ranks):
+        for part, call in enumerate(case.due(each).of("backward", unit)):
+            if call.gradient is not None:
+                found[each, part] = case.own(rank, unit, call.gradient).astype(np.float64)
+    return found
+
+
+def combination(brought: Brought, mine: Array) -> dict[tuple[int, int], float] | None:
+    """How often each is in `mine`, if it is made of these alone and that can be told."""
+    columns = np.stack([*brought.values()], axis=1)
+    if np.linalg.matrix_rank(columns) < len(brought) or columns.shape[0] <= len(brought):
+        return None
+    found, *_ = np.linalg.lstsq(columns, mine.astype(np.float64), rcond=None)
+    scale = float(np.max(np.abs(mine)))
+    if not np.allclose(columns @ found, mine, atol=1e-4 * scale, rtol=1e-3):
+        return None
+    return dict(zip(brought, (round(float(each), 3) + 0.0 for each in found), strict=True))
+
+
+def in_words(case: StageCase, rank: int, often: dict[tuple[int, int], float]) -> str:
+    """Which ranks' and which parts' gradients are in it, and how often."""
+    parts = range(case.parts)
+    counts = {*often.values()}
+    if counts == {1.0}:
+        return "the right sum, in which the last bits differ"
+    if len(counts) == 1:
+        (count,) = counts
+        there = f" (there are {case.ranks} ranks)" * (case.ranks > 1 and case.ranks in (round(count), round(1 / count)))
+        return f"{times(count)} what it should be{there}: {SCALED}"
+    of_ranks = {each: {often[each, part] for part in parts} for each in range(case.ranks)}
+    of_parts = {part: {often[each, part] for each in range(case.ranks)} for part in parts}
+    if all(found == {float(each == rank)} for each, found in of_ranks.items()):
+        return (f"that of rank {rank} alone: nobody has added the others'; keep what "
+                "replica.reduce_scatter(unit, gradient) returns")
+    if all(len(found) == 1 and found <= {0.0, 1.0} for found in of_parts.values()):
+        lost = [part + 1 for part in parts if of_parts[part] == {0.0}]
+        return (f"a sum without part {', '.join(map(str, lost))} of {case.parts}: every part's gradient is to be "
+                "reduced "
+                "and kept as soon as backward has given it; keep_shard adds to what earlier parts left, and zero_grad "
+                "comes once a step")
+    if all(len(found) == 1 for found in of_ranks.values()):
+        named = ", ".join(f"that of rank {each} {count_words(found.pop())}" for each, found in of_ranks.items())
+        return f"a sum that has {named}: each rank's must be in it once"
+    named = ", ".join(f"rank {each}'s of part {part + 1} {count_words(often[each, part])}"
+                      for each, part in product(range(case.ranks), parts) if (each, part) in often)
+    return f"a sum that has {named}: each must be in it once"
+
+
+def count_words(count: float) -> str:
+    """
+    >>> count_words(0.0), count_words(1.0), count_words(2.0), count_words(0.5)
+    ('not at all', 'once', 'twice', '0.5 times')
+    """
+    return {0.0: "not at all", 1.0: "once", 2.0: "twice"}.get(count, f"{count:g} times")

@@ -1,0 +1,216 @@
+"""The first call of a step that is handed another value than ours, and whose that value is."""
+
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.grading.stage_case import StageCase
+from zerosim.grading.stage_words import SCALED, like, often, same, times_of
+from zerosim.grading.witness import Call
+from zerosim.proofs.case import listed
+
+ARGUMENTS = {
+    "forward": ("weights", "activations"), "backward": ("weights", "what goes upstream"),
+    "loss": ("the loss's name", "outputs", "targets", "samples", "the loss so far"),
+    "reduce_scatter": ("its gradient",), "reduce": ("its gradient",),
+}
+"""What the verbs that are looked at are handed, in their order."""
+ORDERS = {"forward": "forward goes through all of replica.units, first to last",
+          "backward": "backward goes through replica.backward_units, last to first"}
+
+
+def hands_in_something_else(case: StageCase) -> str | None:
+    """The first call of any rank that hands in something else than our own step does."""
+    found = [(number, rank, said) for rank in range(case.ranks)
+             for number, said in [first_otherwise(case, rank)] if said]
+    return min(found)[-1] if found else None
+
+
+def first_otherwise(case: StageCase, rank: int) -> tuple[int, str | None]:
+    """The first call of a rank that is not as ours, by its number, and what is wrong with it."""
+    expected = {verb: [call.unit for call in case.due(rank).of(verb)] for verb in ORDERS}
+    made: dict[str, int] = dict.fromkeys(ORDERS, 0)
+    for number, (call, due, part) in enumerate(case.beside(rank)):
+        if call.verb in ORDERS:
+            wanted = expected[call.verb][made[call.verb] :][:1]
+            made[call.verb] += 1
+            if wanted and wanted != [call.unit]:
+                where = f"rank {rank} goes {call.verb} through {call.unit} where {wanted[0]} is due"
+                return number, f"{where}: {ORDERS[call.verb]}"
+        if call.verb == "loss" and made["forward"] < part * len(expected["forward"]) // case.parts:
+            never = [unit for unit in case.honest.units if not case.mine(rank).of("forward", unit)]
+            named = f"{', '.join(never)} has not gone forward" if never else "not every unit has gone forward"
+            where = f" in part {part}" * (case.parts > 1)
+            return number, f"rank {rank} comes to tape.loss{where}, and {named}: {ORDERS['forward']}"
+        if call.verb in ARGUMENTS:
+            said = otherwise(case, rank, call, due, part)
+            if said:
+                return number, said
+    return 0, None
+
+
+def otherwise(case: StageCase, rank: int, call: Call, due: Call | None, part: int) -> str | None:
+    """What is wrong with one call."""
+    named = f"{'tape' if call.verb in ('forward', 'backward', 'loss') else 'replica'}.{call.verb}"
+    where = f"rank {rank}: {named}{f' of {call.unit}' * bool(call.unit)}{f' in part {part}' * (case.parts > 1)}"
+    if due is None:
+        alike = ("reduce", "reduce_scatter") if call.verb in ("reduce", "reduce_scatter") else (call.verb,)
+        times, enough = (sum(len(seen.of(verb, call.unit)) for verb in alike)
+                         for seen in (case.mine(rank), case.due(rank)))
+        why = ": what it returns is the sum over all ranks already" * (call.verb in ("reduce_scatter", "reduce"))
+        return None if call.verb == "loss" else f"{where} is called {often(times)}, where {often(enough)} is due{why}"
+    for name, mine, wanted in zip(ARGUMENTS[call.verb], call.handed, due.handed, strict=False):
+        if equal(mine, wanted) or (name == "the loss so far" and mine is not None):
+            continue
+        if name == "weights" and isinstance(mine, np.ndarray) and isinstance(wanted, np.ndarray):
+            return other_weights(case, rank, call, mine, wanted)
+        if said := other_value(case, rank, name, mine, wanted):
+            return f"{where} is handed as {name} {said}"
+    if call.verb == "loss" and len(due.handed) > 4 and due.handed[4] is not None and len(call.handed) == 4:
+        return (f"{where} is not handed the loss so far, its last argument: begin with None, and hand it on from part "
+                "to part")
+    return None
+
+
+def equal(mine: Any, due: Any) -> bool:
+    """Whether two values have equal bytes, or numbers equal but for rounding."""
+    if isinstance(mine, np.ndarray) and isinstance(due, np.ndarray):
+        return same(mine, due) or like(mine, due)
+    if isinstance(mine, list | tuple) and isinstance(due, list | tuple):
+        return len(mine) == len(due) and all(map(equal, mine, due))
+    return type(mine) is type(due) and not isinstance(mine, np.ndarray) and bool(mine == due)
+
+
+def other_value(case: StageCase, rank: int, name: str, mine: Any, due: Any) -> str | None:
+    """Whose a value is, and whose is due."""
+    has, wanted = case.whose(mine, rank), case.whose(due, rank) or shape(due)
+    if name == "samples":
+        return (f"{mine}, where {due} is due: hand it batch.samples, the samples of all ranks together, by which it "
+                "divides" if isinstance(mine, int) else f"{mine}, where batch.samples, {due}, is due")
+    if name == "the loss's name":
+        return f"{mine!r}, where replica.loss_name, {due!r}, is due"
+    if name == "the loss so far":
+        return "None, where the loss of the parts before is due: begin with None, and hand it on from part to part"
+    if has is None and isinstance(mine, np.ndarray) and isinstance(due, np.ndarray):
+        found = times_of(mine, due)
+        has = f"{found} {wanted}" if found else None
+    advice = of_gradient(has or "") if name == "its gradient" else ADVICE.get(name, "")
+    if has and "an array and no list" in has:
+        return f"{has}, where {wanted} is due: a list with one array for each micro-batch"
+    if has is None and isinstance(mine, list) and isinstance(due, np.ndarray):
+        has = "a list"
+    return f"{has or shape(mine)}, where {wanted} is due{advice}"
+
+
+def of_gradient(has: str) -> str:
+    """What to do where another gradient is handed in."""
+    if "gave to go upstream" in has:
+        return ": tape.backward returns what goes further upstream, and then the gradient"
+    if " times " in has or has.startswith("1/"):
+        return f": {SCALED}"
+    return ": hand each unit its own gradient, as backward gave it" if "own gradient" in has else ""
+
+
+ADVICE = {
+    "activations": ": each unit is handed what the one before it returned, the first one part.inputs",
+    "what goes upstream": ": the last unit is handed what tape.loss gave second, each other what backward of the one "
+                          "behind it returned first",
+    "outputs": ": tape.loss is handed what the last unit returned",
+    "targets": ": take them from the part that went forward, part.targets",
+}
+
+
+def shape(value: Any) -> str:
+    """
+    >>> shape([np.zeros((2, 3))]), shape(np.zeros(4)), shape(None)
+    ('a list of 1 array of 2 × 3', 'an array of 4', 'None')
+    """
+    if isinstance(value, np.ndarray):
+        return f"an array of {' × '.join(map(str, value.shape))}"
+    if isinstance(value, list | tuple) and value and isinstance(value[0], np.ndarray):
+        return (f"a {type(value).__name__} of {len(value)} array{'s' * (len(value) > 1)} of "
+                f"{' × '.join(map(str, value[0].shape))}")
+    return f"{value!r}" if isinstance(value, int | float | None) else str(value)
+
+
+# Weights: whose each element is.
+
+
+def other_weights(case: StageCase, rank: int, call: Call, mine: Array, due: Array) -> str:
+    """What is wrong with the weights of one call."""
+    told = f"rank {rank} goes {call.verb} through {call.unit} with"
+    has = case.whose(mine, rank)
+    if has and " of step " in has:
+        return (f"{told} {has}: they were gathered then, and kept, in a cache, a global or an attribute; gather them "
+                "anew "
+                "in every step, after the update")
+    if has and "shard" in has:
+        return (f"{told} {has} alone, where its full weights are due: replica.gather({call.unit}) returns them, and "
+                "writes "
+                "nothing into replica.state.weights")
+    if has:
+        return f"{told} {has}: hand each unit its own"
+    if mine.shape != due.shape:
+        return f"{told} {shape(mine)}, where {shape(due)} is due: its full weights"
+    return f"{told} other weights than it should have: {stretches(case, call.unit, mine, due, rank)}"
+
+
+def stretches(case: StageCase, unit: str, mine: Array, due: Array, rank: int) -> str:
+    """What stands where, shard by shard, and how it should be."""
+    length, size = case.shard_lengths[unit], case.ranks
+    order = [next((c for c in range(size) if same(mine[place * length :][:length], due[c * length :][:length])), None)
+             for place in range(size)]
+    if order == [(place + rank) % size for place in range(size)] and size > 1:
+        return (f"its shards stand in the order {', '.join(map(str, order))}, its own first, then in the order of "
+                "their "
+                "arrival: rank r's shard must stand in place r, whoever gathers it")
+    if set(order) == {rank} and size > 1:
+        return f"its own shard stands in every place: nobody gathered the others'; replica.gather({unit}) does"
+    if None not in order and len(set(order)) == size:
+        return (f"its shards stand in the order {', '.join(map(str, order))}: rank r's shard must stand in place r")
+    known, found = elements(case), []
+    for place in [place for place in range(size) if order[place] != place]:
+        stands = what_stands(case, mine[place * length :][:length], known)
+        found.append(f"where rank {place}'s shard of {unit} should stand, {stands}")
+    right = [place for place in range(size) if order[place] == place]
+    others = [each for each in case.honest.units if each != unit]
+    if right == [rank] and "zeros" in found[0]:
+        found.append(f"weights of which only its own shard is there; replica.gather({unit}) gathers the others")
+    elif right:
+        found.append(f"{listed('rank', right)} {'have theirs' if len(right) > 1 else 'has its own'} in place")
+    return "; ".join([*found[:2], *found[2:][-1:]]) + CUT_AS_PUT * any(
+        f" of {other}" in each for each in found for other in others)
+
+
+CUT_AS_PUT = (": what is gathered for several units has rank 0's shards one behind the other, then rank 1's; take "
+              "each unit's "
+              "out of every rank's, in the order in which they were put together")
+Elements = dict[bytes, set[tuple[int, str, int]]]
+
+
+def elements(case: StageCase) -> Elements:
+    """The step, the unit and the element of each value that is among the weights."""
+    found: Elements = {}
+    for step in range(1, case.step + 1):
+        for unit in case.honest.units:
+            full = case.weights(unit, step)
+            for number, each in enumerate([] if full is None else full):
+                if each != 0:
+                    found.setdefault(each.tobytes(), set()).add((step, unit, number))
+    return found
+
+
+def what_stands(case: StageCase, part: Array, known: Elements) -> str:
+    """Whose weights these are."""
+    if not np.any(part):
+        return "stand zeros: nobody has filled it"
+    owners: list[str] = []
+    for each in part:
+        for step, unit, number in sorted(known.get(each.tobytes(), ()), reverse=True)[:1]:
+            late = "" if step == case.step else f" of step {step}"
+            owners.append(f"rank {number // case.shard_lengths[unit]}'s of {unit}{late}")
+    if not owners:
+        return "stand numbers that are no weights of any unit: has nobody filled it, or has it another dtype?"
+    names = list(dict.fromkeys(owners))
+    return f"stand weights of {' and '.join(names[:3])}"

@@ -1,0 +1,215 @@
+"""A rank in a process of its own, which knows what it brought and what it was sent, and nothing else.
+
+`python -m zerosim.grading.rank_apart PARENT FILE FUNCTION DESCRIPTOR…` forks a process for each descriptor. Each
+imports the file, and runs the function as often as it is asked through its descriptor, in lines of JSON:
+
+    asked       {"size", "rank"}; of a collective {"root", "vector", "reduce", "per_host"}, of a step {"tiny"}
+    messages    {"to", "array"}, {"from"}, or all three of an exchange; a receive is answered with the array
+    answered    {"gave"}, or {"raised"} with the words of an exception
+"""
+
+import base64
+import contextlib
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any, NoReturn
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.comm import Payload, Reduction, check_rank
+from zerosim.grading.channel import end_with
+from zerosim.grading.claims import STAGE_TRIALS
+from zerosim.grading.examination import limit_memory
+from zerosim.grading.tiny import Tiny
+from zerosim.grading.trained import Figures, Trained, checked, on_a_rank, prepared
+from zerosim.grading.variants import ELSEWHERE, Hosts
+from zerosim.proofs.hints import raised
+from zerosim.proofs.subject import Subject, load_file, subject
+from zerosim.training.run import alike_everywhere
+from zerosim.worlds.delivery import check_into, check_match, check_payload, deliver
+
+Said = dict[str, Any]
+COLLECTIVES = {"reduce_scatter_left": "reduce_scatter", "reduce_scatter_elsewhere": "reduce_scatter"}
+"""Of an exercise that does not have its collective's name."""
+NUMBERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
+           "float32", "float64")
+LEAVE = os._exit
+
+
+def packed(array: Array) -> Said:
+    """An array as JSON has it.
+
+    >>> packed(np.arange(2, dtype=np.uint8))
+    {'dtype': 'uint8', 'shape': [2], 'bytes': 'AAE='}
+    """
+    return {"dtype": array.dtype.name, "shape": [*array.shape], "bytes": base64.b64encode(array.tobytes()).decode()}
+
+
+def unpacked(said: Any) -> Array:
+    """The array that `packed` gave; raises `ValueError` for anything else.
+
+    >>> unpacked(packed(np.array([[1.5]])))
+    array([[1.5]])
+    """
+    try:
+        dtype, shape, held = np.dtype(str(said["dtype"])), [int(each) for each in said["shape"]], said["bytes"]
+        content = base64.b64decode(held, validate=True)
+        if dtype.name not in NUMBERS or prod(shape) * dtype.itemsize != len(content):
+            raise ValueError
+        return np.frombuffer(content, dtype).reshape(shape).copy()
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError("what a rank sent is no array of numbers") from error
+
+
+class Wire:
+    """Lines of JSON through a socket."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._stream = socket.socket(fileno=descriptor).makefile("rwb")
+
+    def say(self, said: Said) -> None:
+        self._stream.write(json.dumps(said).encode() + b"\n")
+        self._stream.flush()
+
+    def hear(self) -> Said:
+        """What is said next; ends the process where nobody is there any more."""
+        line = self._stream.readline()
+        if not line:
+            LEAVE(0)
+        said: Said = json.loads(line)
+        return said
+
+
+class Routed:
+    """A communicator whose messages all pass through the process that judges."""
+
+    def __init__(self, wire: Wire, rank: int, size: int) -> None:
+        self.rank, self.size, self._wire = rank, size, wire
+
+    @property
+    def came_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def exchange(
+        self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
+    ) -> None:
+        self._receive(self._sending(outgoing, to), into, source, reduce)
+
+    def send(self, outgoing: Payload, *, to: int) -> None:
+        self._wire.say(self._sending(outgoing, to))
+
+    def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
+        self._receive({}, into, source, reduce)
+
+    def _sending(self, outgoing: Payload, to: int) -> Said:
+        check_rank(to, self.size, "to")
+        check_payload(outgoing, "outgoing")
+        return {"to": int(to), "array": packed(outgoing)}
+
+    def _receive(self, sending: Said, into: Payload, source: int, reduce: Reduction | None) -> None:
+        check_rank(source, self.size, "source")
+        check_payload(into, "into")
+        check_into(into)
+        self._wire.say(sending | {"from": int(source)})
+        arrived = unpacked(self._wire.hear()["array"])
+        check_match(arrived, into, source=source, rank=self.rank)
+        deliver(arrived, into, reduce)
+
+
+def examined(function: Callable[..., Any], name: str, size: int, per_host: int) -> Subject:
+    """The function as its exercise wants it to be called."""
+    if name == "all_reduce_two_level":
+        return Hosts(size, per_host).subject(function)
+    found = subject(function, COLLECTIVES.get(name, name))
+    return replace(found, promise=ELSEWHERE) if name == "reduce_scatter_elsewhere" else found
+
+
+def carried_out(function: Callable[..., Any], name: str, comm: Routed, asked: Said) -> Any:
+    """What one run leaves this rank with."""
+    if "tiny" in asked:
+        return trained_here(function, name, comm, asked["tiny"])
+    vector = unpacked(asked["vector"])
+    reduction = [getattr(np, asked["reduce"])] if asked["reduce"] else []
+    examined(function, name, comm.size, asked["per_host"])(comm, vector, asked["root"], *reduction)
+    return packed(vector)
+
+
+def trained_here(function: Callable[..., Any], name: str, comm: Routed, tiny: Said) -> Any:
+    """What this rank's training came to: losses, what was held, bytes kept after each step and at most."""
+    trial, size = STAGE_TRIALS[name](function), tiny_of(tiny)
+    experiment = prepared(size, trial.stage, tuple(trial.variant.items()))
+    found = Trained(figures=[Figures() for _ in range(comm.size)])
+    with alike_everywhere():
+        on_a_rank(comm, experiment, checked(trial.step), trial.hand, found)
+    mine = found.figures[comm.rank]
+    return {
+        "losses": [[step, packed(loss)] for (_, step), loss in found.losses.items()],
+        "held": [[step, what, unit, packed(array)] for (_, step), held in found.held.items()
+                 for (what, unit), array in held.items()],
+        "kept": mine.kept, "peak": mine.peak, "weights_in_backward": mine.weights_in_backward,
+    }
+
+
+def tiny_of(said: Said) -> Tiny:
+    """The scenario that `dataclasses.asdict` gave, through JSON."""
+    return Tiny(**said | {"hidden": tuple(said["hidden"]), "train": tuple(map(tuple, said["train"]))})
+
+
+def serve(file: str, name: str, descriptor: int) -> None:
+    """Run the function until nobody asks any more."""
+    wire = Wire(descriptor)
+    function = getattr(load_file(file), name)
+    while True:
+        asked = wire.hear()
+        try:
+            gave = {"gave": carried_out(function, name, Routed(wire, asked["rank"], asked["size"]), asked)}
+        except Exception as error:
+            gave = {"raised": raised(error, os.path.abspath(file))}
+        wire.say(gave)
+
+
+def fork(descriptors: Sequence[int], serving: Callable[[int], None]) -> list[int]:
+    """The ids of a process for each descriptor, which has no other of them."""
+    here, found = os.getpid(), []
+    for descriptor in descriptors:
+        process = os.fork()
+        if process:
+            found.append(process)
+        else:
+            end(descriptors, descriptor, here, serving)
+    return found
+
+
+def end(descriptors: Sequence[int], mine: int, parent: int, serving: Callable[[int], None]) -> NoReturn:
+    """The life of a forked process."""
+    try:
+        end_with(parent)
+        for other in descriptors:
+            if other != mine:
+                os.close(other)
+        serving(mine)
+    finally:
+        LEAVE(1)
+
+
+def main(parent: str, file: str, name: str, *descriptors: str) -> None:
+    """Start the ranks, and wait until they have ended."""
+    end_with(int(parent))
+    limit_memory()
+    children = fork([*map(int, descriptors)], lambda mine: serve(file, name, mine))
+    for each in descriptors:
+        os.close(int(each))
+    for child in children:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,197 @@
+"""The ranks of a submission, each in a process of its own; their messages pass through this one, which counts them.
+
+No rank sees what another brings but in messages. So what a rank gives back, where the values were drawn here, came to
+it through messages that this process has carried, or the ranks speak behind its back.
+"""
+
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerosim.allocation import Array
+from zerosim.grading.rank_apart import Said, packed, unpacked
+from zerosim.report.figures import plural
+
+MOST_BYTES = 1 << 24
+"""Of a line that a rank may say."""
+LIMIT_SECONDS = 60.0
+"""For all runs together."""
+
+
+class Astray(Exception):
+    """A run that came to no end, in words."""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A message that was received."""
+
+    source: int
+    to: int
+    elements: int
+    bytes: int
+    round: int
+
+
+@dataclass
+class Run:
+    """What each rank gave back, and all messages, in the order in which they were received."""
+
+    gave: list[Any] = field(default_factory=list)
+    messages: list[Carried] = field(default_factory=list)
+
+    def sent_by(self, rank: int) -> tuple[int, int]:
+        """How many messages, and elements in them."""
+        found = [message.elements for message in self.messages if message.source == rank]
+        return len(found), sum(found)
+
+    def bytes_of(self, rank: int) -> int:
+        return sum(message.bytes for message in self.messages if message.source == rank)
+
+    @property
+    def rounds(self) -> int:
+        return max((message.round for message in self.messages), default=0)
+
+
+class Ranks:
+    """So many processes that run a function of a file."""
+
+    def __init__(self, file: str, name: str, most: int) -> None:
+        pairs = [socket.socketpair() for _ in range(most)]
+        self._ours = [ours for ours, _ in pairs]
+        for each in self._ours:
+            each.settimeout(LIMIT_SECONDS)
+        theirs = [its.fileno() for _, its in pairs]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "zerosim.grading.rank_apart", str(os.getpid()), file, name, *map(str, theirs)],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=theirs,
+                start_new_session=True)
+        finally:
+            for _, its in pairs:
+                its.close()
+        self._deadline = time.monotonic() + LIMIT_SECONDS
+        self._trouble = ""
+
+    def __enter__(self) -> "Ranks":
+        return self
+
+    def __exit__(self, *given: object) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for each in self._ours:
+            each.close()
+
+    def run(self, asked: Sequence[Said]) -> Run:
+        """One run on as many ranks as are asked.
+
+        Raises `Astray` where a rank raises, waits for what cannot come, says what is no message, or ends; and from
+        then on.
+        """
+        if self._trouble:
+            raise Astray(self._trouble)
+        try:
+            return Routing(self._ours[:len(asked)], self._deadline).run(asked)
+        except Astray as error:
+            self._trouble = str(error)
+            raise
+        except (OSError, ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
+            self._trouble = f"on {plural(len(asked), 'rank')}: a rank ended, or said what is no message"
+            raise Astray(self._trouble) from error
+
+
+@dataclass
+class Mail:
+    round: int
+    array: Array
+
+
+class Routing:
+    """One run: who waits for whom, and what is on its way."""
+
+    def __init__(self, wires: Sequence[socket.socket], deadline: float) -> None:
+        self._wires, self._deadline, self._size = wires, deadline, len(wires)
+        self._posted: dict[tuple[int, int], deque[Mail]] = defaultdict(deque)
+        self._awaited: dict[int, int] = {}
+        self._round, self._next = [0] * self._size, [1] * self._size
+        self._heard = [b""] * self._size
+        self._ended: dict[int, Any] = {}
+        self._run = Run()
+
+    def run(self, asked: Sequence[Said]) -> Run:
+        for rank, (wire, what) in enumerate(zip(self._wires, asked, strict=True)):
+            say(wire, what | {"rank": rank, "size": self._size})
+        with selectors.DefaultSelector() as waiting:
+            for rank, wire in enumerate(self._wires):
+                waiting.register(wire, selectors.EVENT_READ, rank)
+            while len(self._ended) < self._size:
+                if len(self._ended) + len(self._awaited) == self._size:
+                    raise Astray(f"{self._where}: ranks wait for messages that nobody sends")
+                left = self._deadline - time.monotonic()
+                if left <= 0:
+                    raise Astray(f"{self._where}: still busy after {LIMIT_SECONDS:g} seconds")
+                for key, _ in waiting.select(left):
+                    self._hear(key.data)
+        if any(self._posted.values()):
+            raise Astray(f"{self._where}: messages are left that nobody received")
+        self._run.gave = [self._ended[rank] for rank in range(self._size)]
+        return self._run
+
+    @property
+    def _where(self) -> str:
+        return f"on {plural(self._size, 'rank')}"
+
+    def _hear(self, rank: int) -> None:
+        """All whole lines that a rank has said."""
+        piece = self._wires[rank].recv(1 << 16)
+        *lines, rest = (self._heard[rank] + piece).split(b"\n")
+        self._heard[rank] = rest
+        if not piece or len(rest) > MOST_BYTES:
+            raise Astray(f"{self._where}: rank {rank} ended")
+        for line in lines:
+            self._told(rank, json.loads(line))
+
+    def _told(self, rank: int, said: Said) -> None:
+        if rank in self._awaited or rank in self._ended:
+            raise ValueError
+        if "raised" in said:
+            raise Astray(f"{self._where}: rank {rank}: {str(said['raised'])[:1000]}")
+        if "gave" in said:
+            self._ended[rank] = said["gave"]
+            return
+        if "to" in said:
+            self._round[rank] += 1
+            self._next[rank] = self._round[rank] + ("from" not in said)
+            self._posted[rank, self._known(said["to"])].append(Mail(self._round[rank], unpacked(said["array"])))
+        if "from" in said:
+            self._awaited[rank] = self._known(said["from"])
+        for to, source in [*self._awaited.items()]:
+            if self._posted[source, to]:
+                del self._awaited[to]
+                self._deliver(source, to, self._posted[source, to].popleft())
+
+    def _known(self, rank: Any) -> int:
+        if type(rank) is not int or not 0 <= rank < self._size:
+            raise ValueError
+        return rank
+
+    def _deliver(self, source: int, to: int, mail: Mail) -> None:
+        self._round[to] = max(self._next[to], mail.round)
+        self._next[to] = self._round[to] + 1
+        self._run.messages.append(Carried(source, to, mail.array.size, mail.array.nbytes, self._round[to]))
+        say(self._wires[to], {"array": packed(mail.array)})
+
+
+def say(wire: socket.socket, said: Said) -> None:
+    wire.sendall(json.dumps(said).encode() + b"\n")

@@ -1,0 +1,121 @@
+"""Words for what a learner's stage keeps, holds and calls, and what is as good as equal."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.grading.stage_case import StageCase
+from zerosim.grading.trained import Figures
+from zerosim.report.figures import plural
+
+KEPT_TOO_MUCH = {
+    "parameters": "something still refers to full weights, or to a buffer that its shard is a view of: keep a copy of "
+                  "the shard, and let go of gathered weights (del weights) after their use; a cache, a global or an "
+                  "attribute of the replica refers to them, too",
+    "gradients": "keep keeps a full gradient, keep_shard this rank's chunk alone; a view of a chunk, as replica.own "
+                 "gives it, keeps the full buffer alive",
+    "optimizer": "the optimizer's state is this stage's own affair: put nothing into replica.state.optimizer",
+    "activations": "activations are still referred to after the step: keep them in no global, default argument or "
+                   "attribute",
+    "buffers": "a buffer is still referred to after the step: keep it in no global, default argument or attribute",
+}
+HELD_TOO_LONG = {
+    "parameters": "gathered weights of one unit are still referred to while the next one's are gathered: del weights "
+                  "after forward and after backward, and keep them in no list",
+    "gradients": "a full gradient is still referred to while the next one is computed: del gradient once its shard is "
+                 "kept",
+    "activations": "activations are still referred to that backward needs no more: give the same name to what forward "
+                   "and backward return",
+}
+HELD = "something is still referred to that is used no more"
+LET_GO = ("the full weights of units that have gone backward are still referred to: let go of each unit's with its "
+          "backward, weights = full.pop(unit) and del weights, and not of all after the last one")
+SCALED = (
+    "tape.loss has divided by the samples of all ranks already, so that losses and gradients are only added up, never "
+    "divided or multiplied"
+)
+
+
+def sent_in(mine: Figures, due: Figures, variant: Mapping[str, Any]) -> str | None:
+    """In which of the replica's collectives more or less was sent, or that it was in none of them."""
+    for name in dict.fromkeys([*mine.by_collective, *due.by_collective]):
+        (calls, sent), (due_calls, enough) = (each.by_collective.get(name, (0, 0)) for each in (mine, due))
+        own = mine.sent_bytes - sum(sent for _, sent in mine.by_collective.values())
+        if sent == enough or (own and sent < enough):
+            continue
+        told = (f"{name} sends {sent} bytes in {plural(calls, 'call')}, where {enough} bytes in "
+                f"{plural(due_calls, 'call')} "
+                "are due")
+        if name == "all_gather" and sent > enough and variant.get("reshard_after_forward") is False:
+            return f"{told}: backward gathers again what forward has gathered; keep it in between, for each unit"
+        return told
+    return None
+
+
+def held_too_long(case: StageCase, kind: str) -> str:
+    """What is held longer than it must be: all gradients until the last one, or one until the next."""
+    backward = [number for number, call in enumerate(case.mine(0).calls) if call.verb == "backward"]
+    reduced = [number for number, call in enumerate(case.mine(0).calls) if call.verb in ("reduce_scatter", "reduce")]
+    if kind == "gradients" and len(backward) > 1 and reduced and reduced[0] > backward[1]:
+        return (f"{len([each for each in backward if each < reduced[0]])} units have gone backward before the first "
+                "gradient is reduced, so that their full gradients are alive at once: reduce, keep the shard and let "
+                "go of "
+                "each as soon as backward has given it")
+    return HELD_TOO_LONG.get(kind, HELD)
+
+
+def like(mine: Array, due: Array) -> bool:
+    """Equal but for rounding, and not all zero."""
+    return mine.shape == due.shape and bool(np.any(due)) and np.allclose(
+        mine.astype(np.float64), due.astype(np.float64), rtol=1e-3, atol=1e-6)
+
+
+def same(mine: Array, due: Array) -> bool:
+    return mine.tobytes() == due.tobytes()
+
+
+def factor(mine: Array, due: Array) -> float | None:
+    """The one number by which all of `due` is multiplied in `mine`; None where there is none, or it is 1."""
+    large = np.abs(due) > 1e-3 * np.max(np.abs(due), initial=1e-12)
+    if mine.shape != due.shape or not large.any():
+        return None
+    found = float(np.median(mine[large] / due[large]))
+    alike = np.allclose(mine, found * due, rtol=1e-2, atol=1e-5 * float(np.max(np.abs(due))))
+    return found if alike and abs(found - 1) > 1e-2 and abs(found) > 1e-6 else None
+
+
+def times_of(mine: Array, due: Array) -> str | None:
+    """The number by which `due` is multiplied in `mine`, in words."""
+    found = factor(mine, due)
+    return None if found is None else times(found)
+
+
+def times(number: float) -> str:
+    """
+    >>> times(2.0), times(0.25), times(-1.0)
+    ('2 times', '1/4 of', '-1 times')
+    """
+    inverse = 1 / number
+    return f"1/{inverse:.3g} of" if inverse > 1 and abs(inverse - round(inverse)) < 0.05 else f"{number:.3g} times"
+
+
+def calls_otherwise(case: StageCase) -> str | None:
+    """A verb is called more or less often for a unit than our own step calls it."""
+    for rank in range(case.ranks):
+        mine, due = case.mine(rank), case.due(rank)
+        for verb in ("gather", "reduce_scatter", "reduce", "all_gather", "publish", "update", "unscale_and_clip"):
+            for unit in ["", *case.honest.units]:
+                found, wanted = len(mine.of(verb, unit)), len(due.of(verb, unit))
+                alike = {"reduce": "reduce_scatter", "reduce_scatter": "reduce"}.get(verb)
+                if alike and found + len(mine.of(alike, unit)) == wanted + len(due.of(alike, unit)):
+                    continue
+                if found != wanted:
+                    for_unit = f" for {unit}" * bool(unit)
+                    return f"rank {rank} calls {verb}{for_unit} {often(found)}, where {often(wanted)} is due"
+    return None
+
+
+def often(count: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")

@@ -1,0 +1,200 @@
+"""A step of a stage, ours or a learner's, trained on every rank, and what each rank then holds, has sent and had.
+
+    trained    all of it, without a word of what it should be: plain data, which another process can judge
+    held       copies of all that a rank keeps after a step
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import Array, allocate
+from zerosim.comm import Communicator
+from zerosim.errors import CollectiveError
+from zerosim.grading.tiny import Tiny, samples
+from zerosim.grading.witness import Held, Step, Witness, held
+from zerosim.instruments.memory import KINDS, Ledger
+from zerosim.instruments.observed import Observed, ObservedAllocator
+from zerosim.instruments.traffic import Traffic
+from zerosim.models.units import Unit
+from zerosim.sharding import chunk_length
+from zerosim.stages import STAGES
+from zerosim.stages.replica import Batch, Replica
+from zerosim.stages.state import ACCUMULATED, GRADIENT
+from zerosim.training.batches import Batches
+from zerosim.training.build import initial_weights, replica
+from zerosim.training.comparison import counts
+from zerosim.training.experiment import Experiment, prepare
+from zerosim.training.run import alike_everywhere
+from zerosim.verdict.diagnosis import Divergence, bit_pattern, element, full_name, hexadecimal, ulps_apart
+from zerosim.worlds.local import spawn
+
+LIMIT_SECONDS = 30.0
+"""For training on one of the scenarios, which takes a fraction of a second."""
+
+Hand = Callable[[Replica], Replica]
+"""What a step is given in place of a replica that does all by itself."""
+
+
+@dataclass
+class Figures:
+    """Bytes and messages that one rank sent in all steps; bytes by kind that it had after each, and at most."""
+
+    sent_bytes: int = 0
+    messages: int = 0
+    by_collective: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Calls, and bytes sent in them, of the replica's own collectives."""
+    kept: list[dict[str, int]] = field(default_factory=list)
+    peak: dict[str, int] = field(default_factory=dict)
+    weights_in_backward: list[tuple[str, int]] = field(default_factory=list)
+    """Bytes of weights that were alive as each unit's backward began."""
+
+
+@dataclass
+class Trained:
+    """What was seen of all ranks, by rank and step."""
+
+    held: dict[tuple[int, int], Held] = field(default_factory=dict)
+    losses: dict[tuple[int, int], Array] = field(default_factory=dict)
+    figures: list[Figures] = field(default_factory=list)
+    witness: Witness | None = None
+
+
+@dataclass
+class Backwards:
+    """An instrument: what weights are alive as a backward begins."""
+
+    ledger: Ledger
+    found: list[tuple[str, int]] = field(default_factory=list)
+
+    def computing(self, name: str, owner: str) -> None:
+        if name == "backward":
+            self.found.append((owner, self.ledger.now["parameters"]))
+
+
+def itself(replica: Replica) -> Replica:
+    """The replica as it is."""
+    return replica
+
+
+def trained(
+    tiny: Tiny, stage: str, variant: Mapping[str, Any], step: Step, hand: Hand = itself, witness: Witness | None = None
+) -> Trained:
+    """Train with `step` in the place of that of `stage`; raises what it raises.
+
+    `witness` is told of every verb, up to where something is raised.
+    """
+    experiment = prepared(tiny, stage, tuple(variant.items()))
+    found = Trained(witness=witness, figures=[Figures() for _ in range(tiny.ranks)])
+    watched = checked(step) if witness is None else witness.watching(checked(step))
+    with alike_everywhere():
+        spawn(lambda comm: on_a_rank(comm, experiment, watched, hand, found), tiny.ranks, limit_seconds=LIMIT_SECONDS)
+    return found
+
+
+@cache
+def prepared(tiny: Tiny, stage: str, variant: tuple[tuple[str, Any], ...]) -> Experiment:
+    return prepare(tiny.scenario(stage, dict(variant)), samples(tiny.drawn))
+
+
+def on_a_rank(comm: Communicator, experiment: Experiment, step: Step, hand: Hand, found: Trained) -> None:
+    """One rank's part: a replica, which is handed to the learner once, and its steps."""
+    (config,) = experiment.rows
+    ledger, traffic, figures = Ledger(), Traffic(), found.figures[comm.rank]
+    backwards = Backwards(ledger, figures.weights_in_backward)
+    mine = replica(config, Observed(comm, traffic, backwards), ObservedAllocator(allocate, ledger))
+    mine.begin(initial_weights(config))
+    given = hand(mine)
+    ledger.begin_peak()
+    for batch in Batches(config, experiment.dataset).of_rank(comm.rank):
+        loss = step(given, batch)
+        found.losses[comm.rank, batch.step] = np.array(loss)
+        del loss
+        found.held[comm.rank, batch.step] = held(mine) | counted(mine)
+        figures.kept.append({str(kind): ledger.now[kind] for kind in KINDS})
+    figures.sent_bytes, figures.messages = traffic.sent_bytes, traffic.messages
+    figures.by_collective = {
+        name: (count.calls, count.sent_bytes) for name, count in sorted(traffic.by_collective.items())}
+    figures.peak = {str(kind): ledger.peak[kind] for kind in KINDS}
+
+
+def counted(replica: Replica) -> Held:
+    """What a rank counts of its steps."""
+    counted = counts(replica.state.updates, replica.state.scaling)
+    return {(what, ""): np.array([count]) for what, count in counted.items()}
+
+
+def checked(step: Step) -> Step:
+    """The step, and a look at what it returns."""
+
+    def looked_at(replica: Replica, batch: Batch) -> Any:
+        loss = step(replica, batch)
+        if not isinstance(loss, np.ndarray):
+            found = "None" if loss is None else f"a {type(loss).__name__}"
+            raise CollectiveError(f"the step returned {found}: return the loss, as replica.tape.loss gave it")
+        return loss
+
+    return looked_at
+
+
+@cache
+def honest(tiny: Tiny, stage: str, variant: tuple[tuple[str, Any], ...]) -> Trained:
+    """What our own step leaves on every rank when it is trained and watched."""
+    return trained(tiny, stage, dict(variant), STAGES[stage].step, witness=Witness())
+
+
+def first_difference(
+    mine: Trained, due: Trained, tiny: Tiny, stage: str, variant: Mapping[str, Any]
+) -> Divergence | None:
+    """The first element that is not what it should be: the earliest step first, in it losses before what is kept."""
+    (config,) = prepared(tiny, stage, tuple(variant.items())).rows
+    units = {unit.name: unit for unit in config.model.units}
+    for step in range(1, tiny.steps + 1):
+        ranks = range(tiny.ranks)
+        for rank in ranks:
+            if found := apart(mine.losses[rank, step], due.losses[rank, step], ("loss", None, 0), step, rank):
+                return found
+        for rank in ranks:
+            for (what, name), wanted in due.held[rank, step].items():
+                have, unit = mine.held[rank, step].get((what, name)), units.get(name)
+                length = 0 if unit is None else chunk_length(unit.count, tiny.ranks)
+                if what in (GRADIENT, ACCUMULATED):
+                    chunk = None if have is None else own(have, rank, length)
+                    found = apart(chunk, own(wanted, rank, length), (what, unit, rank * length), step, rank, length)
+                else:
+                    start = rank * length if len(wanted) == length else 0
+                    found = apart(have, wanted, (what, unit, start), step, rank, length)
+                if found:
+                    return found
+    return None
+
+
+def own(array: Array, rank: int, length: int) -> Array:
+    """The chunk of `rank` in a full buffer, or a shard itself."""
+    return array if len(array) == length else array[rank * length :][:length]
+
+
+def apart(
+    have: Array | None, due: Array, where: tuple[str, Unit | None, int], step: int, rank: int, length: int = 0
+) -> Divergence | None:
+    """The first element that differs; `where` is what it is, of which unit, and from which element on."""
+    what, unit, start = where
+    if have is None or have.shape != due.shape or have.dtype != due.dtype:
+        have = np.full(due.shape, np.nan, due.dtype if due.dtype.kind == "f" else np.float64)
+        due = due.astype(have.dtype)
+    differs = np.flatnonzero(bit_pattern(have) != bit_pattern(due))
+    if not len(differs):
+        return None
+    first = int(differs[0])
+    layer, parameter, index = (None, what, ()) if unit is None else element(unit, start + first)
+    return Divergence(
+        step=step, layer=layer, parameter=parameter,
+        name=parameter if unit is None or layer is None else full_name(unit, layer, parameter), index=index,
+        ours=float(have[first]), reference=float(due[first]), ours_bits=hexadecimal(have[first]),
+        reference_bits=hexadecimal(due[first]),
+        ulps=ulps_apart(have[first], due[first]) if have.dtype.kind == "f" else None,
+        rank=rank, state=None if what == "weights" or unit is None else what, differing_elements=len(differs),
+        chunk=(start + first) // length if length else 0)

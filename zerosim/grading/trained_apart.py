@@ -1,0 +1,143 @@
+"""Trainings of a submission's step on ranks apart, beside our own step on the same samples, which are drawn here."""
+
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from zerosim.comm import Communicator
+from zerosim.grading.claims import STAGE_TRIALS
+from zerosim.grading.rank_apart import unpacked
+from zerosim.grading.routed import Ranks
+from zerosim.grading.stages import StageTrial
+from zerosim.grading.tiny import EVEN, ODD, PRECISE, Tiny
+from zerosim.grading.trained import Figures, Trained, first_difference, itself, on_a_rank, prepared
+from zerosim.instruments.observed import Observed
+from zerosim.instruments.traffic import Traffic
+from zerosim.report.figures import plural
+from zerosim.report.table import divergence
+from zerosim.stages import STAGES
+from zerosim.training.run import alike_everywhere
+from zerosim.worlds.local import spawn
+
+ONE_AT_A_TIME = threading.Lock()
+"""The number of BLAS threads is the process's."""
+
+
+@dataclass
+class Both:
+    """One training, twice; bytes and messages are those of all that a rank sent."""
+
+    tiny: Tiny
+    mine: Trained
+    due: Trained
+
+
+@dataclass
+class TrainedApart:
+    """The trainings of one exercise, and what is wrong with them."""
+
+    name: str
+    found: list[Both] = field(default_factory=list)
+
+    @property
+    def trial(self) -> StageTrial:
+        """The trial of our own step."""
+        trial = STAGE_TRIALS[self.name](STAGES["zero1"].step)
+        return replace(trial, step=STAGES[trial.stage].step)
+
+    def bits(self, sizes: Sequence[Tiny], in_parts: bool, ranks: Ranks) -> str | None:
+        """Where training first differs from ours."""
+        trial = self.trial
+        for size in sizes:
+            if size.part_by_part and not (in_parts and STAGES[trial.stage].may_reduce_parts):
+                continue
+            tiny = replace(size, drawn=secrets.randbits(32))
+            mine, due = self.theirs(tiny, ranks), ours(trial, tiny)
+            apart = first_difference(mine, due, tiny, trial.stage, trial.variant)
+            if apart is not None:
+                return f"{size}: {divergence(apart)}"
+            self.found.append(Both(size, mine, due))
+        return None
+
+    def theirs(self, tiny: Tiny, ranks: Ranks) -> Trained:
+        """What the ranks gave back, and what they sent."""
+        run = ranks.run([{"tiny": asdict(tiny)}] * tiny.ranks)
+        found = Trained()
+        for rank, gave in enumerate(run.gave):
+            for step in range(1, tiny.steps + 1):
+                found.held[rank, step] = {}
+                found.losses[rank, step] = np.empty(0)
+            for step, loss in gave["losses"]:
+                found.losses[rank, int(step)] = unpacked(loss)
+            for step, what, unit, array in gave["held"]:
+                found.held[rank, int(step)][str(what), str(unit)] = unpacked(array)
+            found.figures.append(Figures(
+                run.bytes_of(rank), run.sent_by(rank)[0], kept=gave["kept"], peak=gave["peak"],
+                weights_in_backward=gave["weights_in_backward"]))
+        return found
+
+    def differing(self, said: Callable[[Figures, Figures], str | None], ranks: Ranks) -> str | None:
+        """The first complaint about the figures of a rank, beside ours."""
+        for both in self.found:
+            for rank, (mine, due) in enumerate(zip(both.mine.figures, both.due.figures, strict=True)):
+                if complaint := said(mine, due):
+                    return f"{both.tiny}: rank {rank} {complaint}"
+        return None
+
+    def in_pairs(self, ranks: Ranks) -> str | None:
+        """Whether other messages were sent than where two layers are gathered in one."""
+        for both in self.found:
+            tiny = both.tiny
+            layers = len(tiny.hidden) + 1
+            spared = 2 * (layers - -(-layers // 2)) * tiny.steps * tiny.ranks * (tiny.ranks - 1)
+            messages = sum(figures.messages for figures in both.mine.figures)
+            enough = sum(figures.messages for figures in both.due.figures) - spared
+            if messages != enough:
+                return f"{tiny}: the ranks send {plural(messages, 'message')}, where {enough} are due"
+        return None
+
+
+def sent(mine: Figures, due: Figures) -> str | None:
+    return None if mine.sent_bytes == due.sent_bytes else (
+        f"sends {mine.sent_bytes} bytes, where {due.sent_bytes} are due")
+
+
+def kept(mine: Figures, due: Figures) -> str | None:
+    return None if mine.kept == due.kept else f"keeps {mine.kept} between steps, where {due.kept} are due"
+
+
+def held_at_most(mine: Figures, due: Figures) -> str | None:
+    return None if all(mine.peak[kind] <= enough for kind, enough in due.peak.items()) else (
+        f"holds {mine.peak}, where {due.peak} are enough")
+
+
+def ours(trial: StageTrial, tiny: Tiny) -> Trained:
+    """What our own step leaves on every rank when it is trained in this process."""
+    experiment = prepared(tiny, trial.stage, tuple(trial.variant.items()))
+    found = Trained(figures=[Figures() for _ in range(tiny.ranks)])
+    counted = [Traffic() for _ in range(tiny.ranks)]
+
+    def program(comm: Communicator) -> None:
+        on_a_rank(Observed(comm, counted[comm.rank]), experiment, trial.step, itself, found)
+
+    with ONE_AT_A_TIME, alike_everywhere():
+        spawn(program, tiny.ranks)
+    for figures, traffic in zip(found.figures, counted, strict=True):
+        figures.sent_bytes, figures.messages = traffic.sent_bytes, traffic.messages
+    return found
+
+
+def of_a_stage(name: str) -> list[Callable[[Ranks], str | None] | None]:
+    """What confirms each claim of an exercise that is a step."""
+    training = TrainedApart(name)
+    parts = name in ("zero1_step", "zero2_step", "zero3_step")
+    found: list[Callable[[Ranks], str | None] | None] = [
+        partial(training.bits, sizes, parts) for sizes in (EVEN, ODD, PRECISE)]
+    figures = [partial(training.differing, said) for said in (sent, kept, held_at_most)]
+    if name == "fsdp_step":
+        return [*found, figures[0], training.in_pairs, figures[1]]
+    return [*found, *figures, *([None] if name == "zero3_kept_step" else [])]

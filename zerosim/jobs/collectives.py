@@ -1,0 +1,79 @@
+"""A scenario of collectives as a job: programs on every rank, and what must come out."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from zerosim.errors import UsageError
+from zerosim.jobs.job import Manner, Request, described, inputs_digest
+from zerosim.report.collectives import collectives_document, described_values, show_collectives
+from zerosim.scenario import CollectiveScenario
+from zerosim.scenario.reading import files_of_collectives
+from zerosim.training.run import Progress
+from zerosim.verdict.collectives import CollectivesOutcome, PreparedProgram, programs_of, run_collectives_on
+from zerosim.worlds.local import LocalWorld
+from zerosim.worlds.world import World
+
+
+@dataclass(frozen=True)
+class CollectivesJob:
+    """Programs of collectives, every call of them looked up: a `Job`."""
+
+    scenario: CollectiveScenario
+    programs: list[PreparedProgram]
+    timeout_seconds: None = None
+
+    @property
+    def inputs_sha256(self) -> str:
+        return inputs_digest(self.scenario)
+
+    @property
+    def setting(self) -> str:
+        return described_values(self.scenario)
+
+    @property
+    def files(self) -> dict[str, Path]:
+        return files_of_collectives(self.scenario)
+
+    def check_local(self) -> None:
+        """One process runs all of them."""
+
+    def check_launched(self) -> None:
+        if self.scenario.world.sends != "buffered":
+            raise self.scenario.origin.error(
+                f"world.sends {self.scenario.world.sends} is for the local world; run it without mpirun",
+                ("world", "sends"))
+
+    def check_resumable(self) -> None:
+        raise UsageError("a scenario of collectives has nothing to resume from; leave out --restarts")
+
+    def on_ranks(self, ranks: int) -> list[list[str]]:
+        return [[f"world.ranks={ranks}"]]
+
+    def local_world(self) -> LocalWorld:
+        sends: Any = self.scenario.world.sends
+        return LocalWorld(self.scenario.world.ranks, sends=sends)
+
+    def run(self, world: World, progress: Progress) -> CollectivesOutcome | None:
+        return run_collectives_on(world, self.scenario, self.programs)
+
+    def show(self, console: Console, outcome: CollectivesOutcome, manner: Manner) -> None:
+        show_collectives(console, outcome)
+
+    def document(self, outcome: CollectivesOutcome, world: World, command: str | None = None) -> dict[str, Any]:
+        return collectives_document(outcome, described(world))
+
+
+def collectives_job(scenario: CollectiveScenario, request: Request) -> CollectivesJob:
+    """The scenario ready to run; `UsageError` for a request that is only of trainings."""
+    for flag in ("weights", "checkpoint", "every", "resume"):
+        if getattr(request, flag):
+            raise UsageError(f"a scenario of collectives has no weights; leave out --{flag}")
+    if request.trace or request.trace_steps or request.timeline:
+        raise UsageError(
+            "a scenario of collectives has no steps to trace; leave out --trace, --trace-steps and --timeline")
+    if request.report:
+        raise UsageError("a scenario of collectives has no page; leave out --report, and draw it with zerosim show")
+    return CollectivesJob(scenario, programs_of(scenario))

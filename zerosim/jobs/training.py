@@ -1,0 +1,140 @@
+"""A scenario of training as a job: its rows trained, compared and judged."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from zerosim.checkpoint.keeping import Keeper, keeper
+from zerosim.data import load_dataset
+from zerosim.errors import LaunchError, UsageError
+from zerosim.jobs.job import Manner, Request, described, inputs_digest
+from zerosim.report.document import document
+from zerosim.report.figures import plural
+from zerosim.report.table import show_outcome
+from zerosim.scenario import Scenario
+from zerosim.scenario.reading import files_of_training
+from zerosim.training.experiment import Experiment, prepare
+from zerosim.training.run import Progress
+from zerosim.verdict.outcome import Outcome
+from zerosim.verdict.run import run_on
+from zerosim.worlds.launcher import launched_rank, restarts
+from zerosim.worlds.local import LocalWorld
+from zerosim.worlds.world import World
+
+MOST_THREADS = 4096
+
+TIMELINE_STEPS = 5
+"""A timeline shows the step of median length among so many of the last."""
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """Rows ready to be trained, and who saves and restores them: a `Job`."""
+
+    scenario: Scenario
+    experiment: Experiment
+    keeping: Keeper | None
+    keep_weights: bool
+    traced: range
+    restarts: int
+    """How often this training was begun anew."""
+
+    @property
+    def inputs_sha256(self) -> str:
+        return inputs_digest(self.scenario, self.experiment.data_sha256, *resumptions(self.experiment))
+
+    @property
+    def setting(self) -> str:
+        whole = self.experiment.rows[0].model
+        about = f"{whole.words}, {whole.count:,} parameters, {self.scenario.train.optimizer}"
+        return "\n".join([about, *resumptions(self.experiment)])
+
+    @property
+    def files(self) -> dict[str, Path]:
+        return files_of_training(self.scenario)
+
+    @property
+    def timeout_seconds(self) -> float:
+        return self.scenario.world.timeout_seconds
+
+    def check_local(self) -> None:
+        """A memory limit is on a process, and here all ranks share one."""
+        if self.scenario.world.memory_limit_mb:
+            raise LaunchError(
+                "world.memory_limit_mb limits each rank's process, and here all ranks are in this one: "
+                f"run it with mpirun -n {self.scenario.world.ranks}")
+
+    def check_launched(self) -> None:
+        """Processes of their own run every training."""
+
+    def check_resumable(self) -> None:
+        """A training resumes from its checkpoints."""
+
+    def on_ranks(self, ranks: int) -> list[list[str]]:
+        nearest = max(1, round(self.scenario.train.micro_batches / ranks)) * ranks
+        return [[f"world.ranks={ranks}"], [f"world.ranks={ranks}", f"train.micro_batches={nearest}"]]
+
+    def local_world(self) -> LocalWorld:
+        if self.scenario.world.ranks > MOST_THREADS:
+            raise UsageError(
+                f"a run has at most {MOST_THREADS} ranks in one process, and the scenario wants "
+                f"{self.scenario.world.ranks}: zerosim plan is for more")
+        return LocalWorld(self.scenario.world.ranks)
+
+    def run(self, world: World, progress: Progress) -> Outcome | None:
+        with ended(progress):
+            if self.keeping is not None and launched_rank() <= 0:
+                self.keeping.begin()
+            return run_on(
+                world, self.experiment, progress, keep_weights=self.keep_weights, traced=self.traced,
+                keeping=self.keeping, restarts=self.restarts)
+
+    def show(self, console: Console, outcome: Outcome, manner: Manner) -> None:
+        show_outcome(
+            console, outcome, manner.shared_cores, verbose=manner.verbose, timed=manner.timed, timeline=manner.timeline)
+
+    def document(self, outcome: Outcome, world: World, command: str | None = None) -> dict[str, Any]:
+        return document(outcome, described(world), command)
+
+
+def training_job(scenario: Scenario, request: Request) -> TrainingJob:
+    """The scenario ready to run, its data loaded and its checkpoint found."""
+    if request.every is not None and not scenario.checkpoint.folder:
+        raise UsageError("--every says how often to save, and nothing says where; add --checkpoint DIR")
+    experiment, keeping = keeper(prepare(scenario, load_dataset(scenario)), request.resume)
+    begun_before = restarts(resumes=request.resume is not None)
+    scenario.faults_after(begun_before)
+    return TrainingJob(scenario, experiment, keeping, request.weights, traced_steps(scenario, request), begun_before)
+
+
+def traced_steps(scenario: Scenario, request: Request) -> range:
+    """The steps to trace: those named, otherwise the last if a trace is asked for, a few if it is only a timeline."""
+    steps, named = scenario.train.steps, request.trace_steps
+    if named is None:
+        count = 1 if request.trace or request.report or request.last_step else TIMELINE_STEPS * request.timeline
+        return range(max(steps + 1 - count, 1), steps + 1)
+    if named[-1] > steps:
+        raise UsageError(f"--trace-steps: there is no step {named[-1]}; train.steps = {steps}")
+    return range(named[0], named[-1] + 1)
+
+
+def resumptions(experiment: Experiment) -> list[str]:
+    """The checkpoint from which each row resumes, if it does, in words."""
+    return [
+        f"{row.name} goes on after step {row.done} of {row.steps}, from {row.resumed.folder}, "
+        f"saved by {row.resumed.last.stage.title} on {plural(row.resumed.last.ranks, 'rank')}"
+        for row in experiment.rows if row.resumed is not None
+    ]
+
+
+@contextmanager
+def ended(shown: Progress) -> Iterator[None]:
+    """However a training ends, its bar does not outlive it, and the terminal has its cursor again."""
+    try:
+        yield
+    finally:
+        shown.end()

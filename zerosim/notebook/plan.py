@@ -1,0 +1,76 @@
+"""A plan for the Python prompt and for notebooks: a table of its rows, the same as plain rows, and its page."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from zerosim.notebook.display import Bundle, Page, printed
+from zerosim.planner.planning import Plan
+from zerosim.report.grid import Column, show_grid
+from zerosim.report.page.plan import plan_page
+from zerosim.report.plan_table import columns, names_of, sentence, show_plan
+
+AT_THE_PROMPT = ("memory", "fits", "step", "waits", "MFU")
+"""The columns of the short table."""
+
+
+@dataclass(frozen=True, repr=False)
+class ShownPlan:
+    """A plan that shows itself: the prompt has a short table, `print` and notebooks what `zerosim plan` prints."""
+
+    plan: Plan
+
+    @property
+    def passed(self) -> bool:
+        """Whether every claim of the scenario that is about what is planned holds."""
+        return self.plan.passed
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """All of it, as `zerosim plan --json` writes it: `docs/outcome.md` has the keys."""
+        return self.plan.document()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A plain dict for each row, as `pandas.DataFrame` takes them: the document's, memory in `…_bytes`."""
+        return [flat(row) for row in self.document["rows"]]
+
+    def page(self) -> Page:
+        """All of it as one page, as `zerosim plan --report` writes it."""
+        title = self.plan.scenario.title or "a plan"
+        return Page(plan_page(self.plan, "zs.plan"), f"all of {title}")
+
+    def __str__(self) -> str:
+        return printed(lambda console: show_plan(console, self.plan), width=100)
+
+    def __repr__(self) -> str:
+        return printed(self._show_short, width=100)
+
+    def _show_short(self, console: Console) -> None:
+        rows = self.plan.rows
+        shown: list[Column] = [each for each in columns(rows) if each.heading.split("\n")[0] in AT_THE_PROMPT]
+        show_grid(console, names_of(rows), shown)
+        console.print(sentence(self.plan), soft_wrap=True)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
+        return {"text/plain": str(self)}
+
+
+def flat(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the document without the dicts in it.
+
+    >>> flat({"name": "DDP", "memory": {"peak": 3, "resting": {"parameters": 1}}, "mfu": 0.5})
+    {'name': 'DDP', 'peak_bytes': 3, 'resting_parameters_bytes': 1, 'mfu': 0.5}
+    """
+    found: dict[str, Any] = {}
+    for key, value in row.items():
+        if not isinstance(value, dict):
+            found[key] = value
+            continue
+        if key != "memory":
+            found[key] = "; ".join(f"{name}: {why}" for name, why in value.items())
+            continue
+        held = {kind: each for kind, each in value.items() if kind != "resting"}
+        resting = {f"resting_{kind}": each for kind, each in value["resting"].items()}
+        found |= {f"{kind}_bytes": each for kind, each in (held | resting).items()}
+    return found

@@ -1,0 +1,55 @@
+"""A step of a stage for the Python prompt and for notebooks: drawn, printed, as data, and as a page to step through."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from zerosim.notebook.display import Bundle, Page, Picture, printed
+from zerosim.report.figures import plural
+from zerosim.report.page.page import step_page
+from zerosim.report.schedule_svg import MOST_CELLS
+from zerosim.report.step import RecordedStep, show_step
+from zerosim.report.step_svg import step_picture
+
+
+@dataclass(frozen=True, repr=False)
+class ShownStep:
+    """A step that shows itself: `print` gives what `zerosim show zero3` prints, a notebook has the picture."""
+
+    step: RecordedStep
+
+    @property
+    def passed(self) -> bool:
+        """Whether it computed what one process computes."""
+        return self.step.fault is None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """All of it as `zerosim show --json` writes it."""
+        return self.step.document()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A plain dict for each moment of each rank: `moment`, `what`, `unit`, `rank`, `sent_bytes`, `held_bytes`."""
+        return [
+            {"moment": number, "what": moment.what, "unit": moment.unit, "rank": rank,
+             "sent_bytes": sum(did.sent.values()), "held_bytes": did.total}
+            for number, moment in enumerate(self.step.moments, 1) for rank, did in enumerate(moment.ranks)
+        ]
+
+    def picture(self) -> Picture:
+        """All moments, one below the other."""
+        return Picture(step_picture(self.step), f"{self.step.title}, {self.step.about}")
+
+    def page(self) -> Page:
+        """The step as a page to step through."""
+        return Page(step_page(self.step), f"{self.step.title}, to step through")
+
+    def __str__(self) -> str:
+        return printed(lambda console: show_step(console, self.step), width=100)
+
+    def __repr__(self) -> str:
+        moments = plural(len(self.step.moments), "moment")
+        return f"<{self.step.title}, {self.step.about}: {moments}; {self.step.verdict}>"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
+        drawn = {"image/svg+xml": self.picture().svg} if self.step.size * len(self.step.moments) <= MOST_CELLS else {}
+        return {"text/plain": str(self)} | drawn

@@ -1,0 +1,155 @@
+"""What an operation's text asks of NumPy, call by call, and what these calls take on a device that says so.
+
+    product        2 · m · k · n operations for each matrix product, at the rate that its narrowest side reaches
+    exp, max, …    numbers read, or written, at the function's own rate
+    anything       bytes read and written, at the bandwidth of memory that holds as many
+
+A call takes the longest of these, and its launch. Devices whose kernels are fused have one launch for an operation:
+`costs` reckons with that. Here an operation is run on shapes that tell of every call.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import log, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zerosim.payloads.extents import Extent, Shape
+
+
+class Call(NamedTuple):
+    """One call: of which function, of products m, k, n and how many, numbers, and bytes read and written."""
+
+    name: str
+    sides: tuple[int, int, int, int] | None
+    numbers: int
+    moved_bytes: int
+
+
+Tell = Callable[[Call], None]
+
+
+class Noted(Extent):
+    """An extent that tells of every call it goes through, and so does everything made of it.
+
+    >>> calls = []
+    >>> x = Noted((2, 3), np.float32, tell=calls.append)
+    >>> x *= 2.0
+    >>> np.matmul(x, x.T).max(axis=-1)
+    Extent(2, float32)
+    >>> for call in calls:
+    ...     print(*call)
+    multiply None 6 48
+    matmul (2, 3, 2, 1) 4 64
+    max None 4 24
+    """
+
+    __slots__ = ("tell",)
+    walked = True
+
+    def __init__(
+        self, shape: int | Shape, dtype: npt.DTypeLike, base: Extent | None = None, *, tell: Tell
+    ) -> None:
+        super().__init__(shape, dtype, base)
+        self.tell = tell
+
+    def _view(self, shape: Shape) -> "Noted":
+        return Noted(shape, self.dtype, self if self.base is None else self.base, tell=self.tell)
+
+    def _told(self, name: str, inputs: Any, found: Any) -> Any:
+        """`found`, as an extent that tells too, after telling what made it."""
+        read = [each for each in inputs if isinstance(each, Extent | np.ndarray)]
+        written = found.nbytes if isinstance(found, Extent) else 0
+        numbers = max((each.size for each in (*read, found) if isinstance(each, Extent)), default=0)
+        sides = None
+        if name == "matmul":
+            (*_, rows, inner), (*_, columns) = read[0].shape, read[1].shape
+            sides = (rows, inner, columns, prod(found.shape[:-2]))
+            numbers = found.size
+        moved = sum(each.nbytes for each in read) + written
+        if name in ("take", "scatter"):
+            rows = found if name == "take" else read[-1]
+            numbers, moved = rows.size, 2 * rows.nbytes
+        self.tell(Call(name, sides, numbers, moved))
+        if isinstance(found, Extent) and not isinstance(found, Noted):
+            return Noted(found.shape, found.dtype, tell=self.tell)
+        return found
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **named: Any) -> Any:
+        found = super().__array_ufunc__(ufunc, method, *inputs, out=out, **named)
+        return self._told("scatter" if method == "at" else ufunc.__name__, inputs, found)
+
+    def __array_function__(self, function: Callable[..., Any], types: Any, inputs: Any, keywords: Any) -> Any:
+        found = super().__array_function__(function, types, inputs, keywords)
+        name = {"amax": "max"}.get(function.__name__, function.__name__)
+        return found if name == "shape" else self._told(name, inputs, found)
+
+    def __setitem__(self, index: Any, other: Any) -> None:
+        self._told("copyto", [other], self[index])
+
+    def sum(self, **keywords: Any) -> Any:
+        return self._told("sum", [self], super().sum(**keywords))
+
+    def max(self, **keywords: Any) -> Any:
+        return self._told("max", [self], super().max(**keywords))
+
+    def mean(self, **keywords: Any) -> Any:
+        return self._told("mean", [self], super().mean(**keywords))
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What calls take on a device: rates in seconds; of a function that has none of its own, its bytes say all."""
+
+    launch_ns: float
+    product: tuple[float, float]
+    """Operations a second of wide products, and the narrowest side at which half of that is reached."""
+    bandwidths: tuple[tuple[float, float], ...]
+    """Bytes that a call works on, ascending, and how many a second are then read and written."""
+    functions: dict[str, float]
+    """Numbers a second."""
+
+    def ns(self, call: Call) -> float:
+        """
+        >>> Rates(5, (2e9, 2), ((8, 1e9), (800, 1e8)), {"exp": 1e9}).ns(Call("exp", None, 100, 8))
+        105.0
+        """
+        worked = 0.0
+        if call.sides is not None:
+            *sides, count = call.sides
+            worked = 2 * prod(sides) * count / (self.product[0] * min(sides) / (min(sides) + self.product[1]))
+        elif call.name in self.functions:
+            worked = call.numbers / self.functions[call.name]
+        return self.launch_ns + 1e9 * max(worked, call.moved_bytes / self.bandwidth(call.moved_bytes))
+
+    def bandwidth(self, moved_bytes: int) -> float:
+        """The bandwidth of calls on so many bytes: interpolated over the logarithms of the measured sizes."""
+        sizes, rates = zip(*self.bandwidths, strict=True)
+        return float(np.interp(log(max(moved_bytes, 1)), np.log(sizes), rates))
+
+
+def calls_of(function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]) -> list[Call]:
+    """What a function of arrays without numbers calls, itself unseen by whoever these arrays tell."""
+    found: list[Call] = []
+
+    def noted(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: noted(each) for key, each in value.items()}
+        return Noted(value.shape, value.dtype, tell=found.append) if isinstance(value, Extent) else value
+
+    def empty(shape: Shape, dtype: npt.DTypeLike) -> Noted:
+        return Noted(shape, dtype, tell=found.append)
+
+    function(*map(noted, arrays), **(noted(named) | {"empty": empty}))
+    return found
+
+
+def silent(value: Any) -> Any:
+    """Views of the same extents, which tell nobody."""
+    if isinstance(value, dict):
+        return {key: silent(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [silent(each) for each in value]
+    return Extent(value.shape, value.dtype, value) if isinstance(value, Noted) else value

@@ -1,0 +1,240 @@
+"""The machine of a plan: devices, and the links inside a host and between hosts.
+
+Names are looked up in `machines.toml`, which says where its numbers come from. A device or a link that a scenario
+writes out itself is taken at its word: its numbers are what is reached.
+"""
+
+import difflib
+import tomllib
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from math import inf
+from typing import Any
+
+from zerosim.planner.calls import Rates
+from zerosim.scenario.machine import ClusterKeys as Said
+from zerosim.scenario.machine import DeviceKeys as SaidDevice
+from zerosim.scenario.machine import LinkKeys as SaidLink
+from zerosim.scenario.origin import Origin
+from zerosim.scenario.rules import shown
+
+NS = 10**9
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a rank computes with; rates are in seconds, shares say how much of them is reached."""
+
+    title: str
+    flops: float
+    memory: float
+    memory_bandwidth: float
+    product_share: float = 1.0
+    half_width: float = 0.0
+    attention_share: float = 1.0
+    memory_share: float = 1.0
+    flops_fp8: float = 0.0
+    """The same in 8 bits; 0: not at all."""
+    multiprocessors: int = 1
+    channels: int = 0
+    """Multiprocessors that collectives occupy while they run."""
+    launch_ns: float = 0.0
+    """The least that a kernel takes. A kernel is launched while the one before it runs, so a longer one hides it."""
+    calls: Rates | None = None
+    """What calls take, launches included, where operations are charged call by call."""
+    update_bandwidth: float = 0.0
+    """Bytes a second that an optimizer reads and writes, if its formulas bound it and not memory."""
+
+    @property
+    def taken_by_collectives(self) -> float:
+        """The share of what it computes with that collectives have."""
+        return self.channels / self.multiprocessors
+
+    def products_ns(self, operations: int, width: int) -> float:
+        """The time of matrix products with weights whose narrower side is `width`."""
+        share = self.product_share * width / (width + self.half_width)
+        return operations * NS / (self.flops * share)
+
+    def attention_ns(self, operations: int) -> float:
+        """The time of matrix products without weights."""
+        return operations * NS / (self.flops * self.attention_share)
+
+    def moved_ns(self, moved_bytes: float) -> float:
+        """The time to read and write so many bytes of memory."""
+        return moved_bytes * NS / (self.memory_bandwidth * self.memory_share)
+
+    def update_ns(self, moved_bytes: float) -> float:
+        """The time of an optimizer's step that reads and writes so many bytes, in one kernel."""
+        if self.update_bandwidth:
+            return moved_bytes * NS / self.update_bandwidth
+        return max(self.moved_ns(moved_bytes), self.launch_ns)
+
+
+@dataclass(frozen=True)
+class Link:
+    """`bytes_per_second` each way, after `latency_ns`.
+
+    >>> Link("", 1000, 10**9).message_ns(500)
+    1500
+    """
+
+    title: str
+    latency_ns: int
+    bytes_per_second: float
+
+    def message_ns(self, message_bytes: int) -> int:
+        """The time of a message that has the link to itself."""
+        return self.latency_ns + self.transfer_ns(message_bytes)
+
+    def transfer_ns(self, message_bytes: int) -> int:
+        """How long a message is on its way, its first byte's latency apart."""
+        return round(message_bytes * NS / self.bytes_per_second)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Hosts of equal devices; `between` is what all network cards of a host have together."""
+
+    device: Device
+    devices_per_host: int
+    inside: Link
+    between: Link
+    pipelined: bool
+    """Whether collectives cost what libraries make of them, or what they are as written."""
+    fused: bool
+    """Whether operations leave in memory what fused kernels do."""
+    fp8: bool = False
+    """Whether weights are multiplied in 8 bits; the device's rate is then that."""
+    host_memory: Link = Link("memory at hand", 0, inf)
+    """From a device to the memory of its host, where activations are offloaded to."""
+
+    @property
+    def port_bytes_per_second(self) -> float:
+        """The bandwidth of a rank's own link, each way; alone on its host it has that host's."""
+        return (self.between if self.devices_per_host == 1 else self.inside).bytes_per_second
+
+    def seen_by(self, stride: int) -> "Cluster":
+        """The cluster as every `stride`-th rank sees it, while the ranks between do the same among themselves.
+
+        As many such groups as have a rank on a host share its links to other hosts.
+
+        >>> from zerosim.scenario.origin import Origin
+        >>> from zerosim.scenario.machine import ClusterKeys as Keys
+        >>> cluster = cluster_of(Keys(devices_per_host=8), Origin(), 32)
+        >>> seen = cluster.seen_by(8)
+        >>> seen.devices_per_host, round(cluster.between.bytes_per_second / seen.between.bytes_per_second)
+        (1, 8)
+        """
+        sharing = min(stride, self.devices_per_host)
+        between = replace(self.between, bytes_per_second=self.between.bytes_per_second / sharing)
+        return replace(self, devices_per_host=max(self.devices_per_host // stride, 1), between=between)
+
+    def host(self, rank: int) -> int:
+        return rank // self.devices_per_host
+
+    def hosts(self, ranks: int) -> int:
+        return -(-ranks // self.devices_per_host)
+
+    def links(self, ranks: int) -> list[Link]:
+        """The links that a ring through so many ranks passes."""
+        inside = [self.inside] if min(ranks, self.devices_per_host) > 1 else []
+        return inside + ([self.between] if ranks > self.devices_per_host else [])
+
+    def slowest(self, ranks: int) -> Link:
+        """The link with the least bandwidth in a ring through so many ranks; for one rank, the link inside a host."""
+        return min(self.links(ranks) or [self.inside], key=lambda link: link.bytes_per_second)
+
+
+def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
+    """What a scenario's [cluster] is in numbers; raises `ScenarioError` for names that nobody knows."""
+    device, usual = device_of(said.device, origin)
+    if ranks > said.devices_per_host and ranks % said.devices_per_host:
+        raise origin.error(
+            f"{ranks} ranks do not fill hosts of {said.devices_per_host} devices; set world.ranks to a multiple of "
+            "cluster.devices_per_host, or devices_per_host to a divisor of it",
+            ("cluster", "devices_per_host"), ("world", "ranks"),
+        )
+    if said.products == "fp8":
+        device = in_8_bits(device, origin)
+    return Cluster(
+        device=device,
+        devices_per_host=said.devices_per_host,
+        inside=link_of(said.inside, usual["inside"], origin, "inside"),
+        between=link_of(said.between, usual["between"], origin, "between"),
+        host_memory=link_of(said.host_memory, usual["host_memory"], origin, "host_memory"),
+        pipelined=said.collectives == "pipelined",
+        fused=said.kernels == "fused",
+        fp8=said.products == "fp8",
+    )
+
+
+def in_8_bits(device: Device, origin: Origin) -> Device:
+    """The device with the rate of products in 8 bits; attention stays in 16."""
+    if not device.flops_fp8:
+        able = [name for name, entry in machines()["device"].items() if "flops_fp8" in entry]
+        raise origin.error(
+            f'cluster.products: {device.title} multiplies nothing in 8 bits; there are {", ".join(able)}, '
+            'or set it to "weights"', ("cluster", "products"))
+    slower = device.flops / device.flops_fp8
+    return replace(device, flops=device.flops_fp8, attention_share=device.attention_share * slower)
+
+
+USUAL = {"inside": "nvlink4", "between": "infiniband_8x400", "host_memory": "pcie5"}
+"""The links of a device that a scenario writes out."""
+
+
+def device_of(said: str | SaidDevice, origin: Origin) -> tuple[Device, dict[str, str]]:
+    """A device, and the names of its usual links."""
+    if isinstance(said, SaidDevice):
+        return own_device(said, origin), USUAL
+    found = look_up("device", said, origin, "device")
+    numbers = {name: found[name] for name in Device.__dataclass_fields__ if name in found}
+    return Device(**numbers), {each: found[each] for each in USUAL}
+
+
+def own_device(said: SaidDevice, origin: Origin) -> Device:
+    """A device that a scenario writes out."""
+    sets, bandwidths, launch_ns = said.working_sets, said.bandwidths, said.launch_us * 1000
+    if len(sets) != len(bandwidths) or list(sets) != sorted(set(sets)) or min((*sets, *bandwidths), default=1) <= 0:
+        raise origin.error(
+            f"cluster.device: working_sets {list(sets)} and bandwidths {list(bandwidths)} must be as many, "
+            "all above 0, working_sets ascending", ("cluster", "device", "working_sets"), ("cluster", "device"))
+    functions = {name: rate for name, rate in vars(said.functions).items() if rate}
+    update_bandwidth = functions.pop("update", 0.0)
+    calls = None
+    if sets:
+        pairs = tuple(zip(sets, bandwidths, strict=True))
+        calls = Rates(launch_ns, (said.flops, said.half_width), pairs, functions)
+    return Device(
+        "a device of its own", said.flops, said.memory, said.memory_bandwidth, half_width=said.half_width,
+        launch_ns=0 if calls else launch_ns, calls=calls, update_bandwidth=update_bandwidth)
+
+
+def link_of(said: str | SaidLink, usual: str, origin: Origin, key: str) -> Link:
+    if isinstance(said, SaidLink):
+        return Link("a link of its own", round(said.latency_us * 1000), said.gigabytes_per_second * 1e9)
+    found = look_up("link", said or usual, origin, key)
+    reached = found["gigabytes_per_second"] * found["share"] * 1e9
+    return Link(found["title"], round(found["latency_us"] * 1000), reached)
+
+
+def look_up(kind: str, name: str, origin: Origin, key: str) -> dict[str, Any]:
+    known = machines()[kind]
+    if name in known:
+        entry: dict[str, Any] = known[name]
+        return entry
+    begins = [each for each in known if name and each.startswith(name.lower())]
+    near = begins or difflib.get_close_matches(name.lower(), known, n=1)
+    meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+    raise origin.error(f"cluster.{key}: no {kind} {shown(name)}; {meant} Or write it as a table", ("cluster", key))
+
+
+@cache
+def machines() -> dict[str, Any]:
+    """All devices and links by name.
+
+    >>> machines()["device"]["a100_80gb"]["memory_bandwidth"]
+    2039000000000.0
+    """
+    return tomllib.loads(resources.files("zerosim.planner").joinpath("machines.toml").read_text("utf-8"))

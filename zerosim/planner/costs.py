@@ -1,0 +1,250 @@
+"""What an operation, an update and a collective take on a cluster, in integer nanoseconds.
+
+    operation     its floating-point operations by the rate that products reach, then the bytes of what it reads and
+                  writes, each number once, by the bandwidth of memory; at least the launch of a kernel. On a device
+                  that says what calls take, every call of its text instead: see `calls`
+    loss          its passes over the outputs, in 32 bits; at least a launch
+    update        the bytes of gradient, weights and state that it reads and writes; at least a launch
+    collective    pipelined, which is the default: the bytes a rank sends, by the bandwidth of a ring through all ranks,
+                  and a latency for each step; or as written: message by message, see `network`
+
+The first is the roofline of Williams, Waterman and Patterson, "Roofline: an insightful visual performance model"
+(2009), for an operation that does not overlap its two parts: one takes their sum then, and not the larger. That
+products of narrow matrices are slower needs no number of its own so. Fused attention computes its scores again in
+backward: five products, where the text has four (Dao, "FlashAttention-2", 2023, section 4.1).
+
+The bandwidth of a pipelined ring is the least of what it passes: rings enter and leave a host by all of its network
+cards together. Steps between hosts are as many as hosts but one: so NCCL reckons (src/graph/tuning.cc).
+
+Pipelined is the default. A ring as written passes one network card of a host at a time and waits for whole chunks;
+libraries run as many rings as there are cards, in slices.
+
+There are two kinds of kernels. `written` has in memory what a run of zerosim has, to the byte, and is what tests
+need; `fused` leaves out what devices keep in registers, and is what a plan for a device needs.
+
+A device that says what calls take is charged call by call. What NumPy does for an operation is the calls in its code,
+so no operation has a second description of its cost. Single functions have rates because on a core `max` of short
+rows takes ten times what memory would.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.autograd.graph import Step
+from zerosim.autograd.operation import Shape
+from zerosim.collectives import ALGORITHMS
+from zerosim.collectives.table import Algorithm
+from zerosim.comm import Communicator, Strided
+from zerosim.planner.calls import Call, calls_of
+from zerosim.planner.cluster import Cluster
+from zerosim.planner.network import written_ns
+
+MOST_COUNTED = 1024
+"""Ranks of which each one's messages are counted where they differ; of more, rank 0's alone."""
+
+BY_FUNCTION: dict[Callable[..., None], Algorithm] = {row.function: row for row in ALGORITHMS.values()}
+
+Each = int | Array
+"""A number of each rank; one, where it is the same for all."""
+
+
+def of_rank(count: Each, rank: int) -> int:
+    """What one of them has."""
+    return int(count[rank]) if isinstance(count, np.ndarray) else count
+
+
+class Price(NamedTuple):
+    """The price of a collective."""
+
+    ns: int
+    sent_bytes: Each
+    messages: Each
+
+
+class Time(NamedTuple):
+    """The time of an operation, and what bounds it."""
+
+    ns: int
+    bound: str
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """On `cluster`, of numbers of `itemsize` bytes, over `ranks` ranks. What has been asked once is remembered."""
+
+    cluster: Cluster
+    ranks: int
+    itemsize: int
+    _prices: dict[Any, Price] = field(default_factory=dict)
+    _operations: dict[Any, Time] = field(default_factory=dict)
+    _messages: dict[Any, Array] = field(default_factory=dict)
+    _groups: dict[tuple[int, int], "Costs"] = field(default_factory=dict)
+
+    def forward(self, step: Step) -> Time:
+        return self._of_operation(step, "forward", step.forward_operations)
+
+    def backward(self, step: Step) -> Time:
+        operations = step.backward_operations
+        if self.cluster.fused and is_attention(step):
+            operations = operations * 5 // 4
+        return self._of_operation(step, "backward", operations)
+
+    def _of_operation(self, step: Step, way: str, operations: int) -> Time:
+        operation = step.instruction.operation
+        key = (operation, way, tuple(step.input_shapes.items()), step.wanted, operations)
+        if key not in self._operations:
+            moved_bytes = self.moved_bytes(step, way) + self.cast_bytes(step, way)
+            moving = Time(self.moved_ns(moved_bytes), "memory")
+            longer = max(moving, products := self.products(step, operations))
+            launch = Time(round(self.cluster.device.launch_ns), "launches")
+            self._operations[key] = max(longer._replace(ns=moving.ns + products.ns), launch)
+        return self._operations[key]
+
+    def of_calls(self, key: Any, function: Callable[..., Any], arrays: Any, named: dict[str, Any]) -> Time:
+        """The time of all calls in a function of arrays without numbers; equal keys have equal calls."""
+        if key not in self._operations:
+            spent = Counter[str]()
+            for call in calls_of(function, arrays, named):
+                spent["memory" if call.sides is None else "products"] += round(self.call_ns(call))
+            bound = max(spent, key=lambda each: spent[each], default="memory")
+            self._operations[key] = Time(spent.total(), bound)
+        return self._operations[key]
+
+    def call_ns(self, call: Call) -> float:
+        """The time of one call, on a device that says what calls take."""
+        assert self.cluster.device.calls is not None
+        return self.cluster.device.calls.ns(call)
+
+    def products(self, step: Step, operations: int) -> Time:
+        """The time of a step's matrix products, operands at hand; their width is the weights' narrower side."""
+        device = self.cluster.device
+        if is_attention(step):
+            return Time(round(device.attention_ns(operations)), "attention")
+        return Time(round(device.products_ns(operations, min(step.input_shapes["weight"]))), "products")
+
+    def moved_bytes(self, step: Step, way: str) -> int:
+        """What it reads and writes: in backward also ∂L/∂y, and the gradients that are wanted."""
+        operation, shapes = step.instruction.operation, step.input_shapes
+        if operation.moves and way == "forward":
+            return 2 * self.bytes_of(step.shape)
+        if way == "forward":
+            return sum(map(self.bytes_of, [step.shape, *shapes.values()]))
+        read = {**shapes, "y": step.shape}
+        named = [read[name] for name in step.needed]
+        return sum(map(self.bytes_of, [step.shape, *named, *(shapes[name] for name in step.wanted)]))
+
+    def cast_bytes(self, step: Step, way: str) -> int:
+        """What casting to 8 bits reads and writes: every number twice, for its range and for its value, and two copies.
+
+        Forward casts activations and weights, backward the gradient of the output (Micikevicius et al., "FP8 formats
+        for deep learning", 2022; a copy lies transposed, as 8-bit products want it).
+        """
+        if not self.cluster.fp8 or is_attention(step) or not step.forward_operations:
+            return 0
+        shapes = [step.input_shapes["x"], step.input_shapes["weight"]] if way == "forward" else [step.shape]
+        return sum(map(prod, shapes)) * (2 * self.itemsize + 2)
+
+    def bytes_of(self, shape: Shape) -> int:
+        return prod(shape) * self.itemsize
+
+    def loss_ns(self, outputs: Shape) -> int:
+        """The time of a loss and its gradient: widen outputs, take logarithms, write and round a gradient."""
+        wide = 4 * prod(outputs)
+        rounding = 0 if self.itemsize == 4 else 2 * (wide + self.bytes_of(outputs))
+        device = self.cluster.device
+        return round(max(device.moved_ns(rounding + 4 * wide), device.launch_ns))
+
+    def moved_ns(self, moved_bytes: int) -> int:
+        return round(self.cluster.device.moved_ns(moved_bytes))
+
+    def update_ns(self, moved_bytes: int) -> int:
+        return round(self.cluster.device.update_ns(moved_bytes))
+
+    def of(self, comm: Communicator) -> "Costs":
+        """The costs of collectives among the ranks of `comm`: all of them, or a group of a mesh."""
+        stride = comm.stride if isinstance(comm, Strided) else 1
+        key = comm.size, stride
+        if key == (self.ranks, 1):
+            return self
+        if key not in self._groups:
+            self._groups[key] = Costs(self.cluster.seen_by(stride), comm.size, self.itemsize)
+        return self._groups[key]
+
+    def price(self, function: Callable[..., None], argument: Any, root: int = 0) -> Price:
+        """The price of a collective on equally long chunks, one for each rank, or on one vector, from a root."""
+        chunked = isinstance(argument, Sequence)
+        length = argument[0].nbytes if chunked else argument.nbytes
+        key = (function, length, chunked, root)
+        if key not in self._prices:
+            self._prices[key] = self._price(BY_FUNCTION[function], length, chunked, root)
+        return self._prices[key]
+
+    def _price(self, algorithm: Algorithm, length: int, chunked: bool, root: int) -> Price:
+        if self.ranks == 1:
+            return Price(0, 0, 0)
+        lengths = [length] * self.ranks if chunked else cut(length, self.ranks)
+        most = algorithm.sent_bytes(lengths, root, root)
+        ns = self.pipelined_ns(algorithm, most) if self.cluster.pipelined else self._written_ns(algorithm, sum(lengths))
+        if self.cluster.device.calls is not None and "reduce" in algorithm.collective:
+            ns += self._adding_ns(max(lengths))
+        if chunked:
+            return Price(ns, most, algorithm.messages(0, self.ranks))
+        messages = self._messages_from(algorithm, root)
+        return Price(ns, messages * length, messages)
+
+    def _messages_from(self, algorithm: Algorithm, root: int) -> Array:
+        """How many copies of the root's vector each rank passes on."""
+        key = algorithm.name, root
+        if key not in self._messages:
+            ranks = range(self.ranks if self.ranks <= MOST_COUNTED else 1)
+            self._messages[key] = np.array([algorithm.messages(rank, self.ranks, root) for rank in ranks])
+        return self._messages[key]
+
+    def _adding_ns(self, chunk_bytes: int) -> int:
+        """The time to add what the others send to a rank's chunk, call by call."""
+        return round((self.ranks - 1) * self.call_ns(Call("add", None, 0, 3 * chunk_bytes)))
+
+    def _written_ns(self, algorithm: Algorithm, vector_bytes: int) -> int:
+        """Message by message; of a collective with a root, rank 0 stands for all."""
+        collective = algorithm.function
+        if algorithm.collective == "broadcast":
+            collective = from_first(collective)
+        return written_ns(collective, vector_bytes, 1, self.cluster, self.ranks)
+
+    def pipelined_ns(self, algorithm: Algorithm, sent_bytes: int) -> int:
+        """The time of one ring through all ranks, or of one for each network card, that work on slices of messages."""
+        cluster, steps = self.cluster, algorithm.steps(self.ranks)
+        hosts = cluster.hosts(self.ranks)
+        between = -(-steps * (hosts - 1) // (self.ranks - 1))
+        latency = between * cluster.between.latency_ns + (steps - between) * cluster.inside.latency_ns
+        return latency + cluster.slowest(self.ranks).transfer_ns(sent_bytes)
+
+
+def is_attention(step: Step) -> bool:
+    """Whether its matrix products, if it has any, have no weights."""
+    return "weight" not in step.input_shapes
+
+
+def from_first(broadcast: Callable[..., None]) -> Callable[..., None]:
+    """A broadcast of a whole vector from rank 0, on chunks."""
+
+    def call(comm: Any, chunks: Any) -> None:
+        broadcast(comm, chunks[:], 0)
+
+    return call
+
+
+def cut(length: int, ranks: int) -> list[int]:
+    """A vector's bytes as chunks.
+
+    >>> cut(10, 4)
+    [3, 3, 3, 1]
+    """
+    each = -(-length // ranks)
+    return [max(min(each, length - rank * each), 0) for rank in range(ranks)]

@@ -1,0 +1,183 @@
+"""Messages that share links: each gets what is left to it, until another begins or ends.
+
+    program     what a rank sends and waits for, in order
+    capacity    bytes a second of a link, one way
+    rate        of a message that is on its way: the most that is fair. Links are filled in turn, the one first that
+                has least for each of its messages; of equal claims those with less latency get more, in proportion
+
+A rank's messages leave one after the other, each when the one before has arrived. Bytes begin to flow when the latency
+has passed. This is the model that SimGrid calls CM02 (Casanova and Marchal, "A network model for simulation of grid
+applications", 2002; Velho, Schnorr, Casanova and Legrand, "On the validity of flow-level TCP network models", 2013).
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.errors import Deadlock
+from zerosim.planner.cluster import NS
+
+TOGETHER = 1e-9
+"""Of the time so far: what ends within that share of it ends together."""
+
+
+class Transfer(NamedTuple):
+    """Sent to a rank."""
+
+    to: int
+    bytes: int
+
+
+class Receive(NamedTuple):
+    """Wait for the next message of a rank."""
+
+    source: int
+
+
+Program = list[Transfer | Receive]
+Route = Callable[[int, int], tuple[int, list[int]]]
+"""`route(source, to)` gives a message's latency in nanoseconds, and the numbers of the links it passes."""
+
+
+class Links(NamedTuple):
+    """Capacities of all links, and which of them a message passes."""
+
+    capacities: list[float]
+    route: Route
+
+
+@dataclass(eq=False)
+class Flow:
+    """A message on its way: the latency that is left, or then the bytes."""
+
+    source: int
+    to: int
+    latency_ns: float
+    left: float
+    weight: float
+    links: list[int]
+
+
+def last_end_ns(programs: list[Program], links: Links) -> int:
+    """When the last rank has ended its program; all begin at 0.
+
+    >>> one = Links([1e9, 1e9], lambda source, to: (1000, [source]))
+    >>> last_end_ns([[Transfer(1, 500)], [Receive(0)]], one)
+    1500
+    """
+    return round(max(ends_ns(programs, links)))
+
+
+def ends_ns(programs: list[Program], links: Links) -> list[float]:
+    """When each rank has ended its program. Raises `Deadlock` if one of them never does."""
+    state = State([deque(program) for program in programs], links)
+    while state.advance():
+        pass
+    waiting = [rank for rank, program in enumerate(state.programs) if program]
+    if waiting:
+        raise Deadlock(f"rank {waiting[0]} waits for a message that nobody sends")
+    return state.ended_ns
+
+
+@dataclass(eq=False)
+class State:
+    programs: list[deque[Transfer | Receive]]
+    links: Links
+    now_ns: float = 0.0
+    flows: list[Flow] = field(default_factory=list)
+    arrived: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.waiting: list[deque[Transfer]] = [deque() for _ in self.programs]
+        self.busy: set[int] = set()
+        self.ended_ns = [0.0] * len(self.programs)
+        self.capacities = np.array(self.links.capacities, np.float64)
+        self._runnable = set(range(len(self.programs)))
+
+    def advance(self) -> bool:
+        """Let ranks do what they can, and time pass until a message arrives or begins to flow; whether any did."""
+        for rank in self._runnable:
+            self._run(rank)
+        self._runnable.clear()
+        if not self.flows:
+            return False
+        rates = self._rates()
+        left = np.array([flow.latency_ns or flow.left * NS for flow in self.flows])
+        speed = np.array([1.0 if flow.latency_ns else rate for flow, rate in zip(self.flows, rates, strict=True)])
+        needed = left / speed
+        passed = needed.min()
+        self.now_ns += passed
+        ended = needed <= passed + TOGETHER * self.now_ns
+        flowing = []
+        for flow, rate, ends in zip(self.flows, rates, ended, strict=True):
+            if flow.latency_ns:
+                flow.latency_ns = 0 if ends else flow.latency_ns - passed
+            else:
+                flow.left = 0 if ends else flow.left - rate * passed / NS
+            if flow.latency_ns or flow.left:
+                flowing.append(flow)
+            else:
+                self._end(flow)
+        self.flows = flowing
+        for rank in list(self._runnable):
+            self._begin_next(rank)
+        return True
+
+    def _run(self, rank: int) -> None:
+        program = self.programs[rank]
+        while program:
+            following = program[0]
+            if isinstance(following, Transfer):
+                self.waiting[rank].append(following)
+                self._begin_next(rank)
+            elif self.arrived[following.source, rank]:
+                self.arrived[following.source, rank] -= 1
+            else:
+                return
+            program.popleft()
+            self.ended_ns[rank] = self.now_ns
+
+    def _begin_next(self, rank: int) -> None:
+        if rank in self.busy or not self.waiting[rank]:
+            return
+        message = self.waiting[rank].popleft()
+        latency, links = self.links.route(rank, message.to)
+        self.busy.add(rank)
+        self.flows.append(
+            Flow(rank, message.to, latency, message.bytes, NS / latency if latency else 1.0, links))
+
+    def _end(self, flow: Flow) -> None:
+        self.busy.discard(flow.source)
+        self.arrived[flow.source, flow.to] += 1
+        self._runnable |= {flow.to, flow.source}
+
+    def _rates(self) -> Array:
+        """The rate of each flow, found by filling links; 0 while its latency has not passed."""
+        rates = np.zeros(len(self.flows))
+        active = np.array([not flow.latency_ns for flow in self.flows])
+        numbers = np.flatnonzero(active)
+        if not len(numbers):
+            return rates
+        flow_of = np.array([number for number in numbers for _ in self.flows[number].links])
+        link_of = np.array([link for number in numbers for link in self.flows[number].links])
+        weight_of = np.array([flow.weight for flow in self.flows])
+        room, unset = self.capacities.copy(), active.copy()
+        while unset.any():
+            uses = unset[flow_of]
+            claimed = np.bincount(link_of[uses], weight_of[flow_of[uses]], minlength=len(room))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                fair = np.where(claimed > 0, room / claimed, np.inf)
+            least = fair.min()
+            full = fair <= least * (1 + TOGETHER)
+            filled = np.zeros_like(unset)
+            filled[flow_of[uses & full[link_of]]] = True
+            rates[filled] = least * weight_of[filled]
+            taken = filled[flow_of]
+            room -= np.bincount(link_of[taken], rates[flow_of[taken]], minlength=len(room))
+            room = np.maximum(room, 0.0)
+            unset &= ~filled
+        return rates

@@ -1,0 +1,118 @@
+"""Read a scenario's file and plan it."""
+
+import itertools
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from operator import index
+from typing import Any, SupportsIndex
+
+from zerosim.data import load_dataset
+from zerosim.errors import ScenarioError, UsageError
+from zerosim.files import read_at_most, reason
+from zerosim.models.units import Task
+from zerosim.planner.planning import Plan, plan, task_in_words
+from zerosim.scenario import Scenario, load
+from zerosim.scenario.bounds import MOST_BYTES, check_size
+from zerosim.scenario.load import parse
+from zerosim.scenario.origin import OVERRIDE
+from zerosim.scenario.sections import MOST_RANKS
+
+MOST_ROWS = 1000
+
+WRITE_ONE = "write one with zerosim bench cluster --toml FILE"
+
+
+def read_plan(
+    path: str | os.PathLike[str], ranks: Sequence[int], overrides: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]
+) -> Plan:
+    """The plan of a scenario's file, its keys replaced by `overrides`, for all combinations of what `sweep` gives keys.
+
+    Values are TOML's, or text as it stands in a command line. Raises `UsageError` for numbers of ranks that are none,
+    and for what cannot be swept.
+    """
+    counts = numbers_of_ranks(ranks)
+    fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
+    keys = [[f"{key}={written(value)}" for value in listed(key, values)] for key, values in sweep.items()]
+    scenario = training(path, fixed)
+    combinations = [names for names in itertools.product(*keys) if names]
+    if max(len(combinations), 1) * max(len(counts), 1) * len(scenario.rows) > MOST_ROWS:
+        raise UsageError(f"that makes more than {MOST_ROWS} rows; sweep less, or over fewer ranks at a time")
+    return plan(scenario, [(names, one_of_a_sweep(path, fixed, names)) for names in combinations], counts, task_of)
+
+
+def listed(key: str, values: Any) -> list[Any]:
+    """The values of a key that is swept; raises `UsageError` where they are none."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise UsageError(f"sweep: found {values!r} for {key}; give a list of its values")
+    return list(values)
+
+
+def one_of_a_sweep(path: str | os.PathLike[str], fixed: Sequence[str], names: Sequence[str]) -> Scenario:
+    """The scenario with these values too; what is wrong with them is an error of the sweep."""
+    try:
+        return training(path, [*fixed, *names])
+    except ScenarioError as error:
+        if error.file != OVERRIDE:
+            raise
+        what = str(error).removeprefix(f"{error.file}:{error.line}:{error.column}: ")
+        raise UsageError(f"--sweep {', '.join(names)}: {what}") from error
+
+
+def numbers_of_ranks(given: Sequence[Any]) -> list[int]:
+    """Numbers of ranks as Python integers, NumPy's included; raises `UsageError` for anything else."""
+    for count in given:
+        if isinstance(count, bool) or not isinstance(count, SupportsIndex) or not 1 <= index(count) <= MOST_RANKS:
+            raise UsageError(f"ranks: found {count!r}; give whole numbers from 1 to {MOST_RANKS}")
+    return [index(count) for count in given]
+
+
+def cluster_in(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The keys of the [cluster] in a file, each with its section.
+
+    Raises `UsageError` where there is none, and `ScenarioError` where it is not TOML within the bounds of a scenario.
+    """
+    try:
+        content = read_at_most(path, MOST_BYTES)
+        check_size(len(content), os.fspath(path))
+        found = parse(content.decode("utf-8-sig"), os.fspath(path))[0].get("cluster")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--cluster: cannot read {os.fspath(path)}: {reason(error)}; {WRITE_ONE}") from error
+    if not isinstance(found, dict) or not found:
+        raise UsageError(f"--cluster: {os.fspath(path)} has no [cluster]; {WRITE_ONE}")
+    return {f"cluster.{key}": value for key, value in found.items()}
+
+
+def written(value: Any) -> str:
+    """A value as an override has it.
+
+    What has no counterpart in JSON, such as TOML's dates, is text, which no key but one of text takes.
+
+    >>> written("adam"), written(True), written([1, 2]), written({"flops": 1e12})
+    ('adam', 'true', '[1, 2]', '{flops = 1000000000000.0}')
+    """
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {inner(each)}' for key, each in value.items())}}}"
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def inner(value: Any) -> str:
+    """The TOML of a value within a table, where words need quotes."""
+    return json.dumps(value) if isinstance(value, str) else written(value)
+
+
+def training(path: str | os.PathLike[str], overrides: Sequence[str]) -> Scenario:
+    """The scenario of training in a file."""
+    found = load(path, overrides)
+    if not isinstance(found, Scenario):
+        raise UsageError(f"{os.fspath(path)} is a scenario of collectives, which have no plan; give one of training")
+    return found
+
+
+def task_of(scenario: Scenario) -> Task:
+    """What its data ask of a model; data are read only where the scenario does not say it itself."""
+    said = task_in_words(scenario)
+    if said is not None:
+        return said
+    dataset = load_dataset(scenario)
+    return Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")

@@ -1,0 +1,363 @@
+"""A step on shapes alone: the stage's own text, with a memory ledger and a clock, without memory.
+
+All ranks go at once, in the lockstep world: a rank is a vector, so that what is found holds for each of them. Where
+the text has ranks do different things, that world says so, and each goes by itself in the local world: there messages
+travel, and collectives begin when the last rank has come. A collective costs what `costs` says; an operation too, and
+what it has in memory is seen once for each shape.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import Allocator, Kind
+from zerosim.autograd.graph import Step
+from zerosim.autograd.player import Player, perform
+from zerosim.autograd.shelf import Offloaded
+from zerosim.collectives import dissemination
+from zerosim.comm import Communicator
+from zerosim.errors import Unlike, ZerosimError
+from zerosim.formulas import activations
+from zerosim.formulas.activations import extent, nothing_drawn
+from zerosim.formulas.visits import SeenVisits
+from zerosim.instruments.memory import Ledger
+from zerosim.instruments.observed import Observed, ObservedAllocator, telling
+from zerosim.instruments.trace import WAIT, Curve, RankStep
+from zerosim.planner.calls import Call, Noted, silent
+from zerosim.planner.clock import Interval, VirtualClock
+from zerosim.planner.cluster import Cluster
+from zerosim.planner.costs import Costs, of_rank
+from zerosim.planner.timed import HostMemory, OnTheClock, Timed
+from zerosim.sharding import padded
+from zerosim.stages.replica import Batch, Replica
+from zerosim.training.build import gathering, replica
+from zerosim.training.config import Config
+from zerosim.worlds.local import LocalWorld
+from zerosim.worlds.lockstep import LockstepWorld
+
+MOST_APART = 64
+"""Ranks that are rehearsed one by one."""
+
+IN_REGISTERS = frozenset({"widened"})
+"""Owners of what a device has in its registers: copies of 16-bit numbers in 32 bits."""
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What one step holds, takes and sends on a rank."""
+
+    resting: Counter[Kind]
+    peak: Counter[Kind]
+    peak_total: int
+    clock: VirtualClock
+    operations: Counter[str]
+    """Floating-point operations of matrix products, in forward, backward and recomputation."""
+    curve: Curve
+    """What is alive from each change on, by the clock, if that was asked for."""
+
+    @property
+    def step(self) -> RankStep:
+        """All that took place, and what was in memory meanwhile, as a traced step of a run has it."""
+        return replace(self.clock.step, memory=self.curve)
+
+    def sent(self, rank: int) -> dict[str, int]:
+        """The bytes and the messages that a rank sends."""
+        return {what: of_rank(count, rank) for what, count in self.clock.sent.items()}
+
+
+def rehearse(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehearsal:
+    """One step of a row on a cluster: what holds for every rank or, where they differ, for the worst off.
+
+    A `curve` of what is in memory has tens of thousands of changes where a model has a hundred blocks.
+
+    Raises `ZerosimError` where they differ and are too many.
+    """
+    assert config.addition.collective is not None
+    try:
+        return rehearsed_at_once(config, cluster, curve=curve)
+    except Unlike as unlike:
+        if config.ranks > MOST_APART:
+            raise ZerosimError(
+                f"{config.name}: {unlike}, and at most {MOST_APART} are planned one by one; set world.ranks to that"
+            ) from unlike
+        return worst(rehearsed_apart(config, cluster, curve=curve))
+
+
+def rehearsed_at_once(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehearsal:
+    """The rehearsal of all ranks as vectors. Raises `Unlike` where they do different things."""
+    asked = costs(config, cluster)
+    (found,) = LockstepWorld(config.ranks).run(lambda comm: rehearsed(config, Clocked(comm, asked), curve=curve))
+    return found
+
+
+def rehearsed_apart(config: Config, cluster: Cluster, *, curve: bool = False) -> list[Rehearsal]:
+    """The rehearsal of each rank by itself; messages are sent, and counted one by one."""
+    asked, meetings = costs(config, cluster), Meetings()
+    return LocalWorld(config.ranks).run(lambda comm: rehearsed(config, Meeting(comm, asked, meetings), curve=curve))
+
+
+def costs(config: Config, cluster: Cluster) -> Costs:
+    return Costs(cluster, config.ranks, config.precision.weights.itemsize)
+
+
+def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
+    """The slowest rank, with the most memory that any has."""
+    slowest = max(ranks, key=lambda rank: rank.clock.now_ns)
+    resting, peak = Counter[Kind](), Counter[Kind]()
+    for rank in ranks:
+        resting |= rank.resting
+        peak |= rank.peak
+    return replace(slowest, resting=resting, peak=peak, peak_total=max(rank.peak_total for rank in ranks))
+
+
+def rehearsed(config: Config, comm: "Clocked", *, curve: bool) -> Rehearsal:
+    """What a step takes of whom `comm` speaks for: of one rank, or of all at once."""
+    ledger = Ledger(clock=lambda: comm.clock.now_ns)
+    mine = on_shapes(config, comm, ledger, each_visit=curve)
+    mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
+    comm.begun = True
+    ledger.begin_peak()
+    if curve:
+        ledger.begin_curve()
+    config.stage.step(mine, whole_batch(config))
+    mine.repeat_skipped()
+    return Rehearsal(
+        resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=comm.clock,
+        operations=Counter(mine.tape.operations), curve=ledger.curve_so_far(),
+    )
+
+
+def on_shapes(config: Config, comm: "Clocked", ledger: Ledger, *, each_visit: bool) -> "Rehearsing":
+    """A replica of a row that has no numbers; with `each_visit`, memory is followed within each visit to a unit."""
+    cluster = comm.costs.cluster
+    called = cluster.device.calls is not None
+    uncounted = IN_REGISTERS if cluster.fused else frozenset[str]()
+    allocate = counted_but(uncounted, ObservedAllocator(charged(extent, comm) if called else extent, ledger))
+    performer = (CallByCall if called else Performer)(comm.clock, comm.costs)
+    visits = SeenVisits(ledger.pass_by, uncounted, performer.carry_out, performer.charge)
+    built = replica(
+        config, comm, allocate, perform=performer.perform, players=Player if called or each_visit else visits.player)
+    if config.row.parallel.offload_activations:
+        built.tape.shelf = Offloaded(HostMemory(comm.clock, comm.costs.cluster.host_memory), allocate)
+    beside = telling(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
+    rule = Timed(**vars(config.rule), clock=comm.clock, costs=comm.costs)
+    changed = replace(
+        built,
+        gathering=gathering(config, beside),
+        overlap=beside if config.row.parallel.overlap else None,
+        rule=telling(rule, comm.instruments, update="update", differences="update", apply="update"),
+    )
+    skips = comm.alike and not each_visit and config.row.parallel.order != "tree"
+    return Rehearsing(**vars(changed), clock=comm.clock, skips=skips)
+
+
+def whole_batch(config: Config) -> Batch:
+    """A rank's micro-batches."""
+    inputs, targets = activations.batch(config)
+    return Batch(1, [inputs] * config.block, [targets] * config.block, config.samples, 0)
+
+
+def counted_but(uncounted: Collection[str], counted: Allocator) -> Allocator:
+    """The allocator `counted`, except that arrays of these owners are not counted."""
+
+    def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
+        return (extent if owner in uncounted else counted)(shape, dtype, kind=kind, owner=owner)
+
+    return allocate
+
+
+def charged(taken: Allocator, comm: "Clocked") -> Allocator:
+    """The allocator `taken`, on whose arrays every call takes time: what a stage's code copies and adds."""
+
+    def tell(call: Call) -> None:
+        if comm.begun:
+            comm.clock.compute("copies", round(comm.costs.call_ns(call)))
+
+    def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
+        found = taken(shape, dtype, kind=kind, owner=owner)
+        return Noted(found.shape, found.dtype, tell=tell)
+
+    return allocate
+
+
+class Clocked(Observed):
+    """A communicator of which collectives take time, and nothing else: no message is sent."""
+
+    alike = True
+    """Whether all ranks do the same at the same time."""
+
+    def __init__(self, comm: Communicator, costs: Costs) -> None:
+        self.clock = VirtualClock(costs.cluster.device.taken_by_collectives)
+        self.costs = costs
+        self.begun = False
+        """Whether the step has begun: what is copied before it takes no time of it."""
+        super().__init__(comm, self.clock)
+
+    def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function` on the clock."""
+
+        def call(owner: str, comm: Communicator, *arguments: Any) -> None:
+            price = self.costs.of(comm).price(function, *arguments)
+            self.clock.communicate(name, price.ns, owner, of_rank(price.sent_bytes, 0))
+            self.clock.send(price.sent_bytes, price.messages)
+
+        return call
+
+
+class Meetings:
+    """When the last rank came to each collective, of all that ranks call in the same order."""
+
+    def __init__(self) -> None:
+        self._began_ns = Counter[int]()
+
+    def come(self, number: int, at_ns: int) -> None:
+        """A rank has come to the collective with this number."""
+        self._began_ns[number] = max(self._began_ns[number], at_ns)
+
+    def began_ns(self, number: int) -> int:
+        """Once all have come."""
+        return self._began_ns[number]
+
+
+class Meeting(Clocked):
+    """One rank's communicator: messages travel and are counted, and a collective begins when all ranks have come."""
+
+    alike = False
+
+    def __init__(self, comm: Communicator, costs: Costs, meetings: Meetings) -> None:
+        super().__init__(comm, costs)
+        self._sent = (lambda outgoing, _: self.clock.send(outgoing.nbytes, 1),)
+        self._meetings = meetings
+        self._number = 0
+
+    def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, on shapes, and on the clock."""
+
+        def call(owner: str, comm: Communicator, *arguments: Any) -> None:
+            before, number = self.clock.sent["bytes"], self._number
+            self._number += 1
+            self._meetings.come(number, self.clock.free_ns)
+            function(comm, *map(silent, arguments))
+            dissemination.barrier(self._comm)
+            price, sent_bytes = self.costs.of(comm).price(function, *arguments), self.clock.sent["bytes"] - before
+            self.clock.communicate(name, price.ns, owner, sent_bytes, self._meetings.began_ns(number))
+
+        return call
+
+
+@dataclass(eq=False)
+class Rehearsing(Replica):
+    """A replica that skips micro-batches which would do what the one before did, at the same intervals.
+
+    What a micro-batch does depends on what is on its way as it begins. So once two have done the same, all others do,
+    up to the last one, which may reduce gradients. Orders in which sums get more and more have no such two.
+    """
+
+    clock: VirtualClock = field(kw_only=True)
+    skips: bool = False
+    skipped: int = 0
+    steady: tuple[Interval, Counter[str]] | None = None
+    """What each of those skipped would have taken."""
+
+    def parts(self, batch: Batch) -> Iterator[Batch]:
+        self.steady, before = None, None
+        for part in super().parts(batch):
+            if self.steady is not None and not part.last:
+                self.skipped += 1
+                continue
+            reading, operations = self.clock.reading(), Counter(self.tape.operations)
+            yield part
+            found = self.clock.since(reading), Counter(self.tape.operations) - operations
+            if self.skips and found == before:
+                self.steady = found
+            before = found
+
+    def repeat_skipped(self) -> None:
+        """At the end of the step: add what the skipped ones would have taken."""
+        if self.steady is not None:
+            taken, operations = self.steady
+            self.clock.repeat(self.skipped, taken)
+            for what, count in operations.items():
+                self.tape.operations[what] += self.skipped * count
+
+    def _chunk_sums(self, chunk: int) -> list[float]:
+        """Nothing to sum."""
+        return [0.0 for unit in self.units if not unit.frozen]
+
+
+@dataclass(frozen=True, eq=False)
+class Performer:
+    """Carries out a tape's operations on shapes: they take time, and of fused ones only what is kept has memory."""
+
+    clock: VirtualClock
+    costs: Costs
+
+    def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+        if step is None:
+            self.clock.compute("loss", self.costs.loss_ns(arrays[0].shape))
+            return function(*arrays, **named)
+        self.charge(step, function)
+        return self.carry_out(step, function, *arrays, **named)
+
+    def charge(self, step: Step, function: Callable[..., Any]) -> None:
+        """Let an operation take its time; PyTorch's checkpoint stops when it has what backward needs, and so do we."""
+        if self.costs.cluster.fused and self.clock.doing == "recompute" and not step.for_backward:
+            return
+        if function is step.instruction.operation.forward:
+            self.clock.compute("forward", *self.costs.forward(step))
+        else:
+            self.clock.compute("backward", *self.costs.backward(step))
+
+    def carry_out(self, step: Step, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+        """In no time."""
+        return (kept_by_fused if self.costs.cluster.fused else perform)(step, function, *arrays, **undrawn(named))
+
+
+class CallByCall(Performer):
+    """Performs on a device that says what calls take: each call in an operation's code takes its time."""
+
+    def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+        """A loss tells of its calls itself."""
+        if step is None:
+            return function(*arrays, **named)
+        arrays, named = tuple(map(silent, arrays)), {name: silent(each) for name, each in named.items()}
+        self._charge_calls(step, function, arrays, named)
+        empty = named.pop("empty")
+        return self.carry_out(step, function, *arrays, **named, empty=lambda *shape: silent(empty(*shape)))
+
+    def _charge_calls(
+        self, step: Step, function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        """What the function's text calls."""
+        given = {name: each for name, each in named.items() if name not in ("empty", "draws")}
+        what = "forward" if function is step.instruction.operation.forward else "backward"
+        key = (function, *(described(each) for each in (*arrays, *given.values())))
+        self.clock.compute(what, *self.costs.of_calls(key, function, arrays, undrawn(named)))
+
+
+def undrawn(named: dict[str, Any]) -> dict[str, Any]:
+    """The arguments without their random draws."""
+    return {**named, "draws": nothing_drawn} if named.get("draws") else named
+
+
+def described(value: Any) -> Any:
+    """The part of an argument that matters for shapes."""
+    if isinstance(value, dict):
+        return tuple((name, described(each)) for name, each in value.items())
+    if hasattr(value, "shape"):
+        return value.shape, value.dtype
+    return value if value.__hash__ else repr(value)
+
+
+def kept_by_fused(step: Step, function: Callable[..., Any], *arrays: Any, empty: Any, **named: Any) -> Any:
+    """A fused kernel's work is in registers, and of what it saves a number for each row is enough."""
+    if function is step.instruction.operation.backward:
+        return None
+    saved = function(*arrays, empty=in_registers, **named)
+    return None if saved is None else empty(saved.shape[:-1], np.float32)
+
+
+def in_registers(shape: Any, dtype: Any) -> Any:
+    return extent(shape, dtype, kind="buffers", owner="registers")

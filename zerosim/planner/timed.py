@@ -1,0 +1,85 @@
+"""Parts of a rehearsed replica that take time: what goes on beside the step, the host's memory, updates."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from zerosim.allocation import Array
+from zerosim.comm import Communicator
+from zerosim.models.units import Unit
+from zerosim.optim.update import UpdateRule
+from zerosim.planner.clock import VirtualClock
+from zerosim.planner.cluster import Link
+from zerosim.planner.costs import Costs
+from zerosim.stages.beside import Beside, Coming, Work
+
+
+class Arriving(Coming):
+    """An array that is there when the clock says so."""
+
+    def __init__(self, found: Array, ready_ns: int) -> None:
+        done: Future[Array] = Future()
+        done.set_result(found)
+        super().__init__(done)
+        self.ready_ns = ready_ns
+
+
+class OnTheClock(Beside):
+    """What goes on beside the step takes place in the clock's stream, and the step waits for it where it is wanted."""
+
+    def __init__(self, comm: Communicator, clock: VirtualClock) -> None:
+        super().__init__(comm)
+        self._clock = clock
+
+    def begin(self, work: Work) -> Coming:
+        with self._clock.beside():
+            return Arriving(super().begin(work).take(), self._clock.stream_ns)
+
+    def wait(self, unit: Unit, coming: Coming) -> Array:
+        assert isinstance(coming, Arriving)
+        self._clock.wait(coming.ready_ns)
+        return coming.take()
+
+
+@dataclass(eq=False)
+class HostMemory:
+    """A store at the other end of a link: the step waits for what it writes, and for what it reads once it wants it."""
+
+    clock: VirtualClock
+    link: Link
+    free_ns: int = 0
+    """When the link has carried all that it was given to read."""
+
+    def write(self, start: int, array: Any) -> None:
+        self.clock.wait_for_host(self.clock.now_ns + self.link.message_ns(array.nbytes))
+
+    def read(self, start: int, array: Any) -> Callable[[], object]:
+        self.free_ns = max(self.clock.now_ns, self.free_ns) + self.link.message_ns(array.nbytes)
+        return partial(self.clock.wait_for_host, self.free_ns)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+@dataclass(frozen=True)
+class Timed(UpdateRule):
+    """A rule that leaves weights and state as they are, and takes the time of reading and writing them."""
+
+    clock: VirtualClock = field(kw_only=True)
+    costs: Costs = field(kw_only=True)
+
+    def update(self, unit: Unit, start: int, weights: Any, gradient: Any, state: Any, **_: Any) -> None:
+        self._take(weights, gradient, state, [])
+
+    def differences(self, unit: Unit, start: int, weights: Any, gradient: Any, state: Any, **named: Any) -> None:
+        self._take(weights, gradient, state, [named["out"]])
+
+    def apply(self, unit: Unit, start: int, weights: Any, differences: Any, **_: Any) -> None:
+        self._take(weights, differences, {}, [])
+
+    def _take(self, weights: Any, gradient: Any, state: Any, written: list[Any]) -> None:
+        both_ways = [weights, *state.values()]
+        moved = 2 * sum(each.nbytes for each in both_ways) + sum(each.nbytes for each in [gradient, *written])
+        self.clock.compute("update", self.costs.update_ns(moved))

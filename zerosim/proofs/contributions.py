@@ -1,0 +1,253 @@
+"""Contributions that are lost, doubled or passed on too early: causes, read off a recorded run."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from zerosim.instruments.record import Message
+from zerosim.payloads.terms import Symbol, Term, leaves
+from zerosim.proofs.case import Case, before, listed, terms
+from zerosim.proofs.rounds import ring_rounds
+from zerosim.proofs.words import Observation
+
+
+def adds_elements_up(case: Case) -> str | None:
+    """All elements of a chunk of one rank's are in one place."""
+    for rank, element in case.wrong:
+        found = {(leaf.rank, leaf.element) for leaf in terms(case.last(rank)[element])}
+        chunk = {each for each in case.chunk_of if case.chunk_of[each] == case.chunk_of[element]}
+        if len(chunk) > 1 and any({(source, each) for each in chunk} <= found for source in range(case.size)):
+            return ("all elements of a chunk are added up together: reduce= is given two arrays and adds them element "
+                    "by element, as np.add does, and neither Python's sum nor np.sum")
+    return None
+
+
+def sends_what_it_lacks(case: Case) -> str | None:
+    """A message carries a place that nobody has filled."""
+    for message in case.messages:
+        empty = [symbol for symbol in message.carried if not isinstance(symbol, Term) and blank(symbol)]
+        if empty:
+            if came_to_other_memory(case, message):
+                return None
+            what = case.words(message.outgoing) if message.outgoing else "memory"
+            has = [
+                case.chunk_of[element] for element, symbol in enumerate(before(case, message.source, message.round))
+                if not blank(symbol)
+            ]
+            advice = "receive first, then send on" if case.subject.kind.rooted else (
+                "begin with chunks[comm.rank], its own, and then send what it has just received"
+            )
+            return (
+                f"in round {message.round} rank {message.source} sends {what} to rank {message.to} before it has got "
+                f"it: it then has {listed('chunk', sorted(set(has)))}. {advice[:1].upper()}{advice[1:]}"
+            )
+    return None
+
+
+def came_to_other_memory(case: Case, message: Message) -> bool:
+    """Whether its source had received what it should send, and not into its vector."""
+    return any(
+        m.to == message.source and not m.into and m.round < message.round
+        and any(leaf.element in message.outgoing for symbol in m.landed for leaf in terms(symbol))
+        for m in case.messages
+    )
+
+
+def blank(symbol: Symbol) -> bool:
+    return any(not isinstance(leaf, Term) for leaf in leaves(symbol))
+
+
+def replaces(case: Case) -> str | None:
+    """What arrives replaces a contribution instead of being added to it, or overwrites what is still wanted."""
+    held = {rank: history[0][1] for rank, history in enumerate(case.recording.vectors)}
+    following = {rank: iter(history[1:]) for rank, history in enumerate(case.recording.vectors)}
+    for message in case.messages:
+        vector = next(following[message.to])[1]
+        for element in message.into:
+            old, new = held[message.to][element], vector[element]
+            lost = {term for term in set(terms(old)) - set(terms(new)) if isinstance(term, Term)}
+            if message.reduced or not lost or not wanted(case, message.to, element, lost) or full(case, new):
+                continue
+            where = f"chunk {case.chunk_of[element]} of rank {message.to}"
+            if case.subject.kind.reducing and any(m.reduced and m.round > message.round for m in case.messages):
+                return (
+                    f"from round {message.round} on what arrives replaces, as in an all-gather, and contributions are "
+                    f"lost ({old} from {where}); what adds comes later: first the half that adds, with reduce=reduce, "
+                    "then the half that passes full sums on"
+                )
+            if case.subject.kind.reducing:
+                sums = any(len(terms(symbol)) > 1 for symbol in (old, *message.carried))
+                return (Observation if sums else str)(
+                    f"in round {message.round} what comes from rank {message.source}, {new}, replaces {where}, {old}, "
+                    "and "
+                    "is not added to it" + (", so that what that held is lost" if sums else
+                                            ": give comm.exchange or comm.recv reduce=reduce")
+                )
+            return (f"in round {message.round} what comes from rank {message.source} overwrites {where}, {old}, which "
+                    "is still wanted there: receive into another chunk")
+        held[message.to] = vector
+    return None
+
+
+def full(case: Case, symbol: Symbol) -> bool:
+    return case.subject.kind.reducing and case.complete(symbol) is not None
+
+
+def wanted(case: Case, rank: int, element: int, lost: set[Term]) -> bool:
+    """Whether what was lost there is missing in some place in the end."""
+    if not case.subject.kind.reducing:
+        return any((rank, element) == place and lost & set(case.due[place]) for place in case.wrong)
+    return any(lost & (set(case.due[place]) - set(terms(case.last(place[0])[place[1]]))) for place in case.wrong)
+
+
+def drops_what_arrived(case: Case) -> str | None:
+    """A missing contribution reached its rank in memory of the function's own, and went no further."""
+    for rank, element in case.wrong:
+        absent = set(case.due[rank, element]) - set(terms(case.last(rank)[element]))
+        for message in case.messages:
+            arrived = {leaf for symbol in message.landed for leaf in terms(symbol)} & absent
+            if message.to != rank or message.into or not arrived:
+                continue
+            later = [m for m in case.messages if (m.to, m.memory) == (rank, message.memory) and m.round > message.round]
+            what = ", ".join(map(str, sorted(arrived, key=repr)))
+            told = f"{what} reaches rank {rank} in round {message.round}, in a buffer of its own, "
+            if later and not later[0].reduced and holds_later(case, rank, later):
+                return (
+                    f"{told}which round {later[0].round} overwrites: one buffer serves every receive, and what refers "
+                    "to it changes with it. Keep a copy (buffer.copy()), or use it before the next receive"
+                )
+            if case.subject.kind.reducing:
+                return (
+                    f"{told}and is not added to the result: total += arrived adds, total = arrived replaces, and "
+                    "np.add(total, arrived) gives a new array, so write np.add(total, arrived, out=total)"
+                    f"{never_written_back(case)}"
+                )
+            return f"{told}and does not get into the result: copy it to its place, chunks[c][:] = arrived"
+    return None
+
+
+def never_written_back(case: Case) -> str:
+    """What to do where a function works in place and has left everything as it was."""
+    if case.subject.manner != "in place" or any(
+            symbol != Term(rank, element)
+            for rank in range(case.size) for element, symbol in enumerate(case.last(rank))):
+        return ""
+    return (". Nothing at all is ever written into chunks: if the sum is in a copy or in a new array, write it back, "
+            "chunks[c][:] = …, or work on chunks themselves")
+
+
+def holds_later(case: Case, rank: int, later: Sequence[Message]) -> bool:
+    """Whether what overwrote it is in the result, more often than it is due, or in its place."""
+    last = Counter(leaf for symbol in case.last(rank) for leaf in terms(symbol))
+    came = {leaf for symbol in later[-1].landed for leaf in terms(symbol)}
+    return any(last[leaf] > 1 for leaf in came) or len(later) > 1
+
+
+def passes_its_sum_on(case: Case) -> str | None:
+    """A contribution is added a second time: where that happens first."""
+    if not case.subject.kind.reducing:
+        return None
+    for message in case.messages:
+        for element, symbol in zip(message.outgoing or [None] * len(message.carried), message.carried, strict=False):
+            if again := twice(symbol):
+                return added_by_itself(case, message, element, symbol, again)
+        for carried, landed in zip(message.carried, message.landed, strict=False):
+            if again := twice(landed):
+                late = ring_rounds(case) is not None and message.round >= case.size
+                advice = (
+                    f"that is round {message.round}, and {case.size - 1} bring every contribution around: "
+                    "range(comm.size − 1)"
+                ) if late else (
+                    "each contribution must come to a rank once: does what is sent on hold the receiver's own already?"
+                )
+                return (f"in round {message.round} rank {message.to} adds {carried}, which comes from rank "
+                        f"{message.source}, to what has {again} in it already: {advice}")
+    for rank, element in case.wrong:
+        again = twice(case.last(rank)[element])
+        if again == str(Term(rank)):
+            return (f"rank {rank} adds its own contribution a second time, beside what messages bring: it is in the "
+                    "sum "
+                    "already, and must be added once")
+        if again:
+            return f"rank {rank} adds {again} more than once, beside what messages bring: which loop adds it again?"
+    return None
+
+
+def added_by_itself(case: Case, message: Message, element: int | None, symbol: Symbol, again: str) -> str:
+    """Why a sum is sent with a contribution twice, where no message has brought it so."""
+    told = f"{again} is twice in what rank {message.source} sends in round {message.round}, {symbol}"
+    had = None if element is None else before(case, message.source, message.round)[element]
+    if again == str(Term(message.source)) and had is not None and not twice(had):
+        return (f"{told}, and was once in what it had received, {had}: rank {message.source} adds its own contribution "
+                "once more, which chunks hold already; leave out what adds it beside reduce=")
+    if message.outgoing:
+        return f"{told}, although no message has brought it so: what adds it beside reduce=?"
+    return f"{told}: send on what arrived in the round before, and keep the sum beside it"
+
+
+def twice(symbol: Symbol) -> str:
+    """The contributions that are in a symbol more than once."""
+    return ", ".join(str(leaf) for leaf, times in Counter(terms(symbol)).items() if times > 1)
+
+
+def goes_no_further(case: Case) -> str | None:
+    """How far a missing contribution came."""
+    for rank, element in case.wrong:
+        absent = [t for t in case.due[rank, element] if t not in set(terms(case.last(rank)[element]))]
+        for term in absent:
+            return f"{told_of(case, term)} {where_it_stops(case, term, rank)}"
+    return None
+
+
+def told_of(case: Case, term: Term) -> str:
+    return f"what rank {term.rank} brings of chunk {case.chunk_of[term.element]}, {term},"
+
+
+def where_it_stops(case: Case, term: Term, rank: int) -> str:
+    """The last message that carried a contribution, and what became of it."""
+    carrying = [m for m in case.messages if any(term in terms(symbol) for symbol in m.carried)]
+    if not carrying and term.rank == rank:
+        return "is overwritten on its own rank before it is added: work on chunks, or begin with a copy of them"
+    if not carrying:
+        return f"never leaves rank {term.rank}: no message carries it. Who should send it, in which round?"
+    if said := kept_back(case, term, rank):
+        return said
+    last = carrying[-1]
+    if last.to == rank:
+        return (f"reaches rank {rank} in round {last.round} and is not in the result: it lands in "
+                f"{case.words(last.into) if last.into else 'a buffer of its own'}, and is lost there")
+    return f"goes as far as rank {last.to}, in round {last.round}{sent_without(case, last, term)}"
+
+
+def sent_without(case: Case, last: Message, term: Term) -> str:
+    """What the rank at which a contribution stops has sent of that chunk."""
+    chunk = case.chunk_of[term.element]
+    sent = [(m, symbol) for m in case.messages if m.source == last.to
+            for symbol in m.carried if any(leaf.element == term.element for leaf in terms(symbol))]
+    later = next(((m, symbol) for m, symbol in sent if m.round > last.round), None)
+    if later is not None:
+        message, symbol = later
+        memory = "" if message.outgoing else ", from other memory than chunks: is that a copy from before?"
+        return (f", and in round {message.round} that sends chunk {chunk} on to rank {message.to} as {symbol}, without "
+                f"{term}{memory}")
+    if sent and case.subject.kind.rooted and case.subject.kind.reducing:
+        message, _ = sent[-1]
+        return (f"; that has sent its sum up already, in round {message.round}, to rank {message.to}: a rank must "
+                "receive from "
+                "all below it before it sends up, the farthest round first where a broadcast has it last")
+    if sent:
+        message, _ = sent[-1]
+        return (f"; that has sent chunk {chunk} in round {message.round} already, to rank {message.to}, and sends it "
+                "no "
+                "more")
+    return f", which never sends chunk {chunk} on"
+
+
+def kept_back(case: Case, term: Term, rank: int) -> str | None:
+    """Which rank has the missing term already and sends something else."""
+    for message in case.messages:
+        if case.subject.kind.reducing or message.to != rank or message.source == term.rank:
+            continue
+        if term in before(case, message.source, message.round) and term not in message.carried:
+            return (f"is on rank {message.source} when that sends to rank {rank} in round {message.round}, and it "
+                    f"sends {case.cargo(message.carried)} alone: send all that has come by then")
+    return None

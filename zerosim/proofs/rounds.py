@@ -1,0 +1,117 @@
+"""What a collective does in too many rounds, in too few, or in the wrong half: causes, read off a recorded run."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from zerosim.proofs.case import Case, before, listed
+
+
+def adds_in_the_gather(case: Case) -> str | None:
+    """A full sum is added to something, where it should replace it."""
+    for message in case.messages:
+        full = [case.complete(symbol) for symbol in message.carried]
+        if message.reduced and full and None not in full:
+            if not case.subject.kind.agreeing and (rounds := ring_rounds(case) or 0) > case.size:
+                return (f"it makes {rounds} rounds, and after {case.size - 1} every sum is complete: from round "
+                        f"{message.round} on full sums are added again; let the loop run over range(comm.size − 1)")
+            return (
+                f"in round {message.round} the full sum of {case.cargo(message.carried)}, which rank {message.source} "
+                f"sends, is added to what rank {message.to} has of it: from there on a sum is complete, and must "
+                "replace what is there, without reduce="
+            )
+    return adds_anew(case)
+
+
+def adds_anew(case: Case) -> str | None:
+    """Something is added when every full sum is somewhere already."""
+    if not case.subject.kind.reducing or case.size == 1:
+        return None
+    there = reduced_after(case)
+    late = None if there is None else next((m for m in case.messages if m.reduced and m.round > there), None)
+    if late is None:
+        return None
+    return (
+        f"after round {there} every full sum is there, and round {late.round} adds again, on rank {late.to}: reduce "
+        "once, in comm.size − 1 rounds; what comes after that passes full sums on, without reduce="
+    )
+
+
+def reduced_after(case: Case) -> int | None:
+    """The first round after which the full sum of every element is somewhere."""
+    elements = {element for _, element in case.due}
+    return next((r for r in range(case.recording.rounds) if elements <= full_sums(case, r)), None)
+
+
+def gathers_no_full_sum(case: Case) -> str | None:
+    """The second half of an all-reduce passes on what is no full sum."""
+    there = reduced_after(case) if case.subject.kind.reducing and case.subject.kind.agreeing else None
+    for message in case.messages:
+        partial = [symbol for symbol in message.carried if case.complete(symbol) is None]
+        if there is None or message.reduced or message.round <= there or not partial:
+            continue
+        held = before(case, message.source, message.round)
+        full = sorted({case.chunk_of[e] for e, symbol in enumerate(held) if case.complete(symbol) is not None})
+        return (
+            f"in round {message.round} rank {message.source} sends {case.cargo(message.carried)} to rank {message.to} "
+            f"as {partial[0]}, which is no full sum; the full sum that it has by then is that of "
+            f"{listed('chunk', full)}: begin the second half, the all-gather, with chunks[comm.rank] where "
+            "reduce-scatter leaves chunk r on rank r"
+        )
+    return None
+
+
+def full_sums(case: Case, round_: int) -> set[int | None]:
+    """The elements of which some rank has the full sum after a round."""
+    return {case.complete(symbol) for rank in range(case.size) for symbol in case.recording.holds(rank, after=round_)}
+
+
+def ring_rounds(case: Case) -> int | None:
+    """How many rounds a ring made, on which every rank sends one message to the same neighbour in each; else None."""
+    steps = {(message.to - message.source) % case.size for message in case.messages}
+    each = Counter((message.source, message.round) for message in case.messages)
+    whole = len(each) == case.size * case.recording.rounds
+    if len(steps) != 1 or not whole or steps & {0}:
+        return None
+    return case.recording.rounds if steps <= {1, case.size - 1} else None
+
+
+def ends_too_early(case: Case) -> str | None:
+    """A ring that makes fewer rounds than bring a contribution around."""
+    rounds = ring_rounds(case)
+    if not case.messages and case.size > 1:
+        return "no rank sends anything: does the loop run no rounds, or does it return before it?"
+    if rounds is None:
+        return None
+    needed = case.size - 1
+    chunkwise = case.subject.collective == "all_reduce" and any(len(m.carried) < case.count for m in case.messages)
+    halves = ", and as many again pass the sums on" if chunkwise else ""
+    if rounds < needed * (1 + chunkwise):
+        return (
+            f"it ends after {rounds} round{'s' * (rounds != 1)}: comm.size − 1, here {needed}, bring a contribution "
+            f"around{halves}, as range(comm.size − 1) counts them"
+        )
+    return None
+
+
+def superfluous(case: Case) -> str | None:
+    """Why a run with the right result sends too much: it makes rounds that bring nothing."""
+    rounds = case.recording.rounds
+    enough = next((r for r in range(rounds) if all(kept(case, r))), rounds)
+    around = ring_rounds(case)
+    if case.subject.manner == "array" and around is not None and case.subject.collective != "all_reduce":
+        enough = min(rounds, case.size - 1)
+    if enough == rounds or case.recording.results is None or not case.count:
+        return None
+    if case.size == 1:
+        return "on one rank it sends itself a message, where none is needed"
+    words = {2 * case.size - 2: "2 (N − 1)", 2 * case.size - 1: "2 N − 1", case.size: "N", case.size - 1: "N − 1"}
+    named = f" ({words[rounds]} where {words[enough]} do)" if {rounds, enough} <= set(words) else ""
+    return (f"it takes {rounds} rounds on {case.size} ranks where {enough} do{named}: after round {enough} every "
+            "rank has what is due to it, so let the loop end there")
+
+
+def kept(case: Case, round_: int) -> Iterator[bool]:
+    """For each place that counts, whether it holds after a round what it holds in the end."""
+    last = {rank: case.last(rank) for rank in range(case.size)}
+    for rank, element in case.due:
+        yield case.recording.holds(rank, after=round_)[element] is last[rank][element]

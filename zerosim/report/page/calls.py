@@ -1,0 +1,21 @@
+"""The collectives of a script of PyTorch's in its last step, and the lines that called them."""
+
+from zerosim.report.page.markup import Markup, element
+from zerosim.report.page.run import PageRow
+from zerosim.report.page.sections import scrolling, section
+
+
+def calls(row: PageRow) -> Markup:
+    """A line for each call of rank 0's, in their order."""
+    lines = [
+        element("tr", element("td", call["collective"]), element("td", call["by"]),
+                element("td", f"{call['sent_bytes']:,}"), element("td", f"{call['messages']:,}"))
+        for call in row.found["calls"][0]
+    ]
+    heads = ("collective", "called by", "bytes sent", "messages")
+    return section(
+        "calls", f"{row.name}: who calls which collective",
+        element("p", "Rank 0 in the last step. A line of PyTorch's comes before the line of the script that led to it.",
+                class_="legend"),
+        scrolling(element("table", element("thead", element("tr", *(
+            element("th", each, scope="col") for each in heads))), element("tbody", *lines))))

@@ -1,0 +1,73 @@
+"""The pictures that a plan has and a run has not: memory at the peak beside the device's, and speed by ranks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from zerosim.report.page.pictures import (
+    CONFIG,
+    KIND_COLOURS,
+    PICKED,
+    UNIT_COLOURS,
+    VEGA_LITE,
+    Values,
+    bars,
+    colour,
+)
+from zerosim.report.page.run import KINDS, PageRow
+from zerosim.report.page.vega import Spec
+
+
+def peaks(rows: Sequence[PageRow], device_bytes: int) -> Spec:
+    """What a rank of each row holds at its fullest moment, by kind, and a line at the memory of the device."""
+    drawn = bars("held by a rank at the peak; the line is the device's memory", "kind", KINDS, KIND_COLOURS,
+                 [row.name for row in rows])
+    held = {key: drawn.pop(key) for key in ("mark", "encoding")}
+    line = {
+        "data": {"values": [{"bytes": device_bytes, "of": "the device's memory"}]},
+        "mark": {"type": "rule", "aria": False, "stroke": PICKED, "strokeWidth": 2},
+        "encoding": {"x": {"field": "bytes", "type": "quantitative"},
+                     "tooltip": [{"field": "of"}, {"field": "bytes", "format": ",.6~g"}]},
+    }
+    return drawn | {"layer": [held, line]}
+
+
+def peak_values(rows: Sequence[PageRow]) -> Values:
+    """For every row and kind, what is held at the fullest moment of the step."""
+    return [
+        {"row": row.name, "kind": kind, "place": place, "bytes": fullest.get(kind, 0)}
+        for row in rows for fullest in [max(row.curve, key=held)] for place, kind in enumerate(KINDS)
+    ]
+
+
+def held(at: dict[str, Any]) -> int:
+    """Bytes of all kinds at a moment of a curve."""
+    return sum(at.get(kind, 0) for kind in KINDS)
+
+
+def scaling(values: Values) -> Spec:
+    """Speed by the number of ranks, a line for each row; data `scaling`."""
+    names = list(dict.fromkeys(value["row"] for value in values))
+    return {
+        "$schema": VEGA_LITE,
+        "data": {"name": "scaling"},
+        "width": "container",
+        "height": 240,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "config": CONFIG,
+        "mark": {"type": "line", "strokeWidth": 2, "point": {"size": 40}},
+        "encoding": {
+            "x": {"field": "ranks", "type": "quantitative", "scale": {"type": "log", "base": 2, "nice": False},
+                  "axis": {"title": "ranks", "format": ",d", "values": sorted({value["ranks"] for value in values}),
+                           "grid": False}},
+            "y": {"field": "speed", "type": "quantitative", "scale": {"zero": True},
+                  "axis": {"title": "a second on each device", "format": "~s", "tickCount": 5}},
+            "color": {"field": "row", **colour(names, UNIT_COLOURS, None)},
+            "shape": {"field": "row", "type": "nominal", "scale": {"domain": names}, "title": None},
+            "tooltip": [{"field": "row"}, {"field": "ranks", "format": ","}, {"field": "speed", "format": ",.4~g"}],
+        },
+    }
+
+
+def scaling_values(speeds: Sequence[tuple[str, int, float]]) -> Values:
+    """What a device does in a second, for each row and number of ranks."""
+    return [{"row": row, "ranks": ranks, "speed": speed} for row, ranks, speed in speeds]

@@ -1,0 +1,211 @@
+"""Pictures of a step: what each rank computes, sends and receives when, as specifications for Vega-Lite."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from zerosim.report.page.pictures import (
+    AFTER_WAITING,
+    CONFIG,
+    GAP,
+    LANE,
+    NO_COLOUR,
+    NUMBERED,
+    PICKED,
+    RECT,
+    SIDE,
+    TALL,
+    UNIT_COLOURS,
+    VEGA_LITE,
+    Values,
+    colour,
+    time_axis,
+    window,
+)
+from zerosim.report.page.run import NO_UNIT, PageRow
+from zerosim.report.page.textures import SHADES
+from zerosim.report.page.vega import Spec
+
+
+def lane_tops(lanes: int) -> list[int]:
+    """Where each lane of a rank begins, in pixels, and last where the rank ends.
+
+    >>> lane_tops(3)
+    [0, 19, 31, 42]
+    """
+    return [0, *(TALL + 1 + (LANE + 1) * lane for lane in range(lanes - 1)), TALL + (LANE + 1) * (lanes - 1)]
+
+
+def rank_height(lanes: int) -> int:
+    return lane_tops(lanes)[-1] + GAP
+
+
+def unit_scale(units: Sequence[str]) -> Spec:
+    """Colours of units; grey for what is of none."""
+    found = colour(units, UNIT_COLOURS, "unit")
+    found["scale"]["range"] = [
+        NO_COLOUR if unit == NO_UNIT else each for unit, each in zip(units, found["scale"]["range"], strict=True)]
+    return found
+
+
+def timeline(units: Sequence[str], textures: Sequence[str], ranks: int, lanes: int, until: int) -> Spec:
+    """A step: lanes for each rank, colour = unit, texture = what; data `spans` and `links`.
+
+    The parameters `picked` and `current` number the message and the span that are looked at; a line joins the two ends
+    of that message.
+    """
+    tops, height = lane_tops(lanes), rank_height(lanes)
+
+    def pixels(rank: str, lane: str, share: float = 0) -> str:
+        """Where a lane of a rank is, by this share of its height below its top."""
+        below = f"{share} * ({lane} == 0 ? {TALL} : {LANE})"
+        return f"{rank} * {height} + {tops}[{lane}] + {below}"
+
+    box = {
+        "x": {"field": "begin_ns", **time_axis("ms since the step began")}, "x2": {"field": "end_ns"},
+        "y": rank_axis(ranks, height), "y2": {"field": "bottom"},
+    }
+    unit = {"color": {"field": "unit", **unit_scale(units)}}
+    return {
+        "$schema": VEGA_LITE,
+        "data": {"name": "spans"},
+        "width": "container",
+        "height": ranks * height + 3,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "config": CONFIG,
+        "params": [*window(until), {"name": "picked", "value": -1}, {"name": "current", "value": -1},
+                   {"name": "room", "expr": "width"}],
+        "transform": [
+            {"calculate": pixels("datum.rank", "datum.lane"), "as": "top"},
+            {"calculate": f"datum.kind == 'collectives' ? datum.top + {2 * LANE + 1} : "
+                          + pixels("datum.rank", "datum.lane", 1), "as": "bottom"},
+            {"calculate": "datum.begin_ns + datum.waited_ns", "as": "came_ns"},
+        ],
+        "layer": [
+            *span_layers(box, unit),
+            texture_layer(box, textures),
+            label_layer(box, pixels("datum.rank", "datum.lane", 0.5)),
+            *picked_layers(box, pixels("datum.source", "datum.out", 0.5), pixels("datum.to", "datum.in", 0.5)),
+        ],
+    }
+
+
+def rank_axis(ranks: int, height: int) -> Spec:
+    """Pixels from the top, `height` of them for each rank, whose name stands beside its first lane."""
+    return {
+        "field": "top", "type": "quantitative",
+        "scale": {"domain": [-3, ranks * height], "reverse": True, "nice": False, "zero": False},
+        "axis": {"title": None, "grid": False, "values": [rank * height + TALL / 2 for rank in range(ranks)],
+                 "labelExpr": f"'rank ' + format((datum.value - {TALL / 2}) / {height}, 'd')", "ticks": False,
+                 "domain": False, "minExtent": SIDE, "maxExtent": SIDE},
+    }
+
+
+def span_layers(box: Spec, unit: Spec) -> list[Spec]:
+    """Collectives, pale, behind their messages; of each span what it waited, pale, and the rest in its colour."""
+    shades = [{"test": f"datum.what == '{what}'", "value": shade} for what, shade in SHADES.items()]
+    return [
+        {
+            "name": "collectives",
+            "transform": [{"filter": "datum.kind == 'collectives'"}],
+            "mark": RECT | {"fillOpacity": 0.16, "strokeWidth": 0.8},
+            "encoding": box | unit | NUMBERED | {"stroke": unit["color"] | {"legend": None}},
+        },
+        {
+            "name": "waits",
+            "transform": [{"filter": "datum.waited_ns > 0"}],
+            "mark": RECT | {"fillOpacity": 0.22},
+            "encoding": box | unit | NUMBERED | {"x2": AFTER_WAITING},
+        },
+        {
+            "name": "spans",
+            "transform": [{"filter": "datum.kind != 'collectives'"}],
+            "mark": RECT | {"cursor": "pointer"},
+            "encoding": box | unit | NUMBERED | {
+                "x": box["x"] | AFTER_WAITING, "fillOpacity": {"condition": shades, "value": 1}},
+        },
+    ]
+
+
+def texture_layer(box: Spec, textures: Sequence[str]) -> Spec:
+    """What a span is, over its colour."""
+    return {
+        "name": "textures",
+        "transform": [{"filter": {"and": [{"field": "what", "oneOf": list(textures)}, "datum.kind != 'collectives'"]}}],
+        "mark": RECT,
+        "encoding": box | {
+            "x": box["x"] | AFTER_WAITING,
+            "fill": {"field": "what", "type": "nominal", "title": "texture", "scale": {
+                "domain": list(textures), "range": [f"url(#texture-{what})" for what in textures]}}},
+    }
+
+
+def label_layer(box: Spec, middle: str) -> Spec:
+    """The unit of a computation, where there is room for it."""
+    width = "(datum.end_ns - datum.begin_ns) / (end - begin) * room"
+    return {
+        "name": "labels",
+        "transform": [{"filter": "datum.kind == 'computation'"}, {"calculate": middle, "as": "middle"}],
+        "mark": {"type": "text", "clip": True, "aria": False, "align": "left", "dx": 3, "fontSize": 10},
+        "encoding": {
+            "x": box["x"],
+            "y": box["y"] | {"field": "middle"},
+            "text": {"field": "label"},
+            "opacity": {"condition": {"test": f"{width} > 6.5 * length(datum.label) + 4", "value": 1}, "value": 0},
+        },
+    }
+
+
+def picked_layers(box: Spec, source: str, to: str) -> list[Spec]:
+    """A frame around the span that is looked at, and the two of a message, with a line between these."""
+    return [
+        {
+            "name": "chosen",
+            "transform": [{"filter": "datum.number == current || (picked >= 0 && datum.link == picked)"}],
+            "mark": RECT | {"fillOpacity": 0, "stroke": PICKED, "strokeWidth": 2.5},
+            "encoding": box,
+        },
+        {
+            "name": "links",
+            "data": {"name": "links"},
+            "transform": [
+                {"filter": "datum.link == picked"},
+                {"calculate": source, "as": "from"},
+                {"calculate": to, "as": "towards"},
+            ],
+            "mark": {"type": "rule", "clip": True, "aria": False, "stroke": PICKED, "strokeWidth": 2.5},
+            "encoding": box | {"y": box["y"] | {"field": "from"}, "y2": {"field": "towards"}},
+        },
+    ]
+
+
+SPAN = ("rank", "lane", "kind", "channel", "what", "unit", "begin_ns", "end_ns", "bytes", "peer", "waited_ns")
+
+
+def span_values(row: PageRow) -> Values:
+    """The spans of a row, numbered; `link` numbers the message that a span is an end of, or is −1."""
+    link_of = {end: number for number, ends in enumerate(row.links) for end in ends}
+    return [
+        {key: span[key] for key in SPAN}
+        | {"number": number, "link": link_of.get(number, -1), "label": label(span)}
+        for number, span in enumerate(row.spans)
+    ]
+
+
+def label(span: dict[str, Any]) -> str:
+    """A span in a few characters.
+
+    >>> label({"kind": "computation", "what": "backward", "unit": "layers.1"})
+    'b 1'
+    """
+    unit = span["unit"].removeprefix("layers.").removeprefix(NO_UNIT)
+    return f"{span['what'][:1]} {unit}".strip() if span["kind"] == "computation" else ""
+
+
+def link_values(row: PageRow) -> Values:
+    """The messages of a row, from where each left to where it came in."""
+    return [
+        {"link": number, "source": row.spans[left]["rank"], "to": row.spans[came]["rank"],
+         "out": row.spans[left]["lane"], "in": row.spans[came]["lane"],
+         "begin_ns": row.spans[left]["begin_ns"], "end_ns": row.spans[came]["end_ns"]}
+        for number, (left, came) in enumerate(row.links)
+    ]

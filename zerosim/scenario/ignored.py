@@ -1,0 +1,70 @@
+"""Keys that a row cannot follow: what its stage, or its share of the batch, leaves nothing to choose.
+
+A [[variant]] that sets such a key for its own stage is refused. [parallel] speaks of all rows, so there it stands, and
+every report says which rows do not follow it, and why. The keys of one kind of model are refused with the other kind.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from zerosim.models import MODELS
+from zerosim.stages import STAGES, Stage
+
+OTHERS_KEYS = {
+    kind: tuple(key for other in MODELS.values() for key in other.own_keys if key not in mine.own_keys)
+    for kind, mine in MODELS.items()
+}
+"""The keys of [model] that each kind of model does not read."""
+
+
+def publishes_nothing(stage: Stage) -> str:
+    if stage.gathers:
+        return "weights stay sharded, and are gathered when they are used"
+    return "" if stage.publishes else "every rank updates all weights, and publishes none"
+
+
+def gathers_nothing(stage: Stage) -> str:
+    return "" if stage.gathers else "its ranks keep full weights, and gather none"
+
+
+BY_STAGE: tuple[tuple[str, tuple[Any, ...], Callable[[Stage], str]], ...] = (
+    ("accumulation", ("micro_batch",),
+     lambda stage: "" if stage.may_reduce_parts else "it reduces once a step, at the boundary"),
+    ("gradients", ("all_reduce",),
+     lambda stage: "its ranks keep shards of gradients, and need no others" if stage.gathers else ""),
+    ("publish", ("updates", "broadcasts"), publishes_nothing),
+    ("reshard_after_forward", (False,), gathers_nothing),
+    ("prefetch", (True,), gathers_nothing),
+)
+"""For each key, the values that ask for something, and why a stage cannot follow; empty where it can."""
+
+
+def ignored_by_stage(stage: str, said: Mapping[str, Any]) -> dict[str, str]:
+    """The keys among `said` that a stage cannot follow, and why.
+
+    >>> ignored_by_stage("ddp", {"prefetch": True, "overlap": True})
+    {'prefetch': 'its ranks keep full weights, and gather none'}
+    >>> ignored_by_stage("ddp", {"prefetch": False})
+    {}
+    """
+    found = {key: why(STAGES[stage]) for key, values, why in BY_STAGE if said.get(key) in values}
+    return {key: why for key, why in found.items() if why}
+
+
+def ignored(stage: str, said: Mapping[str, Any], micro_batches_each: int) -> dict[str, str]:
+    """The keys among `said` that a row ignores, and why; accumulation needs several micro-batches on a rank.
+
+    >>> ignored("zero2", {"accumulation": "micro_batch"}, 1)
+    {'accumulation': 'a rank has one micro-batch in a step'}
+    """
+    return dict(_ignored(stage, said, micro_batches_each))
+
+
+def _ignored(stage: str, said: Mapping[str, Any], micro_batches_each: int) -> Iterator[tuple[str, str]]:
+    if micro_batches_each == 1 and said.get("accumulation", "boundary") != "boundary":
+        yield "accumulation", "a rank has one micro-batch in a step"
+    if said.get("offload_folder") and not said.get("offload_activations"):
+        yield "offload_folder", "it offloads no activations"
+    for key, why in ignored_by_stage(stage, said).items():
+        if key != "accumulation" or micro_batches_each > 1:
+            yield key, why

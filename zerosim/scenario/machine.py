@@ -1,0 +1,73 @@
+"""The machine of a plan, as a scenario's [cluster] says it: every key, its default, and beside each what is allowed."""
+
+from dataclasses import dataclass
+
+from zerosim.scenario.fields import choice, integer, name_or, number, numbers, optional, section
+
+COLLECTIVE_COSTS = ("pipelined", "written")
+KERNELS = ("written", "fused")
+PRODUCTS = ("weights", "fp8")
+@dataclass(frozen=True)
+class Functions:
+    """Numbers a second that calls of a function go through; 0: as many as memory's bandwidth lets pass."""
+
+    exp: float = number(0.0, at_least=0)
+    tanh: float = number(0.0, at_least=0)
+    max: float = number(0.0, at_least=0)
+    """As `sum` and `mean`, of the numbers of each row."""
+    sum: float = number(0.0, at_least=0)
+    mean: float = number(0.0, at_least=0)
+    take: float = number(0.0, at_least=0)
+    scatter: float = number(0.0, at_least=0)
+    copyto: float = number(0.0, at_least=0)
+    """Of arrays that no cache holds."""
+    update: float = number(0.0, at_least=0)
+    """Bytes of weights, gradients and state that an optimizer reads and writes."""
+
+
+@dataclass(frozen=True)
+class DeviceKeys:
+    """What a rank computes with, where its name is in no table."""
+
+    flops: float = number(0.0, at_least=1)
+    """Floating-point operations a second in the precision of the weights: what is reached, by large products."""
+    memory_bandwidth: float = number(0.0, at_least=1)
+    """Bytes a second, as above."""
+    memory: float = number(0.0, at_least=1)
+    """Bytes."""
+    launch_us: float = optional(number(3.8, at_least=0))
+    """The least that an operation takes; where `bandwidths` are given, of each call in its text, beyond its work."""
+    half_width: float = optional(number(0.0, at_least=0))
+    """The narrower side at which a product reaches half of `flops`."""
+    working_sets: tuple[float, ...] = optional(numbers())
+    """Bytes that a call works on, ascending, and the `bandwidths` that it then has: such a device is charged call by
+    call, as the text of an operation has them."""
+    bandwidths: tuple[float, ...] = optional(numbers())
+    functions: Functions = optional(section(Functions))
+
+
+@dataclass(frozen=True)
+class LinkKeys:
+    latency_us: float = number(0.0, at_least=0)
+    gigabytes_per_second: float = number(0.0, at_least=1e-6)
+    """Each way, of 10⁹ bytes: of a device inside its host, of all network cards of a host between hosts."""
+
+
+@dataclass(frozen=True)
+class ClusterKeys:
+    """The machine that a plan is for."""
+
+    device: str | DeviceKeys = name_or(DeviceKeys, "h100_80gb")
+    devices_per_host: int = integer(8, at_least=1, at_most=1024)
+    inside: str | LinkKeys = name_or(LinkKeys, "")
+    """The link of a device to the others of its host; without a name, the device's usual one."""
+    between: str | LinkKeys = name_or(LinkKeys, "")
+    """The links of a host to other hosts; without a name, the device's usual ones."""
+    host_memory: str | LinkKeys = name_or(LinkKeys, "")
+    """The link of a device to its host's memory; without a name, the device's usual one."""
+    collectives: str = choice("pipelined", COLLECTIVE_COSTS)
+    """What one costs: as libraries pipeline it, or message by message as its text is written."""
+    kernels: str = choice("written", KERNELS)
+    """What operations have in memory: all that their text does, or what fused ones leave there."""
+    products: str = choice("weights", PRODUCTS)
+    """In what precision weights are multiplied: their own, or 8 bits, to which both operands are cast each time."""

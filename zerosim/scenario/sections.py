@@ -1,0 +1,262 @@
+"""The sections of a scenario: every key, its default, and beside each what is allowed.
+
+`train.momentum` is 0.9 by default. PyTorch's SGD has 0, which for an optimizer named `momentum` would silently be
+plain SGD.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerosim.autograd.operations.elementwise import ACTIVATIONS
+from zerosim.models import MODELS
+from zerosim.models.transformer import PARTS
+from zerosim.numerics.orders import ORDERS
+from zerosim.numerics.precisions import PRECISIONS
+from zerosim.optim.optimizers import OPTIMIZERS
+from zerosim.scenario.fields import (
+    choice,
+    choices,
+    groups,
+    integer,
+    integers,
+    maybe,
+    maybe_choice,
+    maybe_groups,
+    maybe_integer,
+    maybe_switch_or_integers,
+    number,
+    number_or_word,
+    numbers,
+    pair,
+    subset,
+    switch,
+    switch_or_integers,
+    text,
+    word_or_number,
+)
+from zerosim.stages import STAGES
+from zerosim.stages.publishing import PUBLISHING
+
+STAGE_KEYS = tuple(STAGES)
+ACCUMULATIONS = ("boundary", "micro_batch", "layered")
+DTYPES = ("weights", "fp32")
+REDUCTIONS = ("reduce_scatter", "all_reduce")
+PUBLICATIONS = tuple(PUBLISHING)
+MOST_RANKS = 2**20
+MEGABYTE = 10**6
+LARGEST_SIZE = 10**6
+"""Of a model's dimensions: their products still count bytes in 64 bits, so that what does not fit is said to be so."""
+BY_OPTIMIZER: Any = None
+ROW_BY_ROW = ("volumes", "messages", "largest_messages", "activations", "beyond_peak", "beyond_peak_laid_out")
+"""The keys of [check] that give a number for each row."""
+
+
+@dataclass(frozen=True)
+class WorldKeys:
+    ranks: int = integer(4, at_least=1, at_most=MOST_RANKS)
+    memory_limit_mb: int = integer(0, at_least=0)
+    """How much memory each rank's process may take for training; 0 is no limit. For the MPI world."""
+    timeout_seconds: float = number(60.0, at_least=0.1, below=1e6)
+    """How long a rank waits for a message before it ends the run. In the MPI world: the local one knows when nobody can
+    go on."""
+
+
+@dataclass(frozen=True)
+class Data:
+    source: str = text("digits")
+
+
+@dataclass(frozen=True)
+class ModelKeys:
+    kind: str = choice("mlp", tuple(MODELS))
+    hidden: tuple[int, ...] = integers((64, 64), at_least=1, at_most=LARGEST_SIZE)
+    """Widths of an mlp's layers but the last; the keys from `architecture` to `dropout` are a transformer's."""
+    activation: str = choice("relu", tuple(ACTIVATIONS))
+    architecture: str = choice("gpt2", tuple(PARTS))
+    layers: int = integer(2, at_least=1, at_most=1000)
+    """Blocks; layer 0 is the embedding, layer `layers` + 1 the head."""
+    width: int = integer(64, at_least=1, at_most=LARGEST_SIZE)
+    heads: int = integer(4, at_least=1, at_most=10_000)
+    key_value_heads: int = integer(0, at_least=0)
+    """0: as many as `heads`."""
+    inner: int = integer(0, at_least=0, at_most=LARGEST_SIZE)
+    """Width within a block's perceptron; 0: 4 · width, or for llama 8/3 · width."""
+    vocabulary: int = integer(0, at_least=0, at_most=LARGEST_SIZE)
+    """0: as many tokens as the data have."""
+    sequence: int = integer(0, at_least=0, at_most=LARGEST_SIZE)
+    """Tokens of each sample; 0: 64 of a text, 15 of a task (8 digits)."""
+    tied_embeddings: bool = switch(False)
+    dropout: float = number(0.0, at_least=0, below=1)
+    frozen: tuple[int, ...] = integers((), at_least=0)
+    """Numbers of layers whose weights stay as they are."""
+    weights: str = text("")
+    """The safetensors file that the first weights are in; without one they are drawn."""
+
+    @property
+    def layer_count(self) -> int:
+        return MODELS[self.kind].layer_count(self)
+
+    @property
+    def tied(self) -> bool:
+        """Whether the first and the last layer share weights."""
+        return MODELS[self.kind].tied(self)
+
+    @property
+    def layer_units(self) -> tuple[tuple[int, ...], ...]:
+        """A unit for each layer; tied embeddings share one."""
+        last = self.layer_count - 1
+        if self.tied:
+            return ((0, last), *((layer,) for layer in range(1, last)))
+        return tuple((layer,) for layer in range(self.layer_count))
+
+
+@dataclass(frozen=True)
+class Train:
+    """How to train; the defaults of the optimizers are PyTorch's."""
+
+    steps: int = integer(20, at_least=0)
+    micro_batch: int = integer(16, at_least=1, at_most=10**7)
+    micro_batches: int = integer(4, at_least=1, at_most=10**8)
+    optimizer: str = choice("adam", tuple(OPTIMIZERS))
+    learning_rate: float = number(1e-3, at_least=0)
+    betas: tuple[float, float] = pair((0.9, 0.999), at_least=0, below=1)
+    epsilon: float = number(1e-8, at_least=0)
+    momentum: float = number(0.9, at_least=0)
+    weight_decay: float = number(BY_OPTIMIZER, at_least=0)
+    decay_biases: bool = switch(True)
+    schedule: str = choice("constant", ("constant", "cosine"))
+    warmup_steps: int = integer(0, at_least=0)
+    clip_norm: float = number(0.0, at_least=0)
+    precision: str = choice("fp32", tuple(PRECISIONS))
+    loss_scale: float | str = word_or_number("dynamic", at_least=1e-38, below=1e38)
+    """Beyond these, it or what undoes it is 0 or infinite in float32."""
+    seed: int = integer(0, at_least=0)
+
+    def __post_init__(self) -> None:
+        if self.weight_decay is BY_OPTIMIZER:
+            object.__setattr__(self, "weight_decay", OPTIMIZERS[self.optimizer].usual_weight_decay)
+
+
+@dataclass(frozen=True)
+class Parallel:
+    stages: tuple[str, ...] = choices(STAGE_KEYS, STAGE_KEYS)
+    order: str = choice("ring", tuple(ORDERS))
+    units: str | tuple[tuple[int, ...], ...] = groups()
+    shard_ranks: int = integer(0, at_least=0)
+    """Neighbouring ranks that share one copy of the sharded states; such groups hold copies of each other's. 0: all."""
+    accumulation: str = choice("boundary", ACCUMULATIONS)
+    accumulate_dtype: str = choice("weights", DTYPES)
+    reduce_dtype: str = choice("weights", DTYPES)
+    gradients: str = choice("reduce_scatter", REDUCTIONS)
+    publish: str = choice("weights", PUBLICATIONS)
+    reshard_after_forward: bool = switch(True)
+    prefetch: bool = switch(False)
+    overlap: bool = switch(False)
+    recompute: bool | tuple[int, ...] = switch_or_integers(False)
+    """Whether units keep their input alone and are run again before backward; or the layers whose units do."""
+    offload_activations: bool = switch(False)
+    """Whether these inputs are kept in a file, and read ahead for backward."""
+    offload_folder: str = text("")
+    """Of these files; empty: where the system has its temporary ones."""
+    bucket_mb: float = number(0.0, at_least=0)
+    """The most that a collective works on at a time; 0: a unit as a whole."""
+
+    @property
+    def bucket_bytes(self) -> int:
+        return round(self.bucket_mb * MEGABYTE)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A row of its own in the comparison: a stage, with some keys of [parallel] set otherwise."""
+
+    name: str = text("")
+    stage: str = choice("zero3", STAGE_KEYS)
+    units: str | tuple[tuple[int, ...], ...] | None = maybe_groups()
+    shard_ranks: int | None = maybe_integer(at_least=0)
+    accumulation: str | None = maybe_choice(ACCUMULATIONS)
+    accumulate_dtype: str | None = maybe_choice(DTYPES)
+    reduce_dtype: str | None = maybe_choice(DTYPES)
+    gradients: str | None = maybe_choice(REDUCTIONS)
+    publish: str | None = maybe_choice(PUBLICATIONS)
+    reshard_after_forward: bool | None = maybe()
+    prefetch: bool | None = maybe()
+    overlap: bool | None = maybe()
+    recompute: bool | tuple[int, ...] | None = maybe_switch_or_integers()
+    offload_activations: bool | None = maybe()
+    bucket_mb: float | None = number(None, at_least=0)
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """The keys of [parallel] that it sets."""
+        keys = [each.name for each in dataclasses.fields(self) if each.name not in ("name", "stage")]
+        return {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
+
+    def applied(self, parallel: Parallel) -> Parallel:
+        """`parallel` with this variant's stage alone, and its keys."""
+        return dataclasses.replace(parallel, stages=(self.stage,), **self.said)
+
+    def named(self, titles: Mapping[str, str]) -> str:
+        """Its name or, without one, its stage and what it sets.
+
+        >>> Variant(stage="zero3", prefetch=True, units=((0, 1),)).named({"zero3": "Stage III"})
+        'Stage III, units = [[0, 1]], prefetch = true'
+        """
+        said = [f"{key} = {value if isinstance(value, str) else json.dumps(value)}" for key, value in self.said.items()]
+        return self.name or ", ".join([titles.get(self.stage, self.stage), *said])
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a run must show to pass, beside the formula for its traffic."""
+
+    reference: bool = switch(True)
+    checksums: bool = switch(False)
+    """Whether each message of a row brings its checksum and its number, which its receiver looks at."""
+    test_accuracy: float = number(0.0, at_least=0, below=1)
+    """Of a task's sequences, the share without a mistake."""
+    test_loss: float | str = number_or_word(0.0, "bigram", at_least=0)
+    """What a text's test loss must be below, in nats a token, or whose, which the data then say. 0: no claim."""
+    same_bits_on: tuple[int, ...] = integers((), at_least=1)
+    """Other numbers of ranks, to train on as well: the weights must come out the same."""
+    does_not_fit: tuple[str, ...] = subset(STAGE_KEYS)
+    """The stages that must fail under the memory limit; of a plan, on the device."""
+    fits: tuple[str, ...] = subset(STAGE_KEYS)
+    """The stages that must fit on a plan's device."""
+    mfu: tuple[float, ...] = numbers()
+    """The least and the most that the model FLOPs utilisation of a plan's fastest row that fits may be."""
+    same_weights: bool | None = maybe()
+    """Whether all rows must end with the same weights, or must not."""
+    volumes: tuple[float, ...] = numbers()
+    """What each row must send in a step, in units of P (N − 1)/N."""
+    messages: tuple[int, ...] = integers((), at_least=0)
+    """How many messages each row must send in a step: those of the rank that sends the most."""
+    largest_messages: tuple[int, ...] = integers((), at_least=0)
+    """How many bytes the largest message of each row must have."""
+    activations: tuple[int, ...] = integers((), at_least=0)
+    """How many bytes of activations a rank of each row must hold at the peak: the rank that holds the most."""
+    fragmentation: bool = switch(False)
+    """Whether to find out what allocators with a fixed address space would need for the last step."""
+    beyond_peak: tuple[int, ...] = integers((), at_least=0)
+    """How many bytes beyond the peak each row must need by first fit."""
+    beyond_peak_laid_out: tuple[int, ...] = integers((), at_least=0)
+    """And with what is long-lived laid out in one block beforehand."""
+
+    def of_row(self, number: int) -> dict[str, Any]:
+        """The claims that have one value for each row, as those of row `number`."""
+        names = {"volumes": "volume", "largest_messages": "largest_message"}
+        return {names.get(key, key): getattr(self, key)[number] for key in ROW_BY_ROW if getattr(self, key)}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where training states are saved while rows train; nowhere without a folder."""
+
+    folder: str = text("")
+    every: int = integer(1, at_least=1)
+    """How many steps lie between two; the last step is always saved."""
+    keep: int = integer(2, at_least=1)
+    """How many of each row stay."""

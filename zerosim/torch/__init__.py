@@ -1,0 +1,21 @@
+"""A `torch.distributed` backend: PyTorch's own trainers over the collectives of this package.
+
+Importing it registers `"zerosim"` for tensors on the CPU. Under `mpirun` it also connects the ranks, and sets what
+PyTorch looks for in the environment (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT`), so that
+
+    torch.distributed.init_process_group("zerosim")
+
+needs nothing else. `zerosim.torch.step()` ends a step where `optimizer.step()` does not. Only this folder imports
+torch; the extra `zerosim[torch]` brings it.
+"""
+
+import torch.distributed as dist
+
+from zerosim.torch.joining import create, set_environment
+from zerosim.torch.watching import step
+
+__all__ = ["step"]
+
+set_environment()
+if "ZEROSIM" not in dist.Backend._plugins:
+    dist.Backend.register_backend("zerosim", create, extended_api=True, devices=["cpu"])

@@ -1,0 +1,154 @@
+"""One process that trains alone: every rank's gradient with the full model, added in the declared order.
+
+It calls no collective. Gradients come from PyTorch, sums from `zerosim.torch.adding`, the update from the same
+optimizer.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from zerosim.allocation import Array
+from zerosim.torch.adding import all_reduced, in_ring_order, sharded_sum
+from zerosim.torch.arrays import flat
+from zerosim.torch.ways import CLIP, Way, batches, fresh_model, loss_of, optimizer_of, units
+
+Gradients = list[Any]
+"""A tensor for each parameter, in the order of the model."""
+
+
+class Alone:
+    """Trains as `ranks` ranks would in one of the ways."""
+
+    def __init__(self, way: Way, ranks: int) -> None:
+        self.way, self.ranks = way, ranks
+        self.model = fresh_model()
+        self.parameters = list(self.model.parameters())
+        self._optimizer = optimizer_of(self.parameters)
+        self._ready: list[int] = []
+        self._reductions = 0
+
+    def step(self, number: int) -> None:
+        """One step, after which `parameters` are those that every rank must have."""
+        parts = [list(batches(number, rank, self.way)) for rank in range(self.ranks)]
+        gradient = self._each_time(parts) if self.way.syncs_each else self._once(parts)
+        for parameter, found in zip(self.parameters, gradient, strict=True):
+            parameter.grad = found.to(parameter.dtype)
+        if self.way.clip and self.way.trainer == "ddp":
+            nn.utils.clip_grad_norm_(self.parameters, CLIP)
+        elif self.way.clip:
+            nn.utils.clip_grads_with_norm_(self.parameters, CLIP, self._sharded_norm())
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def _once(self, parts: Sequence[Sequence[Any]]) -> Gradients:
+        """The sum of a rank's micro-batches, left to right; then of the ranks."""
+        totals = []
+        for of_rank in parts:
+            total = self._gradient(*of_rank[0])
+            for micro_batch in of_rank[1:]:
+                total = [one + other for one, other in zip(total, self._gradient(*micro_batch), strict=True)]
+            totals.append(total)
+        return self._reduced(totals)
+
+    def _each_time(self, parts: Sequence[Sequence[Any]]) -> Gradients:
+        """Micro-batch by micro-batch, the sum over the ranks.
+
+        DDP reduces what `grad` holds, which has the mean of those before; FSDP2 adds each mean to its shard.
+        """
+        held: Gradients | None = None
+        for micro_batches in zip(*parts, strict=True):
+            brought = [self._gradient(*each) for each in micro_batches]
+            if held is None:
+                held = self._reduced(brought)
+            elif self.way.trainer == "ddp":
+                held = self._reduced([[h + g for h, g in zip(held, of_rank, strict=True)] for of_rank in brought])
+            else:
+                held = [one + other for one, other in zip(held, self._reduced(brought), strict=True)]
+        assert held is not None
+        return held
+
+    def _gradient(self, x: Any, y: Any) -> Gradients:
+        """The gradient of one micro-batch, by the full model in the precision in which it computes."""
+        model, parameters = self.model, self.parameters
+        if self.way.param_dtype is not None:
+            model = fresh_model().to(self.way.param_dtype)
+            parameters = list(model.parameters())
+            for narrow, parameter in zip(parameters, self.parameters, strict=True):
+                narrow.data.copy_(parameter.data)
+            x = x.to(self.way.param_dtype)
+        ready: list[int] = []
+        hooks = [parameter.register_post_accumulate_grad_hook(lambda _, number=number: ready.append(number))
+                 for number, parameter in enumerate(parameters)]
+        loss_of(model, x, y).backward()
+        for hook in hooks:
+            hook.remove()
+        self._ready = self._ready or ready
+        found = [parameter.grad for parameter in parameters]
+        for parameter in parameters:
+            parameter.grad = None
+        return found
+
+    def _reduced(self, brought: Sequence[Gradients]) -> Gradients:
+        """The mean over the ranks."""
+        self._reductions += 1
+        return self._by_buckets(brought) if self.way.trainer == "ddp" else self._by_shards(brought)
+
+    def _by_buckets(self, brought: Sequence[Gradients]) -> Gradients:
+        """The mean as DDP computes it, bucket by bucket."""
+        found: list[Any] = [None] * len(self.parameters)
+        for bucket in self._buckets():
+            vectors = [flat(torch.cat([self._share(of_rank[number]).reshape(-1) for number in bucket]), "adding")
+                       for of_rank in brought]
+            total, start = torch.from_numpy(all_reduced(vectors)), 0
+            for number in bucket:
+                shape = self.parameters[number].shape
+                found[number] = total[start : start + shape.numel()].reshape(shape).clone()
+                start += shape.numel()
+        return found
+
+    def _share(self, gradient: Any) -> Any:
+        """What a rank brings to the sum of which the mean comes out."""
+        if self.way.as_views and self._reductions > 1:
+            return (torch.zeros_like(gradient) + gradient).div(self.ranks)
+        return gradient.mul(1.0 / self.ranks)
+
+    def _buckets(self) -> list[list[int]]:
+        """The parameters of each bucket, in their order in it."""
+        if self._reductions == 1:
+            return [list(range(len(self.parameters)))]
+        ready = [self.parameters[number] for number in self._ready]
+        limit = self.way.bucket_bytes
+        found, _ = dist._compute_bucket_assignment_by_size(ready, [limit, limit], [False] * len(ready), self._ready)
+        return [list(bucket) for bucket in found]
+
+    def _by_shards(self, brought: Sequence[Gradients]) -> Gradients:
+        """The mean as FSDP2 computes it, unit by unit."""
+        found: list[Any] = []
+        for unit in units(self.model):
+            here = range(len(found), len(found) + len(unit))
+            arrays = [[self._array(of_rank[number]) for number in here] for of_rank in brought]
+            found += [torch.from_numpy(total.astype("f4")) for total in sharded_sum(arrays, self.way.replicas())]
+        return found
+
+    def _array(self, gradient: Any) -> Array:
+        """In the precision in which it is reduced."""
+        reduced = gradient.to(self.way.reduce_dtype or gradient.dtype)
+        return flat(reduced, "adding").reshape(gradient.shape)
+
+    def _sharded_norm(self) -> Any:
+        """The norm of all gradients, as it comes out of shards.
+
+        Of each parameter a rank squares its piece's norm. The root of their sum over the ranks, in the order of chunk 0
+        of a ring, is the parameter's norm; the norm of these is the whole.
+        """
+        norms = []
+        for parameter in self.parameters:
+            rows = -(-len(parameter) // self.ranks)
+            cut = [parameter.grad[rank * rows : (rank + 1) * rows] for rank in range(self.ranks)]
+            squares = [flat(torch.linalg.vector_norm(piece).reshape(1) ** 2.0, "adding") for piece in cut]
+            norms.append((torch.from_numpy(in_ring_order(squares, 0)) ** 0.5)[0])
+        return torch.linalg.vector_norm(torch.stack(norms))

@@ -1,0 +1,76 @@
+"""Tensors as NumPy arrays that share their memory, bfloat16 and the 8-bit floats as ml_dtypes has them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import torch
+
+from zerosim.allocation import Array
+from zerosim.errors import CollectiveError
+
+NARROW = {
+    torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
+    torch.float8_e4m3fn: (torch.uint8, ml_dtypes.float8_e4m3fn),
+    torch.float8_e4m3fnuz: (torch.uint8, ml_dtypes.float8_e4m3fnuz),
+    torch.float8_e5m2: (torch.uint8, ml_dtypes.float8_e5m2),
+    torch.float8_e5m2fnuz: (torch.uint8, ml_dtypes.float8_e5m2fnuz),
+}
+"""The dtypes of PyTorch that NumPy itself lacks: integers of their width, and what they are in ml_dtypes."""
+
+
+def flat(tensor: Any, what: str) -> Array:
+    """The elements of a contiguous tensor on one axis, in the tensor's own memory; `what` is done with them.
+
+    Raises `CollectiveError` for a tensor of another device, a sparse one, and dtypes that NumPy and ml_dtypes lack.
+
+    >>> tensor = torch.tensor([1.5, 2.0], dtype=torch.bfloat16)
+    >>> flat(tensor, "all_reduce")[:] += 1
+    >>> tensor
+    tensor([2.5000, 3.0000], dtype=torch.bfloat16)
+    """
+    plain = tensor.detach() if tensor.requires_grad else tensor
+    if plain.dtype in NARROW:
+        whole, narrow = NARROW[plain.dtype]
+        found: Array = plain.view(whole).numpy().view(narrow)
+        return found.reshape(-1)
+    try:
+        found = plain.numpy()
+    except (TypeError, RuntimeError) as error:
+        raise CollectiveError(f"{what} of {tensor.dtype} is not supported: {error}") from error
+    return found.reshape(-1)
+
+
+def dense(tensor: Any, what: str) -> Any:
+    """`tensor`, or a copy of it in one piece."""
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        raise CollectiveError(
+            f"{what} of a tensor on {tensor.device}, {tensor.layout} is not supported: dense tensors on the CPU are")
+    return tensor.contiguous()
+
+
+class Landing:
+    """Where results go: arrays to be filled, in the memory of `tensors` or, for those in pieces, beside it.
+
+    >>> columns = torch.zeros(2, 3).T
+    >>> landing = Landing("all_reduce", [columns])
+    >>> landing.arrays[0][:] = range(6)
+    >>> landing.finish()
+    >>> columns.tolist()
+    [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
+    """
+
+    def __init__(self, what: str, tensors: Sequence[Any]) -> None:
+        filled = [dense(tensor, what) for tensor in tensors]
+        self._apart = [(tensor, copy) for tensor, copy in zip(tensors, filled, strict=True) if copy is not tensor]
+        self.arrays = [flat(tensor, what) for tensor in filled]
+
+    def finish(self) -> None:
+        """Fill the tensors that are in pieces."""
+        for tensor, filled in self._apart:
+            tensor.detach().copy_(filled)
+
+
+def inputs(what: str, tensors: Sequence[Any]) -> list[Array]:
+    """The elements of `tensors`, to be read: their own memory where they are contiguous."""
+    return [flat(dense(tensor, what), what) for tensor in tensors]

@@ -1,0 +1,305 @@
+"""A process group of PyTorch's whose collectives are ours.
+
+The algorithm is the same whatever is reduced: a ring for all-reduce, reduce-scatter and all-gather, a binomial tree for
+broadcast and reduce, all pairs for all-to-all; gather and scatter go straight to and from the root. Orders of addition
+are therefore those of `zerosim.collectives`: chunk c of a ring is ((g[c+1] + g[c+2]) + …) + g[c].
+
+An asynchronous collective runs on the group's thread, in the group's own channel. What is sent to one rank travels in a
+second channel, so that no collective is mixed up with it.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from zerosim.allocation import Array
+from zerosim.collectives import direct, dissemination, naive, ring, tree
+from zerosim.comm import Communicator, among
+from zerosim.errors import CollectiveError
+from zerosim.instruments.observed import Observed
+from zerosim.sharding import split
+from zerosim.torch.arrays import Landing, inputs
+from zerosim.torch.places import calling
+from zerosim.torch.reductions import reducing
+from zerosim.torch.works import Began, Later, Turns
+
+Doing = Callable[[Communicator], None]
+
+
+class Group(dist.ProcessGroup):
+    """Some ranks as a `torch.distributed.ProcessGroup`; `ranks` are their numbers in the world, in the group's order.
+
+    `collectives` and `messages` are channels of the world to these ranks.
+    """
+
+    def __init__(
+        self, name: str, ranks: Sequence[int], collectives: Observed, messages: Observed
+    ) -> None:
+        comm = among(collectives, ranks)
+        super().__init__(comm.rank, comm.size)
+        self._name, self._words = name, ""
+        self.comm, self._messages = comm, among(messages, ranks)
+        self._named, self._named_message = collectives.named, messages.named
+        self._turns = Turns(name)
+        self._awaited: defaultdict[int, deque[Later]] = defaultdict(deque)
+
+    def getBackendName(self) -> str:  # noqa: N802 - PyTorch's name
+        return "zerosim"
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        return self._words
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._words = desc
+
+    def size(self) -> int:
+        return self.comm.size
+
+    def rank(self) -> int:
+        return self.comm.rank
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Began:
+        opts = opts or dist.AllreduceOptions()
+        return self._all_reduce([tensors] if hasattr(tensors, "dtype") else tensors, opts.reduceOp, opts.asyncOp)
+
+    def allreduce_coalesced(self, tensors: list[Any], opts: Any = None) -> Began:
+        return self.allreduce(tensors, opts)
+
+    def _all_reduce(self, tensors: list[Any], op: Any, is_async: bool) -> Began:
+        landing = Landing("all_reduce", tensors)
+        reduction = [reducing("all_reduce", op, array, self.size()) for array in landing.arrays]
+
+        def do(comm: Communicator) -> None:
+            for array, how in zip(landing.arrays, reduction, strict=True):
+                how.before(array)
+                ring.all_reduce(comm, split(array, comm.size), how.function)
+                how.after(array)
+            landing.finish()
+
+        return self._begin("all_reduce", do, tensors, is_async)
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Began:
+        opts = opts or dist.BroadcastOptions()
+        landing = Landing("broadcast", tensors)
+
+        def do(comm: Communicator) -> None:
+            for array in landing.arrays:
+                tree.broadcast(comm, array, opts.rootRank)
+            landing.finish()
+
+        return self._begin("broadcast", do, tensors, opts.asyncOp)
+
+    def reduce(self, tensors: Any, opts: Any = None) -> Began:
+        opts = opts or dist.ReduceOptions()
+        landing, root = Landing("reduce", tensors), opts.rootRank
+
+        def do(comm: Communicator) -> None:
+            for array in landing.arrays:
+                how = reducing("reduce", opts.reduceOp, array, comm.size)
+                vector = array if comm.rank == root else array.copy()
+                how.before(vector)
+                tree.reduce(comm, vector, root, how.function)
+                how.after(vector)
+            landing.finish()
+
+        return self._begin("reduce", do, tensors, opts.asyncOp)
+
+    def allgather(self, output_lists: list[list[Any]], tensors: list[Any], opts: Any = None) -> Began:
+        opts = opts or dist.AllgatherOptions()
+        landings, shards = [Landing("all_gather", outputs) for outputs in output_lists], inputs("all_gather", tensors)
+
+        def do(comm: Communicator) -> None:
+            for landing, shard in zip(landings, shards, strict=True):
+                landing.arrays[comm.rank][...] = shard
+                ring.all_gather(comm, landing.arrays)
+                landing.finish()
+
+        return self._begin("all_gather", do, [each for outputs in output_lists for each in outputs], opts.asyncOp)
+
+    def allgather_coalesced(self, output_lists: list[list[Any]], tensors: list[Any], opts: Any = None) -> Began:
+        """`output_lists[r]` has what each of rank r's tensors goes to."""
+        of_each_tensor = [list(outputs) for outputs in zip(*output_lists, strict=True)]
+        return self.allgather(of_each_tensor, tensors, opts)
+
+    def all_gather_single(self, output: Any, tensor: Any, opts: Any = None) -> Began:
+        return self.all_gather_single_coalesced([output], [tensor], opts)
+
+    def all_gather_single_coalesced(self, outputs: list[Any], tensors: list[Any], opts: Any = None) -> Began:
+        opts = opts or dist.AllgatherOptions()
+        landing, shards = Landing("all_gather", outputs), inputs("all_gather", tensors)
+
+        def do(comm: Communicator) -> None:
+            for array, shard in zip(landing.arrays, shards, strict=True):
+                chunks = split(array, comm.size)
+                chunks[comm.rank][...] = shard
+                ring.all_gather(comm, chunks)
+            landing.finish()
+
+        return self._begin("all_gather", do, outputs, opts.asyncOp)
+
+    def reduce_scatter(self, outputs: list[Any], input_lists: list[list[Any]], opts: Any = None) -> Began:
+        opts = opts or dist.ReduceScatterOptions()
+        landing = Landing("reduce_scatter", outputs)
+        brought = [inputs("reduce_scatter", tensors) for tensors in input_lists]
+
+        def do(comm: Communicator) -> None:
+            for array, chunks in zip(landing.arrays, brought, strict=True):
+                scattered(comm, [chunk.copy() for chunk in chunks], array, opts.reduceOp)
+            landing.finish()
+
+        return self._begin("reduce_scatter", do, outputs, opts.asyncOp)
+
+    def reduce_scatter_single(self, output: Any, tensor: Any, opts: Any = None) -> Began:
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: list[Any], tensors: list[Any], opts: Any = None) -> Began:
+        opts = opts or dist.ReduceScatterOptions()
+        landing, vectors = Landing("reduce_scatter", outputs), inputs("reduce_scatter", tensors)
+
+        def do(comm: Communicator) -> None:
+            for array, vector in zip(landing.arrays, vectors, strict=True):
+                scattered(comm, split(vector.copy(), comm.size), array, opts.reduceOp)
+            landing.finish()
+
+        return self._begin("reduce_scatter", do, outputs, opts.asyncOp)
+
+    def gather(self, output_lists: list[list[Any]], tensors: list[Any], opts: Any = None) -> Began:
+        opts = opts or dist.GatherOptions()
+        landings, shards = [Landing("gather", outputs) for outputs in output_lists], inputs("gather", tensors)
+
+        def do(comm: Communicator) -> None:
+            for number, shard in enumerate(shards):
+                chunks = landings[number].arrays if comm.rank == opts.rootRank else [shard] * comm.size
+                chunks[comm.rank][...] = shard
+                naive.gather(comm, chunks, opts.rootRank)
+            for landing in landings:
+                landing.finish()
+
+        return self._begin("gather", do, [each for outputs in output_lists for each in outputs], opts.asyncOp)
+
+    def scatter(self, outputs: list[Any], input_lists: list[list[Any]], opts: Any = None) -> Began:
+        opts = opts or dist.ScatterOptions()
+        landing, brought = Landing("scatter", outputs), [inputs("scatter", tensors) for tensors in input_lists]
+
+        def do(comm: Communicator) -> None:
+            for number, array in enumerate(landing.arrays):
+                if comm.rank == opts.rootRank:
+                    naive.scatter(comm, brought[number], opts.rootRank)
+                    array[...] = brought[number][comm.rank]
+                else:
+                    naive.scatter(comm, [array] * comm.size, opts.rootRank)
+            landing.finish()
+
+        return self._begin("scatter", do, outputs, opts.asyncOp)
+
+    def alltoall(self, outputs: list[Any], tensors: list[Any], opts: Any = None) -> Began:
+        opts = opts or dist.AllToAllOptions()
+        landing, outgoing = Landing("all_to_all", outputs), inputs("all_to_all", tensors)
+
+        def do(comm: Communicator) -> None:
+            direct.all_to_all(comm, outgoing, landing.arrays)
+            landing.finish()
+
+        return self._begin("all_to_all", do, outputs, opts.asyncOp)
+
+    def all_to_all_single(
+        self, output: Any, tensor: Any, output_splits: Sequence[int], input_splits: Sequence[int], opts: Any = None
+    ) -> Began:
+        opts = opts or dist.AllToAllOptions()
+        landing, brought = Landing("all_to_all", [output]), inputs("all_to_all", [tensor])
+        outgoing = blocks(brought[0], tensor, input_splits, self.size())
+        incoming = blocks(landing.arrays[0], output, output_splits, self.size())
+
+        def do(comm: Communicator) -> None:
+            direct.all_to_all(comm, outgoing, incoming)
+            landing.finish()
+
+        return self._begin("all_to_all", do, [output], opts.asyncOp)
+
+    def barrier(self, opts: Any = None) -> Began:
+        opts = opts or dist.BarrierOptions()
+        return self._begin("barrier", dissemination.barrier, [], opts.asyncOp)
+
+    def send(self, tensors: list[Any], to: int, tag: int) -> Began:
+        refuse_tag("send", tag)
+        for array in inputs("send", tensors):
+            self._named_message("send", self._messages.send)(calling(self._name), array, to=to)
+        return Began([])
+
+    def recv(self, tensors: list[Any], source: int, tag: int) -> Began:
+        refuse_tag("recv", tag)
+        landing = Landing("recv", tensors)
+        receive = self._named_message("recv", self._messages.recv)
+        owner = calling(self._name)
+
+        def do() -> None:
+            for array in landing.arrays:
+                receive(owner, into=array, source=source)
+            landing.finish()
+
+        return Later(tensors, do, self._awaited[source])
+
+    def recv_anysource(self, tensors: list[Any], tag: int) -> Began:
+        raise CollectiveError("recv without a source is not supported: every receive names the rank that sends")
+
+    def _start_coalescing(self, device: Any) -> None:
+        """What is coalesced is carried out one by one."""
+
+    def _end_coalescing(self, device: Any) -> Began:
+        return self._turns.now(lambda: None, [])
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        raise CollectiveError("set_timeout is not supported: give init_process_group its timeout=")
+
+    def abort(self) -> None:
+        """Nothing to end."""
+
+    shutdown = abort
+
+    def _begin(self, name: str, do: Doing, outputs: list[Any], is_async: bool) -> Began:
+        """Carry it out, beside what follows where that is wanted."""
+        named, owner, comm = self._named(name, do), calling(self._name), self.comm
+        take_turn = self._turns.begin if is_async else self._turns.now
+        return take_turn(lambda: named(owner, comm), outputs)
+
+
+def scattered(comm: Communicator, chunks: Any, into: Array, op: Any) -> None:
+    """Fill `into` with this rank's chunk of the sum of all `chunks`, which are written to."""
+    how = reducing("reduce_scatter", op, into, comm.size)
+    for chunk in chunks:
+        how.before(chunk)
+    ring.reduce_scatter(comm, chunks, how.function)
+    into[...] = chunks[comm.rank]
+    how.after(into)
+
+
+def blocks(array: Array, tensor: Any, splits: Sequence[int], size: int) -> list[Array]:
+    """A flat array in one block for each rank: equal ones, or of so many rows of the tensor as `splits` says."""
+    if not splits:
+        if array.size % size:
+            raise CollectiveError(f"all_to_all of {array.size} elements has no {size} equal blocks: give split sizes")
+        return list(split(array, size))
+    row = array.size // max(tensor.shape[0], 1)
+    if sum(splits) != tensor.shape[0]:
+        raise CollectiveError(f"all_to_all: splits {list(splits)} are of {sum(splits)} rows, the tensor has "
+                              f"{tensor.shape[0]}: they must agree")
+    ends = [sum(splits[: number + 1]) * row for number in range(size)]
+    return [array[end - rows * row : end] for rows, end in zip(splits, ends, strict=True)]
+
+
+def refuse_tag(name: str, tag: int) -> None:
+    """Messages between two ranks arrive in the order in which they were sent, and tags would change it."""
+    if tag:
+        raise CollectiveError(f"{name} with tag={tag} is not supported: messages arrive in the order in which they "
+                              "were sent; leave tag out")

@@ -1,0 +1,86 @@
+"""How ranks of PyTorch's become ranks of the MPI world."""
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from zerosim.errors import LaunchError
+from zerosim.instruments.observed import Observed
+from zerosim.torch.group import Group
+from zerosim.torch.watching import WATCH
+from zerosim.worlds.mpi import MpiCommunicator, connect
+from zerosim.worlds.objects import broadcast_object, gather_objects
+
+PYTORCHS_TIMEOUT = 1800.0
+"""Seconds that PyTorch waits where nobody says; here that is not said, and zerosim's own timeout holds."""
+
+
+def set_environment() -> None:
+    """Set what torchrun would set, unless it is set: this rank, how many there are, and where their store is."""
+    comm = connect()
+    host = socket.gethostname()
+    hosts = broadcast_object(comm, gather_objects(comm, host))
+    same = [rank for rank, each in enumerate(hosts) if each == host]
+    address = "127.0.0.1" if len(same) == comm.size else hosts[0]
+    port = broadcast_object(comm, free_port() if comm.rank == 0 else 0)
+    for name, value in {
+        "RANK": comm.rank, "WORLD_SIZE": comm.size, "LOCAL_RANK": same.index(comm.rank), "LOCAL_WORLD_SIZE": len(same),
+        "MASTER_ADDR": address, "MASTER_PORT": port,
+    }.items():
+        os.environ.setdefault(name, str(value))
+    if os.environ["WORLD_SIZE"] != str(comm.size) or os.environ["RANK"] != str(comm.rank):
+        raise LaunchError(
+            f"the environment has RANK={os.environ['RANK']} and WORLD_SIZE={os.environ['WORLD_SIZE']}, and the "
+            f"launcher started rank {comm.rank} of {comm.size}: unset both, or start the ranks with mpirun -n")
+
+
+def free_port() -> int:
+    """A port of this host that nobody has."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def create(options: Any, _: Any = None) -> Group:
+    """The group that PyTorch asks for: of all ranks first, of some later. Only its ranks call this."""
+    comm = connect()
+    ranks = list(options.global_ranks_in_group) or list(range(comm.size))
+    seconds = options.timeout.total_seconds()
+    if seconds != PYTORCHS_TIMEOUT:
+        comm.timeout_seconds = seconds
+    if not options.global_ranks_in_group:
+        check_world(options, comm)
+        sys.excepthook = aloud(sys.excepthook, sys.stderr)
+    collectives, messages = (observed(comm.channel(ranks=ranks)) for _ in range(2))
+    return Group(options.group_id, ranks, collectives, messages)
+
+
+def observed(channel: MpiCommunicator) -> Observed:
+    """A channel with all that watches it, above what may befall its messages."""
+    befallen = channel if WATCH.faults is None else WATCH.faults.around(channel)
+    return Observed(befallen, *WATCH.instruments)
+
+
+def check_world(options: Any, comm: MpiCommunicator) -> None:
+    """Refuse a rank or a size that is not the launcher's."""
+    if (options.group_rank, options.group_size) != (comm.rank, comm.size):
+        raise LaunchError(
+            f"init_process_group has rank {options.group_rank} of {options.group_size}, and the launcher started this "
+            f"process as rank {comm.rank} of {comm.size}: leave both out, or use mpirun -n {options.group_size}")
+
+
+Hook = Callable[..., Any]
+
+
+def aloud(hook: Hook, stderr: TextIO) -> Hook:
+    """`hook`, which says on `stderr` what it has to say.
+
+    PyTorch lets hooks write into memory and prints that once they have returned; ours ends the process.
+    """
+    def speaking(*failure: Any) -> None:
+        sys.stderr = stderr
+        hook(*failure)
+
+    return speaking

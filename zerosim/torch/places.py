@@ -1,0 +1,38 @@
+"""Which line of the user's, and of which library, a collective was called from."""
+
+import os
+import sys
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+import zerosim
+
+PACKAGES = f"{Path(torch.__file__).parents[1]}{os.sep}"
+"""Where PyTorch is installed, and other libraries."""
+BETWEEN = (
+    *(f"{PACKAGES}{name}" for name in ("torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py",
+                                       "torch/utils/_contextlib.py", "typing_extensions.py")),
+    f"{Path(zerosim.__file__).parent}{os.sep}", f"{Path(os.__file__).parent}{os.sep}", "<",
+)
+"""Files that only pass calls on."""
+
+
+def calling(group: str) -> str:
+    """The line of a library that called the collective, and the line of the user's that led to it.
+
+    Where one of them is unknown, the other alone; a group other than the default one is named.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    library = user = ""
+    while frame is not None and not user:
+        file = frame.f_code.co_filename
+        if file.startswith(PACKAGES):
+            if not library and not file.startswith(BETWEEN):
+                library = f"{file.removeprefix(PACKAGES)}:{frame.f_lineno}"
+        elif not file.startswith(BETWEEN):
+            user = f"{file.rpartition('/')[2]}:{frame.f_lineno}"
+        frame = frame.f_back
+    place = " from ".join(each for each in (library, user) if each)
+    return place if group == "0" else f"{place} in group {group}"

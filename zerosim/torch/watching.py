@@ -1,0 +1,239 @@
+"""What is seen of a script as it trains: its steps, each collective and the line that called it, spans, memory.
+
+A step ends when `optimizer.step()` returns, or when the script calls `zerosim.torch.step()`: from the first such call
+on optimizers end no step. In a trace the parts of a step are forward, backward and update; what DDP waits for in C++ at
+the end of backward counts as backward.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from zerosim.comm import Payload
+from zerosim.instruments.faults import Faults
+from zerosim.instruments.memory import Ledger
+from zerosim.instruments.trace import WAIT, RankStep, Tracer
+from zerosim.instruments.traffic import Traffic
+from zerosim.instruments.whereabouts import Whereabouts
+from zerosim.torch.memory import held_by, whole_bytes
+
+
+@dataclass
+class Call:
+    """One call of a collective in a step, and what this rank sent in it; `by` is the line that called it."""
+
+    collective: str
+    by: str
+    sent_bytes: int = 0
+    messages: int = 0
+
+
+class Open(threading.local):
+    """The calls that this thread is in, innermost last."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+
+
+class Calls:
+    """An instrument that writes down each call of the step."""
+
+    def __init__(self) -> None:
+        self.made: list[Call] = []
+        self._open = Open()
+
+    def began(self, name: str, owner: str) -> None:
+        call = Call(name, owner)
+        self.made.append(call)
+        self._open.calls.append(call)
+
+    def ended(self, name: str, owner: str) -> None:
+        self._open.calls.pop()
+
+    def sent(self, outgoing: Payload, to: int) -> None:
+        for call in self._open.calls:
+            call.sent_bytes += outgoing.nbytes
+            call.messages += 1
+
+
+class Parts:
+    """Tells a tracer of the parts of a step; none goes on while the thread of the step communicates or waits."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._thread = threading.get_ident()
+        self._open: list[str] = []
+
+    def enter(self, part: str) -> None:
+        """`part` begins, within the one that goes on, if one does."""
+        if threading.get_ident() == self._thread:
+            self.began()
+            self._open.append(part)
+            self._tracer.computing(part, "")
+
+    def leave(self) -> None:
+        """The part that was entered last ends."""
+        if threading.get_ident() == self._thread:
+            self._tracer.computed(self._open.pop(), "")
+            self.ended()
+
+    def began(self, *collective: str) -> None:
+        if self._open and threading.get_ident() == self._thread:
+            self._tracer.computed(self._open[-1], "")
+
+    def ended(self, *collective: str) -> None:
+        if self._open and threading.get_ident() == self._thread:
+            self._tracer.computing(self._open[-1], "")
+
+
+@dataclass
+class Watch:
+    """The instruments of this process, and what they have seen. Until `begin` they only know the step."""
+
+    whereabouts: Whereabouts = field(default_factory=Whereabouts)
+    step: int = 1
+    steps_end_by_call: bool = False
+    begun: bool = False
+    traffic: Traffic = field(default_factory=Traffic)
+    calls: Calls = field(default_factory=Calls)
+    last_calls: list[Call] = field(default_factory=list)
+    """Those of the last step that has ended."""
+    losses: list[float] = field(default_factory=list)
+    """Of each step, the sum of what `backward` began from."""
+    resting: dict[str, int] = field(default_factory=dict)
+    """Bytes by kind, when the last step ended."""
+    whole_bytes: int = 0
+    """Of all parameters, whoever keeps them."""
+    ledger: Ledger = field(default_factory=Ledger)
+    spans: list[RankStep] = field(default_factory=list)
+    """Of the last step that has ended."""
+    seconds: float = 0.0
+    faults: Faults | None = None
+    tracer: Tracer | None = None
+    parts: Parts | None = None
+    _loss: float = 0.0
+    _began: float = 0.0
+
+    @property
+    def instruments(self) -> list[object]:
+        """What observes each channel."""
+        befalling = [self.faults] if self.faults else []
+        if not self.begun:
+            return [self.whereabouts, *befalling]
+        traced = [self.parts, self.tracer] if self.tracer else []
+        return [self.whereabouts, *befalling, self.traffic, self.calls, *traced]
+
+    def begin(self, rank: int) -> None:
+        """Watch all from here on."""
+        self.begun, self._began = True, time.monotonic()
+        self.tracer = Tracer(rank)
+        self.parts = Parts(self.tracer)
+        self.tracer.begin()
+        watch_parts(self)
+
+    def enter(self, part: str) -> None:
+        if self.parts is not None:
+            self.parts.enter(part)
+
+    def leave(self) -> None:
+        if self.parts is not None:
+            self.parts.leave()
+
+    def waiting(self, wait: Callable[[], object]) -> None:
+        """Wait for what goes on beside the step."""
+        self.enter(WAIT)
+        try:
+            wait()
+        finally:
+            self.leave()
+
+    def end_step(self, optimizer: Any = None) -> None:
+        """The step has ended, and the next one begins."""
+        if self.tracer is not None:
+            self.last_calls, self.calls.made = self.calls.made, []
+            self.losses.append(self._loss)
+            self._loss = 0.0
+            self.seconds = time.monotonic() - self._began
+            self.spans = [self.tracer.end(self.step)]
+            self.tracer.begin()
+        if self.begun and optimizer is not None:
+            self.resting, self.whole_bytes = held_by(optimizer), whole_bytes(optimizer)
+        self.step += 1
+        self.whereabouts.begin(self.step)
+        if self.faults is not None:
+            self.faults.begin(self.step)
+
+    def add_loss(self, loss: Any) -> None:
+        if loss.numel() == 1:
+            self._loss += float(loss.detach())
+
+
+WATCH = Watch()
+"""Of this process."""
+WATCH.whereabouts.begin(1)
+
+
+def step() -> None:
+    """End a step of training, where `optimizer.step()` does not: with several optimizers, or another library's."""
+    WATCH.steps_end_by_call = True
+    WATCH.end_step()
+
+
+class Updating:
+    """Optimizers may call others, as ZeroRedundancyOptimizer does: the outermost ends the step."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+
+    def began(self, optimizer: Any, *_: Any) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            WATCH.enter("update")
+
+    def ended(self, optimizer: Any, *_: Any) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            WATCH.leave()
+            if not WATCH.steps_end_by_call:
+                WATCH.end_step(optimizer)
+
+
+UPDATING = Updating()
+register_optimizer_step_pre_hook(UPDATING.began)
+register_optimizer_step_post_hook(UPDATING.ended)
+
+
+def watch_parts(watch: Watch) -> None:
+    """Let `watch` know, from here on, of forward of the outermost module, and of backward."""
+    depth = [0]
+    run, backward = torch.nn.Module.__call__, torch.Tensor.backward
+
+    @wraps(run)
+    def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+        depth[0] += 1
+        if depth[0] == 1:
+            watch.enter("forward")
+        try:
+            return run(module, *args, **kwargs)
+        finally:
+            depth[0] -= 1
+            if depth[0] == 0:
+                watch.leave()
+
+    @wraps(backward)
+    def backward_of(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        watch.add_loss(tensor)
+        watch.enter("backward")
+        try:
+            return backward(tensor, *args, **kwargs)
+        finally:
+            watch.leave()
+
+    torch.nn.Module.__call__ = forward
+    torch.Tensor.backward = backward_of

@@ -1,0 +1,136 @@
+"""The ways of training that the checker compares with one process."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+RATE, CLIP = 0.05, 0.5
+ONE_BUCKET = 25 << 20
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to train: which trainer, and what of it."""
+
+    name: str
+    trainer: str
+    bucket_bytes: int = ONE_BUCKET
+    as_views: bool = False
+    """Whether gradients stay views of DDP's buckets: they are then set to zero after a step, and not let go of."""
+    zero: bool = False
+    reshard: bool = True
+    param_dtype: Any = None
+    reduce_dtype: Any = None
+    mesh: bool = False
+    clip: bool = False
+    micro_batches: int = 1
+    syncs_each: bool = False
+    """Whether gradients are reduced after every micro-batch, and not once a step."""
+
+    def serves(self, ranks: int) -> bool:
+        """A mesh of two rows needs an even number of ranks, and two in each row."""
+        return not self.mesh or (ranks % 2 == 0 and ranks >= 4)
+
+    def replicas(self) -> int:
+        return 2 if self.mesh else 1
+
+
+WAYS = (
+    Way("DDP", "ddp"),
+    Way("DDP, buckets of 512 B", "ddp", bucket_bytes=512),
+    Way("DDP, gradients as views of buckets", "ddp", as_views=True),
+    Way("DDP, clipped", "ddp", clip=True),
+    Way("DDP, accumulating under no_sync", "ddp", micro_batches=3),
+    Way("DDP, accumulating, reduced each time", "ddp", micro_batches=3, syncs_each=True),
+    Way("DDP, ZeroRedundancyOptimizer", "ddp", zero=True),
+    Way("FSDP2", "fsdp2"),
+    Way("FSDP2, reshard_after_forward=False", "fsdp2", reshard=False),
+    Way("FSDP2, bfloat16, reduced in float32", "fsdp2", param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+    Way("FSDP2, bfloat16, reduced in bfloat16", "fsdp2", param_dtype=torch.bfloat16),
+    Way("FSDP2, clipped", "fsdp2", clip=True),
+    Way("FSDP2, accumulating, reduced once", "fsdp2", micro_batches=3),
+    Way("FSDP2, accumulating, reduced each time", "fsdp2", micro_batches=3, syncs_each=True),
+    Way("FSDP2, HSDP on a mesh of 2 rows", "fsdp2", mesh=True),
+)
+
+
+def fresh_model() -> Any:
+    """A small model, the same each time, whose sizes no number of ranks from 2 to 6 divides evenly."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(11, 13), nn.GELU(), nn.Linear(13, 7), nn.Tanh(), nn.Linear(7, 5))
+
+
+def units(model: Any) -> list[list[Any]]:
+    """The parameters of each unit that FSDP2 gathers at once."""
+    return [list(layer.parameters()) for layer in model if list(layer.parameters())]
+
+
+def optimizer_of(parameters: Any) -> Any:
+    return torch.optim.AdamW(parameters, lr=RATE)
+
+
+def loss_of(model: Any, x: Any, y: Any) -> Any:
+    return nn.functional.cross_entropy(model(x).float(), y)
+
+
+def batches(step: int, rank: int, way: Way) -> Iterator[tuple[Any, Any]]:
+    """A rank's micro-batches of a step."""
+    for number in range(way.micro_batches):
+        generator = torch.Generator().manual_seed(1000 * step + 10 * rank + number)
+        yield torch.randn(3, 11, generator=generator), torch.randint(0, 5, (3,), generator=generator)
+
+
+class Trainer:
+    """PyTorch's own trainer in one of the ways, on this rank."""
+
+    def __init__(self, way: Way) -> None:
+        self.way = way
+        self.plain = fresh_model()
+        self.model = wrapped(self.plain, way)
+        parameters = list(self.model.parameters())
+        self.optimizer: Any = ZeroRedundancyOptimizer(
+            parameters, optimizer_class=torch.optim.AdamW, lr=RATE) if way.zero else optimizer_of(parameters)
+
+    def step(self, number: int) -> None:
+        """One step, as a script would write it."""
+        parts = list(batches(number, dist.get_rank(), self.way))
+        for part, (x, y) in enumerate(parts):
+            with self._reducing(self.way.syncs_each or part == len(parts) - 1):
+                loss_of(self.model, x, y).backward()
+        if self.way.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=not self.way.as_views)
+
+    def _reducing(self, reduces: bool) -> AbstractContextManager[Any]:
+        if self.way.trainer == "fsdp2":
+            self.model.set_requires_gradient_sync(reduces)
+            return nullcontext()
+        found: AbstractContextManager[Any] = nullcontext() if reduces else self.model.no_sync()
+        return found
+
+
+def wrapped(model: Any, way: Way) -> Any:
+    """The model under its trainer."""
+    if way.trainer == "ddp":
+        return DistributedDataParallel(
+            model, bucket_cap_mb=None if way.bucket_bytes == ONE_BUCKET else way.bucket_bytes / (1 << 20),
+            gradient_as_bucket_view=way.as_views)
+    policy = MixedPrecisionPolicy(param_dtype=way.param_dtype, reduce_dtype=way.reduce_dtype)
+    rows = way.replicas()
+    sizes = (rows, dist.get_world_size() // rows)
+    mesh = dist.init_device_mesh("cpu", sizes, mesh_dim_names=("replicate", "shard"))
+    mesh = mesh if way.mesh else mesh["shard"]
+    apply: Callable[..., Any] = fully_shard
+    for layer in model:
+        if list(layer.parameters()):
+            apply(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=way.reshard)
+    return apply(model, mesh=mesh, mp_policy=policy, reshard_after_forward=way.reshard)

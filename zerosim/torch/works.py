@@ -1,0 +1,122 @@
+"""The order of what a group does: one channel, one operation at a time, in the order in which they were begun.
+
+What is asynchronous goes on in a thread of the group's. What is not is done where it is called, once all that was begun
+before it has ended: handing it to a thread would cost more than a small collective.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import Work
+
+from zerosim.torch.watching import WATCH
+
+Doing = Callable[[], None]
+
+
+class Began(Work):
+    """An operation that was begun, of which `outputs` are the tensors that it fills."""
+
+    def __init__(self, outputs: list[Any], future: "Future[None] | None" = None) -> None:
+        super().__init__()
+        self._outputs = outputs
+        self._future = future
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Return once it has ended; raises what ended it."""
+        if self._future is not None:
+            future, seconds = self._future, timeout.total_seconds()
+            WATCH.waiting(lambda: future.result(seconds if seconds > 0 else None))
+        return True
+
+    def is_completed(self) -> bool:
+        return self._future is None or self._future.done()
+
+    def is_success(self) -> bool:
+        return self._future is None or (self._future.done() and self._future.exception() is None)
+
+    def exception(self) -> BaseException | None:
+        return None if self._future is None else self._future.exception()
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> list[Any]:
+        """The tensors, once they are filled."""
+        self.wait()
+        return self._outputs
+
+    def get_future(self) -> Any:
+        """The tensors, as a future of PyTorch's."""
+        ended = torch.futures.Future()
+        if self._future is None:
+            ended.set_result(self._outputs)
+            return ended
+        # What a callback raises is the only way for a future of PyTorch's to fail when C++ waits for it.
+        told = ended.then(self._value)
+        self._future.add_done_callback(lambda _: ended.set_result(None))
+        return told
+
+    def _value(self, _: Any) -> list[Any]:
+        self.wait()
+        return self._outputs
+
+
+class Later(Began):
+    """A receive that is carried out when it is waited for, after those before it in `queue`; MPI keeps its message.
+
+    So a program may wait for messages of several ranks in any order, whichever was asked for first.
+    """
+
+    def __init__(self, outputs: list[Any], receive: Doing, queue: "deque[Later]") -> None:
+        super().__init__(outputs)
+        self._receive = receive
+        self._queue = queue
+        queue.append(self)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        while self in self._queue:
+            self._queue[0]._receive()
+            self._queue.popleft()
+        return True
+
+    def is_completed(self) -> bool:
+        return self.wait()
+
+    is_success = is_completed
+
+    def get_future(self) -> Any:
+        self.wait()
+        return super().get_future()
+
+
+class Turns:
+    """Lets operations of one channel have their turn."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.RLock()
+        self._last: Future[None] | None = None
+        self._thread: ThreadPoolExecutor | None = None
+
+    def now(self, do: Doing, outputs: list[Any]) -> Began:
+        """Do it here, after all that was begun before."""
+        with self._lock:
+            if self._last is not None:
+                self._last.exception()
+                self._last = None
+            do()
+        return Began(outputs)
+
+    def begin(self, do: Doing, outputs: list[Any]) -> Began:
+        """Let the thread of this channel do it."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"zerosim {self._name}")
+            self._last = self._thread.submit(do)
+            return Began(outputs, self._last)

@@ -1,0 +1,76 @@
+"""What an MPI message is: raw bytes under a tag that tells their dtype, and those that are still on their way."""
+
+import zlib
+from functools import cache
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from zerosim.errors import CollectiveError
+from zerosim.worlds.copies import Bytes, Copies
+from zerosim.worlds.delivery import refuse_mask
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+FAREWELL = 0x7FFF
+"""The tag of the last message between two ranks; the largest that every MPI library has."""
+
+
+@cache
+def dtype_tag(dtype: np.dtype[Any]) -> int:
+    """The tag of messages of this dtype, the same in every process; two dtypes nearly never share one."""
+    return zlib.crc32(spelled(dtype).encode()) % FAREWELL
+
+
+def spelled(dtype: np.dtype[Any]) -> str:
+    """
+    >>> spelled(np.dtype("f4")), spelled(np.dtype([("re", "f4"), ("im", "f4")]))
+    ('float32', '8 bytes: re float32 at 0, im float32 at 4')
+    """
+    if dtype.fields is None:
+        return str(dtype)
+    fields = (f"{name} {spelled(of)} at {offset}" for name, (of, offset, *_) in dtype.fields.items())
+    return f"{dtype.itemsize} bytes: {', '.join(fields)}"
+
+
+def check_timeout(seconds: Any) -> None:
+    """Refuse anything but a positive finite number."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf:
+        raise CollectiveError(f"timeout_seconds={seconds!r}: a positive finite number of seconds")
+
+
+def check_array(array: object, role: str) -> None:
+    """Refuse what has no raw bytes to send or to receive into."""
+    if not isinstance(array, np.ndarray):
+        raise CollectiveError(
+            f"{role} is of type {type(array).__name__}; under MPI a message is a NumPy array"
+        )
+    refuse_mask(array, role)
+    if array.dtype.hasobject:
+        raise CollectiveError(
+            f"{role} has dtype {array.dtype}; under MPI a message is of fixed-size elements, "
+            "Python objects travel in the local world only"
+        )
+
+
+class Departure(NamedTuple):
+    """A message on its way: MPI reads `memory` until `request` is complete."""
+
+    request: "MPI.Request"
+    memory: Bytes
+    sent_bytes: int
+    copies: Copies
+
+    def give_back(self) -> None:
+        """Let the memory be used again by whom it was taken from."""
+        self.copies.give(self.memory)
+
+
+class Unclaimed(NamedTuple):
+    """A message that nobody has asked for, on its way into `landing`."""
+
+    source: int
+    request: "MPI.Request"
+    landing: Bytes

@@ -1,0 +1,133 @@
+"""Starting MPI in a process: its errors are one line, and nothing waits for ever while no Python runs."""
+
+import atexit
+import os
+import signal
+import sys
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+
+from zerosim.errors import LaunchError, ZerosimError
+from zerosim.worlds.launcher import has_company, launched
+
+
+def fail_alone(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """An excepthook for a process without company that cannot connect: one line for a `ZerosimError`."""
+    if isinstance(error, ZerosimError):
+        print(f"zerosim: {error}", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+def forget_shared_files() -> None:
+    """Take the names of MPICH's files in memory away, once all ranks of this host have them.
+
+    It removes them at its end alone, so that every run that was killed left megabytes behind.
+    """
+    with suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        for name in {line.split()[-1] for line in maps if "/dev/shm/mpich_shm_" in line}:
+            with suppress(OSError):
+                os.unlink(name)
+
+
+def shared_cores(cores: Sequence[Collection[int]]) -> int:
+    """The number of cores that ranks share, of those that each may run on; 0 if ranks are not more than cores.
+
+    >>> shared_cores([{0, 1}, {0, 1}]), shared_cores([{0, 1}, {0, 1}, {0, 1}])
+    (0, 2)
+    """
+    there = len(set().union(*cores))
+    return there if len(cores) > there else 0
+
+
+def cores_of_this_process() -> set[int]:
+    """The cores that it may run on; all, where a system does not tell."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+@contextmanager
+def hang_ups_held() -> Iterator[None]:
+    """Hold SIGHUP for the body of a `with`: UCX takes it for its debugger until all ranks can be hung up by it."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
+@contextmanager
+def ended_by_signals(seconds: float) -> Iterator[None]:
+    """A context in which an interrupt, or the end of so many seconds, ends this process by their signals.
+
+    No Python runs while MPI starts, and no message reaches the other ranks; the launcher sees the signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM)}
+    functions = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in functions:
+        signal.signal(number, signal.SIG_DFL)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        for number, function in functions.items():
+            signal.signal(number, function)
+
+
+def start_mpi() -> None:
+    """Initialize MPI, if nobody has, and make sure that the launcher and the library match.
+
+    MPICH under Open MPI's launcher aborts while it initializes, so this is noticed before; the
+    other mismatches leave every rank alone in a world of its own.
+    """
+    try:
+        import mpi4py  # noqa: PLC0415 - may be missing, and nobody else needs it
+
+        mpi4py.rc(initialize=False, finalize=False)  # its own way would be taken by a forked child, too
+        from mpi4py import MPI  # noqa: PLC0415 - loads the MPI library
+    except ModuleNotFoundError as error:
+        raise LaunchError(
+            "mpi4py is not installed; install it and an MPI library, e.g. pip install mpi4py mpich"
+        ) from error
+    except (ImportError, RuntimeError) as error:
+        raise LaunchError(
+            "mpi4py finds no MPI library; install one, e.g. pip install 'zerosim[mpich]'"
+        ) from error
+    vendor, _ = MPI.get_vendor()
+    if "OMPI_COMM_WORLD_SIZE" in os.environ and vendor != "Open MPI":
+        raise foreign_launcher(vendor)
+    if not MPI.Is_initialized():
+        MPI.Init_thread()
+        atexit.register(finalize, os.getpid())
+    if has_company() and MPI.COMM_WORLD.size == 1:
+        raise foreign_launcher(vendor)
+
+
+def foreign_launcher(vendor: str) -> LaunchError:
+    """The error of ranks whom the launcher cannot acquaint with each other."""
+    return LaunchError(
+        f"the launcher started {launched()} ranks but belongs to another MPI library than mpi4py, "
+        f"which runs on {vendor}; launch with {own_launcher()}"
+    )
+
+
+def finalize(pid: int) -> None:
+    """End MPI in the process that started it, after all else; a child that was forked from it never did."""
+    from mpi4py import MPI  # noqa: PLC0415 - has been started
+
+    if os.getpid() == pid and not MPI.Is_finalized():
+        MPI.Finalize()
+
+
+def own_launcher() -> str:
+    """The mpiexec that belongs to this interpreter's MPI library, as far as can be told."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    return str(beside) if beside.exists() else "mpiexec"
