@@ -9,9 +9,9 @@ import pytest
 
 from zerosim.cli import main
 from zerosim.errors import Runaway
-from zerosim.grading import recorded
-from zerosim.grading import stages as trials
+from zerosim.grading import recorded, routed, trained
 from zerosim.grading.stages import StageTrial
+from zerosim.grading.tiny import EVEN
 from zerosim.instruments.record import most_messages
 from zerosim.payloads.terms import MOST_CONTRIBUTIONS, Sum, Term, leaves
 from zerosim.proofs import proof
@@ -78,7 +78,7 @@ def test_more_ranks_are_not_tried_where_it_would_wait_again(soon, capsys):
 
 def test_the_loop_of_a_stage_is_told_in_its_grade(soon):
     write("mine.py", STEP)
-    said = StageTrial("zero1", load_file("mine.py").zero1_step).first_difference()
+    said = StageTrial("zero1", load_file("mine.py").zero1_step).first_difference(EVEN)
     assert "on 1 rank, 1 layer, 1 step: rank 0 still ran after" in said
     assert "why: the loop of line 3, while number < 1, does not end: number is 0: does line 4, number *= 2, " in said
 
@@ -91,7 +91,7 @@ def test_the_loop_of_a_stage_is_told_when_it_is_shown(soon, capsys):
 
 
 def test_every_time_that_a_users_code_may_take_is_limited():
-    assert min(proof.LIMIT_SECONDS, trials.LIMIT_SECONDS, recorded.LIMIT_SECONDS, local.TURN_SECONDS) > 0
+    assert min(proof.LIMIT_SECONDS, routed.LIMIT_SECONDS, trained.LIMIT_SECONDS, recorded.LIMIT_SECONDS, local.TURN_SECONDS) > 0
 
 
 def test_a_rank_that_loops_is_ended_and_leaves_no_thread(soon):
