@@ -14,9 +14,10 @@ import pytest
 import zerosim
 
 ROOT = Path(zerosim.__file__).parent
-GROUND = {"allocation", "comm", "errors", "files", "sharding"}
+GROUND = {"allocation", "comm", "errors", "files", "sharding", "words"}
 MAY_IMPORT = {
     "errors": set(), "allocation": set(), "comm": {"errors"}, "files": set(), "sharding": {"comm"},
+    "words": set(),
     "payloads": GROUND,
     "numerics": GROUND,
     "collectives": GROUND | {"numerics"},

@@ -15,7 +15,6 @@ from zerosim.formulas.addresses import fragmentation
 from zerosim.instruments.takings import Taking
 from zerosim.report.bars import KINDS
 from zerosim.report.document import document
-from zerosim.report.figures import short
 from zerosim.report.page.run import PageRun
 from zerosim.report.rows import compared
 from zerosim.report.table import show_outcome
@@ -28,6 +27,7 @@ from zerosim.verdict.apart import Apart
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.outcome import DoesNotFit, OtherRanks, RowOutcome
 from zerosim.verdict.run import run_locally
+from zerosim.words import short
 
 NAME = "a variant with long name"
 ROOT = Path(__file__).parents[1]

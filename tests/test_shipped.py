@@ -13,7 +13,7 @@ from zerosim import course
 from zerosim.cli import main
 from zerosim.commands import scenarios as listing
 from zerosim.errors import UsageError
-from zerosim.report.figures import plural
+from zerosim.words import plural
 
 ROOT = Path(__file__).parents[1]
 

@@ -20,7 +20,7 @@ from zerosim.errors import ScenarioError, UsageError
 from zerosim.grading.apart import grade_apart
 from zerosim.grading.exercises import EXERCISES, Grade, Item, exercises_in
 from zerosim.grading.submissions import Submission, copied, submissions
-from zerosim.report.figures import plural
+from zerosim.words import plural
 
 WIDE = 10_000
 """Signs of a line in a file of feedback, which nobody breaks."""

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.course import scenarios
-from zerosim.report.figures import plural
 from zerosim.report.grid import show_words
 from zerosim.scenario import load
+from zerosim.words import plural
 
 COMMANDS = {"run": "zerosim run NAME, or mpirun -n RANKS zerosim run NAME", "plan": "zerosim plan NAME"}
 """What the scenarios are for, and how they are called."""

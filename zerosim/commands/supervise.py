@@ -10,8 +10,8 @@ from pathlib import Path
 
 from zerosim.checkpoint.folders import steps_in
 from zerosim.errors import LaunchError, ScenarioError, UsageError
-from zerosim.report.figures import plural
 from zerosim.scenario import Scenario, load
+from zerosim.words import plural
 from zerosim.worlds.job import run_job
 from zerosim.worlds.last_words import BROKE, INTERRUPTED
 from zerosim.worlds.launcher import RESTARTS

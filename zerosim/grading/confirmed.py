@@ -27,8 +27,8 @@ from zerosim.grading.routed import Astray, Ranks, Run
 from zerosim.grading.trained_apart import of_a_stage
 from zerosim.grading.variants import ELSEWHERE, HOSTS, from_the_right
 from zerosim.numerics.orders import AddingOrder
-from zerosim.report.figures import plural
 from zerosim.sharding import bounds, split
+from zerosim.words import plural
 
 Confirming = Callable[[Ranks], str | None]
 """What is wrong after all, None where nothing is."""

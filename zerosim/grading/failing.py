@@ -9,7 +9,7 @@ from zerosim.grading.handed import hands_in_something_else
 from zerosim.grading.stage_case import StageCase
 from zerosim.grading.witness import TAPE_VERBS, VERBS, Call
 from zerosim.proofs.hints import CUT, hint
-from zerosim.report.figures import plural
+from zerosim.words import plural
 
 MIXED_UP = ("a full buffer has all chunks of its unit, a shard this rank's alone (replica.own of the full one), and "
             "units differ in length: which of them is handed in here?")

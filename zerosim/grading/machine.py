@@ -9,8 +9,8 @@ import numpy as np
 from zerosim.planner.cluster import Cluster, Device, Link
 from zerosim.planner.fluid import Program, Receive, Transfer, last_end_ns
 from zerosim.planner.network import Noting, links
-from zerosim.report.figures import short
 from zerosim.sharding import split
+from zerosim.words import short
 from zerosim.worlds.local import spawn
 
 ELEMENTS = 64

@@ -17,8 +17,8 @@ from zerosim.proofs.case import Case, claims
 from zerosim.proofs.diagnosis import command, diagnosis, of_case, of_its_order, of_what_is_sent
 from zerosim.proofs.proof import faults, prove, roots, run, told
 from zerosim.proofs.subject import Subject
-from zerosim.report.figures import plural
 from zerosim.sharding import bounds
+from zerosim.words import plural
 from zerosim.worlds.local import StillRunning, spawn
 
 RANKS = range(1, 9)

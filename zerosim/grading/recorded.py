@@ -12,7 +12,6 @@ from zerosim.grading.stages import StageTrial
 from zerosim.grading.tiny import in_place_of
 from zerosim.proofs.hints import raised
 from zerosim.proofs.loops import why_it_never_ends
-from zerosim.report.figures import plural
 from zerosim.report.step import RecordedStep, moments_of
 from zerosim.report.table import divergence
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
@@ -20,6 +19,7 @@ from zerosim.stages import STAGES
 from zerosim.training.experiment import prepare
 from zerosim.training.run import Silent
 from zerosim.verdict.run import run_locally
+from zerosim.words import plural
 from zerosim.worlds.local import StillRunning
 
 LIMIT_SECONDS = 60.0

@@ -20,7 +20,7 @@ from typing import Any
 
 from zerosim.allocation import Array
 from zerosim.grading.rank_apart import Said, packed, unpacked
-from zerosim.report.figures import plural
+from zerosim.words import plural
 
 MOST_BYTES = 1 << 24
 """Of a line that a rank may say."""

@@ -8,7 +8,7 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.grading.stage_case import StageCase
 from zerosim.grading.trained import Figures
-from zerosim.report.figures import plural
+from zerosim.words import plural
 
 KEPT_TOO_MUCH = {
     "parameters": "something still refers to full weights, or to a buffer that its shard is a view of: keep a copy of "

@@ -22,11 +22,11 @@ from zerosim.planner.rehearsal import rehearse
 from zerosim.proofs.diagnosis import because, near
 from zerosim.proofs.hints import raised
 from zerosim.proofs.loops import why_it_never_ends
-from zerosim.report.figures import short
 from zerosim.report.table import divergence
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.stages import STAGES
 from zerosim.training.experiment import prepare
+from zerosim.words import short
 from zerosim.worlds.local import StillRunning
 
 PLANNED = Scenario(

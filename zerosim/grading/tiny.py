@@ -9,9 +9,9 @@ import numpy as np
 
 from zerosim.data import Dataset
 from zerosim.grading.witness import Step
-from zerosim.report.figures import plural
 from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.stages import STAGES
+from zerosim.words import plural
 
 LEARNING_RATE = 0.01
 

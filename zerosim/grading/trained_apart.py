@@ -17,10 +17,10 @@ from zerosim.grading.tiny import EVEN, ODD, PRECISE, Tiny
 from zerosim.grading.trained import Figures, Trained, first_difference, itself, on_a_rank, prepared
 from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Traffic
-from zerosim.report.figures import plural
 from zerosim.report.table import divergence
 from zerosim.stages import STAGES
 from zerosim.training.run import alike_everywhere
+from zerosim.words import plural
 from zerosim.worlds.local import spawn
 
 ONE_AT_A_TIME = threading.Lock()

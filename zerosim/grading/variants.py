@@ -25,9 +25,9 @@ from zerosim.instruments.record import Recording
 from zerosim.proofs.case import Case, listed, terms
 from zerosim.proofs.proof import run
 from zerosim.proofs.subject import Subject, subject
-from zerosim.report.figures import plural
 from zerosim.stages.gathering import WhenUsed
 from zerosim.stages.replica import Replica
+from zerosim.words import plural
 
 ELSEWHERE = replace(
     KINDS["reduce_scatter"], says="every rank gets the chunk before its own of the sum of all vectors",

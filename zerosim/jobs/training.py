@@ -13,7 +13,6 @@ from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError
 from zerosim.jobs.job import Manner, Request, described, inputs_digest
 from zerosim.report.document import document
-from zerosim.report.figures import plural
 from zerosim.report.table import show_outcome
 from zerosim.scenario import Scenario
 from zerosim.scenario.reading import files_of_training
@@ -21,6 +20,7 @@ from zerosim.training.experiment import Experiment, prepare
 from zerosim.training.run import Progress
 from zerosim.verdict.outcome import Outcome
 from zerosim.verdict.run import run_on
+from zerosim.words import plural
 from zerosim.worlds.launcher import launched_rank, restarts
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import World

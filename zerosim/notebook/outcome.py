@@ -14,7 +14,6 @@ from zerosim.jobs import Request, load_job
 from zerosim.notebook.display import Bundle, Page, Picture, printed
 from zerosim.report import rows
 from zerosim.report.collectives import show_collectives
-from zerosim.report.figures import joined
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.excerpt import excerpt
 from zerosim.report.page.page import page
@@ -24,6 +23,7 @@ from zerosim.report.table import show_outcome
 from zerosim.training.run import Silent
 from zerosim.verdict.collectives import CollectivesOutcome
 from zerosim.verdict.outcome import Outcome
+from zerosim.words import joined
 from zerosim.worlds.launcher import has_company
 
 

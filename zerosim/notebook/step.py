@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerosim.notebook.display import Bundle, Page, Picture, printed
-from zerosim.report.figures import plural
 from zerosim.report.page.page import step_page
 from zerosim.report.schedule_svg import MOST_CELLS
 from zerosim.report.step import RecordedStep, show_step
 from zerosim.report.step_svg import step_picture
+from zerosim.words import plural
 
 
 @dataclass(frozen=True, repr=False)

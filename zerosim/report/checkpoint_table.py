@@ -6,9 +6,9 @@ from typing import Any
 from rich.console import Console
 
 from zerosim.checkpoint.manifest import Manifest
-from zerosim.report.figures import common_unit, in_unit, joined
 from zerosim.report.grid import Column, show_grid, show_words
 from zerosim.stages import STAGES
+from zerosim.words import common_unit, in_unit, joined
 
 
 def show_checkpoints(console: Console, found: Mapping[str, Manifest]) -> None:

@@ -7,10 +7,10 @@ from rich.console import Console
 
 from zerosim.numerics.digests import digest
 from zerosim.report.document import plain
-from zerosim.report.figures import plural
 from zerosim.report.grid import Column, show_grid, show_words
 from zerosim.scenario import CollectiveScenario, resolved
 from zerosim.verdict.collectives import CollectivesOutcome, spread
+from zerosim.words import plural
 
 SCHEMA = "zerosim.collective/1"
 

@@ -2,10 +2,10 @@
 
 from rich.console import Console
 
-from zerosim.report.figures import joined, plural
 from zerosim.report.grid import show_words
 from zerosim.stages import STAGES
 from zerosim.verdict.outcome import Outcome
+from zerosim.words import joined, plural
 
 
 def show_conclusion(console: Console, outcome: Outcome) -> None:

@@ -6,20 +6,10 @@ from rich.console import Console
 from rich.text import Text
 
 from zerosim.instruments.memory import KINDS
-from zerosim.report.figures import (
-    KEPT,
-    fullest,
-    in_unit,
-    joined,
-    memory_unit,
-    messages_per_step,
-    sent_per_step,
-    short,
-    spread,
-    steps_of,
-)
+from zerosim.report.figures import fullest, memory_unit, messages_per_step, sent_per_step, steps_of
 from zerosim.report.grid import Column, show_grid, show_words
 from zerosim.verdict.outcome import Outcome, RankMemory, TrainedRow
+from zerosim.words import KEPT, in_unit, joined, short, spread
 
 HELD = (*KINDS, "total")
 PEAK, FORMULA = "  at the peak", "  by formula"

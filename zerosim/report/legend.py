@@ -6,19 +6,11 @@ from rich.console import Console
 from rich.text import Text
 
 from zerosim.report.bars import KINDS
-from zerosim.report.figures import (
-    KEPT,
-    element_bytes,
-    gathering_bytes,
-    grouped,
-    in_one_unit,
-    joined,
-    memory_unit,
-    sent_in_units,
-)
+from zerosim.report.figures import element_bytes, gathering_bytes, memory_unit, sent_in_units
 from zerosim.report.grid import Column, show_words
 from zerosim.stages import STAGES, Stage
 from zerosim.verdict.outcome import Outcome
+from zerosim.words import KEPT, grouped, in_one_unit, joined
 
 WRONG = "≠"
 """The mark before a figure that is not the formula's."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple
 
 from rich.console import Console
 
@@ -12,28 +11,10 @@ from zerosim.formulas.published import PublishedTable
 from zerosim.report.bars import KINDS, stacked
 from zerosim.report.grid import GAP, Column, show_grid, show_words
 from zerosim.stages import STAGES
+from zerosim.words import UNITS, ByteUnit
 
 PAGE_COLUMNS = 80
 BAR_COLUMNS = 56
-
-
-class ByteUnit(NamedTuple):
-    """A unit and its binary sister, for tables whose largest figure is `least` bytes or more."""
-
-    least: int
-    name: str
-    size: int
-    binary_name: str
-    binary_size: int
-    legend: str
-
-
-UNITS = (
-    ByteUnit(10**14, "TB", 10**12, "TiB", 2**40, "TB = 10^12 bytes, TiB = 2^40 bytes."),
-    ByteUnit(10**9, "GB", 10**9, "GiB", 2**30, "GB = 10^9 bytes, GiB = 2^30 bytes."),
-    ByteUnit(10**6, "MB", 10**6, "MiB", 2**20, "MB = 10^6 bytes, MiB = 2^20 bytes."),
-    ByteUnit(0, "kB", 10**3, "KiB", 2**10, "kB = 10^3 bytes, KiB = 2^10 bytes."),
-)
 
 
 def show_estimate(console: Console, estimate: Estimate) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from zerosim.planner.planning import Plan, PlannedRow
-from zerosim.report.figures import common_unit, ignored_in_words, in_unit, joined, plural
 from zerosim.report.grid import Column, show_grid, show_words
+from zerosim.words import common_unit, ignored_in_words, in_unit, joined, plural
 
 
 def show_plan(console: Console, plan: Plan) -> None:

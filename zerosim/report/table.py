@@ -19,20 +19,7 @@ from zerosim.optim.scaling import LOWEST_SCALE, skipped_in_vain
 from zerosim.report.bars import KINDS, bar, stacked
 from zerosim.report.conclusion import show_conclusion
 from zerosim.report.details import show_details
-from zerosim.report.figures import (
-    TESTS,
-    fullest,
-    grouped,
-    ignored_in_words,
-    in_one_unit,
-    joined,
-    mean_sent,
-    memory_unit,
-    plural,
-    short_digest,
-    spread,
-    tested,
-)
+from zerosim.report.figures import fullest, mean_sent, memory_unit
 from zerosim.report.grid import GAP, Column, longest, show_grid, show_words
 from zerosim.report.legend import WRONG, show_legend
 from zerosim.report.timeline import show_timeline
@@ -40,6 +27,7 @@ from zerosim.report.times import show_times, warning
 from zerosim.verdict.apart import Apart
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.outcome import Outcome, TrainedRow
+from zerosim.words import TESTS, grouped, ignored_in_words, in_one_unit, joined, plural, short_digest, spread, tested
 
 MOST_NAME = 16
 """Columns that names have at most, if figures could have bars beside them."""

@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.text import Text
 
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING, RankStep, Span, Trace
-from zerosim.report.figures import short
 from zerosim.report.grid import show_words
 from zerosim.report.times import share
 from zerosim.verdict.outcome import Outcome
+from zerosim.words import short
 
 
 class Letter(NamedTuple):

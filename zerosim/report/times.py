@@ -5,9 +5,9 @@ from statistics import fmean
 from rich.console import Console
 
 from zerosim.instruments.trace import RankStep
-from zerosim.report.figures import plural, short
 from zerosim.report.grid import Column, show_grid, show_words
 from zerosim.verdict.outcome import Outcome
+from zerosim.words import plural, short
 
 FIGURES = {"step": "ns", "computing": "computation_ns", "waiting": "waiting_ns", "idle": "idle_ns"}
 LEGEND = (

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from zerosim.report.figures import plural
 from zerosim.report.page.markup import Markup, element, joined
 from zerosim.report.page.run import PageRow, PageRun
 from zerosim.report.page.sections import section
+from zerosim.words import plural
 
 
 def divergence(rows: Sequence[PageRow]) -> Markup:

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from zerosim.report.figures import common_unit
 from zerosim.report.page import pictures, step_pictures
 from zerosim.report.page.pictures import Values
 from zerosim.report.page.run import NO_UNIT, PageRow
 from zerosim.report.page.textures import TEXTURES
 from zerosim.report.page.vega import Spec
+from zerosim.words import common_unit
 
 
 class Drawings:

@@ -4,10 +4,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from zerosim.report.figures import plural
 from zerosim.report.page.markup import Markup, element, joined, printable
 from zerosim.report.page.run import PageRun
 from zerosim.report.page.sections import scrolling, section
+from zerosim.words import plural
 
 
 def origin(run: PageRun) -> Markup:

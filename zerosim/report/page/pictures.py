@@ -21,10 +21,9 @@ without numbers on the wire.
 from collections.abc import Sequence
 from typing import Any
 
-from zerosim.report.figures import three_digits
-from zerosim.report.memory_table import ByteUnit
 from zerosim.report.page.run import KINDS, PageRow
 from zerosim.report.page.vega import Spec
+from zerosim.words import ByteUnit, three_digits
 
 Values = list[dict[str, Any]]
 

@@ -10,7 +10,6 @@ from zerosim.instruments.memory import KINDS
 from zerosim.instruments.trace import Curve
 from zerosim.planner.planning import Plan, PlannedRow
 from zerosim.report.document import plain, trace_document
-from zerosim.report.figures import ignored_in_words
 from zerosim.report.page import origins, plan_pictures, sections, step_pictures, vega
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import Markup, element, joined
@@ -19,6 +18,7 @@ from zerosim.report.page.run import PageRow
 from zerosim.report.plan_table import columns as columns_of
 from zerosim.report.plan_table import legend, machine, names_of, not_judged, sentence, unit_of_data
 from zerosim.scenario import resolved
+from zerosim.words import ignored_in_words
 
 MOST_DRAWN = 12
 """Rows whose step is drawn; all stand in the table."""

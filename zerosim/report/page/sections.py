@@ -4,8 +4,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from zerosim.report.figures import TESTS, common_unit, grouped, ignored_in_words, in_unit, plural, spread, tested
-from zerosim.report.figures import joined as listed
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import Markup, element, joined
 from zerosim.report.page.pictures import KIND_COLOURS, loss_curves
@@ -14,6 +12,8 @@ from zerosim.report.page.step_pictures import unit_scale
 from zerosim.report.page.textures import swatch
 from zerosim.report.schedule import Schedule
 from zerosim.report.step import RecordedStep
+from zerosim.words import TESTS, common_unit, grouped, ignored_in_words, in_unit, plural, spread, tested
+from zerosim.words import joined as listed
 
 CHANGED, WRONG = "›", "≠"
 NO_TRACE = "No step of this run was traced. zerosim run SCENARIO --report FILE.html traces the last one."

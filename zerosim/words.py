@@ -1,0 +1,147 @@
+"""Words and figures as tables, sentences and messages print them: plurals, lists, units, digits."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+KEPT = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimizer"}
+"""The kinds of what a rank keeps between steps, and what tables call them."""
+
+
+class ByteUnit(NamedTuple):
+    """A unit and its binary sister, for tables whose largest figure is `least` bytes or more."""
+
+    least: int
+    name: str
+    size: int
+    binary_name: str
+    binary_size: int
+    legend: str
+
+
+UNITS = (
+    ByteUnit(10**14, "TB", 10**12, "TiB", 2**40, "TB = 10^12 bytes, TiB = 2^40 bytes."),
+    ByteUnit(10**9, "GB", 10**9, "GiB", 2**30, "GB = 10^9 bytes, GiB = 2^30 bytes."),
+    ByteUnit(10**6, "MB", 10**6, "MiB", 2**20, "MB = 10^6 bytes, MiB = 2^20 bytes."),
+    ByteUnit(0, "kB", 10**3, "KiB", 2**10, "kB = 10^3 bytes, KiB = 2^10 bytes."),
+)
+
+TESTS = {
+    "accuracy": "test accuracy",
+    "exact sequences": "test sequences without a mistake",
+    "loss": "test loss",
+    "mean squared error": "mean squared test error",
+}
+"""The words of terminal and page for each measure of a test split."""
+
+
+def common_unit(most_bytes: int) -> ByteUnit:
+    """The unit in which `most_bytes` still has two digits before the point, for all figures beside it.
+
+    >>> common_unit(309_696).name, common_unit(1_200_000).name, common_unit(10_000_000).name
+    ('kB', 'kB', 'MB')
+    """
+    return next((unit for unit in UNITS if most_bytes >= 10 * unit.size), UNITS[-1])
+
+
+def in_unit(count: int, unit: ByteUnit) -> str:
+    """
+    >>> in_unit(68_912, common_unit(309_696))
+    '68.9'
+    """
+    return short(count / unit.size)
+
+
+def in_one_unit(counts: Sequence[int], unit: ByteUnit) -> list[str]:
+    """Counts in one unit, all with as many places as give the least two digits, and three at most.
+
+    >>> in_one_unit([275_600, 3_400], common_unit(275_600)), in_one_unit([24_000_000, 68_000], common_unit(24_000_000))
+    (['275.6', '3.4'], ['24.000', '0.068'])
+    """
+    least = min((count for count in counts if count), default=unit.size)
+    places = 1 + (least < unit.size) + (10 * least < unit.size)
+    return [f"{count / unit.size:.{places}f}" for count in counts]
+
+
+def short(value: float) -> str:
+    """A number with one place after the point, and none from 1000 on.
+
+    >>> short(1.98), short(1614.96)
+    ('2.0', '1615')
+    """
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}"
+
+
+def joined(words: Sequence[str]) -> str:
+    """
+    >>> joined(["2", "2", "3"])
+    '2, 2 and 3'
+    """
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def plural(count: int, noun: str) -> str:
+    """
+    >>> plural(1, "step"), plural(1_000, "step")
+    ('1 step', '1,000 steps')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def spread(figures: Iterable[str]) -> str:
+    """The first and the last of ascending figures, or one if they read the same.
+
+    >>> spread(["15", "18", "21"]), spread(["18", "18"])
+    ('15–21', '18')
+    """
+    first, *_, last = [*figures] * 2
+    return first if first == last else f"{first}–{last}"
+
+
+def three_digits(value: float) -> str:
+    """
+    >>> three_digits(4.0001), three_digits(0.015625), three_digits(4096.25)
+    ('4', '0.0156', '4096')
+    """
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def grouped(names: Sequence[str], figures: Sequence[str]) -> str:
+    """Each figure once, with the names of the rows that have it.
+
+    >>> grouped(["DDP", "Stage I", "Stage III"], ["18", "18", "27"])
+    '18 in DDP and Stage I; 27 in Stage III'
+    """
+    by_figure: dict[str, list[str]] = {}
+    for name, figure in zip(names, figures, strict=True):
+        by_figure.setdefault(figure, []).append(name)
+    return "; ".join(f"{figure} in {joined(whose)}" for figure, whose in by_figure.items())
+
+
+def ignored_in_words(rows: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
+    """Which keys of [parallel] which rows cannot follow, and why: a sentence for each key and reason.
+
+    >>> ignored_in_words([("DDP", {"prefetch": "it has all"}), ("Stage I", {"prefetch": "it has all"}), ("III", {})])
+    ['parallel.prefetch does nothing in DDP and Stage I: it has all']
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, keys in rows:
+        for each in keys.items():
+            found.setdefault(each, []).append(name)
+    return [f"parallel.{key} does nothing in {joined(names)}: {why}" for (key, why), names in found.items()]
+
+
+def tested(measure: str, figure: float) -> str:
+    """The result on the test split, in words.
+
+    >>> tested("accuracy", 0.969359), tested("loss", 2.302585)
+    ('96.94%', '2.303')
+    """
+    return f"{figure:.2%}" if measure in ("accuracy", "exact sequences") else f"{figure:.4g}"
+
+
+def short_digest(digest: str) -> str:
+    """
+    >>> short_digest("0123456789abcdef" * 4)
+    '0123456789ab...'
+    """
+    return digest if len(digest) <= 12 else f"{digest[:12]}..."
