@@ -16,7 +16,7 @@ import zerosim
 ROOT = Path(zerosim.__file__).parent
 GROUND = {"allocation", "comm", "errors", "files", "sharding", "words"}
 MAY_IMPORT = {
-    "errors": set(), "allocation": set(), "comm": {"errors"}, "files": set(), "sharding": {"comm"},
+    "errors": set(), "allocation": set(), "comm": {"errors"}, "files": {"errors"}, "sharding": {"comm"},
     "words": set(),
     "payloads": GROUND,
     "numerics": GROUND,
@@ -49,11 +49,12 @@ MAY_IMPORT = {
     "grading": GROUND | {"collectives", "data", "instruments", "models", "numerics", "payloads", "planner", "proofs",
                          "report", "scenario", "stages", "testing", "training", "verdict", "worlds"},
     "torch": GROUND | {"collectives", "instruments", "report", "scenario", "worlds"},
-    "jobs": GROUND | {"checkpoint", "data", "report", "scenario", "training", "verdict", "worlds"},
+    "jobs": GROUND | {"checkpoint", "collectives", "data", "grading", "proofs", "report", "scenario", "stages",
+                      "training", "verdict", "worlds"},
     "commands": GROUND | {"bench", "checkpoint", "collectives", "course", "formulas", "grading", "instruments",
                           "jobs", "models", "optim", "planner", "proofs", "report", "scenario", "stages", "torch",
                           "training", "verdict", "worlds"},
-    "notebook": GROUND | {"commands", "jobs", "planner", "proofs", "report", "training", "verdict", "worlds"},
+    "notebook": GROUND | {"jobs", "planner", "proofs", "report", "training", "verdict", "worlds"},
     "cli": GROUND | {"commands", "worlds"},
     "__main__": {"cli"},
 }

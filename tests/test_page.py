@@ -15,8 +15,8 @@ import zerosim
 from tests.pages import HOSTILE, added_otherwise, outcome, page_of
 from tests.training import scenario
 from zerosim.cli import main
-from zerosim.commands.output import write_text
 from zerosim.errors import ZerosimError
+from zerosim.files import write_text
 from zerosim.report.page import run, steps, vega
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import printable

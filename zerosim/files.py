@@ -27,6 +27,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
+from zerosim.errors import ZerosimError
+
 Name = str | os.PathLike[str]
 
 PIPE_SECONDS = 10.0
@@ -160,3 +162,15 @@ def opened_for_writing(place: str) -> int:
         else:
             os.set_blocking(descriptor, True)
             return descriptor
+
+
+def write_text(path: str, text: str) -> None:
+    write_bytes(path, text.encode("utf-8", "replace"))
+
+
+def write_bytes(path: str, content: bytes) -> None:
+    """Let the file at `path` hold `content`, as `replace` does; raises `ZerosimError` when that fails."""
+    try:
+        replace(path, [content])
+    except OSError as error:
+        raise ZerosimError(f"cannot write {path}: {error.strerror}") from error

@@ -20,6 +20,7 @@ EXCLUDED = (
     "zerosim/report/details.py",
     "zerosim/report/grid.py",
     "zerosim/report/progress.py",
+    "zerosim/report/proof_text.py",
     "zerosim/report/schedule*.py",
     "zerosim/report/table.py",
     "zerosim/scenario/collective.py",

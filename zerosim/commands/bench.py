@@ -25,9 +25,10 @@ from zerosim.bench.timings import (
 )
 from zerosim.comm import Communicator
 from zerosim.commands.arguments import whole_number
-from zerosim.commands.output import check_writable, standard_output, write_json, write_text
+from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.commands.torch import require_torch
 from zerosim.errors import LaunchError, UsageError
+from zerosim.files import write_text
 from zerosim.report.bench_table import (
     show_against,
     show_compared,

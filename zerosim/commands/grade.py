@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from zerosim.commands.arguments import whole_number
-from zerosim.commands.output import check_writable, standard_output, write_json, write_text
+from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import ScenarioError, UsageError
+from zerosim.files import write_text
 from zerosim.grading.apart import grade_apart
 from zerosim.grading.exercises import EXERCISES, Grade, Item, exercises_in
 from zerosim.grading.submissions import Submission, copied, submissions

@@ -17,7 +17,7 @@ from rich.segment import Segment
 
 from zerosim.checkpoint.folders import STEP
 from zerosim.errors import ScenarioError, UsageError, ZerosimError
-from zerosim.files import check_replaceable, reason, replace
+from zerosim.files import check_replaceable, reason, write_text
 from zerosim.report.page.markup import printable
 from zerosim.worlds.last_words import exit_code, last_words
 from zerosim.worlds.launcher import launched
@@ -151,18 +151,6 @@ def write_json(path: str, document: dict[str, Any]) -> None:
 
 def prints_unicode() -> bool:
     return (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
-
-
-def write_text(path: str, text: str) -> None:
-    write_bytes(path, text.encode("utf-8", "replace"))
-
-
-def write_bytes(path: str, content: bytes) -> None:
-    """Let the file at `path` hold `content`, as `replace` does; raises `ZerosimError` when that fails."""
-    try:
-        replace(path, [content])
-    except OSError as error:
-        raise ZerosimError(f"cannot write {path}: {error.strerror}") from error
 
 
 def complain(error: BaseException) -> int:

@@ -3,8 +3,8 @@
 import argparse
 from collections.abc import Sequence
 
-from zerosim.commands.output import write_bytes, write_text
 from zerosim.errors import UsageError
+from zerosim.files import write_bytes, write_text
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.vega import Spec, png, svg
 

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from zerosim.commands.arguments import cluster_sizes
-from zerosim.commands.output import check_outputs, check_writable, standard_output, write_json, write_text
+from zerosim.commands.output import check_outputs, check_writable, standard_output, write_json
 from zerosim.commands.pictures import name_and_file, pictured, write_picture
 from zerosim.errors import UsageError
+from zerosim.files import write_text
 from zerosim.planner.reading import cluster_in, read_plan
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.plan import drawn, plan_page

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from zerosim.commands.output import check_outputs, write_bytes, write_text
+from zerosim.commands.output import check_outputs
 from zerosim.commands.pictures import name_and_file, pictured, write_picture
 from zerosim.errors import UsageError
-from zerosim.files import read_at_most, reason
+from zerosim.files import read_at_most, reason, write_bytes, write_text
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.page import page
 from zerosim.report.page.run import PageRun, runs_of

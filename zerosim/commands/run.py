@@ -10,17 +10,10 @@ from safetensors.numpy import save
 from zerosim.allocation import Array
 from zerosim.comm import Communicator
 from zerosim.commands.arguments import steps_in_order, whole_number
-from zerosim.commands.output import (
-    check_writable,
-    complain,
-    console,
-    standard_output,
-    write_bytes,
-    write_json,
-    write_text,
-)
+from zerosim.commands.output import check_writable, complain, console, standard_output, write_json
 from zerosim.commands.supervise import supervise
 from zerosim.errors import LaunchError, UsageError, ZerosimError
+from zerosim.files import write_bytes, write_text
 from zerosim.jobs import Job, Manner, Request, load_job, overrides_for
 from zerosim.report.page.page import page
 from zerosim.report.page.run import runs_of

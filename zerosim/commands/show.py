@@ -2,15 +2,14 @@
 
 import argparse
 
-from zerosim.collectives import find
 from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.commands.arguments import whole_number
-from zerosim.commands.output import check_writable, standard_output, write_json, write_text
-from zerosim.errors import CollectiveError, UsageError
-from zerosim.grading.claims import STAGE_TRIALS
-from zerosim.grading.recorded import recorded_stage, recorded_step
+from zerosim.commands.output import check_writable, standard_output, write_json
+from zerosim.errors import UsageError
+from zerosim.files import write_text
 from zerosim.grading.variants import by_contract
-from zerosim.proofs.subject import Subject, files_of, function_of, named_subject
+from zerosim.jobs.schedules import MOST_RANKS, check_root, check_served, is_stage, stage_step
+from zerosim.proofs.subject import files_of, named_subject
 from zerosim.report import algorithms_table
 from zerosim.report.page.page import schedule_page, step_page
 from zerosim.report.schedule import Schedule, document, scheduled
@@ -19,8 +18,6 @@ from zerosim.report.schedule_text import show_schedule
 from zerosim.report.step import RecordedStep, show_step
 from zerosim.report.step_svg import step_picture
 from zerosim.stages import STAGES
-
-MOST_RANKS = 128
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,20 +53,6 @@ def main(arguments: argparse.Namespace) -> int:
                 raise UsageError(f"leave out --{flag}: it is for a collective, not for a stage")
         return show_stage(arguments, stage_step(arguments.subject, arguments.ranks or 4))
     return show_run(arguments)
-
-
-def is_stage(subject: str) -> bool:
-    """Whether it names a stage of ours, or a learner's in a file."""
-    file, _, function = subject.rpartition(":")
-    return subject in STAGES or (function in STAGE_TRIALS and file.endswith(".py"))
-
-
-def stage_step(subject: str, ranks: int) -> RecordedStep:
-    """A recorded step of a stage that `is_stage`."""
-    if subject in STAGES:
-        return recorded_stage(subject, ranks)
-    file, _, function = subject.rpartition(":")
-    return recorded_step(file, function, function_of(file, function), ranks)
 
 
 def show_stage(arguments: argparse.Namespace, found: RecordedStep) -> int:
@@ -114,25 +97,7 @@ def show_run(arguments: argparse.Namespace) -> int:
     return 1 if schedule.faults else 0
 
 
-def check_served(subject: Subject, size: int) -> None:
-    """Refuse a number of ranks that the algorithm does not serve, naming one that does."""
-    if subject.algorithm is not None:
-        try:
-            find(subject.collective, subject.algorithm.name, size)
-        except CollectiveError as error:
-            raise UsageError(str(error)) from error
-
-
 def check_round(schedule: Schedule, only: int | None) -> None:
     last = len(schedule.states) - 1
     if only is not None and only > last:
         raise UsageError(f"--round {only}: {schedule.title} has rounds 1 to {last}; 0 is the start")
-
-
-def check_root(subject: Subject, size: int, root: int | None) -> None:
-    if root is None:
-        return
-    if not subject.kind.rooted:
-        raise UsageError(f"leave out root: {subject.name} has none")
-    if not 0 <= root < size:
-        raise UsageError(f"root {root} is none of the {size} ranks: give one from 0 to {size - 1}")

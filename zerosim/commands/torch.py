@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from zerosim.commands.output import check_writable, write_json, write_text
+from zerosim.commands.output import check_writable, write_json
 from zerosim.errors import UsageError
+from zerosim.files import write_text
 from zerosim.instruments.trace import Trace
 from zerosim.report.page.page import page
 from zerosim.report.page.run import runs_of

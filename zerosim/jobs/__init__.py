@@ -2,7 +2,8 @@
 
 Each kind of scenario has one class of job (`training`, `collectives`), and nobody else asks which kind a scenario is.
 A job is given a `Request`: what is wanted beside the scenario, in types, so that nothing below the command line knows
-of its flags. Jobs print nothing by themselves: whoever has a console hands it to `show`.
+of its flags. Jobs print nothing by themselves: whoever has a console hands it to `show`. `proofs` and `schedules` find
+what `zerosim prove` and `zerosim show` print and notebooks draw.
 """
 
 import os

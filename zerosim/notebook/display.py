@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from zerosim.commands.output import write_bytes, write_text
 from zerosim.errors import UsageError
+from zerosim.files import write_bytes, write_text
 from zerosim.report.page.vega import pixels
 
 Bundle = dict[str, Any]

@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from zerosim.commands.prove import document, proofs_of, show_proofs
 from zerosim.errors import UsageError
+from zerosim.jobs.proofs import proofs_of
 from zerosim.notebook.display import Bundle, printed
 from zerosim.planner.reading import numbers_of_ranks
 from zerosim.proofs.proof import Proof
 from zerosim.proofs.subject import Subject, named_subject, subject
+from zerosim.report.proof_text import document, show_proofs
 
 
 @dataclass(frozen=True, repr=False)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from zerosim.commands.show import MOST_RANKS, check_root, check_served, is_stage, stage_step
 from zerosim.errors import UsageError
+from zerosim.jobs.schedules import MOST_RANKS, check_root, check_served, is_stage, stage_step
 from zerosim.notebook.display import Bundle, Page, Picture, printed
 from zerosim.notebook.step import ShownStep
 from zerosim.proofs.subject import named_subject, subject

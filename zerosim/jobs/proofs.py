@@ -1,0 +1,31 @@
+"""Proofs of a collective on several numbers of ranks, as the command line and Python ask for them."""
+
+from collections.abc import Iterator, Sequence
+
+from zerosim.collectives.kinds import COLLECTIVES
+from zerosim.errors import UsageError
+from zerosim.proofs.proof import Proof, prove
+from zerosim.proofs.subject import Subject
+from zerosim.worlds.local import StillRunning
+
+
+def proofs_of(subject: Subject, asked: Sequence[int]) -> list[Proof]:
+    """A proof for each number of ranks that it serves; raises `UsageError` where there is none."""
+    if subject.collective not in COLLECTIVES:
+        raise UsageError(
+            f"a {subject.collective} moves nothing that symbols could prove; zerosim show draws its messages"
+        )
+    served = [size for size in asked if subject.serves(size)]
+    if not served and subject.algorithm is not None:
+        refused = ", ".join(map(str, asked))
+        raise UsageError(f"{subject.name} serves {subject.algorithm.limit}, not {refused}; give other numbers of ranks")
+    return list(until_one_never_ends(subject, served))
+
+
+def until_one_never_ends(subject: Subject, sizes: Sequence[int]) -> Iterator[Proof]:
+    """A proof for each number of ranks; after one that does not end there is no other."""
+    for size in sizes:
+        proof = prove(subject, size)
+        yield proof
+        if proof.case and isinstance(proof.case.recording.failure, StillRunning):
+            return
