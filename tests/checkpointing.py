@@ -5,8 +5,8 @@ from dataclasses import replace
 from zerosim.checkpoint.keeping import keeper
 from zerosim.scenario.sections import Checkpoint
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
 
 
 def go(built, dataset, *, save=None, resume=None, every=1, keep=2, steps=None, progress=None):

@@ -3,12 +3,12 @@
 from tests.training import labelled, scenario
 from zerosim.report.document import document
 from zerosim.report.page.page import page
-from zerosim.report.page.run import runs_of
+from zerosim.report.page.page_run import runs_of
 from zerosim.scenario import Scenario
 from zerosim.stages import adding
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
 
 HOSTILE = '</script><script>alert(1)</script>&amp;<img src=x onerror=alert(2)>\x1b[31m\x00"\'\u202e'
 

@@ -12,9 +12,9 @@ from zerosim.report.document import document
 from zerosim.report.table import show_apart
 from zerosim.scenario.sections import Variant
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
+from zerosim.training.program import Silent
 from zerosim.verdict.apart import histogram, ulps
-from zerosim.verdict.run import run_locally
+from zerosim.verdict.judged_run import run_locally
 
 
 def parted(*variants, **changes):
@@ -57,7 +57,7 @@ def test_other_reasons_are_told_apart_and_equal_rows_are_not_asked(other, words)
 
 
 def test_rows_that_are_not_equal_to_their_own_reference_are_not_asked_why(monkeypatch):
-    monkeypatch.setattr("zerosim.verdict.run.parted", lambda run, rows: [])
+    monkeypatch.setattr("zerosim.verdict.judged_run.parted", lambda run, rows: [])
     assert parted({"units": "layer"}, {"units": "model"}).apart == []
 
 

@@ -27,7 +27,7 @@ from zerosim.data import load_dataset
 from zerosim.errors import CheckpointError, ZerosimError
 from zerosim.scenario import Check, Data, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.sections import Variant
-from zerosim.training.run import Silent
+from zerosim.training.program import Silent
 
 STAGES = ("ddp", "zero1", "zero2", "zero3")
 

@@ -374,7 +374,7 @@ def test_a_training_that_raises_gives_the_cursor_back(small, capsys, monkeypatch
     def planted(*_, **__):
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("zerosim.report.progress.Live.step", planted)
+    monkeypatch.setattr("zerosim.report.progress.LiveProgress.step", planted)
     assert main(["run", str(small), "--progress", "live"]) == 3
     said = capsys.readouterr().err
     assert said.rindex("\x1b[?25h") > said.rindex("\x1b[?25l")

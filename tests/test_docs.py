@@ -13,8 +13,8 @@ from zerosim.data import load_dataset
 from zerosim.report.table import show_outcome
 from zerosim.scenario import load
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
 
 ROOT = Path(__file__).parents[1]
 DECISIONS = sorted(ROOT.glob("docs/design/*.md"))

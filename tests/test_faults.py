@@ -22,8 +22,8 @@ from zerosim.data import load_dataset
 from zerosim.instruments.faults import flip, flipped
 from zerosim.scenario import load
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally, run_on
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally, run_on
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.processes import FROZEN, GONE, state_of
 

@@ -31,8 +31,8 @@ from zerosim.training.batches import Batches
 from zerosim.training.buckets import Buckets
 from zerosim.training.comparison import Checker, Evidence, Fingerprint, comparable, first_of, holdings, kept_of
 from zerosim.training.experiment import prepare
+from zerosim.verdict.judged_run import parted
 from zerosim.verdict.outcome import TrainedRow
-from zerosim.verdict.run import parted
 from zerosim.worlds.local import spawn
 
 UNIT, = mlp(3, [], 2, "relu", "cross_entropy").units                          # 8 numbers

@@ -27,11 +27,11 @@ from zerosim.training.build import gathering, reference
 from zerosim.training.comparison import Evidence, first_of
 from zerosim.training.experiment import prepare
 from zerosim.training.measurement import MemoryFigures, TrafficCounts
-from zerosim.training.run import Run, Silent, measure
+from zerosim.training.program import Run, Silent, measure
 from zerosim.verdict.diagnosis import element, hexadecimal, locate, orders_of_addition, ulps_apart
 from zerosim.verdict.judge import judged_memory, what_it_needs
+from zerosim.verdict.judged_run import run_locally
 from zerosim.verdict.outcome import RankMemory, RankTraffic, failed_checks
-from zerosim.verdict.run import run_locally
 from zerosim.worlds.local import LocalWorld, spawn
 
 WORK = ("forward", "backward", "recomputation")
@@ -412,7 +412,7 @@ def test_the_second_channel_reaches_what_is_prefetched_on_all_numbers_of_ranks(m
         seen.append(second)
         return build.replica(config, comm, allocate, None)
 
-    monkeypatch.setattr("zerosim.training.run.replica", replica)
+    monkeypatch.setattr("zerosim.training.program.replica", replica)
     built = replace(scenario(ranks=1, stages=("zero3",), steps=1), check=Check(same_bits_on=(1,)))
     experiment = prepare(replace(built, parallel=replace(built.parallel, prefetch=True)), labelled())
     for second in (None, "comm"):

@@ -14,7 +14,7 @@ from zerosim.bench import cluster as bench
 from zerosim.bench.cluster import ComparedStep, Sample, fastest, measure_cluster, undisturbed
 from zerosim.bench.timings import Workload, batches_of
 from zerosim.cli import main
-from zerosim.planner.calls import Call, Noted, Rates, calls_of
+from zerosim.planner.calls import Noted, NumpyCall, Rates, calls_of
 from zerosim.planner.cluster import cluster_of, machines
 from zerosim.planner.rehearsal import rehearse
 from zerosim.report.bench_table import show_compared
@@ -40,10 +40,10 @@ def planned(workload, stage="zero3", **device):
 
 def test_a_call_takes_the_longest_of_its_work_and_its_bytes_and_a_launch():
     rates = Rates(7.0, (1e9, 10.0), ((100.0, 1e9), (10_000.0, 1e8)), {"exp": 1e9})
-    assert rates.ns(Call("add", None, 10, 100)) == 107.0
-    assert rates.ns(Call("add", None, 10, 1_000_000)) == pytest.approx(1e7 + 7)
-    assert rates.ns(Call("exp", None, 500, 100)) == 507.0
-    assert rates.ns(Call("matmul", (10, 20, 30, 2), 600, 1)) == pytest.approx(7 + 2 * 10 * 20 * 30 * 2 * 2)
+    assert rates.ns(NumpyCall("add", None, 10, 100)) == 107.0
+    assert rates.ns(NumpyCall("add", None, 10, 1_000_000)) == pytest.approx(1e7 + 7)
+    assert rates.ns(NumpyCall("exp", None, 500, 100)) == 507.0
+    assert rates.ns(NumpyCall("matmul", (10, 20, 30, 2), 600, 1)) == pytest.approx(7 + 2 * 10 * 20 * 30 * 2 * 2)
     assert 1e8 < rates.bandwidth(1000) < 1e9
 
 

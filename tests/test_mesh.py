@@ -25,8 +25,8 @@ from zerosim.sharding import Mesh, bounds, owned, padded, split
 from zerosim.stages.adding import ADDITIONS
 from zerosim.stages.replica import Replica
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import spawn
 from zerosim.worlds.lockstep import Abreast, LockstepWorld
 

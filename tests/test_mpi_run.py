@@ -13,8 +13,8 @@ from zerosim.report.collectives import collectives_document
 from zerosim.report.document import document
 from zerosim.scenario import load
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
 
 pytestmark = pytest.mark.mpi
 SCENARIOS = ROOT / "scenarios"

@@ -14,7 +14,7 @@ from tests.pages import HOSTILE
 from zerosim.cli import main
 from zerosim.errors import LaunchError, ScenarioError, UsageError
 from zerosim.notebook.outcome import ShownOutcome, override
-from zerosim.report.page.run import PageRun
+from zerosim.report.page.page_run import PageRun
 from zerosim.report.rows import compared
 
 SMALL = """

@@ -17,11 +17,11 @@ from tests.training import scenario
 from zerosim.cli import main
 from zerosim.errors import ZerosimError
 from zerosim.files import write_text
-from zerosim.report.page import run, steps, vega
+from zerosim.report.page import page_run, steps, vega
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import printable
 from zerosim.report.page.origins import toml
-from zerosim.report.page.run import PageRun
+from zerosim.report.page.page_run import PageRun
 from zerosim.report.page.textures import TEXTURES
 from zerosim.scenario import load, resolved
 from zerosim.scenario.sections import Variant
@@ -219,12 +219,12 @@ def test_eight_ranks_and_four_rows_are_under_three_megabytes():
 
 def test_of_very_many_spans_those_of_the_first_ranks_are_drawn(four, monkeypatch):
     assert {row.drawn for row in PageRun(four).rows} == {3}
-    monkeypatch.setattr(run, "MOST_SPANS", sum(len(row.spans) for row in PageRun(four).rows) - 1)
+    monkeypatch.setattr(page_run, "MOST_SPANS", sum(len(row.spans) for row in PageRun(four).rows) - 1)
     assert {row.drawn for row in PageRun(four).rows} == {2}
     seen = Seen(page_of(four))
     assert set(seen.values["spans-1"]["rank"]) == {0, 1}
     assert "Stage III: ranks 0 to 1 are drawn, of 3." in seen.text
-    monkeypatch.setattr(run, "MOST_SPANS", 1)
+    monkeypatch.setattr(page_run, "MOST_SPANS", 1)
     assert {row.drawn for row in PageRun(four).rows} == {1}
 
 

@@ -17,8 +17,8 @@ from tests.training import labelled, scenario
 from zerosim.report.trace_events import trace_events
 from zerosim.scenario.sections import Variant
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
 
 WHERE = os.environ.get("PERFETTO", "")
 pytestmark = pytest.mark.skipif(not WHERE, reason="make oracles installs Perfetto's parser and asks it")

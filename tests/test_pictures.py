@@ -11,7 +11,7 @@ import pytest
 from tests import pictures
 from tests.pictures import ROOT, TABLES, faults, records
 from zerosim.notebook import run
-from zerosim.report.page.run import runs_of
+from zerosim.report.page.page_run import runs_of
 from zerosim.report.rows import compared
 from zerosim.scenario import load, resolved
 

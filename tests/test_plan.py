@@ -27,8 +27,8 @@ from zerosim.scenario.machine import ClusterKeys as Said
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check, Data, ModelKeys, Parallel, Train, Variant, WorldKeys
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.lockstep import AbreastChunks, LockstepWorld, ranks
 
 PLANS = Path(__file__).parents[1] / "scenarios" / "plans"

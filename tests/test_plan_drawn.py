@@ -15,8 +15,8 @@ from zerosim.planner.cluster import Cluster, Device, Link
 from zerosim.planner.rehearsal import rehearse
 from zerosim.scenario import load
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
 
 LINK = Link("", 1000, 10**9)
 CLUSTER = Cluster(Device("", 1e12, 1e9, 1e11), 64, LINK, LINK, pipelined=False, fused=False)

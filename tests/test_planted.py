@@ -20,8 +20,8 @@ from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
 from zerosim.training import collect
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally, run_on
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally, run_on
 
 ALL = ("ddp", "zero1", "zero2", "zero3")
 NARROW = {"precision": "fp16", "publish": "updates"}

@@ -15,18 +15,18 @@ from zerosim.formulas.addresses import fragmentation
 from zerosim.instruments.takings import Taking
 from zerosim.report.bars import KINDS
 from zerosim.report.document import document
-from zerosim.report.page.run import PageRun
+from zerosim.report.page.page_run import PageRun
 from zerosim.report.rows import compared
 from zerosim.report.table import show_outcome
 from zerosim.scenario import Check, Scenario
 from zerosim.scenario.fault import Fault
 from zerosim.scenario.sections import Variant
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
+from zerosim.training.program import Silent
 from zerosim.verdict.apart import Apart
 from zerosim.verdict.diagnosis import Divergence
+from zerosim.verdict.judged_run import run_locally
 from zerosim.verdict.outcome import DoesNotFit, OtherRanks, RowOutcome
-from zerosim.verdict.run import run_locally
 from zerosim.words import short
 
 NAME = "a variant with long name"

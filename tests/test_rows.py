@@ -19,8 +19,8 @@ from zerosim.stages.adding import ADDITIONS
 from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.replica import Replica
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
 
 
 def outcome_of(*rows, check, **changes):

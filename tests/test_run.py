@@ -15,8 +15,8 @@ from zerosim.scenario import Check, Parallel, load
 from zerosim.scenario.sections import Variant
 from zerosim.training.build import initial_weights
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally, run_on
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally, run_on
 from zerosim.worlds.local import LocalWorld
 
 
@@ -183,5 +183,5 @@ class Offering(LocalWorld):
 def test_a_rank_has_a_second_channel_where_any_row_needs_one(key, whole, own, channel, monkeypatch):
     rows = replace(
         scenario(), parallel=Parallel(**{key: whole}), variant=(Variant(**{key: False}), Variant(**{key: own})))
-    monkeypatch.setattr("zerosim.verdict.run.measure_and_judge", lambda comm, run: run.second_channel)
+    monkeypatch.setattr("zerosim.verdict.judged_run.measure_and_judge", lambda comm, run: run.second_channel)
     assert run_on(Offering(1), prepare(rows, labelled()), Silent()) == channel

@@ -16,8 +16,8 @@ from zerosim.data import Dataset
 from zerosim.optim.scaling import INITIAL_SCALE, LOWEST_SCALE, STEPS_TO_GROW, Scaling
 from zerosim.report.table import show_outcome
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
 
 
 def dynamic(scale=INITIAL_SCALE):

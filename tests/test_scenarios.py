@@ -9,8 +9,8 @@ from tests.training import claiming
 from zerosim.data import load_dataset
 from zerosim.scenario import Scenario, load
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 NEEDS_PROCESSES = "fits_only_sharded.toml"

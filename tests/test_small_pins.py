@@ -22,8 +22,8 @@ from zerosim.sharding import Mesh
 from zerosim.stages.beside import Beside
 from zerosim.stages.gathering import Prefetched
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import spawn
 
 

@@ -39,8 +39,8 @@ from zerosim.report.times import show_times, warning
 from zerosim.report.trace_events import trace_events
 from zerosim.scenario.sections import Variant
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import spawn
 
 ROWS = (

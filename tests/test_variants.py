@@ -23,8 +23,8 @@ from zerosim.stages import STAGES
 from zerosim.training.build import initial_weights, reference
 from zerosim.training.build import replica as replica_of
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent, alike_everywhere
-from zerosim.verdict.run import run_locally
+from zerosim.training.program import Silent, alike_everywhere
+from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import spawn
 
 SECTIONS = ("model", "train", "parallel")

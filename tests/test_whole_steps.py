@@ -11,8 +11,8 @@ from tests.training import labelled, scenario
 from zerosim.scenario.sections import Variant
 from zerosim.stages import STAGES
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
 
 ALL = tuple(STAGES)
 FP16 = {"precision": "fp16", "clip_norm": 0.5, "weight_decay": 0.3, "decay_biases": False}

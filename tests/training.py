@@ -8,8 +8,8 @@ from zerosim.data import Dataset
 from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.training.batches import Batches
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
 
 
 def labelled(features=6, classes=3, samples=40, seed=0):

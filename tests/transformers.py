@@ -6,8 +6,8 @@ from tests.alive import Alive
 from zerosim.data.dataset import Dataset
 from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
 
 SECTIONS = {"world": WorldKeys, "model": ModelKeys, "train": Train, "parallel": Parallel, "check": Check}
 SMALL = {

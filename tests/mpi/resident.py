@@ -13,8 +13,8 @@ from zerosim.data import load_dataset
 from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.stages import STAGES
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_on
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_on
 from zerosim.worlds.mpi import MpiWorld, connect
 
 words = sys.argv[1:]

@@ -86,7 +86,7 @@ class Manifest:
     scenario: Mapping[str, Any]
     """Resolved."""
     data_sha256: str
-    """Of the samples and of initial weights from a file."""
+    """The digest of the samples and of initial weights from a file."""
     row: str
     step: int
     updates: int

@@ -53,7 +53,7 @@ class Saving:
     keep: int
     folders: Mapping[str, Path]
     removal: Removal = field(default_factory=Removal)
-    """Of the checkpoints before, while the training goes on."""
+    """Removes earlier checkpoints while the training goes on."""
 
     def is_due(self, step: int, steps: int) -> bool:
         """After every `every` steps, and after the last."""

@@ -13,11 +13,11 @@ from zerosim.errors import UsageError
 from zerosim.files import read_at_most, reason, write_bytes, write_text
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.page import page
-from zerosim.report.page.run import PageRun, runs_of
+from zerosim.report.page.page_run import PageRun, runs_of
 from zerosim.report.page.vega import png, svg
 
 MOST_BYTES = 1 << 26
-"""Of an outcome; as Python's objects they take up to 30 times as much memory."""
+"""The longest outcome that is read; as Python's objects it takes up to 30 times as much memory."""
 
 WRITE_ONE = "write an outcome with zerosim run SCENARIO --json FILE"
 

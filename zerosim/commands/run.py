@@ -16,14 +16,14 @@ from zerosim.errors import LaunchError, UsageError, ZerosimError
 from zerosim.files import write_bytes, write_text
 from zerosim.jobs import Job, Manner, Request, load_job, overrides_for
 from zerosim.report.page.page import page
-from zerosim.report.page.run import runs_of
+from zerosim.report.page.page_run import runs_of
 from zerosim.report.page.vega import converter
-from zerosim.report.progress import Live, Plain
+from zerosim.report.progress import LiveProgress, Plain
 from zerosim.report.table import show_heading
 from zerosim.report.times import sharing
 from zerosim.report.trace_events import trace_events
 from zerosim.scenario import Scenario
-from zerosim.training.run import Progress, Silent
+from zerosim.training.program import Progress, Silent
 from zerosim.verdict.outcome import Outcome
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiCommunicator, MpiWorld, connect
@@ -223,4 +223,4 @@ def progress(arguments: argparse.Namespace) -> Progress:
         return Silent()
     target = console(arguments, stderr=True, width=WIDTH)
     live = arguments.progress == "live" or (arguments.progress == "auto" and target.is_terminal)
-    return Live(target) if live else Plain(target)
+    return LiveProgress(target) if live else Plain(target)

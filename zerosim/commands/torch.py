@@ -13,7 +13,7 @@ from zerosim.errors import UsageError
 from zerosim.files import write_text
 from zerosim.instruments.trace import Trace
 from zerosim.report.page.page import page
-from zerosim.report.page.run import runs_of
+from zerosim.report.page.page_run import runs_of
 from zerosim.report.page.vega import converter
 from zerosim.report.trace_events import trace_events
 from zerosim.scenario.fault import KINDS, Fault

@@ -87,7 +87,7 @@ class Fragmentation:
     peak_bytes: int
     """The most that is out at a time: what no allocator can do without."""
     laid_out_bytes: int
-    """Of the block for what is long-lived, where that is laid out."""
+    """The size of the block for long-lived arrays, where they are laid out."""
     addresses: dict[str, list[int]]
 
     @property

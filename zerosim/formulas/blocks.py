@@ -30,7 +30,7 @@ class BlockActivations:
     block_bytes: int
     korthikanti_bytes: int
     peak_bytes: int
-    """Of a whole pass."""
+    """The peak of a whole pass."""
     recomputed_peak_bytes: int
     """Where every unit keeps its input alone."""
 

@@ -132,10 +132,10 @@ class InWork:
     keeping: int = 0
     """While what is kept is made of the result."""
     earlier: int = 0
-    """Of earlier micro-batches, which is among its own once it adds up."""
+    """What earlier micro-batches left of its gradient; part of its own once they are added."""
     kept: int = 0
     waiting: int = 0
-    """Of other units with visits to come, all they have."""
+    """Everything that other units with visits to come hold."""
 
 
 def one_after_the_other(works: Iterable[InWork], done: int) -> int:

@@ -106,7 +106,7 @@ class SeenVisit:
 
 
 Blocks = dict[int, list[Any]]
-"""Of each block of memory the arrays in it that are held."""
+"""The arrays that are held in each block of memory."""
 
 
 def in_blocks(blocks: Blocks, part: Part) -> Any:

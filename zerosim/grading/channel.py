@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 MOST_BYTES = 1 << 20
-"""Of what is said in the channel and on standard error, the last."""
+"""How much is kept, the last, of what is said in the channel and on standard error."""
 PR_SET_PDEATHSIG = 1
 """From Linux's `prctl.h`."""
 

@@ -23,14 +23,14 @@ from zerosim.grading.claims import CLAIMS, STAGE_TRIALS
 from zerosim.grading.exercises import EXERCISES, Grade, Item
 from zerosim.grading.proved import OTHERS, PLAIN, RANKS
 from zerosim.grading.rank_apart import packed, unpacked
-from zerosim.grading.routed import Astray, Ranks, Run
+from zerosim.grading.routed import Astray, RankProcesses, RoutedRun
 from zerosim.grading.trained_apart import of_a_stage
 from zerosim.grading.variants import ELSEWHERE, HOSTS, from_the_right
 from zerosim.numerics.orders import AddingOrder
 from zerosim.sharding import bounds, split
 from zerosim.words import plural
 
-Confirming = Callable[[Ranks], str | None]
+Confirming = Callable[[RankProcesses], str | None]
 """What is wrong after all, None where nothing is."""
 
 REFUTED = "what it did here it does not do on ranks of their own, where no rank sees what another brings: "
@@ -49,7 +49,7 @@ def confirmed(grade: Grade, file: str) -> Grade:
     if not grade.earned:
         return grade
     confirming = dict(zip((item.says for item in found), checks(grade.function), strict=False))
-    with Ranks(file, grade.function, max(RANKS)) as ranks:
+    with RankProcesses(file, grade.function, max(RANKS)) as ranks:
         items = [again(item, confirming.get(item.says), ranks) for item in grade.items]
     refuted = next((item for item, was in zip(items, grade.items, strict=True) if item is not was), None)
     if refuted is None:
@@ -78,7 +78,7 @@ def possible(grade: Grade, due: Sequence[tuple[str, int]]) -> bool:
         plain[0].state == "holds" or not any(item.earned for item in grade.items))
 
 
-def again(item: Item, confirm: Confirming | None, ranks: Ranks) -> Item:
+def again(item: Item, confirm: Confirming | None, ranks: RankProcesses) -> Item:
     """The item as it is found apart."""
     if item.state != "holds" or confirm is None:
         return item
@@ -128,11 +128,11 @@ class Drawn:
     root: int = 0
     per_host: int = 1
 
-    def run(self, ranks: Ranks, reduce: str = "") -> Run:
+    def run(self, ranks: RankProcesses, reduce: str = "") -> RoutedRun:
         return ranks.run([{"vector": packed(vector), "root": self.root, "reduce": reduce, "per_host": self.per_host}
                           for vector in self.vectors])
 
-    def wrong(self, run: Run, total: Callable[[Sequence[Any], int], Any]) -> str | None:
+    def wrong(self, run: RoutedRun, total: Callable[[Sequence[Any], int], Any]) -> str | None:
         """The first chunk that is not the `total` of what is due there, to the bit."""
         size = len(self.vectors)
         for rank, said in enumerate(run.gave):
@@ -158,7 +158,7 @@ def roots(kind: CollectiveKind, size: int) -> Sequence[int]:
     return range(size) if kind.rooted else [0]
 
 
-def arrives(kind: CollectiveKind, sizes: Sequence[tuple[int, int]], reduce: str, ranks: Ranks) -> str | None:
+def arrives(kind: CollectiveKind, sizes: Sequence[tuple[int, int]], reduce: str, ranks: RankProcesses) -> str | None:
     """What is wrong on some numbers of ranks and elements."""
     for size, count in sizes:
         for root in roots(kind, size):
@@ -173,7 +173,7 @@ TOTALS: dict[str, AddingOrder] = {
     "": lambda given, chunk: np.add.reduce(given), "maximum": lambda given, chunk: np.maximum.reduce(given)}
 
 
-def added(kind: CollectiveKind, order: AddingOrder, ranks: Ranks) -> str | None:
+def added(kind: CollectiveKind, order: AddingOrder, ranks: RankProcesses) -> str | None:
     """The first chunk whose bits are those of another order."""
     random = np.random.default_rng()
     for size in RANKS:
@@ -183,7 +183,7 @@ def added(kind: CollectiveKind, order: AddingOrder, ranks: Ranks) -> str | None:
     return None
 
 
-def sent(name: str, ranks: Ranks) -> str | None:
+def sent(name: str, ranks: RankProcesses) -> str | None:
     """The first rank that sends more or less than the ring."""
     row = ALGORITHMS[f"ring.{name}"]
     for size in RANKS:
@@ -202,7 +202,7 @@ def many(size: int, rank: int, have: tuple[int, int], due: tuple[int, int]) -> s
     return f"on {plural(size, 'rank')}: rank {rank} sends {said[0]}, where {said[1]} are due"
 
 
-def sent_once(ranks: Ranks) -> str | None:
+def sent_once(ranks: RankProcesses) -> str | None:
     """The first rank that does not send N − 1 messages of a chunk each."""
     for size in RANKS:
         run = drawn(ELSEWHERE, size, size).run(ranks)
@@ -212,7 +212,7 @@ def sent_once(ranks: Ranks) -> str | None:
     return None
 
 
-def sent_left(ranks: Ranks) -> str | None:
+def sent_left(ranks: RankProcesses) -> str | None:
     """The first message that goes elsewhere, or the first rank that sends more or less."""
     for size in RANKS:
         run = drawn(KINDS["reduce_scatter"], size, size).run(ranks)
@@ -225,7 +225,7 @@ def sent_left(ranks: Ranks) -> str | None:
     return None
 
 
-def quick(kind: CollectiveKind, ranks: Ranks) -> str | None:
+def quick(kind: CollectiveKind, ranks: RankProcesses) -> str | None:
     """The first number of ranks on which it takes too many rounds."""
     for size in RANKS:
         for root in range(size):
@@ -235,7 +235,7 @@ def quick(kind: CollectiveKind, ranks: Ranks) -> str | None:
     return None
 
 
-def on_hosts(ranks: Ranks) -> str | None:
+def on_hosts(ranks: RankProcesses) -> str | None:
     for hosts in HOSTS:
         for count in (hosts.ranks, 2 * hosts.ranks):
             values = replace(drawn(KINDS["all_reduce"], hosts.ranks, count), per_host=hosts.per_host)
@@ -244,7 +244,7 @@ def on_hosts(ranks: Ranks) -> str | None:
     return None
 
 
-def between_hosts(ranks: Ranks) -> str | None:
+def between_hosts(ranks: RankProcesses) -> str | None:
     for hosts in HOSTS:
         values = replace(drawn(KINDS["all_reduce"], hosts.ranks, hosts.ranks), per_host=hosts.per_host)
         run, enough = values.run(ranks, "add"), 2 * (hosts.ranks // hosts.per_host - 1)

@@ -13,7 +13,7 @@ from zerosim.grading.gradients import what_gradient
 from zerosim.grading.handed import hands_in_something_else
 from zerosim.grading.stage_case import StageCase
 from zerosim.grading.stage_words import SCALED, calls_otherwise, like, same, times_of
-from zerosim.grading.witness import Seen
+from zerosim.grading.witness import WitnessedStep
 from zerosim.proofs.words import Observation
 from zerosim.stages.state import GRADIENT
 
@@ -214,7 +214,7 @@ def does_not_update(case: StageCase) -> str | None:
     return None
 
 
-def why_not_updated(seen: Seen, unit: str) -> str:
+def why_not_updated(seen: WitnessedStep, unit: str) -> str:
     updates = seen.of("update", unit)
     first = next((number for number, call in enumerate(seen.calls) if call.verb == "update"), len(seen.calls))
     if not updates:
@@ -228,7 +228,7 @@ def why_not_updated(seen: Seen, unit: str) -> str:
     return "what was updated was written over afterwards"
 
 
-def updated_otherwise(seen: Seen, unit: str) -> str | None:
+def updated_otherwise(seen: WitnessedStep, unit: str) -> str | None:
     updates = seen.of("update", unit)
     if len(updates) > 1:
         return f"was updated {len(updates)} times in one step: call replica.update once for each unit"
@@ -270,7 +270,7 @@ def other_copy(case: StageCase, rank: int, owner: int, unit: str, now: Array) ->
             "weights[unit]), and compute nobody else's chunk")
 
 
-def why_not_published(seen: Seen, unit: str) -> str:
+def why_not_published(seen: WitnessedStep, unit: str) -> str:
     verbs = [call.verb for call in seen.calls if call.unit == unit]
     published = [number for number, verb in enumerate(verbs) if verb in ("publish", "all_gather")]
     if not published:

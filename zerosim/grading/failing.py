@@ -7,7 +7,7 @@ from zerosim.errors import Deadlock, did_you_mean
 from zerosim.grading.differing import begins_without_zero_grad, zeroes_too_late
 from zerosim.grading.handed import hands_in_something_else
 from zerosim.grading.stage_case import StageCase
-from zerosim.grading.witness import TAPE_VERBS, VERBS, Call
+from zerosim.grading.witness import TAPE_VERBS, VERBS, VerbCall
 from zerosim.proofs.hints import CUT, hint
 from zerosim.words import plural
 
@@ -117,7 +117,7 @@ def no_gradient(case: StageCase, error: Exception) -> str | None:
     return None
 
 
-def of_all(case: StageCase, calls: Sequence[Call]) -> str:
+def of_all(case: StageCase, calls: Sequence[VerbCall]) -> str:
     """How many others do."""
     return f"{len({call.unit for call in calls})} of {plural(len(case.honest.units), 'unit')} do"
 

@@ -7,7 +7,7 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.grading.stage_case import StageCase
 from zerosim.grading.stage_words import SCALED, like, times, times_of
-from zerosim.grading.witness import Seen
+from zerosim.grading.witness import WitnessedStep
 from zerosim.proofs.words import Observation
 from zerosim.stages.state import GRADIENT
 
@@ -20,7 +20,7 @@ def what_gradient(case: StageCase, rank: int, unit: str, mine: Array, due: Array
     told = f"rank {rank} keeps as the gradient of {unit}"
     if not np.any(mine):
         return f"{told} zeros: was it let go of, or overwritten, before it was kept?"
-    before = case.honest.seen.get((rank, case.step - 1), Seen()).after.get((GRADIENT, unit))
+    before = case.honest.seen.get((rank, case.step - 1), WitnessedStep()).after.get((GRADIENT, unit))
     if before is not None and like(mine, due + case.own(rank, unit, before)):
         return f"{told} that of the step before and this one's: call zero_grad(batch) first of all"
     seen = case.mine(rank)

@@ -7,7 +7,7 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.grading.stage_case import StageCase
 from zerosim.grading.stage_words import SCALED, like, often, same, times_of
-from zerosim.grading.witness import Call
+from zerosim.grading.witness import VerbCall
 from zerosim.proofs.case import listed
 
 ARGUMENTS = {
@@ -50,7 +50,7 @@ def first_otherwise(case: StageCase, rank: int) -> tuple[int, str | None]:
     return 0, None
 
 
-def otherwise(case: StageCase, rank: int, call: Call, due: Call | None, part: int) -> str | None:
+def otherwise(case: StageCase, rank: int, call: VerbCall, due: VerbCall | None, part: int) -> str | None:
     """What is wrong with one call."""
     named = f"{'tape' if call.verb in ('forward', 'backward', 'loss') else 'replica'}.{call.verb}"
     where = f"rank {rank}: {named}{f' of {call.unit}' * bool(call.unit)}{f' in part {part}' * (case.parts > 1)}"
@@ -137,7 +137,7 @@ def shape(value: Any) -> str:
 # Weights: whose each element is.
 
 
-def other_weights(case: StageCase, rank: int, call: Call, mine: Array, due: Array) -> str:
+def other_weights(case: StageCase, rank: int, call: VerbCall, mine: Array, due: Array) -> str:
     """What is wrong with the weights of one call."""
     told = f"rank {rank} goes {call.verb} through {call.unit} with"
     has = case.whose(mine, rank)

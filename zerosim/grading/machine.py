@@ -14,7 +14,7 @@ from zerosim.words import short
 from zerosim.worlds.local import spawn
 
 ELEMENTS = 64
-"""Of each chunk when the messages are noted; their bytes are then multiplied."""
+"""The length of each chunk when messages are noted; their bytes are then multiplied."""
 
 Collective = Callable[..., None]
 """`collective(comm, chunks, reduce)`"""

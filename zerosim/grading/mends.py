@@ -24,7 +24,7 @@ STARTED_SECONDS = 2.0
 Quickly = Callable[[Callable[..., Any]], bool]
 """Whether nothing wrong is seen of a function at a glance."""
 Verdict = Callable[[Callable[..., Any]], str]
-"""Of a function: `ALL` where everything holds, `SOME` where at least what was wrong does, else `NOTHING`."""
+"""The verdict on a function: `ALL` where everything holds, `SOME` where what was wrong does, else `NOTHING`."""
 ALL, SOME, NOTHING, PROMISING = "+", "~", "-", "."
 
 

@@ -32,12 +32,12 @@ from zerosim.grading.trained import Figures, Trained, checked, on_a_rank, prepar
 from zerosim.grading.variants import ELSEWHERE, Hosts
 from zerosim.proofs.hints import raised
 from zerosim.proofs.subject import Subject, load_file, subject
-from zerosim.training.run import alike_everywhere
+from zerosim.training.program import alike_everywhere
 from zerosim.worlds.delivery import check_into, check_match, check_payload, deliver
 
 Said = dict[str, Any]
 COLLECTIVES = {"reduce_scatter_left": "reduce_scatter", "reduce_scatter_elsewhere": "reduce_scatter"}
-"""Of an exercise that does not have its collective's name."""
+"""The collective of each exercise that does not have its name."""
 NUMBERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
            "float32", "float64")
 LEAVE = os._exit

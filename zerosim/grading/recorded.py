@@ -17,8 +17,8 @@ from zerosim.report.table import divergence
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.stages import STAGES
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
 from zerosim.words import plural
 from zerosim.worlds.local import StillRunning
 

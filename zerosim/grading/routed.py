@@ -23,7 +23,7 @@ from zerosim.grading.rank_apart import Said, packed, unpacked
 from zerosim.words import plural
 
 MOST_BYTES = 1 << 24
-"""Of a line that a rank may say."""
+"""The longest line that a rank may say."""
 LIMIT_SECONDS = 60.0
 """For all runs together."""
 
@@ -44,7 +44,7 @@ class Carried:
 
 
 @dataclass
-class Run:
+class RoutedRun:
     """What each rank gave back, and all messages, in the order in which they were received."""
 
     gave: list[Any] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Run:
         return max((message.round for message in self.messages), default=0)
 
 
-class Ranks:
+class RankProcesses:
     """So many processes that run a function of a file."""
 
     def __init__(self, file: str, name: str, most: int) -> None:
@@ -83,7 +83,7 @@ class Ranks:
         self._deadline = time.monotonic() + LIMIT_SECONDS
         self._trouble = ""
 
-    def __enter__(self) -> "Ranks":
+    def __enter__(self) -> "RankProcesses":
         return self
 
     def __exit__(self, *given: object) -> None:
@@ -93,7 +93,7 @@ class Ranks:
         for each in self._ours:
             each.close()
 
-    def run(self, asked: Sequence[Said]) -> Run:
+    def run(self, asked: Sequence[Said]) -> RoutedRun:
         """One run on as many ranks as are asked.
 
         Raises `Astray` where a rank raises, waits for what cannot come, says what is no message, or ends; and from
@@ -127,9 +127,9 @@ class Routing:
         self._round, self._next = [0] * self._size, [1] * self._size
         self._heard = [b""] * self._size
         self._ended: dict[int, Any] = {}
-        self._run = Run()
+        self._run = RoutedRun()
 
-    def run(self, asked: Sequence[Said]) -> Run:
+    def run(self, asked: Sequence[Said]) -> RoutedRun:
         for rank, (wire, what) in enumerate(zip(self._wires, asked, strict=True)):
             say(wire, what | {"rank": rank, "size": self._size})
         with selectors.DefaultSelector() as waiting:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.grading.witness import Call, Seen, Witness
+from zerosim.grading.witness import VerbCall, Witness, WitnessedStep
 from zerosim.stages.state import GRADIENT
 
 
@@ -26,10 +26,10 @@ class StageCase:
     ours: Witness
     honest: Witness
 
-    def mine(self, rank: int) -> Seen:
-        return self.ours.seen.get((rank, self.step), Seen())
+    def mine(self, rank: int) -> WitnessedStep:
+        return self.ours.seen.get((rank, self.step), WitnessedStep())
 
-    def due(self, rank: int) -> Seen:
+    def due(self, rank: int) -> WitnessedStep:
         return self.honest.seen[rank, self.step]
 
     @property
@@ -60,12 +60,12 @@ class StageCase:
 
     def weights(self, unit: str, step: int | None = None) -> Array | None:
         """The full weights of a unit as they should be in a step."""
-        seen = self.honest.seen.get((0, step or self.step), Seen())
+        seen = self.honest.seen.get((0, step or self.step), WitnessedStep())
         return next((call.given for call in seen.of("forward", unit)), None)
 
-    def beside(self, rank: int) -> Iterator[tuple[Call, Call | None, int]]:
+    def beside(self, rank: int) -> Iterator[tuple[VerbCall, VerbCall | None, int]]:
         """Each call that a rank made, the one that was due, and in which part of the batch it was, from 1 on."""
-        waiting: dict[tuple[str, str], list[Call]] = defaultdict(list)
+        waiting: dict[tuple[str, str], list[VerbCall]] = defaultdict(list)
         for call in self.due(rank).calls:
             waiting[ALIKE.get(call.verb, call.verb), call.unit].append(call)
         for call, part in in_parts(self.mine(rank)):
@@ -84,7 +84,7 @@ class StageCase:
         for step in [self.step, *range(self.step - 1, 0, -1)]:
             late = "" if step == self.step else f" of step {step}"
             for rank in range(self.ranks):
-                seen = self.honest.seen.get((rank, step), Seen())
+                seen = self.honest.seen.get((rank, step), WitnessedStep())
                 for words, value, everywhere in values(seen, rank, self.ranks, self.parts > 1):
                     found.setdefault(key(value), (words + late, None if everywhere else rank))
         return found
@@ -98,7 +98,7 @@ class StageCase:
 ALIKE = {"reduce": "reduce_scatter"}
 
 
-def in_parts(seen: Seen) -> Iterator[tuple[Call, int]]:
+def in_parts(seen: WitnessedStep) -> Iterator[tuple[VerbCall, int]]:
     """The calls of a step, each with the part of the batch that it is in: a part begins when one has gone backward."""
     part, behind = 1, False
     for call in seen.calls:
@@ -119,7 +119,7 @@ Named = tuple[str, Any, bool]
 """A value, what it is, and whether all ranks have it."""
 
 
-def values(seen: Seen, rank: int, ranks: int, several: bool) -> Iterator[Named]:
+def values(seen: WitnessedStep, rank: int, ranks: int, several: bool) -> Iterator[Named]:
     """What there is in a step of ours on a rank; of what has several names the one that it is called by first."""
     last, inputs = "", []
     for call, part in in_parts(seen):
@@ -148,7 +148,7 @@ def values(seen: Seen, rank: int, ranks: int, several: bool) -> Iterator[Named]:
     yield "batch.inputs, all micro-batches of the rank", inputs, False
 
 
-def of_weights(call: Call, ranks: int) -> Iterator[Named]:
+def of_weights(call: VerbCall, ranks: int) -> Iterator[Named]:
     full = call.handed[0]
     length = len(full) // ranks
     yield f"the full weights of {call.unit}", full, True

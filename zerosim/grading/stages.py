@@ -47,7 +47,7 @@ class StageTrial:
     in_parts: bool = False
     """Whether it is also tried on micro-batches that are parts of their own, if the stage may reduce them so."""
     outcomes: dict[Tiny, Trained] = field(default_factory=dict)
-    """Of what was trained to the same bits."""
+    """The results of trainings that gave the same bits."""
 
     def first_difference(self, sizes: Sequence[Tiny]) -> str | None:
         """Where training first differs from training alone."""

@@ -28,7 +28,7 @@ from zerosim.training.batches import Batches
 from zerosim.training.build import initial_weights, replica
 from zerosim.training.comparison import counts
 from zerosim.training.experiment import Experiment, prepare
-from zerosim.training.run import alike_everywhere
+from zerosim.training.program import alike_everywhere
 from zerosim.verdict.diagnosis import Divergence, bit_pattern, element, full_name, hexadecimal, ulps_apart
 from zerosim.worlds.local import spawn
 

@@ -11,7 +11,7 @@ import numpy as np
 from zerosim.comm import Communicator
 from zerosim.grading.claims import STAGE_TRIALS
 from zerosim.grading.rank_apart import unpacked
-from zerosim.grading.routed import Ranks
+from zerosim.grading.routed import RankProcesses
 from zerosim.grading.stages import StageTrial
 from zerosim.grading.tiny import EVEN, ODD, PRECISE, Tiny
 from zerosim.grading.trained import Figures, Trained, first_difference, itself, on_a_rank, prepared
@@ -19,7 +19,7 @@ from zerosim.instruments.observed import Observed
 from zerosim.instruments.traffic import Traffic
 from zerosim.report.table import divergence
 from zerosim.stages import STAGES
-from zerosim.training.run import alike_everywhere
+from zerosim.training.program import alike_everywhere
 from zerosim.words import plural
 from zerosim.worlds.local import spawn
 
@@ -49,7 +49,7 @@ class TrainedApart:
         trial = STAGE_TRIALS[self.name](STAGES["zero1"].step)
         return replace(trial, step=STAGES[trial.stage].step)
 
-    def bits(self, sizes: Sequence[Tiny], in_parts: bool, ranks: Ranks) -> str | None:
+    def bits(self, sizes: Sequence[Tiny], in_parts: bool, ranks: RankProcesses) -> str | None:
         """Where training first differs from ours."""
         trial = self.trial
         for size in sizes:
@@ -63,7 +63,7 @@ class TrainedApart:
             self.found.append(Both(size, mine, due))
         return None
 
-    def theirs(self, tiny: Tiny, ranks: Ranks) -> Trained:
+    def theirs(self, tiny: Tiny, ranks: RankProcesses) -> Trained:
         """What the ranks gave back, and what they sent."""
         run = ranks.run([{"tiny": asdict(tiny)}] * tiny.ranks)
         found = Trained()
@@ -80,7 +80,7 @@ class TrainedApart:
                 weights_in_backward=gave["weights_in_backward"]))
         return found
 
-    def differing(self, said: Callable[[Figures, Figures], str | None], ranks: Ranks) -> str | None:
+    def differing(self, said: Callable[[Figures, Figures], str | None], ranks: RankProcesses) -> str | None:
         """The first complaint about the figures of a rank, beside ours."""
         for both in self.found:
             for rank, (mine, due) in enumerate(zip(both.mine.figures, both.due.figures, strict=True)):
@@ -88,7 +88,7 @@ class TrainedApart:
                     return f"{both.tiny}: rank {rank} {complaint}"
         return None
 
-    def in_pairs(self, ranks: Ranks) -> str | None:
+    def in_pairs(self, ranks: RankProcesses) -> str | None:
         """Whether other messages were sent than where two layers are gathered in one."""
         for both in self.found:
             tiny = both.tiny
@@ -131,11 +131,11 @@ def ours(trial: StageTrial, tiny: Tiny) -> Trained:
     return found
 
 
-def of_a_stage(name: str) -> list[Callable[[Ranks], str | None] | None]:
+def of_a_stage(name: str) -> list[Callable[[RankProcesses], str | None] | None]:
     """What confirms each claim of an exercise that is a step."""
     training = TrainedApart(name)
     parts = name in ("zero1_step", "zero2_step", "zero3_step")
-    found: list[Callable[[Ranks], str | None] | None] = [
+    found: list[Callable[[RankProcesses], str | None] | None] = [
         partial(training.bits, sizes, parts) for sizes in (EVEN, ODD, PRECISE)]
     figures = [partial(training.differing, said) for said in (sent, kept, held_at_most)]
     if name == "fsdp_step":

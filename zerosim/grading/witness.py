@@ -24,7 +24,7 @@ TAPE_VERBS = ("forward", "loss", "backward", "recompute")
 
 
 @dataclass
-class Call:
+class VerbCall:
     """A verb, for which unit, copies of what it was handed and of what it gave, and whether it came to an end.
 
     Of a list of arrays the copy is a list. `lives` is whether an array handed in is memory of the weights that the
@@ -56,15 +56,15 @@ Held = dict[tuple[str, str], Array]
 
 
 @dataclass
-class Seen:
+class WitnessedStep:
     """One step on one rank."""
 
-    calls: list[Call] = field(default_factory=list)
+    calls: list[VerbCall] = field(default_factory=list)
     before: Held = field(default_factory=dict)
     after: Held = field(default_factory=dict)
     loss: Any = None
 
-    def of(self, verb: str, unit: str | None = None) -> list[Call]:
+    def of(self, verb: str, unit: str | None = None) -> list[VerbCall]:
         """The calls of a verb, all or those for one unit."""
         return [call for call in self.calls if call.verb == verb and unit in (None, call.unit)]
 
@@ -73,7 +73,7 @@ class Seen:
 class Witness:
     """All steps of a run on all ranks, by rank and step."""
 
-    seen: dict[tuple[int, int], Seen] = field(default_factory=dict)
+    seen: dict[tuple[int, int], WitnessedStep] = field(default_factory=dict)
     units: list[str] = field(default_factory=list)
 
     def watching(self, step: Step) -> Step:
@@ -81,7 +81,7 @@ class Witness:
 
         def watched(replica: Replica, batch: Batch) -> Any:
             self.units = [unit.name for unit in replica.units]
-            seen = self.seen[replica.comm.rank, batch.step] = Seen(before=held(replica))
+            seen = self.seen[replica.comm.rank, batch.step] = WitnessedStep(before=held(replica))
             loss = step(WatchedReplica(replica, seen), batch)  # type: ignore[arg-type]
             seen.loss = loss.copy() if isinstance(loss, np.ndarray) else None
             seen.after = held(replica)
@@ -112,7 +112,7 @@ def held(replica: Replica) -> Held:
 class WatchedReplica:
     """A replica whose verbs are written down."""
 
-    def __init__(self, replica: Replica, seen: Seen) -> None:
+    def __init__(self, replica: Replica, seen: WitnessedStep) -> None:
         self.__dict__.update(_replica=replica, tape=WatchedTape(replica, seen))
         self.__dict__.update({verb: noted(replica, seen, verb, getattr(replica, verb)) for verb in VERBS})
 
@@ -126,7 +126,7 @@ class WatchedReplica:
 class WatchedTape:
     """Its tape, the same."""
 
-    def __init__(self, replica: Replica, seen: Seen) -> None:
+    def __init__(self, replica: Replica, seen: WitnessedStep) -> None:
         self.__dict__.update(_tape=replica.tape)
         self.__dict__.update({verb: noted(replica, seen, verb, getattr(replica.tape, verb)) for verb in TAPE_VERBS})
 
@@ -137,12 +137,12 @@ class WatchedTape:
         setattr(self._tape, name, value)
 
 
-def noted(replica: Replica, seen: Seen, verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def noted(replica: Replica, seen: WitnessedStep, verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """`method`, whose calls are added to `seen`."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         unit = getattr(args[0], "name", None) if args else None
-        note = Call(verb, unit if isinstance(unit, str) else "")
+        note = VerbCall(verb, unit if isinstance(unit, str) else "")
         note.handed = [copied(each) for each in [*args[unit is not None :], *kwargs.values()]]
         note.lives = any(isinstance(each, np.ndarray) and np.shares_memory(each, kept)
                          for each in args for kept in replica.state.weights.values())

@@ -204,7 +204,7 @@ def length(stretches: Iterable[Stretch]) -> int:
     return sum(end - begin for begin, end in stretches)
 
 
-class Open(threading.local):
+class OpenSpans(threading.local):
     """What has begun on this thread and not ended, innermost last: name, owner, when, and bytes sent so far."""
 
     def __init__(self) -> None:
@@ -237,7 +237,7 @@ class Tracer:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._spans: list[Span] = []
-        self._open = Open()
+        self._open = OpenSpans()
         self._thread = 0
         self._others: dict[int, int] = {}
         self._began_ns = 0

@@ -11,7 +11,7 @@ from zerosim.jobs.job import Manner, Request, described, inputs_digest
 from zerosim.report.collectives import collectives_document, described_values, show_collectives
 from zerosim.scenario import CollectiveScenario
 from zerosim.scenario.reading import files_of_collectives
-from zerosim.training.run import Progress
+from zerosim.training.program import Progress
 from zerosim.verdict.collectives import CollectivesOutcome, PreparedProgram, programs_of, run_collectives_on
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import World

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from zerosim.scenario import CollectiveScenario, Scenario, resolved
-from zerosim.training.run import Progress
+from zerosim.training.program import Progress
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import World
 
@@ -53,14 +53,6 @@ class Manner:
     timeline: bool = False
     shared_cores: int = 0
     """The cores of this host, where its ranks are more."""
-
-
-class Outcome(Protocol):
-    """What a job comes to."""
-
-    @property
-    def passed(self) -> bool:
-        """Whether every check held."""
 
 
 class Job(Protocol):

@@ -17,9 +17,9 @@ from zerosim.report.table import show_outcome
 from zerosim.scenario import Scenario
 from zerosim.scenario.reading import files_of_training
 from zerosim.training.experiment import Experiment, prepare
-from zerosim.training.run import Progress
+from zerosim.training.program import Progress
+from zerosim.verdict.judged_run import run_on
 from zerosim.verdict.outcome import Outcome
-from zerosim.verdict.run import run_on
 from zerosim.words import plural
 from zerosim.worlds.launcher import launched_rank, restarts
 from zerosim.worlds.local import LocalWorld

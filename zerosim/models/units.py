@@ -133,7 +133,7 @@ class Visit:
         return self.text.graph(shape)
 
 
-class Parts(Mapping[int, Array]):
+class ParameterViews(Mapping[int, Array]):
     """Each parameter as a shaped view into `flat`, by its number in the unit; made when it is first asked for."""
 
     def __init__(self, places: Sequence[ParameterPlace], flat: Array) -> None:
@@ -234,9 +234,9 @@ class Unit:
         """
         return {each.name: flat[each.start : each.stop].reshape(each.shape) for each in self.places}
 
-    def parts(self, flat: Array) -> Parts:
+    def parts(self, flat: Array) -> ParameterViews:
         """Each parameter as a shaped view into `flat`, by its number in the unit."""
-        return Parts(self.places, flat)
+        return ParameterViews(self.places, flat)
 
     def initial(self, seed: int) -> Array:
         """The initial weights: float32, flat, `count` elements.

@@ -14,7 +14,7 @@ from zerosim.files import write_bytes, write_text
 from zerosim.report.page.vega import pixels
 
 Bundle = dict[str, Any]
-"""The same thing in several forms, by MIME type: a front end takes the richest that it can show."""
+"""One thing in several forms, by MIME type: a front end takes the richest that it can show."""
 
 
 @dataclass(frozen=True)

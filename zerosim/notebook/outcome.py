@@ -17,10 +17,10 @@ from zerosim.report.collectives import show_collectives
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.excerpt import excerpt
 from zerosim.report.page.page import page
-from zerosim.report.page.run import PageRun
+from zerosim.report.page.page_run import PageRun
 from zerosim.report.page.vega import Spec, svg
 from zerosim.report.table import show_outcome
-from zerosim.training.run import Silent
+from zerosim.training.program import Silent
 from zerosim.verdict.collectives import CollectivesOutcome
 from zerosim.verdict.outcome import Outcome
 from zerosim.words import joined

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from zerosim.payloads.extents import Extent, Shape
 
 
-class Call(NamedTuple):
+class NumpyCall(NamedTuple):
     """One call: of which function, of products m, k, n and how many, numbers, and bytes read and written."""
 
     name: str
@@ -28,7 +28,7 @@ class Call(NamedTuple):
     moved_bytes: int
 
 
-Tell = Callable[[Call], None]
+Tell = Callable[[NumpyCall], None]
 
 
 class Noted(Extent):
@@ -72,7 +72,7 @@ class Noted(Extent):
         if name in ("take", "scatter"):
             rows = found if name == "take" else read[-1]
             numbers, moved = rows.size, 2 * rows.nbytes
-        self.tell(Call(name, sides, numbers, moved))
+        self.tell(NumpyCall(name, sides, numbers, moved))
         if isinstance(found, Extent) and not isinstance(found, Noted):
             return Noted(found.shape, found.dtype, tell=self.tell)
         return found
@@ -111,9 +111,9 @@ class Rates:
     functions: dict[str, float]
     """Numbers a second."""
 
-    def ns(self, call: Call) -> float:
+    def ns(self, call: NumpyCall) -> float:
         """
-        >>> Rates(5, (2e9, 2), ((8, 1e9), (800, 1e8)), {"exp": 1e9}).ns(Call("exp", None, 100, 8))
+        >>> Rates(5, (2e9, 2), ((8, 1e9), (800, 1e8)), {"exp": 1e9}).ns(NumpyCall("exp", None, 100, 8))
         105.0
         """
         worked = 0.0
@@ -130,9 +130,9 @@ class Rates:
         return float(np.interp(log(max(moved_bytes, 1)), np.log(sizes), rates))
 
 
-def calls_of(function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]) -> list[Call]:
+def calls_of(function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]) -> list[NumpyCall]:
     """What a function of arrays without numbers calls, itself unseen by whoever these arrays tell."""
-    found: list[Call] = []
+    found: list[NumpyCall] = []
 
     def noted(value: Any) -> Any:
         if isinstance(value, dict):

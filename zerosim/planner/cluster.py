@@ -35,7 +35,7 @@ class Device:
     attention_share: float = 1.0
     memory_share: float = 1.0
     flops_fp8: float = 0.0
-    """The same in 8 bits; 0: not at all."""
+    """Operations a second in 8 bits; 0: the device has none."""
     multiprocessors: int = 1
     channels: int = 0
     """Multiprocessors that collectives occupy while they run."""

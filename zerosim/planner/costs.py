@@ -41,7 +41,7 @@ from zerosim.autograd.operation import Shape
 from zerosim.collectives import ALGORITHMS
 from zerosim.collectives.table import Algorithm
 from zerosim.comm import Communicator, Strided
-from zerosim.planner.calls import Call, calls_of
+from zerosim.planner.calls import NumpyCall, calls_of
 from zerosim.planner.cluster import Cluster
 from zerosim.planner.network import written_ns
 
@@ -116,7 +116,7 @@ class Costs:
             self._operations[key] = Time(spent.total(), bound)
         return self._operations[key]
 
-    def call_ns(self, call: Call) -> float:
+    def call_ns(self, call: NumpyCall) -> float:
         """The time of one call, on a device that says what calls take."""
         assert self.cluster.device.calls is not None
         return self.cluster.device.calls.ns(call)
@@ -208,7 +208,7 @@ class Costs:
 
     def _adding_ns(self, chunk_bytes: int) -> int:
         """The time to add what the others send to a rank's chunk, call by call."""
-        return round((self.ranks - 1) * self.call_ns(Call("add", None, 0, 3 * chunk_bytes)))
+        return round((self.ranks - 1) * self.call_ns(NumpyCall("add", None, 0, 3 * chunk_bytes)))
 
     def _written_ns(self, algorithm: Algorithm, vector_bytes: int) -> int:
         """Message by message; of a collective with a root, rank 0 stands for all."""

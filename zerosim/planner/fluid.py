@@ -22,7 +22,7 @@ from zerosim.errors import Deadlock
 from zerosim.planner.cluster import NS
 
 TOGETHER = 1e-9
-"""Of the time so far: what ends within that share of it ends together."""
+"""Messages that end within this share of the time so far end together."""
 
 
 class Transfer(NamedTuple):

@@ -55,7 +55,7 @@ class Lockstep:
         self._arrived = np.zeros(ranks)
         self._host = np.arange(ranks) // cluster.devices_per_host
         self._cluster = cluster
-        self._seen: dict[tuple[int, int], Way] = {}
+        self._seen: dict[tuple[int, int], MessageTimes] = {}
 
     @property
     def now_ns(self) -> Array:
@@ -74,14 +74,14 @@ class Lockstep:
         self._port_free = end
         self._now = np.maximum(self._now, end[source])
 
-    def _way(self, to: Array, sent_bytes: Array) -> "Way":
+    def _way(self, to: Array, sent_bytes: Array) -> "MessageTimes":
         """What the messages of an exchange take, found once for the same arrays, which it holds so that they stay."""
         key = id(to), id(sent_bytes)
         if key not in self._seen:
             self._seen[key] = self._found(to, sent_bytes)
         return self._seen[key]
 
-    def _found(self, to: Array, sent_bytes: Array) -> "Way":
+    def _found(self, to: Array, sent_bytes: Array) -> "MessageTimes":
         cluster, away = self._cluster, self._host != self._host[to]
         latency = np.where(away, cluster.between.latency_ns, cluster.inside.latency_ns)
         rate = np.full(len(to), cluster.port_bytes_per_second)
@@ -94,11 +94,11 @@ class Lockstep:
         if several and np.ptp(sent_bytes[away]):
             raise Unlike("messages that share a link are not equally long")
         message = latency + np.rint(sent_bytes * (NS / rate) * TICKS) / TICKS
-        return Way(latency, message, away if several else None, (to, sent_bytes))
+        return MessageTimes(latency, message, away if several else None, (to, sent_bytes))
 
 
 @dataclass(frozen=True)
-class Way:
+class MessageTimes:
     """What each rank's message of an exchange takes."""
 
     latency_ns: Array

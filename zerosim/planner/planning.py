@@ -36,7 +36,7 @@ from zerosim.stages import STAGES
 from zerosim.training.config import Config, configured
 
 SHARE_THAT_BOUNDS = 0.25
-"""Of a step: who waits that long for communication is bound by it."""
+"""A row that waits for communication for this share of its step is bound by it."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class PlannedRow:
         }
 
 
-class Claim(NamedTuple):
+class PlanClaim(NamedTuple):
     """What a scenario claims, and in which sentences it is broken: None where what it is about is not planned."""
 
     words: str
@@ -203,27 +203,27 @@ class Plan:
         return [row for row in self.rows if row.config.ranks == self.scenario.world.ranks and not row.swept]
 
     @property
-    def claims(self) -> list[Claim]:
+    def claims(self) -> list[PlanClaim]:
         """What the scenario's [check] claims of a plan."""
         check = self.scenario.check
         found = [self._claim_of_fit(key, stage) for key in ("fits", "does_not_fit") for stage in getattr(check, key)]
         return [*found, self._claim_of_mfu(*check.mfu)] if check.mfu else found
 
-    def _claim_of_fit(self, key: str, stage: str) -> Claim:
+    def _claim_of_fit(self, key: str, stage: str) -> PlanClaim:
         claimed = key == "fits"
         rows = [row for row in self._rows_of(key) if row.config.row.stage == stage]
         broken = [
             f"{row.name} was claimed {'' if claimed else 'not '}to fit, and {'does' if row.fits else 'does not'}"
             for row in rows if row.fits != claimed
         ]
-        return Claim(f"{STAGES[stage].title} {'fits' if claimed else 'does not fit'}", broken if rows else None)
+        return PlanClaim(f"{STAGES[stage].title} {'fits' if claimed else 'does not fit'}", broken if rows else None)
 
-    def _claim_of_mfu(self, low: float, high: float) -> Claim:
+    def _claim_of_mfu(self, low: float, high: float) -> PlanClaim:
         words, rows = f"an MFU of {low:.0%} to {high:.0%}", self._rows_of("mfu")
         fastest = max((row.mfu for row in rows if row.fits), default=0.0)
         broken = [] if low <= fastest <= high else [
             f"{words} was claimed of the fastest row, and it has {fastest:.1%}"]
-        return Claim(words, broken if rows else None)
+        return PlanClaim(words, broken if rows else None)
 
     def _rows_of(self, key: str) -> list[PlannedRow]:
         """What `check.<key>` is about; nothing where an override changes what is planned, and not the claim."""
@@ -262,7 +262,7 @@ MOST_IN_TURN = 1_000_000
 """Micro-batches of a rank that go one after another: of these, most do what the one before did."""
 
 MOST_TOKENS = 2**25
-"""Of a micro-batch; a loss has their numbers in memory, 400 MB for so many."""
+"""The largest micro-batch; a loss has its numbers in memory, 400 MB for so many."""
 
 TaskOf = Callable[[Scenario], Task]
 Swept = tuple[tuple[str, ...], Scenario]

@@ -26,7 +26,7 @@ from zerosim.formulas.visits import SeenVisits
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator, telling
 from zerosim.instruments.trace import WAIT, Curve, RankStep
-from zerosim.planner.calls import Call, Noted, silent
+from zerosim.planner.calls import Noted, NumpyCall, silent
 from zerosim.planner.clock import Interval, VirtualClock
 from zerosim.planner.cluster import Cluster
 from zerosim.planner.costs import Costs, of_rank
@@ -171,7 +171,7 @@ def counted_but(uncounted: Collection[str], counted: Allocator) -> Allocator:
 def charged(taken: Allocator, comm: "Clocked") -> Allocator:
     """The allocator `taken`, on whose arrays every call takes time: what a stage's code copies and adds."""
 
-    def tell(call: Call) -> None:
+    def tell(call: NumpyCall) -> None:
         if comm.begun:
             comm.clock.compute("copies", round(comm.costs.call_ns(call)))
 

@@ -59,7 +59,7 @@ class Proof:
     subject: Subject
     size: int
     held: list[list[Symbol]] = field(default_factory=list)
-    """Of the run with one element in each chunk: what each rank holds at the end."""
+    """What each rank holds at the end of the run with one element in each chunk."""
     faults: list[ProofFault] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     order: str | None = None

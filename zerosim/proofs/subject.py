@@ -26,7 +26,7 @@ from zerosim.proofs.users_code import ended_after, refuse_to_leave, staying
 from zerosim.sharding import Chunks
 
 MOST_BYTES = 1 << 20
-"""Of a user's Python file."""
+"""The longest Python file of a user that is read."""
 
 IMPORT_SECONDS = 60.0
 """How long importing it may take."""

@@ -27,7 +27,7 @@ class Plain:
     def end(self) -> None: ...
 
 
-class Live:
+class LiveProgress:
     """A bar for each training, which stays when it has ended."""
 
     def __init__(self, console: Console) -> None:

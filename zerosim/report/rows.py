@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from zerosim.report.page.run import KINDS, PageRow, PageRun
+from zerosim.report.page.page_run import KINDS, PageRow, PageRun
 
 Rows = list[dict[str, Any]]
 

@@ -12,9 +12,9 @@ from zerosim.scenario.positions import TextPlace, place
 
 MOST_BYTES = 250_000
 MOST_PARTS = 8
-"""Of a key; what is longest in a scenario, such as train.steps, has 2."""
+"""The parts of a key; the longest in a scenario, such as train.steps, has 2."""
 MOST_DEPTH = 8
-"""Of brackets in brackets; what is deepest in a scenario, variant = [{units = [[0]]}], has 4."""
+"""The depth of brackets in brackets; the deepest in a scenario, variant = [{units = [[0]]}], has 4."""
 
 PART = r""" (?: " (?:\\[^\n]|[^"\\\n])*+ " | '[^'\n]*+' | [A-Za-z0-9_-]++ ) """
 TOKEN = re.compile(

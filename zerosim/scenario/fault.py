@@ -38,9 +38,9 @@ class Fault:
     collective: str | None = maybe_choice(COLLECTIVES)
     message: int = integer(1, at_least=1)
     seconds: float | None = number(None, at_least=0, below=3600)
-    """Of a delay, 1 if nothing is said; of what is slow, 0.01."""
+    """The seconds of a delay, 1 if nothing is said; for what is slow, 0.01."""
     bit: int = integer(0, at_least=0)
-    """Of a flip, from the lowest of the first byte on; beyond the end it counts on from the beginning."""
+    """Which bit is flipped, counted from the lowest of the first byte; beyond the end, from the beginning again."""
     after_restarts: int = integer(0, at_least=0)
     """In which run of a training it strikes: 0, in the one that begins it; 1, in the first that goes on."""
 

@@ -14,13 +14,13 @@ class Functions:
     exp: float = number(0.0, at_least=0)
     tanh: float = number(0.0, at_least=0)
     max: float = number(0.0, at_least=0)
-    """As `sum` and `mean`, of the numbers of each row."""
+    """Numbers that are read in each row, as for `sum` and `mean`."""
     sum: float = number(0.0, at_least=0)
     mean: float = number(0.0, at_least=0)
     take: float = number(0.0, at_least=0)
     scatter: float = number(0.0, at_least=0)
     copyto: float = number(0.0, at_least=0)
-    """Of arrays that no cache holds."""
+    """Numbers of arrays that no cache holds."""
     update: float = number(0.0, at_least=0)
     """Bytes of weights, gradients and state that an optimizer reads and writes."""
 

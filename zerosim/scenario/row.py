@@ -34,7 +34,7 @@ class Row:
     """One line of a comparison. Rows are told apart by themselves, never by where they stand."""
 
     name: str
-    """As the scenario gives it, or made of what the row sets; empty: the title of its stage."""
+    """The name that the scenario gives it, or one made of what the row sets; empty: the title of its stage."""
     stage: str
     """A key of the table of stages."""
     ranks: int
@@ -44,5 +44,5 @@ class Row:
     parallel: Parallel
     """With the row's own keys; its `stages` names this row's alone."""
     layers: tuple[tuple[int, ...], ...]
-    """Of each unit."""
+    """The layers of each unit."""
     claims: Claims

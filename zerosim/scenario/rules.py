@@ -18,7 +18,7 @@ from zerosim.scenario.positions import KeyPath
 
 LARGEST_INTEGER = 2**63 - 1  # TOML's own
 MOST_TABLES = 1000
-"""Of one name, each a row or a program."""
+"""The number of tables with one name, each a row or a program."""
 
 
 class Rule(ABC):

@@ -34,7 +34,7 @@ from zerosim.scenario.sections import (
 
 OFFLOAD_FOLDER = ("parallel", "offload_folder")
 WIDEST_BYTES = 8
-"""Of what travels for one element: an integer of an order-free sum, a number of float64, or a norm."""
+"""The widest thing that travels for one element: an integer of an order-free sum, a float64, or a norm."""
 DOES_NOT_FIT = ("check", "does_not_fit")
 
 

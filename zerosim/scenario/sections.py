@@ -48,7 +48,7 @@ PUBLICATIONS = tuple(PUBLISHING)
 MOST_RANKS = 2**20
 MEGABYTE = 10**6
 LARGEST_SIZE = 10**6
-"""Of a model's dimensions: their products still count bytes in 64 bits, so that what does not fit is said to be so."""
+"""The largest dimension of a model: products still count bytes in 64 bits, so that what does not fit is told."""
 BY_OPTIMIZER: Any = None
 ROW_BY_ROW = ("volumes", "messages", "largest_messages", "activations", "beyond_peak", "beyond_peak_laid_out")
 """The keys of [check] that give a number for each row."""
@@ -160,7 +160,7 @@ class Parallel:
     offload_activations: bool = switch(False)
     """Whether these inputs are kept in a file, and read ahead for backward."""
     offload_folder: str = text("")
-    """Of these files; empty: where the system has its temporary ones."""
+    """The folder of these files; empty: where the system has its temporary ones."""
     bucket_mb: float = number(0.0, at_least=0)
     """The most that a collective works on at a time; 0: a unit as a whole."""
 
@@ -217,7 +217,7 @@ class Check:
     checksums: bool = switch(False)
     """Whether each message of a row brings its checksum and its number, which its receiver looks at."""
     test_accuracy: float = number(0.0, at_least=0, below=1)
-    """Of a task's sequences, the share without a mistake."""
+    """The claimed test accuracy; for sequences, the share without a mistake."""
     test_loss: float | str = number_or_word(0.0, "bigram", at_least=0)
     """What a text's test loss must be below, in nats a token, or whose, which the data then say. 0: no claim."""
     same_bits_on: tuple[int, ...] = integers((), at_least=1)

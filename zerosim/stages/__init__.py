@@ -21,10 +21,10 @@ class Stage:
     """One way to share the work and the memory of a model's states among ranks."""
 
     key: str
-    """As scenarios name it."""
+    """The name that scenarios use."""
     title: str
     also: str
-    """As others call it."""
+    """The name that others use."""
     step: Callable[[Replica, Batch], Total]
     sharded: tuple[Kind, ...]
     """The model states of which a rank keeps 1/N; it keeps all of the others."""

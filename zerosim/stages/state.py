@@ -45,7 +45,7 @@ class TrainingState:
     gradients: dict[Unit, Array] = field(default_factory=dict)
     accumulated: dict[Unit, Array] = field(default_factory=dict)
     gradient_layouts: dict[Unit, Layout] = field(default_factory=dict)
-    """Of `gradients` and `accumulated`: what the step's own words for keeping them have said."""
+    """The layouts of `gradients` and `accumulated`, as the verbs that keep them have noted."""
     optimizer: dict[Unit, dict[str, Array]] = field(default_factory=dict)
     step: int = 0
     updates: int = 0

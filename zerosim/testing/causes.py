@@ -12,7 +12,7 @@ OWN_WORDS = {
     "results_stay_as_they_are": "what it returns shares memory with a buffer that is used again, a default argument or "
                                 "a global: return a copy of it (result.copy()), or make the buffer in the function",
 }
-"""Of laws that are about one thing."""
+"""The words for laws that are about one thing."""
 
 COUNTS = ("sends_the_declared_bytes", "sends_the_declared_messages")
 

@@ -105,14 +105,14 @@ class Watch:
     last_calls: list[Call] = field(default_factory=list)
     """Those of the last step that has ended."""
     losses: list[float] = field(default_factory=list)
-    """Of each step, the sum of what `backward` began from."""
+    """The loss of each step: the sum of what `backward` began from."""
     resting: dict[str, int] = field(default_factory=dict)
     """Bytes by kind, when the last step ended."""
     whole_bytes: int = 0
-    """Of all parameters, whoever keeps them."""
+    """The bytes of all parameters, whoever keeps them."""
     ledger: Ledger = field(default_factory=Ledger)
     spans: list[RankStep] = field(default_factory=list)
-    """Of the last step that has ended."""
+    """The spans of the last step that has ended."""
     seconds: float = 0.0
     faults: Faults | None = None
     tracer: Tracer | None = None
@@ -175,7 +175,7 @@ class Watch:
 
 
 WATCH = Watch()
-"""Of this process."""
+"""The watch of this process."""
 WATCH.whereabouts.begin(1)
 
 

@@ -49,9 +49,9 @@ class Fingerprint:
     loss: bytes
     chunks: tuple[dict[str, list[Digest]], ...]
     counts: dict[str, float]
-    """Of updates, and what the loss scale depends on."""
+    """The number of updates, and what the loss scale depends on."""
     sha256: tuple[str, str] | None
-    """Of all weights and of all optimizer state, after the last step."""
+    """The digests of all weights and of all optimizer state, after the last step."""
 
 
 @dataclass(frozen=True)

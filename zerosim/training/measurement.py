@@ -21,7 +21,7 @@ class TrafficCounts:
     messages: int
     by_collective: dict[str, dict[str, int]]
     largest_message_bytes: int = 0
-    """Of those sent."""
+    """The longest message that was sent."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class MemoryFigures:
     owners: dict[str, dict[str, int]]
     """After the last step, by kind, and in each by the unit or purpose that they belong to."""
     at_rest: dict[str, tuple[int, int]]
-    """Of each kind the least and the most that was alive between two steps."""
+    """The least and the most of each kind that was alive between two steps."""
     held_as_began: dict[str, dict[Kind, int]]
     """The most of each kind that was alive as a reduction, or an update, of a unit began."""
     peak_bytes: dict[str, int]
     """By kind, and in total."""
     alive_bytes: int
-    """Of all kinds, between steps: what is kept, and buffers that wait to be used again."""
+    """The bytes of all kinds between steps: what is kept, and buffers that wait to be used again."""
     resident_bytes: int
     """What the process has in memory between steps beyond what it had before the run."""
     curve: list[tuple[int, dict[str, int]]]
@@ -95,7 +95,7 @@ class Measurement:
     updates_before: int = 0
     """Those of them that were done before this run."""
     seconds: dict[str, float] = figure(default_factory=dict)
-    """Of this run: `train` within steps, `save` after steps, to write checkpoints."""
+    """The seconds of this run: `train` within steps, `save` after steps, to write checkpoints."""
     weights: dict[Unit, Array] | None = None
     takings: list[Taking] = field(default_factory=list)
     """What rank 0 allocated in the last step, where the scenario asks for it."""

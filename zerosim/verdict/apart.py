@@ -39,7 +39,7 @@ class Apart:
     values: tuple[float, float]
     ulps: int
     chunks: tuple[int, int]
-    """Of that element, in each row."""
+    """The chunk of that element, in each row."""
     orders: tuple[str, str]
     """In which either row adds it, as sums."""
     elements: int

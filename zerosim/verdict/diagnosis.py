@@ -26,7 +26,7 @@ class Divergence:
     step: int
     layer: int | None
     parameter: str
-    """As its layer has it, `weight`; in full it is `name`."""
+    """The name in its layer, `weight`; in full it is `name`."""
     name: str
     index: tuple[int, ...]
     ours: float

@@ -135,7 +135,7 @@ class TrainedRow:
     most_messages: int
     """By formula, the messages in a step that is not skipped, of the rank that sends the most."""
     fragmentation: Fragmentation | None = None
-    """Of rank 0's memory in the last step, where the scenario asks for it."""
+    """The fragmentation of rank 0's memory in the last step, where the scenario asks for it."""
 
     @property
     def config(self) -> Config:
@@ -186,7 +186,7 @@ class RowOutcome:
     did_not_fit: DoesNotFit | None = None
     on_other_ranks: tuple[OtherRanks, ...] = ()
     does_not_fit_on: tuple[int, ...] = ()
-    """Of the other numbers of ranks, those on which the model states did not fit."""
+    """The other numbers of ranks on which the model states did not fit."""
 
     @property
     def failures(self) -> list[str]:
@@ -210,7 +210,7 @@ class Outcome:
     experiment: Experiment
     rows: list[RowOutcome]
     apart: list[Apart] = field(default_factory=list)
-    """Of rows that are each equal to one process, and end with other weights than the first: where they part."""
+    """Where rows part that are each equal to one process and end with other weights than the first."""
 
     @property
     def scenario(self) -> Scenario:

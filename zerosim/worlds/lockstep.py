@@ -24,7 +24,7 @@ from zerosim.sharding import bounds
 from zerosim.worlds.world import Result, counted
 
 
-class Ranks(np.ndarray[Any, Any]):
+class RankVector(np.ndarray[Any, Any]):
     """A number for every rank. What is true of all of them or of none can be asked, and nothing else."""
 
     def __bool__(self) -> bool:
@@ -38,13 +38,13 @@ class Ranks(np.ndarray[Any, Any]):
         raise Unlike("ranks would do different things: here a text wants one number, and each rank has its own")
 
 
-def ranks(count: int) -> Ranks:
+def ranks(count: int) -> RankVector:
     """The numbers 0 … count − 1, as a vector.
 
     >>> bool(ranks(4) >= 0), (ranks(4) + 1) % 4
-    (True, Ranks([1, 2, 3, 0]))
+    (True, RankVector([1, 2, 3, 0]))
     """
-    return np.arange(count).view(Ranks)
+    return np.arange(count).view(RankVector)
 
 
 @dataclass(frozen=True, eq=False)

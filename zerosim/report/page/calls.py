@@ -1,7 +1,7 @@
 """The collectives of a script of PyTorch's in its last step, and the lines that called them."""
 
 from zerosim.report.page.markup import Markup, element
-from zerosim.report.page.run import PageRow
+from zerosim.report.page.page_run import PageRow
 from zerosim.report.page.sections import scrolling, section
 
 

@@ -6,7 +6,7 @@ from itertools import zip_longest
 from typing import Any
 
 from zerosim.report.page.markup import Markup, element, joined
-from zerosim.report.page.run import PageRow, PageRun
+from zerosim.report.page.page_run import PageRow, PageRun
 from zerosim.report.page.sections import section
 from zerosim.words import plural
 

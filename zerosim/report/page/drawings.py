@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from zerosim.report.page import pictures, step_pictures
+from zerosim.report.page.page_run import NO_UNIT, PageRow
 from zerosim.report.page.pictures import Values
-from zerosim.report.page.run import NO_UNIT, PageRow
 from zerosim.report.page.textures import TEXTURES
 from zerosim.report.page.vega import Spec
 from zerosim.words import common_unit

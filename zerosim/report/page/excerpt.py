@@ -5,7 +5,7 @@ from base64 import b64encode
 from zerosim.errors import UsageError
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import Markup, element, joined
-from zerosim.report.page.run import PageRun
+from zerosim.report.page.page_run import PageRun
 from zerosim.report.page.sections import failures, rows_table
 from zerosim.report.page.vega import svg
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from zerosim.report.page.markup import Markup, element, joined, printable
-from zerosim.report.page.run import PageRun
+from zerosim.report.page.page_run import PageRun
 from zerosim.report.page.sections import scrolling, section
 from zerosim.words import plural
 

@@ -9,7 +9,7 @@ from zerosim.report.page import divergences, origins, pictures, sections, step_p
 from zerosim.report.page.calls import calls
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import Markup, element
-from zerosim.report.page.run import PageRun
+from zerosim.report.page.page_run import PageRun
 from zerosim.report.page.textures import definitions
 from zerosim.report.schedule import Schedule
 from zerosim.report.step import KIND_WORDS, RecordedStep

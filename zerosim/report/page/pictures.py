@@ -21,7 +21,7 @@ without numbers on the wire.
 from collections.abc import Sequence
 from typing import Any
 
-from zerosim.report.page.run import KINDS, PageRow
+from zerosim.report.page.page_run import KINDS, PageRow
 from zerosim.report.page.vega import Spec
 from zerosim.words import ByteUnit, three_digits
 
@@ -31,9 +31,9 @@ VEGA_LITE = "https://vega.github.io/schema/vega-lite/v6.json"
 
 UNIT_COLOURS = ("#3b8fd4", "#e39a1b", "#19a37a", "#cf6fae", "#7fb8e8", "#e0662f", "#b9a62a", "#8f83d8", "#4fb3b3",
                 "#b5765a")
-"""Of units, in turn; told apart by people who see red and green alike, on white and on dark."""
+"""The colours of units, in turn; told apart by people who see red and green alike, on white and on dark."""
 KIND_COLOURS = ("#4477aa", "#ee9944", "#aa4477", "#55aa77", "#9a9a9a")
-"""Of kinds of memory, from the bottom up."""
+"""The colours of kinds of memory, from the bottom up."""
 
 TALL, LANE, GAP = 18, 11, 12
 """Pixels: the height of the lane of computation, of another lane, and what lies between two ranks."""

@@ -14,7 +14,7 @@ from zerosim.report.page import origins, plan_pictures, sections, step_pictures,
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import Markup, element, joined
 from zerosim.report.page.page import columns, document, own
-from zerosim.report.page.run import PageRow
+from zerosim.report.page.page_run import PageRow
 from zerosim.report.plan_table import columns as columns_of
 from zerosim.report.plan_table import legend, machine, names_of, not_judged, sentence, unit_of_data
 from zerosim.scenario import resolved
@@ -23,7 +23,7 @@ from zerosim.words import ignored_in_words
 MOST_DRAWN = 12
 """Rows whose step is drawn; all stand in the table."""
 MOST_CHANGES = 1_000
-"""Of memory in a picture: of stretches that have more, the fullest moment of each is drawn."""
+"""Changes of memory in a picture: where there are more, the fullest moment of each stretch is drawn."""
 
 
 def plan_page(plan: Plan, command: str) -> str:

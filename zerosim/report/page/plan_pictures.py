@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from zerosim.report.page.page_run import KINDS, PageRow
 from zerosim.report.page.pictures import (
     CONFIG,
     KIND_COLOURS,
@@ -13,7 +14,6 @@ from zerosim.report.page.pictures import (
     bars,
     colour,
 )
-from zerosim.report.page.run import KINDS, PageRow
 from zerosim.report.page.vega import Spec
 
 

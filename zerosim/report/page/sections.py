@@ -6,8 +6,8 @@ from typing import Any
 
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import Markup, element, joined
+from zerosim.report.page.page_run import KINDS, LANES, PageRow, PageRun
 from zerosim.report.page.pictures import KIND_COLOURS, loss_curves
-from zerosim.report.page.run import KINDS, LANES, PageRow, PageRun
 from zerosim.report.page.step_pictures import unit_scale
 from zerosim.report.page.textures import swatch
 from zerosim.report.schedule import Schedule

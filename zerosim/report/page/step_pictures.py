@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from zerosim.report.page.page_run import NO_UNIT, PageRow
 from zerosim.report.page.pictures import (
     AFTER_WAITING,
     CONFIG,
@@ -21,7 +22,6 @@ from zerosim.report.page.pictures import (
     time_axis,
     window,
 )
-from zerosim.report.page.run import NO_UNIT, PageRow
 from zerosim.report.page.textures import SHADES
 from zerosim.report.page.vega import Spec
 

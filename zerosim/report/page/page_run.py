@@ -14,10 +14,10 @@ from zerosim.stages import STAGES
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 LANES = ("computation", "communication out", "communication in", "out, second channel", "in, second channel")
-"""Of each rank, from above; the last two only where something goes on beside the step."""
+"""The lanes of each rank, from above; the last two only where something goes on beside the step."""
 STEP_LANES = {"computation": 0, "waiting": 0, "collectives": 1, "communication out": 1, "communication in": 2}
 MOST_SPANS = 8_000
-"""Of all rows together: a browser draws them in a second."""
+"""The spans of all rows together that a page has: a browser draws them in a second."""
 NO_UNIT = "no unit"
 """The unit of what is of none."""
 

@@ -279,7 +279,7 @@ class Steps:
     observers: Observers
     checker: Checker | None
     losses: list[Array]
-    """Of all steps so far, those before this run among them."""
+    """The losses of all steps so far, those before this run among them."""
     began_ns: int = 0
 
     def __post_init__(self) -> None:
@@ -288,7 +288,7 @@ class Steps:
         """In the last step, if it was written down."""
         self.traced: list[RankStep] = []
         self.at_rest = {str(kind): (self.observers.ledger.now[kind], self.observers.ledger.now[kind]) for kind in KINDS}
-        """Of each kind the least and the most after a step."""
+        """The least and the most of each kind after a step."""
 
     def run_all(self) -> MemoryFigures:
         """Train and check every step; what the ledger says between steps."""

@@ -8,7 +8,7 @@ from zerosim.instruments.resident import keep_freed
 from zerosim.training.batches import Batches
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement
-from zerosim.training.run import Keeping, Progress, Run, alike_everywhere, measure
+from zerosim.training.program import Keeping, Progress, Run, alike_everywhere, measure
 from zerosim.verdict.apart import rows_apart
 from zerosim.verdict.diagnosis import Divergence, first_divergence
 from zerosim.verdict.judge import compared_with_each_other, judged, what_it_needs
