@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import linecache
 import re
 import signal
 import subprocess
@@ -30,6 +31,7 @@ from zerosim.grading.exercises import (
     still_busy,
     unwritten,
 )
+from zerosim.proofs.hints import raised
 from zerosim.stages import STAGES, zero1, zero2, zero3
 from zerosim.stages.replica import Replica
 from zerosim.worlds import local
@@ -395,13 +397,22 @@ def test_what_never_ends_is_told_with_its_line(tmp_path):
         "still busy after 60 seconds, in line 4: the loop of line 2, while comm, does not end: nothing but break or "
         "return ends it, and it comes to neither")
     assert still_busy(60, file, "") == "still busy after 60 seconds: look for a loop that never ends"
+    asleep = written(tmp_path, "def all_gather(comm, chunks):\n    time.sleep(9)\n")
+    linecache.checkcache(asleep)
+    told = BUSY.format(local=local.__file__, file=asleep).replace("line 4", "line 2")
+    assert still_busy(60, asleep, told) == "still busy after 60 seconds, in line 2: time.sleep(9) has not returned"
+
+
+def test_an_exception_without_words_is_told_by_its_name():
+    assert raised(MemoryError(), "mine.py") == "MemoryError"
+    assert raised(AssertionError(), "mine.py") == "AssertionError: an assertion does not hold"
 
 
 @pytest.mark.parametrize(("words", "told"), [("", ""), (r"first\nlast\n", " last")])
 def test_what_ends_its_process_is_told_and_what_it_said_last(tmp_path, words, told):
     ends = f"os.write(2, b'{words}'), os.kill(os.getpid(), 9)"
     file = written(tmp_path, f"import os\ndef all_gather(comm, chunks): {ends}\n")
-    assert grade_apart(file, "all_gather").complaint == f"its process ended with code -9{told}"
+    assert grade_apart(file, "all_gather").complaint == f"its process was ended by SIGKILL{told}"
 
 
 @pytest.mark.parametrize(
@@ -453,7 +464,7 @@ def all_gather(comm, chunks):
 """)
     found = grade_apart(file, "all_gather")
     assert found.state == "does not hold yet"
-    assert ("ended with code" in found.complaint) == (end != "None" or forger == "nothing left")
+    assert ("its process " in found.complaint) == (end != "None" or forger == "nothing left")
 
 
 ORPHAN = """

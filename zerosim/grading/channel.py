@@ -71,8 +71,17 @@ def asked_apart(module: str, arguments: list[str], patience_seconds: float) -> d
     if found is None:
         lines = complained.decode("utf-8", "replace").strip()
         last = lines.rpartition("\n")[2]
-        raise Ended(f"its process ended with code {process.returncode} {last}".strip(), lines)
+        raise Ended(f"its process {ending(process.returncode)} {last}".strip(), lines)
     return found
+
+
+def ending(code: int) -> str:
+    """How a process ended.
+
+    >>> ending(3), ending(-9)
+    ('ended with code 3', 'was ended by SIGKILL')
+    """
+    return f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
 
 
 def heard(channel: IO[bytes], process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:

@@ -4,6 +4,7 @@ One that never ends is ended, and what it prints or breaks is its own affair.
 """
 
 import ast
+import linecache
 import os
 import re
 from dataclasses import asdict, dataclass, field
@@ -141,8 +142,18 @@ def still_busy(patience_seconds: float, file: str, complained: str) -> str:
     """What to say of a function that does not end: since when and, if its process has told, in which line and loop."""
     line = busy_line(complained, os.path.abspath(file))
     where = f", in line {line}" if line else ""
-    why = why_it_never_ends([CodePlace(file, line, {})], file) if line else None
+    why = (why_it_never_ends([CodePlace(file, line, {})], file) or no_return(file, line)) if line else None
     return f"still busy after {patience_seconds:g} seconds{where}: {why or 'look for a loop that never ends'}"
+
+
+def no_return(file: str, line: int) -> str:
+    """Names a line outside any loop that has not returned.
+
+    >>> no_return(os.devnull, 3)
+    'it has not returned'
+    """
+    written = linecache.getline(file, line).strip()
+    return f"{written} has not returned" if written else "it has not returned"
 
 
 def busy_line(complained: str, file: str) -> int | None:

@@ -109,7 +109,8 @@ def raised(error: BaseException, file: str) -> str:
     if isinstance(error, NotImplementedError):
         return f"not written yet: NotImplementedError {where}".rstrip()
     said = re.sub(r"\b(?:Observed|\w*Communicator)\.(exchange|send|recv)\(", r"comm.\1(", f"{error}").rstrip()
-    named = "" if type(error).__module__.startswith("zerosim.") else f"{type(error).__name__}: "
+    named = "" if type(error).__module__.startswith("zerosim.") else type(error).__name__
     if isinstance(error, AssertionError) and not said:
         said = "an assertion does not hold"
-    return " ".join([", ".join(filter(None, [f"{named}{said}", where])), *getattr(error, "__notes__", [])])
+    what = ": ".join(filter(None, [named, said]))
+    return " ".join([", ".join(filter(None, [what, where])), *getattr(error, "__notes__", [])])
