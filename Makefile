@@ -1,5 +1,6 @@
 # make run      train digits by DDP and ZeRO Stages I–III on 4 MPI processes and compare every bit
 # make test     the whole suite, the tests under mpirun included
+# make whole    the shipped scenarios with their own models, which the suite trains on smaller ones
 # make oracles  ask PyTorch anew what the suite has recorded, and Perfetto whether it reads our traces, in
 #               environments of their own
 # make torch    train one model by our stages, by PyTorch and by DeepSpeed over the same collectives, and write the table of
@@ -19,13 +20,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 PROGRESS := $(shell test -t 2 && echo live || echo auto)
 
-.PHONY: run test oracles torch browser simgrid pictures records fuzz lint mutants clean
+.PHONY: run test whole oracles torch browser simgrid pictures records fuzz lint mutants clean
 
 run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
 
 test: .venv/test
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+whole: .venv/test
+	SCENARIOS=whole $(BIN)/python -m pytest --numprocesses 2 tests/test_scenarios.py
 
 oracles: .venv/test .venv-torch/torch .venv-perfetto/perfetto
 	.venv-torch/bin/python -m tests.oracles.torch_gradients build/torch_answers.npz

@@ -1,10 +1,10 @@
 """The scenarios that are shipped: each passes, and where the opposite is claimed, or made so, it fails."""
 
 from functools import cache
-from pathlib import Path
 
 import pytest
 
+from tests.small import SCENARIOS, small
 from tests.training import claiming
 from zerosim.data import load_dataset
 from zerosim.scenario import Scenario, load
@@ -12,15 +12,13 @@ from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 
-SCENARIOS = Path(__file__).parents[1] / "scenarios"
 NEEDS_PROCESSES = "fits_only_sharded.toml"
 TRAINING = [path.name for path in sorted(SCENARIOS.glob("*.toml")) if isinstance(load(path), Scenario)]
-FEW_STEPS = ("train.steps=4", "train.warmup_steps=0", "check.test_accuracy=0", "check.test_loss=0")
 
 
 @cache
 def run(name, *overrides):
-    scenario = load(SCENARIOS / name, [*FEW_STEPS, *overrides])
+    scenario = load(SCENARIOS / name, small(name, *overrides))
     return run_locally(prepare(scenario, load_dataset(scenario)), Silent())
 
 
@@ -30,7 +28,7 @@ def what_fails(outcome):
 
 def judged_again(outcome, name, *overrides):
     """The same outcome, judged by the claims of the scenario with some of them changed."""
-    return claiming(outcome, load(SCENARIOS / name, [*FEW_STEPS, *overrides]).check)
+    return claiming(outcome, load(SCENARIOS / name, small(name, *overrides)).check)
 
 
 @pytest.mark.parametrize("name", [name for name in TRAINING if name != NEEDS_PROCESSES])
@@ -51,7 +49,7 @@ NUMBERS = {
 def opposites():
     """Each claim that a scenario makes of its rows, turned around, and what must then be found."""
     for name in TRAINING:
-        check = load(SCENARIOS / name).check
+        check = load(SCENARIOS / name, small(name)).check
         if check.same_weights is not None:
             found = "weights are the same" if check.same_weights else "weights are not the same"
             yield name, f"check.same_weights={str(not check.same_weights).lower()}", found

@@ -1,0 +1,23 @@
+"""The shipped scenarios with few steps, and the five slowest on a smaller model unless SCENARIOS=whole is set."""
+
+import os
+from pathlib import Path
+
+SCENARIOS = Path(__file__).parents[1] / "scenarios"
+FEW_STEPS = ("train.steps=4", "train.warmup_steps=0", "check.test_accuracy=0", "check.test_loss=0")
+SMALLER = {
+    "any_world_same_bits.toml": ("world.ranks=4", "train.micro_batches=8", "check.same_bits_on=[1, 2]"),
+    "defragmentation.toml": (
+        "train.steps=1", "model.layers=3", "check.beyond_peak=[44544, 7872, 15360, 40768]",
+        "check.beyond_peak_laid_out=[14880, 26528, 28064, 119360]"),
+    "offload.toml": ("train.steps=1", "model.layers=3", "check.activations=[483360, 224160, 216480, 216480]"),
+    "recompute.toml": ("train.steps=1", "model.layers=2", "check.activations=[836096, 524800]"),
+    "shakespeare.toml": ("train.steps=2", "model.layers=1", "model.width=16", "model.sequence=16"),
+}
+"""What makes these smaller, and the figures that they then claim."""
+
+
+def small(name: str, *more: str) -> list[str]:
+    """The overrides of a shipped scenario, those of a test last."""
+    whole = os.environ.get("SCENARIOS") == "whole"
+    return [*FEW_STEPS, *(() if whole else SMALLER.get(name, ())), *more]
