@@ -12,9 +12,9 @@ import pytest
 
 from zerosim.cli import main
 from zerosim.errors import CollectiveError, UsageError
-from zerosim.proofs import subject, users_code
-from zerosim.proofs.subject import load_file
-from zerosim.proofs.users_code import ended_after
+from zerosim.parts import loading, users_code
+from zerosim.parts.loading import load_file
+from zerosim.parts.users_code import ended_after
 from zerosim.worlds.local import spawn
 
 LEAVING = "import os, posix, sys\ndef my_all_gather(comm, chunks):\n    {0}\n"
@@ -70,7 +70,7 @@ def test_a_forked_child_may_end_as_it_likes():
 
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_a_file_that_loops_is_told_so(stubborn, monkeypatch):
-    monkeypatch.setattr(subject, "IMPORT_SECONDS", 0.05)
+    monkeypatch.setattr(loading, "IMPORT_SECONDS", 0.05)
     if stubborn:
         monkeypatch.setattr(users_code, "AGAIN_SECONDS", 0.05)
     left = []

@@ -10,7 +10,7 @@ from zerosim.grading.claims import CLAIMS
 from zerosim.grading.edits import edits
 from zerosim.grading.examination import grade
 from zerosim.grading.mends import ALL, NOTHING, SOME, mend
-from zerosim.proofs.subject import load_file
+from zerosim.parts.loading import load_file
 
 RING = """
 import numpy as np

@@ -7,9 +7,10 @@ import pytest
 
 from zerosim.grading.claims import CLAIMS
 from zerosim.grading.examination import grade
+from zerosim.parts.loading import load_file
 from zerosim.proofs.diagnosis import diagnosis, remark
 from zerosim.proofs.proof import prove
-from zerosim.proofs.subject import collective_in, load_file, subject
+from zerosim.proofs.subject import collective_in, subject
 from zerosim.testing import LawBroken, laws
 
 FILES = sorted((Path(__file__).parent / "mistakes").glob("*.py"))

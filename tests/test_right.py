@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from zerosim.grading.claims import CLAIMS
-from zerosim.proofs.subject import load_file
+from zerosim.parts.loading import load_file
 
 FILES = sorted((Path(__file__).parent / "right").glob("*.py"))
 

@@ -252,7 +252,7 @@ def test_weight_decay_depends_on_the_optimizer_unless_given(loaded, optimizer, w
                                    "below 1, found 1.0"),
     ("train.betas = [0.9]", "1:15: train.betas must be an array of length 2, each a finite"),
     ("train.betas = [0, 0, 0]", "found an array of length 3"),
-    ("train.optimizer = 'Adm'", "1:19: train.optimizer must be sgd, momentum, adam or adamw, "
+    ("train.optimizer = 'Adm'", "1:19: train.optimizer must be sgd, momentum, adam, adamw or FILE.py:NAME, "
                                 'found "Adm"; did you mean "adam"?'),
     ("train.optimizer = 'xyz'", 'found "xyz"'),
     ("train.optimizer = {}", "found a table"),
@@ -393,7 +393,7 @@ OF_VARIANTS = {
     ("train.schedule = 'linear'", "train.schedule must be constant or cosine, found"),
     ("model.activation = 'elu'", 'model.activation must be relu, tanh or gelu, found "elu"; did you mean "relu"?'),
     ("kind = 'other'", "kind must be training or collective"),
-    ("model.kind = 'gpt'", "model.kind must be mlp or transformer, found"),
+    ("model.kind = 'gpt'", "model.kind must be mlp, transformer or FILE.py:NAME, found"),
     ("model.architecture = 'gpt3'", 'model.architecture must be gpt2 or llama, found "gpt3"; did you mean "gpt2"?'),
     ("model.dropout = 1", "model.dropout must be a finite number of at least 0 and below 1, found 1"),
     *((f"model.{key} = 0", f"model.{key} must be an integer of at least 1") for key in ("layers", "width", "heads")),

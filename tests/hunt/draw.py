@@ -17,7 +17,7 @@ from zerosim.collectives import ALGORITHMS
 from zerosim.proofs.subject import COLLECTIVES
 from zerosim.scenario.collective import CollectiveScenario, CollectiveWorld, Expect, Program, Values
 from zerosim.scenario.fault import Fault
-from zerosim.scenario.ignored import OTHERS_KEYS, ignored_by_stage
+from zerosim.scenario.ignored import ignored_by_stage, others_keys
 from zerosim.scenario.rules import Choice, Switch, Table, Tables, rules
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import (
@@ -241,7 +241,7 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
         model |= transformer(chance)
     elif chance.random() < SAID:
         model["kind"] = "mlp"
-    model = {key: value for key, value in model.items() if key not in OTHERS_KEYS[model.get("kind", "mlp")]}
+    model = {key: value for key, value in model.items() if key not in others_keys(model.get("kind", "mlp"))}
     if chance.random() < 0.2:
         train |= diverging(chance)
     tree = parallel.get("order") == "tree"

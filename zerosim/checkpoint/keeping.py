@@ -39,16 +39,20 @@ class Keeper:
             self.saving.save(comm, config, replica, losses)
 
 
-def keeper(experiment: Experiment, resume: str | None) -> tuple[Experiment, Keeper | None]:
+def keeper(
+    experiment: Experiment, resume: str | None, *, accept_python: bool = False
+) -> tuple[Experiment, Keeper | None]:
     """The experiment as it goes on from the folder `resume`, if one is named, and who keeps it, if anybody is to.
 
-    Raises `CheckpointError` where rows would be saved among checkpoints that are not theirs.
+    Python that the scenario names must be as it was, unless `accept_python` says otherwise. Raises `CheckpointError`
+    where rows would be saved among checkpoints that are not theirs.
     """
     scenario = experiment.scenario
     names = folder_names(experiment)
     restoring = Restoring({})
     if resume is not None:
-        experiment, restoring = resumed(experiment, find(Path(resume), names))
+        experiment, restoring = resumed(
+            experiment, find(Path(resume), names), accept_python=accept_python)
     said = scenario.checkpoint
     if not said.folder:
         return experiment, Keeper(None, restoring) if resume is not None else None

@@ -87,6 +87,8 @@ class Manifest:
     """Resolved."""
     data_sha256: str
     """The digest of the samples and of initial weights from a file."""
+    parts: Mapping[str, str]
+    """SHA-256 of each file of Python that the scenario named, by name."""
     row: str
     step: int
     updates: int
@@ -115,6 +117,7 @@ def encoded(manifest: Manifest) -> bytes:
         "schema": SCHEMA,
         "scenario": manifest.scenario,
         "data_sha256": manifest.data_sha256,
+        "parts": manifest.parts,
         "row": manifest.row,
         "step": manifest.step,
         "updates": manifest.updates,
@@ -178,6 +181,7 @@ def decoded(said: Mapping[str, Any]) -> Manifest:
     manifest = Manifest(
         scenario=a(dict, said["scenario"]),
         data_sha256=a(str, said["data_sha256"]),
+        parts={a(str, name): text(digest) for name, digest in a(dict, said.get("parts", {})).items()},
         row=a(str, said["row"]),
         step=count(said["step"]),
         updates=count(said["updates"]),

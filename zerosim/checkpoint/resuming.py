@@ -7,7 +7,7 @@ What may differ is how the work is shared and what is claimed of it: [world], [p
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from zerosim.checkpoint import folders
 from zerosim.checkpoint.manifest import LOSSES, Manifest, read_manifest
 from zerosim.checkpoint.reshard import Resharded
 from zerosim.checkpoint.saving import recorded
-from zerosim.errors import CheckpointError, ZerosimError
+from zerosim.errors import CheckpointError, UsageError, ZerosimError
+from zerosim.parts import Code, Loader, Named
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.rules import section_values, shown
 from zerosim.scenario.schema import Scenario, resolved
@@ -66,7 +67,9 @@ class Restoring:
         return [loss.copy() for loss in losses.reshape(-1, 1)]
 
 
-def resumed(experiment: Experiment, found: Mapping[str, Path | None]) -> tuple[Experiment, Restoring]:
+def resumed(
+    experiment: Experiment, found: Mapping[str, Path | None], *, accept_python: bool = False
+) -> tuple[Experiment, Restoring]:
     """The rows with what they go on from, and who brings that back; `found` has the checkpoint of each row by name.
 
     Raises `CheckpointError` where one is not of the same training.
@@ -74,6 +77,8 @@ def resumed(experiment: Experiment, found: Mapping[str, Path | None]) -> tuple[E
     manifests = {str(folder): read_manifest(folder) for folder in set(found.values()) if folder is not None}
     for folder, manifest in manifests.items():
         refuse_another_training(experiment, folder, manifest)
+        if not accept_python:
+            refuse_other_python(experiment.scenario, folder, manifest)
     rows = []
     for config in experiment.rows:
         from_folder = found[config.name]
@@ -131,6 +136,30 @@ def refuse_another_training(experiment: Experiment, folder: str, manifest: Manif
         raise CheckpointError(f"{folder} is of step {manifest.step}, and train.steps is {steps}; let it be as many")
 
 
+def refuse_other_python(scenario: Scenario, folder: str, manifest: Manifest) -> None:
+    """Name a file of Python that has another text than when the checkpoint was saved."""
+    for part in scenario.parts.values():
+        was = manifest.parts.get(part, part.sha256)
+        if was != part.sha256:
+            raise CheckpointError(
+                f"{folder} was trained with another text of {part}: sha256 {was[:12]}…, and now {part.sha256[:12]}…. "
+                "Set it back, or resume with --accept-python; steps behind and ahead then come of different code")
+
+
+@dataclass(frozen=True)
+class KnownParts(Loader):
+    """For names in a checkpoint: the parts that the scenario itself names. No file is imported for a checkpoint."""
+
+    known: Mapping[str, Named] = field(default_factory=dict)
+
+    def load(self, name: str, folder: Path = Path()) -> Code:
+        for part in self.known.values():
+            if part == name:
+                return Code(part.part, part.sha256, "")
+        raise UsageError(f"the checkpoint was trained with {name}, which the scenario does not name; name it there, "
+                         "such as in a [[variant]]")
+
+
 def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """What must be the same and is not, in words.
 
@@ -154,7 +183,7 @@ def said(value: Any) -> str:
 
 def legs_of(scenario: Scenario, folder: str, manifest: Manifest, config: Config) -> tuple[Leg, ...]:
     """How all steps of a checkpoint were trained, from the same weights as `config`."""
-    origin = Origin(f"{folder}/{folders.MANIFEST}")
+    origin = Origin(f"{folder}/{folders.MANIFEST}", loader=KnownParts(known=scenario.parts))
     legs = []
     try:
         for leg in manifest.legs:

@@ -101,6 +101,7 @@ class Saving:
         return Manifest(
             scenario=resolved(self.scenario),
             data_sha256=self.data_sha256,
+            parts={str(part): part.sha256 for part in self.scenario.parts.values()},
             row=config.name,
             step=state.step,
             updates=state.updates,

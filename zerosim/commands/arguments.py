@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 MOST_RANKS = 4096
 
+NO_PYTHON = "refuse a scenario that names Python of its own, such as mine.py:lion, in place of running it"
+
 
 def rank_counts(text: str) -> list[int]:
     """Numbers of ranks, as one writes them: one, a range, a list.

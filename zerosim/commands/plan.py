@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from zerosim.commands.arguments import cluster_sizes
+from zerosim.commands.arguments import NO_PYTHON, cluster_sizes
 from zerosim.commands.output import check_outputs, check_writable, standard_output, write_json
 from zerosim.commands.pictures import name_and_file, pictured, write_picture
 from zerosim.errors import UsageError
@@ -18,6 +18,7 @@ from zerosim.report.page.vega import converter
 from zerosim.report.plan_table import show_plan
 from zerosim.report.table import show_heading
 from zerosim.report.trace_events import trace_events
+from zerosim.scenario.parts import python_run
 from zerosim.scenario.reading import files_of_training
 
 
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sweep", metavar="A.B=V,V", nargs="+", default=[], help="plan for every combination of these values of keys")
     parser.add_argument(
         "--cluster", metavar="FILE", help="plan for the [cluster] of this file, such as zerosim bench cluster writes")
+    parser.add_argument("--no-python", action="store_true", help=NO_PYTHON)
     parser.add_argument("--json", metavar="FILE", help="write the plan; - is standard output")
     parser.add_argument("--report", metavar="FILE", help="write a page of HTML with the table and a step of each row")
     parser.add_argument(
@@ -54,11 +56,12 @@ def main(arguments: argparse.Namespace) -> int:
         converter()
     machine = {} if arguments.cluster is None else cluster_in(arguments.cluster)
     changes = machine | overrides(arguments.overrides)
-    found = read_plan(arguments.scenario, ranks(arguments.ranks), changes, swept(arguments.sweep))
+    found = read_plan(
+        arguments.scenario, ranks(arguments.ranks), changes, swept(arguments.sweep), python=not arguments.no_python)
     check_writable(arguments, files_of_training(found.scenario))
     pictures = pictured(arguments.picture, Drawings(drawn(found))) if arguments.picture else []
     console = standard_output(arguments)
-    show_heading(console, found.scenario.title, found.scenario.caption, "")
+    show_heading(console, found.scenario.title, found.scenario.caption, "\n".join(python_run(found.scenario)))
     show_plan(console, found)
     if arguments.json:
         write_json(arguments.json, found.document())

@@ -9,7 +9,7 @@ from safetensors.numpy import save
 
 from zerosim.allocation import Array
 from zerosim.comm import Communicator
-from zerosim.commands.arguments import steps_in_order, whole_number
+from zerosim.commands.arguments import NO_PYTHON, steps_in_order, whole_number
 from zerosim.commands.output import check_writable, complain, console, standard_output, write_json
 from zerosim.commands.supervise import supervise
 from zerosim.errors import LaunchError, UsageError, ZerosimError
@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every", metavar="STEPS", type=whole_number(1, 10**9), help="how many steps lie between two checkpoints; 1")
     parser.add_argument("--resume", metavar="DIR", help="go on from the last checkpoint in this folder")
+    parser.add_argument(
+        "--accept-python", action="store_true", help="resume although a file of Python that the scenario names changed")
+    parser.add_argument("--no-python", action="store_true", help=NO_PYTHON)
     parser.add_argument(
         "--restarts", metavar="N", type=whole_number(0, 1000),
         help="start mpiexec, and if the run breaks, start it again so many times from the last checkpoint")
@@ -141,7 +144,8 @@ def request(arguments: argparse.Namespace) -> Request:
     return Request(
         checkpoint=arguments.checkpoint, every=arguments.every, resume=arguments.resume,
         weights=bool(arguments.weights), report=bool(arguments.report), trace=bool(arguments.trace),
-        trace_steps=arguments.trace_steps, timeline=arguments.timeline)
+        trace_steps=arguments.trace_steps, timeline=arguments.timeline,
+        python=not arguments.no_python, accept_python=arguments.accept_python)
 
 
 def requested(arguments: argparse.Namespace) -> Job:

@@ -71,7 +71,8 @@ def fewer(arguments: argparse.Namespace, scenario: Scenario, ranks: int) -> int:
         return ranks
     for lower in range(ranks - 1, arguments.min_ranks - 1, -1):
         with suppress(ScenarioError):
-            load(arguments.scenario, [*arguments.overrides, f"world.ranks={lower}"])
+            load(arguments.scenario, [*arguments.overrides, f"world.ranks={lower}"],
+                 python=not arguments.no_python)
             return lower
     return ranks
 
@@ -88,4 +89,5 @@ def words(arguments: argparse.Namespace, ranks: int, resume: str | None) -> Iter
         yield f"--resume={resume}"
     if arguments.trace_steps is not None:
         yield "--trace-steps={}..{}".format(*arguments.trace_steps)
-    yield from (f"--{flag}" for flag in ("timeline", "verbose") if getattr(arguments, flag))
+    yield from (f"--{flag.replace('_', '-')}" for flag in ("timeline", "verbose", "no_python", "accept_python")
+                if getattr(arguments, flag))

@@ -22,9 +22,9 @@ from zerosim.grading.mends import mend
 from zerosim.grading.quickly import DIRECTED, QUICKLY, arrives_as, verdict
 from zerosim.grading.shared import afresh, what_is_shared
 from zerosim.grading.untouched import fingerprint, touched
+from zerosim.parts.loading import load_file, read_python
 from zerosim.proofs.diagnosis import because
 from zerosim.proofs.hints import hint, raised
-from zerosim.proofs.subject import load_file, read_python
 
 MOST_PRINTED = 12
 """Lines of a learner's that are shown."""

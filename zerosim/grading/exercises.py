@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from zerosim.errors import ScenarioError
 from zerosim.files import reason
+from zerosim.parts.loading import read_python
 from zerosim.proofs.loops import why_it_never_ends
-from zerosim.proofs.subject import read_python
 from zerosim.worlds.running import CodePlace
 
 EXERCISES = {

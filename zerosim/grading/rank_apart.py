@@ -30,8 +30,9 @@ from zerosim.grading.examination import limit_memory
 from zerosim.grading.tiny import Tiny
 from zerosim.grading.trained import Figures, Trained, checked, on_a_rank, prepared
 from zerosim.grading.variants import ELSEWHERE, Hosts
+from zerosim.parts.loading import load_file
 from zerosim.proofs.hints import raised
-from zerosim.proofs.subject import Subject, load_file, subject
+from zerosim.proofs.subject import Subject, subject
 from zerosim.training.program import alike_everywhere
 from zerosim.worlds.delivery import check_into, check_match, check_payload, deliver
 

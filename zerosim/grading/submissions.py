@@ -10,7 +10,7 @@ from pathlib import Path
 from zerosim.errors import ScenarioError, did_you_mean
 from zerosim.grading.borrowed import borrowed
 from zerosim.grading.exercises import EXERCISES, exercises_in
-from zerosim.proofs.subject import read_python
+from zerosim.parts.loading import read_python
 
 LEFT_OUT = ("site-packages", "node_modules", "__pycache__", "venv", "env")
 """Folders in which nothing is handed in; nor is there in one whose name begins with a dot."""

@@ -24,12 +24,12 @@ def load_job(path: str | os.PathLike[str], overrides: Sequence[str] = (), reques
 
     Raises `ScenarioError` for what is wrong in the scenario, `UsageError` for a request that it cannot serve.
     """
-    scenario = load(path, overrides)
+    scenario = load(path, overrides, python=request.python)
     if isinstance(scenario, CollectiveScenario):
         return collectives_job(scenario, request)
     saving = list(request.overrides)
     if saving:
-        scenario = load(path, [*overrides, *saving])
+        scenario = load(path, [*overrides, *saving], python=request.python)
     assert isinstance(scenario, Scenario)
     return training_job(scenario, request)
 

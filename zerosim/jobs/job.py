@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from zerosim.scenario import CollectiveScenario, Scenario, resolved
+from zerosim.scenario.parts import parts_in
 from zerosim.training.program import Progress
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import World
@@ -17,7 +18,7 @@ from zerosim.worlds.world import World
 
 @dataclass(frozen=True)
 class Request:
-    """What is wanted of a run beside its scenario; all but the last are the flags of `zerosim run` with that name."""
+    """What is wanted of a run beside its scenario, most of it as the flags of `zerosim run`."""
 
     checkpoint: str | None = None
     """The folder in which to save rows."""
@@ -33,6 +34,10 @@ class Request:
     timeline: bool = False
     last_step: bool = False
     """Whether to trace the last step of what has steps."""
+    python: bool = True
+    """Whether Python that the scenario names may be run."""
+    accept_python: bool = False
+    """Whether to resume although Python that the scenario names has changed."""
 
     @property
     def overrides(self) -> Iterator[str]:
@@ -92,8 +97,9 @@ class Job(Protocol):
 
 
 def inputs_digest(scenario: Scenario | CollectiveScenario, *others: str) -> str:
-    """SHA-256 of every key's value, and of what else was read."""
-    return hashlib.sha256(json.dumps([resolved(scenario), *others]).encode()).hexdigest()
+    """SHA-256 of every key's value, of the Python that keys name, and of what else was read."""
+    code = {where: part.sha256 for where, part in parts_in(scenario)}
+    return hashlib.sha256(json.dumps([resolved(scenario), code, *others]).encode()).hexdigest()
 
 
 def described(world: World) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from zerosim.collectives import find
 from zerosim.errors import CollectiveError, UsageError
 from zerosim.grading.claims import STAGE_TRIALS
 from zerosim.grading.recorded import recorded_stage, recorded_step
-from zerosim.proofs.subject import Subject, function_of
+from zerosim.parts.loading import function_of
+from zerosim.proofs.subject import Subject
 from zerosim.report.step import RecordedStep
 from zerosim.stages import STAGES
 

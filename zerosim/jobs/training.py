@@ -15,6 +15,7 @@ from zerosim.jobs.job import Manner, Request, described, inputs_digest
 from zerosim.report.document import document
 from zerosim.report.table import show_outcome
 from zerosim.scenario import Scenario
+from zerosim.scenario.parts import python_run
 from zerosim.scenario.reading import files_of_training
 from zerosim.training.experiment import Experiment, prepare
 from zerosim.training.program import Progress
@@ -51,7 +52,7 @@ class TrainingJob:
     def setting(self) -> str:
         whole = self.experiment.rows[0].model
         about = f"{whole.words}, {whole.count:,} parameters, {self.scenario.train.optimizer}"
-        return "\n".join([about, *resumptions(self.experiment)])
+        return "\n".join([about, *python_run(self.scenario), *resumptions(self.experiment)])
 
     @property
     def files(self) -> dict[str, Path]:
@@ -105,7 +106,8 @@ def training_job(scenario: Scenario, request: Request) -> TrainingJob:
     """The scenario ready to run, its data loaded and its checkpoint found."""
     if request.every is not None and not scenario.checkpoint.folder:
         raise UsageError("--every says how often to save, and nothing says where; add --checkpoint DIR")
-    experiment, keeping = keeper(prepare(scenario, load_dataset(scenario)), request.resume)
+    experiment, keeping = keeper(
+        prepare(scenario, load_dataset(scenario)), request.resume, accept_python=request.accept_python)
     begun_before = restarts(resumes=request.resume is not None)
     scenario.faults_after(begun_before)
     return TrainingJob(scenario, experiment, keeping, request.weights, traced_steps(scenario, request), begun_before)

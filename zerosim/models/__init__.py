@@ -9,11 +9,12 @@ from importlib import import_module
 from typing import Any
 
 from zerosim.models.units import Model, ModelKind, Task
+from zerosim.parts import Table
 
 Groups = Sequence[Sequence[int]]
 
 MODULES = [import_module(f"{__name__}.{each.name}") for each in pkgutil.iter_modules(__path__)]
-MODELS: dict[str, ModelKind] = {each.KIND.key: each.KIND for each in MODULES if hasattr(each, "KIND")}
+MODELS: Table[ModelKind] = Table({each.KIND.key: each.KIND for each in MODULES if hasattr(each, "KIND")})
 
 
 def build(settings: Any, task: Task, groups: Groups) -> Model:

@@ -227,4 +227,5 @@ KIND = ModelKind(
     tied=lambda settings: bool(settings.tied_embeddings),
     reads_tokens=True,
     problem=lambda settings, inputs, outputs: problem(shape_of(settings, inputs, outputs)),
+    attention=lambda settings: int(settings.layers * settings.width),
 )

@@ -30,6 +30,7 @@ from zerosim.autograd.graph import Compute, Graph, GraphPlan
 from zerosim.autograd.operation import Shape
 from zerosim.errors import ZerosimError
 from zerosim.models.parameters import Parameter
+from zerosim.parts.loading import Declared
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,7 +260,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class ModelKind:
+class ModelKind(Declared):
     """A kind of model that a scenario can name: how it is made of the keys of [model], which are `settings` here."""
 
     key: str
@@ -273,6 +274,10 @@ class ModelKind:
     reads_tokens: bool = False
     problem: Callable[[Any, int, int], tuple[str, str] | None] = lambda settings, inputs, outputs: None
     """`problem(settings, inputs, outputs)`: the key of sizes that do not go together with such data, and why."""
+    keys: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """The keys that are no fields of [model], with their defaults; their values are in `settings.own`."""
+    attention: Callable[[Any], int] = lambda settings: 0
+    """Layers · width of attention, which the MFU counts beside the parameters."""
 
 
 @dataclass(frozen=True)

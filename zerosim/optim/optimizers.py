@@ -16,12 +16,15 @@ stochastic optimization" (2015); Loshchilov and Hutter, "Decoupled weight decay 
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.numerics.not_a_number import with_one_nan
+from zerosim.parts import Table
+from zerosim.parts.loading import Declared
 
 PIECE = 1 << 14
 """Elements that are updated at a time."""
@@ -38,14 +41,16 @@ class Hyperparameters:
     weight_decay: float = 0.0
     gradient_factor: float = 1.0
     """The factor that multiplies the gradient first: it undoes a loss scale and clips."""
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """The hyperparameters that a user's formula alone has, by name."""
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class Optimizer(Declared):
     """`formula(g, *slots, t, h, a, b)` leaves in `a` what is to be subtracted from the weights; g is only read.
 
     `a` and `b` are scratch as long as the piece. With `decoupled` decay, w is multiplied by 1 − η λ before the
-    subtraction; otherwise λ w joins the gradient.
+    subtraction; otherwise λ w joins the gradient. A formula with hyperparameters of its own, `keys`, gets them by name.
 
     >>> weights = np.array([1.0, 2.0])
     >>> OPTIMIZERS["sgd"].update(weights, np.array([10.0, 0.0]), {}, 1, Hyperparameters(0.01))
@@ -59,6 +64,8 @@ class Optimizer:
     decoupled: bool = False
     usual_weight_decay: float = 0.0
     """The weight decay where a scenario says nothing."""
+    keys: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Hyperparameters of its own, which [train] may set, and their defaults."""
 
     def update(
         self,
@@ -100,7 +107,7 @@ class Optimizer:
                 with_one_nan(g)
             if h.weight_decay and not self.decoupled:
                 g += np.multiply(w, h.weight_decay, out=a)
-            self.formula(g, *slots, t=step, h=h, a=a, b=b)
+            self.formula(g, *slots, t=step, h=h, a=a, b=b, **h.own)
             yield piece, a
 
 
@@ -138,7 +145,7 @@ def adam(g: Array, m: Array, v: Array, *, t: int, h: Hyperparameters, a: Array, 
     a *= h.learning_rate / (1.0 - beta1**t)
 
 
-OPTIMIZERS = {
+OPTIMIZERS: Table[Optimizer] = Table({
     optimizer.name: optimizer
     for optimizer in (
         Optimizer("sgd", (), sgd),
@@ -146,4 +153,4 @@ OPTIMIZERS = {
         Optimizer("adam", ("momentum", "variance"), adam),
         Optimizer("adamw", ("momentum", "variance"), adam, decoupled=True, usual_weight_decay=0.01),
     )
-}
+})

@@ -104,7 +104,7 @@ class PlannedRow:
         model, shape = self.config.model, self.config.row.model
         each = 6 * model.count
         if model.task.tokens:
-            each += 12 * shape.layers * shape.width * model.task.inputs
+            each += 12 * MODELS[shape.kind].attention(shape) * model.task.inputs
         return self._utilisation(each * self.units_of_data)
 
     @property
@@ -295,7 +295,8 @@ def planned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> list
     names = scenario.names({key: stage.title for key, stage in STAGES.items()})
     found = []
     for name, row in zip(names, scenario.rows, strict=True):
-        config = configured(dataclasses.replace(row, name=name), task)
+        with scenario.origin.blaming(("model", "kind")):
+            config = configured(dataclasses.replace(row, name=name), task)
         refuse_what_never_ends(config, scenario.origin)
         found.append(PlannedRow(config, cluster, rehearse(config, cluster), swept))
     return found

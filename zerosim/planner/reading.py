@@ -24,21 +24,23 @@ WRITE_ONE = "write one with zerosim bench cluster --toml FILE"
 
 
 def read_plan(
-    path: str | os.PathLike[str], ranks: Sequence[int], overrides: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]
+    path: str | os.PathLike[str], ranks: Sequence[int], overrides: Mapping[str, Any],
+    sweep: Mapping[str, Sequence[Any]], *, python: bool = True,
 ) -> Plan:
     """The plan of a scenario's file, its keys replaced by `overrides`, for all combinations of what `sweep` gives keys.
 
-    Values are TOML's, or text as it stands in a command line. Raises `UsageError` for numbers of ranks that are none,
-    and for what cannot be swept.
+    Values are TOML's, or text as it stands in a command line. Without `python` keys that name some are refused. Raises
+    `UsageError` for numbers of ranks that are none, and for what cannot be swept.
     """
     counts = numbers_of_ranks(ranks)
     fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
     keys = [[f"{key}={written(value)}" for value in listed(key, values)] for key, values in sweep.items()]
-    scenario = training(path, fixed)
+    scenario = training(path, fixed, python=python)
     combinations = [names for names in itertools.product(*keys) if names]
     if max(len(combinations), 1) * max(len(counts), 1) * len(scenario.rows) > MOST_ROWS:
         raise UsageError(f"that makes more than {MOST_ROWS} rows; sweep less, or over fewer ranks at a time")
-    return plan(scenario, [(names, one_of_a_sweep(path, fixed, names)) for names in combinations], counts, task_of)
+    scenarios = [(names, one_of_a_sweep(path, fixed, names, python=python)) for names in combinations]
+    return plan(scenario, scenarios, counts, task_of)
 
 
 def listed(key: str, values: Any) -> list[Any]:
@@ -48,10 +50,12 @@ def listed(key: str, values: Any) -> list[Any]:
     return list(values)
 
 
-def one_of_a_sweep(path: str | os.PathLike[str], fixed: Sequence[str], names: Sequence[str]) -> Scenario:
+def one_of_a_sweep(
+    path: str | os.PathLike[str], fixed: Sequence[str], names: Sequence[str], *, python: bool
+) -> Scenario:
     """The scenario with these values too; what is wrong with them is an error of the sweep."""
     try:
-        return training(path, [*fixed, *names])
+        return training(path, [*fixed, *names], python=python)
     except ScenarioError as error:
         if error.file != OVERRIDE:
             raise
@@ -101,9 +105,9 @@ def inner(value: Any) -> str:
     return json.dumps(value) if isinstance(value, str) else written(value)
 
 
-def training(path: str | os.PathLike[str], overrides: Sequence[str]) -> Scenario:
+def training(path: str | os.PathLike[str], overrides: Sequence[str], *, python: bool) -> Scenario:
     """The scenario of training in a file."""
-    found = load(path, overrides)
+    found = load(path, overrides, python=python)
     if not isinstance(found, Scenario):
         raise UsageError(f"{os.fspath(path)} is a scenario of collectives, which have no plan; give one of training")
     return found

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator, Sequence
 
-from zerosim.proofs.subject import read_python
+from zerosim.parts.loading import read_python
 from zerosim.worlds.running import CodePlace
 
 Loop = ast.While | ast.For

@@ -5,11 +5,8 @@ kinds says) works in place on a vector, as those in `zerosim.collectives` do. An
 returns its result, as `zerosim.all_reduce` and its siblings do.
 """
 
-import errno
-import importlib.util
 import inspect
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,16 +17,11 @@ import numpy as np
 from zerosim.collectives import ALGORITHMS, Algorithm
 from zerosim.collectives.kinds import COLLECTIVES, KINDS, CollectiveKind, own
 from zerosim.comm import Communicator
-from zerosim.errors import CollectiveError, UsageError, did_you_mean
-from zerosim.files import open_regular, reason
-from zerosim.proofs.users_code import ended_after, refuse_to_leave, staying
+from zerosim.errors import CollectiveError, UsageError
+from zerosim.parts.loading import Loader, meant
+from zerosim.parts.named import is_python
+from zerosim.parts.users_code import staying
 from zerosim.sharding import Chunks
-
-MOST_BYTES = 1 << 20
-"""The longest Python file of a user that is read."""
-
-IMPORT_SECONDS = 60.0
-"""How long importing it may take."""
 
 IN_PLACE = {name for kind in KINDS.values() for name in kind.parameters[:1]}
 
@@ -182,8 +174,11 @@ def collective_in(name: str) -> str | None:
     return next((each for each in COLLECTIVES if each.replace("_", "") in letters), None)
 
 
-def named_subject(name: str, collective: str | None = None, stages: Sequence[str] = ()) -> Subject:
-    """The subject that the command line names: `ring.all_reduce`, or `my_file.py:my_all_reduce`.
+def named_subject(
+    name: str, collective: str | None = None, stages: Sequence[str] = (), loader: Loader | None = None,
+    folder: Path = Path(),
+) -> Subject:
+    """The subject that the command line names: `ring.all_reduce`, `my_file.py:my_all_reduce`, `package.module:name`.
 
     Raises `UsageError` for a name in neither form, a file or function that is not there; it says so of `stages` if
     these could have been named too.
@@ -193,26 +188,13 @@ def named_subject(name: str, collective: str | None = None, stages: Sequence[str
         if collective not in (None, row.collective):
             raise UsageError(f"{name} is an algorithm of {row.collective}, not of {collective}; leave out --as")
         return Subject(name, row.collective, row.function, "in place", row)
-    file, separator, function = name.rpartition(":")
-    if not separator or not file.endswith(".py"):
+    if not is_python(name):
         among = f" nor a stage ({', '.join(stages)})" if stages else ""
         raise UsageError(
             f"{name!r} is neither in the table of algorithms (zerosim show --list){among} nor FILE.py:FUNCTION"
             f"{meant(name, [*ALGORITHMS, *stages])}"
         )
-    return subject(function_of(file, function), collective)
-
-
-def function_of(file: str, function: str) -> Callable[..., Any]:
-    """A function in a Python file; raises `UsageError` with the names of those that there are."""
-    module = load_file(file)
-    if not callable(getattr(module, function, None)):
-        defined = [each for each, value in vars(module).items() if inspect.isfunction(value)]
-        raise UsageError(
-            f"{file} has no function {function!r}; it has {', '.join(defined) or 'none'}{meant(function, defined)}"
-        )
-    found: Callable[..., Any] = getattr(module, function)
-    return found
+    return subject((loader or Loader()).load(name, folder).value, collective)
 
 
 def files_of(name: str | None) -> dict[str, str]:
@@ -223,49 +205,3 @@ def files_of(name: str | None) -> dict[str, str]:
     """
     file, separator, _ = (name or "").rpartition(":")
     return {"the file of the function": file} if separator else {}
-
-
-def meant(name: str, names: Iterable[str]) -> str:
-    """
-    >>> meant("ring.all_reduc", ["ring.all_gather", "ring.all_reduce"]), meant("fly", ["ring.all_gather"])
-    ("; did you mean 'ring.all_reduce'?", '')
-    >>> meant("ring", ["tree.gather", "ring.all_gather"])
-    "; did you mean 'ring.all_gather'?"
-    """
-    known = list(names)
-    parts = [each for each in known if name and name in each.split(".")]
-    return did_you_mean(name, known) or did_you_mean(name, parts[:1], alike=0.0)
-
-
-def read_python(file: str) -> bytes:
-    """The text of a Python file; `OSError` where it is no regular file, or longer than anybody writes one."""
-    with open_regular(file) as opened:
-        found = opened.read(MOST_BYTES + 1)
-    if len(found) > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES:,} bytes")
-    return found
-
-
-def load_file(file: str) -> Any:
-    """The Python file as a module; raises `UsageError` in one line when it cannot be."""
-    path = Path(file)
-    try:
-        read_python(file)
-    except OSError as error:
-        raise UsageError(f"{file}: {reason(error)}; name a Python file") from None
-    refuse_to_leave()
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))
-    try:
-        with ended_after(IMPORT_SECONDS, f"{file} is still being imported"):
-            spec.loader.exec_module(module)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise UsageError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(str(path.parent))
-    return module

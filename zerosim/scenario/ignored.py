@@ -10,11 +10,15 @@ from typing import Any
 from zerosim.models import MODELS
 from zerosim.stages import STAGES, Stage
 
-OTHERS_KEYS = {
-    kind: tuple(key for other in MODELS.values() for key in other.own_keys if key not in mine.own_keys)
-    for kind, mine in MODELS.items()
-}
-"""The keys of [model] that each kind of model does not read."""
+
+def others_keys(kind: str) -> tuple[str, ...]:
+    """The keys of [model] that a kind of model does not read.
+
+    >>> others_keys("transformer")
+    ('hidden', 'activation')
+    """
+    mine = MODELS[kind].own_keys
+    return tuple(key for other in MODELS.values() for key in other.own_keys if key not in mine)
 
 
 def publishes_nothing(stage: Stage) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from zerosim.course import scenario_file, scenarios
 from zerosim.errors import ScenarioError, did_you_mean
 from zerosim.files import read_at_most
+from zerosim.parts import Loader
 from zerosim.scenario.bounds import MOST_BYTES, check_bounds, check_size
 from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.origin import OVERRIDE, Origin
@@ -29,13 +30,16 @@ MOST_OF_A_COMPLAINT = 200
 """Characters; it may repeat a whole key."""
 
 
-def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Scenario | CollectiveScenario:
+def load(
+    path: str | os.PathLike[str], overrides: Sequence[str] = (), *, python: bool = True
+) -> Scenario | CollectiveScenario:
     """The scenario in the TOML file at `path`, or else the shipped one of that name, after `overrides`.
 
     An override is such as `"train.optimizer=sgd"`. It is one of training, unless it says `kind = "collective"`.
 
     An override's value is TOML within the bounds of a scenario or, where it is not, a plain string; it replaces the
-    file's. Raises `ScenarioError` with the line and column of what is wrong, in the file or the override's text.
+    file's. Without `python` it refuses keys that name Python. Raises `ScenarioError` with the line and column of what
+    is wrong, in the file or the override's text.
     """
     file = scenario_file(path)
     document, where = parse(read_text(file), file)
@@ -43,7 +47,7 @@ def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Scenari
     written = {key: (file, position) for key, position in where.items()}
     for override in overrides:
         apply(parse_override(override), document, written)
-    origin = Origin(file, written)
+    origin = Origin(file, written, Loader(python))
     kind = Choice(("training", "collective")).read(document.get("kind", "training"), ("kind",), origin)
     if kind == "collective":
         return CollectiveScenario(**section_values(CollectiveScenario, document, (), origin), origin=origin)

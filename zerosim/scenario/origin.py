@@ -1,11 +1,13 @@
 """Where the keys of a scenario were written, so that whoever finds one wrong can point at it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from zerosim.errors import ScenarioError
+from zerosim.errors import ScenarioError, UsageError
+from zerosim.parts import Loader
 from zerosim.scenario.positions import KeyPath, Position, TextPlace
 
 OVERRIDE = "--set"
@@ -18,6 +20,8 @@ class Origin:
 
     file: str = "<scenario>"
     written: Mapping[KeyPath, tuple[str, Position]] = field(default_factory=dict)
+    loader: Loader = field(default_factory=Loader)
+    """What imports the Python that keys name."""
 
     def error(
         self, message: str, *paths: KeyPath, at: Literal["key", "value"] = "value"
@@ -32,6 +36,14 @@ class Origin:
         file, position = blamed[0] if blamed else (self.file, NOWHERE)
         line, column = getattr(position, at)
         return ScenarioError(message, file=file, line=line, column=column)
+
+    @contextmanager
+    def blaming(self, *paths: KeyPath) -> Iterator[None]:
+        """Let what is wrong with a user's part be an error at one of `paths`."""
+        try:
+            yield
+        except UsageError as error:
+            raise self.error(f"{'.'.join(map(str, paths[0]))}: {error}", *paths) from error
 
     def overridden(self, *sections: str) -> bool:
         """Whether an override has set anything in one of these sections.

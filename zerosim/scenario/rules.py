@@ -9,9 +9,9 @@ import difflib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.positions import KeyPath
@@ -24,6 +24,9 @@ MOST_TABLES = 1000
 class Rule(ABC):
     """What one key may hold."""
 
+    brings_keys: ClassVar[bool] = False
+    """Whether what it names may have keys of its own, which its section then takes too."""
+
     @abstractmethod
     def __str__(self) -> str:
         """What is allowed, as the words after "must be"."""
@@ -31,6 +34,10 @@ class Rule(ABC):
     @abstractmethod
     def read(self, value: object, path: KeyPath, origin: Origin) -> Any:
         """The Python value for a TOML value, or a `ScenarioError` at the value's position."""
+
+    def own(self, value: Any, table: Mapping[str, object], path: KeyPath, origin: Origin) -> dict[str, Any]:
+        """The values in `table` of the keys that `value` brings, defaults filled in."""
+        return {}
 
     def refuse(self, value: object, path: KeyPath, origin: Origin, hint: str = "") -> Exception:
         message = f"{dotted(path)} must be {self}, found {shown(value)}{hint}"
@@ -259,12 +266,17 @@ def section_values(
 ) -> dict[str, Any]:
     """The values that `table` gives to fields of `section`, each read by the field's rule."""
     allowed = rules(section)
+    named = {key: rule.read(table[key], (*path, key), origin) for key, rule in allowed.items()
+             if rule.brings_keys and key in table}
+    own = {key: value for name in named for key, value in allowed[name].own(named[name], table, path, origin).items()}
     for name in table:
-        if name not in allowed:
-            raise unknown(name, allowed, path, origin, homes=[
+        if name not in allowed and name not in own:
+            raise unknown(name, (*allowed, *own), path, origin, homes=[
                 dotted((*path, section, name)) for section, rule in allowed.items()
                 if isinstance(rule, Table) and name in rules(rule.section)])
-    return {name: allowed[name].read(table[name], (*path, name), origin) for name in table}
+    ours = {name: allowed[name].read(table[name], (*path, name), origin) for name in table
+            if name not in own and name not in named}
+    return named | ours | ({"own": own} if own else {})
 
 
 def rules(section: type[Any]) -> dict[str, Rule]:

@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zerosim.errors import ScenarioError
+from zerosim.models import MODELS
+from zerosim.parts import Named
 from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.fault import Fault
 from zerosim.scenario.fields import choice, section, sections, text
-from zerosim.scenario.ignored import OTHERS_KEYS, ignored_by_stage
+from zerosim.scenario.ignored import ignored_by_stage, others_keys
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.origin import Origin
+from zerosim.scenario.parts import parts_in
 from zerosim.scenario.row import Claims, Row
 from zerosim.scenario.rules import rules, shortened
 from zerosim.scenario.sections import (
@@ -100,11 +103,16 @@ class Scenario:
                     index, "rank", f"rank is {fault.rank}, and the last rank is {last}; name one that there is")
         return [fault for _, fault in due]
 
+    @property
+    def parts(self) -> dict[str, Named]:
+        """The users' Python that it names, by the key that names it."""
+        return dict(parts_in(self))
+
     def _check_kind(self) -> None:
         kind, default = self.model.kind, ModelKeys()
-        for key in OTHERS_KEYS[kind]:
+        for key in others_keys(kind):
             if getattr(self.model, key) != getattr(default, key):
-                other = next(each for each in OTHERS_KEYS if each != kind)
+                other = next(name for name, each in MODELS.items() if key in each.own_keys)
                 raise self.origin.error(
                     f"model.{key} is for model.kind {other}, and this is {kind}; leave it out, or set model.kind to "
                     f"{other}", ("model", key), at="key")
@@ -226,7 +234,8 @@ class Scenario:
             raise self.origin.error("parallel.offload_folder: a path has no NUL byte in it", OFFLOAD_FOLDER)
 
     def _check_layers(self, parallel: Parallel) -> None:
-        layers = self.model.layer_count
+        with self.origin.blaming(("model", "kind")):
+            layers = self.model.layer_count
         for index, layer in enumerate(self.model.frozen):
             if layer >= layers:
                 raise self.origin.error(
@@ -339,5 +348,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [plain(each) for each in value]
     if dataclasses.is_dataclass(value):
-        return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        found = {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        return found | found.pop("own", {})
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
     return value

@@ -12,10 +12,12 @@ from typing import Any
 
 from zerosim.autograd.operations.elementwise import ACTIVATIONS
 from zerosim.models import MODELS
+from zerosim.models.own import as_model
 from zerosim.models.transformer import PARTS
 from zerosim.numerics.orders import ORDERS
 from zerosim.numerics.precisions import PRECISIONS
 from zerosim.optim.optimizers import OPTIMIZERS
+from zerosim.optim.own import as_optimizer
 from zerosim.scenario.fields import (
     choice,
     choices,
@@ -37,6 +39,7 @@ from zerosim.scenario.fields import (
     text,
     word_or_number,
 )
+from zerosim.scenario.parts import own_keys, part_of
 from zerosim.stages import STAGES
 from zerosim.stages.publishing import PUBLISHING
 
@@ -71,7 +74,7 @@ class Data:
 
 @dataclass(frozen=True)
 class ModelKeys:
-    kind: str = choice("mlp", tuple(MODELS))
+    kind: str = part_of("mlp", MODELS, as_model)
     hidden: tuple[int, ...] = integers((64, 64), at_least=1, at_most=LARGEST_SIZE)
     """Widths of an mlp's layers but the last; the keys from `architecture` to `dropout` are a transformer's."""
     activation: str = choice("relu", tuple(ACTIVATIONS))
@@ -94,6 +97,7 @@ class ModelKeys:
     """Numbers of layers whose weights stay as they are."""
     weights: str = text("")
     """The safetensors file that the first weights are in; without one they are drawn."""
+    own: Mapping[str, Any] = own_keys()
 
     @property
     def layer_count(self) -> int:
@@ -120,7 +124,7 @@ class Train:
     steps: int = integer(20, at_least=0)
     micro_batch: int = integer(16, at_least=1, at_most=10**7)
     micro_batches: int = integer(4, at_least=1, at_most=10**8)
-    optimizer: str = choice("adam", tuple(OPTIMIZERS))
+    optimizer: str = part_of("adam", OPTIMIZERS, as_optimizer)
     learning_rate: float = number(1e-3, at_least=0)
     betas: tuple[float, float] = pair((0.9, 0.999), at_least=0, below=1)
     epsilon: float = number(1e-8, at_least=0)
@@ -134,6 +138,7 @@ class Train:
     loss_scale: float | str = word_or_number("dynamic", at_least=1e-38, below=1e38)
     """Beyond these, it or what undoes it is 0 or infinite in float32."""
     seed: int = integer(0, at_least=0)
+    own: Mapping[str, Any] = own_keys()
 
     def __post_init__(self) -> None:
         if self.weight_decay is BY_OPTIMIZER:

@@ -188,7 +188,8 @@ class Config:
         train = self.row.train
         return UpdateRule(
             OPTIMIZERS[train.optimizer],
-            Hyperparameters(train.learning_rate, train.betas, train.epsilon, train.momentum, train.weight_decay),
+            Hyperparameters(
+                train.learning_rate, train.betas, train.epsilon, train.momentum, train.weight_decay, own=train.own),
             LearningRate(train.learning_rate, train.schedule, train.warmup_steps, train.steps),
             self.precision,
             train.decay_biases,

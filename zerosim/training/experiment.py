@@ -50,10 +50,11 @@ def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
     task = Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")
     claimed = scenario.check.test_loss
     bar = bigram_loss(dataset) if isinstance(claimed, str) else claimed
-    configs = [
-        configured(replace(row, name=name, claims=replace(row.claims, test_loss=bar)), task)
-        for name, row in zip(names, scenario.rows, strict=True)
-    ]
+    with scenario.origin.blaming(("model", "kind")):
+        configs = [
+            configured(replace(row, name=name, claims=replace(row.claims, test_loss=bar)), task)
+            for name, row in zip(names, scenario.rows, strict=True)
+        ]
     initial = first_weights(scenario, configs[0])
     rows = tuple(replace(config, initial=initial) for config in configs)
     check_folder(scenario, rows)

@@ -97,9 +97,7 @@ def look_up(scenario: CollectiveScenario, call: str, path: tuple[str | int, ...]
         if call in COLLECTIVES:
             chosen = find(call, "ring" if f"ring.{call}" in ALGORITHMS else "auto", scenario.world.ranks)
             return named_subject(f"{chosen.name}.{call}")
-        if ".py:" in call:
-            call = str(scenario.origin.folder(path) / call)
-        found = named_subject(call)
+        found = named_subject(call, loader=scenario.origin.loader, folder=scenario.origin.folder(path))
     except ZerosimError as error:
         raise scenario.origin.error(str(error), path) from error
     if not found.serves(scenario.world.ranks) and found.algorithm is not None:

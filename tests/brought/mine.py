@@ -1,0 +1,38 @@
+"""Parts as somebody else would write them: the tests of `test_bring.py` name them, and plant faults in them."""
+
+import numpy as np
+
+from zerosim.autograd.operations.elementwise import silu
+from zerosim.autograd.operations.linear import linear
+from zerosim.models.parameters import Parameter, constant, uniform
+from zerosim.models.units import Layer
+
+
+def lion(g, momentum, *, t, h, a, b, beta1=0.9, beta2=0.99):
+    np.multiply(momentum, beta1, out=a)
+    np.multiply(g, 1.0 - beta1, out=b)
+    a += b
+    np.sign(a, out=a)
+    a *= h.learning_rate
+    momentum *= beta2
+    np.multiply(g, 1.0 - beta2, out=b)
+    momentum += b
+
+
+def gated(task, *, width=16, depth=2):
+    d, bound = task.inputs, uniform(task.inputs**-0.5)
+
+    def block(w, x):
+        return x + linear(silu(linear(x, w["gate"])) * linear(x, w["up"]), w["down"])
+
+    def head(w, x):
+        return linear(x, w["weight"], w["bias"])
+
+    inner = tuple(Parameter(name, shape, bound) for name, shape in (
+        ("gate", (width, d)), ("up", (width, d)), ("down", (d, width))))
+    outer = (
+        Parameter("weight", (task.outputs, d), bound),
+        Parameter("bias", (task.outputs,), constant(0.0), decays=False),
+    )
+    blocks = [Layer(f"blocks.{n}", f"blocks.{n}.", inner, block) for n in range(depth)]
+    return [*blocks, Layer("head", "head.", outer, head)]

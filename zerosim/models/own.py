@@ -1,0 +1,134 @@
+"""A user's model: a function of a task and of keys, which gives the layers, read once on shapes before it is used.
+
+Shipped models are made of the same layers and parameters. What is read on shapes is each layer's code, so that a
+parameter that no code reads, a shape that does not fit and an output of the wrong width are told before training.
+"""
+
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from zerosim.autograd.graph import Graph, Variable
+from zerosim.errors import UsageError, ZerosimError
+from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
+from zerosim.parts.failing import told
+from zerosim.parts.signature import signature_of
+
+Layers = Callable[..., Sequence[Layer]]
+"""`layers(task, **keys)`"""
+
+TOKEN_KEYS = ("vocabulary", "sequence")
+SAMPLES = 2
+"""In the input on which a model is read."""
+
+
+def model(*, tokens: bool = False) -> Callable[[Layers], ModelKind]:
+    """A decorator: the function as a kind of model; with `tokens` its input is (samples, sequence) tokens.
+
+    >>> @model(tokens=True)
+    ... def counting(task, *, width=8): ...
+    >>> counting.reads_tokens, counting.keys
+    (True, {'width': 8})
+    """
+    return lambda layers: declared(layers.__name__, layers, tokens=tokens)
+
+
+def declared(name: str, layers: Layers, *, tokens: bool = False) -> ModelKind:
+    """The kind of model that a function's signature declares: its keys are the keyword-only parameters."""
+    found = signature_of(name, layers)
+    if len(found.positional) != 1:
+        raise UsageError(f"{name} takes {', '.join(found.positional) or 'nothing'}; write def {layers.__name__}(task, "
+                         "*, key=default, …) and return a list of layers")
+    probe = Task(64, 64, "cross_entropy", tokens=True) if tokens else Task(64, 10, "cross_entropy")
+
+    def made(settings: Any, task: Task) -> list[Layer]:
+        return layers_of(name, layers, task, settings.own)
+
+    def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
+        found = made(settings, task)
+        read(name, layers, found, task)
+        count = sum(len(group) for group in groups)
+        if len(found) != count:
+            raise UsageError(f"{name} has {count} layers for a task of {probe.inputs} inputs, and {len(found)} for "
+                               f"one of {task.inputs}; let their number depend on keys alone")
+        return Model(grouped(found, groups, frozen), task, f"{name}, {len(found)} layers")
+
+    return ModelKind(
+        name, TOKEN_KEYS if tokens else (), for_task, layer_count=lambda settings: len(made(settings, probe)),
+        tied=lambda settings: any(layer.borrows for layer in made(settings, probe)), reads_tokens=tokens,
+        keys=found.keys)
+
+
+def as_model(name: str, found: Any) -> ModelKind:
+    """What a scenario names, as a kind of model; raises `UsageError` where it is none."""
+    if isinstance(found, ModelKind):
+        return replace(found, key=name)
+    if not inspect.isfunction(found):
+        raise UsageError(f"{name} is a {type(found).__name__}; give a function, def {name.rpartition(':')[2]}(task, *, "
+                         "key=default, …), that returns a list of layers")
+    return declared(name, found)
+
+
+def layers_of(name: str, layers: Layers, task: Task, keys: Mapping[str, Any]) -> list[Layer]:
+    """The layers for a task; raises `ZerosimError` where the function fails, or they are none."""
+    try:
+        found = layers(task, **keys)
+    except ZerosimError as error:
+        raise UsageError(f"{name}: {error}") from error
+    except Exception as error:
+        raise UsageError(f"{name}: {told(error, layers)}") from error
+    if not isinstance(found, list | tuple) or not found or not all(isinstance(each, Layer) for each in found):
+        raise UsageError(f"{name} returned {found!r:.60}; return a list of Layer(name, prefix, parameters, compute), "
+                           "at least one")
+    names = [layer.prefix + parameter.name for layer in found for parameter in layer.parameters]
+    for each in names:
+        if names.count(each) > 1:
+            raise UsageError(f"{name} has two parameters {each!r}; give each layer a prefix of its own")
+    return list(found)
+
+
+class Noted(Mapping[str, Variable]):
+    """A layer's parameters on shapes, and those it borrows; notes which of its own its code has not read."""
+
+    def __init__(self, own: Mapping[str, Variable], borrowed: Mapping[str, Variable]) -> None:
+        self._found = {**borrowed, **own}
+        self.unread = set(own)
+
+    def __getitem__(self, name: str) -> Variable:
+        self.unread.discard(name)
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+def read(name: str, layers: Layers, found: Sequence[Layer], task: Task) -> None:
+    """Read each layer's code on shapes; raises `ZerosimError`, which names the layer, where it does not fit."""
+    graph = Graph((SAMPLES, task.inputs))
+    parameters = {layer.prefix + each.name: graph.parameter(layer.prefix + each.name, each.shape)
+                  for layer in found for each in layer.parameters}
+    for number, layer in enumerate(found):
+        graph.layer = number
+        own = {each.name: parameters[layer.prefix + each.name] for each in layer.parameters}
+        try:
+            weights = Noted(own, {each: parameters[each] for each in layer.borrows})
+            output: Any = layer.compute(weights, graph.output)
+        except ZerosimError as error:
+            raise UsageError(f"{name}, layer {layer.name}: {error}") from error
+        except Exception as error:
+            raise UsageError(f"{name}, layer {layer.name}: {told(error, layers)}") from error
+        if not isinstance(output, Variable):
+            raise UsageError(f"{name}, layer {layer.name}: its code returned {type(output).__name__}; return what an "
+                               "operation of zerosim.autograd made of the weights and the input")
+        if weights.unread:
+            raise UsageError(f"{name}, layer {layer.name}: its code does not read the parameter "
+                               f"{sorted(weights.unread)[0]!r}; use it, or do not declare it")
+        graph.output = output
+    due = (SAMPLES, task.inputs, task.outputs) if task.tokens else (SAMPLES, task.outputs)
+    if graph.output.shape != due:
+        raise UsageError(f"{name}: for an input of {SAMPLES} × {task.inputs} the last layer gives shape "
+                           f"{graph.output.shape}, where {due} is due: task.outputs = {task.outputs}")

@@ -1,0 +1,103 @@
+"""A user's optimizer: a formula whose signature declares slots and keys, tried before it is used.
+
+A trial of a millisecond finds what would only show as different bits hours later, or on other numbers of ranks: a
+formula that is not element by element, a slot that is bound anew and never changes, a gradient that is written to.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.errors import UsageError
+from zerosim.optim.optimizers import Hyperparameters, Optimizer
+from zerosim.parts.failing import told
+from zerosim.parts.signature import signature_of
+
+GIVEN = ("t", "h", "a", "b")
+COUNT, CUT = 37, 10
+"""Elements of the trial, and where they are cut in two."""
+
+
+def optimizer(*, decoupled: bool = False, weight_decay: float = 0.0) -> Callable[[Callable[..., None]], Optimizer]:
+    """A decorator: the formula as an optimizer with decoupled weight decay, or another default of it.
+
+    >>> @optimizer(decoupled=True)
+    ... def signs(g, *, t, h, a, b, power=1.0):
+    ...     np.multiply(np.sign(g), h.learning_rate * power, out=a)
+    >>> signs.decoupled, signs.slots, signs.keys
+    (True, (), {'power': 1.0})
+    """
+    return lambda formula: replace(
+        declared(formula.__name__, formula), decoupled=decoupled, usual_weight_decay=weight_decay)
+
+
+def declared(name: str, formula: Callable[..., None]) -> Optimizer:
+    """The optimizer that a formula's signature declares: its slots are the positional parameters after the gradient."""
+    found = signature_of(name, formula, GIVEN)
+    if not found.positional:
+        raise UsageError(f"{name} takes no gradient; write def {formula.__name__}(g, …, *, t, h, a, b), a "
+                         "slot for each parameter after g")
+    return Optimizer(name, found.positional[1:], formula, keys=found.keys)
+
+
+def as_optimizer(name: str, found: Any) -> Optimizer:
+    """What a scenario names, as an optimizer that has passed its trial; raises `UsageError` with what is wrong."""
+    if not isinstance(found, Optimizer) and not inspect.isfunction(found):
+        raise UsageError(f"{name} is a {type(found).__name__}; give a formula, def {name.rpartition(':')[2]}"
+                         "(g, …, *, t, h, a, b)")
+    made = replace(found if isinstance(found, Optimizer) else declared(name, found), name=name)
+    problem = wrong(made)
+    if problem is not None:
+        raise UsageError(f"{name}: {problem}")
+    return made
+
+
+def wrong(made: Optimizer) -> str | None:
+    """What a formula does that it may not, in a sentence; None for one that keeps to the rules."""
+    for count in (1, 2):
+        g, slots = drawn(len(made.slots))
+        try:
+            a, after = applied(made, g, slots, count, np.nan)
+            parts = [applied(made, g[part], [each[part] for each in slots], count, 7.0)
+                     for part in (slice(CUT), slice(CUT, None))]
+        except Exception as error:
+            return told(error, made.formula)
+        if not np.array_equal(g, drawn(0)[0]):
+            return "it writes to the gradient g, which is only to be read; use the scratch a or b"
+        if not np.isfinite(a).all():
+            return ("it leaves elements of a that it has not written, or that are not finite: the difference to be "
+                    "subtracted from the weights goes into a, as in np.multiply(g, h.learning_rate, out=a)")
+        for slot, before, now in zip(made.slots, slots, after, strict=True):
+            if np.array_equal(before, now):
+                return (f"the slot {slot} does not change: write into it, {slot} *= … or {slot}[:] = …, and not "
+                        f"{slot} = …, which binds the name anew")
+        whole = [a, *after]
+        pieces = [np.concatenate(each) for each in zip(*([p, *s] for p, s in parts), strict=True)]
+        for what, one, other in zip(("the difference a", *(f"slot {s}" for s in made.slots)), whole, pieces,
+                                    strict=True):
+            if one.tobytes() != other.tobytes():
+                index = int(np.flatnonzero(one != other)[0])
+                return (f"{what} of element {index} is {one[index]:.6g} in a vector of {COUNT} elements and "
+                        f"{other[index]:.6g} in a part of it: a formula works element by element, so that shards and "
+                        "whole units come out the same; leave out sums, means and norms over g and slots")
+    return None
+
+
+def drawn(slots: int) -> tuple[Array, list[Array]]:
+    """A gradient and slots for a trial."""
+    random = np.random.default_rng(19)
+    g = random.standard_normal(COUNT).astype(np.float32)
+    return g, [np.abs(random.standard_normal(COUNT)).astype(np.float32) for _ in range(slots)]
+
+
+def applied(made: Optimizer, g: Array, slots: list[Array], t: int, scratch: float) -> tuple[Array, list[Array]]:
+    """What the formula leaves in a and in its slots, which are copied first; scratch begins with that number."""
+    copies = [each.copy() for each in slots]
+    a, b = np.full_like(g, scratch), np.full_like(g, scratch)
+    with np.errstate(all="ignore"):
+        made.formula(g, *copies, t=t, h=Hyperparameters(), a=a, b=b, **made.keys)
+    return a, copies

@@ -1,0 +1,51 @@
+"""What the signature of a user's function declares: its positional parameters, and keys with their defaults."""
+
+import inspect
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from zerosim.errors import UsageError
+
+PLAIN = (bool, int, float, str)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """`positional` parameters in order; `keys` are keyword-only ones with their defaults, which a scenario sets."""
+
+    positional: tuple[str, ...]
+    keys: dict[str, Any]
+
+
+def signature_of(name: str, function: Callable[..., Any], given: Collection[str] = ()) -> Signature:
+    """The signature of a part called `name`, which is called with the keywords `given`.
+
+    Raises `UsageError` where it does not take these, or a key has no default that TOML could write.
+
+    >>> def lion(g, momentum, *, t, h, a, b, beta=0.9): ...
+    >>> signature_of("lion", lion, "thab")
+    Signature(positional=('g', 'momentum'), keys={'beta': 0.9})
+    """
+    found = inspect.signature(function).parameters
+    positional = tuple(
+        each.name for each in found.values() if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD))
+    keywords = {each.name: each.default for each in found.values() if each.kind is each.KEYWORD_ONLY}
+    missing = [each for each in given if each not in keywords]
+    if missing:
+        raise UsageError(f"{name} does not take {', '.join(missing)}; it is called with {', '.join(given)} by keyword: "
+                         f"write def {function.__name__}(…, *, {', '.join(given)})")
+    keys = {key: default for key, default in keywords.items() if key not in given}
+    for key, default in keys.items():
+        if not writable(default):
+            said = "no default" if default is inspect.Parameter.empty else f"the default {default!r}"
+            raise UsageError(f"{name} has a key {key} with {said}; give it a number, a word, a truth value or a list "
+                             "of these, which a scenario can replace")
+    return Signature(positional, keys)
+
+
+def writable(default: Any) -> bool:
+    """Whether a scenario can replace such a value."""
+    if isinstance(default, tuple | list):
+        return all(isinstance(each, PLAIN) for each in default) and len({type(each) for each in default}) < 2
+    return isinstance(default, PLAIN)

@@ -1,0 +1,93 @@
+"""Keys that name a part: a row of one of the project's tables, or a user's Python, with keys of its own.
+
+A user's name is resolved as the scenario is read, so that whatever is wrong with the part has a line and a column. The
+value is then a `Named`, which carries the part; tables of parts give it for that name.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerosim.errors import UsageError
+from zerosim.parts import Named, Table, code_of, is_python
+from zerosim.scenario.origin import Origin
+from zerosim.scenario.positions import KeyPath
+from zerosim.scenario.rules import Array, Choice, Integer, Number, Rule, Switch, TextRule, dotted
+
+
+@dataclass(frozen=True)
+class PartOf(Choice):
+    """A name of a table, or a user's: `made(name, value)` makes the part of what Python has under it."""
+
+    made: Callable[[str, Any], Any]
+    brings_keys: bool = False  # type: ignore[misc]
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.names)} or FILE.py:NAME"
+
+    def read(self, value: object, path: KeyPath, origin: Origin) -> str:
+        if isinstance(value, Named) or (isinstance(value, str) and not is_python(value)):
+            return value if isinstance(value, Named) else super().read(value, path, origin)
+        try:
+            if isinstance(value, str):
+                name, code = value, origin.loader.load(value, origin.folder(path))
+            else:
+                name, code = code_of(value)
+            return Named(name, self.made(name, code.value), code.sha256)
+        except UsageError as error:
+            raise origin.error(f"{dotted(path)}: {error}", path) from error
+
+    def own(self, value: Any, table: Mapping[str, object], path: KeyPath, origin: Origin) -> dict[str, Any]:
+        keys = value.part.keys if isinstance(value, Named) else {}
+        return {
+            key: rule_for(default).read(plain(table[key]), (*path, key), origin) if key in table else default
+            for key, default in keys.items()
+        }
+
+
+def part_of(default: str, table: Table[Any], made: Callable[[str, Any], Any]) -> Any:
+    """A key that names a part of `table`, or a user's, whose keys its section then takes too."""
+    return dataclasses.field(default=default, metadata={"rule": PartOf(tuple(table), made, brings_keys=True)})
+
+
+def own_keys() -> Any:
+    """The field `own` of a section: the keys of its user's part, and their values."""
+    return dataclasses.field(default_factory=dict, hash=False)
+
+
+def plain(value: object) -> object:
+    """A tuple, which Python hands over, as the list that TOML has."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def rule_for(default: Any) -> Rule:
+    """The rule for a key with this default: values are of its kind."""
+    match default:
+        case bool():
+            return Switch()
+        case int():
+            return Integer(-(2**63))
+        case float():
+            return Number(float("-inf"))
+        case str():
+            return TextRule()
+    return Array(rule_for(default[0]) if default else TextRule())
+
+
+def parts_in(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str, Named]]:
+    """The users' parts in a scenario, by where they are named."""
+    if isinstance(value, Named):
+        yield dotted(path), value
+    elif isinstance(value, tuple):
+        for index, each in enumerate(value):
+            yield from parts_in(each, (*path, index))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, Origin):
+        for each in dataclasses.fields(value):
+            yield from parts_in(getattr(value, each.name), (*path, each.name))
+
+
+def python_run(scenario: Any) -> list[str]:
+    """A line that says which Python a scenario runs, if any."""
+    found = {f"{part} (sha256 {part.sha256[:8]}…)": None for _, part in parts_in(scenario)}
+    return [f"runs Python of yours: {', '.join(found)}"] if found else []
