@@ -152,7 +152,7 @@ def test_an_empty_file_is_all_defaults(loaded):
 def test_every_key_can_be_set_and_is_reported(loaded):
     scenario = loaded(COMPLETE)
     default = Scenario()
-    changed = {"source", "prefetch", "hidden", "activation"}
+    changed = {"source", "prefetch", "hidden", "activation", "own"}
     for section in fields(Scenario):
         if is_dataclass(getattr(default, section.name)) and section.name != "origin":
             for key in fields(getattr(default, section.name)):
@@ -599,5 +599,5 @@ def test_a_key_of_the_other_kind_of_model_is_refused(complaint, text, expected):
 
 
 def test_every_key_of_a_model_is_of_one_kind_or_of_both():
-    both = {"kind", "frozen", "weights"}
+    both = {"kind", "frozen", "weights", "own"}
     assert {key.name for key in fields(ModelKeys)} == both | {key for kind in MODELS.values() for key in kind.own_keys}

@@ -11,6 +11,7 @@ from typing import Any
 
 from zerosim.errors import UsageError
 from zerosim.parts import Named, Table, code_of, is_python
+from zerosim.parts.loading import Declared
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.positions import KeyPath
 from zerosim.scenario.rules import Array, Choice, Integer, Number, Rule, Switch, TextRule, dotted
@@ -27,8 +28,10 @@ class PartOf(Choice):
         return f"{', '.join(self.names)} or FILE.py:NAME"
 
     def read(self, value: object, path: KeyPath, origin: Origin) -> str:
-        if isinstance(value, Named) or (isinstance(value, str) and not is_python(value)):
-            return value if isinstance(value, Named) else super().read(value, path, origin)
+        if isinstance(value, Named):
+            return value
+        if not (is_python(value) if isinstance(value, str) else callable(value) or isinstance(value, Declared)):
+            return super().read(value, path, origin)
         try:
             if isinstance(value, str):
                 name, code = value, origin.loader.load(value, origin.folder(path))
