@@ -242,7 +242,7 @@ def test_what_is_repeated_counts_in_every_figure():
     assert (clock.now_ns, clock.exposed_ns) == (80, 28)
     assert clock.computing_ns == {"forward": 20, "offload": 32}
     assert clock.bound_ns == {"products": 20, "offload": 32}
-    assert (clock.communicating_ns, clock.sent) == ({"all_gather": 28}, {"bytes": 400, "messages": 12})
+    assert (clock.communicating_ns, clock.sent_counts) == ({"all_gather": 28}, {"bytes": 400, "messages": 12})
 
 
 # A cluster: devices of 2 on a host, 1 byte a nanosecond inside, half of that between, latencies of 10 and 100.

@@ -1,4 +1,4 @@
-"""The house, module by module: no circle, a name for each thing, docstrings that stand alone."""
+"""The house, module by module: no circle, a name for each thing, nothing private touched, docstrings on their own."""
 
 import ast
 from collections import Counter
@@ -18,6 +18,10 @@ TREES = {
 MOST_LINES = 420
 FRAGMENTS = ("Of ", "As ", "The same ")
 """First words of docstrings that cannot be read without their neighbours."""
+OF_PYTHON = {"_asdict", "_replace", "_exit", "_current_frames", "_getframe"}
+"""Names with an underscore that Python documents."""
+OF_PYTORCH = {"_cdata", "_compute_bucket_assignment_by_size", "_plugins"}
+"""What PyTorch's extensions and its own tests use, and has no other name."""
 
 Trees = dict[Path, ast.Module]
 
@@ -60,6 +64,60 @@ def class_names_twice(trees: Trees) -> list[str]:
     return [name for name, count in names.items() if count > 1]
 
 
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def private_names(scope: ast.AST) -> set[str]:
+    """The private attributes that a class, or a module, defines: methods, fields, what `self` is given."""
+    found = set()
+    for node in ast.walk(scope):
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and written(node.value) == "self":
+            found.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Call) and written(node.func) == "self.__dict__.update":
+            found |= {each.arg for each in node.keywords if each.arg}
+    return {name for name in found if is_private(name)}
+
+
+def written(node: ast.expr) -> str:
+    return ast.unparse(node)
+
+
+def private_attributes_of_others(trees: Trees) -> list[str]:
+    """Where a module names a private attribute that none of its own classes defines."""
+    return [
+        f"{path}:{node.lineno} {written(node)}"
+        for path, tree in trees.items()
+        for own in [private_names(tree) | OF_PYTHON | (OF_PYTORCH if "torch" in path.parts else set())]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own
+    ]
+
+
+def private_attributes_overridden(trees: Trees) -> list[str]:
+    """Which classes define a private attribute of a class of another module from which they inherit."""
+    classes = {node.name: (path, node) for path, tree in trees.items() for node in ast.walk(tree)
+               if isinstance(node, ast.ClassDef)}
+
+    def ancestors(name: str) -> Iterator[str]:
+        for base in classes[name][1].bases:
+            parent = written(base).partition("[")[0].rpartition(".")[2]
+            if parent in classes and parent != name:
+                yield parent
+                yield from ancestors(parent)
+
+    return [
+        f"{name} overrides {parent}.{each}"
+        for name, (path, node) in classes.items()
+        for parent in ancestors(name) if classes[parent][0] != path
+        for each in sorted(private_names(node) & private_names(classes[parent][1]))
+    ]
+
+
 def documented(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """The docstrings of a module, its classes, functions and fields, with their lines."""
     for node in ast.walk(tree):
@@ -86,6 +144,29 @@ def test_a_circle_is_found():
 def test_a_class_name_stands_for_one_thing():
     assert class_names_twice(TREES) == []
     assert class_names_twice(planted(a="class X: ...", b="class X: ...\nclass Y: ...")) == ["X"]
+
+
+def test_no_module_reads_what_is_private_to_a_class_of_another():
+    assert private_attributes_of_others(TREES) == []
+
+
+@pytest.mark.parametrize("text", ["x = thing._b", "class D(C):\n    def f(self):\n        return self._b"])
+def test_reading_what_is_private_is_seen(text):
+    own = planted(a="class C:\n    def __init__(self):\n        self._b = 1\n    def f(self, c):\n        return c._b")
+    assert private_attributes_of_others(own) == []
+    assert len(private_attributes_of_others(own | planted(b=text))) == 1
+
+
+def test_no_class_overrides_what_is_private_to_one_of_another_module():
+    assert private_attributes_overridden(TREES) == []
+
+
+@pytest.mark.parametrize("text", ["def _g(self): ...", "def __init__(self):\n        self._g = 1"])
+def test_overriding_what_is_private_is_seen(text):
+    own = planted(a="class C:\n    def _g(self): ...\nclass E(C):\n    def _g(self): ...")
+    assert private_attributes_overridden(own) == []
+    assert private_attributes_overridden(own | planted(b=f"class D(a.E):\n    {text}")) == [
+        "D overrides E._g", "D overrides C._g"]
 
 
 def test_no_docstring_needs_its_neighbour():

@@ -48,7 +48,7 @@ def compared(row):
     ours = [planned, {what: found.operations[what] for what in row.measured.operations[0]}]
     theirs = [peaks, row.measured.operations[0]]
     if row.config.row.train.precision != "fp16":  # whether an update is skipped depends on values
-        ours.append(int(np.ravel(found.clock.sent["bytes"])[0]))
+        ours.append(int(np.ravel(found.clock.sent_counts["bytes"])[0]))
         theirs.append(row.traffic[0].counts.sent_bytes)
     return ours, theirs
 

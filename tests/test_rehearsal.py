@@ -74,7 +74,7 @@ def config(stage, keys, size=3, number=0):
 
 def difference(at_once, alone, rank):
     """What a rehearsal of all does not say of this rank as its own does; empty if nothing."""
-    same_bytes = not isinstance(at_once.clock.sent["bytes"], np.ndarray) or rank == 0
+    same_bytes = not isinstance(at_once.clock.sent_counts["bytes"], np.ndarray) or rank == 0
     found = {
         each: (getattr(at_once, each), getattr(alone, each))
         for each in ("resting", "peak", "peak_total", "operations")

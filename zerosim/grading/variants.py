@@ -25,6 +25,7 @@ from zerosim.instruments.record import Recording
 from zerosim.proofs.case import Case, listed, terms
 from zerosim.proofs.proof import run
 from zerosim.proofs.subject import Subject, subject
+from zerosim.stages.accumulating import Layered
 from zerosim.stages.gathering import WhenUsed
 from zerosim.stages.replica import Replica
 from zerosim.words import plural
@@ -226,7 +227,7 @@ def parts_trial(step: Step) -> StageTrial:
 
 
 def taking_all_at_once(replica: Replica) -> Replica:
-    return replace(replica, reduction=replace(replica.reduction, accumulation="layered"))
+    return replace(replica, accumulation=Layered())
 
 
 def variant_claims(training: StageTrial, sent: int, kept: int) -> list[Claim]:

@@ -14,6 +14,7 @@ Padding is never updated. It stays zero whatever ε is, so layouts, norms and ch
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from zerosim.allocation import Array
 from zerosim.models.units import Unit
@@ -44,6 +45,24 @@ class LearningRate:
             return self.peak
         done = (step - self.warmup_steps) / (self.steps - self.warmup_steps)
         return self.peak * (0.5 + 0.5 * math.cos(math.pi * done))
+
+
+class WeightUpdates(Protocol):
+    """How weights are updated, in place or by differences to be applied: `UpdateRule`, or what takes its place."""
+
+    @property
+    def slots(self) -> tuple[str, ...]: ...
+    @property
+    def precision(self) -> Precision: ...
+    def update(
+        self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
+        *, step: int, count: int, factor: float,
+    ) -> None: ...
+    def differences(
+        self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
+        *, step: int, count: int, factor: float, out: Array,
+    ) -> None: ...
+    def apply(self, unit: Unit, start: int, weights: Array, differences: Array, *, step: int) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,8 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __getitem__(self, index: Any) -> "Extent":
         if self.ndim == 1 and isinstance(index, slice):
-            return self._view((stretch(index, self.shape[0]),))
-        return self._view(np.broadcast_to(np.empty((), np.bool_), self.shape)[index].shape)
+            return self.viewed((stretch(index, self.shape[0]),))
+        return self.viewed(np.broadcast_to(np.empty((), np.bool_), self.shape)[index].shape)
 
     def __setitem__(self, index: Any, other: Any) -> None:
         """Write nothing: lengths are compared where a message arrives."""
@@ -80,20 +80,21 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
     def __float__(self) -> float:
         return 0.0
 
-    def _view(self, shape: Shape) -> "Extent":
+    def viewed(self, shape: Shape) -> "Extent":
+        """A view in another shape."""
         return Extent(shape, self.dtype, self if self.base is None else self.base)
 
     def reshape(self, *shape: Any) -> "Extent":
         wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
         known = prod(each for each in wanted if each != -1)
-        return self._view(tuple(self.size // known if each == -1 else each for each in wanted))
+        return self.viewed(tuple(self.size // known if each == -1 else each for each in wanted))
 
     def ravel(self) -> "Extent":
         return self.reshape(-1)
 
     def transpose(self, *axes: Any) -> "Extent":
         order = axes[0] if len(axes) == 1 else axes or range(self.ndim)[::-1]
-        return self._view(tuple(self.shape[axis] for axis in order))
+        return self.viewed(tuple(self.shape[axis] for axis in order))
 
     def astype(self, dtype: npt.DTypeLike, copy: bool = True) -> "Extent":
         return self if self.dtype == np.dtype(dtype) and not copy else Extent(self.shape, dtype)

@@ -55,7 +55,7 @@ class Noted(Extent):
         super().__init__(shape, dtype, base)
         self.tell = tell
 
-    def _view(self, shape: Shape) -> "Noted":
+    def viewed(self, shape: Shape) -> "Noted":
         return Noted(shape, self.dtype, self if self.base is None else self.base, tell=self.tell)
 
     def _told(self, name: str, inputs: Any, found: Any) -> Any:

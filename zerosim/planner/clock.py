@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from zerosim.comm import Payload
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, WAIT, WAITING, RankStep, Span
 
 Counts = dict[tuple[str, str], Any]
@@ -68,7 +69,7 @@ class VirtualClock:
     """While nothing is computed because something is communicated."""
     computing_ns: Counter[str] = field(default_factory=Counter)
     communicating_ns: Counter[str] = field(default_factory=Counter)
-    sent: Counter[str] = field(default_factory=Counter)
+    sent_counts: Counter[str] = field(default_factory=Counter)
     """Bytes, and messages."""
     bound_ns: Counter[str] = field(default_factory=Counter)
     """What is computed, by what bounds it: products, attention, memory, what is offloaded."""
@@ -120,7 +121,11 @@ class VirtualClock:
     def send(self, sent_bytes: Any, messages: Any) -> None:
         """Count what is sent; both may be vectors, with a number for each rank."""
         for what, count in (("bytes", sent_bytes), ("messages", messages)):
-            self.sent[what] = self.sent[what] + count
+            self.sent_counts[what] = self.sent_counts[what] + count
+
+    def sent(self, outgoing: Payload, to: int) -> None:
+        """Count a message that has been sent."""
+        self.send(outgoing.nbytes, 1)
 
     def wait(self, until_ns: int) -> None:
         """For what goes on beside the step."""
@@ -168,7 +173,7 @@ class VirtualClock:
     @property
     def _counts(self) -> dict[str, Counter[str]]:
         return {
-            "computing": self.computing_ns, "communicating": self.communicating_ns, "sent": self.sent,
+            "computing": self.computing_ns, "communicating": self.communicating_ns, "sent": self.sent_counts,
             "bound by": self.bound_ns,
         }
 

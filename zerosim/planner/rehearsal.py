@@ -7,8 +7,8 @@ what it has in memory is seen once for each shape.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,10 +27,11 @@ from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator, telling
 from zerosim.instruments.trace import WAIT, Curve, RankStep
 from zerosim.planner.calls import Noted, NumpyCall, silent
-from zerosim.planner.clock import Interval, VirtualClock
+from zerosim.planner.clock import VirtualClock
 from zerosim.planner.cluster import Cluster
 from zerosim.planner.costs import Costs, of_rank
-from zerosim.planner.timed import HostMemory, OnTheClock, Timed
+from zerosim.planner.skipping import Skipping
+from zerosim.planner.timed import HostMemory, NoSums, OnTheClock, Timed
 from zerosim.sharding import padded
 from zerosim.stages.replica import Batch, Replica
 from zerosim.training.build import gathering, replica
@@ -64,7 +65,7 @@ class Rehearsal:
 
     def sent(self, rank: int) -> dict[str, int]:
         """The bytes and the messages that a rank sends."""
-        return {what: of_rank(count, rank) for what, count in self.clock.sent.items()}
+        return {what: of_rank(count, rank) for what, count in self.clock.sent_counts.items()}
 
 
 def rehearse(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehearsal:
@@ -115,22 +116,25 @@ def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
 def rehearsed(config: Config, comm: "Clocked", *, curve: bool) -> Rehearsal:
     """What a step takes of whom `comm` speaks for: of one rank, or of all at once."""
     ledger = Ledger(clock=lambda: comm.clock.now_ns)
-    mine = on_shapes(config, comm, ledger, each_visit=curve)
+    mine, skipping = on_shapes(config, comm, ledger, each_visit=curve)
     mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
     comm.begun = True
     ledger.begin_peak()
     if curve:
         ledger.begin_curve()
     config.stage.step(mine, whole_batch(config))
-    mine.repeat_skipped()
+    skipping.repeat_skipped(mine.tape.operations)
     return Rehearsal(
         resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=comm.clock,
         operations=Counter(mine.tape.operations), curve=ledger.curve_so_far(),
     )
 
 
-def on_shapes(config: Config, comm: "Clocked", ledger: Ledger, *, each_visit: bool) -> "Rehearsing":
-    """A replica of a row that has no numbers; with `each_visit`, memory is followed within each visit to a unit."""
+def on_shapes(config: Config, comm: "Clocked", ledger: Ledger, *, each_visit: bool) -> tuple[Replica, Skipping]:
+    """A replica of a row that has no numbers, and the micro-batches that it skips.
+
+    With `each_visit`, memory is followed within each visit to a unit.
+    """
     cluster = comm.costs.cluster
     called = cluster.device.calls is not None
     uncounted = IN_REGISTERS if cluster.fused else frozenset[str]()
@@ -142,15 +146,17 @@ def on_shapes(config: Config, comm: "Clocked", ledger: Ledger, *, each_visit: bo
     if config.row.parallel.offload_activations:
         built.tape.shelf = Offloaded(HostMemory(comm.clock, comm.costs.cluster.host_memory), allocate)
     beside = telling(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
-    rule = Timed(**vars(config.rule), clock=comm.clock, costs=comm.costs)
-    changed = replace(
+    rule = Timed(config.rule, comm.clock, comm.costs)
+    alike = comm.alike and not each_visit and config.row.parallel.order != "tree"
+    skipping = Skipping(built.accumulation, comm.clock, alike)
+    return replace(
         built,
+        accumulation=skipping,
+        norms=NoSums(),
         gathering=gathering(config, beside),
         overlap=beside if config.row.parallel.overlap else None,
         rule=telling(rule, comm.instruments, update="update", differences="update", apply="update"),
-    )
-    skips = comm.alike and not each_visit and config.row.parallel.order != "tree"
-    return Rehearsing(**vars(changed), clock=comm.clock, skips=skips)
+    ), skipping
 
 
 def whole_batch(config: Config) -> Batch:
@@ -228,7 +234,7 @@ class Meeting(Clocked):
 
     def __init__(self, comm: Communicator, costs: Costs, meetings: Meetings) -> None:
         super().__init__(comm, costs)
-        self._sent = (lambda outgoing, _: self.clock.send(outgoing.nbytes, 1),)
+        self._everyone = comm
         self._meetings = meetings
         self._number = 0
 
@@ -236,55 +242,16 @@ class Meeting(Clocked):
         """`function`, on shapes, and on the clock."""
 
         def call(owner: str, comm: Communicator, *arguments: Any) -> None:
-            before, number = self.clock.sent["bytes"], self._number
+            before, number = self.clock.sent_counts["bytes"], self._number
             self._number += 1
             self._meetings.come(number, self.clock.free_ns)
             function(comm, *map(silent, arguments))
-            dissemination.barrier(self._comm)
-            price, sent_bytes = self.costs.of(comm).price(function, *arguments), self.clock.sent["bytes"] - before
+            dissemination.barrier(self._everyone)
+            price = self.costs.of(comm).price(function, *arguments)
+            sent_bytes = self.clock.sent_counts["bytes"] - before
             self.clock.communicate(name, price.ns, owner, sent_bytes, self._meetings.began_ns(number))
 
         return call
-
-
-@dataclass(eq=False)
-class Rehearsing(Replica):
-    """A replica that skips micro-batches which would do what the one before did, at the same intervals.
-
-    What a micro-batch does depends on what is on its way as it begins. So once two have done the same, all others do,
-    up to the last one, which may reduce gradients. Orders in which sums get more and more have no such two.
-    """
-
-    clock: VirtualClock = field(kw_only=True)
-    skips: bool = False
-    skipped: int = 0
-    steady: tuple[Interval, Counter[str]] | None = None
-    """What each of those skipped would have taken."""
-
-    def parts(self, batch: Batch) -> Iterator[Batch]:
-        self.steady, before = None, None
-        for part in super().parts(batch):
-            if self.steady is not None and not part.last:
-                self.skipped += 1
-                continue
-            reading, operations = self.clock.reading(), Counter(self.tape.operations)
-            yield part
-            found = self.clock.since(reading), Counter(self.tape.operations) - operations
-            if self.skips and found == before:
-                self.steady = found
-            before = found
-
-    def repeat_skipped(self) -> None:
-        """At the end of the step: add what the skipped ones would have taken."""
-        if self.steady is not None:
-            taken, operations = self.steady
-            self.clock.repeat(self.skipped, taken)
-            for what, count in operations.items():
-                self.tape.operations[what] += self.skipped * count
-
-    def _chunk_sums(self, chunk: int) -> list[float]:
-        """Nothing to sum."""
-        return [0.0 for unit in self.units if not unit.frozen]
 
 
 @dataclass(frozen=True, eq=False)

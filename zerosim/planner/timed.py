@@ -2,18 +2,21 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from zerosim.allocation import Array
 from zerosim.comm import Communicator
 from zerosim.models.units import Unit
+from zerosim.numerics.precisions import Precision
 from zerosim.optim.update import UpdateRule
 from zerosim.planner.clock import VirtualClock
 from zerosim.planner.cluster import Link
 from zerosim.planner.costs import Costs
 from zerosim.stages.beside import Beside, Coming, Work
+from zerosim.stages.norms import SquareSums
+from zerosim.stages.replica import Replica
 
 
 class Arriving(Coming):
@@ -64,11 +67,20 @@ class HostMemory:
 
 
 @dataclass(frozen=True)
-class Timed(UpdateRule):
-    """A rule that leaves weights and state as they are, and takes the time of reading and writing them."""
+class Timed:
+    """In place of a rule: leaves weights and state as they are, and takes the time of reading and writing them."""
 
-    clock: VirtualClock = field(kw_only=True)
-    costs: Costs = field(kw_only=True)
+    rule: UpdateRule
+    clock: VirtualClock
+    costs: Costs
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return self.rule.slots
+
+    @property
+    def precision(self) -> Precision:
+        return self.rule.precision
 
     def update(self, unit: Unit, start: int, weights: Any, gradient: Any, state: Any, **_: Any) -> None:
         self._take(weights, gradient, state, [])
@@ -83,3 +95,10 @@ class Timed(UpdateRule):
         both_ways = [weights, *state.values()]
         moved = 2 * sum(each.nbytes for each in both_ways) + sum(each.nbytes for each in [gradient, *written])
         self.clock.compute("update", self.costs.update_ns(moved))
+
+
+class NoSums(SquareSums):
+    """The norm of gradients that have no numbers: what is known of the others is all-gathered all the same."""
+
+    def of_chunk(self, replica: Replica, chunk: int) -> list[float]:
+        return [0.0 for _ in replica.trained]

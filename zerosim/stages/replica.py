@@ -12,7 +12,7 @@ which. A frozen unit has weights and nothing else: the verbs for gradients and u
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -24,8 +24,7 @@ from zerosim.autograd.tape import Tape, Total
 from zerosim.comm import Communicator, Payload
 from zerosim.errors import CollectiveError
 from zerosim.models.units import Model, Unit
-from zerosim.optim.scaling import square_sum
-from zerosim.optim.update import MASTER, UpdateRule
+from zerosim.optim.update import MASTER, WeightUpdates
 from zerosim.sharding import Layout, Mesh, split
 from zerosim.stages.beside import Beside, Coming
 from zerosim.stages.state import TrainingState
@@ -64,7 +63,7 @@ class Collectives:
 
 
 @dataclass(frozen=True)
-class Reduction:
+class GradientReduction:
     """How gradients are added, as a scenario chooses for the stages to which it applies."""
 
     wire: npt.DTypeLike = np.float32
@@ -72,8 +71,19 @@ class Reduction:
     accumulates_in_float32: bool = False
     to_all: bool = False
     """Whether all ranks get the sum of all gradients, as by an all-reduce."""
-    accumulation: str = "boundary"
-    """When gradients are reduced: after the last micro-batch, after every `micro_batch`, or `layered`."""
+
+
+class Accumulation(Protocol):
+    """Which micro-batches go forward and backward together, and after which of them gradients are reduced."""
+
+    def parts(self, replica: "Replica", batch: Batch) -> Iterator[Batch]: ...
+    def reduces(self, part: Batch) -> bool: ...
+
+
+class Norms(Protocol):
+    """How the norm of the gradients is found: sums of squares, alike on every rank and in one order."""
+
+    def of_gradients(self, replica: "Replica") -> Iterable[float]: ...
 
 
 class Publishing(Protocol):
@@ -109,8 +119,10 @@ class Replica:
     comm: Communicator
     model: Model
     tape: Tape
-    rule: UpdateRule
-    reduction: Reduction
+    rule: WeightUpdates
+    reduction: GradientReduction
+    accumulation: Accumulation
+    norms: Norms
     collectives: Collectives
     publishing: Publishing
     gathering: Gathering
@@ -134,6 +146,11 @@ class Replica:
     def units(self) -> Sequence[Unit]:
         """All that there are, each once."""
         return self.model.units
+
+    @property
+    def trained(self) -> list[Unit]:
+        """Those that are not frozen."""
+        return [unit for unit in self.units if not unit.frozen]
 
     @property
     def forward_units(self) -> Sequence[Unit]:
@@ -201,23 +218,15 @@ class Replica:
 
     def parts(self, batch: Batch) -> Iterator[Batch]:
         """What goes forward and backward at a time: a micro-batch or, in layered accumulation, all of this rank's."""
-        if self.reduction.accumulation == "layered":
-            yield batch
-            return
-        for number, (x, y) in enumerate(zip(batch.inputs, batch.targets, strict=True), start=1):
-            first = self.tape.first_micro_batch = batch.first + number - 1
-            yield replace(batch, inputs=[x], targets=[y], first=first, last=number == len(batch.inputs))
+        return self.accumulation.parts(self, batch)
 
     def forward_after(self, part: Batch) -> Sequence[Unit]:
         """The units that go forward once all of `part` is done: none behind the last part."""
         return () if part.last else self.forward_units
 
     def at_boundary(self, part: Batch, unit: Unit, gradient: Total) -> Total:
-        """The gradient, if it is to be reduced now; else None, and it waits for the next micro-batch's.
-
-        PyTorch: `no_sync` around all micro-batches but the last. DeepSpeed: the gradient accumulation boundary.
-        """
-        if gradient is None or part.last or self.reduction.accumulation == "micro_batch":
+        """The gradient, if it is to be reduced now; else None, and it waits for the next micro-batch's."""
+        if gradient is None or self.accumulation.reduces(part):
             return gradient
         self.unreduced[unit] = gradient
         return None
@@ -307,14 +316,8 @@ class Replica:
         self._accumulate(self.state.gradients, unit, gradient)
 
     def unscale_and_clip(self) -> None:
-        """Agree on the factor for all gradients, or to skip this update: from their norm, if anything asks for it.
-
-        Where every rank has all sums nobody needs to be asked; otherwise each shard's part of the norm is all-gathered.
-        """
-        sums: Iterable[float] = ()
-        if self.state.scaling.needs_norm:
-            alone = "optimizer" not in self.state.layouts.sharded
-            sums = self._square_sums() if alone else self._gathered_square_sums()
+        """Agree on the factor for all gradients, or to skip this update: from their norm, if anything asks for it."""
+        sums = self.norms.of_gradients(self) if self.state.scaling.needs_norm else ()
         self.factor = self.state.scaling.factor(sums)
         self.state.updates += self.factor is not None
 
@@ -364,13 +367,14 @@ class Replica:
     def _start(self, unit: Unit) -> int:
         return self.state.layouts.of(unit, "optimizer").start
 
-    def _reduced(self) -> dict[Unit, Array]:
-        """The gradients that the optimizer reads."""
+    @property
+    def reduced_gradients(self) -> dict[Unit, Array]:
+        """The gradients that the optimizer reads, laid out as `state.gradient_layouts` says."""
         return self.state.accumulated if self.reduction.accumulates_in_float32 else self.state.gradients
 
     def _gradient_to_apply(self, unit: Unit) -> Array:
         layout = self.state.gradient_layouts[unit]
-        part: Array = layout.part(self._reduced()[unit], self.state.layouts.of(unit, "optimizer"))
+        part: Array = layout.part(self.reduced_gradients[unit], self.state.layouts.of(unit, "optimizer"))
         return part
 
     def _rounded_for_the_wire(self, full: Array) -> Array:
@@ -388,26 +392,3 @@ class Replica:
             kept[unit] += gradient
         else:
             kept[unit] = gradient
-
-    def _chunk_sums(self, chunk: int) -> list[float]:
-        """The sum of squares of one chunk of each trained unit, without padding."""
-        sums = []
-        for unit in self.units:
-            if not unit.frozen:
-                layout = self.state.gradient_layouts[unit]
-                wanted = replace(layout, first=chunk, last=chunk + 1)
-                held = layout.part(self._reduced()[unit], wanted)
-                sums.append(square_sum(held[: max(unit.count - wanted.start, 0)]))
-        return sums
-
-    def _square_sums(self) -> Iterator[float]:
-        by_chunk = [self._chunk_sums(chunk) for chunk in range(self.mesh.size)]
-        return (sums[unit] for unit in range(len(by_chunk[0])) for sums in by_chunk)
-
-    def _gathered_square_sums(self) -> Iterator[float]:
-        within, trained = self.mesh.within(self.comm), sum(not unit.frozen for unit in self.units)
-        everyone = np.empty((self.mesh.size, trained))
-        for chunk in self.mesh.owned:
-            everyone[chunk] = self._chunk_sums(chunk)
-        self.collectives.gather_norms("norms", within, list(everyone.reshape(within.size, -1)))
-        return (float(sums[unit]) for unit in range(trained) for sums in everyone)

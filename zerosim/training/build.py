@@ -16,11 +16,13 @@ from zerosim.instruments.trace import WAIT
 from zerosim.models.units import Unit
 from zerosim.numerics import draws
 from zerosim.reference import Arithmetic, Reference
+from zerosim.stages.accumulating import ACCUMULATION
 from zerosim.stages.adding import add_replicas, widening
 from zerosim.stages.beside import Beside
 from zerosim.stages.gathering import KeptUntilBackward, Prefetched, WhenUsed
+from zerosim.stages.norms import SquareSums
 from zerosim.stages.publishing import PUBLISHING
-from zerosim.stages.replica import Collectives, Gathering, Initial, Reduction, Replica
+from zerosim.stages.replica import Collectives, Gathering, GradientReduction, Initial, Replica
 from zerosim.stages.state import Layouts, TrainingState
 from zerosim.training.config import Config
 from zerosim.training.offload import shelf
@@ -73,12 +75,13 @@ def replica(
             recompute=lambda unit: "recompute" if unit in config.recomputed else "",
         ),
         rule=telling(config.rule, comm.instruments, update="update", differences="update", apply="update"),
-        reduction=Reduction(
+        reduction=GradientReduction(
             wire=config.wire,
             accumulates_in_float32=config.accumulates_in_float32,
             to_all=config.row.parallel.gradients == "all_reduce",
-            accumulation=config.accumulation,
         ),
+        accumulation=ACCUMULATION[config.accumulation](),
+        norms=SquareSums(),
         collectives=Collectives(
             reduce_scatter=reduce_scatter(config, comm, allocate),
             add_replicas=replicas_added(config, comm),

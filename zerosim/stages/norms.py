@@ -1,0 +1,43 @@
+"""The norm of the gradients, from the sum of squares of each chunk of each trained unit, without padding.
+
+Sums are added unit by unit, in each unit chunk after chunk, on every rank alike: the norm does not depend on who has
+which chunk.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from zerosim.optim.scaling import square_sum
+from zerosim.stages.replica import Replica
+
+
+class SquareSums:
+    """A rank that has all gradients sums them itself; otherwise each sums the chunks that it owns, and all-gathers."""
+
+    def of_gradients(self, replica: Replica) -> Iterator[float]:
+        sharded = "optimizer" in replica.state.layouts.sharded
+        return self._gathered(replica) if sharded else self._own(replica)
+
+    def of_chunk(self, replica: Replica, chunk: int) -> list[float]:
+        """The sum of squares of one chunk of each trained unit."""
+        sums = []
+        for unit in replica.trained:
+            layout = replica.state.gradient_layouts[unit]
+            wanted = replace(layout, first=chunk, last=chunk + 1)
+            held = layout.part(replica.reduced_gradients[unit], wanted)
+            sums.append(square_sum(held[: max(unit.count - wanted.start, 0)]))
+        return sums
+
+    def _own(self, replica: Replica) -> Iterator[float]:
+        by_chunk = [self.of_chunk(replica, chunk) for chunk in range(replica.mesh.size)]
+        return (sums[unit] for unit in range(len(by_chunk[0])) for sums in by_chunk)
+
+    def _gathered(self, replica: Replica) -> Iterator[float]:
+        within, trained = replica.mesh.within(replica.comm), len(replica.trained)
+        everyone = np.empty((replica.mesh.size, trained))
+        for chunk in replica.mesh.owned:
+            everyone[chunk] = self.of_chunk(replica, chunk)
+        replica.collectives.gather_norms("norms", within, list(everyone.reshape(within.size, -1)))
+        return (float(sums[unit]) for unit in range(trained) for sums in everyone)
