@@ -13,7 +13,7 @@ import pytest
 from tests.mpi.launch import ROOT, mpiexec
 from zerosim.cli import agree, main
 from zerosim.errors import UsageError
-from zerosim.worlds import launcher, mpi
+from zerosim.worlds import launcher, mpi_start
 from zerosim.worlds.local import spawn
 
 SECONDS = 600
@@ -106,7 +106,7 @@ def test_a_rank_that_the_launcher_cannot_acquaint_with_the_others():
 
 @pytest.mark.mpi
 def test_the_start_of_mpi_has_an_end():
-    waits = "from zerosim.worlds import mpi; mpi.STARTING = 0.5; mpi.connect()"
+    waits = "from zerosim.worlds import mpi, mpi_start; mpi_start.STARTING = 0.5; mpi.connect()"
     sleeps = "import time; time.sleep(600)"
     ended = mpiexec(["-n", "1", sys.executable, "-c", waits, ":", "-n", "1", sys.executable, "-c", sleeps],
                     timeout=SECONDS)
@@ -213,7 +213,7 @@ def test_handlers_and_timers_come_back():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 5000)
     try:
-        with mpi.ended_by_signals(500):
+        with mpi_start.ended_by_signals(500):
             assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
             assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 500
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

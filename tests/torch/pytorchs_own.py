@@ -34,7 +34,7 @@ for feature in ("ddp", "subgroup"):
 
 REASONS = {skip.exit_code: skip.message for skip in TEST_SKIPS.values()}
 SELECTED = re.compile(
-    r"test_(get_rank.*|new_subgroups.*|coalescing_manager.*|isend|irecv|send_recv|broadcast(_group|_full_group|_object_list)?"
+    r"test_(get_rank.*|new_subgroups.*|coalescing_manager.*|isend|irecv|send_recv(_any_source|_with_tag)?|broadcast(_group|_full_group|_object_list)?"
     r"|reduce_.*|all_reduce_.*|scatter.*|gather.*|all_gather.*|all_to_all.*|barrier(_group|_full_group)?"
     r"|average_parameters|DistributedDataParallelCPU.*|get_future|ddp_hook_parity_allreduce.*"
     r"|ddp_hook_with_optimizer_parity_.*|ddp_sync_module_states|static_graph_api_cpu|ddp_join_model_equivalence"

@@ -8,7 +8,6 @@ An asynchronous collective runs on the group's thread, in the group's own channe
 second channel, so that no collective is mixed up with it.
 """
 
-from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -22,9 +21,10 @@ from zerosim.errors import CollectiveError
 from zerosim.instruments.observed import Observed
 from zerosim.sharding import split
 from zerosim.torch.arrays import Landing, inputs
+from zerosim.torch.mail import Mail
 from zerosim.torch.places import calling
 from zerosim.torch.reductions import reducing
-from zerosim.torch.works import Began, Later, Turns
+from zerosim.torch.works import Began, Turns
 
 Doing = Callable[[Communicator], None]
 
@@ -32,19 +32,16 @@ Doing = Callable[[Communicator], None]
 class Group(dist.ProcessGroup):
     """Some ranks as a `torch.distributed.ProcessGroup`; `ranks` are their numbers in the world, in the group's order.
 
-    `collectives` and `messages` are channels of the world to these ranks.
+    `collectives` is a channel of the world to these ranks, and `mail` what they send to one another.
     """
 
-    def __init__(
-        self, name: str, ranks: Sequence[int], collectives: Observed, messages: Observed
-    ) -> None:
+    def __init__(self, name: str, ranks: Sequence[int], collectives: Observed, mail: Mail) -> None:
         comm = among(collectives, ranks)
         super().__init__(comm.rank, comm.size)
         self._name, self._words = name, ""
-        self.comm, self._messages = comm, among(messages, ranks)
-        self._named, self._named_message = collectives.named, messages.named
+        self.comm, self._mail = comm, mail
+        self._named = collectives.named
         self._turns = Turns(name)
-        self._awaited: defaultdict[int, deque[Later]] = defaultdict(deque)
 
     def getBackendName(self) -> str:  # noqa: N802 - PyTorch's name
         return "zerosim"
@@ -232,26 +229,16 @@ class Group(dist.ProcessGroup):
         return self._begin("barrier", dissemination.barrier, [], opts.asyncOp)
 
     def send(self, tensors: list[Any], to: int, tag: int) -> Began:
-        refuse_tag("send", tag)
+        messages, owner = self._mail.tagged(tag), calling(self._name)
         for array in inputs("send", tensors):
-            self._named_message("send", self._messages.send)(calling(self._name), array, to=to)
+            messages.send(owner, array, to)
         return Began([])
 
-    def recv(self, tensors: list[Any], source: int, tag: int) -> Began:
-        refuse_tag("recv", tag)
-        landing = Landing("recv", tensors)
-        receive = self._named_message("recv", self._messages.recv)
-        owner = calling(self._name)
-
-        def do() -> None:
-            for array in landing.arrays:
-                receive(owner, into=array, source=source)
-            landing.finish()
-
-        return Later(tensors, do, self._awaited[source])
+    def recv(self, tensors: list[Any], source: int | None, tag: int) -> Began:
+        return self._mail.tagged(tag).ask(calling(self._name), Landing("recv", tensors), tensors, source)
 
     def recv_anysource(self, tensors: list[Any], tag: int) -> Began:
-        raise CollectiveError("recv without a source is not supported: every receive names the rank that sends")
+        return self.recv(tensors, None, tag)
 
     def _start_coalescing(self, device: Any) -> None:
         """What is coalesced is carried out one by one."""
@@ -296,10 +283,3 @@ def blocks(array: Array, tensor: Any, splits: Sequence[int], size: int) -> list[
                               f"{tensor.shape[0]}: they must agree")
     ends = [sum(splits[: number + 1]) * row for number in range(size)]
     return [array[end - rows * row : end] for rows, end in zip(splits, ends, strict=True)]
-
-
-def refuse_tag(name: str, tag: int) -> None:
-    """Messages between two ranks arrive in the order in which they were sent, and tags would change it."""
-    if tag:
-        raise CollectiveError(f"{name} with tag={tag} is not supported: messages arrive in the order in which they "
-                              "were sent; leave tag out")

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from zerosim.errors import LaunchError
 from zerosim.instruments.observed import Observed
 from zerosim.torch.group import Group
+from zerosim.torch.mail import Mail
 from zerosim.torch.watching import WATCH
 from zerosim.worlds.mpi import MpiCommunicator, connect
 from zerosim.worlds.objects import broadcast_object, gather_objects
@@ -17,19 +18,28 @@ PYTORCHS_TIMEOUT = 1800.0
 """Seconds that PyTorch waits where nobody says; here that is not said, and zerosim's own timeout holds."""
 
 
+SET_HERE = "ZEROSIM_SET_RANK"
+"""Marks an environment that this package has set, which a child process inherits."""
+
+
 def set_environment() -> None:
-    """Set what torchrun would set, unless it is set: this rank, how many there are, and where their store is."""
+    """Set what torchrun would set, unless it is set: this rank, how many there are, and where their store is.
+
+    What a parent process has set in this way is set anew: the launcher may have started a child as another rank.
+    """
     comm = connect()
     host = socket.gethostname()
     hosts = broadcast_object(comm, gather_objects(comm, host))
     same = [rank for rank, each in enumerate(hosts) if each == host]
     address = "127.0.0.1" if len(same) == comm.size else hosts[0]
     port = broadcast_object(comm, free_port() if comm.rank == 0 else 0)
+    inherited = SET_HERE in os.environ
     for name, value in {
         "RANK": comm.rank, "WORLD_SIZE": comm.size, "LOCAL_RANK": same.index(comm.rank), "LOCAL_WORLD_SIZE": len(same),
-        "MASTER_ADDR": address, "MASTER_PORT": port,
+        "MASTER_ADDR": address, "MASTER_PORT": port, SET_HERE: 1,
     }.items():
-        os.environ.setdefault(name, str(value))
+        if inherited or name not in os.environ:
+            os.environ[name] = str(value)
     if os.environ["WORLD_SIZE"] != str(comm.size) or os.environ["RANK"] != str(comm.rank):
         raise LaunchError(
             f"the environment has RANK={os.environ['RANK']} and WORLD_SIZE={os.environ['WORLD_SIZE']}, and the "
@@ -53,8 +63,8 @@ def create(options: Any, _: Any = None) -> Group:
     if not options.global_ranks_in_group:
         check_world(options, comm)
         sys.excepthook = aloud(sys.excepthook, sys.stderr)
-    collectives, messages = (observed(comm.channel(ranks=ranks)) for _ in range(2))
-    return Group(options.group_id, ranks, collectives, messages)
+    collectives, messages = (comm.channel(ranks=ranks) for _ in range(2))
+    return Group(options.group_id, ranks, observed(collectives), Mail(messages, ranks, observed))
 
 
 def observed(channel: MpiCommunicator) -> Observed:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -22,6 +22,8 @@ from zerosim.instruments.trace import WAIT, RankStep, Tracer
 from zerosim.instruments.traffic import Traffic
 from zerosim.instruments.whereabouts import Whereabouts
 from zerosim.torch.memory import held_by, whole_bytes
+
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -145,11 +147,11 @@ class Watch:
         if self.parts is not None:
             self.parts.leave()
 
-    def waiting(self, wait: Callable[[], object]) -> None:
-        """Wait for what goes on beside the step."""
+    def waiting(self, wait: Callable[[], Result]) -> Result:
+        """What `wait` returns, having waited for what goes on beside the step."""
         self.enter(WAIT)
         try:
-            wait()
+            return wait()
         finally:
             self.leave()
 

@@ -5,7 +5,6 @@ before it has ended: handing it to a thread would cost more than a small collect
 """
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
@@ -65,34 +64,6 @@ class Began(Work):
     def _value(self, _: Any) -> list[Any]:
         self.wait()
         return self._outputs
-
-
-class Later(Began):
-    """A receive that is carried out when it is waited for, after those before it in `queue`; MPI keeps its message.
-
-    So a program may wait for messages of several ranks in any order, whichever was asked for first.
-    """
-
-    def __init__(self, outputs: list[Any], receive: Doing, queue: "deque[Later]") -> None:
-        super().__init__(outputs)
-        self._receive = receive
-        self._queue = queue
-        queue.append(self)
-
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        while self in self._queue:
-            self._queue[0]._receive()
-            self._queue.popleft()
-        return True
-
-    def is_completed(self) -> bool:
-        return self.wait()
-
-    is_success = is_completed
-
-    def get_future(self) -> Any:
-        self.wait()
-        return super().get_future()
 
 
 class Turns:

@@ -27,7 +27,7 @@ RANK = struct.Struct("=qqq")
 WAIT = struct.Struct("=q")
 STEP = struct.Struct("=q")
 RUNS, FINISHED = 1, 2
-NOBODY = -1
+NOBODY, ANYBODY = -1, -2
 CHANNEL_BYTES = WAIT.size + STEP.size + WORDS_BYTES
 RANK_BYTES = RANK.size + CHANNELS * CHANNEL_BYTES
 SEPARATOR = "\0"
@@ -49,7 +49,7 @@ class Line:
         self.goes_on()
 
     def waits(self, whom: int) -> None:
-        """Note that this channel waits for a message from `whom`."""
+        """Note that this channel waits for a message from `whom`; from any rank, if that is `ANYBODY`."""
         WAIT.pack_into(self._map, self._at, whom)
 
     def goes_on(self) -> None:
@@ -145,7 +145,7 @@ Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, st
         if state and state in FROZEN + GONE:
             return [Done(f"rank {rank} {'is stopped' if state in FROZEN else 'has died'}", self._spot(rank, 0))]
         waits = [
-            Done(f"rank {rank} waits for a message from rank {whom}", self._spot(rank, channel))
+            Done(f"rank {rank} waits for a message from {named(whom)}", self._spot(rank, channel))
             for channel in range(CHANNELS)
             for whom, in [WAIT.unpack_from(self._map, start(rank, channel))] if whom != NOBODY
         ]
@@ -157,6 +157,14 @@ Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, st
         words = self._map[at + STEP.size : at + STEP.size + WORDS_BYTES].decode(errors="ignore")
         collective, unit, row, *_ = [*words.split(SEPARATOR), "", ""]
         return str(Spot(collective, unit, step, row))
+
+
+def named(rank: int) -> str:
+    """
+    >>> named(3), named(ANYBODY)
+    ('rank 3', 'any rank')
+    """
+    return "any rank" if rank == ANYBODY else f"rank {rank}"
 
 
 def start(rank: int, channel: int | None = None) -> int:

@@ -20,6 +20,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cache, partial
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -29,28 +30,19 @@ import numpy as np
 from zerosim.allocation import Allocator, Array
 from zerosim.comm import Communicator, Reduction, check_rank
 from zerosim.errors import CollectiveError, Deadlock, LengthError, ZerosimError
-from zerosim.worlds.board import CHANNELS, Board, Line
+from zerosim.worlds.board import ANYBODY, CHANNELS, Board, Line, named
 from zerosim.worlds.copies import Bytes, Copies, shaped
 from zerosim.worlds.delivery import check_into, deliver
 from zerosim.worlds.first_failure import FirstFailure
 from zerosim.worlds.here import HERE, Spot, explained, spaced
-from zerosim.worlds.launcher import has_company, watched
-from zerosim.worlds.mpi_messages import FAREWELL, Departure, Unclaimed, check_array, check_timeout, dtype_tag
-from zerosim.worlds.mpi_start import (
-    cores_of_this_process,
-    ended_by_signals,
-    fail_alone,
-    forget_shared_files,
-    hang_ups_held,
-    shared_cores,
-    start_mpi,
-)
+from zerosim.worlds.launcher import has_company
+from zerosim.worlds.mpi_messages import FAREWELL, Departure, Unclaimed, check_array, check_timeout, tag_for, tag_of
+from zerosim.worlds.mpi_start import fail_alone, join
 from zerosim.worlds.world import Result, counted
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-STARTING = 60.0  # seconds that ranks have for starting MPI, the first of them waiting for the last
 REST = 5e-5  # seconds between two looks for a message, where ranks share cores
 
 
@@ -91,22 +83,6 @@ def connection() -> "MpiCommunicator":
         comm.rest_between_polls()
     atexit.register(close_or_fail, comm, first_failure)
     return comm
-
-
-def join() -> tuple[FirstFailure, int]:
-    """What ends all ranks if one fails, after starting MPI where that has not been done; and `shared_cores`."""
-    with watched() as watcher, hang_ups_held():
-        with ended_by_signals(STARTING):
-            start_mpi()
-            from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
-
-            first_failure = FirstFailure(MPI.COMM_WORLD)
-            sys.excepthook = first_failure
-        host = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
-        shared = shared_cores(host.allgather(cores_of_this_process()))
-        first_failure.share_the_floor(host, watcher)
-        forget_shared_files()
-    return first_failure, shared
 
 
 MOST_BYTES = 2**31 - 1
@@ -153,6 +129,7 @@ class MpiCommunicator:
         self._departures: list[deque[Departure]] = [deque() for _ in self._numbers]
         self._unheard = set(self._members)
         self._unclaimed: list[Unclaimed] = []
+        self._tag, self._any_source = MPI.ANY_TAG, MPI.ANY_SOURCE
         self._leaving = False
         self._pause: Callable[[], None] = os.sched_yield
         self._most_bytes = MOST_BYTES if MPI.Get_version() < (4, 0) else inf
@@ -180,6 +157,27 @@ class MpiCommunicator:
         if self.board is not None and self._channels < CHANNELS:
             other.board, other._line = self.board, self.board.line(self.rank, self._channels)
         return other
+
+    def tagged(self, tag: int) -> "MpiCommunicator":
+        """The messages of this communicator that travel under `tag`, as a communicator that sees no others.
+
+        Their dtypes are not checked. Messages with a tag travel in a channel of which all messages have one.
+        """
+        found = copy(self)
+        found._tag, found._status = tag_of(tag, self._comm), type(self._status)()
+        return found
+
+    def arrived(self, source: int | None) -> int | None:
+        """The rank whose message is here: `source`, or any rank for None. None if there is no message; never waits."""
+        number = self._any_source if source is None else self._numbers[source]
+        here = self._comm.Iprobe(number, self._tag, self._status)
+        return self._numbers.index(self._status.Get_source()) if here else None
+
+    def wait_for_any(self) -> int:
+        """The rank whose message came first, after waiting for one."""
+        self.note_spot()
+        self._poll(lambda: self.arrived(None) is not None, ANYBODY, self._pause)
+        return self._numbers.index(self._status.Get_source())
 
     def _of_some(self, ranks: Sequence[int]) -> "tuple[MPI.Intracomm, list[int]]":
         """Some ranks in a communicator of MPI's, and the number of each rank in it."""
@@ -283,7 +281,7 @@ class MpiCommunicator:
             departures.popleft().give_back()
         memory = self._copies.take(outgoing.nbytes)
         np.copyto(shaped(memory, outgoing), outgoing)
-        request = self._comm.Isend(memory[: outgoing.nbytes], self._numbers[to], dtype_tag(outgoing.dtype))
+        request = self._comm.Isend(memory[: outgoing.nbytes], self._numbers[to], tag_for(outgoing.dtype, self._tag))
         departures.append(Departure(request, memory, outgoing.nbytes, self._copies))
 
     def _complete(self, into: Array, source: int, reduce: Reduction | None) -> None:
@@ -303,7 +301,7 @@ class MpiCommunicator:
         with one that is longer than the memory given to it, and Open MPI corrupts the heap.
         """
         number = self._numbers[source]
-        message = self._poll(lambda: self._comm.Improbe(number, status=self._status), source, self._pause)
+        message = self._poll(lambda: self._comm.Improbe(number, self._tag, self._status), source, self._pause)
         self.came_ns = time.monotonic_ns()
         sent_bytes, tag = self._status.Get_count(), self._status.Get_tag()
         fits = sent_bytes == landing.nbytes
@@ -314,8 +312,8 @@ class MpiCommunicator:
             self._unheard.discard(source)
             raise Deadlock(
                 f"rank {self.rank} waits for a message from rank {source}, which has finished{spaced(HERE.spot)}")
-        if not fits or tag != dtype_tag(dtype):
-            other = "" if tag == dtype_tag(dtype) else " of another dtype"
+        if not fits or tag != tag_for(dtype, self._tag):
+            other = "" if tag == tag_for(dtype, self._tag) else " of another dtype"
             raise LengthError(
                 f"rank {source} sent {sent_bytes} bytes{other} to rank {self.rank}, which receives them "
                 f"into {landing.nbytes} bytes of {dtype}{spaced(HERE.spot)}: both sides must name the same length and "
@@ -333,7 +331,7 @@ class MpiCommunicator:
             self._line.waits(source)
         while not result:
             if time.monotonic() > deadline:
-                raise self._waited(f"for a message from rank {source}")
+                raise self._waited(f"for a message from {named(source)}")
             pause()
             result = done()
         if self._line is not None:

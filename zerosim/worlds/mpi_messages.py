@@ -16,12 +16,29 @@ if TYPE_CHECKING:
 
 FAREWELL = 0x7FFF
 """The tag of the last message between two ranks; the largest that every MPI library has."""
+TAGGED = FAREWELL + 1
+"""MPI's tag of messages with tag 0. Those with a tag of their own do not tell their dtype."""
 
 
 @cache
 def dtype_tag(dtype: np.dtype[Any]) -> int:
     """The tag of messages of this dtype, the same in every process; two dtypes nearly never share one."""
     return zlib.crc32(spelled(dtype).encode()) % FAREWELL
+
+
+def tag_of(tag: int, comm: "MPI.Intracomm") -> int:
+    """MPI's tag of messages that a program sends in `comm` under `tag`; raises `CollectiveError` if MPI has none."""
+    from mpi4py import MPI  # noqa: PLC0415 - whoever has a comm has it loaded
+
+    most = int(comm.Get_attr(MPI.TAG_UB) or TAGGED) - TAGGED
+    if not 0 <= tag <= most:
+        raise CollectiveError(f"tag={tag}: tags are whole numbers from 0 to {most:,} with this MPI library")
+    return TAGGED + tag
+
+
+def tag_for(dtype: np.dtype[Any], tag: int) -> int:
+    """MPI's tag of a message: `tag` if a program gave it one, else what tells its dtype."""
+    return tag if tag >= TAGGED else dtype_tag(dtype)
 
 
 def spelled(dtype: np.dtype[Any]) -> str:

@@ -11,7 +11,26 @@ from pathlib import Path
 from types import TracebackType
 
 from zerosim.errors import LaunchError, ZerosimError
-from zerosim.worlds.launcher import has_company, launched
+from zerosim.worlds.first_failure import FirstFailure
+from zerosim.worlds.launcher import has_company, launched, watched
+
+STARTING = 60.0  # seconds that ranks have for starting MPI, the first of them waiting for the last
+
+
+def join() -> tuple[FirstFailure, int]:
+    """What ends all ranks if one fails, after starting MPI where that has not been done; and `shared_cores`."""
+    with watched() as watcher, hang_ups_held():
+        with ended_by_signals(STARTING):
+            start_mpi()
+            from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
+
+            first_failure = FirstFailure(MPI.COMM_WORLD)
+            sys.excepthook = first_failure
+        host = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+        shared = shared_cores(host.allgather(cores_of_this_process()))
+        first_failure.share_the_floor(host, watcher)
+        forget_shared_files()
+    return first_failure, shared
 
 
 def fail_alone(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

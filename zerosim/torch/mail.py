@@ -1,0 +1,127 @@
+"""What the ranks of a group send to one another: under tags, and received from a rank by name or from any.
+
+MPI matches tags and sources. A receive is carried out when its message has come and somebody asks for it; until then
+MPI keeps the message. Receives of one tag get messages in the order in which they were asked for, as MPI's own would.
+
+    queue       receives of one tag that are not complete, the first that was asked for first
+    a message   goes to the first receive in the queue that names its source or none
+
+Receives of a group are waited for by one thread at a time.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from zerosim.allocation import Array
+from zerosim.comm import among
+from zerosim.instruments.observed import Observed
+from zerosim.torch.arrays import Landing
+from zerosim.torch.watching import WATCH
+from zerosim.torch.works import Began
+from zerosim.worlds.mpi import MpiCommunicator
+
+Observe = Callable[[MpiCommunicator], Observed]
+
+
+class Mail:
+    """The messages that travel in `channel` between `ranks` of the world, the ranks of a group in its order."""
+
+    def __init__(self, channel: MpiCommunicator, ranks: Sequence[int], observe: Observe) -> None:
+        self._channel, self._ranks, self._observe = channel, ranks, observe
+        self._tagged: dict[int, Tagged] = {}
+
+    def tagged(self, tag: int) -> "Tagged":
+        """Those under `tag`; raises `CollectiveError` for a tag that MPI does not have."""
+        if tag not in self._tagged:
+            self._tagged[tag] = Tagged(self._channel.tagged(tag), self._ranks, self._observe)
+        return self._tagged[tag]
+
+
+class Tagged:
+    """The messages of one tag, and the receives that wait for them."""
+
+    def __init__(self, channel: MpiCommunicator, ranks: Sequence[int], observe: Observe) -> None:
+        observed = observe(channel)
+        comm = among(observed, ranks)
+        self._send, self._recv = observed.named("send", comm.send), observed.named("recv", comm.recv)
+        self._wait_for_any = Observed(channel, WATCH.whereabouts).named("recv", channel.wait_for_any)
+        self._channel, self._ranks = channel, ranks
+        self._queue: deque[Receive] = deque()
+
+    def send(self, owner: str, array: Array, to: int) -> None:
+        """Send a copy of `array`, and wait for nobody; `owner` is the line that sends it."""
+        self._send(owner, array, to=to)
+
+    def ask(self, owner: str, landing: Landing, outputs: list[Any], source: int | None) -> "Receive":
+        """Ask for a message from `source`, or from any rank; `outputs` are the tensors of `landing`."""
+        receive = Receive(self, owner, landing, outputs, source)
+        self._queue.append(receive)
+        return receive
+
+    def finish(self, receive: "Receive") -> None:
+        """Wait until `receive` has its message."""
+        while receive in self._queue:
+            source = self._could_be_from(receive)
+            if source is None:
+                source = self._ranks.index(WATCH.waiting(lambda: self._wait_for_any(receive.owner)))
+            self._deliver(source)
+
+    def has_finished(self, receive: "Receive") -> bool:
+        """Whether `receive` has its message, after delivering what has come; never waits."""
+        while receive in self._queue:
+            source = self._could_be_from(receive)
+            arrived = self._channel.arrived(None if source is None else self._ranks[source])
+            if arrived is None:
+                return False
+            self._deliver(self._ranks.index(arrived))
+        return True
+
+    def _could_be_from(self, receive: "Receive") -> int | None:
+        """Whose message is delivered next as `receive` is waited for; None if it may be anybody's."""
+        ahead = list(self._queue)[: self._queue.index(receive)]
+        return None if any(each.source is None for each in ahead) else receive.source
+
+    def _deliver(self, source: int) -> None:
+        """Receive the next message of `source`, into the first receive that takes it."""
+        receive = next(each for each in self._queue if each.source in (None, source))
+        for array in receive.landing.arrays:
+            self._recv(receive.owner, into=array, source=source)
+        receive.landing.finish()
+        receive.source = source
+        self._queue.remove(receive)
+
+
+class Receive(Began):
+    """A receive that was asked for. `source` is the rank of its message, None until a receive from any rank has one."""
+
+    def __init__(
+        self, messages: Tagged, owner: str, landing: Landing, outputs: list[Any], source: int | None
+    ) -> None:
+        super().__init__(outputs)
+        self._messages = messages
+        self.owner, self.landing, self.source = owner, landing, source
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Return once the message is there. The timeout is the group's, whatever `timeout` says."""
+        self._messages.finish(self)
+        return True
+
+    def is_completed(self) -> bool:
+        return self._messages.has_finished(self)
+
+    is_success = is_completed
+
+    def source_rank(self) -> int:
+        """The rank of the group that sent the message, after waiting for it."""
+        self.wait()
+        assert self.source is not None
+        return self.source
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Any:
+        """The tensors as a future, after waiting for the message."""
+        self.wait()
+        return super().get_future()
