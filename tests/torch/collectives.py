@@ -286,6 +286,9 @@ def check_what_is_not_supported_says_so(rank, size):
         dist.all_reduce(torch.eye(2).to_sparse())
     with pytest.raises(CollectiveError, match=r"broadcast of torch\.float4_e2m1fn_x2 is not supported"):
         dist.broadcast(torch.empty(1, dtype=torch.float4_e2m1fn_x2), 0)
+    for name in ("monitored_barrier", "split_group", "merge_remote_group", "_register_on_completion_hook"):
+        with pytest.raises(CollectiveError, match=f"^{name} is not supported over zerosim"):
+            getattr(dist.group.WORLD, name)()
 
 
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]

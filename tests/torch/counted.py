@@ -1,4 +1,6 @@
-"""DDP and FSDP2 for some steps: the bytes of the ledger against those that MPI was given."""
+"""Every collective, then DDP and FSDP2 for some steps: the bytes of the ledger against those that MPI was given."""
+
+import threading
 
 import torch
 import torch.distributed as dist
@@ -7,9 +9,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import zerosim.torch  # noqa: F401 - registers the backend
+from tests.torch.collectives import CHECKS
 from zerosim.torch.watching import WATCH
 from zerosim.worlds.mpi import MpiCommunicator, connect
 
+LOCK = threading.Lock()
 GIVEN = {"bytes": 0, "messages": 0}
 
 
@@ -23,8 +27,9 @@ class Counting:
         return getattr(self.comm, name)
 
     def Isend(self, memory, to, tag):  # noqa: N802 - the name is MPI's
-        GIVEN["bytes"] += memory.nbytes
-        GIVEN["messages"] += 1
+        with LOCK:
+            GIVEN["bytes"] += memory.nbytes
+            GIVEN["messages"] += 1
         return self.comm.Isend(memory, to, tag)
 
 
@@ -39,6 +44,9 @@ connect()
 MpiCommunicator.__init__ = counting(MpiCommunicator.__init__)
 WATCH.begin(connect().rank)
 dist.init_process_group("zerosim")
+for check in CHECKS:
+    check(dist.get_rank(), dist.get_world_size())
+    dist.barrier()
 for way in (DistributedDataParallel, fully_shard):
     model = way(nn.Sequential(nn.Linear(13, 11), nn.ReLU(), nn.Linear(11, 7)))
     optimizer = torch.optim.Adam(model.parameters())

@@ -1,6 +1,6 @@
-"""Scripts as people write them, which ask for gloo: tensor parallelism, a pipeline, accumulation and clipping.
+"""Scripts as people write them, which ask for gloo: tensor parallelism, pipelines, HSDP, loops as in Hugging Face.
 
-Each is compared with the same model in one process; run by `mpirun -n 2 zerosim torch`.
+Each is compared with the same model in one process; run by `mpirun -n 4 zerosim torch`.
 """
 
 import torch
@@ -11,6 +11,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def fresh():
@@ -65,6 +67,88 @@ def accumulating_and_clipping(rank, ranks):
         near(sharded.full_tensor().detach(), due.detach())
 
 
+def hugging_face_like(rank, ranks):
+    """An epoch with a sampler, accumulation under no_sync, clipping, warm-up, and metrics gathered from all ranks."""
+    data = TensorDataset(torch.arange(640.0).reshape(80, 8) / 640, torch.ones(80, 8))
+    plain, alone = fresh(), fresh()
+    model = DistributedDataParallel(plain)
+    optimizers = [torch.optim.AdamW(each.parameters(), lr=0.01) for each in (plain, alone)]
+    schedules = [torch.optim.lr_scheduler.LambdaLR(each, lambda step: min(1, (step + 1) / 3)) for each in optimizers]
+    samplers = [DistributedSampler(data, ranks, each, shuffle=True, seed=1) for each in range(ranks)]
+    loaders = [list(DataLoader(data, batch_size=2, sampler=sampler)) for sampler in samplers]
+    accumulate = 2
+    for number, (x, y) in enumerate(loaders[rank]):
+        updates = (number + 1) % accumulate == 0
+        model.require_backward_grad_sync = updates
+        loss = nn.functional.mse_loss(model(x), y) / accumulate
+        loss.backward()
+        for loader in loaders:
+            (nn.functional.mse_loss(alone(loader[number][0]), loader[number][1]) / accumulate / ranks).backward()
+        if updates:
+            norms = [nn.utils.clip_grad_norm_(each.parameters(), 0.5) for each in (plain, alone)]
+            near(norms[0], norms[1])
+            for optimizer, schedule in zip(optimizers, schedules, strict=True):
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+    metrics = [None] * ranks
+    dist.all_gather_object(metrics, {"rank": rank, "loss": loss.item()})
+    assert [each["rank"] for each in metrics] == list(range(ranks))
+    for mine, due in zip(plain.parameters(), alone.parameters(), strict=True):
+        near(mine.detach(), due.detach())
+
+
+def hsdp(rank, ranks):
+    """Two rows that shard, whose ranks of equal number replicate."""
+    mesh = init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("replicate", "shard"))
+    model, alone = fresh(), fresh()
+    for layer in model[::2]:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizers = [torch.optim.AdamW(each.parameters(), lr=0.01) for each in (model, alone)]
+    for step in range(3):
+        batches = torch.randn(ranks, 3, 8, generator=torch.Generator().manual_seed(step))
+        model(batches[rank]).square().mean().backward()
+        for each in range(ranks):
+            (alone(batches[each]).square().mean() / ranks).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    for sharded, due in zip(model.parameters(), alone.parameters(), strict=True):
+        near(sharded.full_tensor().detach(), due.detach())
+
+
+def pipeline_by_hand(rank, ranks):
+    """Each rank has a layer; activations go right and their gradients left, micro-batches by their tags."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(8, 8) for _ in range(ranks)]
+    batches = torch.arange(96.0).reshape(3, 4, 8) / 96
+    inputs, outputs = [], []
+    for tag, batch in enumerate(batches):
+        x = batch.clone()
+        if rank > 0:
+            dist.recv(x, rank - 1, tag=tag)
+        inputs.append(x.requires_grad_(rank > 0))
+        outputs.append(torch.tanh(layers[rank](x)))
+        if rank < ranks - 1:
+            dist.isend(outputs[-1].detach(), rank + 1, tag=tag)
+    gradients = [torch.ones_like(each) for each in outputs]
+    if rank < ranks - 1:
+        for request in [dist.irecv(gradients[tag], rank + 1, tag=tag) for tag in (2, 1, 0)]:
+            request.wait()
+    for tag in (2, 1, 0):
+        outputs[tag].backward(gradients[tag])
+        if rank > 0:
+            dist.isend(inputs[tag].grad, rank - 1, tag=tag)
+    mine = layers[rank].weight.grad.clone()
+    layers[rank].zero_grad()
+    x = batches.flatten(0, 1)
+    for layer in layers:
+        x = torch.tanh(layer(x))
+    x.sum().backward()
+    near(mine, layers[rank].weight.grad)
+
+
 def functional(rank, ranks):
     near(all_gather_tensor(torch.full((2,), float(rank)), 0, dist.group.WORLD),
          torch.arange(float(ranks)).repeat_interleave(2))
@@ -79,9 +163,10 @@ def functional(rank, ranks):
 
 
 dist.init_process_group("cpu:gloo")
-for script in (tensor_parallel, pipeline, accumulating_and_clipping, functional):
+SCRIPTS = (tensor_parallel, pipeline, accumulating_and_clipping, hugging_face_like, hsdp, pipeline_by_hand, functional)
+for script in SCRIPTS:
     script(dist.get_rank(), dist.get_world_size())
     dist.barrier()
 if dist.get_rank() == 0:
-    print("all four ran")
+    print("all seven ran")
 dist.destroy_process_group()

@@ -1,8 +1,10 @@
 """The backend of torch.distributed under real MPI; these tests run where PyTorch is installed."""
 
+import sys
+
 import pytest
 
-from tests.mpi.launch import SECONDS_TO_END, mpirun
+from tests.mpi.launch import SECONDS_TO_END, mpiexec, mpirun
 
 pytest.importorskip("torch", reason="make torch runs these in an environment that has PyTorch")
 
@@ -29,9 +31,9 @@ def test_an_unchanged_script_trains_to_the_same_losses_by_ddp_and_fsdp2():
 
 @pytest.mark.mpi
 def test_other_peoples_scripts_run_unchanged():
-    outcome = zerosim_torch(2, "tests/torch/others.py")
+    outcome = zerosim_torch(4, "tests/torch/others.py")
     assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout == "all four ran\n"
+    assert outcome.stdout == "all seven ran\n"
 
 
 @pytest.mark.mpi
@@ -61,6 +63,30 @@ def test_faults_befall_a_script(fault, code, said):
     outcome = zerosim_torch(2, "--fault", fault, "tests/torch/training.py", "fsdp2")
     assert outcome.returncode == code, outcome.stderr
     assert said in outcome.stderr
+
+
+@pytest.mark.mpi
+def test_a_world_size_that_is_not_the_launchers_is_one_line():
+    environment = {"RANK": "1", "WORLD_SIZE": "8"}
+    command = ["-n", "2", sys.executable, "-m", "zerosim", "torch", "tests/torch/training.py", "ddp"]
+    outcome = mpiexec(command, timeout=SECONDS_TO_END, environment=environment)
+    assert outcome.returncode == 2, outcome.stderr
+    assert "the environment has RANK=1 and WORLD_SIZE=8, and the launcher started rank" in outcome.stderr
+    assert outcome.stderr.count("zerosim: ") == 1
+    assert "Traceback" not in outcome.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(("words", "said"), [
+    ("", "passed 2"), ("rank=int(os.environ['RANK']), world_size=8", "of 8, and the launcher started this process as rank"),
+])
+def test_ranks_are_the_launchers_whatever_a_parent_was(words, said):
+    """A process without a launcher sets its environment as rank 0 of 1, which those that it launches inherit."""
+    script = (f"import os, torch.distributed as dist, zerosim.torch; dist.init_process_group('zerosim', {words}); "
+              "print('passed', dist.get_world_size())")
+    inherited = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "1", "ZEROSIM_SET_RANK": "1"}
+    outcome = mpiexec(["-n", "2", sys.executable, "-c", script], timeout=SECONDS_TO_END, environment=inherited)
+    assert said in outcome.stdout + outcome.stderr
 
 
 def test_a_script_that_is_not_there_is_one_line():

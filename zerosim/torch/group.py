@@ -29,6 +29,19 @@ from zerosim.torch.works import Began, Turns
 Doing = Callable[[Communicator], None]
 
 
+def refused(name: str) -> Callable[..., Any]:
+    """An operation that is not supported: calling it raises a `CollectiveError` that names it.
+
+    >>> refused("split_group")()
+    Traceback (most recent call last):
+    zerosim.errors.CollectiveError: split_group is not supported over zerosim; docs/torch.md lists what is
+    """
+    def call(*args: Any, **kwargs: Any) -> Any:
+        raise CollectiveError(f"{name} is not supported over zerosim; docs/torch.md lists what is")
+
+    return call
+
+
 class Group(dist.ProcessGroup):
     """Some ranks as a `torch.distributed.ProcessGroup`; `ranks` are their numbers in the world, in the group's order.
 
@@ -245,6 +258,12 @@ class Group(dist.ProcessGroup):
 
     def _end_coalescing(self, device: Any) -> Began:
         return self._turns.now(lambda: None, [])
+
+    _allgather_base, _reduce_scatter_base = all_gather_single, reduce_scatter_single
+    monitored_barrier, split_group = refused("monitored_barrier"), refused("split_group")
+    merge_remote_group = refused("merge_remote_group")
+    _get_sequence_number_for_group = refused("_get_sequence_number_for_group")
+    _register_on_completion_hook = refused("_register_on_completion_hook")
 
     def set_timeout(self, timeout: timedelta) -> None:
         raise CollectiveError("set_timeout is not supported: give init_process_group its timeout=")

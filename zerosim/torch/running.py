@@ -18,10 +18,13 @@ from zerosim.instruments.faults import Faults
 from zerosim.instruments.trace import Trace
 from zerosim.scenario.fault import Fault
 from zerosim.torch.document import collected, document
+from zerosim.torch.group import refused
 from zerosim.torch.memory import Live
 from zerosim.torch.watching import WATCH
 from zerosim.worlds.mpi import MpiWorld, connect
 
+REFUSED = ("monitored_barrier", "split_group", "shrink_group")
+"""Functions of `torch.distributed` that serve other backends alone."""
 ON_THE_CPU = ("", "undefined", "gloo", "mpi", "zerosim")
 """Backends that a script may ask for; `zerosim` takes their place."""
 
@@ -96,12 +99,17 @@ def code_of(ended: SystemExit) -> int:
 def every_group_is_ours() -> Iterator[None]:
     """A context in which every group that is asked for on the CPU is one of zerosim's."""
     original = dist.init_process_group, dist.new_group
+    others = {name: getattr(dist, name) for name in REFUSED}
+    for name in REFUSED:
+        setattr(dist, name, refused(name))
     for module in (dist, distributed_c10d, device_mesh):
         module.init_process_group = replaced(original[0], "backend", 0)
         module.new_group = replaced(original[1], "backend", 2)
     try:
         yield
     finally:
+        for name, function in others.items():
+            setattr(dist, name, function)
         for module in (dist, distributed_c10d, device_mesh):
             module.init_process_group, module.new_group = original
 
