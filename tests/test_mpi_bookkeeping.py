@@ -56,7 +56,7 @@ class Rank0Of2:
         self.sent.append((message, tag))
         return Request(self.looks)
 
-    def Improbe(self, source, tag, status):  # noqa: N802
+    def Improbe(self, source, tag=None, *, status):  # noqa: N802
         if source == self.rank:
             return Letter(np.empty(0, np.uint8), FAREWELL) if status.describe(0, FAREWELL) else None
         if not self.letters:

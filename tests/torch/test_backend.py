@@ -78,7 +78,8 @@ def test_a_world_size_that_is_not_the_launchers_is_one_line():
 
 @pytest.mark.mpi
 @pytest.mark.parametrize(("words", "said"), [
-    ("", "passed 2"), ("rank=int(os.environ['RANK']), world_size=8", "of 8, and the launcher started this process as rank"),
+    ("", "passed 2"),
+    ("rank=int(os.environ['RANK']), world_size=8", "of 8, and the launcher started this process as rank"),
 ])
 def test_ranks_are_the_launchers_whatever_a_parent_was(words, said):
     """A process without a launcher sets its environment as rank 0 of 1, which those that it launches inherit."""

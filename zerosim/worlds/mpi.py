@@ -301,7 +301,7 @@ class MpiCommunicator:
         with one that is longer than the memory given to it, and Open MPI corrupts the heap.
         """
         number = self._numbers[source]
-        message = self._poll(lambda: self._comm.Improbe(number, self._tag, self._status), source, self._pause)
+        message = self._poll(lambda: self._comm.Improbe(number, self._tag, status=self._status), source, self._pause)
         self.came_ns = time.monotonic_ns()
         sent_bytes, tag = self._status.Get_count(), self._status.Get_tag()
         fits = sent_bytes == landing.nbytes
