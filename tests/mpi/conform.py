@@ -27,6 +27,29 @@ def check_waiting_ends(comm):
     comm.timeout_seconds = 300
 
 
+def check_tags(comm):
+    """Messages under tags arrive whichever is asked for first, from a rank by name or from any; looking never waits."""
+    channel = comm.channel()
+    one, other = channel.tagged(0), channel.tagged(70_000)
+    assert one.arrived(None) is None
+    MPI.COMM_WORLD.Barrier()
+    one.send(np.full(2, comm.rank), to=right(comm))
+    other.send(np.full(3, 10 * comm.rank), to=right(comm))
+    assert other.wait_for_any() == left(comm)
+    assert other.arrived(left(comm)) == left(comm)
+    found = np.zeros(3, int), np.zeros(2, int)
+    other.recv(into=found[0], source=left(comm))
+    one.recv(into=found[1], source=left(comm))
+    assert [each.tolist() for each in found] == [[10 * left(comm)] * 3, [left(comm)] * 2]
+    assert other.arrived(None) is None
+    other.timeout_seconds = 0.05
+    with pytest.raises(Deadlock, match=r"waited 0\.05 s for a message from any rank.* from any rank"):
+        other.wait_for_any()
+    with pytest.raises(CollectiveError, match="tag=-1: tags are whole numbers from 0 to "):
+        channel.tagged(-1)
+    MPI.COMM_WORLD.Barrier()
+
+
 def check_a_second_connection_is_the_first(comm):
     assert connect() is comm
     assert comm.timeout_seconds == 300
@@ -40,7 +63,7 @@ def check_a_second_connection_is_the_first(comm):
 comm = connect(timeout_seconds=300)
 if comm.size % 2:
     comm.rest_between_polls()  # as where there are fewer cores, however many there are here
-checks = [*CHECKS, check_objects_arrive, check_what_cannot_travel, check_waiting_ends,
+checks = [*CHECKS, check_objects_arrive, check_what_cannot_travel, check_waiting_ends, check_tags,
           check_a_second_connection_is_the_first]
 for check in checks:
     check(comm)
