@@ -12,6 +12,7 @@ import pytest
 from tests.test_planted import fails, outcome_of
 from zerosim.allocation import allocate
 from zerosim.autograd.shelf import InMemory, Offloaded
+from zerosim.autograd.tape import Tape
 from zerosim.cli import main
 from zerosim.errors import OffloadError
 from zerosim.formulas.activations import pass_peaks
@@ -187,6 +188,26 @@ def test_arrays_are_let_go_of_and_come_back_one_visit_early():
     shelf.put(0, "layers.1", [np.ones(1)])
     assert shelf.most_bytes == 3 * 2 * 48
     shelf.close()
+
+
+def test_the_next_input_is_read_while_a_unit_runs_again(monkeypatch):
+    events = []
+    run, begin = Tape._run, Offloaded.begin
+
+    def ran(self, unit, visit, *rest, what, **keys):
+        events.append(what)
+        return run(self, unit, visit, *rest, what=what, **keys)
+
+    def began(self, visit):
+        events.append(visit)
+        begin(self, visit)
+
+    monkeypatch.setattr(Tape, "_run", ran)
+    monkeypatch.setattr(Offloaded, "begin", began)
+    outcome_of(recompute=True, offload_activations=True, hidden=(4, 4, 4), stages=("zero3",), reference=False, ranks=1,
+               steps=1, micro_batches=1)
+    again = "recomputation"
+    assert events[:15] == [*["forward"] * 4, 3, 2, again, 2, 1, again, 1, 0, again, -1, again]
 
 
 def test_what_is_coming_already_is_not_read_again():

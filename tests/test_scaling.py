@@ -2,6 +2,7 @@
 
 import io
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -117,3 +118,23 @@ def test_a_run_that_trains_has_no_such_message():
     outcome = run_locally(prepare(varied(scenario(), precision="fp16"), labelled()), Silent())
     assert outcome.trained[0].measured.updates
     assert shown(outcome) == []
+
+
+def test_sharded_gradients_add_their_square_sums_in_the_order_of_full_ones(monkeypatch):
+    """Unit by unit, and each unit's chunks in order; floating-point sums in another order are other sums."""
+    seen = {}
+    factor = Scaling.factor
+
+    def recorded(self, square_sums):
+        sums = list(square_sums)
+        seen.setdefault(stage, []).append(sums)
+        return factor(self, sums)
+
+    monkeypatch.setattr(Scaling, "factor", recorded)
+    for stage in ("ddp", "zero1", "zero3"):
+        built = scenario(stages=(stage,), steps=1, reference=False)
+        built = replace(built, train=replace(built.train, clip_norm=0.1))
+        run_locally(prepare(built, labelled()), Silent())
+    assert len(seen["ddp"][0]) == 3 * 3
+    assert seen["ddp"][0] == seen["zero1"][0] == seen["zero3"][0]
+    assert len(set(seen["ddp"][0])) > 6
