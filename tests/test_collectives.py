@@ -639,7 +639,8 @@ def test_who_does_not_say_what_to_reduce_by_adds(name):
 
 def test_which_algorithms_add_in_rank_order():
     assert {name for name, row in ALGORITHMS.items() if not row.ordered and row.order} == {
-        "ring.all_reduce", "ring.reduce_scatter", "halving.reduce_scatter"}
+        "ring.all_reduce", "ring.reduce_scatter", "halving.reduce_scatter",
+        "two_level.all_reduce", "two_level.reduce_scatter"}
     assert {name for name, row in ALGORITHMS.items() if row.ordered} == {
         f"{name}.{collective}" for collective, names in {
             "all_reduce": ("rabenseifner", "doubling", "direct", "naive"),

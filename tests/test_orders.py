@@ -2,7 +2,7 @@
 
 import pytest
 
-from zerosim.numerics.orders import ORDERS, far_tree, folded_tree, near_tree, rank_order, ring
+from zerosim.numerics.orders import ORDERS, far_tree, folded_tree, near_tree, rank_order, ring, two_level
 from zerosim.payloads.terms import Term, leaves, missing_and_doubled
 
 POWERS = [1, 2, 4, 8, 16]
@@ -19,6 +19,10 @@ WRITTEN_OUT = [
     (near_tree, 4, 1, "((g0 + g1) + (g2 + g3))"),
     (near_tree, 5, 0, "(((g0 + g1) + (g2 + g3)) + g4)"),
     (near_tree, 7, 0, "(((g0 + g1) + (g2 + g3)) + ((g4 + g5) + g6))"),
+    (two_level(2), 4, 0, "((g3 + g2) + (g1 + g0))"),
+    (two_level(2), 5, 1, "(((g2 + g3) + g4) + (g0 + g1))"),
+    (two_level(3), 6, 4, "(((g2 + g0) + g1) + ((g5 + g3) + g4))"),
+    (two_level(4), 3, 2, "((g0 + g1) + g2)"),
     (folded_tree, 3, 0, "((g0 + g1) + g2)"),
     (folded_tree, 4, 3, "((g0 + g1) + (g2 + g3))"),
     (folded_tree, 5, 0, "(((g0 + g1) + g2) + (g3 + g4))"),
@@ -30,7 +34,7 @@ WRITTEN_OUT = [
 ]
 SERVED = [
     (order, size)
-    for order in (ring, rank_order, near_tree, folded_tree, far_tree)
+    for order in (ring, rank_order, near_tree, folded_tree, far_tree, two_level(1), two_level(3))
     for size in (POWERS if order is far_tree else ANY)
 ]
 
@@ -71,4 +75,5 @@ def test_a_near_tree_of_near_trees_is_one(size):
 
 def test_what_a_scenario_can_name():
     across = {name: order.across for name, order in ORDERS.items()}
-    assert across == {"ring": ring, "rank": rank_order, "tree": near_tree, "exact": None}
+    assert across == {"ring": ring, "rank": rank_order, "tree": near_tree, "exact": None,
+                      "two_level": ORDERS["two_level"].across}

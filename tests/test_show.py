@@ -333,7 +333,8 @@ def value_of(formula, size):
     python = re.sub(r"(\d) ?(?=[(Nud])", r"\1 * ", python)
     down = size.bit_length() - 1
     fold = 0 if size == 2 ** down else 2
-    return eval(python, {}, {"N": size, "down": down, "up": down + (fold > 0), "fold": fold})
+    return eval(python, {}, {"N": size, "down": down, "up": down + (fold > 0), "fold": fold,
+                             "short": size % 2 * (size + 1) // 2})
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -132,6 +132,7 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Scenario, "title"): one_of(*WORDS),
     (Scenario, "caption"): one_of(*WORDS),
     (WorldKeys, "ranks"): unsaid,
+    (WorldKeys, "ranks_per_host"): unsaid,
     (WorldKeys, "memory_limit_mb"): unsaid,
     (WorldKeys, "timeout_seconds"): unsaid,
     (Data, "source"): unsaid,
@@ -266,6 +267,8 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
 
     document: Document = keys(Scenario, chance)
     document["world"] = {"ranks": ranks}
+    if parallel.get("order") == "two_level" or chance.random() < SAID / 2:
+        document["world"]["ranks_per_host"] = chance.choice([n for n in range(1, ranks + 1) if ranks % n == 0])
     if chance.random() < 0.2:
         document["world"]["timeout_seconds"] = chance.choice((60, 600.0))
     if mpi and chance.random() < 0.2:
@@ -435,7 +438,7 @@ def groups(units: Any, layers: int, tied: bool = False) -> list[list[int]]:
 
 def groups_of(ranks: int, parallel: Document, chance: Random) -> Document:
     """Groups of ranks that share, or nothing said of them."""
-    if chance.random() < SAID / 2 and parallel.get("order") != "exact":
+    if chance.random() < SAID / 2 and parallel.get("order") not in ("exact", "two_level"):
         return {"shard_ranks": chance.choice([0, *(each for each in range(1, ranks + 1) if ranks % each == 0)])}
     return {}
 
@@ -448,6 +451,7 @@ def draw_other_ranks(document: Document, chance: Random) -> None:
     divisors = [n for n in divisors if order != "tree" or n in POWERS_OF_TWO]
     groups = [row.get("shard_ranks") or 1 for row in effective_rows(document)]
     divisors = [n for n in divisors if all(n % group == 0 for group in groups)]
+    divisors = [n for n in divisors if n % world.get("ranks_per_host", 1) == 0]
     free = order in ("tree", "exact") and not train.get("clip_norm") and all(
         train.get("precision", "fp32") in ("fp32", "fp64") or row.get("accumulate_dtype") == row.get("reduce_dtype")
         for row in effective_rows(document)

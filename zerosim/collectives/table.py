@@ -2,6 +2,7 @@
 
     n          the bytes of the whole vector        N = size, the number of ranks
     steps      when a rank sends one message and receives one in each step, and every one is as long
+    short      ⌈N/2⌉ where N is odd, so that the last host of two ranks lacks one
     fold       2 where N is no power of two: some ranks fold into their neighbours first, and unfold last
 
 Volumes are declared here and compared with a counting communicator in the tests, to the byte. Orders are declared in
@@ -23,6 +24,7 @@ from zerosim.collectives import (
     rabenseifner,
     ring,
     tree,
+    two_level,
     volume,
 )
 from zerosim.collectives.folding import extra
@@ -34,6 +36,7 @@ MPI_STANDARD = "MPI: A Message-Passing Interface Standard, chapter Collective Co
 BRUCK = "Bruck, Ho, Kipnis, Upfal, Weathersby, Efficient algorithms for all-to-all (1997)"
 HENSGEN = "Hensgen, Finkel, Manber, Two algorithms for barrier synchronization (1988)"
 JOHNSSON = "Johnsson, Ho, Optimum broadcasting in hypercubes (1989)"
+MIKAMI = "Mikami et al., Massively distributed SGD: ImageNet in a flash (2018)"
 PATARASUK = "Patarasuk, Yuan, Bandwidth optimal all-reduce algorithms (2009)"
 RABENSEIFNER = "Rabenseifner, Optimization of collective reduction operations (2004)"
 THAKUR = "Thakur, Rabenseifner, Gropp, Optimization of collectives in MPICH (2005)"
@@ -65,6 +68,8 @@ class Algorithm:
     order: orders.AddingOrder | None = None
     ordered: bool = False
     needs_power_of_two: bool = False
+    per_host: int = 0
+    """Neighbouring ranks of each host, where it asks for that."""
 
     @property
     def limit(self) -> str:
@@ -96,6 +101,52 @@ def log2(size: int) -> int:
 def folding(steps: int, size: int) -> int:
     """`steps` for each doubling of the ranks that go on, and one to fold and one to unfold."""
     return steps * (size.bit_length() - 1) + 2 * bool(extra(size))
+
+
+def two_level_steps(size: int, per_host: int) -> int:
+    """N − 1 on full hosts; more, where the ranks of a short one stand in for those that it lacks.
+
+    >>> [two_level_steps(size, 2) for size in (4, 5)]
+    [3, 7]
+    """
+    full = min(per_host, size)
+    hosts, last = -(-size // full), (size - 1) % full + 1
+    times = -(-full // last)
+    return max(hosts * (full - 1), hosts * times * (last - 1)) + times * (hosts - 1)
+
+
+def on_hosts(per_host: int) -> "list[Algorithm]":
+    """The algorithms of two levels, on hosts of so many neighbouring ranks.
+
+    >>> [row.sent_bytes([1] * 4, rank=0) for row in on_hosts(2)]
+    [6, 3, 3, 8]
+    """
+    hosts, sent = two_level.on_hosts(per_host), volume.TwoLevels(per_host)
+    all_reduced = volume.one_after_the_other(sent.reduced, sent.gathered)
+    words = f"two levels, hosts of {per_host} ranks: "
+    return [
+        Algorithm(
+            "two_level", "all_reduce", hosts.all_reduce,
+            f"{words}reduce-scatter within, all-reduce between, all-gather within",
+            steps=lambda size: 2 * two_level_steps(size, per_host), steps_formula="2 (N − 1 + short)",
+            volume=all_reduced, order=orders.two_level(per_host), source=MIKAMI, per_host=per_host,
+        ),
+        Algorithm(
+            "two_level", "reduce_scatter", hosts.reduce_scatter, f"{words}within, then between",
+            steps=lambda size: two_level_steps(size, per_host), steps_formula="N − 1 + short", volume=sent.reduced,
+            order=orders.two_level(per_host), source=MIKAMI, per_host=per_host,
+        ),
+        Algorithm(
+            "two_level", "all_gather", hosts.all_gather, f"{words}between, then within",
+            steps=lambda size: two_level_steps(size, per_host), steps_formula="N − 1 + short",
+            volume=sent.gathered, source=MIKAMI, per_host=per_host,
+        ),
+        Algorithm(
+            "two_level", "broadcast", hosts.broadcast, f"{words}a tree between, then one within each",
+            steps=lambda size: log2(-(-size // per_host)) + log2(min(per_host, size)),
+            steps_formula="⌈log₂ N⌉", volume=sent.broadcast, source=MIKAMI, per_host=per_host,
+        ),
+    ]
 
 
 _ROWS = [
@@ -244,7 +295,23 @@ _ROWS = [
         steps=log2, steps_formula="⌈log₂ N⌉", volume=volume.empty, source=HENSGEN,
     ),
 ]
-ALGORITHMS: dict[str, Algorithm] = {f"{row.name}.{row.collective}": row for row in _ROWS}
+PER_HOST = 2
+"""Ranks of a host, where nothing else is said."""
+
+_BY_COLLECTIVE = {name: [row for row in [*_ROWS, *on_hosts(PER_HOST)] if row.collective == name]
+                  for name in dict.fromkeys(row.collective for row in _ROWS)}
+ALGORITHMS: dict[str, Algorithm] = {
+    f"{row.name}.{row.collective}": row for rows in _BY_COLLECTIVE.values() for row in rows}
+
+
+def algorithm_of(function: Callable[..., None]) -> Algorithm:
+    """The row of a collective's function; of two levels on hosts of any number of ranks.
+
+    >>> algorithm_of(ring.all_gather).name, algorithm_of(two_level.on_hosts(4).all_gather).per_host
+    ('ring', 4)
+    """
+    per_host = getattr(getattr(function, "__self__", None), "per_host", PER_HOST)
+    return next(row for row in [*ALGORITHMS.values(), *on_hosts(per_host)] if row.function == function)
 
 
 def find(collective: str, algorithm: str, size: int, *, commutative: bool = True) -> Algorithm:

@@ -8,6 +8,7 @@ whatever their lengths, so the figures are exact for vectors that no number of r
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from zerosim.collectives.folding import extra, members
 from zerosim.collectives.pairs import aligned, far_first, near_first
@@ -133,6 +134,59 @@ def one_after_the_other(*volumes: Volume) -> Volume:
         return [message for volume in volumes for message in volume(rank, size, 0)]
 
     return messages
+
+
+@dataclass(frozen=True)
+class TwoLevels:
+    """What `rank` sends on hosts of `per_host` ranks; a message without a chunk is one for a rank that there is not.
+
+    >>> TwoLevels(2).reduced(rank=0, size=4, root=0), TwoLevels(2).gathered(rank=0, size=4, root=0)
+    ([[1], [3], [2]], [[0], [0], [2]])
+    """
+
+    per_host: int
+
+    def reduced(self, rank: int, size: int, root: int) -> Messages:
+        """Every chunk but those of its places, then those of its places but its own host's."""
+        place, members, hosts = self._where(rank, size)
+        away: Messages = [
+            self._chunk(host, other, size) for host in range(hosts) for other in self._seats(members, size)
+            if other % members != place]
+        across = [self._chunk(host, mine, size) for mine in range(place, min(self.per_host, size), members)
+                  for host in range(hosts) if host != rank // self.per_host]
+        return away + across
+
+    def gathered(self, rank: int, size: int, root: int) -> Messages:
+        """All of its places but the next host's, then every chunk but those of the next rank of its host."""
+        place, members, hosts = self._where(rank, size)
+        across: Messages = [
+            self._chunk(host, mine, size) for mine in range(place, min(self.per_host, size), members)
+            for host in range(hosts) if host != (rank // self.per_host + 1) % hosts]
+        around = [self._chunk(host, other, size) for host in range(hosts) for other in self._seats(members, size)
+                  if other % members != (place + 1) % members]
+        return across + around
+
+    def broadcast(self, rank: int, size: int, root: int) -> Messages:
+        """The whole vector, for each half of the hosts and then of its host's ranks that the rank serves."""
+        place, members, hosts = self._where(rank, size)
+        mine, source = rank // self.per_host, root % self.per_host
+        served = [near == mine for near, _, _ in halvings(mine, hosts, root // self.per_host)]
+        between = sum(served) if place == source % members else 0
+        within = sum(near == place for near, _, _ in halvings(place, members, source % members))
+        return [range(size)] * (between + within)
+
+    def _where(self, rank: int, size: int) -> tuple[int, int, int]:
+        """The rank's place, the ranks of its host, and the number of hosts."""
+        first = rank // self.per_host * self.per_host
+        return rank - first, min(self.per_host, size - first), -(-size // self.per_host)
+
+    def _seats(self, members: int, size: int) -> range:
+        """The places that a host of so many ranks goes through, all of its ranks at a time."""
+        return range(-(-min(self.per_host, size) // members) * members)
+
+    def _chunk(self, host: int, place: int, size: int) -> list[int]:
+        number = host * self.per_host + place
+        return [number] if place < self.per_host and number < size else []
 
 
 def empty(rank: int, size: int, root: int) -> Messages:

@@ -31,6 +31,13 @@ def rank_counts(text: str) -> list[int]:
 MOST_DEVICES = 2**20
 
 
+def add_hosts(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the flag that says how many ranks a host has."""
+    parser.add_argument(
+        "--ranks-per-host", type=whole_number(1, MOST_RANKS), metavar="P",
+        help="of an algorithm of two levels: neighbouring ranks on each host; default 2")
+
+
 def cluster_sizes(text: str) -> list[int]:
     """Numbers of ranks of a plan, in a list.
 

@@ -3,11 +3,11 @@
 import argparse
 
 from zerosim.collectives.kinds import COLLECTIVES
-from zerosim.commands.arguments import rank_counts
+from zerosim.commands.arguments import add_hosts, rank_counts
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.grading.variants import by_contract
 from zerosim.jobs.proofs import proofs_of
-from zerosim.proofs.subject import files_of, named_subject
+from zerosim.proofs.subject import files_of, named_subject, with_hosts
 from zerosim.report.proof_text import document, show_proofs
 
 
@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ranks", type=rank_counts, default=[4], metavar="N",
         help="a number of ranks, a range or a list: 4, 2..9, 2,4,8; default 4")
+    add_hosts(parser)
     parser.add_argument(
         "--as", choices=COLLECTIVES, dest="collective", help="what the function claims to be, if its name does not say")
     parser.add_argument("--json", metavar="FILE", help="write what was found; - is standard output")
@@ -26,7 +27,8 @@ def main(arguments: argparse.Namespace) -> int:
     """0 if everything was proved for every number of ranks, 1 if not."""
     check_writable(arguments, files_of(arguments.subject))
     console = standard_output(arguments)
-    subject = by_contract(named_subject(arguments.subject, arguments.collective))
+    subject = with_hosts(
+        by_contract(named_subject(arguments.subject, arguments.collective)), arguments.ranks_per_host)
     proofs = proofs_of(subject, arguments.ranks)
     show_proofs(console, subject, arguments.ranks, proofs)
     if arguments.json:

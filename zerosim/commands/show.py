@@ -3,13 +3,13 @@
 import argparse
 
 from zerosim.collectives.kinds import COLLECTIVES
-from zerosim.commands.arguments import whole_number
+from zerosim.commands.arguments import add_hosts, whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import UsageError
 from zerosim.files import write_text
 from zerosim.grading.variants import by_contract
 from zerosim.jobs.schedules import MOST_RANKS, check_root, check_served, is_stage, stage_step
-from zerosim.proofs.subject import files_of, named_subject
+from zerosim.proofs.subject import files_of, named_subject, with_hosts
 from zerosim.report import algorithms_table
 from zerosim.report.page.page import schedule_page, step_page
 from zerosim.report.schedule import Schedule, document, scheduled
@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranks", type=whole_number(1, MOST_RANKS), metavar="N", help="number of ranks; default 4")
     parser.add_argument(
         "--root", type=int, metavar="R", help="the rank that has, or gets, the whole; default 0")
+    add_hosts(parser)
     parser.add_argument(
         "--as", choices=COLLECTIVES, dest="collective", help="what the function claims to be, if its name does not say")
     parser.add_argument(
@@ -48,7 +49,8 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.list:
         return show_table(arguments)
     if is_stage(arguments.subject):
-        for flag, given in (("root", arguments.root), ("as", arguments.collective)):
+        for flag, given in (
+                ("root", arguments.root), ("as", arguments.collective), ("ranks-per-host", arguments.ranks_per_host)):
             if given is not None:
                 raise UsageError(f"leave out --{flag}: it is for a collective, not for a stage")
         return show_stage(arguments, stage_step(arguments.subject, arguments.ranks or 4))
@@ -70,9 +72,10 @@ def show_stage(arguments: argparse.Namespace, found: RecordedStep) -> int:
 
 
 def show_table(arguments: argparse.Namespace) -> int:
-    for flag in ("root", "collective", "round", "html", "svg"):
+    for flag in ("root", "collective", "ranks_per_host", "round", "html", "svg"):
         if getattr(arguments, flag) is not None:
-            raise UsageError(f"leave out --{flag.replace('collective', 'as')}: it is for a drawing, not for --list")
+            name = flag.replace("collective", "as").replace("_", "-")
+            raise UsageError(f"leave out --{name}: it is for a drawing, not for --list")
     size = arguments.ranks or 8
     algorithms_table.show_algorithms(standard_output(arguments), size)
     if arguments.json:
@@ -82,7 +85,8 @@ def show_table(arguments: argparse.Namespace) -> int:
 
 def show_run(arguments: argparse.Namespace) -> int:
     size = arguments.ranks or 4
-    subject = by_contract(named_subject(arguments.subject, arguments.collective, list(STAGES)))
+    subject = with_hosts(
+        by_contract(named_subject(arguments.subject, arguments.collective, list(STAGES))), arguments.ranks_per_host)
     check_served(subject, size)
     check_root(subject, size, arguments.root)
     schedule = scheduled(subject, size, arguments.root or 0)

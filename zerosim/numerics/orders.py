@@ -16,7 +16,7 @@ clipping. The norm is added chunk by chunk, and chunks depend on the number of r
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,21 @@ def ring(contributions: Sequence[Any], chunk: int) -> Any:
     for distance in range(2, size + 1):
         total = total + contributions[(chunk + distance) % size]
     return total
+
+
+def two_level(per_host: int) -> AddingOrder:
+    """The ring of each host's ranks, then the ring of the hosts' sums; the chunk's owner, and its host, come last.
+
+    >>> two_level(2)(["a", "b", "c", "d", "e"], 0)
+    'dceba'
+    """
+
+    def two_level(contributions: Sequence[Any], chunk: int) -> Any:
+        host, place = divmod(chunk, per_host)
+        hosts = [contributions[first : first + per_host] for first in range(0, len(contributions), per_host)]
+        return ring([ring(ranks, place % len(ranks)) for ranks in hosts], host)
+
+    return two_level
 
 
 def rank_order(contributions: Sequence[Any], chunk: int) -> Any:
@@ -111,6 +126,12 @@ class Order:
     words: str
     within: Callable[[Sequence[Any]], Any] | None
     across: AddingOrder | None
+    on_hosts: Callable[[int], AddingOrder] | None = None
+    """`across`, where it depends on how many ranks a host has."""
+
+    def with_hosts(self, ranks_per_host: int) -> "Order":
+        """The order where every host has so many ranks."""
+        return self if self.on_hosts is None else replace(self, across=self.on_hosts(ranks_per_host))
 
     def total(self, contributions: Sequence[Any], mesh: Mesh, wire: npt.DTypeLike | None = None) -> Any:
         """The sum of flat arrays, one for each micro-batch in the global order, of which each rank takes a block.
@@ -152,5 +173,9 @@ ORDERS: dict[str, Order] = {
     ),
     "rank": Order("a rank's micro-batches left to right, then ranks 0 … N−1", left_to_right, rank_order),
     "tree": Order("an aligned binary tree over all micro-batches", aligned_tree, near_tree),
+    "two_level": Order(
+        "a rank's micro-batches left to right, then the ring of each host's ranks, then the ring of the hosts' sums",
+        left_to_right, two_level(1), two_level,
+    ),
     "exact": Order("order-free: fixed point under a common exponent", None, None),
 }

@@ -38,7 +38,7 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.autograd.graph import Step
 from zerosim.autograd.operation import Shape
-from zerosim.collectives import ALGORITHMS
+from zerosim.collectives import algorithm_of
 from zerosim.collectives.table import Algorithm
 from zerosim.comm import Communicator, Strided
 from zerosim.planner.calls import NumpyCall, calls_of
@@ -47,8 +47,6 @@ from zerosim.planner.network import written_ns
 
 MOST_COUNTED = 1024
 """Ranks of which each one's messages are counted where they differ; of more, rank 0's alone."""
-
-BY_FUNCTION: dict[Callable[..., None], Algorithm] = {row.function: row for row in ALGORITHMS.values()}
 
 Each = int | Array
 """A number of each rank; one, where it is the same for all."""
@@ -182,7 +180,7 @@ class Costs:
         length = argument[0].nbytes if chunked else argument.nbytes
         key = (function, length, chunked, root)
         if key not in self._prices:
-            self._prices[key] = self._price(BY_FUNCTION[function], length, chunked, root)
+            self._prices[key] = self._price(algorithm_of(function), length, chunked, root)
         return self._prices[key]
 
     def _price(self, algorithm: Algorithm, length: int, chunked: bool, root: int) -> Price:
@@ -218,12 +216,28 @@ class Costs:
         return written_ns(collective, vector_bytes, 1, self.cluster, self.ranks)
 
     def pipelined_ns(self, algorithm: Algorithm, sent_bytes: int) -> int:
-        """The time of one ring through all ranks, or of one for each network card, that work on slices of messages."""
+        """The time of one ring through all ranks, or of one for each network card, that work on slices of messages.
+
+        Of two levels, one after the other: the rings within hosts, and those between them, which share a host's cards.
+        """
+        if algorithm.per_host:
+            return self._two_level_ns(algorithm, sent_bytes)
         cluster, steps = self.cluster, algorithm.steps(self.ranks)
         hosts = cluster.hosts(self.ranks)
         between = -(-steps * (hosts - 1) // (self.ranks - 1))
         latency = between * cluster.between.latency_ns + (steps - between) * cluster.inside.latency_ns
         return latency + cluster.slowest(self.ranks).transfer_ns(sent_bytes)
+
+
+    def _two_level_ns(self, algorithm: Algorithm, sent_bytes: int) -> int:
+        cluster, per_host = self.cluster, min(algorithm.per_host, self.ranks)
+        hosts, steps = -(-self.ranks // per_host), algorithm.steps(self.ranks)
+        across = cluster.seen_by(per_host)
+        between = steps * (hosts - 1) // (self.ranks - 1)
+        between_bytes = sent_bytes * (hosts - 1) // (self.ranks - 1)
+        links = ((cluster.slowest(per_host), steps - between, sent_bytes - between_bytes),
+                 (across.slowest(hosts), between, between_bytes))
+        return sum(steps * link.latency_ns + link.transfer_ns(count) for link, steps, count in links)
 
 
 def is_attention(step: Step) -> bool:

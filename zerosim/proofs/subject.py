@@ -7,7 +7,7 @@ returns its result, as `zerosim.all_reduce` and its siblings do.
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -16,6 +16,7 @@ import numpy as np
 
 from zerosim.collectives import ALGORITHMS, Algorithm
 from zerosim.collectives.kinds import COLLECTIVES, KINDS, CollectiveKind, own
+from zerosim.collectives.table import on_hosts
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError, UsageError
 from zerosim.parts.loading import Loader, meant
@@ -195,6 +196,19 @@ def named_subject(
             f"{meant(name, [*ALGORITHMS, *stages])}"
         )
     return subject((loader or Loader()).load(name, folder).value, collective)
+
+
+def with_hosts(found: Subject, ranks_per_host: int | None) -> Subject:
+    """A subject of two levels on hosts of so many ranks; any other as it is.
+
+    Raises `UsageError` where it has no hosts.
+    """
+    if ranks_per_host is None:
+        return found
+    if found.algorithm is None or not found.algorithm.per_host:
+        raise UsageError(f"leave out --ranks-per-host: {found.name} knows no hosts; two_level.* do")
+    row = next(row for row in on_hosts(ranks_per_host) if row.collective == found.collective)
+    return replace(found, function=row.function, algorithm=row)
 
 
 def files_of(name: str | None) -> dict[str, str]:

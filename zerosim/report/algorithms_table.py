@@ -52,6 +52,7 @@ def show_algorithms(console: Console, size: int) -> None:
     for note in [
         f"N = {size}: bytes sent by the rank that sends the most on so many ranks, n being those of the whole vector",
         "fold: 2 where N is no power of two",
+        "short: ⌈N/2⌉ where N is odd, so that a host of two levels lacks a rank",
         "*: in rank order, so that the operation need not commute",
     ]:
         show_words(console, note, style="dim")

@@ -38,6 +38,8 @@ class Row:
     stage: str
     """A key of the table of stages."""
     ranks: int
+    ranks_per_host: int
+    """0: those that a host has."""
     memory_limit_mb: int
     model: ModelKeys
     train: Train

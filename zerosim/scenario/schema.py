@@ -38,6 +38,8 @@ from zerosim.scenario.sections import (
 OFFLOAD_FOLDER = ("parallel", "offload_folder")
 WIDEST_BYTES = 8
 """The widest thing that travels for one element: an integer of an order-free sum, a float64, or a norm."""
+ALL_AT_ONCE = ("exact", "two_level")
+"""The orders that have no groups of ranks, or groups of their own."""
 DOES_NOT_FIT = ("check", "does_not_fit")
 
 
@@ -72,6 +74,7 @@ class Scenario:
         self._check_blocks()
         self._check_other_ranks()
         self._check_tree()
+        self._check_hosts()
         for parallel in (self.parallel, *(variant.applied(self.parallel) for variant in self.variant)):
             self._check_groups(parallel)
             self._check_parts(parallel)
@@ -159,6 +162,18 @@ class Scenario:
                 ("parallel", "order"), ("world", "ranks"), ("train", "micro_batches"),
             )
 
+    def _check_hosts(self) -> None:
+        per_host = self.world.ranks_per_host
+        if self.parallel.order == "two_level" and not per_host:
+            raise self.origin.error(
+                "parallel.order two_level adds within hosts first; set world.ranks_per_host to the ranks of a host, or "
+                "order to ring", ("parallel", "order"))
+        for ranks in (self.world.ranks, *self.check.same_bits_on):
+            if per_host and ranks > per_host and ranks % per_host:
+                raise self.origin.error(
+                    f"world.ranks_per_host = {per_host} does not divide {ranks} ranks; give a divisor, or 0 for the "
+                    "hosts that there are", ("world", "ranks_per_host"), ("world", "ranks"))
+
     def _check_rows(self) -> None:
         rows = self.names({})
         for key, given in ((key, getattr(self.check, key)) for key in ROW_BY_ROW):
@@ -184,13 +199,14 @@ class Scenario:
                 raise self.origin.error(
                     f"parallel.shard_ranks = {group} does not divide {ranks} ranks; give a divisor ({divisors}), or 0 "
                     "for one group of all ranks", ("parallel", "shard_ranks"), ("world", "ranks"))
-        if group not in (0, self.world.ranks) and parallel.order == "exact":
+        if group not in (0, self.world.ranks) and parallel.order in ALL_AT_ONCE:
             raise self.origin.error(
-                f"parallel.shard_ranks = {group} makes several groups, and order exact adds all ranks at once; set "
-                "order to ring, rank or tree, or shard_ranks to 0", ("parallel", "shard_ranks"), ("parallel", "order"))
+                f"parallel.shard_ranks = {group} makes several groups, and order {parallel.order} adds all ranks at "
+                "once; set order to ring, rank or tree, or shard_ranks to 0",
+                ("parallel", "shard_ranks"), ("parallel", "order"))
 
     def _check_parts(self, parallel: Parallel) -> None:
-        if parallel.accumulation == "micro_batch" and parallel.order not in ("ring", "rank"):
+        if parallel.accumulation == "micro_batch" and parallel.order in ("tree", "exact"):
             raise self.origin.error(
                 f"parallel.accumulation micro_batch adds ranks before micro-batches, which order {parallel.order} "
                 "cannot; set parallel.order to ring or rank, or accumulation to boundary",
@@ -310,8 +326,8 @@ class Scenario:
             reference=self.check.reference,
         )
         return Row(
-            name, stage, self.world.ranks, self.world.memory_limit_mb, self.model, self.train, parallel,
-            self._layers(parallel), claims,
+            name, stage, self.world.ranks, self.world.ranks_per_host, self.world.memory_limit_mb, self.model,
+            self.train, parallel, self._layers(parallel), claims,
         )
 
     def _layers(self, parallel: Parallel) -> tuple[tuple[int, ...], ...]:

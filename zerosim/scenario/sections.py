@@ -60,6 +60,8 @@ ROW_BY_ROW = ("volumes", "messages", "largest_messages", "activations", "beyond_
 @dataclass(frozen=True)
 class WorldKeys:
     ranks: int = integer(4, at_least=1, at_most=MOST_RANKS)
+    ranks_per_host: int = integer(0, at_least=0, at_most=MOST_RANKS)
+    """Neighbouring ranks that make a host, wherever they run; 0: the hosts that there are."""
     memory_limit_mb: int = integer(0, at_least=0)
     """How much memory each rank's process may take for training; 0 is no limit. For the MPI world."""
     timeout_seconds: float = number(60.0, at_least=0.1, below=1e6)

@@ -8,13 +8,13 @@ exact elsewhere.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from zerosim.allocation import Allocator, Array
 from zerosim.autograd.tape import Accumulate, Total, left_to_right
-from zerosim.collectives import direct, exact, rabenseifner, ring
+from zerosim.collectives import direct, exact, rabenseifner, ring, two_level
 from zerosim.comm import Communicator
 from zerosim.sharding import split
 
@@ -34,12 +34,20 @@ class Addition:
 
     The latter also takes how to round a buffer for the wire, and returns a full buffer in which this rank's chunk is
     the sum. `whole` takes that buffer out of a total. `collective` is None where integers are added, in no order.
+    `all_gather` is the way back.
     """
 
     accumulate: Accumulate
     reduce_scatter: AddRanks
     whole: Callable[[Total], Array]
     collective: ReduceScatter | None
+    all_gather: Callable[..., None] = ring.all_gather
+    on_hosts: "Callable[[int], Addition] | None" = None
+    """The addition where it depends on how many ranks a host has."""
+
+    def with_hosts(self, ranks_per_host: int) -> "Addition":
+        """The addition where every host has so many ranks."""
+        return self if self.on_hosts is None else self.on_hosts(ranks_per_host)
 
     def by(self, collective: ReduceScatter) -> "Addition":
         """The addition with another form of its collective."""
@@ -123,9 +131,16 @@ def exact_reduce_scatter(comm: Communicator, total: Total, rounding: Rounding) -
     return full
 
 
+def on_hosts(ranks_per_host: int) -> Addition:
+    """Within hosts first, then between them, there and back."""
+    hosts = two_level.on_hosts(ranks_per_host)
+    return replace(in_order(left_to_right, hosts.reduce_scatter, itself), all_gather=hosts.all_gather)
+
+
 ADDITIONS: dict[str, Addition] = {
     "ring": in_order(left_to_right, ring.reduce_scatter, itself),
     "rank": in_order(left_to_right, direct.reduce_scatter, itself),
     "tree": in_order(by_pairs, rabenseifner.reduce_scatter, root_of_tree),
+    "two_level": replace(on_hosts(1), on_hosts=on_hosts),
     "exact": Addition(kept_apart, exact_reduce_scatter, first, None),
 }

@@ -212,7 +212,7 @@ def under_examination(
 ) -> Examined:
     """`function` with what is declared of it, by the caller or, of one of ours, by the table of algorithms."""
     if not isinstance(function, Subject):
-        ours = [name for name, row in ALGORITHMS.items() if row.function is function]
+        ours = [name for name, row in ALGORITHMS.items() if row.function == function]
         function = named_subject(ours[0]) if ours else subject_of(function, collective)
     row = function.algorithm
     if row is not None:

@@ -85,7 +85,7 @@ def replica(
         collectives=Collectives(
             reduce_scatter=reduce_scatter(config, comm, allocate),
             add_replicas=replicas_added(config, comm),
-            all_gather=for_owners(buckets.chunked, comm.named("all_gather", ring.all_gather)),
+            all_gather=for_owners(buckets.chunked, comm.named("all_gather", config.addition.all_gather)),
             gather_norms=for_owners(buckets.chunked, comm.named("gather_norms", ring.all_gather)),
             broadcast=for_owners(buckets.broadcast, comm.named("broadcast", tree.broadcast)),
         ),

@@ -92,12 +92,12 @@ class Config:
     @property
     def order(self) -> Order:
         """The order of addition, as declared."""
-        return ORDERS[self.row.parallel.order]
+        return ORDERS[self.row.parallel.order].with_hosts(self.row.ranks_per_host)
 
     @property
     def addition(self) -> Addition:
         """The order of addition, as the stages carry it out."""
-        return ADDITIONS[self.row.parallel.order]
+        return ADDITIONS[self.row.parallel.order].with_hosts(self.row.ranks_per_host)
 
     @property
     def buckets(self) -> Buckets:
@@ -217,7 +217,8 @@ class Config:
         """All that the bits of a step depend on beside the step before it, as far as rows of a training differ."""
         train = self.row.train
         shaped = train.steps if train.schedule != "constant" else 0
-        return self.ranks, self.mesh.group, self.row.parallel.order, shaped, self.arithmetic
+        hosts = self.row.ranks_per_host if self.order.on_hosts else 0
+        return self.ranks, self.mesh.group, self.row.parallel.order, hosts, shaped, self.arithmetic
 
     @property
     def course(self) -> tuple[object, ...]:
