@@ -19,6 +19,7 @@ title = "ZeRO Stage III on handwritten digits"
 caption = "equal to the bit"
 [world]
 ranks = 2
+ranks_per_host = 2
 memory_limit_mb = 600
 timeout_seconds = 2.5
 [data]
@@ -180,7 +181,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
 def test_the_defaults_of_the_design():
     assert resolved(Scenario()) == {
         "kind": "training", "title": "", "caption": "",
-        "world": {"ranks": 4, "memory_limit_mb": 0, "timeout_seconds": 60.0},
+        "world": {"ranks": 4, "ranks_per_host": 0, "memory_limit_mb": 0, "timeout_seconds": 60.0},
         "data": {"source": "digits"},
         "model": {
             "kind": "mlp", "hidden": [64, 64], "activation": "relu", "architecture": "gpt2", "layers": 2, "width": 64,
@@ -256,7 +257,7 @@ def test_weight_decay_depends_on_the_optimizer_unless_given(loaded, optimizer, w
                                 'found "Adm"; did you mean "adam"?'),
     ("train.optimizer = 'xyz'", 'found "xyz"'),
     ("train.optimizer = {}", "found a table"),
-    ("parallel.order = 'bush'", '1:18: parallel.order must be ring, rank, tree or exact, found "bush"'),
+    ("parallel.order = 'bush'", '1:18: parallel.order must be ring, rank, tree, two_level or exact, found "bush"'),
     ("parallel.order = 'tree'\nworld.ranks = 3\ntrain.micro_batches = 6",
      "1:18: parallel.order tree needs powers of two for world.ranks and train.micro_batches, found 3 and 6"),
     ("check.same_bits_on = [2, 3]", "1:26: check.same_bits_on names 3 ranks, over which 4 micro-batches"),
