@@ -27,8 +27,8 @@ from zerosim.sharding import Mesh
 from zerosim.stages.adding import ADDITIONS
 from zerosim.testing import check
 from zerosim.training.experiment import prepare
-from zerosim.training.run import Silent
-from zerosim.verdict.run import run_locally
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import spawn
 
 HOSTS = (1, 2, 3, 4, 5)

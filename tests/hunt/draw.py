@@ -266,9 +266,7 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
     draw_frozen(model, parallel, variants, layers, tied, chance)
 
     document: Document = keys(Scenario, chance)
-    document["world"] = {"ranks": ranks}
-    if parallel.get("order") == "two_level" or chance.random() < SAID / 2:
-        document["world"]["ranks_per_host"] = chance.choice([n for n in range(1, ranks + 1) if ranks % n == 0])
+    document["world"] = {"ranks": ranks, **hosts_of(ranks, parallel, chance)}
     if chance.random() < 0.2:
         document["world"]["timeout_seconds"] = chance.choice((60, 600.0))
     if mpi and chance.random() < 0.2:
@@ -434,6 +432,13 @@ def groups(units: Any, layers: int, tied: bool = False) -> list[list[int]]:
         apart = [[layer] for layer in range(layers)]
         return [[0, layers - 1], *apart[1:-1]] if tied else apart
     return [list(range(layers))] if units == "model" else list(units)
+
+
+def hosts_of(ranks: int, parallel: Document, chance: Random) -> Document:
+    """How many ranks make a host, where that must be said, and sometimes elsewhere."""
+    if parallel.get("order") == "two_level" or chance.random() < SAID / 2:
+        return {"ranks_per_host": chance.choice([each for each in range(1, ranks + 1) if ranks % each == 0])}
+    return {}
 
 
 def groups_of(ranks: int, parallel: Document, chance: Random) -> Document:
