@@ -17,7 +17,7 @@ from zerosim.commands import run as command
 from zerosim.jobs import training
 from zerosim.report import table
 from zerosim.scenario import CollectiveScenario, Scenario
-from zerosim.scenario.rules import Choice, Switch, Table, Tables, rules
+from zerosim.scenario.rules import Choice, SectionRule, Switch, Tables, rules
 from zerosim.stages import STAGES
 
 SEED = 50_040
@@ -66,7 +66,7 @@ def said(document, of, prefix=""):
     """Each key that a document says, with its value if there is a choice."""
     for name, value in document.items():
         rule = rules(of)[name]
-        if isinstance(rule, Table | Tables):
+        if isinstance(rule, SectionRule | Tables):
             for each in value if isinstance(value, list) else [value]:
                 yield from said(each, rule.section, f"{name}.")
         else:
@@ -78,7 +78,7 @@ def said(document, of, prefix=""):
 def sayable(of, prefix=""):
     """All keys of a kind of scenario, and all values where there is a choice."""
     for name, rule in rules(of).items():
-        if isinstance(rule, Table | Tables):
+        if isinstance(rule, SectionRule | Tables):
             yield from sayable(rule.section, f"{name}.")
             continue
         yield f"{prefix}{name}"

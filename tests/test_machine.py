@@ -14,7 +14,7 @@ from zerosim.bench import cluster as bench
 from zerosim.bench.cluster import ComparedStep, Sample, fastest, measure_cluster, undisturbed
 from zerosim.bench.timings import Workload, batches_of
 from zerosim.cli import main
-from zerosim.planner.calls import Noted, NumpyCall, Rates, calls_of
+from zerosim.planner.calls import NotedExtent, NumpyCall, Rates, calls_of
 from zerosim.planner.cluster import cluster_of, machines
 from zerosim.planner.rehearsal import rehearse
 from zerosim.report.bench_table import show_compared
@@ -95,7 +95,7 @@ def test_calls_are_those_of_an_operation_and_pieces_are_walked():
         np.add.at(out, np.arange(3), x)
         out[:2] = np.exp(x[:2])
 
-    x = Noted((3, 2), np.float32, tell=pytest.fail)
+    x = NotedExtent((3, 2), np.float32, tell=pytest.fail)
     assert [(call.name, call.numbers) for call in calls_of(double, (x,), {"out": x})] == [
         ("multiply", 6), ("scatter", 6), ("exp", 4), ("copyto", 4)]
     small, large = (

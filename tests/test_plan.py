@@ -18,7 +18,7 @@ from zerosim.errors import CollectiveError, Deadlock, ScenarioError, Unlike, Usa
 from zerosim.planner.clock import VirtualClock
 from zerosim.planner.cluster import Cluster, Device, Link, cluster_of, machines
 from zerosim.planner.costs import Costs
-from zerosim.planner.fluid import Links, Receive, Transfer, ends_ns, last_end_ns
+from zerosim.planner.fluid import Links, ReceiveFrom, Transfer, ends_ns, last_end_ns
 from zerosim.planner.network import Lockstep, links, programs, written_ns
 from zerosim.planner.planning import on_ranks
 from zerosim.planner.rehearsal import Clocked, rehearse
@@ -119,13 +119,13 @@ def test_ranks_answer_what_is_true_of_all():
 
 def test_two_messages_share_a_link():
     shared = Links([1e9, 1e9, 1e9], lambda source, to: (100, [source, 2]))
-    programs = [[Transfer(2, 1000)], [Transfer(3, 1000)], [Receive(0)], [Receive(1)]]
+    programs = [[Transfer(2, 1000)], [Transfer(3, 1000)], [ReceiveFrom(0)], [ReceiveFrom(1)]]
     assert ends_ns(programs, Links([1e9, 1e9, 1e9], shared.route)) == [0, 0, 2100, 2100]
 
 
 def test_a_message_that_nobody_sends_is_a_deadlock():
     with pytest.raises(Deadlock, match="rank 1 waits"):
-        last_end_ns([[], [Receive(0)]], Links([1.0], lambda source, to: (0, [0])))
+        last_end_ns([[], [ReceiveFrom(0)]], Links([1.0], lambda source, to: (0, [0])))
 
 
 @cache

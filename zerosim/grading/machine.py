@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.planner.cluster import Cluster, Device, Link
-from zerosim.planner.fluid import Program, Receive, Transfer, last_end_ns
+from zerosim.planner.fluid import Program, ReceiveFrom, Transfer, last_end_ns
 from zerosim.planner.network import Noting, links
 from zerosim.sharding import split
 from zerosim.words import short
@@ -59,11 +59,11 @@ def noted(collective: Collective, comm: Any) -> Program:
     return noting.program
 
 
-def longer(scale: int) -> Callable[[Any], Transfer | Receive]:
+def longer(scale: int) -> Callable[[Any], Transfer | ReceiveFrom]:
     """Messages with `scale` times their bytes.
 
-    >>> longer(3)(Transfer(1, 8)), longer(3)(Receive(0))
-    (Transfer(to=1, bytes=24), Receive(source=0))
+    >>> longer(3)(Transfer(1, 8)), longer(3)(ReceiveFrom(0))
+    (Transfer(to=1, bytes=24), ReceiveFrom(source=0))
     """
     return lambda step: Transfer(step.to, step.bytes * scale) if isinstance(step, Transfer) else step
 

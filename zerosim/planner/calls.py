@@ -31,11 +31,11 @@ class NumpyCall(NamedTuple):
 Tell = Callable[[NumpyCall], None]
 
 
-class Noted(Extent):
+class NotedExtent(Extent):
     """An extent that tells of every call it goes through, and so does everything made of it.
 
     >>> calls = []
-    >>> x = Noted((2, 3), np.float32, tell=calls.append)
+    >>> x = NotedExtent((2, 3), np.float32, tell=calls.append)
     >>> x *= 2.0
     >>> np.matmul(x, x.T).max(axis=-1)
     Extent(2, float32)
@@ -55,8 +55,8 @@ class Noted(Extent):
         super().__init__(shape, dtype, base)
         self.tell = tell
 
-    def viewed(self, shape: Shape) -> "Noted":
-        return Noted(shape, self.dtype, self if self.base is None else self.base, tell=self.tell)
+    def viewed(self, shape: Shape) -> "NotedExtent":
+        return NotedExtent(shape, self.dtype, self if self.base is None else self.base, tell=self.tell)
 
     def _told(self, name: str, inputs: Any, found: Any) -> Any:
         """`found`, as an extent that tells too, after telling what made it."""
@@ -73,8 +73,8 @@ class Noted(Extent):
             rows = found if name == "take" else read[-1]
             numbers, moved = rows.size, 2 * rows.nbytes
         self.tell(NumpyCall(name, sides, numbers, moved))
-        if isinstance(found, Extent) and not isinstance(found, Noted):
-            return Noted(found.shape, found.dtype, tell=self.tell)
+        if isinstance(found, Extent) and not isinstance(found, NotedExtent):
+            return NotedExtent(found.shape, found.dtype, tell=self.tell)
         return found
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **named: Any) -> Any:
@@ -137,10 +137,10 @@ def calls_of(function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[
     def noted(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: noted(each) for key, each in value.items()}
-        return Noted(value.shape, value.dtype, tell=found.append) if isinstance(value, Extent) else value
+        return NotedExtent(value.shape, value.dtype, tell=found.append) if isinstance(value, Extent) else value
 
-    def empty(shape: Shape, dtype: npt.DTypeLike) -> Noted:
-        return Noted(shape, dtype, tell=found.append)
+    def empty(shape: Shape, dtype: npt.DTypeLike) -> NotedExtent:
+        return NotedExtent(shape, dtype, tell=found.append)
 
     function(*map(noted, arrays), **(noted(named) | {"empty": empty}))
     return found
@@ -152,4 +152,4 @@ def silent(value: Any) -> Any:
         return {key: silent(each) for key, each in value.items()}
     if isinstance(value, list):
         return [silent(each) for each in value]
-    return Extent(value.shape, value.dtype, value) if isinstance(value, Noted) else value
+    return Extent(value.shape, value.dtype, value) if isinstance(value, NotedExtent) else value

@@ -32,13 +32,13 @@ class Transfer(NamedTuple):
     bytes: int
 
 
-class Receive(NamedTuple):
+class ReceiveFrom(NamedTuple):
     """Wait for the next message of a rank."""
 
     source: int
 
 
-Program = list[Transfer | Receive]
+Program = list[Transfer | ReceiveFrom]
 Route = Callable[[int, int], tuple[int, list[int]]]
 """`route(source, to)` gives a message's latency in nanoseconds, and the numbers of the links it passes."""
 
@@ -66,7 +66,7 @@ def last_end_ns(programs: list[Program], links: Links) -> int:
     """When the last rank has ended its program; all begin at 0.
 
     >>> one = Links([1e9, 1e9], lambda source, to: (1000, [source]))
-    >>> last_end_ns([[Transfer(1, 500)], [Receive(0)]], one)
+    >>> last_end_ns([[Transfer(1, 500)], [ReceiveFrom(0)]], one)
     1500
     """
     return round(max(ends_ns(programs, links)))
@@ -85,7 +85,7 @@ def ends_ns(programs: list[Program], links: Links) -> list[float]:
 
 @dataclass(eq=False)
 class State:
-    programs: list[deque[Transfer | Receive]]
+    programs: list[deque[Transfer | ReceiveFrom]]
     links: Links
     now_ns: float = 0.0
     flows: list[Flow] = field(default_factory=list)

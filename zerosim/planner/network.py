@@ -27,7 +27,7 @@ from zerosim.allocation import Array
 from zerosim.errors import Unlike
 from zerosim.payloads.extents import Extent
 from zerosim.planner.cluster import NS, Cluster
-from zerosim.planner.fluid import Links, Program, Receive, Transfer, last_end_ns
+from zerosim.planner.fluid import Links, Program, ReceiveFrom, Transfer, last_end_ns
 from zerosim.sharding import split
 from zerosim.worlds.local import spawn
 from zerosim.worlds.lockstep import AbreastChunks, LockstepWorld
@@ -139,7 +139,7 @@ class Noting:
         self._comm = comm
 
     def exchange(self, outgoing: Any, *, to: int, into: Any, source: int, reduce: Any = None) -> None:
-        self.program += [Transfer(to, outgoing.nbytes), Receive(source)]
+        self.program += [Transfer(to, outgoing.nbytes), ReceiveFrom(source)]
         self._comm.exchange(outgoing, to=to, into=into, source=source, reduce=reduce and keep)
 
     def send(self, outgoing: Any, *, to: int) -> None:
@@ -147,7 +147,7 @@ class Noting:
         self._comm.send(outgoing, to=to)
 
     def recv(self, *, into: Any, source: int, reduce: Any = None) -> None:
-        self.program.append(Receive(source))
+        self.program.append(ReceiveFrom(source))
         self._comm.recv(into=into, source=source, reduce=reduce and keep)
 
 

@@ -26,7 +26,7 @@ from zerosim.formulas.visits import SeenVisits
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator, telling
 from zerosim.instruments.trace import WAIT, Curve, RankStep
-from zerosim.planner.calls import Noted, NumpyCall, silent
+from zerosim.planner.calls import NotedExtent, NumpyCall, silent
 from zerosim.planner.clock import VirtualClock
 from zerosim.planner.cluster import Cluster
 from zerosim.planner.costs import Costs, of_rank
@@ -183,7 +183,7 @@ def charged(taken: Allocator, comm: "Clocked") -> Allocator:
 
     def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
         found = taken(shape, dtype, kind=kind, owner=owner)
-        return Noted(found.shape, found.dtype, tell=tell)
+        return NotedExtent(found.shape, found.dtype, tell=tell)
 
     return allocate
 

@@ -13,9 +13,9 @@ from zerosim.scenario.rules import (
     Integer,
     NameOr,
     Number,
+    SectionRule,
     Switch,
     SwitchOr,
-    Table,
     Tables,
     TextRule,
     Written,
@@ -80,7 +80,7 @@ def choices(default: tuple[str, ...], names: tuple[str, ...]) -> Any:
 
 
 def section(of: type[Any]) -> Any:
-    return field(default_factory=of, metadata={"rule": Table(of)})
+    return field(default_factory=of, metadata={"rule": SectionRule(of)})
 
 
 def name_or(of: type[Any], default: str) -> Any:

@@ -158,7 +158,7 @@ class Array(Rule):
 
 
 @dataclass(frozen=True)
-class Table(Rule):
+class SectionRule(Rule):
     section: type[Any]
 
     def __str__(self) -> str:
@@ -236,7 +236,7 @@ class NameOr(Rule):
             raise self.refuse(value, path, origin)
         needed = [each.name for each in dataclasses.fields(self.section) if not each.metadata.get("optional")]
         missing = [name for name in needed if name not in value]
-        found = Table(self.section).read(value, path, origin)
+        found = SectionRule(self.section).read(value, path, origin)
         if missing:
             raise origin.error(f"[{dotted(path)}] lacks {', '.join(missing)}", path, at="key")
         return found
@@ -257,7 +257,7 @@ class Tables(Rule):
             raise self.refuse(value, path, origin, hint)
         if len(value) > MOST_TABLES:
             raise self.refuse(value, path, origin)
-        one = Table(self.section)
+        one = SectionRule(self.section)
         return tuple(one.read(found, (*path, index), origin) for index, found in enumerate(value))
 
 
@@ -273,7 +273,7 @@ def section_values(
         if name not in allowed and name not in own:
             raise unknown(name, (*allowed, *own), path, origin, homes=[
                 dotted((*path, section, name)) for section, rule in allowed.items()
-                if isinstance(rule, Table) and name in rules(rule.section)])
+                if isinstance(rule, SectionRule) and name in rules(rule.section)])
     ours = {name: allowed[name].read(table[name], (*path, name), origin) for name in table
             if name not in own and name not in named}
     return named | ours | ({"own": own} if own else {})
