@@ -23,11 +23,21 @@ optimizer = "mine.py:lion"
 beta2 = 0.98
 """
 
+STAGED = """
+world.ranks = 2
+train = {steps = 2, micro_batch = 4, micro_batches = 4}
+[[variant]]
+stage = "mine.py:compressed"
+[[variant]]
+stage = "zero2"
+"""
+
 
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "mine.toml").write_text(SCENARIO)
+    (tmp_path / "staged.toml").write_text(STAGED)
     return tmp_path
 
 
@@ -99,7 +109,7 @@ def test_nothing_is_imported_because_a_checkpoint_names_it(folder, capsys):
     ("    momentum *= beta2", "    momentum *= beta2 * np.mean(g)", "element 0 is"),
     ("np.multiply(momentum, beta1, out=a)", "a = momentum * beta1", "it leaves elements of a that it has not written"),
     ("    a += b\n", "    g += b\n", "it writes to the gradient g, which is only to be read"),
-    ("    a += b\n", "    a += c\n", "line 14, a += c: NameError: name 'c' is not defined"),
+    ("    a += b\n", "    a += c\n", "line 15, a += c: NameError: name 'c' is not defined"),
     ("(g, momentum, *, t, h, a, b,", "(g, momentum, *, t, a, b,", "does not take h; it is called with t, h, a, b"),
     ("beta1=0.9", "beta1=None", "has a key beta1 with the default None"),
     ("def lion", "def liom", "has no function 'lion'; it has "),
@@ -115,7 +125,7 @@ def test_a_fault_in_an_optimizer_is_named(old, new, words, folder, capsys):
 @pytest.mark.parametrize(("old", "new", "words"), [
     ('linear(x, w["up"])', "x", "layer blocks.0: an operation on two arrays"),
     ('linear(x, w["weight"], w["bias"])', 'linear(x, w["weight"])', "does not read the parameter 'bias'"),
-    ('w["gate"]', 'w["gat"]', "layer blocks.0: line 26"),
+    ('w["gate"]', 'w["gat"]', "layer blocks.0: line 27"),
     ("(task.outputs, d)", "(task.outputs + 1, d)", "layer head: linear wants"),
     ('return [*blocks, Layer("head", "head."', 'return [*blocks, *blocks, Layer("head", "head."',
      "has two parameters 'blocks.0.gate'"),
@@ -138,3 +148,51 @@ def test_a_key_that_no_part_has_is_still_unknown(folder, capsys):
     code, words = said(capsys, "run", folder / "mine.toml", "--set", "train.beta2=fast")
     assert code == 2
     assert 'train.beta2 must be a finite number, found "fast"' in words
+
+
+def test_a_stage_of_ones_own_has_the_bits_that_it_declares(folder, capsys):
+    code = main(["run", str(folder / "staged.toml"), "--json", str(folder / "out.json"), "--checkpoint",
+                 str(folder / "saved"), "--report", str(folder / "page.html")])
+    mine, theirs = json.loads((folder / "out.json").read_text())["stages"]
+    assert code == 0
+    assert mine["equal"]
+    assert theirs["equal"]
+    assert mine["stage"] == "mine.py:compressed"
+    assert mine["weights_sha256"] != theirs["weights_sha256"]
+    sent = [row["traffic"][0]["by_collective"]["reduce_scatter"]["sent_bytes"] for row in (mine, theirs)]
+    assert 2 * sent[0] == sent[1]
+    assert "Stage II whose gradients travel in bfloat16" in capsys.readouterr().out
+    assert said(capsys, "run", folder / "staged.toml", "--set", "train.steps=3", "--resume", folder / "saved")[0] == 0
+
+
+def test_a_stage_of_ones_own_is_planned_and_shown(folder, capsys):
+    assert main(["plan", str(folder / "staged.toml"), "--ranks", "2,16"]) == 0
+    assert main(["show", f"{folder / 'mine.py'}:compressed", "--ranks", "2"]) == 0
+    assert "reduce-scatter layers.2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ("            gradient = replica.reduce_scatter(unit, gradient)\n", "", "rank 0 hands keep_shard of layers.0 an array of float32"),
+    ("        replica.publish(unit, weights[unit])\n", "", "publish"),
+    ("replica.update(unit, replica.own(weights[unit]))", "replica.update(unit, weights[unit])", "update got "),
+    ("gradient = replica.reduce_scatter(unit, gradient)", "gradient = replica.reduce_scatter(unit, 2 * gradient)",
+     "2 times"),
+    ("tape, weights, loss = replica.tape,", "tape, weights, loss = replica.tap,",
+     "'Replica' object has no attribute 'tap'"),
+    (', wire="bf16"', ', wire="bf61"', "has the wire 'bf61'; it is one of fp64, fp32, fp16, bf16"),
+    ('("optimizer", "gradients")', '("gradients",)', "shards gradients; a stage shards one of: nothing; optimizer;"),
+    ('@stage(sharded=("optimizer", "gradients"), wire="bf16")\n', "", "does not say what it shards"),
+])
+def test_a_fault_in_a_stage_is_named(old, new, words, folder, capsys):
+    edited(folder, old, new)
+    code, found = said(capsys, "run", folder / "staged.toml", "--progress", "none")
+    assert code == 2
+    assert "staged.toml:5:" in found
+    assert words in found
+    assert "mine.py" in found
+
+
+def test_a_stage_that_keeps_what_it_should_share_is_found_by_its_bytes(folder, capsys):
+    edited(folder, "replica.keep_shard(unit, gradient)", "replica.keep(unit, gradient)")
+    assert main(["run", str(folder / "staged.toml"), "--progress", "none"]) == 1
+    assert "gradients" in capsys.readouterr().out

@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "course": GROUND,
     "scenario": GROUND | {"autograd", "course", "models", "numerics", "optim", "parts", "stages"},
     "data": GROUND | {"models", "scenario"},
-    "stages": GROUND | {"autograd", "collectives", "models", "optim"},
+    "stages": GROUND | {"autograd", "collectives", "models", "numerics", "optim", "parts"},
     "reference": {"allocation", "sharding", "autograd", "models", "numerics", "optim"},
     "proofs": GROUND | {"collectives", "instruments", "numerics", "parts", "payloads", "stages", "worlds"},
     "testing": GROUND | {"collectives", "instruments", "numerics", "payloads", "proofs", "worlds"},

@@ -6,6 +6,7 @@ from zerosim.autograd.operations.elementwise import silu
 from zerosim.autograd.operations.linear import linear
 from zerosim.models.parameters import Parameter, constant, uniform
 from zerosim.models.units import Layer
+from zerosim.stages.own import stage
 
 
 def lion(g, momentum, *, t, h, a, b, beta1=0.9, beta2=0.99):
@@ -36,3 +37,26 @@ def gated(task, *, width=16, depth=2):
     )
     blocks = [Layer(f"blocks.{n}", f"blocks.{n}.", inner, block) for n in range(depth)]
     return [*blocks, Layer("head", "head.", outer, head)]
+
+
+@stage(sharded=("optimizer", "gradients"), wire="bf16")
+def compressed(replica, batch):
+    """Stage II whose gradients travel in bfloat16."""
+    tape, weights, loss = replica.tape, replica.state.weights, None
+    replica.zero_grad(batch)
+    for part in replica.parts(batch):
+        activations = part.inputs
+        for unit in replica.forward_units:
+            activations = tape.forward(unit, weights[unit], activations)
+        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
+        for unit in replica.backward_units:
+            upstream, gradient = tape.backward(unit, weights[unit], upstream, replica.unreduced)
+            gradient = replica.at_boundary(part, unit, gradient)
+            gradient = replica.reduce_scatter(unit, gradient)
+            replica.keep_shard(unit, gradient)
+            del gradient
+    replica.unscale_and_clip()
+    for unit in replica.units:
+        replica.update(unit, replica.own(weights[unit]))
+        replica.publish(unit, weights[unit])
+    return loss

@@ -11,6 +11,7 @@ from zerosim.checkpoint.resuming import Restoring, find, resumed
 from zerosim.checkpoint.saving import Saving
 from zerosim.comm import Communicator
 from zerosim.errors import CheckpointError
+from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
@@ -83,7 +84,8 @@ def folder_names(experiment: Experiment) -> dict[str, str]:
     """What the folder of each row is called, by the row's name: its stage, or the variant's as files have names."""
     found: dict[str, str] = {}
     for config in experiment.rows:
-        name = file_name(config.name) if experiment.scenario.variant else config.row.stage
+        shipped = config.row.stage in STAGES and not experiment.scenario.variant
+        name = config.row.stage if shipped else file_name(config.name)
         taken = sum(name == other or other.startswith(f"{name}.") for other in found.values())
         found[config.name] = f"{name}.{taken + 1}" if taken else name
     return found

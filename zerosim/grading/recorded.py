@@ -10,6 +10,8 @@ from zerosim.errors import UsageError, ZerosimError
 from zerosim.grading.claims import STAGE_TRIALS
 from zerosim.grading.stages import StageTrial
 from zerosim.grading.tiny import in_place_of
+from zerosim.grading.tried import fault_of_stage
+from zerosim.parts import Named
 from zerosim.proofs.hints import raised
 from zerosim.proofs.loops import why_it_never_ends
 from zerosim.report.step import RecordedStep, moments_of
@@ -52,16 +54,33 @@ def recorded_step(file: str, name: str, function: Callable[..., Any], ranks: int
         raise UsageError(f"{file}: {raised(error, os.path.abspath(file))}; zerosim grade {file} says why") from error
 
 
+def recorded_part(name: Named, ranks: int) -> RecordedStep:
+    """A step of a user's stage. Raises `UsageError` for what it raises, with the line."""
+    file = os.path.abspath(name.part.step.__code__.co_filename)
+    try:
+        found = recorded_row(str(name), Parallel((name,)), ranks)
+        why = fault_of_stage(name) if found.fault else None
+        return replace(found, fault=f"{found.fault}\n{why}") if why else found
+    except ZerosimError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{name}: {raised(error, file)}") from error
+
+
 def recorded(title: str, trial: StageTrial, ranks: int) -> RecordedStep:
+    """A step of a trial, in the place of that of its stage."""
+    with in_place_of(trial.stage, trial.given):
+        return recorded_row(title, Parallel((trial.stage,), **trial.variant), ranks)
+
+
+def recorded_row(title: str, parallel: Parallel, ranks: int) -> RecordedStep:
     """The last of a few steps of a small perceptron."""
     scenario = Scenario(
         world=WorldKeys(ranks), model=ModelKeys(hidden=(64, 32)),
-        train=Train(steps=STEPS, micro_batch=8, micro_batches=ranks),
-        parallel=Parallel((trial.stage,), **trial.variant))
+        train=Train(steps=STEPS, micro_batch=8, micro_batches=ranks), parallel=parallel)
     experiment = prepare(scenario, load_dataset(scenario))
-    with in_place_of(trial.stage, trial.given):
-        outcome = run_locally(
-            experiment, Silent(), traced=range(STEPS, STEPS + 1), limit_seconds=LIMIT_SECONDS).trained[0]
+    outcome = run_locally(
+        experiment, Silent(), traced=range(STEPS, STEPS + 1), limit_seconds=LIMIT_SECONDS).trained[0]
     assert outcome.measured.trace is not None
     about = f"a step on {plural(ranks, 'rank')}, {experiment.rows[0].model.words}, {scenario.train.optimizer}"
     found = outcome.first_divergence

@@ -97,7 +97,7 @@ class StageTrial:
 
     def command(self, tiny: Tiny) -> str:
         """What shows this step, and beside it one as it should be."""
-        due = f"zerosim show {self.stage} --ranks {tiny.ranks}"
+        due = f"zerosim show {STAGES[self.stage].key} --ranks {tiny.ranks}"
         if not os.path.isfile(self.file):
             return due
         return f"zerosim show {near(self.file)}:{self.step.__name__} --ranks {tiny.ranks}, and as it should be: {due}"

@@ -1,21 +1,42 @@
 """Schedules of collectives and steps of stages, as the command line and Python ask for them."""
 
+import inspect
+from typing import Any
+
 from zerosim.collectives import find
 from zerosim.errors import CollectiveError, UsageError
 from zerosim.grading.claims import STAGE_TRIALS
-from zerosim.grading.recorded import recorded_stage, recorded_step
+from zerosim.grading.recorded import recorded_part, recorded_stage, recorded_step
+from zerosim.parts import Loader, Named, is_python
 from zerosim.parts.loading import function_of
 from zerosim.proofs.subject import Subject
 from zerosim.report.step import RecordedStep
-from zerosim.stages import STAGES
+from zerosim.stages import STAGES, Stage
+from zerosim.stages.own import as_stage
 
 MOST_RANKS = 128
 
 
 def is_stage(subject: str) -> bool:
-    """Whether it names a stage of ours, or a learner's in a file."""
+    """Whether it names a stage of ours, a learner's in a file, or a user's."""
+    return subject in STAGES or is_learners(subject) or (is_python(subject) and is_step(Loader().load(subject).value))
+
+
+def is_learners(subject: str) -> bool:
+    """Whether it names the step of an exercise."""
     file, _, function = subject.rpartition(":")
-    return subject in STAGES or (function in STAGE_TRIALS and file.endswith(".py"))
+    return function in STAGE_TRIALS and file.endswith(".py")
+
+
+def is_step(found: Any) -> bool:
+    """Whether it is a stage, or the step of one.
+
+    >>> def mine(replica, batch): ...
+    >>> is_step(mine), is_step(is_step)
+    (True, False)
+    """
+    return isinstance(found, Stage) or (
+        inspect.isfunction(found) and list(inspect.signature(found).parameters) == ["replica", "batch"])
 
 
 def stage_step(subject: str, ranks: int) -> RecordedStep:
@@ -23,6 +44,9 @@ def stage_step(subject: str, ranks: int) -> RecordedStep:
     if subject in STAGES:
         return recorded_stage(subject, ranks)
     file, _, function = subject.rpartition(":")
+    if not is_learners(subject):
+        code = Loader().load(subject)
+        return recorded_part(Named(subject, as_stage(subject, code.value), code.sha256), ranks)
     return recorded_step(file, function, function_of(file, function), ranks)
 
 

@@ -11,7 +11,9 @@ from rich.console import Console
 from zerosim.checkpoint.keeping import Keeper, keeper
 from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError
+from zerosim.grading.tried import fault_of_stage
 from zerosim.jobs.job import Manner, Request, described, inputs_digest
+from zerosim.parts import Named
 from zerosim.report.document import document
 from zerosim.report.table import show_outcome
 from zerosim.scenario import Scenario
@@ -108,9 +110,20 @@ def training_job(scenario: Scenario, request: Request) -> TrainingJob:
         raise UsageError("--every says how often to save, and nothing says where; add --checkpoint DIR")
     experiment, keeping = keeper(
         prepare(scenario, load_dataset(scenario)), request.resume, accept_python=request.accept_python)
+    if launched_rank() <= 0:
+        refuse_wrong_stages(scenario)
     begun_before = restarts(resumes=request.resume is not None)
     scenario.faults_after(begun_before)
     return TrainingJob(scenario, experiment, keeping, request.weights, traced_steps(scenario, request), begun_before)
+
+
+def refuse_wrong_stages(scenario: Scenario) -> None:
+    """Try each user's stage on a few samples; raises `ScenarioError`, which says where it goes wrong and why."""
+    for part in dict.fromkeys(row.stage for row in scenario.rows):
+        if isinstance(part, Named) and (why := fault_of_stage(part)):
+            at = [("variant", index, "stage") for index, each in enumerate(scenario.variant) if each.stage == part]
+            raise scenario.origin.error(f"{part} goes wrong in a trial before the run: {why}", *at,
+                                        ("parallel", "stages"))
 
 
 def traced_steps(scenario: Scenario, request: Request) -> range:

@@ -42,7 +42,7 @@ class PartOf(Choice):
             raise origin.error(f"{dotted(path)}: {error}", path) from error
 
     def own(self, value: Any, table: Mapping[str, object], path: KeyPath, origin: Origin) -> dict[str, Any]:
-        keys = value.part.keys if isinstance(value, Named) else {}
+        keys = getattr(value.part, "keys", {}) if isinstance(value, Named) else {}
         return {
             key: rule_for(default).read(plain(table[key]), (*path, key), origin) if key in table else default
             for key, default in keys.items()
@@ -52,6 +52,11 @@ class PartOf(Choice):
 def part_of(default: str, table: Table[Any], made: Callable[[str, Any], Any]) -> Any:
     """A key that names a part of `table`, or a user's, whose keys its section then takes too."""
     return dataclasses.field(default=default, metadata={"rule": PartOf(tuple(table), made, brings_keys=True)})
+
+
+def parts_of(default: tuple[str, ...], table: Table[Any], made: Callable[[str, Any], Any]) -> Any:
+    """A key that names at least one part of `table`, or a user's, none of them twice."""
+    return dataclasses.field(default=default, metadata={"rule": Array(PartOf(tuple(table), made), 1, distinct=True)})
 
 
 def own_keys() -> Any:

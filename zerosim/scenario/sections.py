@@ -20,7 +20,6 @@ from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.optim.own import as_optimizer
 from zerosim.scenario.fields import (
     choice,
-    choices,
     groups,
     integer,
     integers,
@@ -39,8 +38,9 @@ from zerosim.scenario.fields import (
     text,
     word_or_number,
 )
-from zerosim.scenario.parts import own_keys, part_of
+from zerosim.scenario.parts import own_keys, part_of, parts_of
 from zerosim.stages import STAGES
+from zerosim.stages.own import as_stage
 from zerosim.stages.publishing import PUBLISHING
 
 STAGE_KEYS = tuple(STAGES)
@@ -149,7 +149,7 @@ class Train:
 
 @dataclass(frozen=True)
 class Parallel:
-    stages: tuple[str, ...] = choices(STAGE_KEYS, STAGE_KEYS)
+    stages: tuple[str, ...] = parts_of(STAGE_KEYS, STAGES, as_stage)
     order: str = choice("ring", tuple(ORDERS))
     units: str | tuple[tuple[int, ...], ...] = groups()
     shard_ranks: int = integer(0, at_least=0)
@@ -181,7 +181,7 @@ class Variant:
     """A row of its own in the comparison: a stage, with some keys of [parallel] set otherwise."""
 
     name: str = text("")
-    stage: str = choice("zero3", STAGE_KEYS)
+    stage: str = part_of("zero3", STAGES, as_stage)
     units: str | tuple[tuple[int, ...], ...] | None = maybe_groups()
     shard_ranks: int | None = maybe_integer(at_least=0)
     accumulation: str | None = maybe_choice(ACCUMULATIONS)

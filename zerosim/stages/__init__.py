@@ -12,12 +12,17 @@ from dataclasses import dataclass
 
 from zerosim.allocation import Kind
 from zerosim.autograd.tape import Total
+from zerosim.parts import Table
+from zerosim.parts.loading import Declared
 from zerosim.stages import ddp, zero1, zero2, zero3
 from zerosim.stages.replica import Batch, Replica
 
+Step = Callable[[Replica, Batch], Total]
+"""One step: it leaves the weights of the next, and returns this rank's part of the loss."""
+
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(Declared):
     """One way to share the work and the memory of a model's states among ranks."""
 
     key: str
@@ -25,11 +30,15 @@ class Stage:
     title: str
     also: str
     """The name that others use."""
-    step: Callable[[Replica, Batch], Total]
+    step: Step
     sharded: tuple[Kind, ...]
     """The model states of which a rank keeps 1/N; it keeps all of the others."""
     may_reduce_parts: bool
     """Whether each micro-batch can be reduced by itself."""
+    wire: str = ""
+    """The precision in which its gradients travel and are added over ranks; empty: as the scenario says."""
+    reduces_each: bool = False
+    """Whether it reduces each micro-batch by itself, whatever the scenario says."""
 
     @property
     def gathers(self) -> bool:
@@ -47,7 +56,7 @@ class Stage:
         return "optimizer" in self.sharded
 
 
-STAGES: dict[str, Stage] = {
+STAGES: Table[Stage] = Table({
     stage.key: stage
     for stage in (
         Stage("ddp", "DDP", "ZeRO-0", ddp.step, ddp.SHARDED, may_reduce_parts=False),
@@ -55,4 +64,4 @@ STAGES: dict[str, Stage] = {
         Stage("zero2", "Stage II", "ZeRO-2", zero2.step, zero2.SHARDED, may_reduce_parts=True),
         Stage("zero3", "Stage III", "ZeRO-3, FSDP FULL_SHARD", zero3.step, zero3.SHARDED, may_reduce_parts=True),
     )
-}
+})

@@ -107,6 +107,8 @@ class Config:
     @property
     def wire(self) -> np.dtype[np.generic]:
         """The dtype in which gradients travel and are added."""
+        if self.stage.wire:
+            return PRECISIONS[self.stage.wire].weights
         return np.dtype(np.float32) if self.row.parallel.reduce_dtype == "fp32" else self.precision.weights
 
     @property
@@ -133,7 +135,7 @@ class Config:
     @property
     def accumulation(self) -> str:
         """When gradients are reduced, as the row does it: where nothing else can be done, at the boundary."""
-        asked = self.row.parallel.accumulation
+        asked = "micro_batch" if self.stage.reduces_each else self.row.parallel.accumulation
         possible = self.block > 1 and (asked != "micro_batch" or self.stage.may_reduce_parts)
         return asked if possible else "boundary"
 
@@ -209,7 +211,7 @@ class Config:
         parallel = self.row.parallel
         return (
             self.row.layers, self.part_by_part, parallel.accumulate_dtype, parallel.reduce_dtype,
-            self.publishes_updates,
+            self.publishes_updates, self.stage.wire,
         )
 
     @property

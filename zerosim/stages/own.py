@@ -1,0 +1,85 @@
+"""A user's stage: a step in the verbs of the replica, and what it declares, from which everything else follows.
+
+    sharded        the model states of which a rank keeps 1/N
+    wire           the dtype in which its gradients travel and are added over ranks: its gradient compression
+    accumulation   `micro_batch`, if it reduces the gradients of every micro-batch
+
+What a stage must send, keep and hold follows from what it shards, and so does the shipped stage whose bits it must
+have. A stage whose gradients are rounded on their way has the bits of that stage with the same rounding, and the
+reference replays it.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from zerosim.allocation import MODEL_STATES, Kind
+from zerosim.errors import UsageError
+from zerosim.numerics.precisions import PRECISIONS
+from zerosim.parts import Named
+from zerosim.stages import STAGES, Stage, Step
+
+SHIPPED = {frozenset(each.sharded): each for each in STAGES.values()}
+"""The shipped stages, by what they shard."""
+
+
+def stage(
+    *, sharded: tuple[Kind, ...] = (), wire: str = "", accumulation: str = "", reduces_parts: bool | None = None
+) -> Callable[[Step], Stage]:
+    """A decorator: the step as a stage that shards these states.
+
+    `sharded` has any of "optimizer", "gradients", "parameters", as a shipped stage does. `wire` is fp16, bf16, fp32 or
+    fp64, and left out that of the scenario. `accumulation = "micro_batch"` declares that the gradients of every
+    micro-batch are reduced, whatever the scenario says. `reduces_parts` says whether a scenario may ask for that; left
+    out, as the shipped stage that shards the same.
+
+    >>> @stage(sharded=("optimizer", "gradients"), wire="bf16")
+    ... def compressed(replica, batch): ...
+    >>> compressed.publishes, compressed.wire
+    (True, 'bf16')
+    """
+    return lambda step: declared(step.__name__, step, sharded, wire, accumulation, reduces_parts)
+
+
+def declared(
+    name: str, step: Step, sharded: tuple[Kind, ...], wire: str = "", accumulation: str = "",
+    reduces_parts: bool | None = None,
+) -> Stage:
+    """The stage of a step that declares this; raises `UsageError` for what it cannot declare."""
+    if frozenset(sharded) not in SHIPPED:
+        allowed = "; ".join(", ".join(each) or "nothing" for each in (each.sharded for each in STAGES.values()))
+        raise UsageError(f"{name} shards {', '.join(map(str, sharded))}; a stage shards one of: {allowed} (of "
+                         f"{', '.join(MODEL_STATES)})")
+    if wire and wire not in PRECISIONS:
+        raise UsageError(f"{name} has the wire {wire!r}; it is one of {', '.join(PRECISIONS)}")
+    if accumulation not in ("", "micro_batch"):
+        raise UsageError(f"{name} has the accumulation {accumulation!r}; leave it out, or declare micro_batch")
+    like = SHIPPED[frozenset(sharded)]
+    also = (inspect.getdoc(step) or "a stage of yours").splitlines()[0].rstrip(".")
+    parts = like.may_reduce_parts if reduces_parts is None else reduces_parts
+    return Stage(name, name, also, step, like.sharded, may_reduce_parts=parts or bool(accumulation), wire=wire,
+                 reduces_each=bool(accumulation))
+
+
+def as_stage(name: str, found: Any) -> Stage:
+    """What a scenario names, as a stage: one that `@stage` made, or a step with `SHARDED` beside it in its file."""
+    if isinstance(found, Stage):
+        return replace(found, key=name, title=name)
+    if not inspect.isfunction(found):
+        raise UsageError(f"{name} is a {type(found).__name__}; give a step, def {name.rpartition(':')[2]}(replica, "
+                         "batch), under @stage(sharded=…)")
+    if len(inspect.signature(found).parameters) != 2:
+        raise UsageError(f"{name}{inspect.signature(found)} is no step; write def {found.__name__}(replica, batch)")
+    if "SHARDED" not in found.__globals__:
+        raise UsageError(f"{name} does not say what it shards; write @stage(sharded=(\"optimizer\", \"gradients\")) "
+                         f"above def {found.__name__}, or SHARDED = (…) in its file")
+    return declared(name, found, tuple(found.__globals__["SHARDED"]))
+
+
+def like(stage: Stage) -> Named:
+    """The name of the shipped stage that shards the same, with the same wire: what its bits must be."""
+    honest = replace(
+        SHIPPED[frozenset(stage.sharded)], wire=stage.wire, reduces_each=stage.reduces_each,
+        may_reduce_parts=stage.may_reduce_parts)
+    return Named(f"{honest.key} with wire {stage.wire or 'as it is'}, {stage.reduces_each}", honest, "")
