@@ -92,7 +92,7 @@ class TwoLevel:
         return [host[place % len(host)] for host in self.hosts(size)]
 
     def rows(self, comm: Communicator, chunks: Sequence[Payload]) -> Iterator[list[Payload]]:
-        """Of each host's chunks one for each rank of this host; several times, where this host has fewer ranks."""
+        """The chunks of each host, one for each rank of this host; several each, where this host has fewer."""
         members = len(self.host(comm))
         for host in range(len(self.hosts(comm.size))):
             for first in range(0, min(self.per_host, comm.size), members):
