@@ -160,6 +160,20 @@ class Mesh:
         """The number of this rank's group."""
         return self.rank // self.group
 
+    @property
+    def neighbours(self) -> list[Any]:
+        """The ranks of this rank's group, in order.
+
+        >>> Mesh(rank=5, size=6, group=2).neighbours, Mesh(rank=5, size=6, group=2).copies
+        ([4, 5], [1, 3, 5])
+        """
+        return [self.replica * self.group + place for place in range(self.group)]
+
+    @property
+    def copies(self) -> list[Any]:
+        """The ranks that own the same as this one, itself among them, in order."""
+        return [self.place + replica * self.group for replica in range(self.replicas)]
+
     def within(self, comm: Communicator) -> Communicator:
         """The ranks of this rank's group, among which a unit is shared out.
 

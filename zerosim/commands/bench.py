@@ -138,7 +138,7 @@ def report(arguments: argparse.Namespace, measured: Sequence[Timing | Overhead |
 
 def warn_of_sharing(arguments: argparse.Namespace) -> None:
     """Say that ranks are more than cores, where they are."""
-    if arguments.what not in ALONE and (words := sharing(RANKS, connect().shared_cores)):
+    if arguments.what not in ALONE and (words := sharing(RANKS, connect().machine.shared_cores)):
         show_words(standard_output(arguments), words)
 
 

@@ -7,12 +7,14 @@ of the same bytes in all. The ZeRO paper, section 7, has the
 multiples of P: 2 for DDP and Stages I and II, 3 for Stage III.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from zerosim.collectives import ALGORITHMS, exact
+from zerosim.formulas.hosts import gathering, leaving, reducing, ring, tree_from_everyone
 from zerosim.models.units import Unit
 from zerosim.sharding import chunk_length, owned, padded
 from zerosim.training.config import Config
@@ -28,86 +30,101 @@ class Due:
     sent_bytes: int = 0
     received_bytes: int = 0
     messages: int = 0
+    between_bytes: int = 0
+    """Those of the bytes sent that leave the rank's host."""
     largest: int = field(default=0, compare=False)
 
     def __add__(self, other: "Due") -> "Due":
         return Due(
             self.calls + other.calls, self.sent_bytes + other.sent_bytes,
             self.received_bytes + other.received_bytes, self.messages + other.messages,
-            max(self.largest, other.largest),
+            self.between_bytes + other.between_bytes, max(self.largest, other.largest),
         )
 
     def times(self, count: int) -> "Due":
         """So many times as much."""
         return Due(
             count * self.calls, count * self.sent_bytes, count * self.received_bytes, count * self.messages,
-            min(count, 1) * self.largest,
+            count * self.between_bytes, min(count, 1) * self.largest,
         )
 
 
-def due(config: Config, rank: int, updates: int) -> dict[str, Due]:
-    """The traffic due of each collective that `rank` calls in a run's steps; `updates` of them were not skipped."""
+def due(config: Config, rank: int, updates: int, hosts: Sequence[int] = ()) -> dict[str, Due]:
+    """The traffic due of each collective that `rank` calls in a run's steps; `updates` of them were not skipped.
+
+    `hosts` has the number of each rank's host; without it nothing is said to leave one.
+    """
     stage, publish = config.stage, config.row.parallel.publish
     steps, weights = config.steps_here, config.precision.weights.itemsize
     passes, reductions_due = steps * config.passes, steps * config.reductions
     trained = [unit for unit in config.model.units if not unit.frozen]
+    mesh, order, per_host = config.mesh_of(rank), config.row.parallel.order, config.row.ranks_per_host
+    away = partial(leaving, ranks=mesh.neighbours, rank=rank, hosts=hosts)
+    to_add, to_gather = away(reducing(order, per_host)), away(gathering(order, per_host))
 
-    found = {"reduce_scatter": reductions(config, trained).times(reductions_due), "all_gather": Due()}
-    found["all_reduce"] = replicas_added(config, trained).times(reductions_due)
+    found = {"reduce_scatter": reductions(config, trained, to_add).times(reductions_due), "all_gather": Due()}
+    found["all_reduce"] = replicas_added(config, trained, rank, hosts).times(reductions_due)
     if config.sums_everywhere:
-        found["all_gather"] += walks(config, trained, summed_bytes(config)).times(reductions_due)
+        found["all_gather"] += walks(config, trained, summed_bytes(config), to_gather).times(reductions_due)
     if stage.publishes and publish == "broadcasts":
-        found["broadcast"] = broadcasts(config, trained, weights, rank).times(updates)
+        found["broadcast"] = broadcasts(config, trained, weights, rank, away(tree_from_everyone)).times(updates)
     elif stage.publishes:
-        found["all_gather"] += walks(config, trained, weights).times(updates)
+        found["all_gather"] += walks(config, trained, weights, to_gather).times(updates)
     if stage.gathers:
-        found["all_gather"] = walks(config, gathered(config), weights).times(passes)
+        found["all_gather"] = walks(config, gathered(config), weights, to_gather).times(passes)
     if config.scaling().needs_norm and stage.shares_updates:
-        found["gather_norms"] = walk(config, config.mesh.replicas * len(trained), NORM_BYTES).times(steps)
+        found["gather_norms"] = walk(config, mesh.replicas * len(trained), NORM_BYTES, away(ring)).times(steps)
     return {name: each for name, each in found.items() if each.calls}
 
 
-def walk(config: Config, length: int, element_bytes: int, widest: int = 0, messages: int = 1) -> Due:
-    """A collective of a group through chunks of `length`, each rank sending all but one of them.
+def walk(
+    config: Config, length: int, element_bytes: int, away: int = 0, widest: int = 0, messages: int = 1
+) -> Due:
+    """A collective of a group through chunks of `length`, each rank sending all but one of them, `away` to other hosts.
 
     An element travels in `messages`, of which the largest has `widest` bytes of it. It goes bucket by bucket.
     """
-    return round_the(config.mesh.group, config, length, element_bytes, widest, messages)
+    return round_the(config.mesh.group, config, length, element_bytes, away, widest, messages)
 
 
 def round_the(
-    size: int, config: Config, length: int, element_bytes: int, widest: int = 0, messages: int = 1
+    size: int, config: Config, length: int, element_bytes: int, away: int = 0, widest: int = 0, messages: int = 1
 ) -> Due:
     """A collective among `size` ranks through chunks of `length`, as in `walk`."""
     others, widest = size - 1, widest or element_bytes
     pieces = config.buckets.pieces(length, size * widest)
     sent = length * others * element_bytes
     longest = (pieces[0].stop - pieces[0].start) * widest
-    return Due(len(pieces), sent, sent, len(pieces) * messages * others, longest * min(others, 1))
+    between = length * away * element_bytes
+    return Due(len(pieces), sent, sent, len(pieces) * messages * others, between, longest * min(others, 1))
 
 
-def walks(config: Config, units: Iterable[Unit], element_bytes: int, widest: int = 0, messages: int = 1) -> Due:
+def walks(
+    config: Config, units: Iterable[Unit], element_bytes: int, away: int = 0, widest: int = 0, messages: int = 1
+) -> Due:
     """A walk through each of `units`, padded."""
     lengths = [owned(unit.count, config.mesh).length for unit in units]
-    return sum((walk(config, length, element_bytes, widest, messages) for length in lengths), Due())
+    return sum((walk(config, length, element_bytes, away, widest, messages) for length in lengths), Due())
 
 
-def reductions(config: Config, trained: Iterable[Unit]) -> Due:
+def reductions(config: Config, trained: Iterable[Unit], away: int) -> Due:
     """A reduce-scatter of each unit's gradient."""
     if config.addition.collective is not None:
-        return walks(config, trained, config.wire.itemsize)
+        return walks(config, trained, config.wire.itemsize, away)
     summed = config.summed
-    return walks(config, trained, exact.sent_bytes(summed), exact.LIMB_BYTES, exact.messages(summed))
+    return walks(config, trained, exact.sent_bytes(summed), away, exact.LIMB_BYTES, exact.messages(summed))
 
 
-def replicas_added(config: Config, trained: Iterable[Unit]) -> Due:
+def replicas_added(config: Config, trained: Iterable[Unit], rank: int, hosts: Sequence[int]) -> Due:
     """An all-reduce of each unit's shard over the ranks that hold copies of it: two walks through its chunks."""
     replicas, total = config.mesh.replicas, Due()
     if replicas == 1:
         return total
+    copies, order = config.mesh_of(rank).copies, config.row.parallel.order
     for unit in trained:
         length = chunk_length(unit.count, config.ranks)
-        total += round_the(replicas, config, length, config.wire.itemsize).times(2)
+        for away in (leaving(peers, copies, rank, hosts) for peers in (reducing(order, 0), ring)):
+            total += round_the(replicas, config, length, config.wire.itemsize, away)
     return total
 
 
@@ -116,7 +133,7 @@ def summed_bytes(config: Config) -> int:
     return (config.wire if config.addition.collective is not None else config.summed).itemsize
 
 
-def broadcasts(config: Config, trained: Iterable[Unit], element_bytes: int, rank: int) -> Due:
+def broadcasts(config: Config, trained: Iterable[Unit], element_bytes: int, rank: int, away: int) -> Due:
     """A broadcast of every chunk of each unit from its owner, bucket by bucket."""
     ranks, tree, place = config.mesh.group, ALGORITHMS["tree.broadcast"], config.mesh_of(rank).place
     copies = sum(tree.messages(place, ranks, root) for root in range(ranks))
@@ -125,7 +142,8 @@ def broadcasts(config: Config, trained: Iterable[Unit], element_bytes: int, rank
         length = owned(unit.count, config.mesh).length
         pieces, chunk = config.buckets.pieces(length, element_bytes), length * element_bytes
         longest = (pieces[0].stop - pieces[0].start) * element_bytes * min(copies, 1)
-        total += Due(len(pieces) * ranks, copies * chunk, (ranks - 1) * chunk, len(pieces) * copies, longest)
+        total += Due(
+            len(pieces) * ranks, copies * chunk, (ranks - 1) * chunk, len(pieces) * copies, away * chunk, longest)
     return total
 
 

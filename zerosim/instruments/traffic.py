@@ -1,10 +1,11 @@
-"""The traffic ledger: it counts messages and bytes that a rank sends and receives, in all and by collective.
+"""The traffic ledger: it counts messages and bytes that a rank sends and receives, in all, by collective and by host.
 
 Fingerprints, losses and results travel over the bare communicator, which is not observed; only what a stage sends
 counts.
 """
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from zerosim.comm import Payload, Reduction
@@ -24,6 +25,11 @@ class Current(threading.local):
 
     def __init__(self) -> None:
         self.counts: list[Count] = []
+
+
+def nobody(rank: int) -> bool:
+    """All ranks are on one host."""
+    return False
 
 
 @dataclass(eq=False)
@@ -47,9 +53,13 @@ class Traffic:
     messages: int = 0
     received_bytes: int = 0
     received_messages: int = 0
+    between_bytes: int = 0
+    """Those of the bytes sent that left this rank's host."""
     largest_bytes: int = 0
     """The bytes of the largest message that was sent."""
     by_collective: dict[str, Count] = field(default_factory=dict)
+    away: Callable[[int], bool] = nobody
+    """Whether a rank is on another host than this one."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _current: Current = field(default_factory=Current)
 
@@ -57,6 +67,7 @@ class Traffic:
         with self._lock:
             self.sent_bytes += outgoing.nbytes
             self.messages += 1
+            self.between_bytes += outgoing.nbytes if self.away(to) else 0
             self.largest_bytes = max(self.largest_bytes, outgoing.nbytes)
             for count in self._current.counts:
                 count.sent_bytes += outgoing.nbytes

@@ -21,6 +21,8 @@ class TrafficCounts:
     messages: int
     by_collective: dict[str, dict[str, int]]
     largest_message_bytes: int = 0
+    inside_bytes: int = 0
+    between_bytes: int = 0
     """The longest message that was sent."""
 
 
@@ -86,6 +88,8 @@ class Measurement:
     """A line that a language model generates."""
     operations: list[dict[str, int]] = figure(default_factory=list)
     """On each rank, in all steps: floating-point operations of matrix products, in forward, backward, recomputation."""
+    hosts: list[int] = figure(default_factory=list)
+    """The number of each rank's host."""
     traffic: list[TrafficCounts] = field(default_factory=list)
     memory: list[MemoryFigures] = field(default_factory=list)
     trace: Trace | None = None

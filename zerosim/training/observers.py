@@ -1,5 +1,6 @@
 """What observes a row on one rank: counts its messages, follows its memory, notes its times, and lets faults strike."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zerosim.allocation import Allocator, allocate
@@ -41,10 +42,12 @@ class Observers:
         return ObservedAllocator(allocate, self.ledger, *([self.takings] if self.takings else []))
 
 
-def observers(row: str, rank: int, faults: Faults, *, takings: bool, traced: bool) -> Observers:
-    """The observers of a row of this name on `rank`, with the faults that befall it."""
+def observers(
+    row: str, rank: int, hosts: Sequence[int], faults: Faults, *, takings: bool, traced: bool
+) -> Observers:
+    """The observers of a row of this name on `rank`, with the faults that befall it; `hosts` has each rank's host."""
     ledger = Ledger()
     return Observers(
-        Whereabouts(row), faults, Traffic(), ledger, HeldAtBeginnings(ledger, BEGINNINGS),
-        Takings() if takings else None, Tracer(rank) if traced else None,
+        Whereabouts(row), faults, Traffic(away=lambda to: hosts[to] != hosts[rank]), ledger,
+        HeldAtBeginnings(ledger, BEGINNINGS), Takings() if takings else None, Tracer(rank) if traced else None,
     )

@@ -166,8 +166,9 @@ def train(
 ) -> Measurement | None:
     """Train one row and compare each step with `history`; what was measured on rank 0, None on the others."""
     faults = faults_of(comm, run)
+    hosts = hosts_of(run, config)
     seen = observers(
-        config.name, comm.rank, faults, takings=config.row.claims.fragmentation, traced=bool(run.traced))
+        config.name, comm.rank, hosts, faults, takings=config.row.claims.fragmentation, traced=bool(run.traced))
     comm = carrier(comm, run, faults)
     second = None if run.second_channel is None else seen.observed(carrier(run.second_channel, run, faults))
     mine = replica(config, seen.observed(comm), seen.allocator(), second)
@@ -204,6 +205,7 @@ def train(
         test=final.test,
         sample=final.sample,
         operations=[found for _, _, found, _ in measured],
+        hosts=hosts,
         traffic=[traffic for traffic, *_ in measured],
         memory=[memory for _, memory, *_ in measured],
         missed_faults=[str(fault) for *_, missed in measured for fault in missed],
@@ -214,6 +216,12 @@ def train(
         weights=final.weights,
         takings=steps.taken,
     )
+
+
+def hosts_of(run: Run, config: Config) -> list[int]:
+    """The number of each rank's host: as the scenario says, else where the world has put it."""
+    per_host = config.row.ranks_per_host
+    return [rank // per_host for rank in range(config.ranks)] if per_host else [*run.world.hosts[: config.ranks]]
 
 
 def faults_of(comm: Communicator, run: Run) -> Faults:
@@ -394,4 +402,6 @@ def counts(rank: int, traffic: Traffic) -> TrafficCounts:
         messages=traffic.messages,
         by_collective={each: dict(vars(count)) for each, count in traffic.by_collective.items()},
         largest_message_bytes=traffic.largest_bytes,
+        inside_bytes=traffic.sent_bytes - traffic.between_bytes,
+        between_bytes=traffic.between_bytes,
     )

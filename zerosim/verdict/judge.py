@@ -26,7 +26,7 @@ def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
         first_divergence=divergence,
         order=None if divergence is None else orders_of_addition(config, divergence.chunk),
         formula_operations=operations(config),
-        traffic=[RankTraffic(counts, traffic_due(config, counts.rank, measured.updates_here))
+        traffic=[RankTraffic(counts, traffic_due(config, counts.rank, measured.updates_here, measured.hosts))
                  for counts in measured.traffic],
         memory=[judged_memory(config, figures, measured.updates_here) for figures in measured.memory],
         volume=volume(config),
@@ -43,12 +43,13 @@ def what_it_needs(config: Config) -> DoesNotFit:
     )
 
 
-def traffic_due(config: Config, rank: int, updates: int) -> TrafficCounts:
+def traffic_due(config: Config, rank: int, updates: int, hosts: Sequence[int]) -> TrafficCounts:
     """What one rank must send and receive by formula."""
-    formula = due(config, rank, updates)
+    formula = due(config, rank, updates, hosts)
+    sent, between = (sum(getattr(each, name) for each in formula.values()) for name in ("sent_bytes", "between_bytes"))
     return TrafficCounts(
         rank=rank,
-        sent_bytes=sum(each.sent_bytes for each in formula.values()),
+        sent_bytes=sent,
         received_bytes=sum(each.received_bytes for each in formula.values()),
         messages=sum(each.messages for each in formula.values()),
         by_collective={
@@ -56,6 +57,8 @@ def traffic_due(config: Config, rank: int, updates: int) -> TrafficCounts:
             for name, each in formula.items()
         },
         largest_message_bytes=max((each.largest for each in formula.values()), default=0),
+        inside_bytes=sent - between,
+        between_bytes=between,
     )
 
 

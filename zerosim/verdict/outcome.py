@@ -35,6 +35,7 @@ class RankTraffic:
             ("bytes sent", seen.sent_bytes, due.sent_bytes),
             ("bytes received", seen.received_bytes, due.received_bytes),
             ("messages", seen.messages, due.messages),
+            ("bytes sent to other hosts", seen.between_bytes, due.between_bytes),
             ("bytes in the largest message", seen.largest_message_bytes, due.largest_message_bytes),
         ]
         for name in sorted({*seen.by_collective, *due.by_collective}):

@@ -106,6 +106,11 @@ class LocalWorld:
     shared_cores: ClassVar[int] = 0
 
     @property
+    def hosts(self) -> list[int]:
+        """One, with all ranks."""
+        return [0] * self.ranks
+
+    @property
     def words(self) -> str:
         return f"{counted(self.ranks)} in this process (local world; mpirun -n {self.ranks} makes them real)"
 

@@ -187,6 +187,11 @@ class LockstepWorld:
     shared_cores: ClassVar[int] = 0
 
     @property
+    def hosts(self) -> list[int]:
+        """One, with all ranks."""
+        return [0] * self.ranks
+
+    @property
     def words(self) -> str:
         return f"{counted(self.ranks)} at once (lockstep world)"
 

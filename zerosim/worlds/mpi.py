@@ -37,7 +37,7 @@ from zerosim.worlds.first_failure import FirstFailure
 from zerosim.worlds.here import HERE, Spot, explained, spaced
 from zerosim.worlds.launcher import has_company
 from zerosim.worlds.mpi_messages import FAREWELL, Departure, Unclaimed, check_array, check_timeout, tag_for, tag_of
-from zerosim.worlds.mpi_start import fail_alone, join
+from zerosim.worlds.mpi_start import Machine, fail_alone, join
 from zerosim.worlds.world import Result, counted
 
 if TYPE_CHECKING:
@@ -73,13 +73,13 @@ def connection() -> "MpiCommunicator":
     """The connection of this process, made by the first call of `connect`."""
     if not has_company():
         sys.excepthook = fail_alone
-    first_failure, shared = join()
+    first_failure, machine = join()
     from mpi4py import MPI  # noqa: PLC0415 - only once it is known to work
 
     comm = MpiCommunicator(MPI.COMM_WORLD.Dup())
     comm.write_on(first_failure.board)
-    if shared:
-        comm.shared_cores = shared
+    comm.machine = machine
+    if machine.shared_cores:
         comm.rest_between_polls()
     atexit.register(close_or_fail, comm, first_failure)
     return comm
@@ -117,7 +117,7 @@ class MpiCommunicator:
         self.library = f"{vendor} {'.'.join(map(str, version))}"
         self.timeout_seconds = timeout_seconds
         self.came_ns = 0
-        self.shared_cores = 0
+        self.machine = Machine([0] * comm.size, 0)
         self.board: Board | None = None
         self._line: Line | None = None
         self._first = True
@@ -375,7 +375,7 @@ class MpiWorld:
     def __init__(self, comm: MpiCommunicator) -> None:
         self.ranks = comm.size
         self.library = comm.library
-        self.shared_cores = comm.shared_cores
+        self.shared_cores, self.hosts = comm.machine.shared_cores, comm.machine.hosts
         self._comm = comm
         self._channels = [comm]
 

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -17,8 +18,16 @@ from zerosim.worlds.launcher import has_company, launched, watched
 STARTING = 60.0  # seconds that ranks have for starting MPI, the first of them waiting for the last
 
 
-def join() -> tuple[FirstFailure, int]:
-    """What ends all ranks if one fails, after starting MPI where that has not been done; and `shared_cores`."""
+@dataclass(frozen=True)
+class Machine:
+    """Where the ranks run: the number of each one's host, and how many cores this host's ranks share, or 0."""
+
+    hosts: list[int]
+    shared_cores: int
+
+
+def join() -> tuple[FirstFailure, Machine]:
+    """What ends all ranks if one fails, after starting MPI where that has not been done; and where they are."""
     with watched() as watcher, hang_ups_held():
         with ended_by_signals(STARTING):
             start_mpi()
@@ -28,9 +37,20 @@ def join() -> tuple[FirstFailure, int]:
             sys.excepthook = first_failure
         host = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
         shared = shared_cores(host.allgather(cores_of_this_process()))
+        hosts = numbered(MPI.COMM_WORLD.allgather(host.bcast(MPI.COMM_WORLD.rank)))
         first_failure.share_the_floor(host, watcher)
         forget_shared_files()
-    return first_failure, shared
+    return first_failure, Machine(hosts, shared)
+
+
+def numbered(firsts: Sequence[int]) -> list[int]:
+    """The number of each rank's host, of which `firsts` has the first rank.
+
+    >>> numbered([0, 1, 0, 1])
+    [0, 1, 0, 1]
+    """
+    hosts = sorted(set(firsts))
+    return [hosts.index(first) for first in firsts]
 
 
 def fail_alone(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -6,7 +6,7 @@ command asks which world it is in order to run something, and a new world is one
 same of each.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol, TypeVar
 
 from zerosim.allocation import Allocator
@@ -44,6 +44,10 @@ class World(Protocol):
     @property
     def copies_messages(self) -> bool:
         """Whether messages need memory of the world's own, which comes from where `take_buffers_from` says."""
+
+    @property
+    def hosts(self) -> Sequence[int]:
+        """The number of each rank's host."""
 
     @property
     def shared_cores(self) -> int:

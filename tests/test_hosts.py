@@ -1,0 +1,119 @@
+"""What leaves a host: counted on the wire and by formula, for every order, stage, group and number of hosts."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.training import labelled, scenario
+from zerosim.collectives import direct, rabenseifner, ring, tree, two_level
+from zerosim.formulas import hosts as formulas
+from zerosim.formulas.hosts import leaving
+from zerosim.instruments.observed import Observed
+from zerosim.instruments.traffic import Traffic
+from zerosim.sharding import split
+from zerosim.training.experiment import prepare
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
+from zerosim.worlds.local import spawn
+from zerosim.worlds.mpi_start import numbered
+
+PEERS = [
+    (formulas.ring, ring.reduce_scatter), (formulas.ring, ring.all_gather), (formulas.everyone, direct.reduce_scatter),
+    (formulas.partners, rabenseifner.reduce_scatter),
+    (formulas.reducing("two_level", 2), two_level.on_hosts(2).reduce_scatter),
+    (formulas.gathering("two_level", 4), two_level.on_hosts(4).all_gather),
+]
+
+
+class To:
+    def __init__(self):
+        self.chunks = {}
+
+    def sent(self, outgoing, to):
+        self.chunks[to] = self.chunks.get(to, 0) + len(outgoing)
+
+
+@pytest.mark.parametrize(("peers", "collective"), PEERS)
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_peers_are_whom_messages_go_to(peers, collective, size):
+    def program(comm):
+        seen = To()
+        collective(Observed(comm, seen), split(np.zeros(size), size))
+        return seen.chunks
+
+    for place, chunks in enumerate(spawn(program, size)):
+        assert {to: count for to, count in peers(place, size).items() if count} == chunks
+
+
+def test_the_peers_of_broadcasts_from_everyone():
+    def program(comm):
+        seen = To()
+        for root in range(comm.size):
+            tree.broadcast(Observed(comm, seen), np.zeros(1), root)
+        return seen.chunks
+
+    for size in (1, 2, 3, 6):
+        assert [formulas.tree_from_everyone(place, size) for place in range(size)] == spawn(program, size)
+
+
+def test_a_ledger_knows_what_leaves_its_host():
+    def program(comm):
+        traffic = Traffic(away=lambda to: to // 2 != comm.rank // 2)
+        ring.all_gather(Observed(comm, traffic), split(np.zeros(4, np.uint8), 4))
+        return traffic.sent_bytes, traffic.between_bytes
+
+    assert spawn(program, 4) == [(3, 0), (3, 3), (3, 0), (3, 3)]
+    assert [leaving(formulas.ring, range(4), rank, [0, 0, 1, 1]) for rank in range(4)] == [0, 3, 0, 3]
+
+
+def on_hosts(ranks, per_host, group=0, stages=("ddp", "zero2", "zero3"), **keys):
+    base = scenario(ranks=ranks, micro_batches=2 * ranks, steps=2, stages=stages)
+    train = {key: keys.pop(key) for key in ("clip_norm",) if key in keys}
+    built = replace(base, world=replace(base.world, ranks_per_host=per_host), train=replace(base.train, **train),
+                    parallel=replace(base.parallel, shard_ranks=group, **keys))
+    return run_locally(prepare(built, labelled()), Silent())
+
+
+@pytest.mark.parametrize(("ranks", "per_host", "group"), [
+    (2, 1, 0), (4, 2, 0), (4, 2, 2), (4, 2, 1), (6, 2, 3), (6, 3, 2), (8, 4, 4), (4, 4, 2)])
+@pytest.mark.parametrize("keys", [{}, {"order": "rank"}, {"clip_norm": 0.1, "prefetch": True}], ids=str)
+def test_what_leaves_a_host_is_the_formulas(ranks, per_host, group, keys):
+    assert on_hosts(ranks, per_host, group, **keys).failures == []
+
+
+@pytest.mark.parametrize("keys", [
+    {"order": "tree"}, {"order": "exact"}, {"order": "two_level"}, {"publish": "broadcasts"},
+    {"order": "two_level", "publish": "updates"}, {"gradients": "all_reduce"}, {"bucket_mb": 0.0001}], ids=str)
+def test_what_leaves_a_host_is_the_formulas_in_every_order(keys):
+    assert on_hosts(4, 2, stages=("ddp", "zero1", "zero3"), **keys).failures == []
+
+
+def between(outcome):
+    return [sum(rank.counts.between_bytes for rank in row.traffic) for row in outcome.trained]
+
+
+def test_hybrid_sharding_sends_less_between_hosts_and_one_host_nothing():
+    (whole,), (hybrid,) = (between(on_hosts(4, 2, group, stages=("zero3",))) for group in (0, 2))
+    assert 0 < hybrid < whole
+    assert between(on_hosts(4, 4)) == between(on_hosts(4, 0)) == [0, 0, 0]
+
+
+def test_two_levels_share_what_leaves_a_host_among_its_ranks():
+    flat, levels = (on_hosts(4, 2, order=order, stages=("ddp",)) for order in ("ring", "two_level"))
+    assert between(levels)[0] * 3 == between(flat)[0] * 2
+    assert len({rank.counts.between_bytes for rank in levels.trained[0].traffic}) == 1
+
+
+def test_a_rank_that_sends_to_another_host_unseen_is_caught(monkeypatch):
+    monkeypatch.setattr("zerosim.training.observers.Traffic", Traffic)
+    honest = Traffic.sent
+    monkeypatch.setattr(Traffic, "sent", lambda self, outgoing, to: (
+        honest(self, outgoing, to), setattr(self, "between_bytes", 0))[0])
+    failures = on_hosts(4, 2, stages=("zero3",)).failures
+    assert "bytes sent to other hosts are not the formula's" in failures[0][1]
+
+
+def test_hosts_are_numbered_by_their_first_ranks():
+    assert numbered([0, 0, 2, 2]) == [0, 0, 1, 1]
+    assert numbered([3, 0, 3, 0]) == [1, 0, 1, 0]
