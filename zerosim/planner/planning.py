@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from zerosim.formulas.traffic import due
 from zerosim.instruments.memory import KINDS
 from zerosim.instruments.trace import ClockOffset, Trace
 from zerosim.models import MODELS
@@ -86,6 +87,14 @@ class PlannedRow:
     def exposed_seconds(self) -> float:
         """While nothing is computed because something is communicated."""
         return self.found.clock.exposed_ns / NS
+
+    @property
+    def between_bytes_per_host(self) -> int:
+        """Bytes that leave the first host in a step, by formula."""
+        one = dataclasses.replace(self.config.row, train=dataclasses.replace(self.config.row.train, steps=1))
+        config, numbers = dataclasses.replace(self.config, row=one), [*map(self.cluster.host, range(one.ranks))]
+        first = range(numbers.count(0))
+        return sum(each.between_bytes for rank in first for each in due(config, rank, 1, numbers).values())
 
     @property
     def units_of_data(self) -> int:
@@ -168,6 +177,7 @@ class PlannedRow:
             "hfu": self.hfu,
             "tokens_per_second_per_device": self.tokens_per_second,
             "sent_bytes": self.found.sent(0)["bytes"],
+            "between_bytes_per_host": self.between_bytes_per_host,
             "bound": self.bound,
             "ignored": self.config.ignored,
         }

@@ -65,6 +65,10 @@ def show_sent(console: Console, outcome: Outcome, *, timed: bool) -> None:
     for name in sorted({name for stage in stages for rank in stage.traffic for name in rank.counts.by_collective}):
         cells = [spread(in_unit(count, unit) for count in sent_per_step(stage, name)) for stage in stages]
         columns.append(Column(f"{name}\n{unit.name}", cells))
+    if any(rank.counts.between_bytes for stage in stages for rank in stage.traffic):
+        away = [[rank.counts.between_bytes / steps_of(stage) for rank in stage.traffic] for stage in stages]
+        cells = [spread(in_unit(round(count), unit) for count in sorted(each)) for each in away]
+        columns.append(Column(f"to other hosts\n{unit.name}", cells))
     show_grid(console, [stage.name for stage in stages], columns)
 
 
