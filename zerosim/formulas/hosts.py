@@ -52,7 +52,7 @@ def tree_from_everyone(place: int, size: int) -> dict[int, int]:
     """Broadcasts down the tree, one chunk from each root in turn.
 
     >>> tree_from_everyone(place=0, size=4)
-    {2: 2, 1: 2}
+    {2: 1, 1: 3}
     """
     found = Counter[int]()
     for root in range(size):
