@@ -172,7 +172,8 @@ def test_a_stage_of_ones_own_is_planned_and_shown(folder, capsys):
 
 
 @pytest.mark.parametrize(("old", "new", "words"), [
-    ("            gradient = replica.reduce_scatter(unit, gradient)\n", "", "rank 0 hands keep_shard of layers.0 an array of float32"),
+    ("            gradient = replica.reduce_scatter(unit, gradient)\n", "",
+     "rank 0 hands keep_shard of layers.0 an array of float32"),
     ("        replica.publish(unit, weights[unit])\n", "", "publish"),
     ("replica.update(unit, replica.own(weights[unit]))", "replica.update(unit, weights[unit])", "update got "),
     ("gradient = replica.reduce_scatter(unit, gradient)", "gradient = replica.reduce_scatter(unit, 2 * gradient)",

@@ -118,11 +118,11 @@ def test_lockstep_has_all_groups_at_once(size, group):
 ])
 def test_the_stages_add_as_declared(order, size, group):
     declared = ORDERS[order].total([symbols(number, size) for number in range(2 * size)], Mesh(0, size, group))
-    assert [str(each) for each in added(ADDITIONS[order], size, 2, group)] == [str(each) for each in declared]
+    assert [str(each) for each in added(ADDITIONS[order], Mesh(0, size, group), 2)] == [str(each) for each in declared]
 
 
 def test_groups_add_in_another_order_than_one_ring():
-    one, two = (added(ADDITIONS["ring"], 4, 1, group) for group in (4, 2))
+    one, two = (added(ADDITIONS["ring"], Mesh(0, 4, group), 1) for group in (4, 2))
     assert one != two
 
 

@@ -174,6 +174,15 @@ class Mesh:
         """The ranks that own the same as this one, itself among them, in order."""
         return [self.place + replica * self.group for replica in range(self.replicas)]
 
+    @property
+    def groups(self) -> list[list[Any]]:
+        """The ranks of each group, in the order of their places.
+
+        >>> Mesh(rank=5, size=6, group=2).groups
+        [[0, 1], [2, 3], [4, 5]]
+        """
+        return [replace(self, rank=rank).neighbours for rank in replace(self, rank=0).copies]
+
     def within(self, comm: Communicator) -> Communicator:
         """The ranks of this rank's group, among which a unit is shared out.
 

@@ -152,7 +152,7 @@ class Order:
         for chunk, (start, stop) in enumerate(bounds(len(whole), mesh.size)):
             place, part = divmod(chunk, mesh.replicas)
             mine = [partial[start:stop] for partial in partials]
-            groups = [mine[first : first + mesh.group] for first in range(0, mesh.size, mesh.group)]
+            groups = [[mine[rank] for rank in ranks] for ranks in mesh.groups]
             whole[start:stop] = self.across([self.across(group, place) for group in groups], part)
         return whole
 

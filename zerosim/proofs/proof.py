@@ -11,7 +11,7 @@ payloads.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zerosim.collectives.kinds import CollectiveKind
@@ -285,28 +285,27 @@ def summed(reduce_scatter: Callable[..., Any], ranks: int) -> list[Symbol]:
     return [recording.results[rank][rank] for rank in range(ranks)]
 
 
-def added(addition: Addition, ranks: int, block: int, group: int | None = None) -> list[Symbol]:
-    """The sum of all micro-batches in chunk c, for every c, when each rank brings a block of them.
-
-    Ranks share in groups of so many, in one of all if nothing is said.
+def added(addition: Addition, mesh: Mesh, block: int) -> list[Symbol]:
+    """The sum of all micro-batches in chunk c, for every c, when each rank of a mesh brings a block of them.
 
     >>> from zerosim.stages.adding import ADDITIONS
-    >>> added(ADDITIONS["ring"], ranks=2, block=2)
+    >>> added(ADDITIONS["ring"], Mesh(rank=0, size=2, group=2), block=2)
     [((g2 + g3) + (g0 + g1)), ((g0 + g1) + (g2 + g3))]
-    >>> added(ADDITIONS["ring"], ranks=4, block=1, group=2)[:2]
+    >>> added(ADDITIONS["ring"], Mesh(rank=0, size=4, group=2), block=1)[:2]
     [((g3 + g2) + (g1 + g0)), ((g1 + g0) + (g3 + g2))]
     """
     assert addition.collective is not None
     add_up = add_replicas(addition.collective)
 
     def program(comm: Communicator) -> list[Symbol]:
-        mesh, total = Mesh(comm.rank, comm.size, group or comm.size), None
+        mine, total = replace(mesh, rank=comm.rank), None
         for number in range(comm.rank * block, (comm.rank + 1) * block):
             total = addition.accumulate(total, symbols(number, comm.size))
-        full = addition.reduce_scatter(mesh.within(comm), total, lambda full: full)
-        own = split(full, mesh.group)[mesh.place]
-        if mesh.replicas > 1:
-            add_up(mesh.across(comm), own)
+        full = addition.reduce_scatter(mine.within(comm), total, lambda full: full)
+        own = split(full, mine.group)[mine.place]
+        if mine.replicas > 1:
+            add_up(mine.across(comm), own)
         return list(own)
 
-    return [held for owned in spawn(program, ranks)[: group or ranks] for held in owned]
+    held = spawn(program, mesh.size)
+    return [each for rank in mesh.groups[0] for each in held[rank]]

@@ -220,7 +220,7 @@ class Config:
         train = self.row.train
         shaped = train.steps if train.schedule != "constant" else 0
         hosts = self.row.ranks_per_host if self.order.on_hosts else 0
-        return self.ranks, self.mesh.group, self.row.parallel.order, hosts, shaped, self.arithmetic
+        return self.mesh, self.row.parallel.order, hosts, shaped, self.arithmetic
 
     @property
     def course(self) -> tuple[object, ...]:

@@ -65,7 +65,7 @@ def orders_of_addition(config: Config, chunk: int) -> dict[str, str]:
         return {"ours": config.order.words, "reference": config.order.words}
     mesh, block = config.mesh, config.added_first
     declared = config.order.total([symbols(number, mesh.size) for number in range(mesh.size * block)], mesh)
-    ours = added(config.addition, mesh.size, block, mesh.group)
+    ours = added(config.addition, mesh, block)
     return {"ours": str(ours[chunk]), "reference": str(declared[chunk])}
 
 
