@@ -8,6 +8,7 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -90,12 +91,21 @@ def published_runs(path: Path | None = None) -> list[PublishedRun]:
     >>> published_runs()[0].name
     '30b on 32 a100_40gb, 2048 × 4 × 1'
     """
-    found = resources.files("zerosim.bench") / "runs" / "mpt.csv" if path is None else path
+    found = shipped("mpt.csv") if path is None else path
+    return [run_of(line, f"{found}:{number}") for number, line in enumerate(lines_of(found), start=2)]
+
+
+def shipped(name: str) -> Traversable:
+    """A file of runs that comes with the package."""
+    return resources.files("zerosim.bench") / "runs" / name
+
+
+def lines_of(path: Path | Traversable) -> list[dict[str, str]]:
+    """The lines of a file of runs. Raises `UsageError` for what is no such file."""
     try:
-        lines = list(csv.DictReader(found.read_text("utf-8").splitlines()))
+        return list(csv.DictReader(path.read_text("utf-8").splitlines()))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: no file of published runs: {getattr(error, 'strerror', '') or error}") from error
-    return [run_of(line, f"{found}:{number}") for number, line in enumerate(lines, start=2)]
 
 
 def run_of(line: dict[str, Any], place: str) -> PublishedRun:
@@ -147,7 +157,7 @@ def scenario_of(line: dict[str, str]) -> Scenario:
 
 def task_of(scenario: Scenario) -> Task:
     """The task that a run's tokens ask of its model."""
-    return Task(scenario.model.sequence, VOCABULARY, "cross_entropy", tokens=True)
+    return Task(scenario.model.sequence, scenario.model.vocabulary, "cross_entropy", tokens=True)
 
 
 def compare(runs: Sequence[PublishedRun]) -> list[ComparedRun]:

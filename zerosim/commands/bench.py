@@ -6,12 +6,13 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from zerosim.bench.checkpoints import time_checkpoints
 from zerosim.bench.cluster import Measured, measure_cluster
+from zerosim.bench.outside import compare_outside, figures_of
 from zerosim.bench.plans import time_plans
-from zerosim.bench.published import compare, published_runs
+from zerosim.bench.published import compare, lines_of, published_runs, shipped
 from zerosim.bench.timings import (
     RANKS,
     WORKLOADS,
@@ -33,6 +34,7 @@ from zerosim.report.bench_table import (
     show_against,
     show_compared,
     show_durations,
+    show_outside,
     show_overheads,
     show_published,
     show_saving,
@@ -53,7 +55,7 @@ SUBJECTS = {
     "plan": "what plans need, and how that grows with ranks, layers and bytes",
     "cluster": "this machine as the [cluster] of a plan, and steps of four models on 2 MPI ranks against their plans",
     "torch": "PyTorch's DDP and FSDP2 on 2 MPI ranks over zerosim against gloo, and all-reduce against the ring itself",
-    "published": "nothing: it plans published runs, and shows how far each plan's MFU is off",
+    "published": "nothing: it plans published runs, and shows how far off each plan is",
 }
 
 Measure = Callable[[Communicator, int, Workload], Sequence[Timing | Overhead] | None]
@@ -76,7 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="measured rounds, after 2 to warm up; default 15")
     parser.add_argument("--model", choices=WORKLOADS, default="mlp", help="what is trained; default mlp")
     parser.add_argument(
-        "--runs", metavar="FILE.csv", type=Path, help="of published: the runs, in place of those that are shipped")
+        "--runs", metavar="FILE.csv", type=Path,
+        help="of published: the runs, in place of those that are shipped, with the columns of either table")
     parser.add_argument("--json", metavar="FILE", help="write the figures; - is standard output")
     parser.add_argument(
         "--toml", metavar="FILE", help="of cluster: write this machine as a [cluster], for zerosim plan --cluster FILE")
@@ -171,9 +174,17 @@ def report_torch(arguments: argparse.Namespace) -> int:
 
 def report_published(arguments: argparse.Namespace) -> int:
     """Plan published runs; show and write how far off the plans are."""
-    compared = compare(published_runs(arguments.runs))
-    show_published(standard_output(arguments), compared)
+    document: dict[str, Any] = {"schema": "zerosim.bench/1"}
+    elsewhere = lines_of(arguments.runs or shipped("outside.csv"))
+    of_others = bool(elsewhere) and "measured_kind" in elsewhere[0]
+    if arguments.runs is None or not of_others:
+        compared = compare(published_runs(arguments.runs))
+        show_published(standard_output(arguments), compared)
+        document["runs"] = [each.document() for each in compared]
+    if of_others:
+        figures = compare_outside(figures_of(elsewhere, str(arguments.runs or shipped("outside.csv"))))
+        show_outside(standard_output(arguments), figures)
+        document["elsewhere"] = [each.document() for each in figures]
     if arguments.json:
-        runs = [each.document() for each in compared]
-        write_json(arguments.json, {"schema": "zerosim.bench/1", "runs": runs})
+        write_json(arguments.json, document)
     return 0

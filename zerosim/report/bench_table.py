@@ -1,12 +1,14 @@
 """The figures of a benchmark in the terminal."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from zerosim.bench.cluster import ComparedStep
+from zerosim.bench.outside import ComparedFigure, grouped
 from zerosim.bench.published import NEAR, errors
 from zerosim.bench.published import ComparedRun as Published
 from zerosim.bench.timings import RANKS, Duration, Overhead, Timing, Workload
@@ -110,6 +112,33 @@ def show_published(console: Console, compared: Sequence[Published]) -> None:
         worst = max(found, key=lambda each: abs(each.error)).error
         summary.add_row(device, str(of_all.count), f"{of_all.mean:.1%}", f"{of_all.near:.0%}", f"{worst:+.1%}")
     console.print(summary)
+
+
+def show_outside(console: Console, compared: Sequence[ComparedFigure]) -> None:
+    """Every figure of other trainers beside its plan, and a row for each software and feature."""
+    table = columns("figure of a run elsewhere", "what", "measured", "planned", "error", "fits")
+    for each in compared:
+        figure = each.figure
+        table.add_row(
+            f"{figure.source}: {figure.name}", UNITS[figure.kind], f"{figure.measured:.4g}", f"{each.planned:.4g}",
+            f"{each.error:+.1%}", "yes" if each.fits else "no")
+    console.print(table)
+    console.print()
+    summary = columns("figures elsewhere", "figures", "mean error", f"within {NEAR_ELSEWHERE:.0%}", "worst")
+    for name, found in grouped(compared).items():
+        sizes = [abs(error) for error in found]
+        summary.add_row(
+            name, str(len(sizes)), f"{fmean(sizes):.1%}", f"{fmean(size <= NEAR_ELSEWHERE for size in sizes):.0%}",
+            f"{max(found, key=abs):+.1%}")
+    console.print(summary)
+    refused = sum(not each.fits for each in compared)
+    console.print(f"{refused} of {len(compared)} figures are of runs that would not fit", style="dim")
+
+
+NEAR_ELSEWHERE = 0.15
+UNITS = {
+    "tokens_per_second_per_device": "tokens/s", "mfu": "MFU", "hfu": "HFU", "peak_memory_gib": "GiB",
+}
 
 
 def by_device(compared: Sequence[Published]) -> dict[str, list[Published]]:

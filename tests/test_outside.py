@@ -1,0 +1,63 @@
+"""Figures of other trainers beside their plans: how lines are read, and how far off plans are."""
+
+import json
+
+import pytest
+
+from zerosim.bench.outside import compare_outside, figures_of, grouped
+from zerosim.bench.published import lines_of, shipped
+from zerosim.cli import main
+
+LINES = lines_of(shipped("outside.csv"))
+
+
+def written(path, *changes):
+    """The shipped file's first line, with some columns changed, as a file of its own."""
+    line = {**LINES[0], **dict(changes)}
+    path.write_text(",".join(line) + "\n" + ",".join(f'"{each}"' for each in line.values()) + "\n")
+    return str(path)
+
+
+def test_every_line_is_read_with_what_its_notes_say():
+    figures = figures_of(LINES, "outside.csv")
+    assert len(figures) == 71
+    by_source = {each.source: each for each in figures}
+    hybrid = next(each for each in figures if each.source == "IBM fms-fsdp")
+    assert (hybrid.software, hybrid.scenario.parallel.shard_ranks) == ("compiled", 8)
+    assert hybrid.scenario.cluster.between == "infiniband_8x100"
+    assert by_source["llm.c"].scenario.model.tied_embeddings
+    assert by_source["torchtitan"].scenario.parallel.reduce_dtype == "fp32"
+    assert {each.source for each in figures if each.optimizer_on_host} == {"ml-engineering"}
+    assert not by_source["nanoGPT"].software
+
+
+def test_figures_are_grouped_by_software_and_feature():
+    small = [each for each in figures_of(LINES, "") if each.scenario.model.layers <= 32 and each.memory][:3]
+    found = compare_outside(small)
+    groups = grouped(found)
+    assert len(groups["memory, all"]) == 3
+    assert groups["memory, all"][0] == pytest.approx(found[0].planned / small[0].measured - 1)
+
+
+def test_a_file_of_such_figures_is_planned_alone(tmp_path, capsys):
+    path = written(tmp_path / "some.csv", ("layers", "2"), ("measured_value", "100000"))
+    assert main(["bench", "published", "--runs", path, "--json", str(tmp_path / "found.json")]) == 0
+    document = json.loads((tmp_path / "found.json").read_text())
+    assert "runs" not in document
+    (found,) = document["elsewhere"]
+    assert found["error"] == pytest.approx(found["planned"] / 100000 - 1)
+    assert "throughput, compiled" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("column", "value", "said"), [
+    ("sharding", "SOME", "sharding: no 'SOME'; there are FULL_SHARD,"),
+    ("measured_kind", "seconds", "measured_kind: no 'seconds'"),
+    ("recompute", "some", "recompute: no 'some'; there are none, full,"),
+    ("layers", "many", "invalid literal"),
+    ("device", "", "lacks device; each line needs source,"),
+])
+def test_a_line_that_cannot_be_read_gets_one_line(column, value, said, tmp_path, capsys):
+    assert main(["bench", "published", "--runs", written(tmp_path / "some.csv", (column, value))]) == 2
+    found = capsys.readouterr().err
+    assert said in found
+    assert found.count("\n") == 1

@@ -1,0 +1,226 @@
+"""Published figures of other trainers against their plans: throughput and peak memory, source by source.
+
+A line of the file is one figure of one run. Sizes, sharding and precision have columns; `notes` say the rest, and
+`scenario_of` finds it there by the words of `SOFTWARE` and `BETWEEN`. A plan cannot express everything:
+recomputation of selected operations is planned as that of every other block, and an optimizer that the host has is
+planned on the device, and its states are taken off the peak.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zerosim.bench.published import task_of
+from zerosim.errors import UsageError
+from zerosim.planner.planning import PlannedRow, planned
+from zerosim.scenario.machine import ClusterKeys
+from zerosim.scenario.schema import Scenario
+from zerosim.scenario.sections import ModelKeys, Parallel, Train, WorldKeys
+
+GIB = 2**30
+LONG = 32768
+"""Tokens of a sequence from which on it counts as long."""
+SMALL = 4096
+"""Tokens of a micro-batch up to which it counts as small."""
+SOFTWARE = {
+    "thunder": "compiled", "compile": "compiled", "Liger": "fused", "fused": "fused", "C/CUDA": "fused",
+    "eager": "eager",
+}
+"""The software of a run, by the first of these words in its notes."""
+BETWEEN = {
+    "infiniband_8x100": "infiniband_8x100", "infiniband_4x100": "infiniband_4x100", "4x100 Gb": "infiniband_4x100",
+    "800 Gb/s": "infiniband_8x100",
+}
+STAGES = {
+    "FULL_SHARD": "zero3", "HYBRID_SHARD": "zero3", "ZERO3 DeepSpeed": "zero3", "ZERO2": "zero2", "ZERO1": "zero1",
+    "DDP": "ddp", "none": "ddp",
+}
+WITHOUT_OPTIMIZER = "optimizer offloaded"
+COLUMNS = (
+    "source", "model", "layers", "width", "heads", "kv_heads", "inner", "vocabulary", "sequence", "devices", "device",
+    "devices_per_host", "sharding", "micro_batch", "accumulation", "precision", "recompute", "measured_kind",
+    "measured_value",
+)
+VALUES: dict[str, Callable[[PlannedRow], float]] = {
+    "tokens_per_second_per_device": lambda row: row.tokens_per_second,
+    "mfu": lambda row: row.mfu,
+    "hfu": lambda row: row.hfu,
+    "peak_memory_gib": lambda row: row.peak_bytes / GIB,
+}
+
+
+@dataclass(frozen=True)
+class OutsideFigure:
+    """A published figure of a run: what was measured, and the scenario that plans it."""
+
+    source: str
+    name: str
+    kind: str
+    measured: float
+    scenario: Scenario
+    software: str
+    """As the source names it; empty where it does not."""
+    optimizer_on_host: bool
+
+    @property
+    def memory(self) -> bool:
+        """Whether memory was measured, and not speed."""
+        return self.kind == "peak_memory_gib"
+
+    @property
+    def features(self) -> list[str]:
+        """The groups that the figure belongs to."""
+        what = "memory" if self.memory else "throughput"
+        scenario = self.scenario
+        tokens = scenario.train.micro_batch * scenario.model.sequence
+        found = {
+            f"{what}, all": True,
+            f"{what}, software named": bool(self.software),
+            f"{what}, {self.software or 'software not named'}": True,
+            f"{what}, {scenario.cluster.device}": True,
+            f"{what}, fp8": scenario.cluster.products == "fp8",
+            f"{what}, sequences from {LONG:,} on": scenario.model.sequence >= LONG,
+            f"{what}, at most {SMALL:,} tokens at a time": tokens <= SMALL,
+        }
+        return [name for name, holds in found.items() if holds]
+
+
+@dataclass(frozen=True)
+class ComparedFigure:
+    """A figure, and what the plan of its run says."""
+
+    figure: OutsideFigure
+    planned: float
+    fits: bool
+
+    @property
+    def error(self) -> float:
+        """The error as a share of what was measured."""
+        return self.planned / self.figure.measured - 1
+
+    def document(self) -> dict[str, Any]:
+        """The comparison in JSON's own types."""
+        figure = self.figure
+        return {
+            "source": figure.source, "run": figure.name, "software": figure.software, "measured_kind": figure.kind,
+            "measured": figure.measured, "planned": self.planned, "error": self.error, "fits": self.fits,
+        }
+
+
+def figures_of(lines: Iterable[Mapping[str, str]], place: str) -> list[OutsideFigure]:
+    """The figures of a file's lines; `place` is the file. Raises `UsageError` for a line that cannot be read."""
+    return [figure_of(line, f"{place}:{number}") for number, line in enumerate(lines, start=2)]
+
+
+def figure_of(line: Mapping[str, str], place: str) -> OutsideFigure:
+    """The figure of one line."""
+    missing = [name for name in COLUMNS if not line.get(name)]
+    if missing:
+        raise UsageError(f"{place}: lacks {', '.join(missing)}; each line needs {', '.join(COLUMNS)}")
+    for column, known in (("sharding", STAGES), ("measured_kind", VALUES)):
+        if line[column] not in known:
+            raise UsageError(f"{place}: {column}: no {line[column]!r}; there are {', '.join(known)}")
+    try:
+        scenario = scenario_of(line)
+        measured = float(line["measured_value"])
+    except ValueError as error:
+        raise UsageError(f"{place}: {error}") from error
+    name = "{model} on {devices} {device}, {sequence} × {micro_batch} × {accumulation}, {precision}".format(**line)
+    notes = line.get("notes") or ""
+    return OutsideFigure(
+        line["source"], name, line["measured_kind"], measured, scenario, said_in(notes, SOFTWARE),
+        WITHOUT_OPTIMIZER in notes)
+
+
+def said_in(notes: str, words: Mapping[str, str]) -> str:
+    """What the first of these words that is in the notes stands for; empty without one.
+
+    >>> said_in("Liger's fused CE; eager", SOFTWARE)
+    'fused'
+    """
+    return next((meant for word, meant in words.items() if word in notes), "")
+
+
+def scenario_of(line: Mapping[str, str]) -> Scenario:
+    """The scenario that plans the run of a line. Raises `ValueError` for what is no number."""
+    devices, notes, stage = int(line["devices"]), line.get("notes") or "", STAGES[line["sharding"]]
+    per_host = min(int(line["devices_per_host"]), devices)
+    return Scenario(
+        world=WorldKeys(devices),
+        model=model_of(line),
+        train=Train(
+            micro_batch=int(line["micro_batch"]), micro_batches=devices * int(line["accumulation"]),
+            optimizer="adamw", precision="fp16" if line["precision"] == "fp16" else "bf16",
+        ),
+        parallel=Parallel(
+            stages=(stage,), recompute=recomputed(line["recompute"], int(line["layers"])), prefetch=stage == "zero3",
+            overlap=True, shard_ranks=per_host if line["sharding"] == "HYBRID_SHARD" else 0,
+            accumulation="micro_batch" if stage in ("zero2", "zero3") else "boundary",
+            reduce_dtype="fp32" if "reduce fp32" in notes else "weights",
+        ),
+        cluster=ClusterKeys(
+            device=line["device"], devices_per_host=per_host, between=said_in(notes, BETWEEN), kernels="fused",
+            products="fp8" if line["precision"] == "fp8" else "weights",
+        ),
+    )
+
+
+def model_of(line: Mapping[str, str]) -> ModelKeys:
+    """The shape of a line's model: GPT-2's or Llama's parts."""
+    plain = line["model"].startswith(("gpt", "maxtext"))
+    return ModelKeys(
+        kind="transformer", architecture="gpt2" if plain else "llama", layers=int(line["layers"]),
+        width=int(line["width"]), heads=int(line["heads"]), key_value_heads=0 if plain else int(line["kv_heads"]),
+        inner=int(line["inner"]), vocabulary=int(line["vocabulary"]), sequence=int(line["sequence"]),
+        tied_embeddings=line["model"].startswith("gpt2"),
+    )
+
+
+def recomputed(said: str, layers: int) -> bool | tuple[int, ...]:
+    """The blocks that are computed again, numbered from 1. Raises `ValueError` for words that say no blocks.
+
+    >>> recomputed("none", 4), recomputed("every 2", 4), recomputed("first 3", 4), recomputed("3 of 4", 5)
+    (False, (1, 3), (1, 2, 3), (1, 2, 3, 5))
+    """
+    blocks = range(1, layers + 1)
+    if said == "none":
+        return False
+    if said == "full":
+        return tuple(blocks)
+    if said in ("op", "every2", "every 2"):
+        return tuple(blocks[::2])
+    if said.startswith("first "):
+        return tuple(blocks[: int(said.removeprefix("first "))])
+    again, _, of = said.partition(" of ")
+    if not of:
+        raise ValueError(f"recompute: no {said!r}; there are none, full, op, every 2, first N, N of N")
+    return tuple(block for block in blocks if (block - 1) % int(of) < int(again))
+
+
+def compare_outside(figures: Sequence[OutsideFigure]) -> list[ComparedFigure]:
+    """Plan every run, once for all of its figures."""
+    found, rows = [], dict[str, PlannedRow]()
+    for figure in figures:
+        key = repr(figure.scenario)
+        if key not in rows:
+            (rows[key],) = planned(figure.scenario, (), task_of)
+        found.append(compared(figure, rows[key]))
+    return found
+
+
+def compared(figure: OutsideFigure, row: PlannedRow) -> ComparedFigure:
+    """A figure beside its plan; states of an optimizer that the host has are taken off."""
+    elsewhere = row.found.resting["optimizer"] if figure.optimizer_on_host else 0
+    value = VALUES[figure.kind](row)
+    fits = row.peak_bytes - elsewhere <= row.cluster.device.memory
+    return ComparedFigure(figure, value - elsewhere / GIB if figure.memory else value, fits)
+
+
+def grouped(found: Sequence[ComparedFigure]) -> dict[str, list[float]]:
+    """The errors of each group of figures, by its name."""
+    groups: dict[str, list[float]] = {}
+    for each in found:
+        for name in each.figure.features:
+            groups.setdefault(name, []).append(each.error)
+    return dict(sorted(groups.items()))
+
