@@ -42,7 +42,7 @@ oracles: .venv/test .venv-torch/torch .venv-perfetto/perfetto
 
 torch: .venv/run .venv-torch/deepspeed
 	mkdir -p build
-	$(BIN)/zerosim run scenarios/compare.toml --set train.steps=3 --progress none --json build/ours.json --trace build/ours_trace.json
+	$(BIN)/zerosim run scenarios/compare.toml --set train.steps=3 --set train.micro_batch=16 --set check.test_accuracy=0 --progress none --json build/ours.json --trace build/ours_trace.json
 	.venv-torch/bin/mpirun -n 4 .venv-torch/bin/python -W ignore -m tests.torch.compared build/ours.json docs/torch_compared.md
 
 browser: .venv-browser/playwright

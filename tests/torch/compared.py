@@ -117,6 +117,7 @@ def measured(build):
     try:
         step = build()
         for _ in range(STEPS):
+            gc.collect()
             WATCH.ledger.begin_peak()
             step()
             zerosim.torch.step()
