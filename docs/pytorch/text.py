@@ -40,7 +40,7 @@ class Model(nn.Module):
         mask = torch.full((tokens.shape[1],) * 2, float("-inf")).triu(1)
         for block in self.blocks:
             x = block(x, mask)
-        return self.head(x)
+        return self.head(x.flatten(0, 1))
 
 
 dist.init_process_group("gloo")
@@ -58,7 +58,7 @@ for step in range(1, steps + 1):
     starts = torch.randint(len(data) - CONTEXT - 1, (BATCH // ranks,), generator=generator)
     windows = torch.stack([data[start : start + CONTEXT + 1] for start in starts])
     scores = model(windows[:, :-1])
-    loss = nn.functional.cross_entropy(scores.flatten(0, 1), windows[:, 1:].flatten())
+    loss = nn.functional.cross_entropy(scores, windows[:, 1:].flatten())
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
