@@ -55,7 +55,7 @@ pictures: .venv/test
 	$(BIN)/python -m tests.pictures
 	$(BIN)/python -m tests.notebooks
 
-records: .venv/test
+records: .venv/test .venv-torch/torch
 	$(BIN)/python -m tests.pictures --record
 
 fuzz: .venv/test

@@ -64,11 +64,11 @@ def faults(folder, root=ROOT):
 
 
 def record(name, words):
-    """Run the command, in the environment of this Python, and write its document without line breaks."""
-    beside = Path(sys.executable).parent
+    """Run the command and write its document without line breaks; a script of PyTorch runs where PyTorch is installed."""
     start = words.index("zerosim")
-    launcher = [str(beside / words[0]), *words[1:start]] if start else []
-    subprocess.run([*launcher, sys.executable, "-m", *words[start:]], cwd=ROOT, check=True)
+    python = ROOT / ".venv-torch/bin/python" if words[start + 1] == "torch" else Path(sys.executable)
+    launcher = [str(python.parent / words[0]), *words[1:start]] if start else []
+    subprocess.run([*launcher, str(python), "-m", *words[start:]], cwd=ROOT, check=True)
     path = ROOT / name
     path.write_text(json.dumps(json.loads(path.read_text()), separators=(",", ":"), ensure_ascii=False) + "\n")
 

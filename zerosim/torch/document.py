@@ -1,12 +1,14 @@
 """The outcome of a script of PyTorch's as the JSON document that `zerosim run` writes, with what was seen of it."""
 
 import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
+from zerosim.allocation import Kind
 from zerosim.comm import Communicator
 from zerosim.instruments.clocks import brought_together
 from zerosim.instruments.memory import KINDS
@@ -43,9 +45,29 @@ def seen(rank: int, watch: Watch) -> dict[str, Any]:
         "memory": {
             "rank": rank, "resting_bytes": resting,
             "peak_bytes": {**resting, "activations": peak - sum(resting.values()), "buffers": 0, "total": peak},
-            "curve": [{"ns": 0, **resting}],
+            "curve": curve(watch.curve, resting),
         },
     }
+
+
+def curve(alive: Sequence[tuple[int, int]], resting: Mapping[Kind, int]) -> list[dict[str, int]]:
+    """Memory over a step: parameters, optimizer state, and all else that was alive, gradients included.
+
+    Changes by less than 3% of the most that was alive are left out: an operation of PyTorch makes several of them.
+
+    >>> curve([(0, 30), (5, 900), (6, 904)], {"parameters": 10, "gradients": 10, "optimizer": 20})
+    [{'ns': 0, 'parameters': 10, 'optimizer': 20, 'activations': 0}, \
+{'ns': 5, 'parameters': 10, 'optimizer': 20, 'activations': 870}]
+    """
+    shown = list(alive[:1])
+    most = max((total for _, total in alive), default=0)
+    for at in alive:
+        if 100 * abs(at[1] - shown[-1][1]) >= 3 * most > 0:
+            shown.append(at)
+    parameters, optimizer = resting["parameters"], resting["optimizer"]
+    return [
+        {"ns": ns, "parameters": parameters, "optimizer": optimizer,
+         "activations": max(total - parameters - optimizer, 0)} for ns, total in shown]
 
 
 def document(title: str, command: str, world: dict[str, Any], found: list[dict[str, Any]], trace: Trace) -> Any:

@@ -30,7 +30,8 @@ def calling(group: str) -> str:
         file = frame.f_code.co_filename
         if file.startswith(PACKAGES):
             if not library and not file.startswith(BETWEEN):
-                library = f"{file.removeprefix(PACKAGES)}:{frame.f_lineno}"
+                package, *_, name = file.removeprefix(PACKAGES).split(os.sep)
+                library = f"{package}/…/{name}:{frame.f_lineno}"
         elif not file.startswith(BETWEEN):
             user = f"{file.rpartition('/')[2]}:{frame.f_lineno}"
         frame = frame.f_back

@@ -110,6 +110,8 @@ class Watch:
     """The loss of each step: the sum of what `backward` began from."""
     resting: dict[str, int] = field(default_factory=dict)
     """Bytes by kind, when the last step ended."""
+    curve: list[tuple[int, int]] = field(default_factory=list)
+    """The bytes that were alive after each change in the last step, and the nanoseconds since it began."""
     whole_bytes: int = 0
     """The bytes of all parameters, whoever keeps them."""
     ledger: Ledger = field(default_factory=Ledger)
@@ -121,6 +123,7 @@ class Watch:
     parts: Parts | None = None
     _loss: float = 0.0
     _began: float = 0.0
+    _step_began_ns: int = 0
 
     @property
     def instruments(self) -> list[object]:
@@ -137,6 +140,7 @@ class Watch:
         self.tracer = Tracer(rank)
         self.parts = Parts(self.tracer)
         self.tracer.begin()
+        self._step_began_ns = self.ledger.begin_curve()
         watch_parts(self)
 
     def enter(self, part: str) -> None:
@@ -164,6 +168,9 @@ class Watch:
             self.seconds = time.monotonic() - self._began
             self.spans = [self.tracer.end(self.step)]
             self.tracer.begin()
+            began = self._step_began_ns
+            self.curve = [(at - began, sum(alive.values())) for at, alive in self.ledger.curve_so_far()]
+            self._step_began_ns = self.ledger.begin_curve()
         if self.begun and optimizer is not None:
             self.resting, self.whole_bytes = held_by(optimizer), whole_bytes(optimizer)
         self.step += 1
