@@ -13,6 +13,7 @@ some.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from zerosim.collectives import (
     bruck,
@@ -29,8 +30,10 @@ from zerosim.collectives import (
 )
 from zerosim.collectives.folding import extra
 from zerosim.collectives.volume import Volume
+from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError, did_you_mean
 from zerosim.numerics import orders
+from zerosim.parts.loading import Declared
 
 MPI_STANDARD = "MPI: A Message-Passing Interface Standard, chapter Collective Communication"
 BRUCK = "Bruck, Ho, Kipnis, Upfal, Weathersby, Efficient algorithms for all-to-all (1997)"
@@ -43,7 +46,7 @@ THAKUR = "Thakur, Rabenseifner, Gropp, Optimization of collectives in MPICH (200
 
 
 @dataclass(frozen=True)
-class Algorithm:
+class Algorithm(Declared):
     """One way to carry out one collective.
 
     `ordered`: ranks are added in rank order, so that an operation need not commute. `order` is None
@@ -75,6 +78,10 @@ class Algorithm:
     def limit(self) -> str:
         """The numbers of ranks that it serves, in words."""
         return "a power of two of ranks" if self.needs_power_of_two else "any number of ranks"
+
+    def carry_out(self, comm: Communicator, *arguments: Any) -> None:
+        """The collective itself, from which `algorithm_of` finds this row again."""
+        self.function(comm, *arguments)
 
     def serves(self, size: int) -> bool:
         return size.bit_count() == 1 or not self.needs_power_of_two
@@ -310,6 +317,9 @@ def algorithm_of(function: Callable[..., None]) -> Algorithm:
     >>> algorithm_of(ring.all_gather).name, algorithm_of(two_level.on_hosts(4).all_gather).per_host
     ('ring', 4)
     """
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, Algorithm):
+        return owner
     per_host = getattr(getattr(function, "__self__", None), "per_host", PER_HOST)
     return next(row for row in [*ALGORITHMS.values(), *on_hosts(per_host)] if row.function == function)
 

@@ -38,6 +38,7 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.autograd.graph import Step
 from zerosim.autograd.operation import Shape
+from zerosim.formulas.flows import recorded
 from zerosim.collectives import algorithm_of
 from zerosim.collectives.table import Algorithm
 from zerosim.comm import Communicator, Strided
@@ -180,7 +181,7 @@ class Costs:
         length = argument[0].nbytes if chunked else argument.nbytes
         key = (function, length, chunked, root)
         if key not in self._prices:
-            self._prices[key] = self._price(algorithm_of(function), length, chunked, root)
+            self._prices[key] = self._price(recorded(algorithm_of(function)), length, chunked, root)
         return self._prices[key]
 
     def _price(self, algorithm: Algorithm, length: int, chunked: bool, root: int) -> Price:

@@ -23,6 +23,8 @@ class PartOf(Choice):
 
     made: Callable[[str, Any], Any]
     brings_keys: bool = False  # type: ignore[misc]
+    optional: bool = False
+    """Whether it may be empty."""
 
     def __str__(self) -> str:
         return f"{', '.join(self.names)} or FILE.py:NAME"
@@ -30,6 +32,8 @@ class PartOf(Choice):
     def read(self, value: object, path: KeyPath, origin: Origin) -> str:
         if isinstance(value, Named):
             return value
+        if value == "" and "" not in self.names and self.optional:
+            return ""
         if not (is_python(value) if isinstance(value, str) else callable(value) or isinstance(value, Declared)):
             return super().read(value, path, origin)
         try:
@@ -49,9 +53,9 @@ class PartOf(Choice):
         }
 
 
-def part_of(default: str, table: Table[Any], made: Callable[[str, Any], Any]) -> Any:
+def part_of(default: str | None, table: Table[Any], made: Callable[[str, Any], Any]) -> Any:
     """A key that names a part of `table`, or a user's, whose keys its section then takes too."""
-    return dataclasses.field(default=default, metadata={"rule": PartOf(tuple(table), made, brings_keys=True)})
+    return dataclasses.field(default=default, metadata={"rule": PartOf(tuple(table), made, brings_keys=True, optional=not default)})
 
 
 def parts_of(default: tuple[str, ...], table: Table[Any], made: Callable[[str, Any], Any]) -> Any:

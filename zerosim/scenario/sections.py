@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerosim.autograd.operations.elementwise import ACTIVATIONS
+from zerosim.collectives.own import SERVING, as_collective
 from zerosim.models import MODELS
 from zerosim.models.own import as_model
 from zerosim.models.transformer import PARTS
@@ -55,6 +56,11 @@ LARGEST_SIZE = 10**6
 BY_OPTIMIZER: Any = None
 ROW_BY_ROW = ("volumes", "messages", "largest_messages", "activations", "beyond_peak", "beyond_peak_laid_out")
 """The keys of [check] that give a number for each row."""
+
+
+def serving(default: str | None, kind: str) -> Any:
+    """A key that names an algorithm of a kind of collective, or a user's."""
+    return part_of(default, SERVING[kind], as_collective(kind))
 
 
 @dataclass(frozen=True)
@@ -157,6 +163,11 @@ class Parallel:
     accumulation: str = choice("boundary", ACCUMULATIONS)
     accumulate_dtype: str = choice("weights", DTYPES)
     reduce_dtype: str = choice("weights", DTYPES)
+    reduce_scatter: str = serving("", "reduce_scatter")
+    """The algorithm that adds gradients over ranks; empty: that of `order`."""
+    all_gather: str = serving("", "all_gather")
+    """The algorithm that gathers weights, or gradients; empty: that of `order`."""
+    broadcast: str = serving("", "broadcast")
     gradients: str = choice("reduce_scatter", REDUCTIONS)
     publish: str = choice("weights", PUBLICATIONS)
     reshard_after_forward: bool = switch(True)
@@ -187,6 +198,9 @@ class Variant:
     accumulation: str | None = maybe_choice(ACCUMULATIONS)
     accumulate_dtype: str | None = maybe_choice(DTYPES)
     reduce_dtype: str | None = maybe_choice(DTYPES)
+    reduce_scatter: str | None = serving(None, "reduce_scatter")
+    all_gather: str | None = serving(None, "all_gather")
+    broadcast: str | None = serving(None, "broadcast")
     gradients: str | None = maybe_choice(REDUCTIONS)
     publish: str | None = maybe_choice(PUBLICATIONS)
     reshard_after_forward: bool | None = maybe()

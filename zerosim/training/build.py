@@ -87,7 +87,7 @@ def replica(
             add_replicas=replicas_added(config, comm),
             all_gather=for_owners(buckets.chunked, comm.named("all_gather", config.addition.all_gather)),
             gather_norms=for_owners(buckets.chunked, comm.named("gather_norms", ring.all_gather)),
-            broadcast=for_owners(buckets.broadcast, comm.named("broadcast", tree.broadcast)),
+            broadcast=for_owners(buckets.broadcast, comm.named("broadcast", broadcast(config))),
         ),
         publishing=PUBLISHING[config.row.parallel.publish if config.stage.publishes else "weights"](),
         gathering=gathering(config, beside),
@@ -133,6 +133,12 @@ def for_owners(wrap: Callable[[Any], Callable[..., Any]], named: Callable[..., A
         return wrap(partial(named, owner))(*args)
 
     return call
+
+
+def broadcast(config: Config) -> Callable[..., None]:
+    """How one rank's chunk reaches all."""
+    named = config.serving("broadcast")
+    return tree.broadcast if named is None else named.carry_out
 
 
 def gathering(config: Config, beside: Beside) -> Gathering:

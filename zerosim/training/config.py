@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from zerosim.collectives import Algorithm
+from zerosim.collectives.own import SERVING
 from zerosim.data.weights import WeightsFile
 from zerosim.models import build
 from zerosim.models.units import Model, Task, Unit
@@ -92,12 +94,25 @@ class Config:
     @property
     def order(self) -> Order:
         """The order of addition, as declared."""
-        return ORDERS[self.row.parallel.order].with_hosts(self.row.ranks_per_host)
+        declared = ORDERS[self.row.parallel.order].with_hosts(self.row.ranks_per_host)
+        named = self.serving("reduce_scatter")
+        if named is None:
+            return declared
+        first = declared.words.partition(", then ")[0]
+        return Order(f"{first}, then ranks as {named.name} declares", declared.within, named.order)
 
     @property
     def addition(self) -> Addition:
         """The order of addition, as the stages carry it out."""
-        return ADDITIONS[self.row.parallel.order].with_hosts(self.row.ranks_per_host)
+        addition = ADDITIONS[self.row.parallel.order].with_hosts(self.row.ranks_per_host)
+        reduced, gathered = self.serving("reduce_scatter"), self.serving("all_gather")
+        all_gather = addition.all_gather if gathered is None else gathered.carry_out
+        return replace(addition if reduced is None else addition.by(reduced.carry_out), all_gather=all_gather)
+
+    def serving(self, kind: str) -> Algorithm | None:
+        """The algorithm that the row names for a kind of collective, if it does."""
+        name = getattr(self.row.parallel, kind)
+        return SERVING[kind][name] if name else None
 
     @property
     def buckets(self) -> Buckets:
@@ -211,7 +226,7 @@ class Config:
         parallel = self.row.parallel
         return (
             self.row.layers, self.part_by_part, parallel.accumulate_dtype, parallel.reduce_dtype,
-            self.publishes_updates, self.stage.wire,
+            self.publishes_updates, self.stage.wire, parallel.reduce_scatter,
         )
 
     @property

@@ -1,0 +1,91 @@
+"""A user's collective: a function in the manner of those here, in place on chunks, and the order in which it adds.
+
+The order is declared, and a proof on symbols confirms it before a run begins; the reference replays the declaration.
+What each rank sends is recorded from a run of the collective by itself.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from zerosim.collectives.kinds import KINDS
+from zerosim.collectives.table import ALGORITHMS, Algorithm
+from zerosim.errors import UsageError
+from zerosim.numerics import orders
+from zerosim.numerics.orders import AddingOrder
+from zerosim.parts import Table
+
+NAMED_ORDERS: dict[str, AddingOrder] = {
+    "ring": orders.ring, "rank": orders.rank_order, "near_tree": orders.near_tree, "folded_tree": orders.folded_tree,
+    "far_tree": orders.far_tree,
+}
+"""The orders that may be declared by name; any other is a function of contributions and a chunk's number."""
+
+SERVING = {
+    kind: Table({row.name: row for row in ALGORITHMS.values() if row.collective == kind and not row.per_host})
+    for kind in ("reduce_scatter", "all_gather", "broadcast")
+}
+"""The algorithms that may serve a stage, by kind and name."""
+
+
+def collective(
+    *, order: str | AddingOrder | None = None, powers_of_two: bool = False
+) -> Callable[[Callable[..., None]], Algorithm]:
+    """A decorator: the function as an algorithm that adds in this order, on any number of ranks or powers of two.
+
+    `order` is ring, rank, near_tree, folded_tree or far_tree, or a function `order(contributions, chunk)` that adds
+    what the ranks bring of a chunk with `+`.
+
+    >>> @collective(order="rank")
+    ... def my_reduce_scatter(comm, chunks): ...
+    >>> my_reduce_scatter.order("abc", 0)
+    'abc'
+    """
+    if isinstance(order, str) and order not in NAMED_ORDERS:
+        raise UsageError(f"order {order!r} is none of {', '.join(NAMED_ORDERS)}; name one, or give a function "
+                         "order(contributions, chunk)")
+    adds = NAMED_ORDERS[order] if isinstance(order, str) else order
+    return lambda function: declared(function.__name__, "", function, adds, powers_of_two)
+
+
+def declared(
+    name: str, kind: str, function: Callable[..., None], order: AddingOrder | None, powers_of_two: bool
+) -> Algorithm:
+    return Algorithm(
+        name, kind, function, "yours", steps=unrecorded, steps_formula="as recorded", volume=unrecorded,
+        source="yours", order=order, needs_power_of_two=powers_of_two)
+
+
+def unrecorded(*_: Any) -> NoReturn:
+    """Stands for what is known of a user's collective once it is recorded."""
+    raise AssertionError("what a user's collective sends is recorded first")
+
+
+def as_collective(kind: str) -> Callable[[str, Any], Algorithm]:
+    """What makes an algorithm of that kind of what a scenario names; it raises `UsageError` where it is none."""
+
+    def made(name: str, found: Any) -> Algorithm:
+        if isinstance(found, Algorithm):
+            found, algorithm = found.function, found
+        elif inspect.isfunction(found):
+            algorithm = declared(name, kind, found, None, False)
+        else:
+            raise UsageError(f"{name} is a {type(found).__name__}; give a function of a communicator and chunks")
+        check_parameters(name, kind, found)
+        if KINDS[kind].reducing and algorithm.order is None:
+            raise UsageError(f"{name} does not declare in which order it adds; write @collective(order=\"ring\") above "
+                             f"it (or {', '.join(list(NAMED_ORDERS)[1:])}, or a function order(contributions, chunk))")
+        return replace(algorithm, name=name, collective=kind)
+
+    return made
+
+
+def check_parameters(name: str, kind: str, function: Callable[..., None]) -> None:
+    """Refuse a function that does not work in place on what its kind works on."""
+    due: Sequence[str] = ("comm", *KINDS[kind].parameters, *(["root"] if KINDS[kind].rooted else []))
+    required = [each.name for each in inspect.signature(function).parameters.values()
+                if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    if len(required) != len(due):
+        raise UsageError(f"{name} takes {', '.join(required)}; as {kind} it works in place: write "
+                         f"def {function.__name__}({', '.join(due)}), further parameters with defaults")
