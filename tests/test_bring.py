@@ -32,12 +32,22 @@ stage = "mine.py:compressed"
 stage = "zero2"
 """
 
+SENT = """
+world.ranks = 4
+train = {steps = 2, micro_batch = 4, micro_batches = 8}
+[parallel]
+stages = ["ddp", "zero2", "zero3"]
+reduce_scatter = "mine.py:halving_reduce_scatter"
+all_gather = "mine.py:doubling_all_gather"
+"""
+
 
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "mine.toml").write_text(SCENARIO)
     (tmp_path / "staged.toml").write_text(STAGED)
+    (tmp_path / "sent.toml").write_text(SENT)
     return tmp_path
 
 
@@ -109,7 +119,7 @@ def test_nothing_is_imported_because_a_checkpoint_names_it(folder, capsys):
     ("    momentum *= beta2", "    momentum *= beta2 * np.mean(g)", "element 0 is"),
     ("np.multiply(momentum, beta1, out=a)", "a = momentum * beta1", "it leaves elements of a that it has not written"),
     ("    a += b\n", "    g += b\n", "it writes to the gradient g, which is only to be read"),
-    ("    a += b\n", "    a += c\n", "line 15, a += c: NameError: name 'c' is not defined"),
+    ("    a += b\n", "    a += c\n", "line 16, a += c: NameError: name 'c' is not defined"),
     ("(g, momentum, *, t, h, a, b,", "(g, momentum, *, t, a, b,", "does not take h; it is called with t, h, a, b"),
     ("beta1=0.9", "beta1=None", "has a key beta1 with the default None"),
     ("def lion", "def liom", "has no function 'lion'; it has "),
@@ -125,7 +135,7 @@ def test_a_fault_in_an_optimizer_is_named(old, new, words, folder, capsys):
 @pytest.mark.parametrize(("old", "new", "words"), [
     ('linear(x, w["up"])', "x", "layer blocks.0: an operation on two arrays"),
     ('linear(x, w["weight"], w["bias"])', 'linear(x, w["weight"])', "does not read the parameter 'bias'"),
-    ('w["gate"]', 'w["gat"]', "layer blocks.0: line 27"),
+    ('w["gate"]', 'w["gat"]', "layer blocks.0: line 28"),
     ("(task.outputs, d)", "(task.outputs + 1, d)", "layer head: linear wants"),
     ('return [*blocks, Layer("head", "head."', 'return [*blocks, *blocks, Layer("head", "head."',
      "has two parameters 'blocks.0.gate'"),
@@ -197,3 +207,59 @@ def test_a_stage_that_keeps_what_it_should_share_is_found_by_its_bytes(folder, c
     edited(folder, "replica.keep_shard(unit, gradient)", "replica.keep(unit, gradient)")
     assert main(["run", str(folder / "staged.toml"), "--progress", "none"]) == 1
     assert "gradients" in capsys.readouterr().out
+
+
+def test_collectives_of_ones_own_serve_every_stage_in_their_declared_order(folder, capsys):
+    code = main(["run", str(folder / "sent.toml"), "--json", str(folder / "out.json"), "--checkpoint",
+                 str(folder / "saved")])
+    found = json.loads((folder / "out.json").read_text())["stages"]
+    assert code == 0
+    assert all(row["equal"] for row in found)
+    reduced = found[1]["traffic"][0]["by_collective"]["reduce_scatter"]
+    assert reduced["messages"] == 2 * reduced["calls"]  # log2 of 4 ranks
+    assert said(capsys, "run", folder / "sent.toml", "--set", "train.steps=3", "--resume", folder / "saved")[0] == 0
+    mine = found[0]["weights_sha256"]
+    main(["run", str(folder / "sent.toml"), "--json", str(folder / "ring.json"),
+          "--set", "parallel.reduce_scatter=ring", "--set", "parallel.all_gather=ring"])
+    assert json.loads((folder / "ring.json").read_text())["stages"][0]["weights_sha256"] != mine
+
+
+def test_algorithms_that_ship_are_named_in_the_same_way(folder, capsys):
+    words = ["--set", "parallel.reduce_scatter=halving", "--set", "parallel.all_gather=doubling"]
+    assert said(capsys, "run", folder / "sent.toml", *words)[0] == 0
+    code, found = said(capsys, "run", folder / "sent.toml", *words, "--set", "parallel.bucket_mb=1")
+    assert code == 2
+    assert "parallel.bucket_mb cuts chunks into pieces that do not lie side by side" in found
+
+
+def test_collectives_of_ones_own_are_planned_proved_and_shown(folder, capsys):
+    assert main(["plan", str(folder / "sent.toml"), "--ranks", "4,32"]) == 0
+    assert main(["prove", f"{folder / 'mine.py'}:halving_reduce_scatter", "--ranks", "2,4"]) == 0
+    assert main(["show", f"{folder / 'mine.py'}:doubling_all_gather", "--ranks", "4"]) == 0
+    assert "added in the declared order" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ("reduce=np.add)", "reduce=lambda arrived, kept: arrived)", "is overwritten on its own rank before it is added"),
+    ("@collective(order=halves_first,", '@collective(order="ring",', "added as ((g3 + g1) + (g2 + g0)), declared is"),
+    ("@collective(order=halves_first, powers_of_two=True)\n", "", "does not declare in which order it adds"),
+    ("        have *= 2", "        have *= 4", "is not proved on 4 ranks: rank"),
+    ("partner = comm.rank ^ have", "partner = comm.rank + have", "is no rank here"),
+    ("def doubling_all_gather(comm, chunks)", "def doubling_all_gather(chunks)",
+     "takes chunks; as all_gather it works"),
+])
+def test_a_fault_in_a_collective_is_named(old, new, words, folder, capsys):
+    edited(folder, old, new)
+    code, found = said(capsys, "run", folder / "sent.toml", "--progress", "none")
+    assert code == 2
+    assert "sent.toml:" in found
+    assert words in found
+
+
+def test_a_collective_that_cannot_serve_is_refused(folder, capsys):
+    code, found = said(capsys, "run", folder / "sent.toml", "--set", "world.ranks=3", "--set", "train.micro_batches=6")
+    assert code == 2
+    assert "serves a power of two of ranks, and they are 3" in found
+    code, found = said(capsys, "run", folder / "sent.toml", "--set", "parallel.order=exact")
+    assert code == 2
+    assert "adds in an order, and order exact in none" in found

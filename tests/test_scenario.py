@@ -74,6 +74,9 @@ recompute = [1]
 offload_activations = true
 offload_folder = "there"
 bucket_mb = 0.5
+reduce_scatter = "ring"
+all_gather = "ring"
+broadcast = "tree"
 accumulation = "micro_batch"
 accumulate_dtype = "fp32"
 reduce_dtype = "fp32"
@@ -109,6 +112,9 @@ units = "model"
 accumulation = "boundary"
 accumulate_dtype = "weights"
 reduce_dtype = "weights"
+reduce_scatter = "direct"
+all_gather = "direct"
+broadcast = "naive"
 [[variant]]
 name = "second"
 stage = "zero1"
@@ -169,7 +175,8 @@ def test_every_key_can_be_set_and_is_reported(loaded):
     said = [{key: value for key, value in variant.items() if value is not None} for variant in plain["variant"]]
     assert said == [
         {"name": "first", "stage": "zero2", "units": "model", "accumulation": "boundary",
-         "accumulate_dtype": "weights", "reduce_dtype": "weights"},
+         "accumulate_dtype": "weights", "reduce_dtype": "weights", "reduce_scatter": "direct",
+         "all_gather": "direct", "broadcast": "naive"},
         {"name": "second", "stage": "zero1", "shard_ranks": 1, "gradients": "reduce_scatter",
          "publish": "broadcasts",
          "reshard_after_forward": True, "prefetch": False, "overlap": False, "recompute": False,
@@ -197,6 +204,7 @@ def test_the_defaults_of_the_design():
         "parallel": {
             "stages": ["ddp", "zero1", "zero2", "zero3"], "order": "ring", "units": "layer", "shard_ranks": 0,
             "accumulation": "boundary", "accumulate_dtype": "weights", "reduce_dtype": "weights",
+            "reduce_scatter": "", "all_gather": "", "broadcast": "",
             "gradients": "reduce_scatter", "publish": "weights", "reshard_after_forward": True,
             "prefetch": False, "overlap": False, "recompute": False, "offload_activations": False, "offload_folder": "",
             "bucket_mb": 0.0,
@@ -220,7 +228,7 @@ def test_the_defaults_of_the_design():
 def test_a_pickled_scenario_is_the_same_and_can_still_blame(loaded):
     scenario = pickle.loads(pickle.dumps(loaded(COMPLETE)))
     assert scenario == loaded(COMPLETE)
-    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:25:9: no"
+    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:26:9: no"
 
 
 @pytest.mark.parametrize(("optimizer", "weight_decay"), [
@@ -268,7 +276,7 @@ def test_weight_decay_depends_on_the_optimizer_unless_given(loaded, optimizer, w
     ("check.volumes = [2, 3]", "1:17: check.volumes has 2 numbers for 4 rows; give one for each: ddp; zero1; "
      "zero2; zero3"),
     ("check.messages = [2]\n[[variant]]\n[[variant]]", "1:18: check.messages has 1 numbers for 2 rows"),
-    ("parallel.stages = []", "must be an array of length at least 1, each ddp, zero1, zero2 or"),
+    ("parallel.stages = []", "must be an array of length at least 1, each ddp, zero1, zero2, zero3 or"),
     ("parallel.stages = 'ddp'", 'found "ddp"; arrays are written in brackets'),
     ("parallel.stages = ['ddp',\n'ddp']", '2:1: parallel.stages names "ddp" twice'),
     ("model.hidden = [8, 0]", "1:20: model.hidden[1] must be an integer of at least 1 and at most 1000000, found 0"),

@@ -4,6 +4,7 @@ import numpy as np
 
 from zerosim.autograd.operations.elementwise import silu
 from zerosim.autograd.operations.linear import linear
+from zerosim.collectives.own import collective
 from zerosim.models.parameters import Parameter, constant, uniform
 from zerosim.models.units import Layer
 from zerosim.stages.own import stage
@@ -60,3 +61,38 @@ def compressed(replica, batch):
         replica.update(unit, replica.own(weights[unit]))
         replica.publish(unit, weights[unit])
     return loss
+
+
+def halves_first(contributions, chunk):
+    """(g[c] + g[c + N/2]) + … : each rank's sum so far first, what has come second, half a ring away first."""
+    size = len(contributions)
+
+    def held(rank, distance):
+        if distance == size:
+            return contributions[rank]
+        return held(rank, 2 * distance) + held(rank ^ distance, 2 * distance)
+
+    return held(chunk, 1)
+
+
+@collective(order=halves_first, powers_of_two=True)
+def halving_reduce_scatter(comm, chunks):
+    """Halve the vector: send the partner's half, add what comes to the own one."""
+    low, high, half = 0, comm.size, comm.size // 2
+    while half:
+        partner = comm.rank ^ half
+        middle = low + half
+        mine, theirs = ((low, middle), (middle, high)) if comm.rank < middle else ((middle, high), (low, middle))
+        kept = chunks[mine[0] : mine[1]]
+        comm.exchange(chunks[theirs[0] : theirs[1]], to=partner, into=kept, source=partner, reduce=np.add)
+        (low, high), half = mine, half // 2
+
+
+def doubling_all_gather(comm, chunks):
+    """Double what is known: exchange it with the partner at a distance that doubles."""
+    have = 1
+    while have < comm.size:
+        partner = comm.rank ^ have
+        mine, theirs = comm.rank // have * have, partner // have * have
+        comm.exchange(chunks[mine : mine + have], to=partner, into=chunks[theirs : theirs + have], source=partner)
+        have *= 2

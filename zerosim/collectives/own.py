@@ -54,7 +54,7 @@ def declared(
 ) -> Algorithm:
     return Algorithm(
         name, kind, function, "yours", steps=unrecorded, steps_formula="as recorded", volume=unrecorded,
-        source="yours", order=order, needs_power_of_two=powers_of_two)
+        source="yours", order=order, needs_power_of_two=powers_of_two, users=True)
 
 
 def unrecorded(*_: Any) -> NoReturn:
@@ -66,13 +66,10 @@ def as_collective(kind: str) -> Callable[[str, Any], Algorithm]:
     """What makes an algorithm of that kind of what a scenario names; it raises `UsageError` where it is none."""
 
     def made(name: str, found: Any) -> Algorithm:
-        if isinstance(found, Algorithm):
-            found, algorithm = found.function, found
-        elif inspect.isfunction(found):
-            algorithm = declared(name, kind, found, None, False)
-        else:
+        if not isinstance(found, Algorithm) and not inspect.isfunction(found):
             raise UsageError(f"{name} is a {type(found).__name__}; give a function of a communicator and chunks")
-        check_parameters(name, kind, found)
+        algorithm = found if isinstance(found, Algorithm) else declared(name, kind, found, None, False)
+        check_parameters(name, kind, algorithm.function)
         if KINDS[kind].reducing and algorithm.order is None:
             raise UsageError(f"{name} does not declare in which order it adds; write @collective(order=\"ring\") above "
                              f"it (or {', '.join(list(NAMED_ORDERS)[1:])}, or a function order(contributions, chunk))")

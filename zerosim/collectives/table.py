@@ -71,6 +71,8 @@ class Algorithm(Declared):
     order: orders.AddingOrder | None = None
     ordered: bool = False
     needs_power_of_two: bool = False
+    users: bool = False
+    """Whether it is a user's: what it sends is then recorded, and its order is proved up to a + b = b + a."""
     per_host: int = 0
     """Neighbouring ranks of each host, where it asks for that."""
 

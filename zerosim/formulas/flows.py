@@ -3,6 +3,7 @@
 A run must send the same. This is no formula: it says that the collective, within a stage, does what it does alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from zerosim.collectives import Algorithm
-from zerosim.collectives.own import unrecorded
 from zerosim.comm import Communicator
 from zerosim.errors import UsageError
 from zerosim.sharding import split
@@ -22,9 +22,9 @@ MOST_RANKS = 512
 
 @dataclass(frozen=True)
 class Flow:
-    """The elements of each message that a rank sends, in order, and of all that it receives."""
+    """To whom a rank sends how many elements, message by message, and how many it receives in all."""
 
-    sent: tuple[int, ...]
+    sent: tuple[tuple[int, int], ...]
     received: int
 
 
@@ -50,16 +50,16 @@ class Counting:
 
     def __init__(self, comm: Communicator) -> None:
         self.rank, self.size, self._comm = comm.rank, comm.size, comm
-        self.sent: list[int] = []
+        self.sent: list[tuple[int, int]] = []
         self.received = 0
 
     def exchange(self, outgoing: Any, *, to: int, into: Any, source: int, reduce: Any = None) -> None:
-        self.sent.append(len(outgoing))
+        self.sent.append((to, len(outgoing)))
         self.received += len(into)
         self._comm.exchange(outgoing, to=to, into=into, source=source, reduce=reduce)
 
     def send(self, outgoing: Any, *, to: int) -> None:
-        self.sent.append(len(outgoing))
+        self.sent.append((to, len(outgoing)))
         self._comm.send(outgoing, to=to)
 
     def recv(self, *, into: Any, source: int, reduce: Any = None) -> None:
@@ -72,11 +72,11 @@ def recorded(algorithm: Algorithm) -> Algorithm:
 
     Of equally long chunks it does not matter which a message has, only how many.
     """
-    if algorithm.volume is not unrecorded:
+    if not algorithm.users:
         return algorithm
 
-    def volume(rank: int, size: int, root: int) -> list[range]:
-        return [range(length) for length in flows(algorithm, size, size, root)[rank].sent]
+    def volume(rank: int, size: int, root: int) -> list[Sequence[int]]:
+        return [range(length) for _, length in flows(algorithm, size, size, root)[rank].sent]
 
     def steps(size: int) -> int:
         return max(len(flow.sent) for flow in flows(algorithm, size, size))

@@ -31,6 +31,7 @@ from zerosim.allocation import Kind
 from zerosim.collectives import ALGORITHMS
 from zerosim.collectives.exact import EXPONENT_BYTES, LIMB_BYTES
 from zerosim.formulas.activations import pass_peaks
+from zerosim.formulas.flows import flows
 from zerosim.formulas.resting import FLOAT_BYTES, resting_bytes, unit_bytes
 from zerosim.formulas.traffic import NORM_BYTES, summed_bytes
 from zerosim.models.units import Unit
@@ -278,7 +279,8 @@ def message_copies(config: Config) -> int:
     if ranks == 1:
         return 0
     on_their_way = 2 * most_in_a_collective(config) + 1
-    return sum(with_spare(length) for channel in message_lengths(config) for length in channel) * on_their_way
+    known = sum(with_spare(length) for channel in message_lengths(config) for length in channel) * on_their_way
+    return known + sum(with_spare(length) * (2 * often + 1) for length, often in named_messages(config).items())
 
 
 def most_in_a_collective(config: Config) -> int:
@@ -290,6 +292,24 @@ def most_in_a_collective(config: Config) -> int:
         (len(config.buckets.pieces(owned(unit.count, config.mesh).length, weights)) for unit in config.model.units
          if not unit.frozen), default=1)
     return buckets * max(sum(tree.messages(rank, ranks, root) for root in range(ranks)) for rank in range(ranks))
+
+
+def named_messages(config: Config) -> Counter[int]:
+    """The lengths of messages in collectives that the scenario names, each with how many of it one of them sends."""
+    size, found = config.mesh.group, Counter[int]()
+    for kind in ("reduce_scatter", "all_gather", "broadcast"):
+        algorithm = config.serving(kind)
+        if algorithm is None:
+            continue
+        rooted = kind == "broadcast"
+        for unit in config.model.units:
+            for width in {config.precision.weights.itemsize, config.wire.itemsize}:
+                for piece in config.buckets.pieces(owned(unit.count, config.mesh).length, width * size):
+                    count = (piece.stop - piece.start) * (1 if rooted else size)
+                    for flow in flows(algorithm, size, count):
+                        sent = Counter(width * length for _, length in flow.sent)
+                        found |= Counter({length: often * (size if rooted else 1) for length, often in sent.items()})
+    return found
 
 
 def with_spare(length: int) -> int:

@@ -13,7 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from zerosim.collectives import ALGORITHMS, exact
+from zerosim.collectives import ALGORITHMS, Algorithm, exact
+from zerosim.formulas.flows import flows
 from zerosim.formulas.hosts import gathering, leaving, reducing, ring, tree_from_everyone
 from zerosim.models.units import Unit
 from zerosim.sharding import chunk_length, owned, padded
@@ -62,16 +63,28 @@ def due(config: Config, rank: int, updates: int, hosts: Sequence[int] = ()) -> d
     away = partial(leaving, ranks=mesh.neighbours, rank=rank, hosts=hosts)
     to_add, to_gather = away(reducing(order, per_host)), away(gathering(order, per_host))
 
-    found = {"reduce_scatter": reductions(config, trained, to_add).times(reductions_due), "all_gather": Due()}
+    def gathers(units: Iterable[Unit], element_bytes: int) -> Due:
+        named = config.serving("all_gather")
+        if named is None:
+            return walks(config, units, element_bytes, to_gather)
+        return carried(config, named, units, element_bytes, rank, hosts)
+
+    named = config.serving("reduce_scatter")
+    added = (reductions(config, trained, to_add) if named is None
+             else carried(config, named, trained, config.wire.itemsize, rank, hosts))
+    found = {"reduce_scatter": added.times(reductions_due), "all_gather": Due()}
     found["all_reduce"] = replicas_added(config, trained, rank, hosts).times(reductions_due)
     if config.sums_everywhere:
-        found["all_gather"] += walks(config, trained, summed_bytes(config), to_gather).times(reductions_due)
+        found["all_gather"] += gathers(trained, summed_bytes(config)).times(reductions_due)
     if stage.publishes and publish == "broadcasts":
-        found["broadcast"] = broadcasts(config, trained, weights, rank, away(tree_from_everyone)).times(updates)
+        by_name = config.serving("broadcast")
+        told = (broadcasts(config, trained, weights, rank, away(tree_from_everyone)) if by_name is None
+                else carried(config, by_name, trained, weights, rank, hosts))
+        found["broadcast"] = told.times(updates)
     elif stage.publishes:
-        found["all_gather"] += walks(config, trained, weights, to_gather).times(updates)
+        found["all_gather"] += gathers(trained, weights).times(updates)
     if stage.gathers:
-        found["all_gather"] = walks(config, gathered(config), weights, to_gather).times(passes)
+        found["all_gather"] = gathers(gathered(config), weights).times(passes)
     if config.scaling().needs_norm and stage.shares_updates:
         found["gather_norms"] = walk(config, mesh.replicas * len(trained), NORM_BYTES, away(ring)).times(steps)
     return {name: each for name, each in found.items() if each.calls}
@@ -125,6 +138,25 @@ def replicas_added(config: Config, trained: Iterable[Unit], rank: int, hosts: Se
         length = chunk_length(unit.count, config.ranks)
         for away in (leaving(peers, copies, rank, hosts) for peers in (reducing(order, 0), ring)):
             total += round_the(replicas, config, length, config.wire.itemsize, away)
+    return total
+
+
+def carried(
+    config: Config, algorithm: Algorithm, units: Iterable[Unit], element_bytes: int, rank: int, hosts: Sequence[int]
+) -> Due:
+    """A collective that the scenario names, on each of `units`: what it sends when it runs by itself."""
+    ranks, total = config.mesh_of(rank).neighbours, Due()
+    rooted = algorithm.collective == "broadcast"
+    for unit in units:
+        length = owned(unit.count, config.mesh).length
+        for piece in config.buckets.pieces(length, element_bytes * (1 if rooted else len(ranks))):
+            count = (piece.stop - piece.start) * (1 if rooted else len(ranks))
+            for root in range(len(ranks) if rooted else 1):
+                flow = flows(algorithm, len(ranks), count, root)[ranks.index(rank)]
+                sent = [sent for _, sent in flow.sent]
+                away = sum(sent for to, sent in flow.sent if hosts and hosts[ranks[to]] != hosts[rank])
+                total += Due(1, sum(sent) * element_bytes, flow.received * element_bytes, len(sent),
+                             away * element_bytes, max(sent, default=0) * element_bytes)
     return total
 
 

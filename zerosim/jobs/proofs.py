@@ -16,9 +16,10 @@ def proofs_of(subject: Subject, asked: Sequence[int]) -> list[Proof]:
             f"a {subject.collective} moves nothing that symbols could prove; zerosim show draws its messages"
         )
     served = [size for size in asked if subject.serves(size)]
-    if not served and subject.algorithm is not None:
+    row = subject.algorithm or subject.declared
+    if not served and row is not None:
         refused = ", ".join(map(str, asked))
-        raise UsageError(f"{subject.name} serves {subject.algorithm.limit}, not {refused}; give other numbers of ranks")
+        raise UsageError(f"{subject.name} serves {row.limit}, not {refused}; give other numbers of ranks")
     return list(until_one_never_ends(subject, served))
 
 

@@ -52,6 +52,8 @@ def stage_step(subject: str, ranks: int) -> RecordedStep:
 
 def check_served(subject: Subject, size: int) -> None:
     """Refuse a number of ranks that the algorithm does not serve, naming one that does."""
+    if subject.declared is not None and not subject.serves(size):
+        raise UsageError(f"{subject.name} serves {subject.declared.limit}, not {size}")
     if subject.algorithm is not None:
         try:
             find(subject.collective, subject.algorithm.name, size)

@@ -9,11 +9,15 @@ from typing import Any
 from rich.console import Console
 
 from zerosim.checkpoint.keeping import Keeper, keeper
+from zerosim.collectives.own import SERVING
 from zerosim.data import load_dataset
 from zerosim.errors import LaunchError, UsageError
 from zerosim.grading.tried import fault_of_stage
 from zerosim.jobs.job import Manner, Request, described, inputs_digest
 from zerosim.parts import Named
+from zerosim.proofs.diagnosis import diagnosis
+from zerosim.proofs.proof import prove
+from zerosim.proofs.subject import Subject
 from zerosim.report.document import document
 from zerosim.report.table import show_outcome
 from zerosim.scenario import Scenario
@@ -112,6 +116,7 @@ def training_job(scenario: Scenario, request: Request) -> TrainingJob:
         prepare(scenario, load_dataset(scenario)), request.resume, accept_python=request.accept_python)
     if launched_rank() <= 0:
         refuse_wrong_stages(scenario)
+        refuse_unproved(scenario)
     begun_before = restarts(resumes=request.resume is not None)
     scenario.faults_after(begun_before)
     return TrainingJob(scenario, experiment, keeping, request.weights, traced_steps(scenario, request), begun_before)
@@ -124,6 +129,23 @@ def refuse_wrong_stages(scenario: Scenario) -> None:
             at = [("variant", index, "stage") for index, each in enumerate(scenario.variant) if each.stage == part]
             raise scenario.origin.error(f"{part} goes wrong in a trial before the run: {why}", *at,
                                         ("parallel", "stages"))
+
+
+def refuse_unproved(scenario: Scenario) -> None:
+    """Prove each user's collective on the ranks that it serves; raises `ScenarioError` with rank, chunk and cause."""
+    ranks = scenario.world.ranks
+    for kind in SERVING:
+        for row in scenario.rows:
+            name, group = getattr(row.parallel, kind), row.parallel.shard_ranks or ranks
+            if not isinstance(name, Named):
+                continue
+            under_test = Subject(str(name), kind, name.part.function, "in place", declared=name.part)
+            for size in sorted({2 if name.part.serves(2) else group, group, max(ranks // group, 1)}):
+                proof = prove(under_test, size)
+                if not proof.holds:
+                    why = "\n".join([proof.faults[0].what, *str(diagnosis(proof) or "").splitlines()])
+                    at = [("variant", index, kind) for index in range(len(scenario.variant))]
+                    raise scenario.origin.error(f"{name} is not proved on {size} ranks: {why}", *at, ("parallel", kind))
 
 
 def traced_steps(scenario: Scenario, request: Request) -> range:

@@ -38,10 +38,10 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.autograd.graph import Step
 from zerosim.autograd.operation import Shape
-from zerosim.formulas.flows import recorded
 from zerosim.collectives import algorithm_of
 from zerosim.collectives.table import Algorithm
 from zerosim.comm import Communicator, Strided
+from zerosim.formulas.flows import recorded
 from zerosim.planner.calls import NumpyCall, calls_of
 from zerosim.planner.cluster import Cluster
 from zerosim.planner.network import written_ns

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from zerosim.collectives import Algorithm
 from zerosim.collectives.kinds import CollectiveKind
 from zerosim.comm import Communicator
 from zerosim.errors import Deadlock
@@ -227,9 +228,10 @@ def check_order(proof: Proof, results: Sequence[Sequence[Symbol]], count: int, r
     subject, size = proof.subject, proof.size
     places = claims(subject.kind, size, count, root)
     chunk_of = chunks_by_element(count, size)
-    if subject.algorithm is not None and subject.algorithm.order is not None:
+    row = subject.algorithm or subject.declared
+    if row is not None and row.order is not None:
         proof.order = "declared"
-        check_declared(proof, subject.algorithm.order, results, places, chunk_of)
+        check_declared(proof, row, results, places, chunk_of)
         return
     first: dict[tuple[Term, ...], tuple[int, Symbol]] = {}
     for (rank, element), due in places.items():
@@ -248,15 +250,17 @@ def check_order(proof: Proof, results: Sequence[Sequence[Symbol]], count: int, r
 
 def check_declared(
     proof: Proof,
-    order: Callable[[Sequence[Any], int], Any],
+    algorithm: Algorithm,
     results: Sequence[Sequence[Symbol]],
     places: dict[Place, tuple[Term, ...]],
     chunk_of: dict[int, int],
 ) -> None:
-    declared = {due: order(due, chunk_of[due[0].element]) for due in set(places.values())}
+    assert algorithm.order is not None
+    declared = {due: algorithm.order(due, chunk_of[due[0].element]) for due in set(places.values())}
     for (rank, element), due in places.items():
         held = results[rank][element]
-        if held is not declared[due] and held != declared[due]:
+        alike = algorithm.users and commuted(held) == commuted(declared[due])
+        if held is not declared[due] and held != declared[due] and not alike:
             proof.faults.append(ProofFault(
                 f"rank {rank}, chunk {chunk_of[element]}: added as {held}, declared is {declared[due]}",
                 rank, chunk_of[element],

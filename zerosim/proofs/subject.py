@@ -63,6 +63,8 @@ class Subject:
     algorithm: Algorithm | None = None
     promise: CollectiveKind | None = None
     """What it must leave where, if that is not what its kind of collective does."""
+    declared: Algorithm | None = None
+    """What a user's function declares: its order of addition, and the ranks that it serves."""
     cut_short: list["CutShort"] = field(default_factory=list, compare=False)
     """Slices of chunks that were asked for, and end at the last chunk."""
 
@@ -97,8 +99,9 @@ class Subject:
         return self.kind.displacing or (self.manner == "array" and self.kind.brings is own)
 
     def serves(self, size: int) -> bool:
-        """Whether it claims to work on `size` ranks: a user's function always does."""
-        return self.algorithm is None or self.algorithm.serves(size)
+        """Whether it claims to work on `size` ranks: a user's function that declares nothing always does."""
+        row = self.algorithm or self.declared
+        return row is None or row.serves(size)
 
     def __call__(self, comm: Communicator, vector: Any, root: int = 0, *reduction: Any) -> None:
         """Carry out the collective on flat `vector`, in place, whatever the manner of the function.
@@ -154,6 +157,8 @@ def subject(function: Callable[..., Any], collective: str | None = None) -> Subj
 
     Raises `UsageError` when the name says nothing or `collective` is none.
     """
+    row = function if isinstance(function, Algorithm) else None
+    function = function.function if isinstance(function, Algorithm) else function
     name: str = getattr(function, "__name__", "the function")
     claimed = collective or collective_in(name)
     if claimed not in COLLECTIVES:
@@ -163,7 +168,7 @@ def subject(function: Callable[..., Any], collective: str | None = None) -> Subj
         )
     parameters = list(inspect.signature(function).parameters)
     manner: Literal["in place", "array"] = "in place" if parameters[1:2] and parameters[1] in IN_PLACE else "array"
-    return Subject(name, claimed, function, manner)
+    return Subject(name, claimed, function, manner, declared=row)
 
 
 def collective_in(name: str) -> str | None:

@@ -25,8 +25,9 @@ def show_proofs(console: Console, subject: Subject, asked: Sequence[int], proofs
         console.print(f"not tried on {', '.join(map(str, served[len(proofs) :]))} ranks: it does not end")
     left_out = [str(size) for size in asked if size not in served]
     if left_out:
-        assert subject.algorithm is not None
-        console.print(f"not for {', '.join(left_out)} ranks: it serves {subject.algorithm.limit}")
+        row = subject.algorithm or subject.declared
+        assert row is not None
+        console.print(f"not for {', '.join(left_out)} ranks: it serves {row.limit}")
 
 
 def show_sums(console: Console, proof: Proof) -> None:

@@ -55,7 +55,8 @@ class PartOf(Choice):
 
 def part_of(default: str | None, table: Table[Any], made: Callable[[str, Any], Any]) -> Any:
     """A key that names a part of `table`, or a user's, whose keys its section then takes too."""
-    return dataclasses.field(default=default, metadata={"rule": PartOf(tuple(table), made, brings_keys=True, optional=not default)})
+    rule = PartOf(tuple(table), made, brings_keys=True, optional=not default)
+    return dataclasses.field(default=default, metadata={"rule": rule})
 
 
 def parts_of(default: tuple[str, ...], table: Table[Any], made: Callable[[str, Any], Any]) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from zerosim.collectives.own import SERVING
 from zerosim.errors import ScenarioError
 from zerosim.models import MODELS
 from zerosim.parts import Named
@@ -81,6 +82,7 @@ class Scenario:
             self._check_layers(parallel)
             self._check_buckets(parallel)
             self._check_offloading(parallel)
+            self._check_serving(parallel)
         self._check_rows()
         self._check_faults()
 
@@ -238,6 +240,29 @@ class Scenario:
                 f"{least} bytes = {least / MEGABYTE:g}, found {parallel.bucket_mb:g}",
                 ("parallel", "bucket_mb"), ("world", "ranks"),
             )
+
+    def _check_serving(self, parallel: Parallel) -> None:
+        """The algorithms that it names can serve, and add in an order."""
+        ranks = parallel.shard_ranks or self.world.ranks
+        for kind in SERVING:
+            name = getattr(parallel, kind)
+            if not name:
+                continue
+            algorithm = SERVING[kind][name]
+            if not algorithm.serves(ranks):
+                raise self.origin.error(
+                    f"parallel.{kind} {name} serves {algorithm.limit}, and they are {ranks}; name another, or another "
+                    "number of ranks", ("parallel", kind), ("world", "ranks"))
+            joins = algorithm.users or any(len(message) > 1 for message in algorithm.volume(0, ranks, 0))
+            if parallel.bucket_mb and joins and kind != "broadcast":
+                raise self.origin.error(
+                    "parallel.bucket_mb cuts chunks into pieces that do not lie side by side, and "
+                    f"parallel.{kind} {name} may send neighbouring chunks in one message; leave one of them out",
+                    ("parallel", kind), ("parallel", "bucket_mb"))
+            if kind == "reduce_scatter" and parallel.order == "exact":
+                raise self.origin.error(
+                    f"parallel.reduce_scatter {name} adds in an order, and order exact in none; set order to ring, "
+                    "rank or tree, or leave it out", ("parallel", kind), ("parallel", "order"))
 
     def _check_offloading(self, parallel: Parallel) -> None:
         if parallel.offload_activations and not parallel.recompute:
