@@ -375,7 +375,7 @@ def test_errors_in_overrides_point_into_their_text(complaint, override, expected
 TIED = "model.kind = 'transformer'\nmodel.tied_embeddings = true\n"
 NOT_NEGATIVE = ("learning_rate", "epsilon", "momentum", "weight_decay", "clip_norm")
 OF_VARIANTS = {
-    "stage": "ddp, zero1, zero2 or zero3", "accumulation": "boundary, micro_batch or layered",
+    "stage": "ddp, zero1, zero2, zero3 or FILE.py:NAME", "accumulation": "boundary, micro_batch or layered",
     "accumulate_dtype": "weights or fp32", "reduce_dtype": "weights or fp32",
     "gradients": "reduce_scatter or all_reduce", "publish": "weights, updates or broadcasts",
     "units": "layer, model or an array of arrays of layer numbers such as [[0, 1], [2]]",
