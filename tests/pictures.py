@@ -64,7 +64,7 @@ def faults(folder, root=ROOT):
 
 
 def record(name, words):
-    """Run the command and write its document without line breaks; a script of PyTorch runs where PyTorch is installed."""
+    """Run the command and write its document without line breaks; a script of PyTorch needs PyTorch."""
     start = words.index("zerosim")
     python = ROOT / ".venv-torch/bin/python" if words[start + 1] == "torch" else Path(sys.executable)
     launcher = [str(python.parent / words[0]), *words[1:start]] if start else []
