@@ -18,7 +18,7 @@ from zerosim.proofs.subject import COLLECTIVES
 from zerosim.scenario.collective import CollectiveScenario, CollectiveWorld, Expect, Program, Values
 from zerosim.scenario.fault import Fault
 from zerosim.scenario.ignored import ignored_by_stage, others_keys
-from zerosim.scenario.rules import Choice, Switch, Table, Tables, rules
+from zerosim.scenario.rules import Choice, SectionRule, Switch, Tables, rules
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import (
     STAGE_KEYS,
@@ -228,7 +228,7 @@ def keys(section: type[Any], chance: Random) -> Document:
             value = chance.choice(rule.names)
         elif isinstance(rule, Switch):
             value = chance.random() < 0.5
-        elif isinstance(rule, Table | Tables):
+        elif isinstance(rule, SectionRule | Tables):
             continue
         else:
             raise LookupError(f"{section.__name__}.{name} is never drawn: say what it may hold in VALUES")
