@@ -119,6 +119,7 @@ broadcast = "naive"
 name = "second"
 stage = "zero1"
 shard_ranks = 1
+secondary_ranks = 0
 gradients = "reduce_scatter"
 publish = "broadcasts"
 reshard_after_forward = true
@@ -177,8 +178,8 @@ def test_every_key_can_be_set_and_is_reported(loaded):
         {"name": "first", "stage": "zero2", "units": "model", "accumulation": "boundary",
          "accumulate_dtype": "weights", "reduce_dtype": "weights", "reduce_scatter": "direct",
          "all_gather": "direct", "broadcast": "naive"},
-        {"name": "second", "stage": "zero1", "shard_ranks": 1, "gradients": "reduce_scatter",
-         "publish": "broadcasts",
+        {"name": "second", "stage": "zero1", "shard_ranks": 1, "secondary_ranks": 0,
+         "gradients": "reduce_scatter", "publish": "broadcasts",
          "reshard_after_forward": True, "prefetch": False, "overlap": False, "recompute": False,
          "offload_activations": False, "bucket_mb": 0.0},
     ]
@@ -203,6 +204,7 @@ def test_the_defaults_of_the_design():
         },
         "parallel": {
             "stages": ["ddp", "zero1", "zero2", "zero3"], "order": "ring", "units": "layer", "shard_ranks": 0,
+            "secondary_ranks": 0,
             "accumulation": "boundary", "accumulate_dtype": "weights", "reduce_dtype": "weights",
             "reduce_scatter": "", "all_gather": "", "broadcast": "",
             "gradients": "reduce_scatter", "publish": "weights", "reshard_after_forward": True,

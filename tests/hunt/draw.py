@@ -163,6 +163,7 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Parallel, "stages"): unsaid,
     (Parallel, "units"): unsaid,
     (Parallel, "shard_ranks"): unsaid,
+    (Parallel, "secondary_ranks"): unsaid,
     (Parallel, "recompute"): unsaid,
     (Parallel, "offload_folder"): one_of("", "."),
     (Parallel, "reduce_scatter"): unsaid,
@@ -172,6 +173,7 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Variant, "name"): one_of(*NAMES),
     (Variant, "units"): unsaid,
     (Variant, "shard_ranks"): unsaid,
+    (Variant, "secondary_ranks"): unsaid,
     (Variant, "recompute"): unsaid,
     (Variant, "reduce_scatter"): unsaid,
     (Variant, "all_gather"): unsaid,
@@ -408,6 +410,8 @@ def agree(row: Document, parallel: Document, train: Document) -> None:
     for key in ignored_by_stage(row.get("stage", "zero3"), row) if row is not parallel else ():
         del row[key]
     whole = {**parallel, **row}
+    if whole.get("secondary_ranks") and not whole.get("reshard_after_forward", True):
+        row["secondary_ranks"] = 0
     if whole.get("offload_activations") and not whole.get("recompute"):
         row["offload_activations"] = False
     if whole.get("prefetch") and not whole.get("reshard_after_forward", True):
@@ -449,8 +453,11 @@ def hosts_of(ranks: int, parallel: Document, chance: Random) -> Document:
 
 def groups_of(ranks: int, parallel: Document, chance: Random) -> Document:
     """Groups of ranks that share, or nothing said of them."""
+    divisors = [0, *(each for each in range(1, ranks + 1) if ranks % each == 0)]
+    if chance.random() < SAID / 4 and parallel.get("order") != "two_level":
+        return {"shard_ranks": 0, "secondary_ranks": chance.choice(divisors)}
     if chance.random() < SAID / 2 and parallel.get("order") not in ("exact", "two_level"):
-        return {"shard_ranks": chance.choice([0, *(each for each in range(1, ranks + 1) if ranks % each == 0)])}
+        return {"shard_ranks": chance.choice(divisors), "secondary_ranks": 0}
     return {}
 
 
@@ -460,7 +467,7 @@ def draw_other_ranks(document: Document, chance: Random) -> None:
     ranks, order = world["ranks"], parallel.get("order", "ring")
     divisors = [n for n in range(1, ranks + 1) if train["micro_batches"] % n == 0]
     divisors = [n for n in divisors if order != "tree" or n in POWERS_OF_TWO]
-    groups = [row.get("shard_ranks") or 1 for row in effective_rows(document)]
+    groups = [row.get(key) or 1 for row in effective_rows(document) for key in ("shard_ranks", "secondary_ranks")]
     divisors = [n for n in divisors if all(n % group == 0 for group in groups)]
     divisors = [n for n in divisors if n % world.get("ranks_per_host", 1) == 0]
     free = order in ("tree", "exact") and not train.get("clip_norm") and all(

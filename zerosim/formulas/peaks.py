@@ -337,6 +337,8 @@ def message_lengths(config: Config) -> tuple[set[int], set[int]]:
         parts = {chunk_length(unit.count, mesh.size) for unit in config.model.units if not unit.frozen}
         reduced |= walked(parts, config.wire.itemsize, abreast=mesh.replicas)
     gathered = walked(everything, weights) if stage.gathers else set()
+    if (copy := config.secondary_of(0)) is not None:
+        gathered |= walked({owned(unit.count, copy).length for unit in config.model.units}, weights, abreast=copy.group)
     own = {EXPONENT_BYTES, config.precision.state.itemsize, LIMB_BYTES} | walked([norms], NORM_BYTES)
     if stage.publishes:
         by_one = config.row.parallel.publish == "broadcasts"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zerosim.models.units import Unit
+from zerosim.models.units import Model, Unit
 from zerosim.sharding import Mesh, owned, padded
 from zerosim.training.config import Config
 
@@ -53,7 +53,16 @@ def unit_bytes(config: Config, unit: Unit) -> dict[str, tuple[int, float]]:
     for kind, size in per_element.items():
         kept, exact = lengths(unit.count, mesh, sharded=kind in sharded)
         found[kind] = (kept * size, exact * size)
+    second, once = found["parameters"], config.secondary_of(0)
+    if once and later_uses(config.model, unit):
+        found["parameters"] = (second[0] + owned(unit.count, once).length * weights,
+                               second[1] + unit.count / once.group * weights)
     return found
+
+
+def later_uses(model: Model, unit: Unit) -> int:
+    """How often a micro-batch uses a unit's weights after the first time, each of which a second copy serves."""
+    return (*model.forward_units, *model.backward_units).count(unit) - 1
 
 
 def lengths(count: int, mesh: Mesh, *, sharded: bool) -> tuple[int, float]:

@@ -16,8 +16,9 @@ import numpy as np
 from zerosim.collectives import ALGORITHMS, Algorithm, exact
 from zerosim.formulas.flows import flows
 from zerosim.formulas.hosts import gathering, leaving, reducing, ring, tree_from_everyone
+from zerosim.formulas.resting import later_uses
 from zerosim.models.units import Unit
-from zerosim.sharding import chunk_length, owned, padded
+from zerosim.sharding import Mesh, chunk_length, owned, padded
 from zerosim.training.config import Config
 
 NORM_BYTES = np.dtype(np.float64).itemsize
@@ -85,6 +86,9 @@ def due(config: Config, rank: int, updates: int, hosts: Sequence[int] = ()) -> d
         found["all_gather"] += gathers(trained, weights).times(updates)
     if stage.gathers:
         found["all_gather"] = gathers(gathered(config), weights).times(passes)
+    if (copy := config.secondary_of(rank)) is not None:
+        near = leaving(gathering(order, per_host), copy.neighbours, rank, hosts)
+        found["all_gather"] += gathered_nearby(config, copy, near).times(passes)
     if config.scaling().needs_norm and stage.shares_updates:
         found["gather_norms"] = walk(config, mesh.replicas * len(trained), NORM_BYTES, away(ring)).times(steps)
     return {name: each for name, each in found.items() if each.calls}
@@ -181,9 +185,20 @@ def broadcasts(config: Config, trained: Iterable[Unit], element_bytes: int, rank
 
 def gathered(config: Config) -> tuple[Unit, ...]:
     """The units whose weights Stage III gathers in a part, in forward and backward."""
+    if config.secondary_of(0) is not None:
+        return tuple(dict.fromkeys(config.model.forward_units))
     if config.row.parallel.reshard_after_forward:
         return config.model.forward_units + config.model.backward_units
     return tuple(gathered_once(config))
+
+
+def gathered_nearby(config: Config, copy: Mesh, away: int) -> Due:
+    """A walk through the second copy for each later use of a unit in a part."""
+    total, weights = Due(), config.precision.weights.itemsize
+    for unit in config.model.units:
+        walked = round_the(copy.group, config, owned(unit.count, copy).length, weights, away)
+        total += walked.times(later_uses(config.model, unit))
+    return total
 
 
 def gathered_once(config: Config) -> Iterator[Unit]:

@@ -4,10 +4,11 @@ A [[variant]] that sets such a key for its own stage is refused. [parallel] spea
 every report says which rows do not follow it, and why. The keys of one kind of model are refused with the other kind.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from zerosim.models import MODELS
+from zerosim.scenario.rules import LARGEST_INTEGER
 from zerosim.stages import STAGES, Stage
 
 
@@ -31,7 +32,7 @@ def gathers_nothing(stage: Stage) -> str:
     return "" if stage.gathers else "its ranks keep full weights, and gather none"
 
 
-BY_STAGE: tuple[tuple[str, tuple[Any, ...], Callable[[Stage], str]], ...] = (
+BY_STAGE: tuple[tuple[str, Sequence[Any], Callable[[Stage], str]], ...] = (
     ("accumulation", ("micro_batch",),
      lambda stage: "" if stage.may_reduce_parts else "it reduces once a step, at the boundary"),
     ("gradients", ("all_reduce",),
@@ -39,6 +40,7 @@ BY_STAGE: tuple[tuple[str, tuple[Any, ...], Callable[[Stage], str]], ...] = (
     ("publish", ("updates", "broadcasts"), publishes_nothing),
     ("reshard_after_forward", (False,), gathers_nothing),
     ("prefetch", (True,), gathers_nothing),
+    ("secondary_ranks", range(1, LARGEST_INTEGER), gathers_nothing),
 )
 """For each key, the values that ask for something, and why a stage cannot follow; empty where it can."""
 

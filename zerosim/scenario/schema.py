@@ -194,18 +194,38 @@ class Scenario:
                 )
 
     def _check_groups(self, parallel: Parallel) -> None:
-        group = parallel.shard_ranks
-        for ranks in (self.world.ranks, *self.check.same_bits_on):
-            if group and ranks % group:
-                divisors = ", ".join(str(each) for each in range(1, min(ranks, 64) + 1) if ranks % each == 0)
-                raise self.origin.error(
-                    f"parallel.shard_ranks = {group} does not divide {ranks} ranks; give a divisor ({divisors}), or 0 "
-                    "for one group of all ranks", ("parallel", "shard_ranks"), ("world", "ranks"))
+        self._check_divides("shard_ranks", parallel.shard_ranks, "for one group of all ranks")
+        self._check_divides("secondary_ranks", parallel.secondary_ranks, "for no second copy")
+        group, per_host = parallel.shard_ranks, self.world.ranks_per_host
+        if secondary := parallel.secondary_ranks:
+            if group not in (0, self.world.ranks):
+                raise self._no_copy(
+                    f"of weights that all ranks share, and shard_ranks = {group} makes groups", "shard_ranks")
+            if parallel.all_gather:
+                raise self._no_copy(f"that is gathered around a ring, and all_gather = {parallel.all_gather}", "all_gather")
+            if not parallel.reshard_after_forward:
+                raise self._no_copy("for backward to gather from, which reshard_after_forward = false spares",
+                                    "reshard_after_forward")
+            if parallel.order == "two_level" and secondary % per_host and per_host % secondary:
+                raise self._no_copy(f"over {secondary} ranks, which are no part of a host of {per_host} and no whole "
+                                    "hosts, as order two_level needs them", "order")
         if group not in (0, self.world.ranks) and parallel.order in ALL_AT_ONCE:
             raise self.origin.error(
                 f"parallel.shard_ranks = {group} makes several groups, and order {parallel.order} adds all ranks at "
                 "once; set order to ring, rank or tree, or shard_ranks to 0",
                 ("parallel", "shard_ranks"), ("parallel", "order"))
+
+    def _check_divides(self, key: str, group: int, otherwise: str) -> None:
+        for ranks in (self.world.ranks, *self.check.same_bits_on):
+            if group and ranks % group:
+                divisors = ", ".join(str(each) for each in range(1, min(ranks, 64) + 1) if ranks % each == 0)
+                raise self.origin.error(
+                    f"parallel.{key} = {group} does not divide {ranks} ranks; give a divisor ({divisors}), or 0 "
+                    f"{otherwise}", ("parallel", key), ("world", "ranks"))
+
+    def _no_copy(self, why: str, key: str) -> ScenarioError:
+        return self.origin.error(f"parallel.secondary_ranks keeps a second copy {why}; leave one of them out",
+                                 ("parallel", "secondary_ranks"), ("parallel", key))
 
     def _check_parts(self, parallel: Parallel) -> None:
         if parallel.accumulation == "micro_batch" and parallel.order in ("tree", "exact"):

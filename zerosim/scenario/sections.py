@@ -160,6 +160,8 @@ class Parallel:
     units: str | tuple[tuple[int, ...], ...] = groups()
     shard_ranks: int = integer(0, at_least=0)
     """Neighbouring ranks that share one copy of the sharded states; such groups hold copies of each other's. 0: all."""
+    secondary_ranks: int = integer(0, at_least=0)
+    """Neighbouring ranks that share a second copy of Stage III's weights, which backward gathers from. 0: none."""
     accumulation: str = choice("boundary", ACCUMULATIONS)
     accumulate_dtype: str = choice("weights", DTYPES)
     reduce_dtype: str = choice("weights", DTYPES)
@@ -195,6 +197,7 @@ class Variant:
     stage: str = part_of("zero3", STAGES, as_stage)
     units: str | tuple[tuple[int, ...], ...] | None = maybe_groups()
     shard_ranks: int | None = maybe_integer(at_least=0)
+    secondary_ranks: int | None = maybe_integer(at_least=0)
     accumulation: str | None = maybe_choice(ACCUMULATIONS)
     accumulate_dtype: str | None = maybe_choice(DTYPES)
     reduce_dtype: str | None = maybe_choice(DTYPES)

@@ -1,11 +1,17 @@
-"""How Stage III obtains full weights of a unit: when it uses them, ahead of time, or once for forward and backward."""
+"""How Stage III obtains full weights of a unit: when it uses them, ahead of time, or once for forward and backward.
 
+What it gathers from are the shards of all ranks or, when weights are used again, a second copy nearby.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from zerosim.allocation import Array
 from zerosim.comm import Communicator
-from zerosim.models.units import Unit
-from zerosim.sharding import split
+from zerosim.models.units import Model, Unit
+from zerosim.sharding import Mesh, owned, split
 from zerosim.stages.beside import Beside, Coming
 from zerosim.stages.replica import Replica
 
@@ -24,11 +30,60 @@ def filled(replica: Replica, unit: Unit, room: list[Array], comm: Communicator) 
     return full
 
 
+class SecondCopy:
+    """Fills weights from all ranks once in a micro-batch; later uses gather a second copy, cut over fewer neighbours.
+
+    With one host's ranks for neighbours nothing passes between hosts in backward: hpZ of ZeRO++ (Wang et al., 2023).
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._copies: dict[Unit, Array] = {}
+        self._uses = Counter[Unit]()
+        """Those to come in this micro-batch, for which the copy is that of this step's weights."""
+
+    def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
+        """As `filled`."""
+        mesh = replace(replica.mesh, group=self._ranks)
+        if not self._uses[unit]:
+            full = filled(replica, unit, room, comm)
+            self._uses[unit] = later_uses(replica.model, unit)
+            if self._uses[unit]:
+                self._copy(replica, unit, mesh)[:] = split(full, mesh.group)[mesh.place]
+            return full
+        self._uses[unit] -= 1
+        full = room.pop()
+        split(full, mesh.group)[mesh.place][:] = self._copies[unit]
+        within = mesh.within(comm)
+        replica.collectives.all_gather(unit.name, within, split(full, within.size))
+        return full
+
+    def _copy(self, replica: Replica, unit: Unit, mesh: Mesh) -> Array:
+        """Room for this rank's part of a unit's copy; the first time, for all units."""
+        for each in replica.units if not self._copies else ():
+            if later_uses(replica.model, each):
+                length, dtype = owned(each.count, mesh).length, replica.rule.precision.weights
+                self._copies[each] = replica.allocate(length, dtype, kind="parameters", owner=each.name)
+        return self._copies[unit]
+
+
+def later_uses(model: Model, unit: Unit) -> int:
+    """How often a micro-batch uses a unit's weights again, after the first time."""
+    return model.forward_units.count(unit) + model.backward_units.count(unit) - 1
+
+
+Fill = Callable[[Replica, Unit, list[Array], Communicator], Array]
+"""`filled`, or what stands in its place."""
+
+
 class WhenUsed:
     """For each use; weights are gone as soon as the caller lets go of them."""
 
+    def __init__(self, fill: Fill = filled) -> None:
+        self._fill = fill
+
     def gather(self, replica: Replica, unit: Unit) -> Array:
-        return gathered(replica, unit, replica.comm)
+        return self._fill(replica, unit, [replica.full(unit, "parameters")], replica.comm)
 
     def prefetch(self, replica: Replica, unit: Unit | None) -> None:
         """Nothing comes before it is used."""
@@ -57,8 +112,9 @@ class KeptUntilBackward:
 class Prefetched:
     """While the caller computes with the unit before; there is room for two full units from then on."""
 
-    def __init__(self, beside: Beside) -> None:
+    def __init__(self, beside: Beside, fill: Fill = filled) -> None:
         self._beside = beside
+        self._fill = fill
         self._coming: dict[Unit, Coming] = {}
 
     def gather(self, replica: Replica, unit: Unit) -> Array:
@@ -69,7 +125,7 @@ class Prefetched:
     def prefetch(self, replica: Replica, unit: Unit | None) -> None:
         if unit is not None:
             self._coming[unit] = self._beside.begin(
-                partial(filled, replica, unit, [replica.full(unit, "parameters")]))
+                partial(self._fill, replica, unit, [replica.full(unit, "parameters")]))
 
     def reshard(self, replica: Replica, unit: Unit, full: Array) -> None:
         """Nothing keeps them from being released."""

@@ -19,7 +19,7 @@ from zerosim.reference import Arithmetic, Reference
 from zerosim.stages.accumulating import ACCUMULATION
 from zerosim.stages.adding import add_replicas, widening
 from zerosim.stages.beside import Beside
-from zerosim.stages.gathering import KeptUntilBackward, Prefetched, WhenUsed
+from zerosim.stages.gathering import KeptUntilBackward, Prefetched, SecondCopy, WhenUsed, filled
 from zerosim.stages.norms import SquareSums
 from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.replica import Collectives, Gathering, GradientReduction, Initial, Replica
@@ -143,9 +143,11 @@ def broadcast(config: Config) -> Callable[..., None]:
 
 def gathering(config: Config, beside: Beside) -> Gathering:
     """How Stage III gathers weights."""
+    secondary = config.row.parallel.secondary_ranks
+    fill = SecondCopy(secondary).fill if secondary else filled
     if config.row.parallel.prefetch:
-        return Prefetched(beside)
-    return WhenUsed() if config.row.parallel.reshard_after_forward else KeptUntilBackward()
+        return Prefetched(beside, fill)
+    return WhenUsed(fill) if config.row.parallel.reshard_after_forward else KeptUntilBackward()
 
 
 def reference(config: Config) -> Reference:

@@ -61,6 +61,11 @@ class Config:
         """Who shares with `rank`, and who holds copies of what it has."""
         return Mesh(rank, self.ranks, self.row.parallel.shard_ranks or self.ranks)
 
+    def secondary_of(self, rank: Any) -> Mesh | None:
+        """Who shares the second copy of the weights with `rank`, if there is one."""
+        group = self.row.parallel.secondary_ranks
+        return Mesh(rank, self.ranks, group) if group and self.stage.gathers else None
+
     @property
     def steps(self) -> int:
         return self.row.train.steps

@@ -1,0 +1,138 @@
+"""hpZ: a second copy of Stage III's weights, cut over fewer ranks, which backward gathers from."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from tests.checkpointing import bits, go
+from tests.training import labelled, scenario
+from zerosim.errors import ScenarioError
+from zerosim.planner.cluster import cluster_of
+from zerosim.planner.rehearsal import rehearse, rehearsed_apart
+from zerosim.scenario import Check, Parallel, Scenario, WorldKeys
+from zerosim.scenario.machine import ClusterKeys
+from zerosim.scenario.sections import Variant
+from zerosim.stages.gathering import SecondCopy
+from zerosim.training.experiment import prepare
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
+
+
+def hpz(ranks, secondary, per_host=0, micro_batches=2, **keys):
+    base = scenario(ranks=ranks, micro_batches=micro_batches * ranks, steps=2, stages=("zero3",))
+    train = {key: keys.pop(key) for key in ("precision", "clip_norm") if key in keys}
+    return replace(
+        base, world=replace(base.world, ranks_per_host=per_host), train=replace(base.train, **train),
+        parallel=replace(base.parallel, secondary_ranks=secondary, **keys))
+
+
+def done(built):
+    return run_locally(prepare(built, labelled()), Silent())
+
+
+@pytest.mark.parametrize(("ranks", "secondary"), [(1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (4, 4), (6, 3), (8, 2)])
+@pytest.mark.parametrize("keys", [
+    {}, {"order": "rank", "per_host": 2}, {"precision": "fp16"}, {"precision": "bf16", "accumulate_dtype": "fp32"},
+    {"prefetch": True, "overlap": True, "clip_norm": 0.1}, {"accumulation": "micro_batch"}, {"units": "model"},
+    {"bucket_mb": 0.0001}, {"recompute": True}, {"accumulation": "layered", "order": "exact"},
+], ids=str)
+def test_one_process_and_every_byte_the_formulas(ranks, secondary, keys):
+    keys = dict(keys)
+    if ranks % keys.get("per_host", 1):
+        keys.pop("per_host")
+    outcome = done(hpz(ranks, secondary, **keys))
+    assert outcome.failures == []
+    assert outcome.trained[0].equal
+
+
+@pytest.mark.parametrize("secondary", [1, 2, 4])
+def test_two_levels_and_frozen_layers(secondary):
+    built = hpz(4, secondary, per_host=2, order="two_level")
+    for frozen in ((), (0,), (1,)):
+        assert done(replace(built, model=replace(built.model, frozen=frozen))).failures == []
+
+
+def sent_between(outcome):
+    return sum(rank.counts.between_bytes for rank in outcome.trained[0].traffic)
+
+
+def test_backward_gathers_nothing_from_other_hosts_and_costs_a_copy():
+    plain, copied = done(hpz(4, 0, per_host=2)), done(hpz(4, 2, per_host=2))
+    units = plain.model.units
+    assert Counter(plain.model.forward_units) == Counter(units)
+    weights = sum(4 * (-(-unit.count // 4) * 4) for unit in units)
+    passes = 2 * 2
+    backward = sum(4 * (-(-unit.count // 4) * 4) for unit in plain.model.backward_units)
+    assert sent_between(plain) - sent_between(copied) == 2 * passes * backward * 3 // 4
+    more = [rank.figures.resting_bytes["parameters"] for rank in copied.trained[0].memory]
+    less = [rank.figures.resting_bytes["parameters"] for rank in plain.trained[0].memory]
+    assert [a - b for a, b in zip(more, less, strict=True)] == [weights // 2] * 4
+    assert plain.trained[0].measured.weights_sha256 == copied.trained[0].measured.weights_sha256
+
+
+def test_a_copy_that_is_stale_is_caught(monkeypatch):
+    honest = SecondCopy.fill
+
+    def stale(self, replica, unit, room, comm):
+        before = {each: copy.copy() for each, copy in self._copies.items()}
+        full = honest(self, replica, unit, room, comm)
+        if replica.state.step > 1:
+            for each, copy in before.items():
+                self._copies[each][:] = copy
+        return full
+
+    monkeypatch.setattr(SecondCopy, "fill", stale)
+    (row,) = done(hpz(4, 2)).trained
+    assert not row.equal
+    assert row.first_divergence.step == 2
+
+
+def test_a_copy_that_nobody_gathers_from_is_caught(monkeypatch):
+    monkeypatch.setattr("zerosim.stages.gathering.later_uses", lambda model, unit: 0)
+    assert "are not the formula's" in done(hpz(4, 2)).failures[0][1]
+
+
+def test_a_copy_cut_over_other_ranks_is_caught(monkeypatch):
+    honest = SecondCopy.__init__
+    monkeypatch.setattr(SecondCopy, "__init__", lambda self, ranks: honest(self, 2 * ranks))
+    assert done(hpz(4, 2)).failures
+
+
+@pytest.mark.parametrize(("one", "other"), [
+    ({"secondary_ranks": 2}, {"secondary_ranks": 0}), ({"secondary_ranks": 0}, {"secondary_ranks": 2}),
+    ({"secondary_ranks": 2}, {"secondary_ranks": 0, "shard_ranks": 2})])
+def test_a_checkpoint_goes_on_with_another_copy_or_none(tmp_path, one, other):
+    built = hpz(4, 0)
+    first = replace(built, parallel=replace(built.parallel, **one))
+    go(first, labelled(), save=tmp_path / "a", steps=1)
+    rest = go(replace(built, parallel=replace(built.parallel, **other)), labelled(), resume=tmp_path / "a")
+    assert rest.failures == []
+    if "shard_ranks" not in other:
+        assert bits(rest) == bits(go(built, labelled()))
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_a_plan_in_lockstep_is_that_of_every_rank_by_itself(prefetch):
+    built = hpz(8, 2, prefetch=prefetch)
+    cluster = cluster_of(ClusterKeys(devices_per_host=2), built.origin, 8)
+    (config,) = prepare(built, labelled()).rows
+    found, apart = rehearse(config, cluster), rehearsed_apart(config, cluster)
+    assert {found.clock.now_ns} == {each.clock.now_ns for each in apart}
+    assert [found.sent(rank) for rank in range(8)] == [each.sent(0) for each in apart]
+    assert (found.peak, found.resting) == (apart[0].peak, apart[0].resting)
+
+
+@pytest.mark.parametrize(("keys", "words"), [
+    ({"parallel": Parallel(secondary_ranks=3)}, "secondary_ranks = 3 does not divide 4 ranks; give a divisor"),
+    ({"parallel": Parallel(secondary_ranks=2), "check": Check(same_bits_on=(1,))}, "does not divide 1 ranks"),
+    ({"parallel": Parallel(secondary_ranks=2, shard_ranks=2)}, "shard_ranks = 2 makes groups; leave one of them out"),
+    ({"parallel": Parallel(secondary_ranks=2, reshard_after_forward=False)}, "reshard_after_forward = false spares"),
+    ({"world": WorldKeys(6, ranks_per_host=2), "parallel": Parallel(secondary_ranks=3, order="two_level")},
+     "no part of a host of 2"),
+    ({"variant": (Variant(stage="zero2", secondary_ranks=2),)}, "its ranks keep full weights, and gather none"),
+])
+def test_what_makes_no_copy_is_refused(keys, words):
+    with pytest.raises(ScenarioError) as found:
+        Scenario(**{"world": WorldKeys(4), "train": replace(Scenario().train, micro_batches=12), **keys})
+    assert words in str(found.value)
