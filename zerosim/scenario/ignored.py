@@ -4,11 +4,10 @@ A [[variant]] that sets such a key for its own stage is refused. [parallel] spea
 every report says which rows do not follow it, and why. The keys of one kind of model are refused with the other kind.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 from zerosim.models import MODELS
-from zerosim.scenario.rules import LARGEST_INTEGER
 from zerosim.stages import STAGES, Stage
 
 
@@ -22,6 +21,13 @@ def others_keys(kind: str) -> tuple[str, ...]:
     return tuple(key for other in MODELS.values() for key in other.own_keys if key not in mine)
 
 
+class Ranks:
+    """All numbers of ranks but 0."""
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, int) and value > 0
+
+
 def publishes_nothing(stage: Stage) -> str:
     if stage.gathers:
         return "weights stay sharded, and are gathered when they are used"
@@ -32,7 +38,7 @@ def gathers_nothing(stage: Stage) -> str:
     return "" if stage.gathers else "its ranks keep full weights, and gather none"
 
 
-BY_STAGE: tuple[tuple[str, Sequence[Any], Callable[[Stage], str]], ...] = (
+BY_STAGE: tuple[tuple[str, Container[Any], Callable[[Stage], str]], ...] = (
     ("accumulation", ("micro_batch",),
      lambda stage: "" if stage.may_reduce_parts else "it reduces once a step, at the boundary"),
     ("gradients", ("all_reduce",),
@@ -40,7 +46,7 @@ BY_STAGE: tuple[tuple[str, Sequence[Any], Callable[[Stage], str]], ...] = (
     ("publish", ("updates", "broadcasts"), publishes_nothing),
     ("reshard_after_forward", (False,), gathers_nothing),
     ("prefetch", (True,), gathers_nothing),
-    ("secondary_ranks", range(1, LARGEST_INTEGER), gathers_nothing),
+    ("secondary_ranks", Ranks(), gathers_nothing),
 )
 """For each key, the values that ask for something, and why a stage cannot follow; empty where it can."""
 
