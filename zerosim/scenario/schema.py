@@ -202,7 +202,7 @@ class Scenario:
                 raise self._no_copy(
                     f"of weights that all ranks share, and shard_ranks = {group} makes groups", "shard_ranks")
             if parallel.all_gather:
-                raise self._no_copy(f"that is gathered around a ring, and all_gather = {parallel.all_gather}", "all_gather")
+                raise self._no_copy("that rings gather, and all_gather names something else", "all_gather")
             if not parallel.reshard_after_forward:
                 raise self._no_copy("for backward to gather from, which reshard_after_forward = false spares",
                                     "reshard_after_forward")
