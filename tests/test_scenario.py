@@ -160,7 +160,7 @@ def test_an_empty_file_is_all_defaults(loaded):
 def test_every_key_can_be_set_and_is_reported(loaded):
     scenario = loaded(COMPLETE)
     default = Scenario()
-    changed = {"source", "prefetch", "hidden", "activation", "own"}
+    changed = {"source", "prefetch", "hidden", "activation", "own", "secondary_ranks"}
     for section in fields(Scenario):
         if is_dataclass(getattr(default, section.name)) and section.name != "origin":
             for key in fields(getattr(default, section.name)):
