@@ -1,8 +1,10 @@
 """A user's parts, named in a scenario: run in both worlds, planned, saved, resumed; faults in them are named."""
 
 import json
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from zerosim.cli import main
@@ -263,3 +265,75 @@ def test_a_collective_that_cannot_serve_is_refused(folder, capsys):
     code, found = said(capsys, "run", folder / "sent.toml", "--set", "parallel.order=exact")
     assert code == 2
     assert "adds in an order, and order exact in none" in found
+
+
+DATA = """
+world.ranks = 2
+train = {steps = 2, micro_batch = 4, micro_batches = 2}
+parallel.stages = ["zero3"]
+[data]
+source = "mine.py:spirals"
+count = 40
+"""
+
+
+def test_a_function_gives_samples(folder, capsys):
+    (folder / "data.toml").write_text(DATA)
+    saved = ["--json", str(folder / "out.json"), "--checkpoint", str(folder / "saved")]
+    assert main(["run", str(folder / "data.toml"), *saved]) == 0
+    found = json.loads((folder / "out.json").read_text())
+    assert found["scenario"]["data"]["count"] == 40
+    assert "2-64-64-2 MLP" in capsys.readouterr().out
+    assert main(["plan", str(folder / "data.toml")]) == 0
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ("np.random.default_rng(0)", "np.random.default_rng()", "its x is another each time that it is called; seed"),
+    ('"y": y[10:]', '"y": y[9:]', "x has 30 samples, y has 31"),
+    ('"x": x[10:]', '"x": np.where(x[10:] > 0, x[10:], np.nan)', "is nan, which is not finite"),
+    ('"y_test": y[:10]}', '"y_test": y[:10], "z": 1}', "it returned a dict of x, y, x_test, y_test, z; return x, y"),
+    ("t * np.cos(angle)", "t * np.cos(angel)", "NameError: name 'angel' is not defined"),
+    ("def spirals(*, count", "def spirals(path, *, count", "takes path; it is called with keywords alone"),
+])
+def test_a_fault_in_samples_is_named(old, new, words, folder, capsys):
+    edited(folder, old, new)
+    (folder / "data.toml").write_text(DATA)
+    code, found = said(capsys, "run", folder / "data.toml", "--progress", "none")
+    assert code == 2
+    assert "data.toml:6:" in found
+    assert words in found
+
+
+def test_a_csv_is_read_by_its_columns(folder, capsys):
+    rows = "\n".join(f"{n % 7},{n % 3}.5,{'cat' if n % 2 else 'dog'}" for n in range(30))
+    (folder / "pets.csv").write_text(f"height,width,kind\n{rows}\n")
+    text = DATA.replace("mine.py:spirals", "pets.csv").replace("count = 40", "test_every = 5")
+    (folder / "data.toml").write_text(text)
+    assert main(["run", str(folder / "data.toml")]) == 0
+    assert "2-64-64-2 MLP" in capsys.readouterr().out
+    (folder / "pets.csv").write_text(f"height,width,kind\n{rows}\n1,wide,cat\n")
+    code, found = said(capsys, "run", folder / "data.toml")
+    assert code == 2
+    assert "column 'width', row 32 is 'wide', where a number is due" in found
+    code, found = said(capsys, "run", folder / "data.toml", "--set", "data.target=size")
+    assert "there is no column 'size'; there are height, width, kind" in found
+
+
+def test_a_folder_of_images_is_read(folder, capsys):
+    for kind, fill in (("dark", 10), ("light", 200)):
+        (folder / "images" / kind).mkdir(parents=True)
+        for number in range(6):
+            np.save(folder / "images" / kind / f"{number}.npy", np.full((3, 2), fill + number, np.uint8))
+        (folder / "images" / kind / "last.pgm").write_bytes(b"P5 2 3 255 " + bytes([fill] * 6))
+    (folder / "data.toml").write_text(DATA.replace("mine.py:spirals", "images").replace("count = 40", ""))
+    assert main(["run", str(folder / "data.toml")]) == 0
+    assert "6-64-64-2 MLP" in capsys.readouterr().out
+    np.save(folder / "images" / "dark" / "0.npy", np.zeros((2, 2), np.uint8))
+    assert "give images of one size" in said(capsys, "run", folder / "data.toml")[1]
+
+
+def test_parquet_without_pyarrow_says_what_is_missing(folder, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    (folder / "pets.parquet").write_bytes(b"PAR1")
+    (folder / "data.toml").write_text(DATA.replace("mine.py:spirals", "pets.parquet").replace("count = 40", ""))
+    assert "pyarrow, which is not installed; pip install pyarrow" in said(capsys, "run", folder / "data.toml")[1]

@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "instruments": GROUND | {"scenario", "worlds"},
     "course": GROUND,
     "scenario": GROUND | {"autograd", "collectives", "course", "models", "numerics", "optim", "parts", "stages"},
-    "data": GROUND | {"models", "scenario"},
+    "data": GROUND | {"models", "parts", "scenario"},
     "stages": GROUND | {"autograd", "collectives", "models", "numerics", "optim", "parts"},
     "reference": {"allocation", "sharding", "autograd", "models", "numerics", "optim"},
     "proofs": GROUND | {"collectives", "instruments", "numerics", "parts", "payloads", "stages", "worlds"},

@@ -24,6 +24,8 @@ memory_limit_mb = 600
 timeout_seconds = 2.5
 [data]
 source = "digits"
+target = "kind"
+test_every = 5
 [model]
 kind = "transformer"
 architecture = "llama"
@@ -190,7 +192,7 @@ def test_the_defaults_of_the_design():
     assert resolved(Scenario()) == {
         "kind": "training", "title": "", "caption": "",
         "world": {"ranks": 4, "ranks_per_host": 0, "memory_limit_mb": 0, "timeout_seconds": 60.0},
-        "data": {"source": "digits"},
+        "data": {"source": "digits", "target": "", "test_every": 0},
         "model": {
             "kind": "mlp", "hidden": [64, 64], "activation": "relu", "architecture": "gpt2", "layers": 2, "width": 64,
             "heads": 4, "key_value_heads": 0, "inner": 0, "vocabulary": 0, "sequence": 0, "tied_embeddings": False,
@@ -230,7 +232,7 @@ def test_the_defaults_of_the_design():
 def test_a_pickled_scenario_is_the_same_and_can_still_blame(loaded):
     scenario = pickle.loads(pickle.dumps(loaded(COMPLETE)))
     assert scenario == loaded(COMPLETE)
-    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:26:9: no"
+    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:28:9: no"
 
 
 @pytest.mark.parametrize(("optimizer", "weight_decay"), [

@@ -96,3 +96,13 @@ def doubling_all_gather(comm, chunks):
         mine, theirs = comm.rank // have * have, partner // have * have
         comm.exchange(chunks[mine : mine + have], to=partner, into=chunks[theirs : theirs + have], source=partner)
         have *= 2
+
+
+def spirals(*, count=60, turns=1.5):
+    """Two spirals, with noise that is drawn from a seed."""
+    random = np.random.default_rng(0)
+    t = random.random(count)
+    y = np.arange(count) % 2
+    angle = 2 * np.pi * turns * t + np.pi * y
+    x = np.stack([t * np.cos(angle), t * np.sin(angle)], axis=1) + 0.01 * random.standard_normal((count, 2))
+    return {"x": x[10:], "y": y[10:], "x_test": x[:10], "y_test": y[:10]}

@@ -136,6 +136,8 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (WorldKeys, "memory_limit_mb"): unsaid,
     (WorldKeys, "timeout_seconds"): unsaid,
     (Data, "source"): unsaid,
+    (Data, "target"): unsaid,
+    (Data, "test_every"): unsaid,
     (ModelKeys, "kind"): unsaid,
     (ModelKeys, "hidden"): widths,
     (ModelKeys, "layers"): unsaid,

@@ -3,26 +3,56 @@
 import importlib.resources
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.data.dataset import Dataset, Fault
 from zerosim.data.files import regular_file
+from zerosim.data.images import image_arrays
 from zerosim.data.npz import read_arrays
+from zerosim.data.own import given
+from zerosim.data.tables import csv_arrays, parquet_arrays
+from zerosim.parts import Named
+
+READERS = {".csv": csv_arrays, ".parquet": parquet_arrays}
+ALLOWED = '"digits", the path of an .npz, .csv or .parquet file or of a folder of images, or FILE.py:NAME'
 
 
-def rows_of_features(source: str, fault: Fault, folder: Path) -> Dataset:
-    """The digits, or what the .npz of that path in `folder` has; samples of any shape are flattened.
+def rows_of_features(settings: Any, fault: Fault, folder: Path) -> Dataset:
+    """What `settings.source` names: the digits, a user's function, or a file or folder of images in `folder`.
+
+    Samples of any shape are flattened.
 
     Raises `fault`'s error, which names the array and the first index at fault.
     """
+    source = settings.source
     if source == "digits":
         with (importlib.resources.files("zerosim.data") / "digits.npz").open("rb") as stream:
             return dataset(scaled(arrays_of(stream, fault)), fault)
-    with regular_file(folder, source, '"digits" or the path of an .npz file', fault) as stream:
-        return dataset(arrays_of(stream, fault), fault)
+    if isinstance(source, Named):
+        return dataset(given(source, dict(settings.own), fault), fault)
+    if (folder / source).is_dir():
+        return dataset(with_test(image_arrays(folder / source, fault), settings.test_every), fault)
+    with regular_file(folder, source, ALLOWED, fault) as stream:
+        read = READERS.get(Path(source).suffix.lower())
+        if read is None:
+            return dataset(arrays_of(stream, fault), fault)
+        return dataset(with_test(read(stream, settings.target, fault), settings.test_every), fault)
+
+
+def with_test(arrays: dict[str, Array], every: int) -> dict[str, Array]:
+    """Arrays of which each `every`-th sample tests, from the first on; 0: none.
+
+    >>> {name: each.tolist() for name, each in with_test({"x": np.arange(4), "y": np.arange(4)}, 3).items()}
+    {'x': [1, 2], 'y': [1, 2], 'x_test': [0, 3], 'y_test': [0, 3]}
+    """
+    if not every:
+        return arrays
+    tests = np.arange(len(arrays["x"])) % every == 0
+    trains = {name: array[~tests] for name, array in arrays.items()}
+    return trains | {f"{name}_test": array[tests] for name, array in arrays.items()}
 
 
 def scaled(digits: dict[str, Array]) -> dict[str, Array]:

@@ -2,10 +2,12 @@
 
 from zerosim.data.arrays import rows_of_features
 from zerosim.data.dataset import Dataset
-from zerosim.data.sequences import sequences
+from zerosim.data.own import given
+from zerosim.data.sequences import sequences, tokens_given
 from zerosim.data.tasks import TASKS
 from zerosim.errors import ScenarioError
 from zerosim.models import MODELS
+from zerosim.parts import Named
 from zerosim.scenario.rules import shown
 from zerosim.scenario.schema import Scenario
 
@@ -36,8 +38,10 @@ def load_dataset(scenario: Scenario) -> Dataset:
         if model.vocabulary == 1:
             raise scenario.origin.error("model.vocabulary must be 0, the data's, or at least 2, found 1",
                                         ("model", "vocabulary"))
+        if isinstance(source, Named):
+            return tokens_given(given(source, dict(scenario.data.own), fault), model.vocabulary or None, fault)
         length = model.sequence or (SEQUENCE_OF_A_TASK if source in TASKS else SEQUENCE_OF_A_TEXT)
         return sequences(source, length, model.vocabulary or None, fault, folder)
     if source in (*TASKS, "text"):
         raise fault('an mlp trains on rows of features; set model.kind to "transformer", or data.source to "digits"')
-    return rows_of_features(source, fault, folder)
+    return rows_of_features(scenario.data, fault, folder)

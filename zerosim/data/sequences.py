@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
+
+from zerosim.allocation import Array
 from zerosim.data.dataset import Dataset, Fault
 from zerosim.data.tasks import TASKS, task
 from zerosim.data.text import read_text, shakespeare, windows_of
@@ -29,3 +32,26 @@ def sequences(source: str, sequence: int, vocabulary: int | None, fault: Fault, 
         raise fault(f"these are rows of features, where tokens are wanted; it must be {ALLOWED}")
     text = shakespeare() if source == "text" else read_text(folder, source, ALLOWED, fault)
     return windows_of(text, sequence, vocabulary, fault)
+
+
+def tokens_given(arrays: dict[str, Array], vocabulary: int | None, fault: Fault) -> Dataset:
+    """Tokens that a user's function gives: integers (samples, sequence); y is what is due after each, −1 where none is.
+
+    >>> x = np.array([[0, 1, 2], [2, 1, 0]])
+    >>> tokens_given({"x": x, "y": (x + 1) % 3}, None, ValueError).classes
+    3
+    """
+    for name, array in arrays.items():
+        if array.dtype.kind not in "iu" or array.ndim != 2 or array.size == 0:
+            raise fault(f"{name} must be integers of shape (samples, sequence), found {array.dtype} of {array.shape}")
+    largest = max(int(array.max()) for array in arrays.values())
+    classes = vocabulary or largest + 1
+    for name, array in arrays.items():
+        least = -1 if name.startswith("y") else 0
+        if array.shape[1:] != arrays["x"].shape[1:] or len(array) != len(arrays[name.replace("y", "x", 1)]):
+            raise fault(f"{name} has shape {array.shape}, and x {arrays['x'].shape}; they must agree")
+        if array.min() < least or array.max() >= classes:
+            raise fault(f"{name} has the token {int(array.max() if array.max() >= classes else array.min())}; with "
+                        f"{classes} tokens they go from {least} to {classes - 1}")
+    x_test, y_test = (None if each is None else each.astype(np.int64) for each in map(arrays.get, ("x_test", "y_test")))
+    return Dataset(arrays["x"].astype(np.int64), arrays["y"].astype(np.int64), x_test, y_test, classes)

@@ -12,6 +12,7 @@ from typing import Any
 from zerosim.errors import UsageError
 from zerosim.parts import Named, Table, code_of, is_python
 from zerosim.parts.loading import Declared
+from zerosim.parts.source import as_source
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.positions import KeyPath
 from zerosim.scenario.rules import Array, Choice, Integer, Number, Rule, Switch, TextRule, dotted
@@ -57,6 +58,24 @@ def part_of(default: str | None, table: Table[Any], made: Callable[[str, Any], A
     """A key that names a part of `table`, or a user's, whose keys its section then takes too."""
     rule = PartOf(tuple(table), made, brings_keys=True, optional=not default)
     return dataclasses.field(default=default, metadata={"rule": rule})
+
+
+@dataclass(frozen=True)
+class SourceOf(PartOf):
+    """Any text, or a user's function that gives samples."""
+
+    def __str__(self) -> str:
+        return "a string in quotes"
+
+    def read(self, value: object, path: KeyPath, origin: Origin) -> str:
+        if isinstance(value, str) and not is_python(value):
+            return value
+        return super().read(value, path, origin)
+
+
+def source_of(default: str) -> Any:
+    """A key that names samples, whose own keys its section then takes too."""
+    return dataclasses.field(default=default, metadata={"rule": SourceOf((), as_source, brings_keys=True)})
 
 
 def parts_of(default: tuple[str, ...], table: Table[Any], made: Callable[[str, Any], Any]) -> Any:

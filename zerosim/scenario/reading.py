@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from zerosim.scenario.collective import CollectiveScenario
+from zerosim.scenario.parts import parts_in
 from zerosim.scenario.schema import Scenario
 
 
@@ -14,6 +15,10 @@ def files_of_training(scenario: Scenario) -> dict[str, Path]:
     """
     origin = scenario.origin
     found = {"the scenario": Path(origin.file), "the data": origin.folder(("data", "source")) / scenario.data.source}
+    for where, part in parts_in(scenario):
+        file = part.rpartition(":")[0]
+        if file.endswith(".py"):
+            found[f"the code of {where}"] = origin.folder(tuple(where.split("."))) / file
     if scenario.model.weights:
         found["what training begins with"] = origin.folder(("model", "weights")) / scenario.model.weights
     return found

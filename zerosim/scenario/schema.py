@@ -400,7 +400,7 @@ def resolved(scenario: "Scenario | CollectiveScenario") -> dict[str, Any]:
     """Every key with its value, defaults filled in, in JSON's own types.
 
     >>> resolved(Scenario())["data"]
-    {'source': 'digits'}
+    {'source': 'digits', 'target': '', 'test_every': 0}
     """
     return {name: plain(getattr(scenario, name)) for name in rules(type(scenario))}
 

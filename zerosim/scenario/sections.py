@@ -39,7 +39,7 @@ from zerosim.scenario.fields import (
     text,
     word_or_number,
 )
-from zerosim.scenario.parts import own_keys, part_of, parts_of
+from zerosim.scenario.parts import own_keys, part_of, parts_of, source_of
 from zerosim.stages import STAGES
 from zerosim.stages.own import as_stage
 from zerosim.stages.publishing import PUBLISHING
@@ -77,7 +77,12 @@ class WorldKeys:
 
 @dataclass(frozen=True)
 class Data:
-    source: str = text("digits")
+    source: str = source_of("digits")
+    target: str = text("")
+    """The column of a table that is y; empty: the last."""
+    test_every: int = integer(0, at_least=0)
+    """Of a table or images each so many-th sample tests; 0: none."""
+    own: Mapping[str, Any] = own_keys()
 
 
 @dataclass(frozen=True)

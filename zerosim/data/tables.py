@@ -1,0 +1,97 @@
+"""Samples in the rows of a table: a CSV file, or a Parquet file where pyarrow is installed.
+
+One column, the last unless a scenario names another, is y: whole numbers or words are labels, other numbers values.
+All other columns are x. Nothing in a table is executed, and its size is bounded.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from importlib import import_module
+from typing import IO, Any
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.data.dataset import Fault
+
+MOST_BYTES = 1 << 30
+MOST_CELLS = 10**8
+
+
+def csv_arrays(stream: IO[bytes], target: str, fault: Fault) -> dict[str, Array]:
+    """x and y of a CSV file in UTF-8 whose first row names the columns; blames the row and the column at fault.
+
+    >>> found = csv_arrays(io.BytesIO(b"height,width,kind\\n1,2,cat\\n3,4.5,dog\\n"), "", ValueError)
+    >>> found["x"].tolist(), found["y"].tolist()
+    ([[1.0, 2.0], [3.0, 4.5]], [0, 1])
+    """
+    content = stream.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise fault(f"a CSV may have {MOST_BYTES:,} bytes; give a part of it")
+    try:
+        rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise fault(f"this is no CSV in UTF-8: {error}") from None
+    head, body = (rows[0], [row for row in rows[1:] if row]) if rows else ([], [])
+    if len(head) < 2 or not body:
+        raise fault("a CSV has a first row with the names of two columns or more, and a row for each sample")
+    for number, row in enumerate(body, start=2):
+        if len(row) != len(head):
+            raise fault(f"row {number} has {len(row)} cells, and the first row {len(head)}; they must agree")
+    return split_off(head, list(zip(*body, strict=True)), target, fault)
+
+
+def parquet_arrays(stream: IO[bytes], target: str, fault: Fault) -> dict[str, Array]:
+    """x and y of a Parquet file; pyarrow reads it, and is no requirement of zerosim."""
+    try:
+        parquet: Any = import_module("pyarrow.parquet")
+    except ImportError:
+        raise fault(
+            "Parquet is read by pyarrow, which is not installed; pip install pyarrow, or save as .csv") from None
+    try:
+        table = parquet.ParquetFile(stream).read()
+    except Exception as error:
+        raise fault(f"this Parquet file cannot be read: {' '.join(str(error).split())[:200]}") from None
+    if table.num_rows * table.num_columns > MOST_CELLS or table.num_columns < 2:
+        raise fault(f"a table has two columns or more, and at most {MOST_CELLS:,} cells")
+    columns = [[str(each) for each in table.column(name).to_pylist()] for name in table.column_names]
+    return split_off(table.column_names, columns, target, fault)
+
+
+def split_off(names: Sequence[str], columns: Sequence[Sequence[str]], target: str, fault: Fault) -> dict[str, Array]:
+    """The column `target`, or the last, as y, and the others as x."""
+    if target and target not in names:
+        raise fault(f"there is no column {target!r}; there are {', '.join(names)[:200]}")
+    at = list(names).index(target) if target else len(names) - 1
+    x = [numbers(name, column, fault) for place, (name, column) in enumerate(zip(names, columns, strict=True))
+         if place != at]
+    return {"x": np.stack(x, axis=1), "y": answers(columns[at])}
+
+
+def numbers(name: str, column: Sequence[str], fault: Fault) -> Array:
+    """A column of numbers as float64."""
+    found = np.empty(len(column))
+    for row, cell in enumerate(column):
+        try:
+            found[row] = float(cell)
+        except ValueError:
+            raise fault(f"column {name!r}, row {row + 2} is {cell[:40]!r}, where a number is due; only the target may "
+                        "have words") from None
+    return found
+
+
+def answers(column: Sequence[str]) -> Array:
+    """Whole numbers or other numbers as they are; words as the numbers of the different ones, in their order.
+
+    >>> answers(["b", "a", "b"]).tolist(), answers(["1.5", "2"]).tolist(), answers(["1", "0"]).tolist()
+    ([1, 0, 1], [1.5, 2.0], [1, 0])
+    """
+    try:
+        return np.array([int(each) for each in column])
+    except ValueError:
+        pass
+    try:
+        return np.array([float(each) for each in column])
+    except ValueError:
+        return np.unique(np.array(column), return_inverse=True)[1].ravel().astype(np.int64)

@@ -1,0 +1,32 @@
+"""A user's function that gives samples: a part whose keys are its keyword-only parameters."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerosim.errors import UsageError
+from zerosim.parts.loading import Declared
+from zerosim.parts.signature import signature_of
+
+
+@dataclass(frozen=True)
+class Source(Declared):
+    """A function that gives arrays, and the keys of [data] that it has."""
+
+    function: Callable[..., Any]
+    keys: Mapping[str, Any]
+
+
+def as_source(name: str, found: Any) -> Source:
+    """What a scenario names, as a source of samples; raises `UsageError` where it is none."""
+    if isinstance(found, Source):
+        return found
+    if not inspect.isfunction(found):
+        raise UsageError(f"{name} is a {type(found).__name__}; give a function, def {name.rpartition(':')[2]}(*, "
+                         "key=default, …), that returns x, y")
+    signature = signature_of(name, found)
+    if signature.positional:
+        raise UsageError(f"{name} takes {', '.join(signature.positional)}; it is called with keywords alone: write "
+                         f"def {found.__name__}(*, {signature.positional[0]}=…)")
+    return Source(found, signature.keys)
