@@ -273,7 +273,7 @@ def test_files_that_are_no_text(tmp_path, monkeypatch, make, expected):
 
 def test_a_pipe_is_no_npz_and_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "a.npz")
-    with pytest.raises(ScenarioError, match=r'this is no regular file; it must be "digits" or the path of an \.npz'):
+    with pytest.raises(ScenarioError, match=r'this is no regular file; it must be "digits", the path of an \.npz'):
         load_dataset(Scenario(data=Data(str(tmp_path / "a.npz"))))
 
 
