@@ -107,10 +107,10 @@ def test_every_scenario_is_listed():
 
 
 def fragments(text):
-    """The first lines of docstrings that need a neighbour to be understood."""
-    nodes = [node for node in ast.walk(ast.parse(text))
-             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)]
-    first = [(ast.get_docstring(node) or "").partition("\n")[0] for node in nodes]
+    """The first lines of docstrings, those of fields among them, that need a neighbour to be understood."""
+    values = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr)]
+    words = [each.value.strip() for each in values if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    first = [each.partition("\n")[0] for each in words]
     return [line for line in first if re.match(r"(Of|As|That|Those|The same|With|Within|By|From)\b", line)]
 
 
@@ -122,3 +122,4 @@ def test_docstrings_can_be_read_alone():
 def test_a_docstring_that_leans_on_its_neighbour_is_seen():
     text = 'def f():\n    """Of one layer."""\ndef g():\n    """The bytes of a layer."""'
     assert fragments(text) == ["Of one layer."]
+    assert fragments('class C:\n    x: int\n    """As x."""\n    y: int\n    """The y."""') == ["As x."]

@@ -1,4 +1,4 @@
-"""The house, module by module: no circle, a name for each thing, nothing private touched, docstrings on their own."""
+"""The house, module by module: no circle, one name for each thing, nothing private touched."""
 
 import ast
 from collections import Counter
@@ -16,8 +16,6 @@ TREES = {
     for path in sorted(ROOT.rglob("*.py")) if (path.parent / "__init__.py").exists()
 }
 MOST_LINES = 420
-FRAGMENTS = ("Of ", "As ", "The same ")
-"""First words of docstrings that cannot be read without their neighbours."""
 OF_PYTHON = {"_asdict", "_replace", "_exit", "_current_frames", "_getframe"}
 """Names with an underscore that Python documents."""
 OF_PYTORCH = {"_cdata", "_compute_bucket_assignment_by_size", "_plugins"}
@@ -118,19 +116,6 @@ def private_attributes_overridden(trees: Trees) -> list[str]:
     ]
 
 
-def documented(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """The docstrings of a module, its classes, functions and fields, with their lines."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Expr(value=ast.Constant(value=str(text))):
-                yield node.lineno, text.strip()
-
-
-def docstrings_that_need_a_neighbour(trees: Trees) -> list[str]:
-    return [f"{path}:{line} {text.splitlines()[0]}" for path, tree in trees.items() for line, text in documented(tree)
-            if text.startswith(FRAGMENTS)]
-
-
 def test_no_module_imports_itself_on_a_detour():
     assert circle(TREES) == []
 
@@ -167,16 +152,6 @@ def test_overriding_what_is_private_is_seen(text):
     assert private_attributes_overridden(own) == []
     assert private_attributes_overridden(own | planted(b=f"class D(a.E):\n    {text}")) == [
         "D overrides E._g", "D overrides C._g"]
-
-
-def test_no_docstring_needs_its_neighbour():
-    assert docstrings_that_need_a_neighbour(TREES) == []
-
-
-@pytest.mark.parametrize("text", [
-    '"""Of a."""', 'class C:\n    x: int\n    """As a."""', 'def f():\n    """The same b."""'])
-def test_a_docstring_that_needs_its_neighbour_is_seen(text):
-    assert len(docstrings_that_need_a_neighbour(planted(a=text))) == 1
 
 
 def test_no_file_is_long():

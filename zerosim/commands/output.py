@@ -29,7 +29,7 @@ WIDTH = 100
 """Columns of what goes to a file or a pipe, if nothing else is said."""
 
 FLAGS = ("csv", "html", "json", "report", "svg", "toml", "trace", "weights")
-"""Those that name a file to write."""
+"""The flags that name a file to write."""
 
 STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 

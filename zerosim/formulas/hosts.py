@@ -61,7 +61,7 @@ def tree_from_everyone(place: int, size: int) -> dict[int, int]:
 
 
 REDUCE_SCATTER: dict[str, Peers] = {"ring": ring, "rank": everyone, "tree": partners, "exact": ring}
-"""By the order of addition; `two_level` depends on the ranks of a host."""
+"""The peers of each order of addition; those of `two_level` depend on the ranks of a host."""
 
 
 def reducing(order: str, per_host: int) -> Peers:

@@ -135,7 +135,7 @@ def largest_model(
 def formula(stage: str, each: ModelStates) -> str:
     """The sum that a rank keeps, in terms of Ψ and N.
 
-    >>> [formula(stage, per_parameter("mixed", 12)) for stage in STAGES]
+    >>> [formula(stage, per_parameter("mixed", 12)) for stage in ("ddp", "zero1", "zero2", "zero3")]
     ['16Ψ', '4Ψ + 12Ψ/N', '2Ψ + 14Ψ/N', '16Ψ/N']
     """
     sharded = sum(getattr(each, kind) for kind in STAGES[stage].sharded)

@@ -33,7 +33,7 @@ class Due:
     received_bytes: int = 0
     messages: int = 0
     between_bytes: int = 0
-    """Those of the bytes sent that leave the rank's host."""
+    """The bytes among those sent that leave the rank's host."""
     largest: int = field(default=0, compare=False)
 
     def __add__(self, other: "Due") -> "Due":

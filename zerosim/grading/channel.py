@@ -23,7 +23,7 @@ from typing import IO, Any
 MOST_BYTES = 1 << 20
 """How much is kept, the last, of what is said in the channel and on standard error."""
 PR_SET_PDEATHSIG = 1
-"""From Linux's `prctl.h`."""
+"""The number in Linux's `prctl.h`."""
 
 
 GRACE_SECONDS = 10.0

@@ -21,7 +21,7 @@ Collective = Callable[..., None]
 
 
 @dataclass(frozen=True)
-class Machine:
+class TimedMachine:
     """Hosts of equal devices and a vector that is worked on."""
 
     ranks: int
@@ -68,5 +68,5 @@ def longer(scale: int) -> Callable[[Any], Transfer | ReceiveFrom]:
     return lambda step: Transfer(step.to, step.bytes * scale) if isinstance(step, Transfer) else step
 
 
-ONE_HOST = Machine(8, 8, Link("10 GB/s and 5 µs", 5_000, 10e9), Link("", 5_000, 10e9), 64 * 10**6)
-TWO_HOSTS = Machine(8, 4, Link("100 GB/s", 2_000, 100e9), Link("10 GB/s", 10_000, 10e9), 64 * 10**6)
+ONE_HOST = TimedMachine(8, 8, Link("10 GB/s and 5 µs", 5_000, 10e9), Link("", 5_000, 10e9), 64 * 10**6)
+TWO_HOSTS = TimedMachine(8, 4, Link("100 GB/s", 2_000, 100e9), Link("10 GB/s", 10_000, 10e9), 64 * 10**6)

@@ -9,7 +9,7 @@ from zerosim.allocation import Array
 from zerosim.collectives import Algorithm
 from zerosim.comm import Communicator, Reduction
 from zerosim.grading.claim import Claim
-from zerosim.grading.machine import Collective, Machine
+from zerosim.grading.machine import Collective, TimedMachine
 from zerosim.instruments.record import Recording
 from zerosim.numerics.orders import AddingOrder
 from zerosim.payloads.terms import commuted
@@ -164,7 +164,7 @@ def rounds_at_most(examined: Subject, enough: Callable[[int], int]) -> str | Non
 TREE = "why: one rank tells the others one by one: let those who have heard tell others, so that their number doubles"
 
 
-def in_time(machine: Machine, collective: Collective, ours: Collective) -> Claim:
+def in_time(machine: TimedMachine, collective: Collective, ours: Collective) -> Claim:
     """A target: no longer than ours takes on a virtual machine."""
     return Claim(
         f"it is as quick as can be on a virtual machine: {machine}",

@@ -60,7 +60,7 @@ PRECISE = (
     Tiny(2, (3,), 2, train=CLIPPED), Tiny(2, (3,), 2, train=(("precision", "bf16"),)),
     Tiny(3, (5,), 3, train=(("precision", "fp16"), *CLIPPED)), Tiny(2, (), 2, train=(("precision", "fp64"),)),
 )
-"""With gradients that are clipped, and in other precisions."""
+"""Trainings that clip gradients, and in other precisions."""
 SIZES = (*EVEN, *ODD, *PRECISE)
 
 

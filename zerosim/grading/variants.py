@@ -15,7 +15,7 @@ import numpy as np
 from zerosim.collectives import ring
 from zerosim.collectives.kinds import KINDS
 from zerosim.grading.claim import Claim
-from zerosim.grading.machine import ONE_HOST, TWO_HOSTS, Machine
+from zerosim.grading.machine import ONE_HOST, TWO_HOSTS, TimedMachine
 from zerosim.grading.proved import RANKS, added_in, arrives, everything_arrives, in_time, sent_by, unproved
 from zerosim.grading.stages import StageTrial, bits_claims
 from zerosim.grading.tiny import Tiny
@@ -144,7 +144,7 @@ def two_levels(function: Callable[..., Any]) -> list[Claim]:
     ]
 
 
-def on_hosts(function: Callable[..., Any], machine: Machine) -> Callable[..., None]:
+def on_hosts(function: Callable[..., Any], machine: TimedMachine) -> Callable[..., None]:
     """The function on the hosts of a machine."""
     return lambda comm, chunks, reduce: function(comm, chunks, machine.per_host, reduce)
 

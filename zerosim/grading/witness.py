@@ -52,7 +52,7 @@ class VerbCall:
 
 
 Held = dict[tuple[str, str], Array]
-"""By what it is (`weights`, `gradient`, an optimizer's slot) and by unit."""
+"""Copies of arrays, by what they are (`weights`, `gradient`, an optimizer's slot) and by unit."""
 
 
 @dataclass

@@ -54,7 +54,7 @@ class Traffic:
     received_bytes: int = 0
     received_messages: int = 0
     between_bytes: int = 0
-    """Those of the bytes sent that left this rank's host."""
+    """The bytes among those sent that left this rank's host."""
     largest_bytes: int = 0
     """The bytes of the largest message that was sent."""
     by_collective: dict[str, Count] = field(default_factory=dict)

@@ -33,7 +33,7 @@ class ShownOutcome:
 
     outcome: Outcome
     run: PageRun
-    """The same, read from its document."""
+    """The outcome, read from its document."""
 
     @property
     def passed(self) -> bool:

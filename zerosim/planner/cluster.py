@@ -107,7 +107,7 @@ class Cluster:
     fp8: bool = False
     """Whether weights are multiplied in 8 bits; the device's rate is then that."""
     host_memory: Link = Link("memory at hand", 0, inf)
-    """From a device to the memory of its host, where activations are offloaded to."""
+    """The link from a device to the memory of its host, where activations are offloaded to."""
 
     @property
     def port_bytes_per_second(self) -> float:

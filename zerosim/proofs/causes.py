@@ -77,7 +77,7 @@ CAUSES: tuple[Cause, ...] = (
 
 
 OBSERVATIONS: tuple[Cause, ...] = (drops_what_arrived, passes_its_sum_on, goes_no_further)
-"""Those that tell what became of a contribution, and not always why."""
+"""The causes that tell what became of a contribution, and not always why."""
 
 
 def why_it_is_wrong(case: Case) -> str | None:

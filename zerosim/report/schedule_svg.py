@@ -89,7 +89,7 @@ class SvgPicture:
     def __init__(self, schedule: Schedule, only: int | None = None) -> None:
         self.schedule = schedule
         self.states = range(len(schedule.states)) if only is None else range(max(only - 1, 0), only + 1)
-        """Those that are drawn, with the messages between them."""
+        """The states that are drawn, with the messages between them."""
         widest = max((len(cell.text) for _, cell in schedule.news()), default=2)
         self.cell_width = round(widest * CHARACTER) + 12
         self.gap = GAP + round(max((len(self.cargo(arrow)) for arrow in schedule.arrows), default=0) * CHARACTER)

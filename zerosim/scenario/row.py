@@ -26,7 +26,7 @@ class Claims:
     test_loss: float = 0.0
     """What it must be below; 0 where nothing is said."""
     reference: bool = True
-    """That it computes what one process does, which is then trained."""
+    """The claim that it computes what one process does, which is then trained."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Row:
     model: ModelKeys
     train: Train
     parallel: Parallel
-    """With the row's own keys; its `stages` names this row's alone."""
+    """The section with the row's own keys; its `stages` names this row's alone."""
     layers: tuple[tuple[int, ...], ...]
     """The layers of each unit."""
     claims: Claims

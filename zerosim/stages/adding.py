@@ -132,7 +132,7 @@ def exact_reduce_scatter(comm: Communicator, total: Total, rounding: Rounding) -
 
 
 def on_hosts(ranks_per_host: int) -> Addition:
-    """Within hosts first, then between them, there and back."""
+    """Addition within hosts first, then between them, there and back."""
     hosts = two_level.on_hosts(ranks_per_host)
     return replace(in_order(left_to_right, hosts.reduce_scatter, itself), all_gather=hosts.all_gather)
 

@@ -149,7 +149,7 @@ class Replica:
 
     @property
     def trained(self) -> list[Unit]:
-        """Those that are not frozen."""
+        """The units that are not frozen."""
         return [unit for unit in self.units if not unit.frozen]
 
     @property

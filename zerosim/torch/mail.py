@@ -33,7 +33,7 @@ class Mail:
         self._tagged: dict[int, Tagged] = {}
 
     def tagged(self, tag: int) -> "Tagged":
-        """Those under `tag`; raises `CollectiveError` for a tag that MPI does not have."""
+        """The messages under `tag`; raises `CollectiveError` for a tag that MPI does not have."""
         if tag not in self._tagged:
             self._tagged[tag] = Tagged(self._channel.tagged(tag), self._ranks, self._observe)
         return self._tagged[tag]

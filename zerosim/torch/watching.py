@@ -105,7 +105,7 @@ class Watch:
     traffic: Traffic = field(default_factory=Traffic)
     calls: Calls = field(default_factory=Calls)
     last_calls: list[Call] = field(default_factory=list)
-    """Those of the last step that has ended."""
+    """The calls of the last step that has ended."""
     losses: list[float] = field(default_factory=list)
     """The loss of each step: the sum of what `backward` began from."""
     resting: dict[str, int] = field(default_factory=dict)

@@ -38,7 +38,7 @@ class MemoryFigures:
     held_as_began: dict[str, dict[Kind, int]]
     """The most of each kind that was alive as a reduction, or an update, of a unit began."""
     peak_bytes: dict[str, int]
-    """By kind, and in total."""
+    """The peak of each kind, and of their total."""
     alive_bytes: int
     """The bytes of all kinds between steps: what is kept, and buffers that wait to be used again."""
     resident_bytes: int
@@ -97,7 +97,7 @@ class Measurement:
     updates: int = figure(default=0)
     """Steps that were not skipped because a gradient overflowed."""
     updates_before: int = 0
-    """Those of them that were done before this run."""
+    """The updates among them that were done before this run."""
     seconds: dict[str, float] = figure(default_factory=dict)
     """The seconds of this run: `train` within steps, `save` after steps, to write checkpoints."""
     weights: dict[Unit, Array] | None = None
@@ -106,7 +106,7 @@ class Measurement:
     missed_faults: list[str] = field(default_factory=list)
     """The faults that had no opportunity to strike."""
     on_other_ranks: dict[int, "Measurement"] = field(default_factory=dict)
-    """By the number of ranks."""
+    """The measurement on each other number of ranks."""
 
     @property
     def updates_here(self) -> int:

@@ -48,7 +48,7 @@ class Apart:
     """Elements that lie in another chunk."""
     moved_and_differing: int
     histogram: dict[str, int]
-    """By how many ULPs elements differ, how many."""
+    """How many elements differ, by how many ULPs."""
 
     @property
     def cause(self) -> str:

@@ -134,7 +134,7 @@ class TrainedRow:
     volume: float
     """What a rank sends in a step by formula, in units of P (N − 1)/N."""
     most_messages: int
-    """By formula, the messages in a step that is not skipped, of the rank that sends the most."""
+    """The messages by formula in a step that is not skipped, of the rank that sends the most."""
     fragmentation: Fragmentation | None = None
     """The fragmentation of rank 0's memory in the last step, where the scenario asks for it."""
 
