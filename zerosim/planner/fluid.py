@@ -51,7 +51,7 @@ class Links(NamedTuple):
 
 
 @dataclass(eq=False)
-class Flow:
+class Underway:
     """A message on its way: the latency that is left, or then the bytes."""
 
     source: int
@@ -88,7 +88,7 @@ class State:
     programs: list[deque[Transfer | ReceiveFrom]]
     links: Links
     now_ns: float = 0.0
-    flows: list[Flow] = field(default_factory=list)
+    flows: list[Underway] = field(default_factory=list)
     arrived: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -148,9 +148,9 @@ class State:
         latency, links = self.links.route(rank, message.to)
         self.busy.add(rank)
         self.flows.append(
-            Flow(rank, message.to, latency, message.bytes, NS / latency if latency else 1.0, links))
+            Underway(rank, message.to, latency, message.bytes, NS / latency if latency else 1.0, links))
 
-    def _end(self, flow: Flow) -> None:
+    def _end(self, flow: Underway) -> None:
         self.busy.discard(flow.source)
         self.arrived[flow.source, flow.to] += 1
         self._runnable |= {flow.to, flow.source}
