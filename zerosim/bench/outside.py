@@ -59,7 +59,7 @@ class OutsideFigure:
     measured: float
     scenario: Scenario
     software: str
-    """As the source names it; empty where it does not."""
+    """The name that the source gives it; empty where it gives none."""
     optimizer_on_host: bool
 
     @property

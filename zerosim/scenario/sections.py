@@ -81,7 +81,7 @@ class Data:
     target: str = text("")
     """The column of a table that is y; empty: the last."""
     test_every: int = integer(0, at_least=0)
-    """Of a table or images each so many-th sample tests; 0: none."""
+    """One in so many samples of a table or of images is for testing; 0: none."""
     own: Mapping[str, Any] = own_keys()
 
 

@@ -40,10 +40,10 @@ class SecondCopy:
         self._ranks = ranks
         self._copies: dict[Unit, Array] = {}
         self._uses = Counter[Unit]()
-        """Those to come in this micro-batch, for which the copy is that of this step's weights."""
+        """The visits to come in this micro-batch, for which the copy is that of this step's weights."""
 
     def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
-        """As `filled`."""
+        """One buffer with all of a unit's weights, as from `filled`."""
         mesh = replace(replica.mesh, group=self._ranks)
         if not self._uses[unit]:
             full = filled(replica, unit, room, comm)
