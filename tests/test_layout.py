@@ -58,6 +58,7 @@ MAY_IMPORT = {
                           "training", "verdict", "worlds"},
     "notebook": GROUND | {"jobs", "planner", "proofs", "report", "training", "verdict", "worlds"},
     "cli": GROUND | {"commands", "worlds"},
+    "extend": {"autograd", "collectives", "comm", "models", "optim", "stages"},
     "__main__": {"cli"},
 }
 """What each folder, and each loose file, may import of the house."""

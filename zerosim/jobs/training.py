@@ -11,10 +11,11 @@ from rich.console import Console
 from zerosim.checkpoint.keeping import Keeper, keeper
 from zerosim.collectives.own import SERVING
 from zerosim.data import load_dataset
-from zerosim.errors import LaunchError, UsageError
+from zerosim.errors import LaunchError, UsageError, ZerosimError
 from zerosim.grading.tried import fault_of_stage
 from zerosim.jobs.job import Manner, Request, described, inputs_digest
 from zerosim.parts import Named
+from zerosim.parts.failing import told
 from zerosim.proofs.diagnosis import diagnosis
 from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import Subject
@@ -140,8 +141,14 @@ def refuse_unproved(scenario: Scenario) -> None:
             if not isinstance(name, Named):
                 continue
             under_test = Subject(str(name), kind, name.part.function, "in place", declared=name.part)
-            for size in sorted({2 if name.part.serves(2) else group, group, max(ranks // group, 1)}):
-                proof = prove(under_test, size)
+            for size in sorted({2 if name.part.serves(2) else group, group, ranks // group} - {1} or {1}):
+                try:
+                    proof = prove(under_test, size)
+                except ZerosimError:
+                    raise
+                except Exception as error:
+                    said = told(error, name.part.order or name.part.function)
+                    raise scenario.origin.error(f"{name} on {size} ranks: {said}", ("parallel", kind)) from error
                 if not proof.holds:
                     why = "\n".join([proof.faults[0].what, *str(diagnosis(proof) or "").splitlines()])
                     at = [("variant", index, kind) for index in range(len(scenario.variant))]

@@ -1,0 +1,38 @@
+"""All that a file of parts needs: what to declare parts with, what models are made of, operations, a rank's channel.
+
+    from zerosim.extend import Layer, Parameter, collective, linear, model, optimizer, stage
+
+`docs/extend.md` says how each part is written. The public operations are those named in `OPERATIONS`.
+"""
+
+from zerosim.autograd.graph import Variable, Weights
+from zerosim.autograd.operation import Empty, Operation, Shape
+from zerosim.autograd.operations.attention import causal_attention, causal_self_attention, rotary, softmax
+from zerosim.autograd.operations.dropout import dropout
+from zerosim.autograd.operations.elementwise import add, gelu, multiply, relu, silu, tanh
+from zerosim.autograd.operations.embedding import embedding, positions
+from zerosim.autograd.operations.linear import affine, linear
+from zerosim.autograd.operations.normalization import layer_norm, rms_norm
+from zerosim.autograd.operations.shapes import refuse, reshape, transpose
+from zerosim.collectives.own import collective
+from zerosim.comm import Communicator, left, right
+from zerosim.models.own import model
+from zerosim.models.parameters import Parameter, constant, normal, uniform
+from zerosim.models.units import Layer, Task
+from zerosim.optim.own import optimizer
+from zerosim.stages.own import stage
+from zerosim.stages.replica import Batch, Replica
+
+OPERATIONS: dict[str, Operation] = {each.name: each for each in (
+    linear, affine, add, multiply, relu, tanh, gelu, silu, softmax, embedding, positions, layer_norm, rms_norm,
+    causal_attention, causal_self_attention, rotary, dropout, reshape, transpose,
+)}
+"""The public operations with gradients, by name."""
+
+__all__ = [
+    "OPERATIONS", "Batch", "Communicator", "Empty", "Layer", "Operation", "Parameter", "Replica", "Shape", "Task",
+    "Variable", "Weights", "add", "affine", "causal_attention", "causal_self_attention", "collective", "constant",
+    "dropout", "embedding", "gelu", "layer_norm", "left", "linear", "model", "multiply", "normal",
+    "optimizer", "positions", "refuse", "relu", "reshape", "right", "rms_norm", "rotary",
+    "silu", "softmax", "stage", "tanh", "transpose", "uniform",
+]
