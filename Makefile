@@ -6,6 +6,9 @@
 # make torch    train one model by our stages, by PyTorch and by DeepSpeed over the same collectives, and write the table of
 #               what each sends and keeps
 # make browser  the page of a run in the system's Chromium, driven by Playwright from an environment of its own
+# make hosts    two to four hosts on this machine, as network namespaces (Linux, root): conformance, hybrid scenarios, kills of a
+#               rank, a link and a host, and restarts; make hosts MEASURE=1 times collectives and steps on links of 100 Mbit/s
+#               to 10 Gbit/s beside their plans
 # make simgrid  ask SimGrid anew what messages take, through the system's Python (Debian: python3-simgrid)
 # make pictures  draw the pictures of the lessons and notebooks anew; make records records the runs behind them first
 # make fuzz     random scenarios, 500 in the local world and 60 under MPI; SEED=n COUNT=n MPI=n for some again; then
@@ -20,7 +23,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PROGRESS := $(shell test -t 2 && echo live || echo auto)
 
-.PHONY: run test whole oracles torch browser simgrid pictures records fuzz lint mutants clean
+.PHONY: run test whole oracles torch browser hosts simgrid pictures records fuzz lint mutants clean
 
 run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
@@ -47,6 +50,9 @@ torch: .venv/run .venv-torch/deepspeed
 
 browser: .venv-browser/playwright
 	BROWSER=required .venv-browser/bin/python -m pytest tests/browser
+
+hosts: .venv/test
+	$(BIN)/python -m tests.hosts $(if $(MEASURE),--measure) $(if $(HOSTS),--hosts $(HOSTS))
 
 simgrid: .venv/test
 	$(BIN)/python -m tests.oracles.simgrid_cases $(if $(SECONDS_LEFT),--seconds $(SECONDS_LEFT))
