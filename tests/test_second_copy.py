@@ -7,6 +7,7 @@ import pytest
 
 from tests.checkpointing import bits, go
 from tests.training import labelled, scenario
+from zerosim.cli import main
 from zerosim.errors import ScenarioError
 from zerosim.planner.cluster import cluster_of
 from zerosim.planner.rehearsal import rehearse, rehearsed_apart
@@ -137,3 +138,15 @@ def test_what_makes_no_copy_is_refused(keys, words):
     with pytest.raises(ScenarioError) as found:
         Scenario(**{"world": WorldKeys(4), "train": replace(Scenario().train, micro_batches=12), **keys})
     assert words in str(found.value)
+
+
+def test_a_step_in_groups_is_shown(capsys):
+    assert main(["show", "zero3", "--ranks", "4", "--shard-ranks", "2"]) == 0
+    assert "Stage III, shard_ranks = 2" in capsys.readouterr().out
+    assert main(["show", "zero3", "--ranks", "4", "--secondary-ranks", "2"]) == 0
+    capsys.readouterr()
+    for words, why in ((["zero3", "--ranks", "4", "--shard-ranks", "3"], "does not divide 4 ranks; give a divisor"),
+                       (["zero2", "--secondary-ranks", "2"], "its ranks keep full weights, and gather none"),
+                       (["ring.all_reduce", "--shard-ranks", "2"], "for a stage, not for a collective")):
+        assert main(["show", *words]) == 2
+        assert why in capsys.readouterr().err

@@ -33,6 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--root", type=int, metavar="R", help="the rank that has, or gets, the whole; default 0")
     add_hosts(parser)
     parser.add_argument(
+        "--shard-ranks", type=whole_number(1, MOST_RANKS), metavar="G",
+        help="of a stage: neighbouring ranks that share one copy of what it shards")
+    parser.add_argument(
+        "--secondary-ranks", type=whole_number(1, MOST_RANKS), metavar="G",
+        help="of zero3: neighbouring ranks that share a second copy of the weights, which backward gathers from")
+    parser.add_argument(
         "--as", choices=COLLECTIVES, dest="collective", help="what the function claims to be, if its name does not say")
     parser.add_argument(
         "--round", type=whole_number(0, 10**6), metavar="K", help="this round alone, 0 the start; where a page begins")
@@ -53,8 +59,16 @@ def main(arguments: argparse.Namespace) -> int:
                 ("root", arguments.root), ("as", arguments.collective), ("ranks-per-host", arguments.ranks_per_host)):
             if given is not None:
                 raise UsageError(f"leave out --{flag}: it is for a collective, not for a stage")
-        return show_stage(arguments, stage_step(arguments.subject, arguments.ranks or 4))
+        return show_stage(arguments, stage_step(arguments.subject, arguments.ranks or 4, **groups(arguments)))
+    if groups(arguments):
+        raise UsageError("leave out --shard-ranks and --secondary-ranks: they are for a stage, not for a collective")
     return show_run(arguments)
+
+
+def groups(arguments: argparse.Namespace) -> dict[str, int]:
+    """The keys of [parallel] that are given, of ranks that share."""
+    given = {key: getattr(arguments, key) for key in ("shard_ranks", "secondary_ranks")}
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def show_stage(arguments: argparse.Namespace, found: RecordedStep) -> int:
@@ -72,7 +86,7 @@ def show_stage(arguments: argparse.Namespace, found: RecordedStep) -> int:
 
 
 def show_table(arguments: argparse.Namespace) -> int:
-    for flag in ("root", "collective", "ranks_per_host", "round", "html", "svg"):
+    for flag in ("root", "collective", "ranks_per_host", "shard_ranks", "secondary_ranks", "round", "html", "svg"):
         if getattr(arguments, flag) is not None:
             name = flag.replace("collective", "as").replace("_", "-")
             raise UsageError(f"leave out --{name}: it is for a drawing, not for --list")

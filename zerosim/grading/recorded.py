@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from zerosim.data import load_dataset
-from zerosim.errors import UsageError, ZerosimError
+from zerosim.errors import ScenarioError, UsageError, ZerosimError
 from zerosim.grading.claims import STAGE_TRIALS
 from zerosim.grading.stages import StageTrial
 from zerosim.grading.tiny import in_place_of
@@ -17,6 +17,7 @@ from zerosim.proofs.loops import why_it_never_ends
 from zerosim.report.step import RecordedStep, moments_of
 from zerosim.report.table import divergence
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
+from zerosim.scenario.ignored import ignored_by_stage
 from zerosim.stages import STAGES
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
@@ -29,13 +30,21 @@ STEPS = 2
 """The last is recorded, so that all states are there."""
 
 
-def recorded_stage(name: str, ranks: int) -> RecordedStep:
-    """A step of a stage of ours.
+def recorded_stage(name: str, ranks: int, **variant: int) -> RecordedStep:
+    """A step of a stage of ours; `variant` has keys of [parallel], which are named in its title.
+
+    Raises `UsageError` for what [parallel] refuses.
 
     >>> [moment.words for moment in recorded_stage("zero1", 2).moments][:2]
     ['forward layers.0', 'forward layers.1']
     """
-    return recorded(STAGES[name].title, StageTrial(name, STAGES[name].step), ranks)
+    title = ", ".join([STAGES[name].title, *(f"{key} = {value}" for key, value in variant.items())])
+    if why := ignored_by_stage(name, variant):
+        raise UsageError("; ".join(f"leave out {key}: of {name}, {words}" for key, words in why.items()))
+    try:
+        return recorded(title, StageTrial(name, STAGES[name].step, variant), ranks)
+    except ScenarioError as error:
+        raise UsageError(error.args[0].partition(": ")[2] or str(error)) from None
 
 
 def recorded_step(file: str, name: str, function: Callable[..., Any], ranks: int) -> RecordedStep:

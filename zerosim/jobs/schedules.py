@@ -39,10 +39,12 @@ def is_step(found: Any) -> bool:
         inspect.isfunction(found) and list(inspect.signature(found).parameters) == ["replica", "batch"])
 
 
-def stage_step(subject: str, ranks: int) -> RecordedStep:
-    """A recorded step of a stage that `is_stage`."""
+def stage_step(subject: str, ranks: int, **variant: int) -> RecordedStep:
+    """A recorded step of a stage that `is_stage`; of ours also with keys of [parallel]."""
     if subject in STAGES:
-        return recorded_stage(subject, ranks)
+        return recorded_stage(subject, ranks, **variant)
+    if variant:
+        raise UsageError(f"leave out {', '.join(variant)}: they are for {', '.join(STAGES)}")
     file, _, function = subject.rpartition(":")
     if not is_learners(subject):
         code = Loader().load(subject)
