@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 
 way = sys.argv[1]
-dist.init_process_group("gloo", timeout=timedelta(seconds=2) if way == "stays_away" else None)
+SHORT = ("stays_away", "nobody_sends")
+dist.init_process_group("gloo", timeout=timedelta(seconds=2) if way in SHORT else None)
 rank = dist.get_rank()
 tensor = torch.ones(1000)
 dist.all_reduce(tensor)
@@ -28,4 +29,8 @@ if way == "stays_away" and rank == 1:
     time.sleep(60)
 if way == "stays_away":
     dist.all_reduce(tensor)
+if way == "nobody_sends" and rank == 1:
+    dist.recv(tensor)
+if way == "nobody_sends":
+    time.sleep(60)
 sys.exit(5 if way == "exits" else 0)

@@ -40,10 +40,11 @@ def test_other_peoples_scripts_run_unchanged():
 @pytest.mark.parametrize(("way", "code", "said"), [
     ("raises", 3, "ValueError: planted on rank 1"),
     ("dies", 9, "no rank can go on: rank 1 has died"),
-    ("brings_less", 3, "both sides must name the same length"),
-    ("brings_less_beside", 3, "both sides must name the same length"),
-    ("calls_another", 3, "both sides must name the same length"),
-    ("stays_away", 3, "rank 1 computes"),
+    ("brings_less", 3, "in the all_reduce of failing.py:23, step 1: both sides must name the same length"),
+    ("brings_less_beside", 3, "in the all_reduce of failing.py:25, step 1: both sides must name the same length"),
+    ("calls_another", 3, "of failing.py:27, step 1: both sides must name the same length"),
+    ("stays_away", 3, "rank 1 computes in step 1; rank 2 waits for a message from rank 1 in the all_reduce of failing.py:31"),
+    ("nobody_sends", 3, "rank 1 waited 2 s for a message from any rank: rank 0 "),
     ("exits", 5, ""),
 ])
 def test_a_rank_that_fails_ends_all(way, code, said):

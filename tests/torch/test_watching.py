@@ -40,7 +40,11 @@ def test_fsdp2_sends_what_stage_iii_sends_and_its_lines_are_named(written):
     assert sorted(calls) == ["all_gather"] * 6 + ["all_reduce"] + ["reduce_scatter"] * 3
     assert all("training.py:" in call["by"] for call in row["calls"][0])
     assert "_fsdp_collectives.py" in row["calls"][0][-1]["by"]
-    assert row["memory"][0]["resting_bytes"]["parameters"] == parameters // 2
+    memory = row["memory"][0]
+    assert memory["resting_bytes"]["parameters"] == parameters // 2
+    alive = [at["parameters"] + at["optimizer"] + at["activations"] for at in memory["curve"]]
+    assert sum(memory["resting_bytes"].values()) < max(alive) <= memory["peak_bytes"]["total"]
+    assert [at["ns"] for at in memory["curve"]] == sorted(at["ns"] for at in memory["curve"])
     assert len(row["losses"]) == 5
 
 
@@ -62,3 +66,17 @@ def test_the_trace_has_the_parts_of_a_step(written):
     spans = sorted((event["pid"], event["tid"], event["ts"], event["dur"]) for event in events if event["ph"] == "X")
     for (pid, tid, begin, took), (other_pid, other_tid, other, _) in pairwise(spans):
         assert (pid, tid) != (other_pid, other_tid) or begin + took <= other + 1e-3
+
+
+@pytest.mark.mpi
+def test_the_bench_sets_trainers_beside_gloo_and_all_reduce_beside_the_ring(tmp_path):
+    figures = tmp_path / "figures.json"
+    outcome = mpirun(2, ["-m", "zerosim", "bench", "torch", "--rounds", "1", "--json", str(figures)])
+    assert outcome.returncode == 0, outcome.stderr
+    rows = json.loads(figures.read_text())["torch"]
+    assert [row["what"].partition(",")[0] for row in rows[:2]] == ["DDP: a step", "FSDP2: a step"]
+    others = [row["what"].rpartition("against ")[2] for row in rows]
+    assert others == ["gloo", "gloo", "gloo", "the ring", "gloo", "the ring", "the ring"]
+    for row in rows:
+        assert row["ratio"] == row["seconds"] / row["other_seconds"]
+        assert row["more_seconds"] == row["seconds"] - row["other_seconds"]

@@ -69,9 +69,10 @@ def show_with_and_without(console: Console, overheads: Sequence[Overhead]) -> No
 
 def show_against(console: Console, rows: Sequence[dict[str, Any]]) -> None:
     """A row for each thing that PyTorch did over zerosim, and by what it is set against."""
-    table = columns("PyTorch over zerosim", "ms", "ms of the other", "ratio", "range of ratios")
+    table = columns("PyTorch over zerosim", "ms", "ms of the other", "more, µs", "ratio", "range of ratios")
     for row in rows:
-        table.add_row(row["what"], f"{1e3 * row['seconds']:.2f}", f"{1e3 * row['other_seconds']:.2f}", *ratios(row))
+        table.add_row(row["what"], f"{1e3 * row['seconds']:.3f}", f"{1e3 * row['other_seconds']:.3f}",
+                      f"{1e6 * row['more_seconds']:.0f}", *ratios(row))
     console.print(table)
 
 

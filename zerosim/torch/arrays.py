@@ -43,7 +43,7 @@ def flat(tensor: Any, what: str) -> Array:
 
 def dense(tensor: Any, what: str) -> Any:
     """`tensor`, or a copy of it in one piece."""
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+    if not tensor.is_cpu or tensor.layout is not torch.strided:
         raise CollectiveError(
             f"{what} of a tensor on {tensor.device}, {tensor.layout} is not supported: dense tensors on the CPU are")
     return tensor.contiguous()

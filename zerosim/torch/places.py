@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
@@ -19,6 +20,12 @@ BETWEEN = (
 """Files that only pass calls on."""
 
 
+@cache
+def passes_on(file: str) -> bool:
+    """Whether a file only passes calls on, or is Python's own."""
+    return file.startswith(BETWEEN)
+
+
 def calling(group: str) -> str:
     """The line of a library that called the collective, and the line of the user's that led to it.
 
@@ -29,10 +36,10 @@ def calling(group: str) -> str:
     while frame is not None and not user:
         file = frame.f_code.co_filename
         if file.startswith(PACKAGES):
-            if not library and not file.startswith(BETWEEN):
+            if not library and not passes_on(file):
                 package, *_, name = file.removeprefix(PACKAGES).split(os.sep)
                 library = f"{package}/…/{name}:{frame.f_lineno}"
-        elif not file.startswith(BETWEEN):
+        elif not passes_on(file):
             user = f"{file.rpartition('/')[2]}:{frame.f_lineno}"
         frame = frame.f_back
     place = " from ".join(each for each in (library, user) if each)

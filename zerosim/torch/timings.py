@@ -35,10 +35,12 @@ class Against:
     other_seconds: list[float]
 
     def document(self) -> dict[str, Any]:
-        ratios = [one / other for one, other in zip(self.seconds, self.other_seconds, strict=True)]
+        pairs = list(zip(self.seconds, self.other_seconds, strict=True))
+        ratios = [one / other for one, other in pairs]
         return {
             "what": self.what, "seconds": statistics.median(self.seconds),
             "other_seconds": statistics.median(self.other_seconds),
+            "more_seconds": statistics.median(one - other for one, other in pairs),
             "ratio": statistics.median(ratios), "ratio_range": [min(ratios), max(ratios)],
         }
 
@@ -59,7 +61,7 @@ class Transformer(nn.Module):
         mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
         for block in self.blocks:
             hidden = block(hidden, src_mask=mask, is_causal=True)
-        return self.head(hidden)
+        return self.head(hidden.flatten(0, 1))
 
 
 def time_torch(comm: Communicator, rounds: int) -> list[Against] | None:
@@ -67,13 +69,18 @@ def time_torch(comm: Communicator, rounds: int) -> list[Against] | None:
     torch.set_num_threads(1)
     dist.init_process_group("zerosim")
     ours, gloo = dist.group.WORLD, dist.new_group(backend="gloo")
-    done: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
-        ("DDP: a step, against gloo", ddp(ours), ddp(gloo)), ("FSDP2: a step, against gloo", fsdp2(ours), fsdp2(gloo))]
+    alone, _ = dist.new_subgroups(1)
+    found = [
+        Against("DDP: a step, against gloo", *times(comm, rounds, [ddp(ours), ddp(gloo)])),
+        Against("FSDP2: a step, against gloo", *times(comm, rounds, [fsdp2(ours), fsdp2(gloo)])),
+    ]
     for count in (256, 1 << 18):
-        done.append((f"all-reduce of {4 * count:,} B, against gloo", all_reduce(count, ours), all_reduce(count, gloo)))
-        done.append((f"all-reduce of {4 * count:,} B, against the ring itself", all_reduce(count, ours),
-                     bare_ring(count, ours)))
-    found = [Against(what, *times(comm, rounds, [one, other])) for what, one, other in done]
+        through = all_reduce(count, ours)
+        for other, of_other in (("gloo", all_reduce(count, gloo)), ("the ring", bare_ring(count, ours))):
+            found.append(Against(
+                f"all-reduce of {4 * count:,} B, against {other}", *calls(comm, rounds, [through, of_other])))
+    found.append(Against("all-reduce of 1,024 B on 1 rank, against the ring", *calls(
+        comm, rounds, [all_reduce(256, alone), bare_ring(256, alone)])))
     dist.destroy_process_group()
     return found if comm.rank == 0 else None
 
@@ -88,6 +95,11 @@ def times(comm: Communicator, rounds: int, steps: Sequence[Callable[[], object]]
             step()
             seconds.append(max(gather_objects(comm, time.perf_counter() - began) or [0.0]))
     return [seconds[WARM_UP:] for seconds in found]
+
+
+def calls(comm: Communicator, rounds: int, steps: Sequence[Callable[[], object]]) -> list[list[float]]:
+    """The same for one of the many calls of each."""
+    return [[seconds / CALLS for seconds in each] for each in times(comm, rounds, steps)]
 
 
 def ddp(group: Any) -> Callable[[], object]:
@@ -115,7 +127,7 @@ def training(model: Any) -> Callable[[], object]:
 
     def step() -> None:
         scores = model(tokens[:, :-1])
-        nn.functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        nn.functional.cross_entropy(scores, tokens[:, 1:].flatten()).backward()
         optimizer.step()
         optimizer.zero_grad()
 
