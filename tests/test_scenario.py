@@ -100,6 +100,8 @@ volumes = [3, 2.5]
 messages = [4, 3]
 largest_messages = [5, 6]
 activations = [7, 8]
+between_bytes = [1, 0]
+kept_bytes = [0, 2]
 fragmentation = true
 beyond_peak = [7, 0]
 beyond_peak_laid_out = [0, 8]
@@ -222,6 +224,7 @@ def test_the_defaults_of_the_design():
             "reference": True, "checksums": False, "test_accuracy": 0.0, "test_loss": 0.0, "same_bits_on": [],
             "does_not_fit": [], "fits": [], "mfu": [],
             "same_weights": None, "volumes": [], "messages": [], "largest_messages": [], "activations": [],
+            "between_bytes": [], "kept_bytes": [],
             "fragmentation": False, "beyond_peak": [], "beyond_peak_laid_out": [],
         },
         "checkpoint": {"folder": "", "every": 1, "keep": 2},

@@ -1,4 +1,4 @@
-"""Exercise 4: rings that no library text solves. Fill in the functions, then run `zerosim grade 4_other_rings.py`.
+"""Exercise 4: other rings, and two levels. Fill in the functions, then run `zerosim grade 4_other_rings.py`.
 
 You have what exercise 1 had. To see what yours does:
 

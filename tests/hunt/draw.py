@@ -192,6 +192,8 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Check, "messages"): unsaid,
     (Check, "largest_messages"): unsaid,
     (Check, "activations"): unsaid,
+    (Check, "between_bytes"): unsaid,
+    (Check, "kept_bytes"): unsaid,
     (Check, "beyond_peak"): unsaid,
     (Check, "beyond_peak_laid_out"): unsaid,
     (Checkpoint, "folder"): one_of(""),

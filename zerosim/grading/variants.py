@@ -1,4 +1,4 @@
-"""Exercises that no text of this library solves: other rings, other owners, two levels, other ways through a step.
+"""Exercises beyond the functions of exercise 1: other rings, other owners, two levels, other ways through a step.
 
     left        every message goes to the left neighbour
     elsewhere   rank r is left with the sum of chunk r − 1, so the owner of chunk c is rank c + 1

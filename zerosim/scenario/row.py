@@ -27,6 +27,10 @@ class Claims:
     """What it must be below; 0 where nothing is said."""
     reference: bool = True
     """The claim that it computes what one process does, which is then trained."""
+    between_bytes: int | None = None
+    """Bytes that leave hosts in a step, of all ranks."""
+    kept_bytes: int | None = None
+    """Bytes of model states that a rank keeps between steps."""
 
 
 @dataclass(frozen=True)

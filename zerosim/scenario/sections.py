@@ -54,7 +54,8 @@ MEGABYTE = 10**6
 LARGEST_SIZE = 10**6
 """The largest dimension of a model: products still count bytes in 64 bits, so that what does not fit is told."""
 BY_OPTIMIZER: Any = None
-ROW_BY_ROW = ("volumes", "messages", "largest_messages", "activations", "beyond_peak", "beyond_peak_laid_out")
+ROW_BY_ROW = ("volumes", "messages", "largest_messages", "activations", "beyond_peak", "beyond_peak_laid_out",
+              "between_bytes", "kept_bytes")
 """The keys of [check] that give a number for each row."""
 
 
@@ -267,6 +268,10 @@ class Check:
     """How many bytes the largest message of each row must have."""
     activations: tuple[int, ...] = integers((), at_least=0)
     """How many bytes of activations a rank of each row must hold at the peak: the rank that holds the most."""
+    between_bytes: tuple[int, ...] = integers((), at_least=0)
+    """How many bytes must leave hosts in a step of each row, of all ranks together."""
+    kept_bytes: tuple[int, ...] = integers((), at_least=0)
+    """How many bytes of model states a rank of each row must keep between steps: the rank that keeps the most."""
     fragmentation: bool = switch(False)
     """Whether to find out what allocators with a fixed address space would need for the last step."""
     beyond_peak: tuple[int, ...] = integers((), at_least=0)
