@@ -12,6 +12,8 @@ from zerosim.worlds.launcher import guard
 
 guard()
 
+from typing import TYPE_CHECKING, Any
+
 from zerosim.collectives import (
     all_gather,
     all_reduce,
@@ -25,9 +27,15 @@ from zerosim.collectives import (
 )
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, ScenarioError, ZerosimError
-from zerosim.notebook import plan, prove, run, show
+from zerosim.notebook import grade, plan, prove, run, show
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi import MpiCommunicator, connect
+
+if TYPE_CHECKING:
+    from zerosim.scenario import Check, Data, Parallel, Scenario, Train
+    from zerosim.scenario import ModelKeys as Model
+    from zerosim.scenario import WorldKeys as World
+    from zerosim.scenario.sections import Variant
 
 __all__ = [
     "Communicator",
@@ -43,6 +51,15 @@ __all__ = [
     "gather",
     "all_to_all",
     "barrier",
+    "Scenario",
+    "World",
+    "Data",
+    "Model",
+    "Train",
+    "Parallel",
+    "Variant",
+    "Check",
+    "grade",
     "plan",
     "run",
     "show",
@@ -53,3 +70,15 @@ __all__ = [
     "LaunchError",
     "ScenarioError",
 ]
+
+SECTIONS = {"Model": "ModelKeys", "World": "WorldKeys"}
+"""The sections of a scenario that have shorter names here."""
+
+
+def __getattr__(name: str) -> Any:
+    """A section of a scenario, or `Scenario`: imported when it is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module 'zerosim' has no attribute {name!r}")
+    from zerosim.scenario import schema  # noqa: PLC0415
+
+    return getattr(schema, SECTIONS.get(name, name))

@@ -6,7 +6,6 @@ of its flags. Jobs print nothing by themselves: whoever has a console hands it t
 what `zerosim prove` and `zerosim show` print and notebooks draw.
 """
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -14,12 +13,12 @@ from zerosim.errors import ZerosimError
 from zerosim.jobs.collectives import collectives_job
 from zerosim.jobs.job import Job, Manner, Request
 from zerosim.jobs.training import training_job
-from zerosim.scenario import CollectiveScenario, Scenario, load
+from zerosim.scenario import CollectiveScenario, Scenario, Source, load
 
 __all__ = ["Job", "Manner", "Request", "load_job", "overrides_for"]
 
 
-def load_job(path: str | os.PathLike[str], overrides: Sequence[str] = (), request: Request = Request()) -> Job:  # noqa: B008 - frozen
+def load_job(path: Source, overrides: Sequence[str] = (), request: Request = Request()) -> Job:  # noqa: B008 - frozen
     """The scenario at `path`, or the shipped one of that name, after `overrides`, ready to run as requested.
 
     Raises `ScenarioError` for what is wrong in the scenario, `UsageError` for a request that it cannot serve.
@@ -35,7 +34,7 @@ def load_job(path: str | os.PathLike[str], overrides: Sequence[str] = (), reques
 
 
 def overrides_for(
-    ranks: int, path: str | os.PathLike[str], overrides: Sequence[str], request: Request, job: Job
+    ranks: int, path: Source, overrides: Sequence[str], request: Request, job: Job
 ) -> list[str]:
     """The further overrides with which the scenario runs on so many ranks, each tried; none if none were found."""
     for more in job.on_ranks(ranks):

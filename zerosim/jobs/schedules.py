@@ -7,7 +7,7 @@ from zerosim.collectives import find
 from zerosim.errors import CollectiveError, UsageError
 from zerosim.grading.claims import STAGE_TRIALS
 from zerosim.grading.recorded import recorded_part, recorded_stage, recorded_step
-from zerosim.parts import Loader, Named, is_python
+from zerosim.parts import Loader, Named, code_of, is_python
 from zerosim.parts.loading import function_of
 from zerosim.proofs.subject import Subject
 from zerosim.report.step import RecordedStep
@@ -50,6 +50,12 @@ def stage_step(subject: str, ranks: int, **variant: int) -> RecordedStep:
         code = Loader().load(subject)
         return recorded_part(Named(subject, as_stage(subject, code.value), code.sha256), ranks)
     return recorded_step(file, function, function_of(file, function), ranks)
+
+
+def step_of(found: Any, ranks: int) -> RecordedStep:
+    """A recorded step of a stage that Python hands over."""
+    name, code = code_of(found)
+    return recorded_part(Named(name, as_stage(name, found), code.sha256), ranks)
 
 
 def check_served(subject: Subject, size: int) -> None:

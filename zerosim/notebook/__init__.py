@@ -16,17 +16,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zerosim.collectives import Algorithm
+    from zerosim.notebook.grades import ShownGrade
     from zerosim.notebook.outcome import ShownCollectives, ShownOutcome
     from zerosim.notebook.plan import ShownPlan
     from zerosim.notebook.proof import ShownProofs
     from zerosim.notebook.schedule import ShownSchedule
     from zerosim.notebook.step import ShownStep
+    from zerosim.scenario import Scenario
+    from zerosim.stages import Stage
 
 
 def run(
-    scenario: str | os.PathLike[str], set: Mapping[str, Any] | None = None
+    scenario: "str | os.PathLike[str] | Mapping[str, Any] | Scenario", set: Mapping[str, Any] | None = None
 ) -> "ShownOutcome | ShownCollectives":
     """The outcome of a scenario, run in this process, a thread for each rank; its last step is traced.
+
+    `scenario` is a path, the name of a shipped one, a dict such as `{"train": {"steps": 5}}`, or a `zs.Scenario`.
 
     `set` replaces keys of the scenario, as `--set` does on the command line. Raises `ScenarioError` for what is wrong
     in the file or in `set`; `LaunchError` under `mpirun`, where `zerosim run` is to be used, and for a scenario that
@@ -50,10 +56,10 @@ def run(
 
 
 def plan(
-    path: str | os.PathLike[str], ranks: int | Sequence[int] = (), *, set: Mapping[str, Any] = {},
-    sweep: Mapping[str, Sequence[Any]] = {},
+    path: "str | os.PathLike[str] | Mapping[str, Any] | Scenario", ranks: int | Sequence[int] = (), *,
+    set: Mapping[str, Any] = {}, sweep: Mapping[str, Sequence[Any]] = {},
 ) -> "ShownPlan":
-    """The plan of the scenario at `path`, on its own number of ranks, on so many, or on each of `ranks`.
+    """The plan of a scenario, on its own number of ranks, on so many, or on each of `ranks`; `path` is as in `run`.
 
     `set` replaces keys of the scenario, `sweep` gives several values of a key, which are all combined. Raises
     `ScenarioError` as `zerosim plan` does, and `UsageError` for `ranks` that are no numbers of ranks.
@@ -76,7 +82,8 @@ def plan(
 
 
 def show(
-    collective: str | Callable[..., Any], ranks: int = 4, root: int | None = None, *, claims: str | None = None
+    collective: "str | Algorithm | Stage | Callable[..., Any]", ranks: int = 4, root: int | None = None, *,
+    claims: str | None = None,
 ) -> "ShownSchedule | ShownStep":
     """The schedule of a collective, or a step of a stage, from a recorded run on that many ranks.
 
@@ -95,7 +102,7 @@ def show(
 
 
 def prove(
-    collective: str | Callable[..., Any], ranks: int | Iterable[int] = 4, *, claims: str | None = None
+    collective: "str | Algorithm | Callable[..., Any]", ranks: int | Iterable[int] = 4, *, claims: str | None = None
 ) -> "ShownProofs":
     """What is proved of a collective on symbols, on that many ranks or on each of `ranks`.
 
@@ -109,3 +116,18 @@ def prove(
     from zerosim.notebook.proof import proved  # noqa: PLC0415
 
     return proved(collective, ranks, claims)
+
+
+def grade(function: str | Callable[..., Any]) -> "ShownGrade":
+    """What holds of a function that an exercise asks for, `FILE.py:NAME` or the function itself, in this process.
+
+    `zerosim grade` gives each learner's file a process of its own. Raises `UsageError` for a name that is no exercise.
+
+    >>> import zerosim as zs
+    >>> def all_gather(comm, chunks): raise NotImplementedError
+    >>> zs.grade(all_gather)
+    <grade of all_gather: not yet written>
+    """
+    from zerosim.notebook.grades import graded  # noqa: PLC0415
+
+    return graded(function)

@@ -12,6 +12,7 @@ import numpy as np
 from zerosim.errors import LaunchError, UsageError
 from zerosim.jobs import Request, load_job
 from zerosim.notebook.display import Bundle, Page, Picture, printed
+from zerosim.notebook.shown import Shown
 from zerosim.report import rows
 from zerosim.report.collectives import show_collectives
 from zerosim.report.page.drawings import Drawings
@@ -20,6 +21,7 @@ from zerosim.report.page.page import page
 from zerosim.report.page.page_run import PageRun
 from zerosim.report.page.vega import Spec, svg
 from zerosim.report.table import show_outcome
+from zerosim.scenario import Scenario, Source
 from zerosim.training.program import Silent
 from zerosim.verdict.collectives import CollectivesOutcome
 from zerosim.verdict.outcome import Outcome
@@ -28,7 +30,7 @@ from zerosim.worlds.launcher import has_company
 
 
 @dataclass(frozen=True, repr=False)
-class ShownOutcome:
+class ShownOutcome(Shown):
     """An outcome that shows itself: `print` gives the tables of `zerosim run`, a notebook has pictures too."""
 
     outcome: Outcome
@@ -96,17 +98,24 @@ class ShownOutcome:
     def __repr__(self) -> str:
         return f"<outcome of {self.run.title!r}: {self.verdict}>"
 
+    def _repr_html_(self) -> str:
+        return str(excerpt(self.run))
+
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
         return {"text/plain": str(self), "text/html": str(excerpt(self.run))}
 
 
 @dataclass(frozen=True, repr=False)
-class ShownCollectives:
+class ShownCollectives(Shown):
     """What a scenario of collectives found out; `print` and notebooks show it as `zerosim run` does."""
 
     outcome: CollectivesOutcome
-    document: dict[str, Any]
-    """All that was found out, as `zerosim run --json` writes it."""
+    found: dict[str, Any]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """All that was found out, as `zerosim run --json` writes it."""
+        return self.found
 
     @property
     def passed(self) -> bool:
@@ -139,13 +148,14 @@ def untraced(outcome: Outcome) -> Outcome:
         for row in outcome.rows])
 
 
-def run_here(path: str | os.PathLike[str], changes: Mapping[str, Any]) -> ShownOutcome | ShownCollectives:
+def run_here(path: Source, changes: Mapping[str, Any]) -> ShownOutcome | ShownCollectives:
     """The scenario at `path` with these changes, run in this process; its last step is traced."""
     if has_company():
         raise LaunchError("zs.run has all ranks in this process, and a launcher has started several: "
                           "use zerosim run under mpirun, or Python without it")
-    if not isinstance(path, str | os.PathLike):
-        raise UsageError(f"found {path!r}; give the path of a scenario, or a name that zerosim scenarios lists")
+    if not isinstance(path, str | os.PathLike | Mapping | Scenario):
+        raise UsageError(f"found {path!r}; give the path of a scenario, a name that zerosim scenarios lists, a dict, "
+                         "or a zs.Scenario")
     if not isinstance(changes, Mapping):
         raise UsageError(f"set: found {changes!r}; give a dict, such as {{'train.steps': 5}}")
     job = load_job(path, [override(key, value) for key, value in changes.items()], Request(last_step=True))

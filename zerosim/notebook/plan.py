@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 
 from zerosim.notebook.display import Bundle, Page, printed
+from zerosim.notebook.shown import Shown
 from zerosim.planner.planning import Plan
 from zerosim.report.grid import Column, show_grid
 from zerosim.report.page.plan import plan_page
@@ -16,7 +17,7 @@ AT_THE_PROMPT = ("memory", "fits", "step", "waits", "MFU")
 
 
 @dataclass(frozen=True, repr=False)
-class ShownPlan:
+class ShownPlan(Shown):
     """A plan that shows itself: the prompt has a short table, `print` and notebooks what `zerosim plan` prints."""
 
     plan: Plan

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from zerosim.collectives import Algorithm
 from zerosim.errors import UsageError
 from zerosim.jobs.proofs import proofs_of
 from zerosim.notebook.display import Bundle, printed
+from zerosim.notebook.shown import Shown
 from zerosim.planner.reading import numbers_of_ranks
 from zerosim.proofs.proof import Proof
 from zerosim.proofs.subject import Subject, named_subject, subject
@@ -14,7 +16,7 @@ from zerosim.report.proof_text import document, show_proofs
 
 
 @dataclass(frozen=True, repr=False)
-class ShownProofs:
+class ShownProofs(Shown):
     """What was proved of a collective on each number of ranks that was asked for."""
 
     subject: Subject
@@ -50,10 +52,10 @@ class ShownProofs:
 
 
 def proved(
-    collective: str | Callable[..., Any], ranks: int | Iterable[int], claims: str | None
+    collective: str | Algorithm | Callable[..., Any], ranks: int | Iterable[int], claims: str | None
 ) -> ShownProofs:
     """The proofs of a named collective, or of a function, on each number of ranks."""
-    if not isinstance(collective, str) and not callable(collective):
+    if not isinstance(collective, str | Algorithm) and not callable(collective):
         raise UsageError(f"found {collective!r}; give the name of an algorithm, FILE.py:FUNCTION, or a function")
     asked = numbers_of_ranks([ranks] if isinstance(ranks, int) else list(ranks))
     found = named_subject(collective, claims) if isinstance(collective, str) else subject(collective, claims)

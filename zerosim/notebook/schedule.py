@@ -4,19 +4,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from zerosim.collectives import Algorithm
 from zerosim.errors import UsageError
-from zerosim.jobs.schedules import MOST_RANKS, check_root, check_served, is_stage, stage_step
+from zerosim.jobs.schedules import MOST_RANKS, check_root, check_served, is_stage, is_step, stage_step, step_of
 from zerosim.notebook.display import Bundle, Page, Picture, printed
+from zerosim.notebook.shown import Shown
 from zerosim.notebook.step import ShownStep
 from zerosim.proofs.subject import named_subject, subject
 from zerosim.report.page.page import schedule_page
 from zerosim.report.schedule import Schedule, document, scheduled
 from zerosim.report.schedule_svg import MOST_CELLS, cell_count, picture
 from zerosim.report.schedule_text import show_schedule
+from zerosim.stages import Stage
 
 
 @dataclass(frozen=True, repr=False)
-class ShownSchedule:
+class ShownSchedule(Shown):
     """A schedule that shows itself: `print` gives what `zerosim show` prints, a notebook has the picture."""
 
     schedule: Schedule
@@ -61,7 +64,7 @@ class ShownSchedule:
 
 
 def shown(
-    collective: str | Callable[..., Any], ranks: int, root: int | None, claims: str | None
+    collective: str | Algorithm | Stage | Callable[..., Any], ranks: int, root: int | None, claims: str | None
 ) -> ShownSchedule | ShownStep:
     """The schedule of a named algorithm, or of a function, or a step of a stage, on that many ranks."""
     if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
@@ -70,8 +73,11 @@ def shown(
         if root is not None or claims is not None:
             raise UsageError("leave out root and claims: they are for a collective, not for a stage")
         return ShownStep(stage_step(collective, ranks))
-    if not isinstance(collective, str) and not callable(collective):
+    if is_step(collective):
+        return ShownStep(step_of(collective, ranks))
+    if not isinstance(collective, str | Algorithm) and not callable(collective):
         raise UsageError(f"found {collective!r}; give the name of an algorithm, FILE.py:FUNCTION, or a function")
+    assert not isinstance(collective, Stage)
     asked = named_subject(collective, claims) if isinstance(collective, str) else subject(collective, claims)
     check_served(asked, ranks)
     check_root(asked, ranks, root)

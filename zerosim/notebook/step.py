@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerosim.notebook.display import Bundle, Page, Picture, printed
+from zerosim.notebook.shown import Shown
 from zerosim.report.page.page import step_page
 from zerosim.report.schedule_svg import MOST_CELLS
 from zerosim.report.step import RecordedStep, show_step
@@ -12,7 +13,7 @@ from zerosim.words import plural
 
 
 @dataclass(frozen=True, repr=False)
-class ShownStep:
+class ShownStep(Shown):
     """A step that shows itself: `print` gives what `zerosim show zero3` prints, a notebook has the picture."""
 
     step: RecordedStep

@@ -12,7 +12,7 @@ from zerosim.errors import ScenarioError, UsageError
 from zerosim.files import read_at_most, reason
 from zerosim.models.units import Task
 from zerosim.planner.planning import Plan, plan, task_in_words
-from zerosim.scenario import Scenario, load
+from zerosim.scenario import Scenario, Source, load
 from zerosim.scenario.bounds import MOST_BYTES, check_size
 from zerosim.scenario.load import parse
 from zerosim.scenario.origin import OVERRIDE
@@ -24,7 +24,7 @@ WRITE_ONE = "write one with zerosim bench cluster --toml FILE"
 
 
 def read_plan(
-    path: str | os.PathLike[str], ranks: Sequence[int], overrides: Mapping[str, Any],
+    path: Source, ranks: Sequence[int], overrides: Mapping[str, Any],
     sweep: Mapping[str, Sequence[Any]], *, python: bool = True,
 ) -> Plan:
     """The plan of a scenario's file, its keys replaced by `overrides`, for all combinations of what `sweep` gives keys.
@@ -51,7 +51,7 @@ def listed(key: str, values: Any) -> list[Any]:
 
 
 def one_of_a_sweep(
-    path: str | os.PathLike[str], fixed: Sequence[str], names: Sequence[str], *, python: bool
+    path: Source, fixed: Sequence[str], names: Sequence[str], *, python: bool
 ) -> Scenario:
     """The scenario with these values too; what is wrong with them is an error of the sweep."""
     try:
@@ -105,11 +105,11 @@ def inner(value: Any) -> str:
     return json.dumps(value) if isinstance(value, str) else written(value)
 
 
-def training(path: str | os.PathLike[str], overrides: Sequence[str], *, python: bool) -> Scenario:
+def training(path: Source, overrides: Sequence[str], *, python: bool) -> Scenario:
     """The scenario of training in a file."""
     found = load(path, overrides, python=python)
     if not isinstance(found, Scenario):
-        raise UsageError(f"{os.fspath(path)} is a scenario of collectives, which have no plan; give one of training")
+        raise UsageError(f"{path} is a scenario of collectives, which have no plan; give one of training")
     return found
 
 

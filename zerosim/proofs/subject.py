@@ -148,7 +148,7 @@ class Subject:
         where[...] = result.reshape(where.shape)
 
 
-def subject(function: Callable[..., Any], collective: str | None = None) -> Subject:
+def subject(function: Callable[..., Any] | Algorithm, collective: str | None = None) -> Subject:
     """`function` as the collective that its name contains, or as `collective`.
 
     >>> def my_all_reduce(comm, x): ...

@@ -1,7 +1,7 @@
 """A TOML file -> a frozen dataclass, or an error with line and column."""
 
 from zerosim.scenario.collective import CollectiveScenario
-from zerosim.scenario.load import load
+from zerosim.scenario.load import Source, load
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.schema import Scenario, resolved
 from zerosim.scenario.sections import Check, Data, ModelKeys, Parallel, Train, WorldKeys
@@ -10,6 +10,7 @@ __all__ = [
     "load",
     "resolved",
     "Scenario",
+    "Source",
     "CollectiveScenario",
     "WorldKeys",
     "Data",

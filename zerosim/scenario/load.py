@@ -4,25 +4,33 @@ The file named on the command line goes before a shipped scenario of that name (
 decides it, so that `run`, `plan`, `zs.run` and `zs.plan` cannot differ.
 """
 
+import dataclasses
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from zerosim.course import scenario_file, scenarios
 from zerosim.errors import ScenarioError, did_you_mean
 from zerosim.files import read_at_most
 from zerosim.parts import Loader
+from zerosim.parts.loading import Declared
 from zerosim.scenario.bounds import MOST_BYTES, check_bounds, check_size
 from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.origin import OVERRIDE, Origin
 from zerosim.scenario.positions import KeyPath, Position, TextPlace, place, positions
-from zerosim.scenario.rules import Choice, section_values, shortened, shown
-from zerosim.scenario.schema import Scenario
+from zerosim.scenario.rules import Choice, rules, section_values, shortened, shown
+from zerosim.scenario.schema import Scenario, plain
 
 Document = dict[str, Any]
+
+Source = str | os.PathLike[str] | Mapping[str, Any] | Scenario
+"""A path, the name of a shipped scenario, a dict as TOML would be read, or a scenario built in Python."""
+
 Positions = dict[KeyPath, Position]
 
 COMPLAINT = re.compile(r"(.*?)( \(at (?:line (\d+), column (\d+)|end of document)\))?", re.DOTALL)
@@ -31,7 +39,7 @@ MOST_OF_A_COMPLAINT = 200
 
 
 def load(
-    path: str | os.PathLike[str], overrides: Sequence[str] = (), *, python: bool = True
+    path: Source, overrides: Sequence[str] = (), *, python: bool = True
 ) -> Scenario | CollectiveScenario:
     """The scenario in the TOML file at `path`, or else the shipped one of that name, after `overrides`.
 
@@ -41,8 +49,7 @@ def load(
     file's. Without `python` it refuses keys that name Python. Raises `ScenarioError` with the line and column of what
     is wrong, in the file or the override's text.
     """
-    file = scenario_file(path)
-    document, where = parse(read_text(file), file)
+    file, document, where = read_source(path)
     check_size(sum(map(len, overrides)), OVERRIDE)
     written = {key: (file, position) for key, position in where.items()}
     for override in overrides:
@@ -52,6 +59,39 @@ def load(
     if kind == "collective":
         return CollectiveScenario(**section_values(CollectiveScenario, document, (), origin), origin=origin)
     return Scenario(**section_values(Scenario, document, (), origin), origin=origin)
+
+
+def read_source(path: Source) -> tuple[str, Document, Positions]:
+    """The file, its document and where keys stand in it; a dict or a `Scenario` of Python's stands in no file."""
+    if isinstance(path, Mapping):
+        return Origin().file, listed(path), {}
+    if isinstance(path, Scenario):
+        return path.origin.file, said(path), {}
+    file = scenario_file(path)
+    return file, *parse(read_text(file), file)
+
+
+def listed(value: Any) -> Any:
+    """What Python gives in TOML's own types: tuples as lists, sections that are objects as tables."""
+    if isinstance(value, Mapping):
+        return {key: listed(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [listed(each) for each in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return said(value) if dataclasses.is_dataclass(value) and not isinstance(value, Declared) else value
+
+
+def said(section: Any) -> Document:
+    """The keys of a section that say something, as a table."""
+    found = plain(section)
+    given = {key: found[key] for key in (*rules(type(section)), *getattr(section, "own", {}))}
+    return {key: said(getattr(section, key)) if dataclasses.is_dataclass(getattr(section, key, None)) else value
+            for key, value in given.items() if value is not None and not (key in UNSAID and not value)}
+
+
+UNSAID = ("variant", "fault")
+"""The tables that may not be empty."""
 
 
 def read_text(file: str) -> str:

@@ -39,7 +39,7 @@ from zerosim.scenario.fields import (
     text,
     word_or_number,
 )
-from zerosim.scenario.parts import own_keys, part_of, parts_of, source_of
+from zerosim.scenario.parts import own_keys, part_of, parts_of, settle, source_of
 from zerosim.stages import STAGES
 from zerosim.stages.own import as_stage
 from zerosim.stages.publishing import PUBLISHING
@@ -85,6 +85,9 @@ class Data:
     """One in so many samples of a table or of images is for testing; 0: none."""
     own: Mapping[str, Any] = own_keys()
 
+    def __post_init__(self) -> None:
+        settle(self)
+
 
 @dataclass(frozen=True)
 class ModelKeys:
@@ -112,6 +115,9 @@ class ModelKeys:
     weights: str = text("")
     """The safetensors file that the first weights are in; without one they are drawn."""
     own: Mapping[str, Any] = own_keys()
+
+    def __post_init__(self) -> None:
+        settle(self)
 
     @property
     def layer_count(self) -> int:
@@ -155,6 +161,7 @@ class Train:
     own: Mapping[str, Any] = own_keys()
 
     def __post_init__(self) -> None:
+        settle(self)
         if self.weight_decay is BY_OPTIMIZER:
             object.__setattr__(self, "weight_decay", OPTIMIZERS[self.optimizer].usual_weight_decay)
 
@@ -190,6 +197,9 @@ class Parallel:
     bucket_mb: float = number(0.0, at_least=0)
     """The most that a collective works on at a time; 0: a unit as a whole."""
 
+    def __post_init__(self) -> None:
+        settle(self)
+
     @property
     def bucket_bytes(self) -> int:
         return round(self.bucket_mb * MEGABYTE)
@@ -218,6 +228,9 @@ class Variant:
     recompute: bool | tuple[int, ...] | None = maybe_switch_or_integers()
     offload_activations: bool | None = maybe()
     bucket_mb: float | None = number(None, at_least=0)
+
+    def __post_init__(self) -> None:
+        settle(self)
 
     @property
     def said(self) -> dict[str, Any]:
