@@ -293,7 +293,7 @@ def drawn_by(model, layers):
 
 
 def blocks(count, groups=None):
-    shape = transformer.Shape("gpt2", count, 4, 2, 2, 16, 7, 3, tied_embeddings=True, dropout=0.5)
+    shape = transformer.TransformerShape("gpt2", count, 4, 2, 2, 16, 7, 3, tied_embeddings=True, dropout=0.5)
     return transformer.transformer(shape, groups=groups)
 
 

@@ -58,8 +58,11 @@ def circle(trees: Trees) -> list[str]:
 
 
 def class_names_twice(trees: Trees) -> list[str]:
-    names = Counter(node.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-    return [name for name, count in names.items() if count > 1]
+    """The names of classes that another class, or an alias of a type, has too."""
+    classes = Counter(node.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    aliases = {written(target) for tree in trees.values() for node in tree.body if isinstance(node, ast.Assign)
+               for target in node.targets if "TypeVar" not in written(node.value)}
+    return [name for name, count in classes.items() if count > 1 or name in aliases]
 
 
 def is_private(name: str) -> bool:
@@ -129,6 +132,7 @@ def test_a_circle_is_found():
 def test_a_class_name_stands_for_one_thing():
     assert class_names_twice(TREES) == []
     assert class_names_twice(planted(a="class X: ...", b="class X: ...\nclass Y: ...")) == ["X"]
+    assert class_names_twice(planted(a="class X: ...", b="X = dict[str, int]")) == ["X"]
 
 
 def test_no_module_reads_what_is_private_to_a_class_of_another():

@@ -19,7 +19,7 @@ from zerosim.autograd.player import Player
 from zerosim.autograd.tape import Tape
 from zerosim.cli import main
 from zerosim.formulas.activations import pass_peaks
-from zerosim.models.transformer import Shape, transformer
+from zerosim.models.transformer import TransformerShape, transformer
 from zerosim.numerics import draws
 from zerosim.scenario.sections import STAGE_KEYS, Variant
 from zerosim.stages.replica import Replica
@@ -35,10 +35,10 @@ PRECISIONS = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}
 
 
 @pytest.mark.parametrize(("shape", "expected"), [
-    (Shape("gpt2", 12, 768, 12, 12, 3072, 50257, 1024, tied_embeddings=True), 124_439_808),
-    (Shape("gpt2", 12, 768, 12, 12, 3072, 50257, 1024, tied_embeddings=False), 124_439_808 + 50257 * 768),
-    (Shape("llama", 32, 4096, 32, 32, 11008, 32000, 2048, tied_embeddings=False), 6_738_415_616),
-    (Shape("llama", 32, 4096, 32, 8, 14336, 128256, 8192, tied_embeddings=False), 8_030_261_248),
+    (TransformerShape("gpt2", 12, 768, 12, 12, 3072, 50257, 1024, tied_embeddings=True), 124_439_808),
+    (TransformerShape("gpt2", 12, 768, 12, 12, 3072, 50257, 1024, tied_embeddings=False), 124_439_808 + 50257 * 768),
+    (TransformerShape("llama", 32, 4096, 32, 32, 11008, 32000, 2048, tied_embeddings=False), 6_738_415_616),
+    (TransformerShape("llama", 32, 4096, 32, 8, 14336, 128256, 8192, tied_embeddings=False), 8_030_261_248),
 ])
 def test_parameters_of_published_models(shape, expected):
     """GPT-2 small, tied and not; Llama 2 7B; Llama 3 8B."""
@@ -552,7 +552,8 @@ def test_what_tied_embeddings_hold_back_waits_for_frozen_units_too():
 
 
 def test_a_long_text_goes_on_within_its_first_256_tokens():
-    dataset, model = tokens(sequence=300), transformer(Shape("gpt2", 1, 2, 1, 1, 2, 7, 300, tied_embeddings=False))
+    shape = TransformerShape("gpt2", 1, 2, 1, 1, 2, 7, 300, tied_embeddings=False)
+    dataset, model = tokens(sequence=300), transformer(shape)
     weights = {unit: unit.initial(0) for unit in model.units}
     given, _, said = continued(model, weights, dataset, seed=0).partition("|")
     assert (len(given), len(said)) == (65, 192)

@@ -18,7 +18,7 @@ from zerosim.autograd.operations.losses import LOSSES
 from zerosim.autograd.player import Contribution, Player, Precise
 from zerosim.autograd.tape import Tape
 from zerosim.cli import main as command
-from zerosim.models.transformer import Shape, transformer
+from zerosim.models.transformer import TransformerShape, transformer
 
 NUMPY = {"float64": np.float64, "float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 BY_NAME = {name.partition(".")[2]: operation for name, operation in OPERATIONS.items()}
@@ -56,7 +56,7 @@ def of_loss(case, dtype):
 
 def model_of(case):
     fields = {name: value for name, value in vars(case).items() if name not in ("samples", "uncounted")}
-    return transformer(Shape(**fields))
+    return transformer(TransformerShape(**fields))
 
 
 def weights_of(case, unit, dtype):

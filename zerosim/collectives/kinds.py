@@ -18,7 +18,7 @@ from typing import Any
 
 from zerosim.sharding import split
 
-Part = Callable[[int, int], slice | None]
+ChunkPart = Callable[[int, int], slice | None]
 """`part(rank, root)`"""
 
 Sources = Callable[[int, int, int, int], list[tuple[int, int]]]
@@ -81,8 +81,8 @@ class CollectiveKind:
     mpi: str
     says: str
     parameters: tuple[str, ...]
-    brings: Part
-    leaves: Part
+    brings: ChunkPart
+    leaves: ChunkPart
     sources: Sources
 
     @property

@@ -8,7 +8,7 @@ from typing import IO, Any
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.data.dataset import Dataset, Fault
+from zerosim.data.dataset import DataFault, Dataset
 from zerosim.data.files import regular_file
 from zerosim.data.images import image_arrays
 from zerosim.data.npz import read_arrays
@@ -20,7 +20,7 @@ READERS = {".csv": csv_arrays, ".parquet": parquet_arrays}
 ALLOWED = '"digits", the path of an .npz, .csv or .parquet file or of a folder of images, or FILE.py:NAME'
 
 
-def rows_of_features(settings: Any, fault: Fault, folder: Path) -> Dataset:
+def rows_of_features(settings: Any, fault: DataFault, folder: Path) -> Dataset:
     """What `settings.source` names: the digits, a user's function, or a file or folder of images in `folder`.
 
     Samples of any shape are flattened.
@@ -60,12 +60,12 @@ def scaled(digits: dict[str, Array]) -> dict[str, Array]:
     return digits | {name: digits[name] / np.float32(16) for name in ("x", "x_test")}
 
 
-def arrays_of(stream: IO[bytes], fault: Fault) -> dict[str, Array]:
+def arrays_of(stream: IO[bytes], fault: DataFault) -> dict[str, Array]:
     """The arrays x, y, x_test and y_test that an .npz has."""
     return read_arrays(stream, lambda names: required(names, fault), fault)
 
 
-def required(names: Sequence[str], fault: Fault) -> list[str]:
+def required(names: Sequence[str], fault: DataFault) -> list[str]:
     for name in ("x", "y"):
         if name not in names:
             raise fault(f"there is no array {name}, found {', '.join(names) or 'none'}")
@@ -75,7 +75,7 @@ def required(names: Sequence[str], fault: Fault) -> list[str]:
     return ["x", "y", *test]
 
 
-def dataset(arrays: dict[str, Array], fault: Fault) -> Dataset:
+def dataset(arrays: dict[str, Array], fault: DataFault) -> Dataset:
     for name, array in arrays.items():
         check_samples(name, array, fault)
     for split in ("", "_test")[: len(arrays) // 2]:
@@ -98,7 +98,7 @@ def dataset(arrays: dict[str, Array], fault: Fault) -> Dataset:
     return Dataset(x, y, x_test, y_test, classes)
 
 
-def check_samples(name: str, array: Array, fault: Fault) -> None:
+def check_samples(name: str, array: Array, fault: DataFault) -> None:
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
         found = getattr(array, "dtype", "no array")
         raise fault(f"{name} must hold real numbers, found {found}")
@@ -106,7 +106,7 @@ def check_samples(name: str, array: Array, fault: Fault) -> None:
         raise fault(f"{name} must hold at least one sample, found shape {array.shape}")
 
 
-def rows(name: str, array: Array, fault: Fault) -> Array:
+def rows(name: str, array: Array, fault: DataFault) -> Array:
     """`array` as float32 (samples, values), all finite."""
     with np.errstate(over="ignore"):
         rounded = np.ascontiguousarray(array, np.float32)
@@ -118,13 +118,13 @@ def rows(name: str, array: Array, fault: Fault) -> Array:
     return rounded.reshape(len(rounded), -1)
 
 
-def count_classes(y: Array, fault: Fault) -> int:
+def count_classes(y: Array, fault: DataFault) -> int:
     """One more than the largest label, which no label as large as the number of samples can be."""
     check_labels("y", y, len(y), "samples", fault)
     return int(y.max()) + 1
 
 
-def targets(name: str, y: Array, classes: int | None, fault: Fault) -> Array:
+def targets(name: str, y: Array, classes: int | None, fault: DataFault) -> Array:
     if classes is None:
         if y.dtype.kind != "f" or y.ndim > 2:
             raise fault(f"{name} must be floats of shape (samples, outputs), found {described(y)}")
@@ -133,7 +133,7 @@ def targets(name: str, y: Array, classes: int | None, fault: Fault) -> Array:
     return y.astype(np.int64)
 
 
-def check_labels(name: str, y: Array, below: int, of: str, fault: Fault) -> None:
+def check_labels(name: str, y: Array, below: int, of: str, fault: DataFault) -> None:
     if y.dtype.kind == "f" or y.ndim > 1:
         raise fault(f"{name} must be integers of shape (samples,), found {described(y)}")
     wrong = (y < 0) | (y >= below)

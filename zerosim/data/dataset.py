@@ -14,7 +14,7 @@ import numpy.typing as npt
 from zerosim.allocation import Array
 from zerosim.errors import ScenarioError
 
-Fault = Callable[[str], ScenarioError]
+DataFault = Callable[[str], ScenarioError]
 """Makes the error for a message; it blames the key of the scenario that named the data."""
 
 OTHER = "\N{REPLACEMENT CHARACTER}"

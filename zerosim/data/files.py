@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from zerosim.data.dataset import Fault
+from zerosim.data.dataset import DataFault
 from zerosim.files import open_regular
 
 
 @contextmanager
-def regular_file(folder: Path, source: str, allowed: str, fault: Fault) -> Iterator[BinaryIO]:
+def regular_file(folder: Path, source: str, allowed: str, fault: DataFault) -> Iterator[BinaryIO]:
     """The file at path `source`, which starts in `folder`, open for reading.
 
     What is no regular file is refused, a pipe at once and not when somebody writes to it. Raises `fault`'s error,

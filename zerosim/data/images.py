@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.data.dataset import Fault
+from zerosim.data.dataset import DataFault
 from zerosim.files import open_regular
 
 MOST_FILES = 10**6
 MOST_BYTES = 1 << 26
 
 
-def image_arrays(folder: Path, fault: Fault) -> dict[str, Array]:
+def image_arrays(folder: Path, fault: DataFault) -> dict[str, Array]:
     """x (samples, height, width, …) as float32 and y, the number of each file's folder; both in the order of names."""
     classes = sorted(each for each in folder.iterdir() if each.is_dir())
     files = [(number, file) for number, each in enumerate(classes) for file in sorted(each.iterdir())]
@@ -33,7 +33,7 @@ def image_arrays(folder: Path, fault: Fault) -> dict[str, Array]:
     return {"x": np.stack(images), "y": np.array([number for number, _ in files])}
 
 
-def pixels(file: Path, fault: Fault) -> Array:
+def pixels(file: Path, fault: DataFault) -> Array:
     """One image as float32, from 0 to 1."""
     try:
         with open_regular(file) as stream:

@@ -17,7 +17,7 @@ from typing import IO
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.data.dataset import Fault
+from zerosim.data.dataset import DataFault
 
 MOST_BYTES = 1 << 30
 """The most bytes of the archive, and of all arrays that are read from it, uncompressed."""
@@ -35,7 +35,7 @@ BROKEN = (
 )
 
 
-def read_arrays(stream: IO[bytes], choose: Callable[[Sequence[str]], list[str]], fault: Fault) -> dict[str, Array]:
+def read_arrays(stream: IO[bytes], choose: Callable[[Sequence[str]], list[str]], fault: DataFault) -> dict[str, Array]:
     """The arrays that `choose` names of those that there are, by name.
 
     Raises `fault`'s error where `stream`, a regular file, is no .npz, is damaged, or says that it is larger than
@@ -72,7 +72,7 @@ def has_small_directory(stream: IO[bytes], size: int) -> bool:
     return int.from_bytes(tail[at + 12 : at + 16], "little") <= MOST_DIRECTORY_BYTES
 
 
-def read(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo, fault: Fault) -> Array:
+def read(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo, fault: DataFault) -> Array:
     """One array of the archive, as its header describes it."""
     if member.compress_type not in METHODS:
         raise fault(f"{name} is compressed by method {member.compress_type}; np.savez_compressed writes what is read")

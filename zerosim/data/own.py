@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.data.dataset import Fault
+from zerosim.data.dataset import DataFault
 from zerosim.parts import Named
 from zerosim.parts.failing import told
 
@@ -17,7 +17,7 @@ NAMES = ("x", "y", "x_test", "y_test")
 FORM = "return x, y or x, y, x_test, y_test, as arrays, or a dict of these"
 
 
-def given(name: Named, keys: dict[str, Any], fault: Fault) -> dict[str, Array]:
+def given(name: Named, keys: dict[str, Any], fault: DataFault) -> dict[str, Array]:
     """The arrays that the function gives, by name; raises `fault`'s error where it fails, or they differ each time."""
     once, again = (called(name, keys, fault) for _ in range(2))
     for what, array in once.items():
@@ -27,7 +27,7 @@ def given(name: Named, keys: dict[str, Any], fault: Fault) -> dict[str, Array]:
     return once
 
 
-def called(name: Named, keys: dict[str, Any], fault: Fault) -> dict[str, Array]:
+def called(name: Named, keys: dict[str, Any], fault: DataFault) -> dict[str, Array]:
     """The arrays of one call."""
     function = name.part.function
     try:

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.data.dataset import Dataset, Fault
+from zerosim.data.dataset import DataFault, Dataset
 from zerosim.data.tasks import TASKS, task
 from zerosim.data.text import read_text, shakespeare, windows_of
 
 ALLOWED = ", ".join(f'"{name}"' for name in ("text", *TASKS)) + " or the path of a text file"
 
 
-def sequences(source: str, sequence: int, vocabulary: int | None, fault: Fault, folder: Path) -> Dataset:
+def sequences(source: str, sequence: int, vocabulary: int | None, fault: DataFault, folder: Path) -> Dataset:
     """Samples of `sequence` tokens: "text" (Shakespeare), "sort", "reverse", or a user's UTF-8 file.
 
     A relative path starts in `folder`. `sequence` is at least 1. `vocabulary`, at least 2, is the number of classes;
@@ -34,7 +34,7 @@ def sequences(source: str, sequence: int, vocabulary: int | None, fault: Fault, 
     return windows_of(text, sequence, vocabulary, fault)
 
 
-def tokens_given(arrays: dict[str, Array], vocabulary: int | None, fault: Fault) -> Dataset:
+def tokens_given(arrays: dict[str, Array], vocabulary: int | None, fault: DataFault) -> Dataset:
     """Tokens that a user's function gives: integers (samples, sequence); y is what is due after each, −1 where none is.
 
     >>> x = np.array([[0, 1, 2], [2, 1, 0]])

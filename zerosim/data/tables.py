@@ -13,13 +13,13 @@ from typing import IO, Any
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.data.dataset import Fault
+from zerosim.data.dataset import DataFault
 
 MOST_BYTES = 1 << 30
 MOST_CELLS = 10**8
 
 
-def csv_arrays(stream: IO[bytes], target: str, fault: Fault) -> dict[str, Array]:
+def csv_arrays(stream: IO[bytes], target: str, fault: DataFault) -> dict[str, Array]:
     """x and y of a CSV file in UTF-8 whose first row names the columns; blames the row and the column at fault.
 
     >>> found = csv_arrays(io.BytesIO(b"height,width,kind\\n1,2,cat\\n3,4.5,dog\\n"), "", ValueError)
@@ -42,7 +42,7 @@ def csv_arrays(stream: IO[bytes], target: str, fault: Fault) -> dict[str, Array]
     return split_off(head, list(zip(*body, strict=True)), target, fault)
 
 
-def parquet_arrays(stream: IO[bytes], target: str, fault: Fault) -> dict[str, Array]:
+def parquet_arrays(stream: IO[bytes], target: str, fault: DataFault) -> dict[str, Array]:
     """x and y of a Parquet file; pyarrow reads it, and is no requirement of zerosim."""
     try:
         parquet: Any = import_module("pyarrow.parquet")
@@ -59,7 +59,9 @@ def parquet_arrays(stream: IO[bytes], target: str, fault: Fault) -> dict[str, Ar
     return split_off(table.column_names, columns, target, fault)
 
 
-def split_off(names: Sequence[str], columns: Sequence[Sequence[str]], target: str, fault: Fault) -> dict[str, Array]:
+def split_off(
+    names: Sequence[str], columns: Sequence[Sequence[str]], target: str, fault: DataFault
+) -> dict[str, Array]:
     """The column `target`, or the last, as y, and the others as x."""
     if target and target not in names:
         raise fault(f"there is no column {target!r}; there are {', '.join(names)[:200]}")
@@ -69,7 +71,7 @@ def split_off(names: Sequence[str], columns: Sequence[Sequence[str]], target: st
     return {"x": np.stack(x, axis=1), "y": answers(columns[at])}
 
 
-def numbers(name: str, column: Sequence[str], fault: Fault) -> Array:
+def numbers(name: str, column: Sequence[str], fault: DataFault) -> Array:
     """A column of numbers as float64."""
     found = np.empty(len(column))
     for row, cell in enumerate(column):

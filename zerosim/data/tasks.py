@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.data.dataset import Dataset, Fault
+from zerosim.data.dataset import DataFault, Dataset
 
 TASKS: dict[str, Callable[[Array], Array]] = {
     "sort": lambda digits: np.sort(digits, axis=1),
@@ -19,7 +19,7 @@ LONGEST = 2048
 SEED = 0
 
 
-def task(name: str, sequence: int, vocabulary: int | None, fault: Fault) -> Dataset:
+def task(name: str, sequence: int, vocabulary: int | None, fault: DataFault) -> Dataset:
     """n digits d and their answer s, n = (sequence + 1) // 2, as in minGPT's demo of sorting:
 
         x   d1 d2 … dn s1 … s(n-1)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Array
-from zerosim.data.dataset import OTHER, Dataset, Fault
+from zerosim.data.dataset import OTHER, DataFault, Dataset
 from zerosim.data.files import regular_file
 
 LARGEST_FILE = 64 * 2**20
@@ -29,7 +29,7 @@ def shakespeare() -> str:
     return lzma.decompress(packed).decode()
 
 
-def read_text(folder: Path, source: str, allowed: str, fault: Fault) -> str:
+def read_text(folder: Path, source: str, allowed: str, fault: DataFault) -> str:
     """The characters of a user's UTF-8 file, as they are, of at most 64 MiB."""
     with regular_file(folder, source, allowed, fault) as stream:
         size = os.fstat(stream.fileno()).st_size
@@ -43,7 +43,7 @@ def read_text(folder: Path, source: str, allowed: str, fault: Fault) -> str:
         raise fault(f"this is no UTF-8 text, {found}; save it as UTF-8") from None
 
 
-def windows_of(text: str, sequence: int, vocabulary: int | None, fault: Fault) -> Dataset:
+def windows_of(text: str, sequence: int, vocabulary: int | None, fault: DataFault) -> Dataset:
     """Windows of `sequence` characters that do not overlap; y has the character after each.
 
     The first 90% of the text train, the last 10% test, and no window reaches into both. What is left over at the

@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from zerosim.allocation import Array
-from zerosim.data.dataset import Fault
+from zerosim.data.dataset import DataFault
 from zerosim.data.files import regular_file
 
 PIECE_BYTES = 1 << 20
@@ -47,7 +47,7 @@ def pieces(path: Path) -> Iterator[bytes]:
             yield piece
 
 
-def weights_file(source: str, fault: Fault, folder: Path) -> WeightsFile:
+def weights_file(source: str, fault: DataFault, folder: Path) -> WeightsFile:
     """The weights file at path `source`, which starts in `folder`. Raises `fault`'s error if it is none."""
     with regular_file(folder, source, "the path of a safetensors file", fault) as stream:
         path = folder / source

@@ -57,7 +57,7 @@ class Give(NamedTuple):
     block: int
 
 
-class Compute(NamedTuple):
+class VisitCompute(NamedTuple):
     """An operation takes place."""
 
     step: Step
@@ -83,7 +83,7 @@ class Part(NamedTuple):
 class SeenVisit:
     """What takes place, in order, and what is returned: output and what is kept of it, or a gradient."""
 
-    computed: tuple[Compute, ...]
+    computed: tuple[VisitCompute, ...]
     events: tuple[Take | Give | Above, ...]
     returned: tuple[Part, ...]
     values: Mapping[int, Part]
@@ -203,7 +203,7 @@ class VisitRecord:
 
     def __init__(self, carry_out: Perform, owner: str) -> None:
         self.events: list[Take | Give] = []
-        self.computed: list[Compute] = []
+        self.computed: list[VisitCompute] = []
         self._carry_out = carry_out
         self._owner = owner
         self._numbers: dict[int, int] = {}
@@ -224,7 +224,7 @@ class VisitRecord:
 
     def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
         assert step is not None
-        self.computed.append(Compute(step, function))
+        self.computed.append(VisitCompute(step, function))
         return self._carry_out(step, function, *arrays, **named)
 
     def part(self, array: Any) -> Part:

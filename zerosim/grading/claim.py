@@ -20,5 +20,5 @@ class Claim:
     """What has to be installed before it can be asked, in words."""
 
 
-Claims = Callable[[Callable[..., Any]], Sequence[Claim]]
+ClaimsOf = Callable[[Callable[..., Any]], Sequence[Claim]]
 """All that is claimed of a function, the most basic first; nothing of it is run before it is asked."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from zerosim.collectives import ALGORITHMS
-from zerosim.grading.claim import Claim, Claims
+from zerosim.grading.claim import Claim, ClaimsOf
 from zerosim.grading.exercises import EXERCISES
 from zerosim.grading.lawful import law_claims
 from zerosim.grading.proved import added_in, everything_arrives, rounds_at_most, sent_as
@@ -23,7 +23,7 @@ from zerosim.grading.variants import (
     parts_trial,
     two_levels,
 )
-from zerosim.grading.witness import Step
+from zerosim.grading.witness import LearnersStep
 from zerosim.proofs.subject import Subject, subject
 
 
@@ -64,7 +64,7 @@ def stage_claims(stage: str, step: Callable[..., Any]) -> list[Claim]:
     ]
 
 
-CLAIMS: dict[str, Claims] = {
+CLAIMS: dict[str, ClaimsOf] = {
     "reduce_scatter": partial(ring_claims, "reduce_scatter"),
     "all_gather": partial(ring_claims, "all_gather"),
     "all_reduce": partial(ring_claims, "all_reduce"),
@@ -81,7 +81,7 @@ CLAIMS: dict[str, Claims] = {
     "fsdp_step": fsdp_claims,
 }
 
-STAGE_TRIALS: dict[str, Callable[[Step], StageTrial]] = {
+STAGE_TRIALS: dict[str, Callable[[LearnersStep], StageTrial]] = {
     "zero1_step": partial(StageTrial, "zero1"),
     "zero2_step": partial(StageTrial, "zero2"),
     "zero3_step": partial(StageTrial, "zero3"),

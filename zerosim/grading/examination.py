@@ -15,7 +15,7 @@ from typing import Any
 
 from zerosim.errors import UsageError
 from zerosim.grading.channel import Answering
-from zerosim.grading.claim import Claim, Claims
+from zerosim.grading.claim import Claim, ClaimsOf
 from zerosim.grading.claims import CLAIMS, STAGE_TRIALS
 from zerosim.grading.exercises import Grade, Item, State
 from zerosim.grading.mends import mend
@@ -30,7 +30,7 @@ MOST_PRINTED = 12
 """Lines of a learner's that are shown."""
 
 
-def grade(function: Callable[..., Any], name: str, claims: Claims, file: str = "") -> Grade:
+def grade(function: Callable[..., Any], name: str, claims: ClaimsOf, file: str = "") -> Grade:
     """The grade of one function; `file` is where it was written.
 
     What does not hold costs its own points and no others; but what comes first must hold before anything else is asked.
@@ -56,7 +56,7 @@ def grade(function: Callable[..., Any], name: str, claims: Claims, file: str = "
     return Grade(name, "does not hold yet" if failed else done, items, complaint, examination.printed)
 
 
-def with_mend(complaint: str, name: str, function: Callable[..., Any], claims: Claims, failed: int, file: str) -> str:
+def with_mend(complaint: str, name: str, function: Callable[..., Any], claims: ClaimsOf, failed: int, file: str) -> str:
     """The complaint, and a change of the program with which it is gone, if one is found.
 
     Of a stage one is looked for where its cause is not known.

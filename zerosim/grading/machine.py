@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.planner.cluster import Cluster, Device, Link
-from zerosim.planner.fluid import Program, ReceiveFrom, Transfer, last_end_ns
+from zerosim.planner.fluid import FluidProgram, ReceiveFrom, Transfer, last_end_ns
 from zerosim.planner.network import Noting, links
 from zerosim.sharding import split
 from zerosim.words import short
@@ -52,7 +52,7 @@ class TimedMachine:
         return f"on {self} it takes {short(took_ns / 1e6)} ms, where {short(limit_ns / 1e6)} are enough"
 
 
-def noted(collective: Collective, comm: Any) -> Program:
+def noted(collective: Collective, comm: Any) -> FluidProgram:
     """What this rank sends and receives."""
     noting = Noting(comm)
     collective(noting, split(np.zeros(comm.size * ELEMENTS, np.float32), comm.size), np.add)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from zerosim.grading.claim import Claims
+from zerosim.grading.claim import ClaimsOf
 from zerosim.grading.claims import STAGE_TRIALS
 from zerosim.grading.mends import ALL, NOTHING, SOME, Quickly
 from zerosim.grading.tiny import EVEN
@@ -18,7 +18,7 @@ RANKS = (2, 3, 1, 4)
 """Numbers of ranks on which a collective is tried, those first on which most is seen."""
 
 
-def verdict(claims: Claims, failed: int, function: Callable[..., Any]) -> str:
+def verdict(claims: ClaimsOf, failed: int, function: Callable[..., Any]) -> str:
     """What holds of a function of which the claim of this number did not: everything, at least that, or nothing."""
     everything = True
     for number, claim in enumerate(claims(function)):

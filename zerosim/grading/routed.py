@@ -112,7 +112,7 @@ class RankProcesses:
 
 
 @dataclass
-class Posted:
+class PostedArray:
     round: int
     array: Array
 
@@ -122,7 +122,7 @@ class Routing:
 
     def __init__(self, wires: Sequence[socket.socket], deadline: float) -> None:
         self._wires, self._deadline, self._size = wires, deadline, len(wires)
-        self._posted: dict[tuple[int, int], deque[Posted]] = defaultdict(deque)
+        self._posted: dict[tuple[int, int], deque[PostedArray]] = defaultdict(deque)
         self._awaited: dict[int, int] = {}
         self._round, self._next = [0] * self._size, [1] * self._size
         self._heard = [b""] * self._size
@@ -173,7 +173,7 @@ class Routing:
         if "to" in said:
             self._round[rank] += 1
             self._next[rank] = self._round[rank] + ("from" not in said)
-            self._posted[rank, self._known(said["to"])].append(Posted(self._round[rank], unpacked(said["array"])))
+            self._posted[rank, self._known(said["to"])].append(PostedArray(self._round[rank], unpacked(said["array"])))
         if "from" in said:
             self._awaited[rank] = self._known(said["from"])
         for to, source in [*self._awaited.items()]:
@@ -186,7 +186,7 @@ class Routing:
             raise ValueError
         return rank
 
-    def _deliver(self, source: int, to: int, mail: Posted) -> None:
+    def _deliver(self, source: int, to: int, mail: PostedArray) -> None:
         self._round[to] = max(self._next[to], mail.round)
         self._next[to] = self._round[to] + 1
         self._run.messages.append(Carried(source, to, mail.array.size, mail.array.nbytes, self._round[to]))

@@ -115,11 +115,11 @@ def key(value: Any) -> Any:
     return tuple(map(key, value)) if isinstance(value, list | tuple) else value
 
 
-Named = tuple[str, Any, bool]
+NamedValue = tuple[str, Any, bool]
 """A value, what it is, and whether all ranks have it."""
 
 
-def values(seen: WitnessedStep, rank: int, ranks: int, several: bool) -> Iterator[Named]:
+def values(seen: WitnessedStep, rank: int, ranks: int, several: bool) -> Iterator[NamedValue]:
     """What there is in a step of ours on a rank; of what has several names the one that it is called by first."""
     last, inputs = "", []
     for call, part in in_parts(seen):
@@ -148,7 +148,7 @@ def values(seen: WitnessedStep, rank: int, ranks: int, several: bool) -> Iterato
     yield "batch.inputs, all micro-batches of the rank", inputs, False
 
 
-def of_weights(call: VerbCall, ranks: int) -> Iterator[Named]:
+def of_weights(call: VerbCall, ranks: int) -> Iterator[NamedValue]:
     full = call.handed[0]
     length = len(full) // ranks
     yield f"the full weights of {call.unit}", full, True
@@ -156,7 +156,7 @@ def of_weights(call: VerbCall, ranks: int) -> Iterator[Named]:
         yield f"rank {owner}'s shard of {call.unit}", full[owner * length :][:length], True
 
 
-def of_micro_batches(words: str, arrays: Sequence[Array]) -> Iterator[Named]:
+def of_micro_batches(words: str, arrays: Sequence[Array]) -> Iterator[NamedValue]:
     for number, array in enumerate(arrays, start=1):
         yield f"micro-batch {number} of {words}, an array and no list of arrays", array, False
         yield f"micro-batch {number} of {words} alone", [array], False

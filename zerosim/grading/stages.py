@@ -16,7 +16,7 @@ from zerosim.grading.stage_case import StageCase
 from zerosim.grading.stage_words import KEPT_TOO_MUCH, LET_GO, calls_otherwise, held_too_long, sent_in
 from zerosim.grading.tiny import EVEN, ODD, PRECISE, Tiny, in_place_of
 from zerosim.grading.trained import Figures, Hand, Trained, first_difference, honest, itself, trained
-from zerosim.grading.witness import Step, Witness
+from zerosim.grading.witness import LearnersStep, Witness
 from zerosim.planner.cluster import cluster_of
 from zerosim.planner.rehearsal import rehearse
 from zerosim.proofs.diagnosis import because, near
@@ -39,7 +39,7 @@ class StageTrial:
     """A learner's `step` in the place of that of `stage`; what came of it, once it has trained."""
 
     stage: str
-    step: Step
+    step: LearnersStep
     variant: Mapping[str, Any] = field(default_factory=dict)
     """What the row is asked to do, as keys of [parallel]."""
     hand: Hand = itself
@@ -183,7 +183,7 @@ class StageTrial:
         """The step, on what it is handed."""
         return self.step(self.hand(replica), batch)
 
-    def planned_ns(self, step: Step) -> int:
+    def planned_ns(self, step: LearnersStep) -> int:
         """The time of a step on shapes, over the clock of a plan."""
         scenario = replace(PLANNED, parallel=Parallel((self.stage,), **self.variant))
         with in_place_of(self.stage, step):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.data import Dataset
-from zerosim.grading.witness import Step
+from zerosim.grading.witness import LearnersStep
 from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.stages import STAGES
 from zerosim.words import plural
@@ -65,7 +65,7 @@ SIZES = (*EVEN, *ODD, *PRECISE)
 
 
 @contextmanager
-def in_place_of(stage: str, step: Step) -> Iterator[None]:
+def in_place_of(stage: str, step: LearnersStep) -> Iterator[None]:
     """The table of stages with another step in the row of `stage`, for as long as this lasts."""
     honest = STAGES[stage]
     STAGES[stage] = replace(honest, step=step)

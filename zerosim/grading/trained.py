@@ -15,7 +15,7 @@ from zerosim.allocation import Array, allocate
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError
 from zerosim.grading.tiny import Tiny, samples
-from zerosim.grading.witness import Held, Step, Witness, held
+from zerosim.grading.witness import Held, LearnersStep, Witness, held
 from zerosim.instruments.memory import KINDS, Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
 from zerosim.instruments.traffic import Traffic
@@ -81,7 +81,8 @@ def itself(replica: Replica) -> Replica:
 
 
 def trained(
-    tiny: Tiny, stage: str, variant: Mapping[str, Any], step: Step, hand: Hand = itself, witness: Witness | None = None
+    tiny: Tiny, stage: str, variant: Mapping[str, Any], step: LearnersStep, hand: Hand = itself,
+    witness: Witness | None = None,
 ) -> Trained:
     """Train with `step` in the place of that of `stage`; raises what it raises.
 
@@ -100,7 +101,7 @@ def prepared(tiny: Tiny, stage: str, variant: tuple[tuple[str, Any], ...]) -> Ex
     return prepare(tiny.scenario(stage, dict(variant)), samples(tiny.drawn))
 
 
-def on_a_rank(comm: Communicator, experiment: Experiment, step: Step, hand: Hand, found: Trained) -> None:
+def on_a_rank(comm: Communicator, experiment: Experiment, step: LearnersStep, hand: Hand, found: Trained) -> None:
     """One rank's part: a replica, which is handed to the learner once, and its steps."""
     (config,) = experiment.rows
     ledger, traffic, figures = Ledger(), Traffic(), found.figures[comm.rank]
@@ -127,7 +128,7 @@ def counted(replica: Replica) -> Held:
     return {(what, ""): np.array([count]) for what, count in counted.items()}
 
 
-def checked(step: Step) -> Step:
+def checked(step: LearnersStep) -> LearnersStep:
     """The step, and a look at what it returns."""
 
     def looked_at(replica: Replica, batch: Batch) -> Any:

@@ -16,10 +16,10 @@ LOOKED_AT = ("zerosim", "numpy", "hypothesis")
 TABLES = ("CLAIMS", "EXERCISES", "STAGES", "KINDS", "ALGORITHMS", "LAWS")
 """What is looked up, beside what is called."""
 
-Fingerprint = dict[str, tuple[Any, ...]]
+ModuleFingerprint = dict[str, tuple[Any, ...]]
 
 
-def fingerprint() -> Fingerprint:
+def fingerprint() -> ModuleFingerprint:
     """Each part of the modules that are looked at, by its name, and of a function its code."""
     modules = [(name, module) for name, module in [*sys.modules.items()]
                if name.partition(".")[0] in LOOKED_AT and isinstance(module, ModuleType)]
@@ -47,7 +47,7 @@ def content_of(value: Any) -> tuple[Any, ...]:
     return tuple(value.items()) if isinstance(value, dict) else ()
 
 
-def touched(before: Fingerprint) -> str | None:
+def touched(before: ModuleFingerprint) -> str | None:
     """The first part that is no longer what it was.
 
     >>> before = fingerprint()

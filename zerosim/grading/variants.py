@@ -20,7 +20,7 @@ from zerosim.grading.proved import RANKS, added_in, arrives, everything_arrives,
 from zerosim.grading.stages import StageTrial, bits_claims
 from zerosim.grading.tiny import Tiny
 from zerosim.grading.trained import Figures
-from zerosim.grading.witness import Step
+from zerosim.grading.witness import LearnersStep
 from zerosim.instruments.record import Recording
 from zerosim.proofs.case import Case, listed, terms
 from zerosim.proofs.proof import run
@@ -222,7 +222,7 @@ def parts_claims(step: Callable[..., Any]) -> list[Claim]:
     return variant_claims(parts_trial(step), sent=3, kept=1)
 
 
-def parts_trial(step: Step) -> StageTrial:
+def parts_trial(step: LearnersStep) -> StageTrial:
     return StageTrial("zero2", step, {"accumulation": "micro_batch"}, taking_all_at_once)
 
 
@@ -247,7 +247,7 @@ def kept_claims(step: Callable[..., Any]) -> list[Claim]:
         "a step on a virtual machine takes no longer than it must", training.too_slow, 2)]
 
 
-def kept_trial(step: Step) -> StageTrial:
+def kept_trial(step: LearnersStep) -> StageTrial:
     return StageTrial("zero3", step, {"reshard_after_forward": False}, keeping_nothing)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.stages.replica import Batch, Replica
 
-Step = Callable[[Replica, Batch], Any]
+LearnersStep = Callable[[Replica, Batch], Any]
 
 VERBS = (
     "zero_grad", "parts", "gather", "prefetch", "reshard", "reduce_scatter", "reduce", "all_gather", "keep",
@@ -76,7 +76,7 @@ class Witness:
     seen: dict[tuple[int, int], WitnessedStep] = field(default_factory=dict)
     units: list[str] = field(default_factory=list)
 
-    def watching(self, step: Step) -> Step:
+    def watching(self, step: LearnersStep) -> LearnersStep:
         """`step`, on a replica that writes down what it is asked."""
 
         def watched(replica: Replica, batch: Batch) -> Any:

@@ -107,18 +107,18 @@ class RankStep:
         return length(intersection(self._collectives, self._computation))
 
     @property
-    def _computation(self) -> "list[Stretch]":
+    def _computation(self) -> "list[NsStretch]":
         return union((span.begin_ns, span.end_ns) for span in self.spans if span.lane == COMPUTATION)
 
     @property
-    def _waiting(self) -> "list[Stretch]":
+    def _waiting(self) -> "list[NsStretch]":
         return union(
             (span.begin_ns, span.end_ns) for span in self.spans
             if span.lane == WAITING or (span.lane == COLLECTIVES and span.channel == 1)
         )
 
     @property
-    def _collectives(self) -> "list[Stretch]":
+    def _collectives(self) -> "list[NsStretch]":
         return union((span.begin_ns, span.end_ns) for span in self.spans if span.lane == COLLECTIVES)
 
 
@@ -163,16 +163,16 @@ def moved(step: RankStep, by_ns: int) -> RankStep:
     )
 
 
-Stretch = tuple[int, int]
+NsStretch = tuple[int, int]
 
 
-def union(stretches: Iterable[Stretch]) -> list[Stretch]:
+def union(stretches: Iterable[NsStretch]) -> list[NsStretch]:
     """The stretches of time that are in any of those given, apart and in order.
 
     >>> union([(5, 7), (0, 2), (1, 3)])
     [(0, 3), (5, 7)]
     """
-    found: list[Stretch] = []
+    found: list[NsStretch] = []
     for begin, end in sorted(stretches):
         if found and begin <= found[-1][1]:
             found[-1] = found[-1][0], max(end, found[-1][1])
@@ -181,7 +181,7 @@ def union(stretches: Iterable[Stretch]) -> list[Stretch]:
     return found
 
 
-def intersection(one: Sequence[Stretch], other: Sequence[Stretch]) -> list[Stretch]:
+def intersection(one: Sequence[NsStretch], other: Sequence[NsStretch]) -> list[NsStretch]:
     """The stretches that are in both of two unions.
 
     >>> intersection([(0, 3), (5, 9)], [(2, 6), (8, 10)])
@@ -199,7 +199,7 @@ def intersection(one: Sequence[Stretch], other: Sequence[Stretch]) -> list[Stret
     return found
 
 
-def length(stretches: Iterable[Stretch]) -> int:
+def length(stretches: Iterable[NsStretch]) -> int:
     """The total length of stretches that do not overlap."""
     return sum(end - begin for begin, end in stretches)
 

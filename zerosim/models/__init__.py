@@ -11,13 +11,13 @@ from typing import Any
 from zerosim.models.units import Model, ModelKind, Task
 from zerosim.parts import Table
 
-Groups = Sequence[Sequence[int]]
+LayerGroups = Sequence[Sequence[int]]
 
 MODULES = [import_module(f"{__name__}.{each.name}") for each in pkgutil.iter_modules(__path__)]
 MODELS: Table[ModelKind] = Table({each.KIND.key: each.KIND for each in MODULES if hasattr(each, "KIND")})
 
 
-def build(settings: Any, task: Task, groups: Groups) -> Model:
+def build(settings: Any, task: Task, groups: LayerGroups) -> Model:
     """The model of kind `settings.kind`, whose keys are those of a scenario's [model], for its data.
 
     `groups` names the layers of each unit. Raises `ZerosimError` where sizes do not go together.

@@ -26,7 +26,7 @@ from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
 
 
 @dataclass(frozen=True)
-class Shape:
+class TransformerShape:
     """The sizes of a transformer. `inner` is the width within a block's perceptron."""
 
     family: str
@@ -45,11 +45,11 @@ class Shape:
         return self.width // self.heads
 
 
-def gpt2_embedding(w: Weights, tokens: Variable, s: Shape) -> Variable:
+def gpt2_embedding(w: Weights, tokens: Variable, s: TransformerShape) -> Variable:
     return dropped(positions(embedding(tokens, w["wte.weight"]), w["wpe.weight"]), s)
 
 
-def gpt2_block(w: Weights, x: Variable, s: Shape) -> Variable:
+def gpt2_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
     h = layer_norm(x, w["ln_1.weight"], w["ln_1.bias"])
     h = affine(h, w["attn.c_attn.weight"], w["attn.c_attn.bias"])
     h = causal_self_attention(h, heads=s.heads)
@@ -60,16 +60,16 @@ def gpt2_block(w: Weights, x: Variable, s: Shape) -> Variable:
     return x + dropped(affine(h, w["mlp.c_proj.weight"], w["mlp.c_proj.bias"]), s)
 
 
-def gpt2_head(w: Weights, x: Variable, s: Shape) -> Variable:
+def gpt2_head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
     x = layer_norm(x, w["ln_f.weight"], w["ln_f.bias"])
     return linear(x, w["wte.weight" if s.tied_embeddings else "lm_head.weight"])
 
 
-def llama_embedding(w: Weights, tokens: Variable, s: Shape) -> Variable:
+def llama_embedding(w: Weights, tokens: Variable, s: TransformerShape) -> Variable:
     return dropped(embedding(tokens, w["model.embed_tokens.weight"]), s)
 
 
-def llama_block(w: Weights, x: Variable, s: Shape) -> Variable:
+def llama_block(w: Weights, x: Variable, s: TransformerShape) -> Variable:
     h = rms_norm(x, w["input_layernorm.weight"])
     q, k, v = (linear(h, w[f"self_attn.{each}_proj.weight"]) for each in "qkv")
     q, k = (rotary(each, size=s.head_size, base=10000.0) for each in (q, k))
@@ -81,28 +81,28 @@ def llama_block(w: Weights, x: Variable, s: Shape) -> Variable:
     return x + dropped(linear(h, w["mlp.down_proj.weight"]), s)
 
 
-def llama_head(w: Weights, x: Variable, s: Shape) -> Variable:
+def llama_head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
     x = rms_norm(x, w["model.norm.weight"])
     return linear(x, w["model.embed_tokens.weight" if s.tied_embeddings else "lm_head.weight"])
 
 
-def dropped(x: Variable, s: Shape) -> Variable:
+def dropped(x: Variable, s: TransformerShape) -> Variable:
     """x with dropout, if there is any: in the places where GPT-2 has it, except for attention's own."""
     return dropout(x, probability=s.dropout) if s.dropout else x
 
 
 def transformer(
-    s: Shape, *, groups: Sequence[Sequence[int]] | None = None, frozen: Collection[int] = (),
+    s: TransformerShape, *, groups: Sequence[Sequence[int]] | None = None, frozen: Collection[int] = (),
 ) -> Model:
     """A transformer of `s.layers` blocks; its layers are the embedding (0), the blocks, and the head, each a unit.
 
     With tied embeddings the head reads the embedding's weights, so the two share a unit. Raises `ZerosimError` where
     sizes do not go together, or where groups part what is tied.
 
-    >>> gpt2 = Shape("gpt2", 12, 768, 12, 12, 3072, 50257, 1024, tied_embeddings=True)
+    >>> gpt2 = TransformerShape("gpt2", 12, 768, 12, 12, 3072, 50257, 1024, tied_embeddings=True)
     >>> transformer(gpt2).count, [unit.name for unit in transformer(gpt2).units][:2]
     (124439808, ['embedding+head', 'h.0'])
-    >>> transformer(Shape("llama", 32, 4096, 32, 32, 11008, 32000, 2048, tied_embeddings=False)).count
+    >>> transformer(TransformerShape("llama", 32, 4096, 32, 32, 11008, 32000, 2048, tied_embeddings=False)).count
     6738415616
     """
     wrong = problem(s)
@@ -125,10 +125,10 @@ def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen:
     return transformer(shape_of(settings, task.inputs, task.outputs), groups=groups, frozen=frozen)
 
 
-def shape_of(settings: Any, sequence: int, vocabulary: int) -> Shape:
+def shape_of(settings: Any, sequence: int, vocabulary: int) -> TransformerShape:
     """The shape of a transformer by a scenario's [model], for data with such sequences of such tokens."""
     width = settings.width
-    return Shape(
+    return TransformerShape(
         family=settings.architecture,
         layers=settings.layers,
         width=width,
@@ -142,7 +142,7 @@ def shape_of(settings: Any, sequence: int, vocabulary: int) -> Shape:
     )
 
 
-def problem(s: Shape) -> tuple[str, str] | None:
+def problem(s: TransformerShape) -> tuple[str, str] | None:
     """The key of a size that contradicts the others, and the reason; None if all agree."""
     if s.width % s.heads:
         return "heads", f"{s.heads} heads must divide a width of {s.width}"
@@ -155,7 +155,7 @@ def problem(s: Shape) -> tuple[str, str] | None:
     return None
 
 
-def gpt2(s: Shape) -> list[Layer]:
+def gpt2(s: TransformerShape) -> list[Layer]:
     """GPT-2's layers; its matrices are stored inputs × outputs."""
     d, text, begins, ends = s.width, partial(gpt2_block, s=s), normal(0.02), normal(0.02 / math.sqrt(2 * s.layers))
 
@@ -184,7 +184,7 @@ def gpt2(s: Shape) -> list[Layer]:
     ]
 
 
-def llama(s: Shape) -> list[Layer]:
+def llama(s: TransformerShape) -> list[Layer]:
     """Llama's layers; its matrices are stored outputs × inputs, without biases."""
     d, keys, begins, ones = s.width, s.key_value_heads * s.head_size, normal(0.02), constant(1.0)
     text = partial(llama_block, s=s)
@@ -208,7 +208,7 @@ def llama(s: Shape) -> list[Layer]:
     ]
 
 
-def borrows(s: Shape, table: str) -> tuple[str, ...]:
+def borrows(s: TransformerShape, table: str) -> tuple[str, ...]:
     return (table,) if s.tied_embeddings else ()
 
 

@@ -38,7 +38,7 @@ class ReceiveFrom(NamedTuple):
     source: int
 
 
-Program = list[Transfer | ReceiveFrom]
+FluidProgram = list[Transfer | ReceiveFrom]
 Route = Callable[[int, int], tuple[int, list[int]]]
 """`route(source, to)` gives a message's latency in nanoseconds, and the numbers of the links it passes."""
 
@@ -62,7 +62,7 @@ class Underway:
     links: list[int]
 
 
-def last_end_ns(programs: list[Program], links: Links) -> int:
+def last_end_ns(programs: list[FluidProgram], links: Links) -> int:
     """When the last rank has ended its program; all begin at 0.
 
     >>> one = Links([1e9, 1e9], lambda source, to: (1000, [source]))
@@ -72,9 +72,9 @@ def last_end_ns(programs: list[Program], links: Links) -> int:
     return round(max(ends_ns(programs, links)))
 
 
-def ends_ns(programs: list[Program], links: Links) -> list[float]:
+def ends_ns(programs: list[FluidProgram], links: Links) -> list[float]:
     """When each rank has ended its program. Raises `Deadlock` if one of them never does."""
-    state = State([deque(program) for program in programs], links)
+    state = FluidState([deque(program) for program in programs], links)
     while state.advance():
         pass
     waiting = [rank for rank, program in enumerate(state.programs) if program]
@@ -84,7 +84,7 @@ def ends_ns(programs: list[Program], links: Links) -> list[float]:
 
 
 @dataclass(eq=False)
-class State:
+class FluidState:
     programs: list[deque[Transfer | ReceiveFrom]]
     links: Links
     now_ns: float = 0.0

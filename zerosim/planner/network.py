@@ -27,7 +27,7 @@ from zerosim.allocation import Array
 from zerosim.errors import Unlike
 from zerosim.payloads.extents import Extent
 from zerosim.planner.cluster import NS, Cluster
-from zerosim.planner.fluid import Links, Program, ReceiveFrom, Transfer, last_end_ns
+from zerosim.planner.fluid import FluidProgram, Links, ReceiveFrom, Transfer, last_end_ns
 from zerosim.sharding import split
 from zerosim.worlds.local import spawn
 from zerosim.worlds.lockstep import AbreastChunks, LockstepWorld
@@ -119,10 +119,10 @@ def written_ns(collective: Callable[..., None], elements: int, itemsize: int, cl
     return int(clocks.now_ns.max())
 
 
-def programs(collective: Callable[..., None], elements: int, dtype: Any, ranks: int) -> list[Program]:
+def programs(collective: Callable[..., None], elements: int, dtype: Any, ranks: int) -> list[FluidProgram]:
     """What each rank sends and receives, in order, found by running the collective on shapes in the local world."""
 
-    def program(comm: Any) -> Program:
+    def program(comm: Any) -> FluidProgram:
         noting = Noting(comm)
         collective(noting, split(Extent(elements, dtype), ranks))
         return noting.program
@@ -135,7 +135,7 @@ class Noting:
 
     def __init__(self, comm: Any) -> None:
         self.rank, self.size = comm.rank, comm.size
-        self.program: Program = []
+        self.program: FluidProgram = []
         self._comm = comm
 
     def exchange(self, outgoing: Any, *, to: int, into: Any, source: int, reduce: Any = None) -> None:

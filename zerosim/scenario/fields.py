@@ -6,7 +6,7 @@ from typing import Any
 
 from zerosim.scenario.rules import (
     LARGEST_INTEGER,
-    Array,
+    ArrayRule,
     Choice,
     Either,
     Groups,
@@ -45,7 +45,7 @@ def maybe_integer(*, at_least: int) -> Any:
 
 
 def integers(default: tuple[int, ...], *, at_least: int, at_most: int = LARGEST_INTEGER) -> Any:
-    return field(default=default, metadata={"rule": Array(Integer(at_least, at_most))})
+    return field(default=default, metadata={"rule": ArrayRule(Integer(at_least, at_most))})
 
 
 def number(default: float | None, *, at_least: float, below: float = math.inf) -> Any:
@@ -53,7 +53,7 @@ def number(default: float | None, *, at_least: float, below: float = math.inf) -
 
 
 def pair(default: tuple[float, float], *, at_least: float, below: float) -> Any:
-    return field(default=default, metadata={"rule": Array(Number(at_least, below), 2, 2)})
+    return field(default=default, metadata={"rule": ArrayRule(Number(at_least, below), 2, 2)})
 
 
 def choice(default: str, names: tuple[str, ...]) -> Any:
@@ -71,12 +71,12 @@ def maybe_groups() -> Any:
 
 def numbers() -> Any:
     """Any finite numbers; none by default."""
-    return field(default=(), metadata={"rule": Array(Number(-math.inf))})
+    return field(default=(), metadata={"rule": ArrayRule(Number(-math.inf))})
 
 
 def choices(default: tuple[str, ...], names: tuple[str, ...]) -> Any:
     """At least one of `names`, none of them twice."""
-    return field(default=default, metadata={"rule": Array(Choice(names), 1, distinct=True)})
+    return field(default=default, metadata={"rule": ArrayRule(Choice(names), 1, distinct=True)})
 
 
 def section(of: type[Any]) -> Any:
@@ -94,12 +94,12 @@ def optional(of: Any) -> Any:
 
 
 def texts(default: tuple[str, ...], *, at_least: int = 0) -> Any:
-    return field(default=default, metadata={"rule": Array(TextRule(), at_least)})
+    return field(default=default, metadata={"rule": ArrayRule(TextRule(), at_least)})
 
 
 def rows() -> Any:
     """An array of numbers for each rank, or nothing."""
-    return field(default=(), metadata={"rule": Array(Array(Written()))})
+    return field(default=(), metadata={"rule": ArrayRule(ArrayRule(Written()))})
 
 
 def sections(of: type[Any]) -> Any:
@@ -111,12 +111,12 @@ def word_or_number(default: str, *, at_least: float, below: float) -> Any:
 
 
 def switch_or_integers(default: bool) -> Any:
-    return field(default=default, metadata={"rule": SwitchOr(Array(Integer(0), distinct=True))})
+    return field(default=default, metadata={"rule": SwitchOr(ArrayRule(Integer(0), distinct=True))})
 
 
 def maybe_switch_or_integers() -> Any:
     """A switch or an array of integers, or nothing said."""
-    return field(default=None, metadata={"rule": SwitchOr(Array(Integer(0), distinct=True))})
+    return field(default=None, metadata={"rule": SwitchOr(ArrayRule(Integer(0), distinct=True))})
 
 
 def number_or_word(default: float, word: str, *, at_least: float) -> Any:
@@ -129,4 +129,4 @@ def groups() -> Any:
 
 def subset(names: tuple[str, ...]) -> Any:
     """Any of `names`, none of them twice; none by default."""
-    return field(default=(), metadata={"rule": Array(Choice(names), distinct=True)})
+    return field(default=(), metadata={"rule": ArrayRule(Choice(names), distinct=True)})

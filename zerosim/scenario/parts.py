@@ -15,7 +15,7 @@ from zerosim.parts.loading import Declared
 from zerosim.parts.source import as_source
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.positions import KeyPath
-from zerosim.scenario.rules import Array, Choice, Integer, Number, Rule, Switch, TextRule, dotted
+from zerosim.scenario.rules import ArrayRule, Choice, Integer, Number, Rule, Switch, TextRule, dotted
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ def source_of(default: str) -> Any:
 
 def parts_of(default: tuple[str, ...], table: Table[Any], made: Callable[[str, Any], Any]) -> Any:
     """A key that names at least one part of `table`, or a user's, none of them twice."""
-    return dataclasses.field(default=default, metadata={"rule": Array(PartOf(tuple(table), made), 1, distinct=True)})
+    rule = ArrayRule(PartOf(tuple(table), made), 1, distinct=True)
+    return dataclasses.field(default=default, metadata={"rule": rule})
 
 
 def own_keys() -> Any:
@@ -120,7 +121,7 @@ def rule_for(default: Any) -> Rule:
             return Number(float("-inf"))
         case str():
             return TextRule()
-    return Array(rule_for(default[0]) if default else TextRule())
+    return ArrayRule(rule_for(default[0]) if default else TextRule())
 
 
 def parts_in(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str, Named]]:

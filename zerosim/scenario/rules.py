@@ -131,7 +131,7 @@ class Choice(Rule):
 
 
 @dataclass(frozen=True)
-class Array(Rule):
+class ArrayRule(Rule):
     element: Rule
     at_least: int = 0
     at_most: float = math.inf
@@ -216,7 +216,7 @@ class Groups(Rule):
         if value in ("layer", "model"):
             return value
         if isinstance(value, list) and value:
-            return Array(Array(Integer(0), 1), 1).read(value, path, origin)
+            return ArrayRule(ArrayRule(Integer(0), 1), 1).read(value, path, origin)
         raise self.refuse(value, path, origin)
 
 

@@ -17,7 +17,7 @@ from zerosim.parts.loading import Declared
 from zerosim.stages import ddp, zero1, zero2, zero3
 from zerosim.stages.replica import Batch, Replica
 
-Step = Callable[[Replica, Batch], Total]
+StageStep = Callable[[Replica, Batch], Total]
 """One step: it leaves the weights of the next, and returns this rank's part of the loss."""
 
 
@@ -30,7 +30,7 @@ class Stage(Declared):
     title: str
     also: str
     """The name that others use."""
-    step: Step
+    step: StageStep
     sharded: tuple[Kind, ...]
     """The model states of which a rank keeps 1/N; it keeps all of the others."""
     may_reduce_parts: bool

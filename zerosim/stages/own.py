@@ -18,7 +18,7 @@ from zerosim.allocation import MODEL_STATES, Kind
 from zerosim.errors import UsageError
 from zerosim.numerics.precisions import PRECISIONS
 from zerosim.parts import Named
-from zerosim.stages import STAGES, Stage, Step
+from zerosim.stages import STAGES, Stage, StageStep
 
 SHIPPED = {frozenset(each.sharded): each for each in STAGES.values()}
 """The shipped stages, by what they shard."""
@@ -26,7 +26,7 @@ SHIPPED = {frozenset(each.sharded): each for each in STAGES.values()}
 
 def stage(
     *, sharded: tuple[Kind, ...] = (), wire: str = "", accumulation: str = "", reduces_parts: bool | None = None
-) -> Callable[[Step], Stage]:
+) -> Callable[[StageStep], Stage]:
     """A decorator: the step as a stage that shards these states.
 
     `sharded` has any of "optimizer", "gradients", "parameters", as a shipped stage does. `wire` is fp16, bf16, fp32 or
@@ -43,7 +43,7 @@ def stage(
 
 
 def declared(
-    name: str, step: Step, sharded: tuple[Kind, ...], wire: str = "", accumulation: str = "",
+    name: str, step: StageStep, sharded: tuple[Kind, ...], wire: str = "", accumulation: str = "",
     reduces_parts: bool | None = None,
 ) -> Stage:
     """The stage of a step that declares this; raises `UsageError` for what it cannot declare."""

@@ -15,7 +15,7 @@ from zerosim.stages.beside import Coming
 from zerosim.stages.replica import Publishing, Replica
 
 
-class Weights:
+class GatheredWeights:
     """All-gather weights."""
 
     def update(self, replica: Replica, unit: Unit, weights: Array) -> None:
@@ -55,4 +55,4 @@ class Updates:
         replica.rule.apply(unit, 0, full, updates, step=replica.state.step)
 
 
-PUBLISHING: dict[str, type[Publishing]] = {"weights": Weights, "updates": Updates, "broadcasts": Broadcasts}
+PUBLISHING: dict[str, type[Publishing]] = {"weights": GatheredWeights, "updates": Updates, "broadcasts": Broadcasts}

@@ -98,7 +98,7 @@ def times(comm: Communicator, rounds: int, steps: Sequence[Callable[[], object]]
 
 
 def calls(comm: Communicator, rounds: int, steps: Sequence[Callable[[], object]]) -> list[list[float]]:
-    """The same for one of the many calls of each."""
+    """The seconds of one call of each, from many of them in a row, measured as `times` does."""
     return [[seconds / CALLS for seconds in each] for each in times(comm, rounds, steps)]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from zerosim.report.page import pictures, step_pictures
 from zerosim.report.page.page_run import NO_UNIT, PageRow
-from zerosim.report.page.pictures import Values
+from zerosim.report.page.pictures import PictureValues
 from zerosim.report.page.textures import TEXTURES
 from zerosim.report.page.vega import Spec
 from zerosim.words import common_unit
@@ -41,7 +41,7 @@ class Drawings:
             "losses": pictures.losses(list(curves), max((row.steps for row in rows), default=1), logarithmic),
         }
 
-    def _values(self) -> dict[str, Values]:
+    def _values(self) -> dict[str, PictureValues]:
         rows = self._rows
         found = {"kept": pictures.kept_values(rows), "sent": pictures.sent_values(rows),
                  "losses": pictures.loss_values(rows), "divergences": pictures.divergence_values(rows)}

@@ -104,7 +104,7 @@ def embedded(data: Any) -> Markup:
     return Markup(json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))
 
 
-def columns(values: pictures.Values) -> dict[str, list[Any]]:
+def columns(values: pictures.PictureValues) -> dict[str, list[Any]]:
     """Each key once, with its values in a row: a third of the size.
 
     >>> columns([{"a": 1, "b": 2}, {"a": 3, "b": 4}])

@@ -25,7 +25,7 @@ from zerosim.report.page.page_run import KINDS, PageRow
 from zerosim.report.page.vega import Spec
 from zerosim.words import ByteUnit, three_digits
 
-Values = list[dict[str, Any]]
+PictureValues = list[dict[str, Any]]
 
 VEGA_LITE = "https://vega.github.io/schema/vega-lite/v6.json"
 
@@ -106,7 +106,7 @@ def memory(until: int, most_bytes: int) -> Spec:
     }
 
 
-def curve_values(curve: Sequence[dict[str, int]], until: int) -> Values:
+def curve_values(curve: Sequence[dict[str, int]], until: int) -> PictureValues:
     """A curve of memory as one value for each change and kind, up to the end of the step."""
     ends = [{**curve[-1], "ns": until}] if curve and curve[-1]["ns"] < until else []
     return [
@@ -144,7 +144,7 @@ def partners(ranks: int, unit: ByteUnit) -> Spec:
     }
 
 
-def partner_values(row: PageRow, unit: ByteUnit) -> Values:
+def partner_values(row: PageRow, unit: ByteUnit) -> PictureValues:
     """For every two ranks the bytes and messages that the one sent the other in the traced step."""
     sent = {(source, to): [0, 0] for source in range(row.ranks) for to in range(row.ranks)}
     for span in (span for step in row.traced for span in step["spans"]):
@@ -186,7 +186,7 @@ def kept(rows: Sequence[PageRow]) -> Spec:
     return bars("kept by a rank between steps", "kind", KINDS[:3], KIND_COLOURS, [row.name for row in rows])
 
 
-def kept_values(rows: Sequence[PageRow]) -> Values:
+def kept_values(rows: Sequence[PageRow]) -> PictureValues:
     """For every row and kind of model state, what the fullest rank keeps."""
     return [
         {"row": row.name, "kind": kind, "place": place, "bytes": row.fullest["resting_bytes"].get(kind, 0)}
@@ -205,7 +205,7 @@ def sent(rows: Sequence[PageRow]) -> Spec:
                 list(colours.values()), [row.name for row in rows])
 
 
-def sent_values(rows: Sequence[PageRow]) -> Values:
+def sent_values(rows: Sequence[PageRow]) -> PictureValues:
     """For every row and collective, what a rank sent in a step on average."""
     found = []
     for row in rows:
@@ -263,7 +263,7 @@ def loss_curves(rows: Sequence[PageRow]) -> dict[str, list[float | None]]:
     return {", ".join(names): list(curve) for curve, names in found.items()}
 
 
-def loss_values(rows: Sequence[PageRow]) -> Values:
+def loss_values(rows: Sequence[PageRow]) -> PictureValues:
     """The curves, step by step; losses that are no finite numbers are left out."""
     return [
         {"row": names, "step": step, "loss": loss}
@@ -271,7 +271,7 @@ def loss_values(rows: Sequence[PageRow]) -> Values:
     ]
 
 
-def divergence_values(rows: Sequence[PageRow]) -> Values:
+def divergence_values(rows: Sequence[PageRow]) -> PictureValues:
     """In which step the bits of which row first differ."""
     return [{"row": row.name, "step": row.found["first_divergence"]["step"]}
             for row in rows if row.found["first_divergence"]]
@@ -294,7 +294,7 @@ def headed(title: str) -> Spec:
     return {"title": {"text": title, "anchor": "start", "font": FONT, "fontSize": 14}}
 
 
-def with_values(spec: Spec, data: dict[str, Values], width: int = 860) -> Spec:
+def with_values(spec: Spec, data: dict[str, PictureValues], width: int = 860) -> Spec:
     """The specification with its data inside and a width of its own: a picture for a file."""
     found = spec | {"datasets": data, "background": "white"}
     if spec["width"] == "container":

@@ -10,7 +10,7 @@ from zerosim.report.page.pictures import (
     PICKED,
     UNIT_COLOURS,
     VEGA_LITE,
-    Values,
+    PictureValues,
     bars,
     colour,
 )
@@ -31,7 +31,7 @@ def peaks(rows: Sequence[PageRow], device_bytes: int) -> Spec:
     return drawn | {"layer": [held, line]}
 
 
-def peak_values(rows: Sequence[PageRow]) -> Values:
+def peak_values(rows: Sequence[PageRow]) -> PictureValues:
     """For every row and kind, what is held at the fullest moment of the step."""
     return [
         {"row": row.name, "kind": kind, "place": place, "bytes": fullest.get(kind, 0)}
@@ -44,7 +44,7 @@ def held(at: dict[str, Any]) -> int:
     return sum(at.get(kind, 0) for kind in KINDS)
 
 
-def scaling(values: Values) -> Spec:
+def scaling(values: PictureValues) -> Spec:
     """Speed by the number of ranks, a line for each row; data `scaling`."""
     names = list(dict.fromkeys(value["row"] for value in values))
     return {
@@ -68,6 +68,6 @@ def scaling(values: Values) -> Spec:
     }
 
 
-def scaling_values(speeds: Sequence[tuple[str, int, float]]) -> Values:
+def scaling_values(speeds: Sequence[tuple[str, int, float]]) -> PictureValues:
     """What a device does in a second, for each row and number of ranks."""
     return [{"row": row, "ranks": ranks, "speed": speed} for row, ranks, speed in speeds]

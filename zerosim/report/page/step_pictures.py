@@ -17,7 +17,7 @@ from zerosim.report.page.pictures import (
     TALL,
     UNIT_COLOURS,
     VEGA_LITE,
-    Values,
+    PictureValues,
     colour,
     time_axis,
     window,
@@ -181,7 +181,7 @@ def picked_layers(box: Spec, source: str, to: str) -> list[Spec]:
 SPAN = ("rank", "lane", "kind", "channel", "what", "unit", "begin_ns", "end_ns", "bytes", "peer", "waited_ns")
 
 
-def span_values(row: PageRow) -> Values:
+def span_values(row: PageRow) -> PictureValues:
     """The spans of a row, numbered; `link` numbers the message that a span is an end of, or is −1."""
     link_of = {end: number for number, ends in enumerate(row.links) for end in ends}
     return [
@@ -201,7 +201,7 @@ def label(span: dict[str, Any]) -> str:
     return f"{span['what'][:1]} {unit}".strip() if span["kind"] == "computation" else ""
 
 
-def link_values(row: PageRow) -> Values:
+def link_values(row: PageRow) -> PictureValues:
     """The messages of a row, from where each left to where it came in."""
     return [
         {"link": number, "source": row.spans[left]["rank"], "to": row.spans[came]["rank"],
