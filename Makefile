@@ -1,6 +1,7 @@
 # make run      train digits by DDP and ZeRO Stages I–III on 4 MPI processes and compare every bit
-# make test     the whole suite, the tests under mpirun included
-# make whole    the shipped scenarios with their own models, which the suite trains on smaller ones
+# make test     the suite, the tests under mpirun included
+# make check    for every save: ruff, mypy, and the tests that need no MPI, no browser and little time
+# make whole    the cases that take longest, and the shipped scenarios with their own models; the suite has smaller ones
 # make oracles  ask PyTorch anew what the suite has recorded, and Perfetto whether it reads our traces, in
 #               environments of their own
 # make torch    train one model by our stages, by PyTorch and by DeepSpeed over the same collectives, and write the table of
@@ -23,15 +24,21 @@ PYTHON ?= python3
 BIN := .venv/bin
 PROGRESS := $(shell test -t 2 && echo live || echo auto)
 
-.PHONY: run test whole oracles torch browser hosts simgrid pictures records fuzz lint mutants clean
+.PHONY: run check test whole oracles torch browser hosts simgrid pictures records fuzz lint mutants clean
 
 run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
 
 test: .venv/test
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not long"
+
+check: .venv/test .venv/lint
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not (mpi or long or broad)" --ignore tests/browser
 
 whole: .venv/test
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m long
 	SCENARIOS=whole $(BIN)/python -m pytest --numprocesses 2 tests/test_scenarios.py
 
 oracles: .venv/test .venv-torch/torch .venv-perfetto/perfetto

@@ -24,6 +24,18 @@ def pytest_configure(config):
             compileall.compile_dir(ROOT / folder, quiet=2)
 
 
+BROAD = {
+    "accumulation", "bounds", "checkpoint", "checkpoint_run", "cli", "collectives", "confirmed", "docs",
+    "grade", "hunt", "independent", "independent_transformer", "kinds", "marking", "mends", "mesh", "mistakes",
+    "mutants", "notebooks", "operations", "page", "pictures", "plan", "plan_drawn", "planted", "published",
+    "right", "run", "scenarios", "sequences", "variants",
+}
+"""The files whose tests train, prove or draw many cases: `make check` leaves them to `make test`."""
+
+
 def pytest_collection_modifyitems(items):
     """Tests that start processes come first: one worker has them in turn, and no long one is left to the end."""
+    for item in items:
+        if item.path.stem.removeprefix("test_") in BROAD:
+            item.add_marker("broad")
     items.sort(key=lambda item: item.get_closest_marker("mpi") is None)

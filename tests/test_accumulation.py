@@ -134,6 +134,7 @@ def test_every_stage_agrees_with_one_process_and_with_every_formula(keys):
     agrees(outcome_of(stages=ALL, **keys))
 
 
+@pytest.mark.long
 @settings(max_examples=12)
 @given(keys=keys_of_a_run(), tied=st.booleans())
 def test_so_it_does_with_a_unit_that_is_visited_twice(keys, tied):

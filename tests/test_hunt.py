@@ -47,7 +47,7 @@ def test_a_slice_of_the_hunt(first, tmp_path):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_a_slice_of_the_hunt_under_mpi(ranks, tmp_path):
     drawn = (draw.draw(number, mpi=True) for number in count(SEED_UNDER_MPI))
     fitting = islice((each for each in drawn if each.document["world"]["ranks"] == ranks and short(each)), 3)

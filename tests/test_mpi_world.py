@@ -15,7 +15,7 @@ from zerosim.worlds.mpi import MpiCommunicator, connect
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 7, 8])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (7, 8))])
 def test_mpi_world_conforms(ranks):
     outcome = mpirun(ranks, ["-m", "tests.mpi.conform"])
     assert outcome.returncode == 0, outcome.stderr

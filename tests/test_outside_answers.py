@@ -10,7 +10,7 @@ import pytest
 from tests.mpi import outside
 from tests.mpi.launch import mpirun
 
-RANKS = (2, 3, 4, 5, 7, 8)
+RANKS, MORE_RANKS = (2, 3, 4, 5), (7, 8)
 TESTS_OF_MPI4PY = "MPI4PY_TESTS"  # names the directory test/ of mpi4py's source
 BROADCASTS_NOTHING = "import zerosim as zs; zs.broadcast = lambda comm, x, root: x; "
 
@@ -43,7 +43,7 @@ def answers(ranks, **algorithms):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", [*RANKS, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in MORE_RANKS)])
 @pytest.mark.parametrize(
     "algorithms",
     [
@@ -107,7 +107,7 @@ def test_the_vectors_tell_orders_apart(collective, size, dtype):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("ranks", [2, 3, pytest.param(5, marks=pytest.mark.long)])
 def test_every_collective_agrees_with_mpi(ranks):
     outcome = mpirun(ranks, ["-m", "mpi4py", "-m", "tests.mpi.agree"])
     assert outcome.returncode == 0, outcome.stderr

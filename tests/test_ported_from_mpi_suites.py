@@ -20,7 +20,7 @@ def test_local_world(check, size):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [4, 5, 7, 8, 10])
+@pytest.mark.parametrize("ranks", [4, 5, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (7, 8, 10))])
 def test_mpi_world(ranks):
     outcome = mpirun(ranks, ["-m", "tests.mpi.suites"])
     assert outcome.returncode == 0, outcome.stderr

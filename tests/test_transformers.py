@@ -192,6 +192,7 @@ def test_any_units_of_layers_give_the_same_bits_where_order_does_not_tell(keys):
     assert {stage.measured.weights_sha256 for stage in found.trained} == {alone.trained[0].measured.weights_sha256}
 
 
+@pytest.mark.long
 @pytest.mark.mpi
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_same_bits_in_both_worlds(ranks, tmp_path):
