@@ -27,7 +27,9 @@ def test_every_line_is_read_with_what_its_notes_say():
     assert hybrid.scenario.cluster.between == "infiniband_8x100"
     assert by_source["llm.c"].scenario.model.tied_embeddings
     assert by_source["torchtitan"].scenario.parallel.reduce_dtype == "fp32"
-    assert {each.source for each in figures if each.optimizer_on_host} == {"ml-engineering"}
+    on_host = {each.source for each in figures if each.scenario.cluster.optimizer == "host"}
+    assert on_host == {"ml-engineering"}
+    assert by_source["torchtitan"].scenario.cluster.device == "h100_96gb"
     assert not by_source["nanoGPT"].software
 
 

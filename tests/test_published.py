@@ -111,4 +111,4 @@ def test_runs_go_with_published_alone(capsys):
 def test_a_device_without_8_bits_says_so(capsys):
     flags = ["--set", "cluster.products=fp8", "--set", "cluster.device=v100_32gb"]
     assert main(["plan", "scenarios/plans/llama3_8b.toml", *flags]) == 2
-    assert "multiplies nothing in 8 bits; there are h100_80gb, h200, b200" in capsys.readouterr().err
+    assert "multiplies nothing in 8 bits; there are h100_80gb, h100_96gb, h200," in capsys.readouterr().err

@@ -65,7 +65,13 @@ host_memory = "pcie3"
 between = { latency_us = 5, gigabytes_per_second = 25 }
 collectives = "written"
 kernels = "fused"
+software = "eager"
+attention = "flash3"
+loss = "chunked"
+reserve = 0.2
+optimizer = "host"
 products = "fp8"
+figures = { memory = 9e10 }
 
 [parallel]
 stages = ["zero3", "ddp"]
@@ -217,7 +223,11 @@ def test_the_defaults_of_the_design():
         },
         "cluster": {
             "device": "h100_80gb", "devices_per_host": 8, "inside": "", "between": "", "host_memory": "",
-            "collectives": "pipelined", "kernels": "written", "products": "weights",
+            "collectives": "pipelined", "kernels": "written", "products": "weights", "software": "", "attention": "",
+            "loss": "", "reserve": "usual", "optimizer": "device",
+            "figures": dict.fromkeys(
+                ("flops", "flops_fp8", "memory", "memory_bandwidth", "product_share", "attention_share",
+                 "memory_share", "launch_ns"), 0.0),
         },
         "variant": [],
         "check": {

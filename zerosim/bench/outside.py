@@ -1,9 +1,8 @@
 """Published figures of other trainers against their plans: throughput and peak memory, source by source.
 
 A line of the file is one figure of one run. Sizes, sharding and precision have columns; `notes` say the rest, and
-`scenario_of` finds it there by the words of `SOFTWARE` and `BETWEEN`. A plan cannot express everything:
-recomputation of selected operations is planned as that of every other block, and an optimizer that the host has is
-planned on the device, and its states are taken off the peak.
+`scenario_of` finds it there by the words of `SOFTWARE`, `BETWEEN` and `DEVICES`. A plan cannot express everything:
+recomputation of selected operations is planned as that of some blocks.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,19 +22,25 @@ LONG = 32768
 SMALL = 4096
 """Tokens of a micro-batch up to which it counts as small."""
 SOFTWARE = {
-    "thunder": "compiled", "compile": "compiled", "Liger": "fused", "fused": "fused", "C/CUDA": "fused",
-    "eager": "eager",
+    "no Liger": "eager", "thunder": "compiled", "compile": "compiled", "Liger": "fused", "fused": "fused",
+    "C/CUDA": "fused", "eager": "eager",
 }
 """The software of a run, by the first of these words in its notes."""
+UNNAMED = {"Megatron-Bridge": "fused", "FlagPerf Paddle": "fused", "MaxText": "compiled"}
+"""The software of sources whose notes do not name it; others are planned as PyTorch's kernels one by one."""
 BETWEEN = {
     "infiniband_8x100": "infiniband_8x100", "infiniband_4x100": "infiniband_4x100", "4x100 Gb": "infiniband_4x100",
     "800 Gb/s": "infiniband_8x100",
 }
+DEVICES = {"H100 96GB": "h100_96gb"}
 STAGES = {
     "FULL_SHARD": "zero3", "HYBRID_SHARD": "zero3", "ZERO3 DeepSpeed": "zero3", "ZERO2": "zero2", "ZERO1": "zero1",
     "DDP": "ddp", "none": "ddp",
 }
-WITHOUT_OPTIMIZER = "optimizer offloaded"
+SELECTED = {"time": "every 2", "memory": "2 of 3"}
+"""What recomputation of selected operations comes nearest to, in time and in memory: of a Llama's seven products four
+are kept, and attention's output, 31,744 numbers of a token and block of 8B, where a whole block keeps 84,000."""
+ON_HOST = "optimizer offloaded"
 COLUMNS = (
     "source", "model", "layers", "width", "heads", "kv_heads", "inner", "vocabulary", "sequence", "devices", "device",
     "devices_per_host", "sharding", "micro_batch", "accumulation", "precision", "recompute", "measured_kind",
@@ -45,7 +50,7 @@ VALUES: dict[str, Callable[[PlannedRow], float]] = {
     "tokens_per_second_per_device": lambda row: row.tokens_per_second,
     "mfu": lambda row: row.mfu,
     "hfu": lambda row: row.hfu,
-    "peak_memory_gib": lambda row: row.peak_bytes / GIB,
+    "peak_memory_gib": lambda row: row.reserved_bytes / GIB,
 }
 
 
@@ -58,9 +63,10 @@ class OutsideFigure:
     kind: str
     measured: float
     scenario: Scenario
+    holding: Scenario
+    """The scenario whose memory is that of the run, where another one has its time."""
     software: str
     """The name that the source gives it; empty where it gives none."""
-    optimizer_on_host: bool
 
     @property
     def memory(self) -> bool:
@@ -121,15 +127,15 @@ def figure_of(line: Mapping[str, str], place: str) -> OutsideFigure:
         if line[column] not in known:
             raise UsageError(f"{place}: {column}: no {line[column]!r}; there are {', '.join(known)}")
     try:
-        scenario = scenario_of(line)
+        running, holding = (scenario_of(line, SELECTED[what]) for what in ("time", "memory"))
         measured = float(line["measured_value"])
     except ValueError as error:
         raise UsageError(f"{place}: {error}") from error
     name = "{model} on {devices} {device}, {sequence} × {micro_batch} × {accumulation}, {precision}".format(**line)
-    notes = line.get("notes") or ""
+    scenario = holding if line["measured_kind"] == "peak_memory_gib" else running
     return OutsideFigure(
-        line["source"], name, line["measured_kind"], measured, scenario, said_in(notes, SOFTWARE),
-        WITHOUT_OPTIMIZER in notes)
+        line["source"], name, line["measured_kind"], measured, scenario, holding,
+        said_in(line.get("notes") or "", SOFTWARE))
 
 
 def said_in(notes: str, words: Mapping[str, str]) -> str:
@@ -141,9 +147,13 @@ def said_in(notes: str, words: Mapping[str, str]) -> str:
     return next((meant for word, meant in words.items() if word in notes), "")
 
 
-def scenario_of(line: Mapping[str, str]) -> Scenario:
-    """The scenario that plans the run of a line. Raises `ValueError` for what is no number."""
+def scenario_of(line: Mapping[str, str], selected: str) -> Scenario:
+    """The scenario that plans the run of a line, with `selected` blocks in place of selected operations.
+
+    Raises `ValueError` for what is no number.
+    """
     devices, notes, stage = int(line["devices"]), line.get("notes") or "", STAGES[line["sharding"]]
+    again = selected if line["recompute"] == "op" else line["recompute"]
     per_host = min(int(line["devices_per_host"]), devices)
     return Scenario(
         world=WorldKeys(devices),
@@ -153,13 +163,16 @@ def scenario_of(line: Mapping[str, str]) -> Scenario:
             optimizer="adamw", precision="fp16" if line["precision"] == "fp16" else "bf16",
         ),
         parallel=Parallel(
-            stages=(stage,), recompute=recomputed(line["recompute"], int(line["layers"])), prefetch=stage == "zero3",
+            stages=(stage,), recompute=recomputed(again, int(line["layers"])), prefetch=stage == "zero3",
             overlap=True, shard_ranks=per_host if line["sharding"] == "HYBRID_SHARD" else 0,
             accumulation="micro_batch" if stage in ("zero2", "zero3") else "boundary",
             reduce_dtype="fp32" if "reduce fp32" in notes else "weights",
         ),
         cluster=ClusterKeys(
-            device=line["device"], devices_per_host=per_host, between=said_in(notes, BETWEEN), kernels="fused",
+            software=said_in(notes, SOFTWARE) or UNNAMED.get(line["source"], "eager"),
+            loss="chunked" if "tiled" in notes else "", optimizer="host" if ON_HOST in notes else "device",
+            device=said_in(notes, DEVICES) or line["device"], devices_per_host=per_host,
+            between=said_in(notes, BETWEEN), kernels="fused",
             products="fp8" if line["precision"] == "fp8" else "weights",
         ),
     )
@@ -187,7 +200,7 @@ def recomputed(said: str, layers: int) -> bool | tuple[int, ...]:
         return False
     if said == "full":
         return tuple(blocks)
-    if said in ("op", "every2", "every 2"):
+    if said in ("every2", "every 2"):
         return tuple(blocks[::2])
     if said.startswith("first "):
         return tuple(blocks[: int(said.removeprefix("first "))])
@@ -199,21 +212,16 @@ def recomputed(said: str, layers: int) -> bool | tuple[int, ...]:
 
 def compare_outside(figures: Sequence[OutsideFigure]) -> list[ComparedFigure]:
     """Plan every run, once for all of its figures."""
-    found, rows = [], dict[str, PlannedRow]()
-    for figure in figures:
-        key = repr(figure.scenario)
+    rows = dict[str, PlannedRow]()
+
+    def row_of(scenario: Scenario) -> PlannedRow:
+        key = repr(scenario)
         if key not in rows:
-            (rows[key],) = planned(figure.scenario, (), task_of)
-        found.append(compared(figure, rows[key]))
-    return found
+            (rows[key],) = planned(scenario, (), task_of)
+        return rows[key]
 
-
-def compared(figure: OutsideFigure, row: PlannedRow) -> ComparedFigure:
-    """A figure beside its plan; states of an optimizer that the host has are taken off."""
-    elsewhere = row.found.resting["optimizer"] if figure.optimizer_on_host else 0
-    value = VALUES[figure.kind](row)
-    fits = row.peak_bytes - elsewhere <= row.cluster.device.memory
-    return ComparedFigure(figure, value - elsewhere / GIB if figure.memory else value, fits)
+    return [
+        ComparedFigure(each, VALUES[each.kind](row_of(each.scenario)), row_of(each.holding).fits) for each in figures]
 
 
 def grouped(found: Sequence[ComparedFigure]) -> dict[str, list[float]]:

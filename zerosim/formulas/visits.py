@@ -36,6 +36,15 @@ def free(step: Step, function: Callable[..., Any]) -> None:
     """Where nobody asks for time."""
 
 
+Uncounted = Callable[[Shape, str | None], bool]
+"""`uncounted(shape, owner)` says whether an array has no memory; an owner of None is the unit that is visited."""
+
+
+def everything_counts(shape: Shape, owner: str | None) -> bool:
+    """Where every array has memory."""
+    return False
+
+
 def unnoticed(held: Iterable[tuple[Kind, int]], total: int) -> None:
     """Where nobody counts bytes."""
 
@@ -121,11 +130,11 @@ class SeenVisits:
     """Visits by which a tape's units are played: `carry_out` is for operations that were not seen before.
 
     `charge` is told of every operation, and `pass_by(held, total)` of blocks that come and go, as a ledger counts them:
-    all but those of owners in `uncounted`.
+    all but those that are `uncounted`.
     """
 
     pass_by: Callable[[Iterable[tuple[Kind, int]], int], None] = unnoticed
-    uncounted: Collection[str] = ()
+    uncounted: Uncounted = everything_counts
     carry_out: Perform = perform
     charge: Charge = free
     _seen: dict[Any, SeenVisit] = field(default_factory=dict)
@@ -234,7 +243,7 @@ class VisitRecord:
         return {slot: self.part(array) for slot, array in arrays.items()}
 
     def visit(
-        self, uncounted: Collection[str], returned: Sequence[Part], values: Mapping[int, Part],
+        self, uncounted: Uncounted, returned: Sequence[Part], values: Mapping[int, Part],
         saved: Mapping[int, Part], written: frozenset[Any],
     ) -> SeenVisit:
         """What has taken place."""
@@ -244,13 +253,13 @@ class VisitRecord:
 
 
 def summed_up(
-    events: Iterable[Take | Give], staying: Collection[int], uncounted: Collection[str]
+    events: Iterable[Take | Give], staying: Collection[int], uncounted: Uncounted
 ) -> Iterator[Take | Give | Above]:
     """The events that others see: blocks that come and go are told by the most there is of them, in between."""
     passing, alive, most, total = dict[int, tuple[Kind, int]](), Counter[Kind](), Counter[Kind](), 0
     for event in events:
         if isinstance(event, Take) and event.block not in staying:
-            count = 0 if event.owner in uncounted else prod(event.shape) * event.dtype.itemsize
+            count = 0 if uncounted(event.shape, event.owner) else prod(event.shape) * event.dtype.itemsize
             passing[event.block] = event.kind, count
             alive[event.kind] += count
             most, total = most | alive, max(total, alive.total())

@@ -6,13 +6,14 @@ writes out itself is taken at its word: its numbers are what is reached.
 
 import difflib
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from math import inf
 from typing import Any
 
 from zerosim.planner.calls import Rates
+from zerosim.planner.software import Software
 from zerosim.scenario.machine import ClusterKeys as Said
 from zerosim.scenario.machine import DeviceKeys as SaidDevice
 from zerosim.scenario.machine import LinkKeys as SaidLink
@@ -20,6 +21,18 @@ from zerosim.scenario.origin import Origin
 from zerosim.scenario.rules import shown
 
 NS = 10**9
+
+HALF_TOKENS = 300
+"""Tokens of a sequence on which causal attention reaches half of its rate: 260 to 390 by the figures of Shah et al.,
+"FlashAttention-3" (2024), for sequences from 512 to 16,384 on an H100."""
+
+HOST_BYTES_PER_SECOND = 14e9
+"""Bytes a second that an optimizer on the host reads and writes for each device, gradients and weights brought over
+included: fitted to one run of 8 devices, ml-engineering's Llama 3 8B with sequences of 8,192 on B200."""
+
+WHOLE_SCORES = 8.0
+"""Bytes of a score that a loss in 32 bits has beside the score, its gradient, and that in 16 bits: the score widened,
+and its logarithm."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,8 @@ class Device:
     """The least that a kernel takes. A kernel is launched while the one before it runs, so a longer one hides it."""
     calls: Rates | None = None
     """What calls take, launches included, where operations are charged call by call."""
+    attention: dict[str, float] = field(default_factory=dict)
+    """The share of `flops` that causal attention reaches on long sequences, by generation of its kernels."""
     update_bandwidth: float = 0.0
     """Bytes a second that an optimizer reads and writes, if its formulas bound it and not memory."""
 
@@ -56,8 +71,11 @@ class Device:
         share = self.product_share * width / (width + self.half_width)
         return operations * NS / (self.flops * share)
 
-    def attention_ns(self, operations: int) -> float:
-        """The time of matrix products without weights."""
+    def attention_ns(self, operations: int, tokens: int = 0, generation: str = "") -> float:
+        """The time of matrix products without weights; of a generation with its own rate, half are behind the mask."""
+        if generation in self.attention:
+            reached = self.attention[generation] * tokens / (tokens + HALF_TOKENS)
+            return operations * NS / (2 * self.flops * reached)
         return operations * NS / (self.flops * self.attention_share)
 
     def moved_ns(self, moved_bytes: float) -> float:
@@ -106,6 +124,8 @@ class Cluster:
     """Whether operations leave in memory what fused kernels do."""
     fp8: bool = False
     """Whether weights are multiplied in 8 bits; the device's rate is then that."""
+    software: Software = Software()
+    optimizer_on_host: bool = False
     host_memory: Link = Link("memory at hand", 0, inf)
     """The link from a device to the memory of its host, where activations are offloaded to."""
 
@@ -130,6 +150,12 @@ class Cluster:
         between = replace(self.between, bytes_per_second=self.between.bytes_per_second / sharing)
         return replace(self, devices_per_host=max(self.devices_per_host // stride, 1), between=between)
 
+    def update_ns(self, moved_bytes: float) -> float:
+        """The time of an optimizer's step that reads and writes so many bytes, on the device or on its host."""
+        if self.optimizer_on_host:
+            return moved_bytes * NS / HOST_BYTES_PER_SECOND
+        return self.device.update_ns(moved_bytes * self.software.update)
+
     def host(self, rank: int) -> int:
         return rank // self.devices_per_host
 
@@ -149,6 +175,7 @@ class Cluster:
 def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
     """What a scenario's [cluster] is in numbers; raises `ScenarioError` for names that nobody knows."""
     device, usual = device_of(said.device, origin)
+    device = replace(device, **{name: figure for name, figure in vars(said.figures).items() if figure})
     if ranks > said.devices_per_host and ranks % said.devices_per_host:
         raise origin.error(
             f"{ranks} ranks do not fill hosts of {said.devices_per_host} devices; set world.ranks to a multiple of "
@@ -166,7 +193,22 @@ def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
         pipelined=said.collectives == "pipelined",
         fused=said.kernels == "fused",
         fp8=said.products == "fp8",
+        software=software_of(said),
+        optimizer_on_host=said.optimizer == "host",
     )
+
+
+def software_of(said: Said) -> Software:
+    """What [cluster] says of its software; without a name, nothing beside the device's fitted runs."""
+    entry = machines()["software"].get(said.software, {})
+    numbers = {name: entry[name] for name in Software.__dataclass_fields__ if name in entry}
+    found = Software(**numbers)
+    reserve = found.reserve if isinstance(said.reserve, str) else said.reserve
+    found = replace(found, attention=said.attention or found.attention, reserve=reserve)
+    if not said.loss:
+        return found
+    whole = said.loss == "whole"
+    return replace(found, score_bytes=WHOLE_SCORES if whole else 0.0, chunks_loss=not whole)
 
 
 def in_8_bits(device: Device, origin: Origin) -> Device:
@@ -177,7 +219,9 @@ def in_8_bits(device: Device, origin: Origin) -> Device:
             f'cluster.products: {device.title} multiplies nothing in 8 bits; there are {", ".join(able)}, '
             'or set it to "weights"', ("cluster", "products"))
     slower = device.flops / device.flops_fp8
-    return replace(device, flops=device.flops_fp8, attention_share=device.attention_share * slower)
+    attention = {generation: share * slower for generation, share in device.attention.items()}
+    return replace(
+        device, flops=device.flops_fp8, attention_share=device.attention_share * slower, attention=attention)
 
 
 USUAL = {"inside": "nvlink4", "between": "infiniband_8x400", "host_memory": "pcie5"}

@@ -98,7 +98,8 @@ class Costs:
         operation = step.instruction.operation
         key = (operation, way, tuple(step.input_shapes.items()), step.wanted, operations)
         if key not in self._operations:
-            moved_bytes = self.moved_bytes(step, way) + self.cast_bytes(step, way)
+            factor = self.cluster.software.moved(operation.name, way, multiplies=operation.multiplications is not None)
+            moved_bytes = factor * self.moved_bytes(step, way) + self.cast_bytes(step, way)
             moving = Time(self.moved_ns(moved_bytes), "memory")
             longer = max(moving, products := self.products(step, operations))
             launch = Time(round(self.cluster.device.launch_ns), "launches")
@@ -122,10 +123,16 @@ class Costs:
 
     def products(self, step: Step, operations: int) -> Time:
         """The time of a step's matrix products, operands at hand; their width is the weights' narrower side."""
-        device = self.cluster.device
+        device, software = self.cluster.device, self.cluster.software
         if is_attention(step):
-            return Time(round(device.attention_ns(operations)), "attention")
-        return Time(round(device.products_ns(operations, min(step.input_shapes["weight"]))), "products")
+            return Time(round(device.attention_ns(operations, step.shape[-2], software.attention)), "attention")
+        ns = device.products_ns(operations, min(step.input_shapes["weight"])) / software.products
+        return Time(round(ns), "products")
+
+    def copied_ns(self, sent_bytes: Each) -> int:
+        """The time of software's own copies for a collective that sends so much: to where it is gathered or added."""
+        copies = self.cluster.software.copies
+        return self.moved_ns(copies * of_rank(sent_bytes, 0)) if copies else 0
 
     def moved_bytes(self, step: Step, way: str) -> int:
         """What it reads and writes: in backward also ∂L/∂y, and the gradients that are wanted."""
@@ -159,11 +166,11 @@ class Costs:
         device = self.cluster.device
         return round(max(device.moved_ns(rounding + 4 * wide), device.launch_ns))
 
-    def moved_ns(self, moved_bytes: int) -> int:
+    def moved_ns(self, moved_bytes: float) -> int:
         return round(self.cluster.device.moved_ns(moved_bytes))
 
     def update_ns(self, moved_bytes: int) -> int:
-        return round(self.cluster.device.update_ns(moved_bytes))
+        return round(self.cluster.update_ns(moved_bytes))
 
     def of(self, comm: Communicator) -> "Costs":
         """The costs of collectives among the ranks of `comm`: all of them, or a group of a mesh."""

@@ -58,6 +58,12 @@ class PlannedRow:
         return self.found.peak_total
 
     @property
+    def reserved_bytes(self) -> int:
+        """What the allocator holds at the peak: what is alive and its reserve, for which there may be less room."""
+        wished = self.peak_bytes + round(self.cluster.software.reserve * self.peak_bytes)
+        return max(min(wished, int(self.cluster.device.memory)), self.peak_bytes)
+
+    @property
     def missing_bytes(self) -> int:
         """What the device has too little of; 0 where the row fits."""
         return max(self.peak_bytes - int(self.cluster.device.memory), 0)

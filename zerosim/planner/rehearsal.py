@@ -7,10 +7,12 @@ what it has in memory is seen once for each shape.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from zerosim.allocation import Allocator, Kind
@@ -22,7 +24,7 @@ from zerosim.comm import Communicator
 from zerosim.errors import Unlike, ZerosimError
 from zerosim.formulas import activations
 from zerosim.formulas.activations import extent, nothing_drawn
-from zerosim.formulas.visits import SeenVisits
+from zerosim.formulas.visits import SeenVisits, Uncounted
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator, telling
 from zerosim.instruments.trace import WAIT, Curve, RankStep
@@ -137,9 +139,10 @@ def on_shapes(config: Config, comm: "Clocked", ledger: Ledger, *, each_visit: bo
     """
     cluster = comm.costs.cluster
     called = cluster.device.calls is not None
-    uncounted = IN_REGISTERS if cluster.fused else frozenset[str]()
-    allocate = counted_but(uncounted, ObservedAllocator(charged(extent, comm) if called else extent, ledger))
-    performer = (CallByCall if called else Performer)(comm.clock, comm.costs)
+    uncounted = uncounted_on(config, cluster)
+    allocate = counted_but(
+        uncounted, cluster.optimizer_on_host, ObservedAllocator(charged(extent, comm) if called else extent, ledger))
+    performer = (CallByCall if called else Performer)(comm.clock, comm.costs, allocate)
     visits = SeenVisits(ledger.pass_by, uncounted, performer.carry_out, performer.charge)
     built = replica(
         config, comm, allocate, perform=performer.perform, players=Player if called or each_visit else visits.player)
@@ -165,11 +168,23 @@ def whole_batch(config: Config) -> Batch:
     return Batch(1, [inputs] * config.block, [targets] * config.block, config.samples, 0)
 
 
-def counted_but(uncounted: Collection[str], counted: Allocator) -> Allocator:
-    """The allocator `counted`, except that arrays of these owners are not counted."""
+def uncounted_on(config: Config, cluster: Cluster) -> Uncounted:
+    """Which arrays have no memory: what fused kernels have in registers, and scores that a loss takes in chunks."""
+    registers = IN_REGISTERS if cluster.fused else frozenset[str]()
+    scores = config.model.task.outputs if cluster.software.chunks_loss and config.model.task.tokens else 0
+
+    def uncounted(shape: Any, owner: str | None) -> bool:
+        return owner in registers or (isinstance(shape, tuple) and len(shape) > 1 and shape[-1] == scores)
+
+    return uncounted
+
+
+def counted_but(uncounted: Uncounted, optimizer_on_host: bool, counted: Allocator) -> Allocator:
+    """The allocator `counted`, except that arrays without memory of the device are not counted."""
 
     def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
-        return (extent if owner in uncounted else counted)(shape, dtype, kind=kind, owner=owner)
+        elsewhere = uncounted(shape, owner) or (optimizer_on_host and kind == "optimizer")
+        return (extent if elsewhere else counted)(shape, dtype, kind=kind, owner=owner)
 
     return allocate
 
@@ -208,6 +223,8 @@ class Clocked(Observed):
             price = self.costs.of(comm).price(function, *arguments)
             self.clock.communicate(name, price.ns, owner, of_rank(price.sent_bytes, 0))
             self.clock.send(price.sent_bytes, price.messages)
+            if copied_ns := self.costs.copied_ns(price.sent_bytes):
+                self.clock.compute("copies", copied_ns)
 
         return call
 
@@ -260,11 +277,16 @@ class Performer:
 
     clock: VirtualClock
     costs: Costs
+    allocate: Allocator
 
     def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
         if step is None:
             self.clock.compute("loss", self.costs.loss_ns(arrays[0].shape))
-            return function(*arrays, **named)
+            beside = round(arrays[0].size * self.costs.cluster.software.score_bytes)
+            held = self.allocate(beside, np.uint8, kind="buffers", owner="loss") if beside else None
+            found = function(*arrays, **named)
+            del held
+            return found
         self.charge(step, function)
         return self.carry_out(step, function, *arrays, **named)
 
@@ -279,7 +301,10 @@ class Performer:
 
     def carry_out(self, step: Step, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
         """In no time."""
-        return (kept_by_fused if self.costs.cluster.fused else perform)(step, function, *arrays, **undrawn(named))
+        if not self.costs.cluster.fused:
+            return perform(step, function, *arrays, **undrawn(named))
+        kept = self.costs.cluster.software.keeps.get(step.instruction.operation.name, 0.0)
+        return kept_by_fused(step, function, kept, *arrays, **undrawn(named))
 
 
 class CallByCall(Performer):
@@ -318,11 +343,18 @@ def described(value: Any) -> Any:
     return value if value.__hash__ else repr(value)
 
 
-def kept_by_fused(step: Step, function: Callable[..., Any], *arrays: Any, empty: Any, **named: Any) -> Any:
-    """A fused kernel's work is in registers, and of what it saves a number for each row is enough."""
+def kept_by_fused(
+    step: Step, function: Callable[..., Any], kept: float, *arrays: Any, empty: Any, **named: Any
+) -> Any:
+    """A fused kernel's work is in registers, and of what it saves a number for each row is enough.
+
+    What is no such kernel keeps `kept` numbers for each of its outputs, in the precision of the weights.
+    """
     if function is step.instruction.operation.backward:
         return None
     saved = function(*arrays, empty=in_registers, **named)
+    if kept:
+        return empty(round(prod(step.shape) * kept), ml_dtypes.bfloat16)
     return None if saved is None else empty(saved.shape[:-1], np.float32)
 
 

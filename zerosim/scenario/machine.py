@@ -2,11 +2,17 @@
 
 from dataclasses import dataclass
 
-from zerosim.scenario.fields import choice, integer, name_or, number, numbers, optional, section
+from zerosim.scenario.fields import choice, integer, name_or, number, numbers, optional, section, word_or_number
 
 COLLECTIVE_COSTS = ("pipelined", "written")
 KERNELS = ("written", "fused")
 PRODUCTS = ("weights", "fp8")
+SOFTWARE = ("", "eager", "compiled", "fused")
+LOSSES = ("", "whole", "chunked")
+PLACES = ("device", "host")
+ATTENTION = ("", "flash2", "flash3")
+
+
 @dataclass(frozen=True)
 class Functions:
     """Numbers a second that calls of a function go through; 0: as many as memory's bandwidth lets pass."""
@@ -54,10 +60,25 @@ class LinkKeys:
 
 
 @dataclass(frozen=True)
+class Figures:
+    """Figures of a named device that are other than in its table; 0: as they are there."""
+
+    flops: float = number(0.0, at_least=0)
+    flops_fp8: float = number(0.0, at_least=0)
+    memory: float = number(0.0, at_least=0)
+    memory_bandwidth: float = number(0.0, at_least=0)
+    product_share: float = number(0.0, at_least=0, below=2)
+    attention_share: float = number(0.0, at_least=0, below=2)
+    memory_share: float = number(0.0, at_least=0, below=2)
+    launch_ns: float = number(0.0, at_least=0)
+
+
+@dataclass(frozen=True)
 class ClusterKeys:
     """The machine that a plan is for."""
 
     device: str | DeviceKeys = name_or(DeviceKeys, "h100_80gb")
+    figures: Figures = section(Figures)
     devices_per_host: int = integer(8, at_least=1, at_most=1024)
     inside: str | LinkKeys = name_or(LinkKeys, "")
     """The link of a device to the others of its host; without a name, the device's usual one."""
@@ -69,5 +90,17 @@ class ClusterKeys:
     """What one costs: as libraries pipeline it, or message by message as its text is written."""
     kernels: str = choice("written", KERNELS)
     """What operations have in memory: all that their text does, or what fused ones leave there."""
+    software: str = choice("", SOFTWARE)
+    """What trains: PyTorch's kernels one by one, compiled, or kernels fused by hand; empty: that of the runs to which
+    devices are fitted."""
+    attention: str = choice("", ATTENTION)
+    """The generation of attention's kernels; empty: the software's usual one."""
+    loss: str = choice("", LOSSES)
+    """Whether scores of the vocabulary are widened as a whole, or a loss takes them in chunks and none are ever whole;
+    empty: the software's usual way."""
+    reserve: float | str = word_or_number("usual", at_least=0, below=10)
+    """What an allocator holds beyond what is alive, as a share of it; `usual`: the software's."""
+    optimizer: str = choice("device", PLACES)
+    """Where the optimizer has its states and computes: on the device, or in the memory of the host."""
     products: str = choice("weights", PRODUCTS)
     """In what precision weights are multiplied: their own, or 8 bits, to which both operands are cast each time."""
