@@ -31,8 +31,8 @@ HOST_BYTES_PER_SECOND = 14e9
 included: fitted to one run of 8 devices, ml-engineering's Llama 3 8B with sequences of 8,192 on B200."""
 
 WHOLE_SCORES = 8.0
-"""Bytes of a score that a loss in 32 bits has beside the score, its gradient, and that in 16 bits: the score widened,
-and its logarithm."""
+"""Bytes of a score that a loss in 32 bits has beside the score and its gradient: the score widened, and its logarithm.
+"""
 
 
 @dataclass(frozen=True)

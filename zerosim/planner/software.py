@@ -7,8 +7,8 @@
     update        bytes of an optimizer's step over those of its operands, each read or written once
     attention     the generation of its attention kernels
     keeps         16-bit numbers that an operation keeps for backward, for each of its outputs
-    score_bytes   bytes of each score of the vocabulary at the loss, beside 8 that every loss has; with `chunks_loss`
-                  the loss takes the scores in chunks, and none are ever whole
+    score_bytes   bytes of each score of the vocabulary in the loss, beside 2 of the score and 4 of its gradient; with
+                  `chunks_loss` the loss takes the scores in chunks, and none are ever whole
     reserve       what the allocator holds beyond what is alive at the peak, as a share of that
 
 PyTorch without a compiler carries out one kernel after another. Its own kernels for LayerNorm or GELU are one each; a

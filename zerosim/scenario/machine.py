@@ -78,7 +78,6 @@ class ClusterKeys:
     """The machine that a plan is for."""
 
     device: str | DeviceKeys = name_or(DeviceKeys, "h100_80gb")
-    figures: Figures = section(Figures)
     devices_per_host: int = integer(8, at_least=1, at_most=1024)
     inside: str | LinkKeys = name_or(LinkKeys, "")
     """The link of a device to the others of its host; without a name, the device's usual one."""
@@ -104,3 +103,5 @@ class ClusterKeys:
     """Where the optimizer has its states and computes: on the device, or in the memory of the host."""
     products: str = choice("weights", PRODUCTS)
     """In what precision weights are multiplied: their own, or 8 bits, to which both operands are cast each time."""
+    figures: Figures = section(Figures)
+    """Figures of a named device in place of its table's."""

@@ -1,0 +1,73 @@
+"""Software as part of the machine: what it adds to a plan's time and memory, and figures of devices set anew."""
+
+import pytest
+
+import zerosim as zs
+from zerosim.planner.cluster import HOST_BYTES_PER_SECOND, WHOLE_SCORES, Device, machines
+
+SMALL = {
+    "world.ranks": 8, "train.micro_batches": 8, "model.layers": 2, "model.sequence": 2048, "parallel.stages": ["zero3"],
+    "check.fits": [], "check.does_not_fit": [], "check.mfu": [], "parallel.recompute": False,
+}
+SCORES = 2048 * 128256
+
+
+def row(**cluster):
+    keys = {f"cluster.{name}": value for name, value in cluster.items()}
+    (found,) = zs.plan("scenarios/plans/llama3_8b.toml", set={**SMALL, **keys}).plan.rows
+    return found
+
+
+def test_eager_is_slower_and_keeps_more_than_compiled_and_that_more_than_fused():
+    eager, compiled, fused = (row(software=name) for name in ("eager", "compiled", "fused"))
+    assert eager.step_seconds > compiled.step_seconds > fused.step_seconds
+    assert eager.peak_bytes > compiled.peak_bytes > fused.peak_bytes
+
+
+def test_a_whole_loss_has_up_to_eight_bytes_more_of_each_score_and_a_chunked_one_has_none():
+    usual, whole, chunked = (row(loss=name) for name in ("", "whole", "chunked"))
+    assert 3 * SCORES <= whole.peak_bytes - usual.peak_bytes <= WHOLE_SCORES * SCORES
+    assert usual.peak_bytes - chunked.peak_bytes >= 2 * SCORES
+
+
+def test_an_allocators_reserve_is_a_share_of_the_peak_and_no_more_than_the_device_has():
+    assert row().reserved_bytes == row().peak_bytes
+    found = row(reserve=0.5)
+    assert found.reserved_bytes == round(1.5 * found.peak_bytes)
+    full = row(reserve=9.0, figures={"memory": 2e10})
+    assert full.reserved_bytes == 20_000_000_000
+    assert full.fits
+
+
+def test_an_optimizer_on_the_host_leaves_its_memory_and_takes_longer():
+    device, host = row(), row(optimizer="host")
+    states = device.found.resting["optimizer"]
+    assert host.found.resting["optimizer"] == 0
+    assert device.peak_bytes - host.peak_bytes == states
+    moved = 2 * (states + states // 6) + states // 6     # states have 12 bytes of a parameter, weights and gradient 2
+    assert host.update_seconds == pytest.approx(moved / HOST_BYTES_PER_SECOND, rel=1e-3)
+
+
+def test_attention_has_its_rate_on_long_sequences_and_half_of_it_on_short_ones():
+    device = Device("", 1e12, 1, 1, attention={"flash2": 0.5})
+    half, whole = device.attention_ns(10**12, 300, "flash2"), device.attention_ns(10**12, 10**9, "flash2")
+    assert half == pytest.approx(2 * whole)
+    assert whole == pytest.approx(1e9)                   # the half that is not behind the mask, at half of the peak
+    assert device.attention_ns(10**12, 300, "flash3") == 1e9
+
+
+def test_a_figure_of_a_named_device_can_be_set():
+    assert row(figures={"memory": 1e9}).missing_bytes == row().peak_bytes - 10**9
+    slower = row(figures={"memory_bandwidth": 1e12, "product_share": 0.3})
+    assert slower.step_seconds > 1.5 * row().step_seconds
+
+
+@pytest.mark.parametrize("device", machines()["device"])
+def test_every_device_has_launches(device):
+    assert machines()["device"][device]["launch_ns"] > 0
+
+
+@pytest.mark.parametrize("software", machines()["software"])
+def test_every_number_of_software_says_where_it_is_from(software):
+    entry = machines()["software"][software]
+    assert entry.keys() - {"title", "source"} == entry["source"].keys()
