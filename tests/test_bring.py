@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.mpi.launch import mpirun
 from zerosim.cli import main
 from zerosim.scenario import load
 
@@ -337,3 +338,28 @@ def test_parquet_without_pyarrow_says_what_is_missing(folder, capsys, monkeypatc
     (folder / "pets.parquet").write_bytes(b"PAR1")
     (folder / "data.toml").write_text(DATA.replace("mine.py:spirals", "pets.parquet").replace("count = 40", ""))
     assert "pyarrow, which is not installed; pip install pyarrow" in said(capsys, "run", folder / "data.toml")[1]
+
+EVERYTHING = """
+world.ranks = 2
+data.source = "mine.py:spirals"
+model.kind = "mine.py:gated"
+train = {steps = 3, micro_batch = 4, micro_batches = 4, optimizer = "mine.py:lion", clip_norm = 0.5}
+[parallel]
+reduce_scatter = "mine.py:halving_reduce_scatter"
+all_gather = "mine.py:doubling_all_gather"
+[[variant]]
+stage = "mine.py:compressed"
+[[variant]]
+stage = "zero3"
+"""
+
+
+@pytest.mark.mpi
+def test_parts_of_every_kind_have_the_same_bits_under_mpirun(folder):
+    (folder / "all.toml").write_text(EVERYTHING)
+    assert main(["run", str(folder / "all.toml"), "--progress", "none", "--json", str(folder / "here.json")]) == 0
+    ended = mpirun(2, ["-m", "zerosim", "run", str(folder / "all.toml"), "--progress", "none", "--json",
+                       str(folder / "there.json")])
+    assert ended.returncode == 0, ended.stderr
+    here, there = (json.loads((folder / f"{name}.json").read_text())["stages"] for name in ("here", "there"))
+    assert [row["weights_sha256"] for row in here] == [row["weights_sha256"] for row in there]
