@@ -93,14 +93,14 @@ def settle(section: Any) -> None:
     """Resolve what Python has put into a section in place of names: functions, parts, and names of Python."""
     for each in dataclasses.fields(section):
         rule, value = each.metadata.get("rule"), getattr(section, each.name)
-        one = rule.element if isinstance(rule, Array) else rule
+        one = rule.element if isinstance(rule, ArrayRule) else rule
         if not isinstance(one, PartOf) or value is None:
             continue
-        given = value if isinstance(rule, Array) else (value,)
+        given = value if isinstance(rule, ArrayRule) else (value,)
         if not isinstance(given, tuple | list) or all(isinstance(part, str) and not is_python(part) for part in given):
             continue
         named = tuple(one.read(part, (each.name,), Origin()) for part in given)
-        object.__setattr__(section, each.name, named if isinstance(rule, Array) else named[0])
+        object.__setattr__(section, each.name, named if isinstance(rule, ArrayRule) else named[0])
         if isinstance(named[0], Named) and hasattr(section, "own"):
             object.__setattr__(section, "own", {**getattr(named[0].part, "keys", {}), **section.own})
 
