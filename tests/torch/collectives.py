@@ -299,4 +299,4 @@ if __name__ == "__main__":
         check(dist.get_rank(), dist.get_world_size())
         dist.barrier()
     dist.destroy_process_group()
-    print("passed", len(CHECKS))
+    print(f"passed {len(CHECKS)}")

@@ -68,7 +68,7 @@ def test_faults_befall_a_script(fault, code, said):
 
 @pytest.mark.mpi
 def test_a_world_size_that_is_not_the_launchers_is_one_line():
-    environment = {"RANK": "1", "WORLD_SIZE": "8"}
+    environment = {"RANK": "1", "WORLD_SIZE": "8", "ZEROSIM_SET_RANK": "0 of 1"}
     command = ["-n", "2", sys.executable, "-m", "zerosim", "torch", "tests/torch/training.py", "ddp"]
     outcome = mpiexec(command, timeout=SECONDS_TO_END, environment=environment)
     assert outcome.returncode == 2, outcome.stderr
@@ -84,9 +84,10 @@ def test_a_world_size_that_is_not_the_launchers_is_one_line():
 ])
 def test_ranks_are_the_launchers_whatever_a_parent_was(words, said):
     """A process without a launcher sets its environment as rank 0 of 1, which those that it launches inherit."""
-    script = (f"import os, torch.distributed as dist, zerosim.torch; dist.init_process_group('zerosim', {words}); "
-              "print('passed', dist.get_world_size())")
-    inherited = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "1", "ZEROSIM_SET_RANK": "1"}
+    script = ("import os, torch.distributed as dist, zerosim.torch; "
+              f"dist.init_process_group('zerosim', {words}); "
+              "print(f'passed {dist.get_world_size()}')")
+    inherited = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "1", "ZEROSIM_SET_RANK": "0 of 1"}
     outcome = mpiexec(["-n", "2", sys.executable, "-c", script], timeout=SECONDS_TO_END, environment=inherited)
     assert said in outcome.stdout + outcome.stderr
 

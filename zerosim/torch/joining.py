@@ -19,7 +19,7 @@ PYTORCHS_TIMEOUT = 1800.0
 
 
 SET_HERE = "ZEROSIM_SET_RANK"
-"""Marks an environment that this package has set, which a child process inherits."""
+"""The rank and the size that this package has set in the environment, which a child process inherits."""
 
 
 def set_environment() -> None:
@@ -33,10 +33,10 @@ def set_environment() -> None:
     same = [rank for rank, each in enumerate(hosts) if each == host]
     address = "127.0.0.1" if len(same) == comm.size else hosts[0]
     port = broadcast_object(comm, free_port() if comm.rank == 0 else 0)
-    inherited = SET_HERE in os.environ
+    inherited = os.environ.get(SET_HERE) == rank_of_size(os.environ.get("RANK"), os.environ.get("WORLD_SIZE"))
     for name, value in {
         "RANK": comm.rank, "WORLD_SIZE": comm.size, "LOCAL_RANK": same.index(comm.rank), "LOCAL_WORLD_SIZE": len(same),
-        "MASTER_ADDR": address, "MASTER_PORT": port, SET_HERE: 1,
+        "MASTER_ADDR": address, "MASTER_PORT": port, SET_HERE: rank_of_size(comm.rank, comm.size),
     }.items():
         if inherited or name not in os.environ:
             os.environ[name] = str(value)
@@ -44,6 +44,10 @@ def set_environment() -> None:
         raise LaunchError(
             f"the environment has RANK={os.environ['RANK']} and WORLD_SIZE={os.environ['WORLD_SIZE']}, and the "
             f"launcher started rank {comm.rank} of {comm.size}: unset both, or start the ranks with mpirun -n")
+
+
+def rank_of_size(rank: object, size: object) -> str:
+    return f"{rank} of {size}"
 
 
 def free_port() -> int:
