@@ -122,7 +122,7 @@ def test_nothing_is_imported_because_a_checkpoint_names_it(folder, capsys):
     ("    momentum *= beta2", "    momentum *= beta2 * np.mean(g)", "element 0 is"),
     ("np.multiply(momentum, beta1, out=a)", "a = momentum * beta1", "it leaves elements of a that it has not written"),
     ("    a += b\n", "    g += b\n", "it writes to the gradient g, which is only to be read"),
-    ("    a += b\n", "    a += c\n", "line 16, a += c: NameError: name 'c' is not defined"),
+    ("    a += b\n", "    a += c\n", "line 17, a += c: NameError: name 'c' is not defined"),
     ("(g, momentum, *, t, h, a, b,", "(g, momentum, *, t, a, b,", "does not take h; it is called with t, h, a, b"),
     ("beta1=0.9", "beta1=None", "has a key beta1 with the default None"),
     ("def lion", "def liom", "has no function 'lion'; it has "),
@@ -138,7 +138,7 @@ def test_a_fault_in_an_optimizer_is_named(old, new, words, folder, capsys):
 @pytest.mark.parametrize(("old", "new", "words"), [
     ('linear(x, w["up"])', "x", "layer blocks.0: an operation on two arrays"),
     ('linear(x, w["weight"], w["bias"])', 'linear(x, w["weight"])', "does not read the parameter 'bias'"),
-    ('w["gate"]', 'w["gat"]', "layer blocks.0: line 28"),
+    ('w["gate"]', 'w["gat"]', "layer blocks.0: line 29"),
     ("(task.outputs, d)", "(task.outputs + 1, d)", "layer head: linear wants"),
     ('return [*blocks, Layer("head", "head."', 'return [*blocks, *blocks, Layer("head", "head."',
      "has two parameters 'blocks.0.gate'"),
@@ -363,3 +363,28 @@ def test_parts_of_every_kind_have_the_same_bits_under_mpirun(folder):
     assert ended.returncode == 0, ended.stderr
     here, there = (json.loads((folder / f"{name}.json").read_text())["stages"] for name in ("here", "there"))
     assert [row["weights_sha256"] for row in here] == [row["weights_sha256"] for row in there]
+
+
+def test_the_parts_of_a_file_are_checked(folder, capsys):
+    assert main(["check", str(folder / "mine.py"), "--json", str(folder / "found.json")]) == 0
+    parts = json.loads((folder / "found.json").read_text())["parts"]
+    assert [part["name"] for part in parts] == ["compressed", "halving_reduce_scatter", "swish"]
+    assert "swish: holds" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ("sigma * (1.0 + x * (1.0 - sigma))", "sigma * (1.0 + x)", "swish: ∂L/∂x[0, 0] is "),
+    ('EXAMPLES = {"swish"', 'EXAMPLES = {"other"', "give shapes of its inputs to be tried on"),
+    ("sigma = 1.0 / (1.0 + np.exp(-x))", "sigma = 1.0 / (1.0 + np.exp(-z))", "NameError: name 'z' is not defined"),
+    ("reduce=np.add)", "reduce=lambda arrived, kept: arrived)", "halving_reduce_scatter: on 2 ranks: "),
+])
+def test_what_does_not_hold_is_named_by_check(old, new, words, folder, capsys):
+    edited(folder, old, new)
+    assert main(["check", str(folder / "mine.py")]) == 1
+    assert words in capsys.readouterr().out
+
+
+def test_an_operation_of_ones_own_trains_and_is_planned(folder, capsys):
+    edited(folder, 'linear(silu(linear(x, w["gate"]))', 'linear(swish(linear(x, w["gate"]))')
+    assert said(capsys, "run", folder / "mine.toml")[0] == 0
+    assert said(capsys, "plan", folder / "mine.toml")[0] == 0

@@ -29,6 +29,7 @@ COMMANDS = {
     "checkpoint": ("zerosim.commands.checkpoint", "show, verify or unite the files of a checkpoint"),
     "show": ("zerosim.commands.show", "draw what a collective does, round by round, or list them all"),
     "prove": ("zerosim.commands.prove", "prove a collective, ours or yours, on symbols"),
+    "check": ("zerosim.commands.check", "try the parts of a file of yours: gradients, formulas, stages, collectives"),
     "lessons": ("zerosim.commands.lessons", "list the lessons that come with the package, or copy them"),
     "exercises": ("zerosim.commands.exercises", "copy skeletons to fill in out of the package"),
     "grade": ("zerosim.commands.grade", "grade a learner's functions against proofs and laws"),

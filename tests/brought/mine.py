@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations.elementwise import silu
 from zerosim.autograd.operations.linear import linear
 from zerosim.collectives.own import collective
@@ -106,3 +107,23 @@ def spirals(*, count=60, turns=1.5):
     angle = 2 * np.pi * turns * t + np.pi * y
     x = np.stack([t * np.cos(angle), t * np.sin(angle)], axis=1) + 0.01 * random.standard_normal((count, 2))
     return {"x": x[10:], "y": y[10:], "x_test": x[:10], "y_test": y[:10]}
+
+
+def swish_forward(x, *, out, empty):
+    """y = x / (1 + e⁻ˣ)."""
+    np.divide(x, 1.0 + np.exp(-x), out=out)
+
+
+def swish_backward(upstream, into, *, empty, x):
+    """∂L/∂x = upstream σ (1 + x (1 − σ))."""
+    sigma = 1.0 / (1.0 + np.exp(-x))
+    np.multiply(upstream, sigma * (1.0 + x * (1.0 - sigma)), out=into["x"])
+
+
+def same(x):
+    """The shape of x."""
+    return x
+
+
+swish = Operation(swish_forward, swish_backward, same, {"x": ("x",)})
+EXAMPLES = {"swish": ((3, 4),)}
