@@ -12,9 +12,13 @@ SMALL = {
 SCORES = 2048 * 128256
 
 
-def row(**cluster):
+def shown(**cluster):
     keys = {f"cluster.{name}": value for name, value in cluster.items()}
-    (found,) = zs.plan("scenarios/plans/llama3_8b.toml", set={**SMALL, **keys}).plan.rows
+    return zs.plan("scenarios/plans/llama3_8b.toml", set={**SMALL, **keys})
+
+
+def row(**cluster):
+    (found,) = shown(**cluster).plan.rows
     return found
 
 
@@ -37,6 +41,13 @@ def test_an_allocators_reserve_is_a_share_of_the_peak_and_no_more_than_the_devic
     full = row(reserve=9.0, figures={"memory": 2e10})
     assert full.reserved_bytes == 20_000_000_000
     assert full.fits
+
+
+def test_a_plan_says_its_software_and_what_it_leaves_of_the_device():
+    assert "allocator" not in str(shown())
+    words = " ".join(str(shown(software="eager")).split())
+    assert "PyTorch's kernels one by one, 10% of the peak in the allocator's reserve" in words
+    assert "GB to spare, and the allocator holds" in words
 
 
 def test_an_optimizer_on_the_host_leaves_its_memory_and_takes_longer():

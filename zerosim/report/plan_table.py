@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from zerosim.planner.cluster import Cluster
 from zerosim.planner.planning import Plan, PlannedRow
+from zerosim.planner.software import Software
 from zerosim.report.grid import Column, show_grid, show_words
 from zerosim.words import common_unit, ignored_in_words, in_unit, joined, plural
 
@@ -21,7 +23,7 @@ def show_plan(console: Console, plan: Plan) -> None:
     for word, meaning in legend(plan.rows):
         show_words(console, meaning, key=f"{word:<10}", style="dim")
     for name, row in zip(names, plan.rows, strict=True):
-        show_words(console, f"{name}: {row.bound}")
+        show_words(console, f"{name}: {row.bound}{room(row)}")
     for said in ignored_in_words((name, row.config.ignored) for name, row in zip(names, plan.rows, strict=True)):
         show_words(console, said, style="yellow")
     if several:
@@ -35,6 +37,14 @@ def show_plan(console: Console, plan: Plan) -> None:
     if plan.passed and any(claim.broken is not None for claim in plan.claims):
         ranks = plural(plan.scenario.world.ranks, "rank")
         show_words(console, f"PASSED: what was claimed of {ranks} holds", style="bold")
+
+
+def room(row: PlannedRow) -> str:
+    """What a fitting row leaves of the device's memory where an allocator has a reserve; what it holds with that."""
+    if not row.fits or row.reserved_bytes == row.peak_bytes:
+        return ""
+    left = (row.cluster.device.memory - row.peak_bytes) / 1e9
+    return f"; fits with {left:.1f} GB to spare, and the allocator holds {row.reserved_bytes / 1e9:.1f} GB"
 
 
 def not_judged(plan: Plan) -> list[str]:
@@ -84,8 +94,15 @@ def machine(rows: Sequence[PlannedRow]) -> str:
         links.append(f"{cluster.between.title} between hosts")
     cost = "pipelined" if cluster.pipelined else "as written"
     counts = plural(ranks[0], "rank") if len(ranks) == 1 else f"{joined([f'{each:,}' for each in ranks])} ranks"
-    parts = [f"{counts} of {cluster.device.title}", ", ".join(links), f"collectives {cost}"]
+    parts = [f"{counts} of {cluster.device.title}", ", ".join(links), f"collectives {cost}", software(cluster)]
     return "; ".join(filter(None, parts))
+
+
+def software(cluster: Cluster) -> str:
+    """The software of a plan in words; empty where it is that of the device's fitted runs."""
+    title, reserve = cluster.software.title, cluster.software.reserve
+    named = "" if title == Software().title else title
+    return ", ".join(filter(None, [named, f"{reserve:.0%} of the peak in the allocator's reserve" if reserve else ""]))
 
 
 def unit_of_data(row: PlannedRow) -> str:
