@@ -66,7 +66,8 @@ def class_names_twice(trees: Trees) -> list[str]:
 
 
 def is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
+    """Not `__init__`, and not `_repr_html_`, which IPython documents."""
+    return name.startswith("_") and not name.startswith("__") and not name.endswith("_")
 
 
 def private_names(scope: ast.AST) -> set[str]:

@@ -11,16 +11,16 @@ from zerosim.parts.signature import signature_of
 
 
 @dataclass(frozen=True)
-class Source(Declared):
+class SampleSource(Declared):
     """A function that gives arrays, and the keys of [data] that it has."""
 
     function: Callable[..., Any]
     keys: Mapping[str, Any]
 
 
-def as_source(name: str, found: Any) -> Source:
+def as_source(name: str, found: Any) -> SampleSource:
     """What a scenario names, as a source of samples; raises `UsageError` where it is none."""
-    if isinstance(found, Source):
+    if isinstance(found, SampleSource):
         return found
     if not inspect.isfunction(found):
         raise UsageError(f"{name} is a {type(found).__name__}; give a function, def {name.rpartition(':')[2]}(*, "
@@ -29,4 +29,4 @@ def as_source(name: str, found: Any) -> Source:
     if signature.positional:
         raise UsageError(f"{name} takes {', '.join(signature.positional)}; it is called with keywords alone: write "
                          f"def {found.__name__}(*, {signature.positional[0]}=…)")
-    return Source(found, signature.keys)
+    return SampleSource(found, signature.keys)

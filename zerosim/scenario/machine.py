@@ -60,7 +60,7 @@ class LinkKeys:
 
 
 @dataclass(frozen=True)
-class Figures:
+class DeviceFigures:
     """Figures of a named device that are other than in its table; 0: as they are there."""
 
     flops: float = number(0.0, at_least=0)
@@ -103,5 +103,5 @@ class ClusterKeys:
     """Where the optimizer has its states and computes: on the device, or in the memory of the host."""
     products: str = choice("weights", PRODUCTS)
     """In what precision weights are multiplied: their own, or 8 bits, to which both operands are cast each time."""
-    figures: Figures = section(Figures)
+    figures: DeviceFigures = section(DeviceFigures)
     """Figures of a named device in place of its table's."""
