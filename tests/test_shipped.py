@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_every_scenario_has_a_name_of_its_own():
-    files = [*ROOT.glob("scenarios/**/*.toml")]
+    """Examples of parts of one's own are folders, which are run by their path."""
+    files = [path for path in ROOT.glob("scenarios/**/*.toml") if "examples" not in path.parts]
     assert sorted(path.read_bytes() for path in course.scenarios().values()) == sorted(map(Path.read_bytes, files))
 
 
