@@ -302,7 +302,7 @@ def broken_claims_of_steps(stage: TrainedRow) -> list[str]:
     most = max((rank.figures.peak_bytes["activations"] for rank in stage.memory), default=0)
     if claims.activations is not None and most != claims.activations:
         found.append(f"holds {most:,} bytes of activations at the peak, not {claims.activations:,}")
-    away = Fraction(sum(rank.counts.between_bytes for rank in stage.traffic), stage.config.steps_here)
+    away = Fraction(sum(rank.counts.between_bytes for rank in stage.traffic), max(stage.config.steps_here, 1))
     if claims.between_bytes is not None and away != claims.between_bytes:
         found.append(f"sends {float(away):,.10g} bytes between hosts in a step, not {claims.between_bytes:,}")
     kept = max((sum(rank.figures.resting_bytes.values()) for rank in stage.memory), default=0)
