@@ -31,6 +31,8 @@ def test_every_line_is_read_with_what_its_notes_say():
     assert on_host == {"ml-engineering"}
     assert by_source["torchtitan"].scenario.cluster.device == "h100_96gb"
     assert not by_source["nanoGPT"].software
+    assert "throughput, of nanoGPT" in by_source["nanoGPT"].features
+    assert "memory, of torchtitan (fitted)" in by_source["torchtitan"].features
 
 
 def test_figures_are_grouped_by_software_and_feature():

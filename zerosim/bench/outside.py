@@ -17,8 +17,10 @@ from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import ModelKeys, Parallel, Train, WorldKeys
 
 GIB = 2**30
-FITTED = {"torchtitan", "torchao H100", "torchao nocompile", "ml-engineering"}
-"""Sources to which the reserve, a limit of power or the rate of a host is fitted; others are left out of all fits."""
+FITTED = {
+    "memory": {"torchtitan", "torchao H100", "torchao nocompile"}, "throughput": {"torchtitan", "ml-engineering"},
+}
+"""Sources to which a number is fitted: the reserve, and the effect of a limit of power or the rate of a host."""
 LONG = 32768
 """Tokens of a sequence from which on it counts as long."""
 SMALL = 4096
@@ -83,7 +85,7 @@ class OutsideFigure:
         tokens = scenario.train.micro_batch * scenario.model.sequence
         found = {
             f"{what}, all": True,
-            f"{what}, of {self.source}{', to which a number is fitted' * (self.source in FITTED)}": True,
+            f"{what}, of {self.source}{' (fitted)' * (self.source in FITTED[what])}": True,
             f"{what}, software named": bool(self.software),
             f"{what}, {self.software or 'software not named'}": True,
             f"{what}, {scenario.cluster.device}": True,
