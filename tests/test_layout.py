@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+import warnings
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -149,6 +150,7 @@ MODULES = [
 def test_examples_in_docstrings_run(name):
     if name.startswith("zerosim.torch"):
         pytest.importorskip("torch", reason="the examples of zerosim.torch run where PyTorch is installed")
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module="torch")
     if name == "zerosim.worlds.mpi":
         pytest.skip("run by test_mpi_world, in a process that may start MPI")
     failed, _ = doctest.testmod(importlib.import_module(name))
