@@ -10,7 +10,7 @@ from zerosim.autograd.operation import Operation, Shape
 
 STEP = 1e-6
 TOLERANCE = 1e-6
-"""Of a gradient's element, relative to the largest of the gradient: differences are no closer in float64."""
+"""The error of an element relative to the gradient's largest: differences are no closer in float64."""
 
 
 def gradient_fault(operation: Operation, shapes: Sequence[Shape], settings: Mapping[str, Any]) -> str | None:
