@@ -258,7 +258,8 @@ def test_what_breaks_is_begun_again_until_restarts_are_used_up(codes, restarts, 
 def test_the_next_lower_number_of_ranks_is_one_that_the_scenario_allows():
     def next_of(ranks, **given):
         arguments = argparse.Namespace(
-            scenario=str(FAULTS / "kill.toml"), overrides=["train.micro_batches=12"], min_ranks=2, **given)
+            scenario=str(FAULTS / "kill.toml"), overrides=["train.micro_batches=12"], min_ranks=2, no_python=False,
+            **given)
         return fewer(arguments, load(arguments.scenario), ranks)
 
     assert [next_of(ranks) for ranks in (12, 6, 4, 3, 2)] == [6, 4, 3, 2, 2]

@@ -188,7 +188,7 @@ def two_levels(ranks, per_host, **keys):
 def test_the_stages_add_as_declared(ranks, per_host):
     order = ORDERS["two_level"].with_hosts(per_host)
     declared = order.total([symbols(number, ranks) for number in range(2 * ranks)], Mesh(0, ranks, ranks))
-    ours = added(ADDITIONS["two_level"].with_hosts(per_host), ranks, 2)
+    ours = added(ADDITIONS["two_level"].with_hosts(per_host), Mesh(0, ranks, ranks), 2)
     assert [str(each) for each in ours] == [str(each) for each in declared]
 
 
