@@ -80,7 +80,7 @@ def test_perfetto_reads_every_event_without_a_complaint(events, outcome, tmp_pat
     peaks = {(each["pid"], each["name"]): each["most"] for each in counters}
     for index, row in enumerate(outcome.trained):
         for rank in row.memory:
-            assert peaks[3 * index + rank.rank + 1, "bytes gradients"] == rank.figures.peak_bytes["gradients"]
+            assert peaks[3 * index + rank.figures.rank + 1, "bytes gradients"] == rank.figures.peak_bytes["gradients"]
 
 
 # Planted faults: the parser must not accept everything.
