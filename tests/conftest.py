@@ -25,10 +25,13 @@ def pytest_configure(config):
 
 
 BROAD = {
-    "accumulation", "bounds", "checkpoint", "checkpoint_run", "cli", "collectives", "confirmed", "docs",
-    "grade", "hunt", "independent", "independent_transformer", "kinds", "marking", "mends", "mesh", "mistakes",
-    "mutants", "notebooks", "operations", "page", "pictures", "plan", "plan_drawn", "planted", "published",
-    "right", "run", "scenarios", "sequences", "variants",
+    "accumulation", "bounds", "bring", "buckets", "checkpoint", "checkpoint_run", "cli", "collectives",
+    "confirmed", "docs", "examples", "grade", "hosts", "hunt", "independent", "independent_transformer",
+    "kinds", "lessons", "loops", "marking", "mends", "mesh", "mistakes", "mutants", "notebooks", "offload",
+    "operations", "outside", "outside_answers", "page", "pictures", "plan", "plan_drawn", "planted",
+    "ported_from_mpi_suites", "prove", "published", "python_first", "rehearsal", "right", "run", "scenarios",
+    "second_copy", "sequences", "software", "stages", "testing", "torch_functions", "trace", "transformers",
+    "trial", "two_level", "variants", "whole_steps",
 }
 """The files whose tests train, prove or draw many cases: `make check` leaves them to `make test`."""
 
