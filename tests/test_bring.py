@@ -259,6 +259,30 @@ def test_a_fault_in_a_collective_is_named(old, new, words, folder, capsys):
     assert words in found
 
 
+BROADCAST = """\
+def f(comm, vector, root):
+    if comm.rank != root:
+        return comm.recv(into=vector, source=root)
+    for rank in range(comm.size):
+        if rank != root:
+            comm.send(vector, to=rank)
+"""
+
+
+@pytest.mark.parametrize(("old", "new", "code", "words"), [
+    ("", "", 0, "every bit equal to one process"),
+    ("(vector, to=rank)", "(vector[:1], to=rank)", 2, "root.toml:2:"),
+    ("range(comm.size)", "range(comm.size - 1)", 2, "waits for a message from rank 0"),
+])
+def test_a_broadcast_of_ones_own_publishes_weights(old, new, code, words, folder, capsys):
+    (folder / "root.py").write_text(BROADCAST.replace(old, new))
+    (folder / "root.toml").write_text(
+        'train.steps = 2\nparallel = {stages = ["zero1", "zero2"], publish = "broadcasts", broadcast = "root.py:f"}')
+    assert main(["run", str(folder / "root.toml"), "--progress", "none"]) == code
+    found = capsys.readouterr()
+    assert words in " ".join(f"{found.out} {found.err}".split())
+
+
 def test_a_collective_that_cannot_serve_is_refused(folder, capsys):
     code, found = said(capsys, "run", folder / "sent.toml", "--set", "world.ranks=3", "--set", "train.micro_batches=6")
     assert code == 2

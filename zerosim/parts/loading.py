@@ -93,7 +93,8 @@ def function_of(file: str, function: str) -> Callable[..., Any]:
 
 
 def meant(name: str, names: Iterable[str]) -> str:
-    """
+    """The nearest of the names, as a question; nothing where none is near.
+
     >>> meant("ring.all_reduc", ["ring.all_gather", "ring.all_reduce"]), meant("fly", ["ring.all_gather"])
     ("; did you mean 'ring.all_reduce'?", '')
     >>> meant("ring", ["tree.gather", "ring.all_gather"])
