@@ -213,11 +213,26 @@ def test_a_group_that_is_off_by_one_is_caught(monkeypatch):
 @pytest.mark.parametrize(("keys", "words"), [
     ({"shard_ranks": 3}, "does not divide 4 ranks; give a divisor (1, 2, 4), or 0"),
     ({"shard_ranks": 2, "order": "exact"}, "order exact adds all ranks at once"),
+    ({"replicas": 3}, "parallel.replicas = 3 does not divide 4 ranks; give a divisor (1, 2, 4), or 0"),
+    ({"replicas": 2, "order": "exact"}, "parallel.replicas = 2 makes several groups, and order exact adds all ranks"),
+    ({"replicas": 4, "shard_ranks": 2}, "shard_ranks = 2 times replicas = 4 is 8, and the ranks are 4"),
+    ({"replicas": 2, "secondary_ranks": 2}, "of weights that all ranks share, and replicas = 2 makes groups"),
 ])
 def test_what_makes_no_groups_is_refused(keys, words):
     with pytest.raises(ScenarioError) as found:
         Scenario(world=WorldKeys(4), parallel=Parallel(**keys))
     assert words in str(found.value)
+
+
+@pytest.mark.parametrize(("ranks", "group"), [(2, 1), (4, 1), (4, 2), (4, 4), (6, 3)])
+def test_a_number_of_copies_is_a_size_of_groups(ranks, group):
+    by_group = hybrid(ranks, group)
+    by_copies = replace(by_group, parallel=replace(by_group.parallel, shard_ranks=0, replicas=ranks // group))
+    one, other = (run_locally(prepare(built, labelled()), Silent()) for built in (by_group, by_copies))
+    assert one.failures == other.failures == []
+    assert bits(one) == bits(other)
+    assert [each.figures for row in one.trained for each in row.memory] == [
+        each.figures for row in other.trained for each in row.memory]
 
 
 def test_groups_must_divide_every_number_of_ranks():

@@ -78,6 +78,7 @@ stages = ["zero3", "ddp"]
 order = "rank"
 units = [[0, 2], [1]]
 shard_ranks = 1
+replicas = 2
 recompute = [1]
 offload_activations = true
 offload_folder = "there"
@@ -129,6 +130,7 @@ broadcast = "naive"
 name = "second"
 stage = "zero1"
 shard_ranks = 1
+replicas = 2
 secondary_ranks = 0
 gradients = "reduce_scatter"
 publish = "broadcasts"
@@ -188,7 +190,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
         {"name": "first", "stage": "zero2", "units": "model", "accumulation": "boundary",
          "accumulate_dtype": "weights", "reduce_dtype": "weights", "reduce_scatter": "direct",
          "all_gather": "direct", "broadcast": "naive"},
-        {"name": "second", "stage": "zero1", "shard_ranks": 1, "secondary_ranks": 0,
+        {"name": "second", "stage": "zero1", "shard_ranks": 1, "replicas": 2, "secondary_ranks": 0,
          "gradients": "reduce_scatter", "publish": "broadcasts",
          "reshard_after_forward": True, "prefetch": False, "overlap": False, "recompute": False,
          "offload_activations": False, "bucket_mb": 0.0},
@@ -214,7 +216,7 @@ def test_the_defaults_of_the_design():
         },
         "parallel": {
             "stages": list(STAGES), "order": "ring", "units": "layer", "shard_ranks": 0,
-            "secondary_ranks": 0,
+            "replicas": 0, "secondary_ranks": 0,
             "accumulation": "boundary", "accumulate_dtype": "weights", "reduce_dtype": "weights",
             "reduce_scatter": "", "all_gather": "", "broadcast": "",
             "gradients": "reduce_scatter", "publish": "weights", "reshard_after_forward": True,

@@ -165,6 +165,7 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Parallel, "stages"): unsaid,
     (Parallel, "units"): unsaid,
     (Parallel, "shard_ranks"): unsaid,
+    (Parallel, "replicas"): unsaid,
     (Parallel, "secondary_ranks"): unsaid,
     (Parallel, "recompute"): unsaid,
     (Parallel, "offload_folder"): one_of("", "."),
@@ -175,6 +176,7 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Variant, "name"): one_of(*NAMES),
     (Variant, "units"): unsaid,
     (Variant, "shard_ranks"): unsaid,
+    (Variant, "replicas"): unsaid,
     (Variant, "secondary_ranks"): unsaid,
     (Variant, "recompute"): unsaid,
     (Variant, "reduce_scatter"): unsaid,
@@ -459,10 +461,14 @@ def groups_of(ranks: int, parallel: Document, chance: Random) -> Document:
     """Groups of ranks that share, or nothing said of them."""
     divisors = [0, *(each for each in range(1, ranks + 1) if ranks % each == 0)]
     if chance.random() < SAID / 4 and parallel.get("order") != "two_level":
-        return {"shard_ranks": 0, "secondary_ranks": chance.choice(divisors)}
+        return {"shard_ranks": 0, "replicas": 0, "secondary_ranks": chance.choice(divisors)}
     if chance.random() < SAID / 2 and parallel.get("order") not in ("exact", "two_level"):
-        return {"shard_ranks": chance.choice(divisors), "secondary_ranks": 0}
+        said, silent = chance.sample(("shard_ranks", "replicas"), 2)
+        return {said: chance.choice(divisors), silent: 0, "secondary_ranks": 0}
     return {}
+
+
+GROUPS = ("shard_ranks", "replicas", "secondary_ranks")
 
 
 def draw_other_ranks(document: Document, chance: Random) -> None:
@@ -471,7 +477,7 @@ def draw_other_ranks(document: Document, chance: Random) -> None:
     ranks, order = world["ranks"], parallel.get("order", "ring")
     divisors = [n for n in range(1, ranks + 1) if train["micro_batches"] % n == 0]
     divisors = [n for n in divisors if order != "tree" or n in POWERS_OF_TWO]
-    groups = [row.get(key) or 1 for row in effective_rows(document) for key in ("shard_ranks", "secondary_ranks")]
+    groups = [row.get(key) or 1 for row in effective_rows(document) for key in GROUPS]
     divisors = [n for n in divisors if all(n % group == 0 for group in groups)]
     divisors = [n for n in divisors if n % world.get("ranks_per_host", 1) == 0]
     free = order in ("tree", "exact") and not train.get("clip_norm") and all(

@@ -137,7 +137,7 @@ def refuse_unproved(scenario: Scenario) -> None:
     ranks = scenario.world.ranks
     for kind in SERVING:
         for row in scenario.rows:
-            name, group = getattr(row.parallel, kind), row.parallel.shard_ranks or ranks
+            name, group = getattr(row.parallel, kind), row.parallel.group_of(ranks)
             if not isinstance(name, Named):
                 continue
             under_test = Subject(str(name), kind, name.part.function, "in place", declared=name.part)

@@ -17,6 +17,7 @@ from zerosim.parts import Named
 from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.fault import Fault
 from zerosim.scenario.fields import choice, section, sections, text
+from zerosim.scenario.groups import check_groups
 from zerosim.scenario.ignored import ignored_by_stage, others_keys
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.origin import Origin
@@ -39,8 +40,6 @@ from zerosim.scenario.sections import (
 OFFLOAD_FOLDER = ("parallel", "offload_folder")
 WIDEST_BYTES = 8
 """The widest thing that travels for one element: an integer of an order-free sum, a float64, or a norm."""
-ALL_AT_ONCE = ("exact", "two_level")
-"""The orders that have no groups of ranks, or groups of their own."""
 DOES_NOT_FIT = ("check", "does_not_fit")
 
 
@@ -77,7 +76,7 @@ class Scenario:
         self._check_tree()
         self._check_hosts()
         for parallel in (self.parallel, *(variant.applied(self.parallel) for variant in self.variant)):
-            self._check_groups(parallel)
+            check_groups(parallel, self.world, self.check.same_bits_on, self.origin)
             self._check_parts(parallel)
             self._check_layers(parallel)
             self._check_buckets(parallel)
@@ -193,40 +192,6 @@ class Scenario:
                     (*DOES_NOT_FIT, index),
                 )
 
-    def _check_groups(self, parallel: Parallel) -> None:
-        self._check_divides("shard_ranks", parallel.shard_ranks, "for one group of all ranks")
-        self._check_divides("secondary_ranks", parallel.secondary_ranks, "for no second copy")
-        group, per_host = parallel.shard_ranks, self.world.ranks_per_host
-        if secondary := parallel.secondary_ranks:
-            if group not in (0, self.world.ranks):
-                raise self._no_copy(
-                    f"of weights that all ranks share, and shard_ranks = {group} makes groups", "shard_ranks")
-            if parallel.all_gather:
-                raise self._no_copy("that rings gather, and all_gather names something else", "all_gather")
-            if not parallel.reshard_after_forward:
-                raise self._no_copy("for backward to gather from, which reshard_after_forward = false spares",
-                                    "reshard_after_forward")
-            if parallel.order == "two_level" and secondary % per_host and per_host % secondary:
-                raise self._no_copy(f"over {secondary} ranks, which are no part of a host of {per_host} and no whole "
-                                    "hosts, as order two_level needs them", "order")
-        if group not in (0, self.world.ranks) and parallel.order in ALL_AT_ONCE:
-            raise self.origin.error(
-                f"parallel.shard_ranks = {group} makes several groups, and order {parallel.order} adds all ranks at "
-                "once; set order to ring, rank or tree, or shard_ranks to 0",
-                ("parallel", "shard_ranks"), ("parallel", "order"))
-
-    def _check_divides(self, key: str, group: int, otherwise: str) -> None:
-        for ranks in (self.world.ranks, *self.check.same_bits_on):
-            if group and ranks % group:
-                divisors = ", ".join(str(each) for each in range(1, min(ranks, 64) + 1) if ranks % each == 0)
-                raise self.origin.error(
-                    f"parallel.{key} = {group} does not divide {ranks} ranks; give a divisor ({divisors}), or 0 "
-                    f"{otherwise}", ("parallel", key), ("world", "ranks"))
-
-    def _no_copy(self, why: str, key: str) -> ScenarioError:
-        return self.origin.error(f"parallel.secondary_ranks keeps a second copy {why}; leave one of them out",
-                                 ("parallel", "secondary_ranks"), ("parallel", key))
-
     def _check_parts(self, parallel: Parallel) -> None:
         if parallel.accumulation == "micro_batch" and parallel.order in ("tree", "exact"):
             raise self.origin.error(
@@ -263,7 +228,7 @@ class Scenario:
 
     def _check_serving(self, parallel: Parallel) -> None:
         """The algorithms that it names can serve, and add in an order."""
-        ranks = parallel.shard_ranks or self.world.ranks
+        ranks = parallel.group_of(self.world.ranks)
         for kind in SERVING:
             name = getattr(parallel, kind)
             if not name:

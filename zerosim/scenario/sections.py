@@ -173,6 +173,8 @@ class Parallel:
     units: str | tuple[tuple[int, ...], ...] = groups()
     shard_ranks: int = integer(0, at_least=0)
     """Neighbouring ranks that share one copy of the sharded states; such groups hold copies of each other's. 0: all."""
+    replicas: int = integer(0, at_least=0)
+    """Groups that each hold a copy of the sharded states, the same in other words. 0: as shard_ranks says."""
     secondary_ranks: int = integer(0, at_least=0)
     """Neighbouring ranks that share a second copy of Stage III's weights, which backward gathers from. 0: none."""
     accumulation: str = choice("boundary", ACCUMULATIONS)
@@ -204,6 +206,14 @@ class Parallel:
     def bucket_bytes(self) -> int:
         return round(self.bucket_mb * MEGABYTE)
 
+    def group_of(self, ranks: int) -> int:
+        """The ranks among `ranks` that share one copy of the sharded states.
+
+        >>> Parallel(replicas=2).group_of(8), Parallel(shard_ranks=2).group_of(8), Parallel().group_of(8)
+        (4, 2, 8)
+        """
+        return self.shard_ranks or ranks // max(self.replicas, 1)
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -213,6 +223,7 @@ class Variant:
     stage: str = part_of("zero3", STAGES, as_stage)
     units: str | tuple[tuple[int, ...], ...] | None = maybe_groups()
     shard_ranks: int | None = maybe_integer(at_least=0)
+    replicas: int | None = maybe_integer(at_least=0)
     secondary_ranks: int | None = maybe_integer(at_least=0)
     accumulation: str | None = maybe_choice(ACCUMULATIONS)
     accumulate_dtype: str | None = maybe_choice(DTYPES)

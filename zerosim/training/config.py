@@ -59,7 +59,7 @@ class Config:
 
     def mesh_of(self, rank: Any) -> Mesh:
         """Who shares with `rank`, and who holds copies of what it has."""
-        return Mesh(rank, self.ranks, self.row.parallel.shard_ranks or self.ranks)
+        return Mesh(rank, self.ranks, self.row.parallel.group_of(self.ranks))
 
     def secondary_of(self, rank: Any) -> Mesh | None:
         """Who shares the second copy of the weights with `rank`, if there is one."""
