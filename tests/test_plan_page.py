@@ -18,6 +18,7 @@ from zerosim.planner.timed import HostMemory
 from zerosim.report.page.plan import plan_page, row_of, table, thinned
 from zerosim.report.page.plan_pictures import peaks
 from zerosim.report.plan_table import legend, machine, names_of, sentence
+from zerosim.words import common_unit, in_unit
 
 ROOT = Path(__file__).parents[1]
 MPT = str(ROOT / "scenarios" / "plans" / "mpt_7b.toml")
@@ -67,6 +68,15 @@ def test_a_page_says_which_rows_it_draws(small):
     many = dataclasses.replace(small, rows=small.rows * 2)
     assert "Pictures have the first 12 of these 16 rows." in str(table(many, names_of(many.rows)))
     assert "Pictures have" not in str(table(small, names_of(small.rows)))
+
+
+def test_a_page_says_what_leaves_a_host_where_there_are_several():
+    one, two = (zs.plan(MPT, ranks, set=SMALL).plan for ranks in (8, 16))
+    assert "leaves a host" not in str(table(one, names_of(one.rows)))
+    page = str(table(two, names_of(two.rows)))
+    assert "leaves a host, MB" in page or "leaves a host, GB" in page
+    unit = common_unit(max(row.between_bytes_per_host for row in two.rows))
+    assert all(f">{in_unit(row.between_bytes_per_host, unit)}<" in page for row in two.rows)
 
 
 def test_a_page_s_heading_says_what_is_planned_and_no_other_number(tmp_path):

@@ -117,8 +117,17 @@ class PageRow:
     @property
     def sent_bytes(self) -> int:
         """The bytes that a rank sends in a step, the mean over ranks and steps."""
+        return self._mean("sent_bytes")
+
+    @property
+    def between_bytes(self) -> int:
+        """The bytes among them that go to another host; 0 where nothing is known of hosts."""
+        return self._mean("between_bytes")
+
+    def _mean(self, figure: str) -> int:
+        """A figure of traffic, the mean over ranks and steps."""
         traffic = self.found["traffic"]
-        total: int = sum(rank["sent_bytes"] for rank in traffic)
+        total: int = sum(rank.get(figure, 0) for rank in traffic)
         return round(total / max(len(traffic) * self.steps_here, 1))
 
     @property

@@ -10,6 +10,7 @@ from zerosim.instruments.memory import KINDS
 from zerosim.instruments.trace import Curve
 from zerosim.planner.planning import Plan, PlannedRow
 from zerosim.report.document import plain, trace_document
+from zerosim.report.grid import Column
 from zerosim.report.page import origins, plan_pictures, sections, step_pictures, vega
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import Markup, element, joined
@@ -18,7 +19,7 @@ from zerosim.report.page.page_run import PageRow
 from zerosim.report.plan_table import columns as columns_of
 from zerosim.report.plan_table import legend, machine, names_of, not_judged, sentence, unit_of_data
 from zerosim.scenario import resolved
-from zerosim.words import ignored_in_words
+from zerosim.words import common_unit, ignored_in_words, in_unit
 
 MOST_DRAWN = 12
 """Rows whose step is drawn; all stand in the table."""
@@ -102,7 +103,7 @@ def head(plan: Plan) -> Markup:
 
 def table(plan: Plan, names: Sequence[str]) -> Markup:
     """A line for each row, what bounds it, and what it keeps by kind."""
-    shown = columns_of(plan.rows)
+    shown = [*columns_of(plan.rows), *between_hosts(plan.rows)]
     headings = [element("th", heading.replace("\n", " "), scope="col") for heading in ("row", *(
         each.heading for each in shown))]
     lines = [
@@ -123,6 +124,14 @@ def table(plan: Plan, names: Sequence[str]) -> Markup:
                          {"bars": "peaks"}, {"row": "row", "kind": "kind", "bytes": "bytes"}),
         sections.picture("kept", "what a rank of each row keeps between steps, by kind", {"bars": "kept"},
                          {"row": "row", "kind": "kind", "bytes": "bytes"}))
+
+
+def between_hosts(rows: Sequence[PlannedRow]) -> list[Column]:
+    """The bytes that leave a host in a step, where ranks are on several."""
+    counts = [row.between_bytes_per_host for row in rows]
+    unit = common_unit(max(counts))
+    cells = [in_unit(count, unit) for count in counts]
+    return [Column(f"leaves a host, {unit.name}", cells)] if any(counts) else []
 
 
 def scaling(plan: Plan) -> Markup:

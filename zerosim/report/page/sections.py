@@ -69,7 +69,7 @@ def table(runs: Sequence[PageRun]) -> Markup:
     rows = [row for run in runs for row in run.rows]
     legend = (
         "bits: compared with one process, or with the first row that adds in the same order: loss, weights, gradients "
-        "and optimizer state of every step. sent, messages: by a rank in a step. weights, gradients, optimizer: what a "
+        "and optimizer state of every step. sent, to other hosts, messages: by a rank in a step. weights, gradients, optimizer: what a "
         "rank keeps between steps. peak: the most that it holds at a time, activations and buffers too. "
         f"P: bytes of all weights, N: ranks. {CHANGED} not as in the row above; {WRONG} not what the formula says."
     )
@@ -92,6 +92,8 @@ def rows_table(rows: Sequence[PageRow]) -> Markup:
     columns: list[tuple[str, list[str]]] = [
         ("bits", [{None: "–", True: "equal", False: "differ"}[row.found["equal"]] for row in rows]),
         (f"sent, {unit.name}", [in_unit(row.sent_bytes, unit) for row in rows]),
+        *([(f"to other hosts, {unit.name}", [in_unit(row.between_bytes, unit) for row in rows])]
+          if any(row.between_bytes for row in rows) else []),
         ("× P (N−1)/N", [f"{WRONG * (not row.found['traffic_holds'])}{row.found['volume']:.4g}" for row in rows]),
         ("messages", [messages(row) for row in rows]),
         *((f"{'weights' if kind == 'parameters' else kind}, {unit.name}",
