@@ -69,8 +69,9 @@ def table(runs: Sequence[PageRun]) -> Markup:
     rows = [row for run in runs for row in run.rows]
     legend = (
         "bits: compared with one process, or with the first row that adds in the same order: loss, weights, gradients "
-        "and optimizer state of every step. sent, to other hosts, messages: by a rank in a step. weights, gradients, optimizer: "
-        "what a rank keeps between steps. peak: the most that it holds at a time, activations and buffers too. "
+        "and optimizer state of every step. sent, to other hosts, messages: by a rank in a step. weights, "
+        "gradients, optimizer: what a rank keeps between steps. peak: the most that it holds at a time, activations "
+        "and buffers too. "
         f"P: bytes of all weights, N: ranks. {CHANGED} not as in the row above; {WRONG} not what the formula says."
     )
     return section("table", "What each row does", scrolling(rows_table(rows)),
