@@ -20,17 +20,18 @@ from zerosim.autograd.operation import Operation
 
 @dataclass(frozen=True)
 class Case:
-    """Shapes of the inputs, and settings; the numbers come of `seed`."""
+    """Shapes of the inputs, and settings; the numbers come of `seed`. `integers` bounds those that are integers."""
 
     shapes: Mapping[str, tuple[int, ...]]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    integers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     seed: int = 0
 
     def arrays(self, dtype="f8"):
-        """The inputs by name; tokens are integers below the length of `weight`."""
+        """The inputs by name."""
         rng = np.random.default_rng(self.seed)
         return {
-            name: rng.integers(self.shapes["weight"][0], size=shape) if name == "tokens" else spaced(rng, shape, dtype)
+            name: rng.integers(*self.integers[name], size=shape) if name in self.integers else spaced(rng, shape, dtype)
             for name, shape in self.shapes.items()
         }
 
@@ -69,7 +70,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def cases(build, *strategies):
-    """Of what `build` makes of drawn sizes: shapes, or shapes and settings."""
+    """Of what `build` makes of drawn sizes: shapes, or shapes, settings and the bounds of integers."""
     def made(seed, *drawn):
         found = build(*drawn)
         return Case(*found, seed=seed) if isinstance(found, tuple) else Case(found, seed=seed)
@@ -116,6 +117,46 @@ def masked(x, probability, draws):
 def layer_norm(x, weight, bias):
     centred = x - x.mean(axis=-1, keepdims=True)
     return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5) * weight + bias
+
+
+def largest_first(x, count):
+    """By sorting pairs of a number and its place."""
+    found = np.empty((*x.shape[:-1], count))
+    for row in np.ndindex(x.shape[:-1]):
+        found[row] = [place for _, place in sorted((-number, place) for place, number in enumerate(x[row]))][:count]
+    return found
+
+
+def chosen(x, indices):
+    found = np.empty(indices.shape)
+    for at in np.ndindex(indices.shape):
+        found[at] = x[(*at[:-1], indices[at])]
+    return found
+
+
+def rows_of(x, indices):
+    return np.vstack([x, np.zeros_like(x[:1])])[indices]
+
+
+def rows_to(x, indices, count):
+    found = np.zeros((count, x.shape[1]))
+    for row, places in zip(x, indices, strict=True):
+        for place in places:
+            if place >= 0:
+                found[place] = found[place] + row
+    return found
+
+
+def served(choices, queues, capacity):
+    """Who comes takes the next place: all first choices, then all second ones, …"""
+    lengths, found = [0] * queues, np.full(choices.shape, -1)
+    for choice in range(choices.shape[1]):
+        for row in range(len(choices)):
+            queue = choices[row, choice]
+            if lengths[queue] < capacity:
+                found[row, choice] = queue * capacity + lengths[queue]
+            lengths[queue] += 1
+    return found
 
 
 KITS = {
@@ -169,7 +210,8 @@ KITS = {
         ),
     ),
     "embedding.embedding": Kit(
-        cases(lambda b, t, v, n: {"tokens": (b, t), "weight": (v, n)}, few, few, few, few),
+        cases(
+            lambda b, t, v, n: ({"tokens": (b, t), "weight": (v, n)}, {}, {"tokens": (0, v)}), few, few, few, few),
         lambda tokens, weight: weight[tokens],
         ((((2,), (3, 4)), {}), (((2, 2), (3,)), {})),
     ),
@@ -197,6 +239,49 @@ KITS = {
             st.lists(few, min_size=1, max_size=2), few, few,
         ), lambda x, weight, bias: x @ weight + bias,
         ((((2, 3), (4, 3), (3,)), {}), (((2, 3), (3, 4), (3,)), {}), (((2, 3), (3,), (3,)), {})),
+    ),
+    "linear.matmul": Kit(
+        cases(
+            lambda before, m, n, o: {"x": (*before, m, n), "weight": (*before, n, o)},
+            st.lists(few, max_size=2), few, few, few,
+        ), lambda x, weight: np.einsum("...mn,...np->...mp", x, weight),
+        (
+            (((2, 3), (4, 3)), {}), (((2, 2, 3), (3, 3)), {}), (((2, 2, 3), (1, 3, 3)), {}), (((3,), (3,)), {}),
+        ),
+    ),
+    "routing.top_indices": Kit(
+        cases(lambda b, n, more: ({"x": (b, n + more)}, {"count": n}), few, few, st.integers(0, 3)), largest_first,
+        ((((2, 3),), {"count": 4}), (((2, 3),), {"count": 0}), (((),), {"count": 1})),
+    ),
+    "routing.take_along": Kit(
+        cases(
+            lambda before, n, k: ({"x": (*before, n), "indices": (*before, k)}, {}, {"indices": (0, n)}),
+            st.lists(few, max_size=2), few, few,
+        ), chosen, ((((2, 3), (3, 1)), {}), (((2, 3), (2,)), {})),
+    ),
+    "routing.one_hot": Kit(
+        cases(lambda b, k, n: ({"indices": (b, k)}, {"count": n}, {"indices": (-1, n)}), few, few, few),
+        lambda indices, count: np.vstack([np.eye(count), np.zeros((1, count))])[indices],
+    ),
+    "routing.gather_rows": Kit(
+        cases(
+            lambda n, d, b, k: ({"x": (n, d), "indices": (b, k)}, {}, {"indices": (-1, n)}), few, few, few, few
+        ), rows_of, ((((2, 3, 4), (2,)), {}), (((2, 3), ()), {})),
+    ),
+    "routing.scatter_rows": Kit(
+        cases(
+            lambda n, d, k, c: ({"x": (n, d), "indices": (n, k)}, {"count": c}, {"indices": (-1, c)}),
+            few, few, few, few,
+        ), rows_to,
+        tuple((shapes, {"count": 4}) for shapes in (((2, 3), (3, 1)), ((2, 3), (2,)), ((2, 3), (2, 0)))),
+    ),
+    "routing.queue_slots": Kit(
+        cases(
+            lambda n, k, q, c: ({"choices": (n, k)}, {"queues": q, "capacity": c}, {"choices": (0, q)}),
+            few, few, few, few,
+        ), served,
+        ((((2,),), {"queues": 2, "capacity": 2}), (((2, 1),), {"queues": 0, "capacity": 2}),
+         (((2, 1),), {"queues": 2, "capacity": 0})),
     ),
     "normalization.layer_norm": Kit(
         cases(lambda b, t, n: {"x": (b, t, n), "weight": (n,), "bias": (n,)}, few, few, few), layer_norm,

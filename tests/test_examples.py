@@ -1,10 +1,14 @@
 """Every folder of `scenarios/examples/` runs and is planned; the code that `docs/extend.md` shows is the examples'."""
 
+import json
 import re
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.mpi.launch import mpirun
 from zerosim.cli import main
 from zerosim.extend import OPERATIONS
 
@@ -18,6 +22,75 @@ def test_an_example_runs_and_is_planned(folder, capsys):
     assert main(["run", str(folder / "scenario.toml"), "--progress", "none", *SHORTER]) == 0
     assert "every bit equal to one process" in capsys.readouterr().out
     assert main(["plan", str(folder / "scenario.toml")]) == 0
+
+
+EXPERTS = ROOT / "scenarios" / "examples" / "mixture_of_experts"
+VARIANTS = """
+[[variant]]
+stage = "zero3"
+recompute = true
+[[variant]]
+stage = "zero2"
+accumulation = "micro_batch"
+"""
+
+
+@pytest.fixture
+def routed(tmp_path):
+    """The folder of a mixture of experts that notes how many samples choose each expert, and the share sent nowhere."""
+    shutil.copytree(EXPERTS, tmp_path, dirs_exist_ok=True)
+    with (tmp_path / "experts.py").open("a") as code:
+        code.write(NOTES)
+    return tmp_path
+
+
+NOTES = """
+
+from dataclasses import replace
+from pathlib import Path
+import numpy as np
+
+def noted(choices, *, out, empty, queues, capacity, place=queue_slots.forward):
+    place(choices, out=out, empty=empty, queues=queues, capacity=capacity)
+    if isinstance(choices, np.ndarray):
+        with Path(__file__).with_name("loads").open("a") as file:
+            print(*np.bincount(choices.ravel(), minlength=queues), np.mean(out < 0), file=file)
+
+queue_slots = replace(queue_slots, forward=noted)
+"""
+
+
+@pytest.mark.parametrize(("old", "new", "even"), [
+    ("", "", True), ("top_k(turned(softmax(turned(logits))), choices)", "top_k(softmax(logits), choices)", False)])
+def test_the_load_of_experts_stays_reasonable_because_chances_are_balanced(routed, old, new, even):
+    code = (routed / "experts.py").read_text()
+    (routed / "experts.py").write_text(code.replace(old, new))
+    words = ["--set", 'parallel.stages=["ddp"]', "--set", "check.reference=false", "--set", "check.test_accuracy=0"]
+    assert main(["run", str(routed / "scenario.toml"), "--progress", "none", *words]) == 0
+    *chosen, dropped = np.loadtxt(routed / "loads")[-64:].mean(axis=0)
+    assert (min(chosen) > sum(chosen) / 8 / 3 and dropped < 0.1) == even
+
+
+def test_experts_are_saved_resumed_computed_again_and_kept_in_16_bits(tmp_path):
+    shutil.copytree(EXPERTS, tmp_path, dirs_exist_ok=True)
+    scenario = tmp_path / "scenario.toml"
+    scenario.write_text(scenario.read_text() + VARIANTS)
+    run = ["run", str(scenario), "--progress", "none", *SHORTER, "--set", "train.micro_batches=8"]
+    assert main([*run, "--checkpoint", str(tmp_path / "saved"), "--report", str(tmp_path / "page.html")]) == 0
+    again = ["--set", "train.steps=3", "--resume", str(tmp_path / "saved")]
+    assert main([*run, *again]) == 0
+    for precision in ("bf16", "fp16"):
+        assert main([*run, "--set", f"train.precision={precision}"]) == 0
+
+
+@pytest.mark.mpi
+def test_experts_have_the_same_bits_under_mpirun(tmp_path):
+    run = ["run", str(EXPERTS / "scenario.toml"), "--progress", "none", *SHORTER, "--set", "world.ranks=2", "--json"]
+    assert main([*run, str(tmp_path / "here.json")]) == 0
+    ended = mpirun(2, ["-m", "zerosim", *run, str(tmp_path / "there.json")])
+    assert ended.returncode == 0, ended.stderr
+    here, there = (json.loads((tmp_path / f"{name}.json").read_text())["stages"] for name in ("here", "there"))
+    assert [row["weights_sha256"] for row in here] == [row["weights_sha256"] for row in there]
 
 
 def test_the_page_shows_code_that_runs():

@@ -37,6 +37,15 @@ def self_attention(heads):
     return lambda x: other.self_attention(x, heads)[0], backward
 
 
+def in_turn(rows, terms):
+    """Rows to which terms are added one after the other, each to the row of its number; none at −1."""
+    for at, term in terms:
+        if at >= 0:
+            rows[at] = rows[at] + term
+    return rows
+
+
+ROUTES = np.array([[3, 0, 3], [4, -1, 0], [-1, -1, -1], [0, 4, 4]])
 TOKENS = np.array([[3, 0, 3], [4, 3, 0]])
 CUBE = (3, 5, 12)
 ROWS = (12,)
@@ -65,11 +74,27 @@ CASES = {
     "attention": ("attention.causal_attention", [CUBE] * 3, ONE_HEAD, attention(1, 1)),
     "attention, shared": ("attention.causal_attention", [CUBE, (3, 5, 4), (3, 5, 4)], SHARED, attention(6, 2)),
     "self-attention": ("attention.causal_self_attention", [CUBE], {"heads": 2}, self_attention(2)),
-    "embedding": ("embedding.embedding", [TOKENS.shape, (5, 4)], {}, (
+    "embedding": ("embedding.embedding", [TOKENS, (5, 4)], {}, (
         lambda tokens, table: table[tokens],
         lambda u, y, tokens, table: {"weight": other.embed_backward(u, tokens, len(table))})),
     "positions": ("embedding.positions", [CUBE, (8, 12)], {}, (
         lambda x, table: x + table[:5], lambda u, y, x, table: {"weight": other.positions_backward(u, 8)})),
+    "matmul": ("linear.matmul", [(3, 5, 12), (3, 12, 4)], {}, (
+        lambda x, w: np.stack([a @ b for a, b in zip(x, w, strict=True)]), by_name("x weight", lambda u, x, w: (
+            np.stack([a @ b.T for a, b in zip(u, w, strict=True)]),
+            np.stack([a.T @ b for a, b in zip(x, u, strict=True)]))))),
+    "take along": ("routing.take_along", [(2, 5), np.array([[4, 1, 4], [0, 0, 0]])], {}, (
+        lambda x, places: x[[[0], [1]], places],
+        lambda u, y, x, places: {"x": np.stack([
+            in_turn(np.zeros_like(x[0]), zip(*pair, strict=True)) for pair in zip(places, u, strict=True)])})),
+    "gather rows": ("routing.gather_rows", [(5, 4), ROUTES], {}, (
+        lambda x, places: np.vstack([x, np.zeros_like(x[:1])])[places],
+        lambda u, y, x, places: {"x": in_turn(np.zeros_like(x), zip(places.ravel(), u.reshape(-1, 4), strict=True))})),
+    "scatter rows": ("routing.scatter_rows", [(4, 3), ROUTES], {"count": 5}, (
+        lambda x, places: in_turn(
+            np.zeros((5, 3), x.dtype), ((at, row) for row, each in zip(x, places, strict=True) for at in each)),
+        lambda u, y, x, places: {"x": np.stack([
+            in_turn(np.zeros((1, 3), u.dtype), ((0, u[at]) for at in each if at >= 0))[0] for each in places])})),
 }
 
 
@@ -80,10 +105,9 @@ def test_an_operation_has_the_bits_of_an_independent_one(case, dtype, piece, mon
     monkeypatch.setattr(shapes, "PIECE", piece)
     name, sizes, settings, (forward, backward) = CASES[case]
     operation = OPERATIONS[name]
-    inputs = [3 * normals([1, number], *shape).astype(dtype) for number, shape in enumerate(sizes)]
-    if name == "embedding.embedding":
-        inputs[0] = TOKENS
-    y = nan(operation.shape(*sizes, **settings), dtype)
+    inputs = [each if isinstance(each, np.ndarray) else 3 * normals([1, number], *each).astype(dtype)
+              for number, each in enumerate(sizes)]
+    y = nan(operation.shape(*(each.shape for each in inputs), **settings), dtype)
     saved = operation.forward(*inputs, out=y, empty=nan, **settings)
     assert y.tobytes() == forward(*inputs).tobytes()
     upstream = normals(2, *y.shape).astype(dtype)
@@ -98,7 +122,10 @@ def test_an_operation_has_the_bits_of_an_independent_one(case, dtype, piece, mon
 
 
 def test_every_operation_that_computes_is_among_them():
-    moving = {"elementwise.add", "attention.softmax", "dropout.dropout", "shapes.reshape", "shapes.transpose"}
+    moving = {
+        "elementwise.add", "attention.softmax", "dropout.dropout", "shapes.reshape", "shapes.transpose",
+        "routing.top_indices", "routing.one_hot", "routing.queue_slots",
+    }
     assert {name for name, *_ in CASES.values()} == OPERATIONS.keys() - moving
 
 

@@ -39,7 +39,7 @@ def test_every_operation_says_which_shapes_it_refuses():
 
 
 def nan(shape, dtype):
-    return np.full(shape, np.nan, dtype)
+    return np.full(shape, -7 if np.dtype(dtype).kind == "i" else np.nan, dtype)
 
 
 def run_forward(operation, case, arrays, out):
@@ -138,7 +138,8 @@ def check_needs(operation, kit):
         if wanted not in case.shapes:
             return False
         right = backward(operation, case, "f8", [wanted])[wanted]
-        poisons = (0, case.shapes["weight"][0] - 1) if needed == "tokens" else (np.nan, 1.0)
+        low, high = case.integers.get(needed, (np.nan, 2.0))
+        poisons = (low, high - 1)
         others = (
             backward(operation, case, "f8", [wanted], poisoned=needed, poison=poison)[wanted] for poison in poisons
         )
@@ -267,8 +268,7 @@ def play(graph, x, parameters, upstream, *, of_input=True):
 def check_gradients(operation, plain, case, places, at_input):
     """The gradients of inputs, each a parameter, a value or the graph's input, are differences of the formula."""
     arrays = case.arrays()
-    if "tokens" in arrays:
-        at_input = "tokens"
+    at_input = next(iter(case.integers), at_input)
     graph = Graph(case.shapes[at_input])
     variables = [
         graph.input if name == at_input
@@ -280,7 +280,7 @@ def check_gradients(operation, plain, case, places, at_input):
     factors = {name: 2.0 if place else 1.0 for place, name in zip(places, arrays, strict=False)}
     factors[at_input] = 1
     parameters = {name: array / factors[name] for name, array in arrays.items() if name != at_input}
-    of_input = at_input != "tokens"
+    of_input = at_input not in case.integers
     upstream = case.like(graph.output.shape)
     y, found = play(graph, arrays[at_input], parameters, upstream, of_input=of_input)
     known = case.settings | ({"draws": uniform_draws} if "draws" in case.settings else {})
@@ -527,6 +527,34 @@ def test_gelu_is_the_ramp_far_from_zero(dtype):
     assert into["x"].tolist() == [[0.0, 0.5, 1.0]]
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8", "e"])
+def test_the_first_of_equal_numbers_is_the_largest(dtype):
+    x = np.array([[0.0, -0.0, 1.0, np.nan, 1.0, -np.inf, np.inf]], dtype)
+    assert evaluate("routing.top_indices", x, count=7).tolist() == [[6, 2, 4, 0, 1, 5, 3]]
+
+
+def test_rows_are_added_in_their_order_and_nowhere_at_minus_1():
+    x = np.array([[1e8], [1.0], [-1e8], [1.0], [-0.0]], "f4")
+    indices = np.array([[0, 1], [0, -1], [0, 1], [0, 0], [3, -1]])
+    y = nan((4, 1), "f4")
+    OPERATIONS["routing.scatter_rows"].forward(x, indices, out=y, empty=nan, count=4)
+    assert y.tobytes() == np.array([[2.0], [0.0], [0.0], [0.0]], "f4").tobytes()
+    back = nan((5, 1), "f4")
+    OPERATIONS["routing.gather_rows"].forward(y, indices[:, 1], out=back, empty=nan)
+    assert back[:, 0].tolist() == [0, 0, 0, 2, 0]
+
+
+@given(seeds, few, st.integers(1, 3), few, few)
+def test_no_queue_is_longer_than_its_capacity_and_no_slot_is_given_twice(seed, n, k, queues, capacity):
+    choices = np.random.default_rng(seed).integers(queues, size=(n, k))
+    slots = evaluate("routing.queue_slots", choices, queues=queues, capacity=capacity)
+    given_slots = slots[slots >= 0]
+    assert len(np.unique(given_slots)) == len(given_slots)
+    assert (given_slots // capacity == choices[slots >= 0]).all()
+    served = np.bincount(choices.ravel(), minlength=queues).clip(max=capacity)
+    assert np.bincount(given_slots // capacity, minlength=queues).tolist() == served.tolist()
+
+
 # Shapes that do not go together.
 
 
@@ -542,7 +570,7 @@ def test_what_does_not_go_together_is_named(name):
 
 @st.composite
 def edited(draw, kit):
-    """A case in which one shape or one number of the settings is another."""
+    """A case in which one shape or one number of the settings is another, and each index 0."""
     case = draw(kit.cases)
     changed, given_settings = dict(case.shapes), dict(case.settings)
     numbers = [key for key, value in given_settings.items() if isinstance(value, int)]
@@ -554,7 +582,8 @@ def edited(draw, kit):
         before, after = changed[name][:axis], changed[name][axis + 1:]
         more = (*before, 1, *changed[name][axis:])
         changed[name] = draw(st.sampled_from([(*before, *after), (*before, 5, *after), more]))
-    return replace(case, shapes=changed, settings=given_settings)
+    integers = dict.fromkeys(case.integers, (0, 1))
+    return replace(case, shapes=changed, settings=given_settings, integers=integers)
 
 
 @every_operation

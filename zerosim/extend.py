@@ -11,8 +11,17 @@ from zerosim.autograd.operations.attention import causal_attention, causal_self_
 from zerosim.autograd.operations.dropout import dropout
 from zerosim.autograd.operations.elementwise import add, gelu, multiply, relu, silu, tanh
 from zerosim.autograd.operations.embedding import embedding, positions
-from zerosim.autograd.operations.linear import affine, linear
+from zerosim.autograd.operations.linear import affine, linear, matmul
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
+from zerosim.autograd.operations.routing import (
+    gather_rows,
+    one_hot,
+    queue_slots,
+    scatter_rows,
+    take_along,
+    top_indices,
+    top_k,
+)
 from zerosim.autograd.operations.shapes import refuse, reshape, transpose
 from zerosim.collectives.own import collective
 from zerosim.comm import Communicator, left, right
@@ -25,14 +34,16 @@ from zerosim.stages.replica import Batch, Replica
 
 OPERATIONS: dict[str, Operation] = {each.name: each for each in (
     linear, affine, add, multiply, relu, tanh, gelu, silu, softmax, embedding, positions, layer_norm, rms_norm,
-    causal_attention, causal_self_attention, rotary, dropout, reshape, transpose,
+    causal_attention, causal_self_attention, rotary, dropout, reshape, transpose, matmul, top_indices, take_along,
+    gather_rows, scatter_rows, queue_slots, one_hot,
 )}
-"""The public operations with gradients, by name."""
+"""The public operations, by name."""
 
 __all__ = [
     "OPERATIONS", "Batch", "Communicator", "Empty", "Layer", "Operation", "Parameter", "Replica", "Shape", "Task",
     "Variable", "Weights", "add", "affine", "causal_attention", "causal_self_attention", "collective", "constant",
-    "dropout", "embedding", "gelu", "layer_norm", "left", "linear", "model", "multiply", "normal",
-    "optimizer", "positions", "refuse", "relu", "reshape", "right", "rms_norm", "rotary",
-    "silu", "softmax", "stage", "tanh", "transpose", "uniform",
+    "dropout", "embedding", "gather_rows", "gelu", "layer_norm", "left", "linear", "matmul", "model", "multiply",
+    "normal", "one_hot", "optimizer", "positions", "queue_slots", "refuse", "relu", "reshape", "right", "rms_norm",
+    "rotary", "scatter_rows", "silu", "softmax", "stage", "take_along", "tanh", "top_indices", "top_k", "transpose",
+    "uniform",
 ]

@@ -48,20 +48,24 @@ def told(label, array):
 
 @dataclass(frozen=True)
 class Call:
-    """One operation: the shapes of its inputs, and its settings. The loss is the sum of the output times `weighing`."""
+    """One operation: the shapes of its inputs, its settings, and what integers are at least and below.
+
+    The loss is the sum of the output times `weighing`.
+    """
 
     operation: str
     shapes: dict[str, tuple[int, ...]]
     settings: dict[str, Any] = field(default_factory=dict)
+    integers: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def name(self):
         return " ".join([self.operation, *map(str, self.shapes.values()), *map(str, self.settings.values())])
 
     def inputs(self):
-        """By name; tokens are integers."""
+        """By name."""
         return {
-            name: random_of(f"{self.name} {name}").randint(self.shapes["weight"][0], size=shape) if name == "tokens"
+            name: random_of(f"{self.name} {name}").randint(*self.integers[name], size=shape) if name in self.integers
             else normals(f"{self.name} {name}", shape)
             for name, shape in self.shapes.items()
         }
@@ -94,13 +98,21 @@ CALLS = [
     ),
     *(Call("rotary", {"x": (2, t, 3 * size)}, {"size": size, "base": base}) for t, size, base in (
         (9, 2, 10000.0), (40, 6, 10000.0), (5, 10, 100.0))),
-    Call("embedding", {"tokens": (3, 9), "weight": (5, 7)}), Call("embedding", {"tokens": (1, 2), "weight": (40, 3)}),
+    Call("embedding", {"tokens": (3, 9), "weight": (5, 7)}, integers={"tokens": (0, 5)}),
+    Call("embedding", {"tokens": (1, 2), "weight": (40, 3)}, integers={"tokens": (0, 40)}),
     Call("positions", {"x": (3, 5, 7), "weight": (9, 7)}),
     Call("linear", {"x": (3, 5, 17), "weight": (9, 17), "bias": (9,)}),
     Call("linear", {"x": (13, 6), "weight": (4, 6)}),
     Call("affine", {"x": (3, 5, 17), "weight": (17, 9), "bias": (9,)}),
     Call("layer_norm", {"x": (3, 5, 19), "weight": (19,), "bias": (19,)}),
     Call("rms_norm", {"x": (3, 5, 19), "weight": (19,)}),
+    Call("matmul", {"x": (3, 5, 17), "weight": (3, 17, 9)}),
+    Call("top_indices", {"x": (4, 8)}, {"count": 3}),
+    Call("take_along", {"x": (3, 5, 7), "indices": (3, 5, 4)}, integers={"indices": (0, 7)}),
+    Call("one_hot", {"indices": (9, 2)}, {"count": 5}, {"indices": (0, 5)}),
+    Call("gather_rows", {"x": (6, 5), "indices": (9, 3)}, integers={"indices": (-1, 6)}),
+    Call("scatter_rows", {"x": (9, 5), "indices": (9, 3)}, {"count": 6}, {"indices": (-1, 6)}),
+    Call("queue_slots", {"choices": (9, 2)}, {"queues": 3, "capacity": 4}, {"choices": (0, 3)}),
 ]
 
 

@@ -29,14 +29,15 @@ def draws(array):
 
 
 def of_call(call, dtype):
-    """The output, and the gradient of each input that has one; inputs are parameters of a graph, tokens its input."""
-    inputs = {name: array if name == "tokens" else array.astype(dtype) for name, array in call.inputs().items()}
-    tokens = inputs.pop("tokens", np.zeros((1, 1), int))
-    graph = Graph(tokens.shape)
-    variables = {name: graph.parameter(name, array.shape) for name, array in inputs.items()} | {"tokens": graph.input}
+    """The output, and the gradient of each input that has one; inputs are parameters of a graph, integers its input."""
+    inputs = {name: array if name in call.integers else array.astype(dtype) for name, array in call.inputs().items()}
+    whole = next(iter(call.integers), "")
+    integers = inputs.pop(whole, np.zeros((1, 1), int))
+    graph = Graph(integers.shape)
+    variables = {name: graph.parameter(name, array.shape) for name, array in inputs.items()} | {whole: graph.input}
     graph.output = BY_NAME[call.operation](*(variables[name] for name in call.shapes), **call.settings)
     player = Player(GraphPlan(graph, True, False), inputs, Precise(allocate, "unit"), lambda _: draws)
-    y, kept = player.forward(tokens)
+    y, kept = player.forward(integers)
     views = {name: np.empty_like(array) for name, array in inputs.items()}
     answer = {"y": y.astype(np.float64)}
     contribution = Contribution(np.empty(0), views)

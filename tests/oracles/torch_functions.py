@@ -22,6 +22,25 @@ def dropped(x, probability):
     return x * mask / (1 - probability)
 
 
+def gathered(x, indices):
+    """Rows; of zeros where the index is −1."""
+    return torch.cat([x, torch.zeros_like(x[:1])])[indices]
+
+
+def scattered(x, indices, count):
+    flat = indices.flatten()
+    room = torch.zeros(count + 1, x.shape[1], dtype=x.dtype)
+    return room.index_add(0, flat.where(flat >= 0, count), x.repeat_interleave(indices.shape[1], dim=0))[:count]
+
+
+def queued(choices, queues, capacity):
+    """By GShard's cumulated one-hot masks."""
+    flat = choices.T.flatten()
+    mask = functional.one_hot(flat, queues)
+    place = (mask.cumsum(0) * mask).sum(1) - 1
+    return torch.where(place < capacity, flat * capacity + place, -1).reshape(choices.T.shape).T
+
+
 OPERATIONS = {
     "add": torch.add, "multiply": torch.mul, "relu": torch.relu, "tanh": torch.tanh, "silu": functional.silu,
     "gelu": lambda x: functional.gelu(x, approximate="tanh"),
@@ -37,6 +56,11 @@ OPERATIONS = {
     "affine": lambda x, weight, bias: x @ weight + bias,
     "layer_norm": lambda x, weight, bias: functional.layer_norm(x, weight.shape, weight, bias),
     "rms_norm": lambda x, weight: functional.rms_norm(x, weight.shape, weight, eps=1e-5),
+    "matmul": torch.matmul,
+    "top_indices": lambda x, count: torch.topk(x, count).indices,
+    "take_along": lambda x, indices: torch.gather(x, -1, indices),
+    "one_hot": lambda indices, count: functional.one_hot(indices, num_classes=count),
+    "gather_rows": gathered, "scatter_rows": scattered, "queue_slots": queued,
 }
 
 
@@ -49,8 +73,11 @@ def of_call(call, dtype):
     inputs = {name: torch.from_numpy(array) for name, array in call.inputs().items()}
     inputs = {n: x.to(dtype).requires_grad_() if x.is_floating_point() else x for n, x in inputs.items()}
     y = OPERATIONS[call.operation](*inputs.values(), **call.settings)
-    y.backward(torch.from_numpy(call.weighing(tuple(y.shape))).to(dtype))
-    return {"y": numbers(y)} | {name: numbers(x.grad) for name, x in inputs.items() if x.grad is not None}
+    if y.requires_grad:
+        y.backward(torch.from_numpy(call.weighing(tuple(y.shape))).to(dtype))
+    floating = {name: x for name, x in inputs.items() if x.is_floating_point()}
+    return {"y": numbers(y)} | {
+        name: numbers(torch.zeros_like(x) if x.grad is None else x.grad) for name, x in floating.items()}
 
 
 def of_loss(case, dtype):

@@ -91,6 +91,8 @@ class Operation:
     """Whether y is a view of the input, which forward then returns."""
     moves: bool = False
     """Whether forward only moves numbers, so that they need not be widened."""
+    indices: bool = False
+    """Whether y holds indices, which are int64 in every precision and have no gradient."""
     draws: bool = False
     """Whether it draws random numbers: then it gets `draws`, or None where nothing is to be random."""
     multiplications: Callable[..., int] | None = None

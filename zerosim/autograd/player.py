@@ -139,7 +139,7 @@ class Player:
             assert view is not None
             return view, None
         if operation.moves:
-            out = self.precise.empty(step.shape, dtype)
+            out = self.precise.empty(step.shape, np.int64 if operation.indices else dtype)
             self.perform(step, operation.forward, *inputs, out=out, empty=self.precise.empty, **settings)
             return out, None
         wide = [self.precise.widened(each) for each in inputs]

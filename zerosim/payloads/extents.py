@@ -190,7 +190,11 @@ def taken(x: Extent, indices: Any, axis: int = 0, out: Extent | None = None, mod
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sum": reduced, "max": reduced, "amax": reduced, "mean": reduced, "take": taken,
-    "copyto": lambda target, source: None, "shape": lambda x: x.shape, "dot": lambda x, y: Extent((), x.dtype),
+    "copyto": lambda target, source, where=True: None, "shape": lambda x: x.shape,
+    "dot": lambda x, y: Extent((), x.dtype),
+    "argsort": lambda x, axis=-1, kind=None: Extent(x.shape, np.int64),
+    "cumsum": lambda x: Extent(x.size, np.int64),
+    "take_along_axis": lambda x, indices, axis: Extent(np.shape(indices), x.dtype),
     "concatenate": lambda parts: Extent(sum(map(len, parts)), parts[0].dtype),
 }
 """NumPy's functions, beside ufuncs, that accept extents, and the extent that each returns."""

@@ -126,7 +126,7 @@ class Costs:
         device, software = self.cluster.device, self.cluster.software
         if is_attention(step):
             return Time(round(device.attention_ns(operations, step.shape[-2], software.attention)), "attention")
-        ns = device.products_ns(operations, min(step.input_shapes["weight"])) / software.products
+        ns = device.products_ns(operations, min(step.input_shapes["weight"][-2:])) / software.products
         return Time(round(ns), "products")
 
     def copied_ns(self, sent_bytes: Each) -> int:

@@ -1,4 +1,4 @@
-"""Matrix products with weights."""
+"""Matrix products: with weights, and of stacks of matrices."""
 
 import numpy as np
 
@@ -73,6 +73,42 @@ def affine_shape(x: Shape, weight: Shape, bias: Shape) -> Shape:
     return (*x[:-1], weight[1])
 
 
+def matmul_forward(x: Array, weight: Array, *, out: Array, empty: Empty) -> None:
+    """y = x W of each matrix of two stacks: x (…, m, n), W (…, n, p), y (…, m, p), equally many. Nothing is broadcast.
+
+    >>> y = np.empty((2, 1, 1))
+    >>> matmul_forward(np.ones((2, 1, 2)), np.array([[[1.0], [2.0]], [[3.0], [4.0]]]), out=y, empty=np.empty)
+    >>> y.tolist()
+    [[[3.0]], [[7.0]]]
+    """
+    np.matmul(x, weight, out=out)
+
+
+def matmul_backward(
+    upstream: Array, into: dict[str, Array], *, empty: Empty, x: Array | None = None, weight: Array | None = None
+) -> None:
+    """∂L/∂x = upstream Wᵀ;  ∂L/∂W = xᵀ upstream, of each matrix."""
+    if "x" in into:
+        assert weight is not None
+        np.matmul(upstream, each_transposed(weight), out=into["x"])
+    if "weight" in into:
+        assert x is not None
+        np.matmul(each_transposed(x), upstream, out=into["weight"])
+
+
+def each_transposed(matrices: Array) -> Array:
+    """The transposes of a stack of matrices, as a view."""
+    *stack, row, column = range(len(matrices.shape))
+    return matrices.transpose(*stack, column, row)
+
+
+def matmul_shape(x: Shape, weight: Shape) -> Shape:
+    """The shape (…, m, p). Raises `ZerosimError` unless both are stacks of as many matrices that can be multiplied."""
+    if len(x) < 2 or len(x) != len(weight) or x[:-2] != weight[:-2] or x[-1] != weight[-2]:
+        raise refuse("matmul", "x (…, m, n), weight (…, n, p)", x, weight)
+    return (*x[:-1], weight[-1])
+
+
 def products(y: Shape, x: Shape, *_: Shape) -> int:
     """Multiplications of a matrix product: each number of y is a sum over the inputs."""
     return elements(y) * x[-1]
@@ -86,4 +122,8 @@ linear = Operation(
 )
 affine = Operation(
     affine_forward, affine_backward, affine_shape, NEEDS, multiplications=products, backward_products=ONCE
+)
+matmul = Operation(
+    matmul_forward, matmul_backward, matmul_shape, {"x": ("weight",), "weight": ("x",)}, multiplications=products,
+    backward_products=ONCE,
 )

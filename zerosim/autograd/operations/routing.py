@@ -1,0 +1,202 @@
+"""Routing: the largest numbers of a row and where they are, rows by their number, and queues of limited length.
+
+    indices    integers, int64; −1 stands for nowhere where an operation says so
+    n, d       rows, and the numbers of each
+
+A mixture of experts is made of these: `top_k` of a router's chances, `queue_slots` for places in each expert's queue,
+`scatter_rows` into the queues, a `matmul` for each expert, `gather_rows` out of them. Shapes depend on a capacity and
+never on how many samples choose an expert, so a plan knows them.
+
+Indices are values of a graph like any other, kept for backward where it reads them, 8 bytes each. They have no
+gradient: how the choice moves with the numbers has none almost everywhere. A router learns by the chances alone.
+"""
+
+from typing import TypeVar
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.autograd.operation import Empty, InGraph, Operation, Shape
+from zerosim.autograd.operations.shapes import refuse, rows
+
+AnyVariable = TypeVar("AnyVariable", bound=InGraph)
+
+
+def top_indices_forward(x: Array, *, out: Array, empty: Empty, count: int) -> None:
+    """y = the places of the `count` largest numbers of each row, largest first; of equal ones the lowest place first.
+
+    x is (…, n), y (…, count). −0 and 0 are equal; NaN comes after all numbers.
+
+    >>> y = np.empty((1, 3), int)
+    >>> top_indices_forward(np.array([[0.5, 2.0, 0.5, 2.0]]), out=y, empty=np.empty, count=3)
+    >>> y
+    array([[1, 3, 0]])
+    """
+    order = np.argsort(np.negative(x, out=empty(x.shape, x.dtype)), axis=-1, kind="stable")
+    out[...] = order[..., :count]
+
+
+def top_indices_shape(x: Shape, *, count: int) -> Shape:
+    """The shape (…, count). Raises `ZerosimError` unless a row has as many numbers."""
+    if not x or not 1 <= count <= x[-1]:
+        raise refuse("top_k", f"x (…, n) with n at least {count}, and a count of at least 1", x)
+    return (*x[:-1], count)
+
+
+def take_along_forward(x: Array, indices: Array, *, out: Array, empty: Empty) -> None:
+    """y[…, j] = x[…, indices[…, j]]: x (…, n), indices (…, k) from 0 to below n, y (…, k).
+
+    >>> y = np.empty((1, 2))
+    >>> take_along_forward(np.array([[0.5, 1.5, 2.5]]), np.array([[2, 0]]), out=y, empty=np.empty)
+    >>> y
+    array([[2.5, 0.5]])
+    """
+    out[...] = np.take_along_axis(x, indices, axis=-1)
+
+
+def take_along_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, indices: Array) -> None:
+    """∂L/∂x[…, i] = Σ upstream where the index is i, first to last."""
+    gradient, places = rows(into["x"]), rows(indices)
+    gradient[...] = 0.0
+    np.add.at(gradient, (np.arange(len(places))[:, np.newaxis], places), rows(upstream))
+
+
+def take_along_shape(x: Shape, indices: Shape) -> Shape:
+    """The shape of the indices. Raises `ZerosimError` unless these have as many rows as x."""
+    if not x or len(x) != len(indices) or x[:-1] != indices[:-1]:
+        raise refuse("take_along", "x (…, n), indices (…, k)", x, indices)
+    return indices
+
+
+def one_hot_forward(indices: Array, *, out: Array, empty: Empty, count: int) -> None:
+    """y[…, j] = 1 where the index is j, otherwise 0; all 0 where it is −1. Indices (…), y (…, count).
+
+    >>> y = np.empty((2, 3))
+    >>> one_hot_forward(np.array([2, -1]), out=y, empty=np.empty, count=3)
+    >>> y
+    array([[0., 0., 1.],
+           [0., 0., 0.]])
+    """
+    out[...] = indices[..., np.newaxis] == np.arange(count)
+
+
+def one_hot_shape(indices: Shape, *, count: int) -> Shape:
+    """The shape (…, count)."""
+    return (*indices, count)
+
+
+def gather_rows_forward(x: Array, indices: Array, *, out: Array, empty: Empty) -> None:
+    """y = x[index], row by row; a row of zeros where the index is −1. x is (n, d), indices (…), y (…, d).
+
+    >>> y = np.empty((3, 1))
+    >>> gather_rows_forward(np.array([[0.5], [1.5]]), np.array([1, -1, 1]), out=y, empty=np.empty)
+    >>> y.tolist()
+    [[1.5], [0.0], [1.5]]
+    """
+    gather(x, indices, out)
+
+
+def gather_rows_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, indices: Array) -> None:
+    """∂L/∂x[i] = Σ upstream where the index is i, first to last, beginning with 0."""
+    scatter(rows(upstream), indices.reshape(-1), into["x"], empty)
+
+
+def gather_rows_shape(x: Shape, indices: Shape) -> Shape:
+    """The shape (…, d). Raises `ZerosimError` unless x is (n, d) and there are indices."""
+    if len(x) != 2 or not indices:
+        raise refuse("gather_rows", "x (n, d), indices (…)", x, indices)
+    return (*indices, x[1])
+
+
+def scatter_rows_forward(x: Array, indices: Array, *, out: Array, empty: Empty, count: int) -> None:
+    """y[i] = Σ of the rows of x that have i among their indices, first row to last, beginning with 0.
+
+    x is (n, d), indices (n, k): each row goes to k places, or to fewer where an index is −1. y is (count, d).
+
+    >>> y = np.empty((3, 1))
+    >>> scatter_rows_forward(np.array([[1.0], [2.0]]), np.array([[0, 2], [2, -1]]), out=y, empty=np.empty, count=3)
+    >>> y.tolist()
+    [[1.0], [0.0], [3.0]]
+    """
+    scatter(x[:, np.newaxis], indices, out, empty)
+
+
+def scatter_rows_backward(
+    upstream: Array, into: dict[str, Array], *, empty: Empty, indices: Array, count: int
+) -> None:
+    """∂L/∂x[s] = Σ upstream[indices[s, j]], j first to last; nothing where the index is −1."""
+    work = empty(into["x"].shape, into["x"].dtype)
+    gather(upstream, indices[:, 0], into["x"])
+    for place in range(1, indices.shape[1]):
+        gather(upstream, indices[:, place], work)
+        into["x"] += work
+
+
+def scatter_rows_shape(x: Shape, indices: Shape, *, count: int) -> Shape:
+    """The shape (count, d). Raises `ZerosimError` unless x is (n, d) and indices are (n, k)."""
+    if len(x) != 2 or len(indices) != 2 or indices[0] != x[0] or not indices[1]:
+        raise refuse("scatter_rows", "x (n, d), indices (n, k)", x, indices)
+    return (count, x[1])
+
+
+def queue_slots_forward(choices: Array, *, out: Array, empty: Empty, queues: int, capacity: int) -> None:
+    """y = queue · capacity + place in it, −1 where the queue is full: choices (n, k) of `queues`, y (n, k).
+
+    Places are given to first choices, first row to last, then to second choices, and so on. Lepikhin et al., "GShard"
+    (2020), algorithm 1; Fedus, Zoph and Shazeer, "Switch transformers" (2021), section 2.2.
+
+    >>> y = np.empty((3, 2), int)
+    >>> queue_slots_forward(np.array([[0, 1], [0, 1], [1, 0]]), out=y, empty=np.empty, queues=2, capacity=2)
+    >>> y.tolist()
+    [[0, 3], [1, -1], [2, -1]]
+    """
+    by_choice, slots = choices.T, out.T
+    slots[...] = -1
+    for queue in range(queues):
+        mine = by_choice == queue
+        place = np.cumsum(mine).reshape(mine.shape)
+        np.copyto(slots, place + (queue * capacity - 1), where=mine & (place <= capacity))
+
+
+def queue_slots_shape(choices: Shape, *, queues: int, capacity: int) -> Shape:
+    """The shape of the choices. Raises `ZerosimError` unless these are (n, k), and queues and capacity at least 1."""
+    if len(choices) != 2 or queues < 1 or capacity < 1:
+        raise refuse("queue_slots", f"choices (n, k), queues and capacity of at least 1, not {queues}, {capacity},",
+                     choices)
+    return choices
+
+
+def gather(x: Array, indices: Array, out: Array) -> None:
+    """Rows of x by their numbers; zeros where these are −1."""
+    np.take(x, indices, axis=0, out=out, mode="clip")
+    np.copyto(out, 0.0, where=(indices < 0)[..., np.newaxis])
+
+
+def scatter(x: Array, indices: Array, out: Array, empty: Empty) -> None:
+    """Add rows of x, first to last, to those of `out`, which are 0 before; a further row takes those of −1."""
+    room = empty((out.shape[0] + 1, out.shape[1]), out.dtype)
+    room[...] = 0.0
+    np.add.at(room, indices, x)
+    out[...] = room[: out.shape[0]]
+
+
+top_indices = Operation(top_indices_forward, None, top_indices_shape, {}, moves=True, indices=True)
+take_along = Operation(take_along_forward, take_along_backward, take_along_shape, {"x": ("indices",)}, moves=True)
+one_hot = Operation(one_hot_forward, None, one_hot_shape, {}, moves=True)
+gather_rows = Operation(
+    gather_rows_forward, gather_rows_backward, gather_rows_shape, {"x": ("indices",)}, moves=True
+)
+scatter_rows = Operation(scatter_rows_forward, scatter_rows_backward, scatter_rows_shape, {"x": ("indices",)})
+queue_slots = Operation(queue_slots_forward, None, queue_slots_shape, {}, moves=True, indices=True)
+
+
+def top_k(x: AnyVariable, count: int) -> tuple[AnyVariable, AnyVariable]:
+    """The `count` largest numbers of each row, largest first, and their places: `take_along` of `top_indices`.
+
+    >>> from zerosim.autograd.graph import Graph
+    >>> values, indices = top_k(Graph((4, 8)).input, 2)
+    >>> values.shape, indices.shape
+    ((4, 2), (4, 2))
+    """
+    indices = top_indices(x, count=count)
+    return take_along(x, indices), indices
