@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from tests.mpi.launch import mpirun
 from zerosim.cli import main
@@ -357,11 +359,32 @@ def test_a_folder_of_images_is_read(folder, capsys):
     assert "give images of one size" in said(capsys, "run", folder / "data.toml")[1]
 
 
+def test_a_parquet_file_is_the_same_table(folder, capsys):
+    rows = [(n % 7, n % 3 + 0.5, "cat" if n % 2 else "dog") for n in range(30)]
+    (folder / "pets.csv").write_text("height,width,kind\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows))
+    columns = dict(zip(("height", "width", "kind"), map(list, zip(*rows, strict=True)), strict=True))
+    parquet.write_table(pyarrow.table(columns), folder / "pets.parquet")
+    digests = []
+    for name in ("pets.csv", "pets.parquet"):
+        (folder / "data.toml").write_text(DATA.replace("mine.py:spirals", name).replace("count = 40", "test_every = 5"))
+        assert main(["run", str(folder / "data.toml"), "--json", str(folder / "out.json"), "--progress", "none"]) == 0
+        digests.append([row["weights_sha256"] for row in json.loads((folder / "out.json").read_text())["rows"]])
+    capsys.readouterr()
+    assert digests[0] == digests[1]
+    columns["width"][3] = None
+    parquet.write_table(pyarrow.table(columns), folder / "pets.parquet")
+    assert "column 'width', row 5 is 'None', where a number is due" in said(capsys, "run", folder / "data.toml")[1]
+    whole = (folder / "pets.parquet").read_bytes()
+    (folder / "pets.parquet").write_bytes(whole[: len(whole) // 2])
+    assert "this Parquet file cannot be read: " in said(capsys, "run", folder / "data.toml")[1]
+
+
 def test_parquet_without_pyarrow_says_what_is_missing(folder, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     (folder / "pets.parquet").write_bytes(b"PAR1")
     (folder / "data.toml").write_text(DATA.replace("mine.py:spirals", "pets.parquet").replace("count = 40", ""))
-    assert "pyarrow, which is not installed; pip install pyarrow" in said(capsys, "run", folder / "data.toml")[1]
+    found = said(capsys, "run", folder / "data.toml")[1]
+    assert "pyarrow, which is not installed; pip install 'zerosim[parquet]'" in found
 
 EVERYTHING = """
 world.ranks = 2

@@ -77,16 +77,24 @@ def all_gather(comm, chunks):
     raise NotImplementedError
 
 
-def test_types_are_complete_for_a_program_outside(tmp_path):
-    pytest.importorskip("mypy", reason="types are checked where mypy is installed")
-    program = tmp_path / "typed.py"
-    text = (HERE / "typed_from_outside.py").read_text()
-    program.write_text(text)
-    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent",
-               "--cache-dir", str(ROOT / ".mypy_cache"),
-               "--disable-error-code=type-arg", str(program)]
-    found_by = os.environ | {"MYPYPATH": str(ROOT)}
+def mypy(folder):
+    return [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--cache-dir",
+            str(ROOT / ".mypy_cache"), "--disable-error-code=type-arg", str(folder / "typed.py")]
+
+
+def pyright(folder):
+    settings = {"typeCheckingMode": "strict", "extraPaths": [str(ROOT)], "include": ["typed.py"]}
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+    return [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "-p", "."]
+
+
+@pytest.mark.parametrize("checker", [mypy, pyright], ids=lambda checker: checker.__name__)
+def test_types_are_complete_for_a_program_outside(checker, tmp_path):
+    pytest.importorskip(checker.__name__, reason="types are checked where make lint has installed mypy and pyright")
+    program, text = tmp_path / "typed.py", (HERE / "typed_from_outside.py").read_text()
+    command, found_by = checker(tmp_path), os.environ | {"MYPYPATH": str(ROOT)}
     assert (ROOT / "zerosim" / "py.typed").exists()
+    program.write_text(text)
     found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=found_by)
     assert found.returncode == 0, found.stdout
     program.write_text(text + "\nwrong: int = outcome.to_json()\n")

@@ -1,4 +1,4 @@
-"""A program of somebody else's, which mypy --strict reads in `test_python_first.py`; it is never run."""
+"""A program of somebody else's, which mypy and pyright read strictly in `test_python_first.py`; it is never run."""
 
 import numpy as np
 

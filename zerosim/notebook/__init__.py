@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from zerosim.collectives import Algorithm
     from zerosim.notebook.grades import ShownGrade
     from zerosim.notebook.outcome import ShownCollectives, ShownOutcome
-    from zerosim.notebook.plan import ShownPlan
+    from zerosim.notebook.plans import ShownPlan
     from zerosim.notebook.proof import ShownProofs
     from zerosim.notebook.schedule import ShownSchedule
     from zerosim.notebook.step import ShownStep
@@ -75,7 +75,7 @@ def plan(
     >>> [(row["name"], row["fits"], row["peak_bytes"]) for row in found.rows()]
     [('DDP', True, 28420112384), ('Stage III', True, 20742857216)]
     """
-    from zerosim.notebook.plan import ShownPlan  # noqa: PLC0415 - what it imports, most programs do without
+    from zerosim.notebook.plans import ShownPlan  # noqa: PLC0415 - what it imports, most programs do without
     from zerosim.planner.reading import read_plan  # noqa: PLC0415
 
     return ShownPlan(read_plan(path, [ranks] if isinstance(ranks, int) else list(ranks), set, sweep))

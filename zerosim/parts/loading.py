@@ -4,7 +4,8 @@ This is the only place that imports a user's code. A `Loader` imports a file onc
 for, and notes its SHA-256. One that may not import refuses; one for names that were read from a checkpoint hands out
 what the scenario itself named, and nothing else.
 
-A doubt: the digest is that of the one file, and says nothing of what it imports.
+A doubt: the digest is that of the one file, and says nothing of what it imports. That of an installed module is read
+after the import.
 """
 
 import errno
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from zerosim.errors import UsageError, did_you_mean
 from zerosim.files import open_regular, reason
@@ -46,12 +47,19 @@ class Code:
     file: str
 
 
+class Imported(NamedTuple):
+    """A module, and the digest of its code."""
+
+    module: ModuleType
+    sha256: str
+
+
 @dataclass(frozen=True)
 class Loader:
     """Imports what names say; `allowed` is False where no Python is to be run."""
 
     allowed: bool = True
-    _modules: dict[str, ModuleType] = field(default_factory=dict)
+    _modules: dict[str, Imported] = field(default_factory=dict)
 
     def load(self, name: str, folder: Path = Path()) -> Code:
         """What `file.py:name` (a relative file lies in `folder`) or `package.module:name` stands for.
@@ -64,18 +72,9 @@ class Loader:
         where, _, what = name.rpartition(":")
         key = str(folder / where) if where.endswith(".py") else where
         if key not in self._modules:
-            self._modules[key] = load_file(key) if where.endswith(".py") else load_module(where)
-        module = self._modules[key]
-        file = str(getattr(module, "__file__", None) or key)
-        return Code(attribute(module, what, where), digest_of(file), file)
-
-
-def digest_of(file: str) -> str:
-    """SHA-256 of a file; of a module that has none, of nothing."""
-    try:
-        return hashlib.sha256(read_python(file)).hexdigest()
-    except OSError:
-        return hashlib.sha256(b"").hexdigest()
+            self._modules[key] = import_file(key) if where.endswith(".py") else load_module(where)
+        module, sha256 = self._modules[key]
+        return Code(attribute(module, what, where), sha256, str(getattr(module, "__file__", None) or key))
 
 
 def attribute(module: ModuleType, name: str, where: str) -> Any:
@@ -116,29 +115,39 @@ def read_python(file: str) -> bytes:
 
 def load_file(file: str) -> Any:
     """The Python file as a module; raises `UsageError` in one line when it cannot be."""
+    return import_file(file).module
+
+
+def import_file(file: str) -> Imported:
+    """The Python file as a module, whose digest is that of the bytes that were compiled.
+
+    Raises `UsageError` in one line when it cannot be imported.
+    """
     path = Path(file)
     try:
-        read_python(file)
+        source = read_python(file)
     except OSError as error:
         raise UsageError(f"{file}: {reason(error)}; name a Python file") from None
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
-    loader = spec.loader
-    assert loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
     try:
-        imported(file, lambda: loader.exec_module(module))
+        imported(file, lambda: exec(compile(source, file, "exec"), vars(module)))
     finally:
         sys.path.remove(str(path.parent))
-    return module
+    return Imported(module, hashlib.sha256(source).hexdigest())
 
 
-def load_module(name: str) -> ModuleType:
+def load_module(name: str) -> Imported:
     """The installed module of that name; raises `UsageError` in one line when it cannot be imported."""
     found: list[ModuleType] = []
     imported(name, lambda: found.append(importlib.import_module(name)))
-    return found[0]
+    try:
+        source = read_python(str(found[0].__file__))
+    except OSError:
+        source = b""
+    return Imported(found[0], hashlib.sha256(source).hexdigest())
 
 
 def imported(name: str, run: Callable[[], None]) -> None:
