@@ -48,7 +48,8 @@ def parquet_arrays(stream: IO[bytes], target: str, fault: DataFault) -> dict[str
         parquet: Any = import_module("pyarrow.parquet")
     except ImportError:
         raise fault(
-            "Parquet is read by pyarrow, which is not installed; pip install 'zerosim[parquet]', or save as .csv") from None
+            "Parquet is read by pyarrow, which is not installed; pip install 'zerosim[parquet]', or save as .csv"
+        ) from None
     try:
         table = parquet.ParquetFile(stream).read()
     except Exception as error:
