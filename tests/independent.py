@@ -1,7 +1,8 @@
 """A second trainer, written from `docs/computation.md` alone and in its order: one process, plain loops, every bit.
 
 It shares nothing with zerosim, so that a fault there is not repeated here. A micro-batch's flat gradient of a unit is
-its *contribution*; a rank's contributions add up to its *total*; *kept* is the dtype of weights and gradients.
+its *contribution*; a rank's contributions add up to its *total*; *kept* is the dtype of weights and gradients, and
+*computed* that of the weights that are computed with.
 """
 
 import math
@@ -21,7 +22,7 @@ DEFAULTS = SimpleNamespace(  # the keys of a scenario that decide bits
     optimizer="adam", learning_rate=1e-3, betas=[0.9, 0.999], epsilon=1e-8, momentum=0.9, weight_decay=None,
     decay_biases=True, schedule="constant", warmup_steps=0, clip_norm=0, precision="fp32", loss_scale="dynamic",
     order="ring", units="layer", accumulation="boundary", accumulate_dtype="weights", reduce_dtype="weights",
-    publish="weights",
+    publish="weights", param_dtype="weights", output_dtype="weights",
 )
 
 
@@ -31,8 +32,13 @@ def settled(**given):
     keys.half = keys.precision in ("fp16", "bf16")
     keys.kept = DTYPES[keys.precision]
     keys.wide = np.float64 if keys.precision == "fp64" else F32  # what the page calls f32
-    keys.summed = keys.wide if keys.accumulate_dtype == "fp32" else keys.kept  # what the norm and the optimizer see
-    keys.wire = keys.wide if keys.reduce_dtype == "fp32" else keys.kept
+    cast = keys.param_dtype != "weights" and keys.stage == "zero3"
+    keys.computed = DTYPES[keys.param_dtype] if cast else keys.kept
+    given_or_computed = DTYPES | {"weights": keys.computed}
+    keys.wire, keys.output = given_or_computed[keys.reduce_dtype], given_or_computed[keys.output_dtype]
+    keys.reduced = keys.wide if keys.accumulate_dtype == "fp32" else keys.kept  # what the norm and the optimizer see
+    widened = keys.accumulate_dtype == "fp32" or (cast and keys.wire == F32)
+    keys.summed = keys.wide if widened else keys.computed
     keys.each = keys.micro_batches // keys.ranks
     keys.part_by_part = keys.accumulation == "micro_batch" and keys.stage in ("zero2", "zero3")
     keys.gathers_updates = keys.publish == "updates" and keys.stage in ("zero1", "zero2") and keys.half
@@ -69,10 +75,10 @@ def micro_batches_of_steps(keys, samples):
 
 @dataclass
 class Parameter:
-    """A tensor of weights: as kept, its master copy (f32, or f64), the optimizer's state."""
+    """A tensor of weights: as computed with, its master copy (f32, or f64), the optimizer's state."""
 
     name: str
-    kept: np.ndarray
+    computed: np.ndarray
     master: np.ndarray
     momentum: np.ndarray
     variance: np.ndarray
@@ -80,7 +86,7 @@ class Parameter:
     @classmethod
     def of(cls, keys, name, initial):
         master = initial.astype(keys.wide)
-        return cls(name, master.astype(keys.kept), master, np.zeros_like(master), np.zeros_like(master))
+        return cls(name, master.astype(keys.computed), master, np.zeros_like(master), np.zeros_like(master))
 
 
 def initial_layers(keys, inputs, outputs):
@@ -176,35 +182,35 @@ def mean_squared_error(o, targets, samples):
 
 
 def contribution(keys, layers, x, targets, scale):
-    """The loss of a micro-batch, and of each layer down to the lowest that is trained [dW, db], as kept."""
+    """The loss of a micro-batch, and of each layer down to the lowest that is trained [dW, db], as computed."""
 
     def wide(a):
         return a.astype(keys.wide)
 
     def rounded(a):
-        return a.astype(keys.kept)
+        return a.astype(keys.computed)
 
     last = len(layers) - 1
     inputs, activation_keeps = [], []
     for i, (w, b) in enumerate(layers):
         inputs.append(x)
-        x = rounded(linear(wide(x), wide(w.kept), wide(b.kept)))
+        x = rounded(linear(wide(x), wide(w.computed), wide(b.computed)))
         if i < last:
             before, x = x, rounded(FORWARD[keys.activation](wide(x)))
             activation_keeps.append(before if keys.activation == "gelu" else x)
 
     criterion = cross_entropy if targets.dtype == np.int64 else mean_squared_error
-    loss, u = criterion(wide(x), targets, keys.micro_batches * keys.micro_batch)
+    loss, u = criterion(wide(x.astype(keys.output)), targets, keys.micro_batches * keys.micro_batch)
     if scale != 1.0:
         u *= scale
-    u = rounded(u)
+    u = rounded(u.astype(keys.output))
 
     gradients = {}
     lowest = min(set(range(len(layers))) - set(keys.frozen), default=len(layers))
     for i in range(last, lowest - 1, -1):
         if i < last:
             u = rounded(BACKWARD[keys.activation](wide(u), wide(activation_keeps[i])))
-        *of_layer, u = map(rounded, linear_backward(wide(u), wide(inputs[i]), wide(layers[i][0].kept)))
+        *of_layer, u = map(rounded, linear_backward(wide(u), wide(inputs[i]), wide(layers[i][0].computed)))
         gradients[i] = of_layer
     return loss, gradients
 
@@ -285,13 +291,13 @@ def sum_of(keys, contributions):
     """The gradient of a unit: M contributions, added in the declared order."""
     g = [a.astype(keys.summed) for a in contributions]
     if keys.order == "exact":
-        return exact(g)
+        return exact(g).astype(keys.reduced)
     of_ranks = [g[r * keys.each :][: keys.each] for r in range(keys.ranks)]
     if keys.part_by_part:
         parts = [add_ranks(keys, [a[k].astype(keys.wire) for a in of_ranks]) for k in range(keys.each)]
-        return left_to_right([part.astype(keys.summed) for part in parts])
+        return left_to_right([part.astype(keys.reduced) for part in parts])
     totals = [WITHIN[keys.order](a).astype(keys.wire) for a in of_ranks]
-    return add_ranks(keys, totals).astype(keys.summed)
+    return add_ranks(keys, totals).astype(keys.reduced)
 
 
 def sum_of_losses(keys, losses):
@@ -316,7 +322,7 @@ def sum_of_squares(keys, gradients):
 
 
 def initial_scale(keys):
-    dynamic = keys.loss_scale == "dynamic" and keys.precision == "fp16"
+    dynamic = keys.loss_scale == "dynamic" and keys.computed == np.float16
     static = 1.0 if keys.loss_scale == "dynamic" else keys.loss_scale
     return SimpleNamespace(dynamic=dynamic, s=65536.0 if dynamic else static, good=0)
 
@@ -384,7 +390,7 @@ def apply(w, d, decay):
 
 
 def update(keys, parameter, gradient, f, rate, count):
-    w, kept = parameter.master, parameter.kept
+    w, computed = parameter.master, parameter.computed
     decay = keys.weight_decay if w.ndim == 2 or keys.decay_biases else 0.0
     g = gradient.astype(keys.wide)
     if f != 1.0:
@@ -396,9 +402,9 @@ def update(keys, parameter, gradient, f, rate, count):
     shrink = 1.0 - rate * decay if keys.decoupled else 1.0
     apply(w, d, shrink)
     if keys.gathers_updates:
-        apply(kept, d.astype(keys.kept), shrink)
+        apply(computed, d.astype(keys.computed), shrink)
     else:
-        kept[...] = w.astype(keys.kept)
+        computed[...] = w.astype(keys.computed)
 
 
 # Training
@@ -409,7 +415,7 @@ def train(x, y, **given):
     keys = settled(**given)
 
     def contributions(layers, step, batch, scale):
-        return [contribution(keys, layers, x[at].astype(keys.kept), y[at], scale) for at in batch]
+        return [contribution(keys, layers, x[at].astype(keys.computed), y[at], scale) for at in batch]
 
     initial = initial_layers(keys, x.shape[1], y.max() + 1 if y.dtype == np.int64 else y.shape[1])
     return trained(keys, len(x), initial, contributions)
@@ -441,4 +447,5 @@ def trained(keys, samples, initial, contributions):
             pieces = np.split(flat, np.cumsum([parameter.master.size for parameter in parameters])[:-1])
             for parameter, piece in zip(parameters, pieces, strict=True):
                 update(keys, parameter, piece.reshape(parameter.master.shape), f, rate_of(keys, step), count)
-    return {parameter.name: parameter.kept for layer in layers for parameter in layer}, losses, count
+    kept = "master" if keys.computed != keys.kept else "computed"
+    return {parameter.name: getattr(parameter, kept) for layer in layers for parameter in layer}, losses, count

@@ -17,13 +17,17 @@ SECTIONS = {
     "tied_embeddings dropout",
     "train": "steps micro_batch micro_batches optimizer learning_rate betas epsilon momentum weight_decay decay_biases "
     "schedule warmup_steps clip_norm precision loss_scale seed",
-    "parallel": "order units accumulation accumulate_dtype reduce_dtype publish recompute overlap bucket_mb",
+    "parallel": "order units accumulation accumulate_dtype param_dtype "
+    "reduce_dtype output_dtype publish recompute overlap bucket_mb",
 }
 SECTION_OF = {key: section for section, keys in SECTIONS.items() for key in keys.split()}
 
 
 def alike(keys):
     """The stages, in lists of those that the page says compute the same."""
+    if keys.get("param_dtype", "weights") != "weights":
+        return [["zero3"], *([stage for stage in stages if stage != "zero3"] for stages in alike(
+            {**keys, "param_dtype": "weights"}))]
     if keys.get("publish") == "updates" and keys.get("precision") in ("fp16", "bf16"):
         if keys.get("accumulation") == "micro_batch":
             return [[stage] for stage in STAGES]

@@ -257,8 +257,8 @@ class Rounding:
     def __call__(self, operation, *arrays, **settings):
         found = operation(*(a.astype(self.keys.wide) for a in arrays), **settings)
         if isinstance(found, tuple):
-            return tuple(a.astype(self.keys.kept) for a in found)
-        return found.astype(self.keys.kept)
+            return tuple(a.astype(self.keys.computed) for a in found)
+        return found.astype(self.keys.computed)
 
 
 def dropping(keys, places, step, layer, operation, shape):
@@ -356,12 +356,12 @@ BLOCKS = {"gpt2": Gpt2Block, "llama": LlamaBlock}
 
 
 def contribution(keys, layers, x, targets, batch):
-    """The loss of a micro-batch, and of each layer down to the lowest that is trained its gradients, as kept.
+    """The loss of a micro-batch, and of each layer down to the lowest that is trained its gradients, as computed.
 
     `batch` has the step, the places of these samples in it, how many of its tokens are judged, and the loss scale.
     """
     op = Rounding(keys)
-    weights = [[p.kept for p in layer] for layer in layers]
+    weights = [[p.computed for p in layer] for layer in layers]
     last = len(layers) - 1
     gpt2 = keys.architecture == "gpt2"
 
@@ -385,14 +385,14 @@ def contribution(keys, layers, x, targets, batch):
     n = op(ln if gpt2 else rms, h, *norm)
     o = rows(op(project, n, matrix))
 
-    wide, labels = o.astype(keys.wide), targets.ravel()
+    wide, labels = o.astype(keys.output).astype(keys.wide), targets.ravel()
     judged = labels != -1
     loss, of_judged = independent.cross_entropy(wide[judged], labels[judged], batch.judged)
     u = np.zeros_like(wide)
     u[judged] = of_judged
     if batch.scale != 1.0:
         u *= batch.scale
-    u = u.astype(keys.kept).reshape(*x.shape, -1)
+    u = u.astype(keys.output).astype(keys.computed).reshape(*x.shape, -1)
 
     gradients = {}
     lowest = min(set(range(len(layers))) - set(keys.frozen), default=len(layers))

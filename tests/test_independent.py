@@ -23,7 +23,9 @@ VALUES = {
     "units": ["layer", "model", [[0, 1], [2]]],
     "accumulation": ["boundary", "micro_batch", "layered"],
     "accumulate_dtype": ["weights", "fp32"],
-    "reduce_dtype": ["weights", "fp32"],
+    "param_dtype": ["weights", "bf16", "fp16", "fp32"],
+    "reduce_dtype": ["weights", "fp32", "bf16", "fp16"],
+    "output_dtype": ["weights", "fp32", "bf16", "fp16"],
     "publish": ["weights", "updates", "broadcasts"],
     "schedule": ["constant", "cosine"],
     "warmup_steps": [0, 1, 2],
@@ -78,6 +80,15 @@ CASES = {
     "frozen ends": {"frozen": [0, 2], "precision": "fp16", "activation": "gelu"},
     "all frozen": {"frozen": [0, 1, 2], "clip_norm": 0.02},
     "frozen group": {"frozen": [0, 1], "units": [[0, 1], [2]]},
+    "FSDP2, bf16": {"param_dtype": "bf16", "clip_norm": 0.02},
+    "FSDP2, reduced in fp32": {"param_dtype": "bf16", "reduce_dtype": "fp32", "output_dtype": "fp32", "clip_norm": 50},
+    "FSDP2, every micro-batch": {
+        "param_dtype": "bf16", "reduce_dtype": "fp32", "accumulation": "micro_batch", "order": "rank"},
+    "FSDP2, reduced narrower": {"param_dtype": "fp32", "reduce_dtype": "bf16", "output_dtype": "bf16", "ranks": 4},
+    "FSDP2, fp16": {"param_dtype": "fp16", "reduce_dtype": "fp32", "data": "loud", "steps": 8, "activation": "tanh"},
+    "FSDP2, exact": {"param_dtype": "fp16", "reduce_dtype": "fp32", "order": "exact", "output_dtype": "fp16"},
+    "sent in fp16": {"reduce_dtype": "fp16", "accumulation": "micro_batch"},
+    "sent in bf16": {"reduce_dtype": "bf16", "clip_norm": 0.02, "ranks": 4},
     "scaled": {"loss_scale": 1000.5, "data": "outputs"},
     "bf16": BF16 | {"steps": 4},
     "bf16, tanh": BF16 | {"activation": "tanh", "optimizer": "sgd", "order": "rank", "ranks": 4},
@@ -124,7 +135,9 @@ def drawn(seed):
     if keys["frozen"]:
         keys["units"] = "layer"
     if keys["precision"] == "fp64":
-        keys |= {"accumulate_dtype": "weights", "reduce_dtype": "weights"}
+        keys |= {"accumulate_dtype": "weights", "reduce_dtype": "weights", "output_dtype": "weights"}
+    if keys["precision"] != "fp32":
+        keys["param_dtype"] = "weights"
     return keys
 
 

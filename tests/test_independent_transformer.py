@@ -44,7 +44,9 @@ VALUES = {
     "ranks": list(RANKS),
     "accumulation": ["boundary", "micro_batch", "layered"],
     "accumulate_dtype": ["weights", "fp32"],
-    "reduce_dtype": ["weights", "fp32"],
+    "param_dtype": ["weights", "bf16", "fp16"],
+    "reduce_dtype": ["weights", "fp32", "bf16"],
+    "output_dtype": ["weights", "bf16"],
     "publish": ["weights", "updates"],
     "optimizer": ["sgd", "adamw"],
     "clip_norm": [0, 0.02],
@@ -64,7 +66,9 @@ def allowed(case):
         (case["architecture"] == "gpt2" and "share" in case["sizes"])
         or (case["order"] in ("tree", "exact") and case["accumulation"] == "micro_batch")
         or (case["order"] == "tree" and case["ranks"] == "3")
-        or (case["precision"] == "fp64" and "fp32" in (case["accumulate_dtype"], case["reduce_dtype"]))
+        or (case["precision"] == "fp64" and any(
+            case[key] != "weights" for key in ("accumulate_dtype", "reduce_dtype", "output_dtype")))
+        or (case["precision"] != "fp32" and case["param_dtype"] != "weights")
         or (case["units"] == "model" and case["frozen"] == "last")
     )
 

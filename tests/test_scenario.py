@@ -89,6 +89,7 @@ broadcast = "tree"
 accumulation = "micro_batch"
 accumulate_dtype = "fp32"
 reduce_dtype = "fp32"
+output_dtype = "fp32"
 gradients = "all_reduce"
 publish = "updates"
 reshard_after_forward = false
@@ -122,7 +123,9 @@ stage = "zero2"
 units = "model"
 accumulation = "boundary"
 accumulate_dtype = "weights"
+param_dtype = "weights"
 reduce_dtype = "weights"
+output_dtype = "weights"
 reduce_scatter = "direct"
 all_gather = "direct"
 broadcast = "naive"
@@ -172,7 +175,7 @@ def test_an_empty_file_is_all_defaults(loaded):
 def test_every_key_can_be_set_and_is_reported(loaded):
     scenario = loaded(COMPLETE)
     default = Scenario()
-    changed = {"source", "prefetch", "hidden", "activation", "own", "secondary_ranks"}
+    changed = {"source", "prefetch", "hidden", "activation", "own", "secondary_ranks", "param_dtype"}
     for section in fields(Scenario):
         if is_dataclass(getattr(default, section.name)) and section.name != "origin":
             for key in fields(getattr(default, section.name)):
@@ -188,7 +191,8 @@ def test_every_key_can_be_set_and_is_reported(loaded):
     said = [{key: value for key, value in variant.items() if value is not None} for variant in plain["variant"]]
     assert said == [
         {"name": "first", "stage": "zero2", "units": "model", "accumulation": "boundary",
-         "accumulate_dtype": "weights", "reduce_dtype": "weights", "reduce_scatter": "direct",
+         "accumulate_dtype": "weights", "param_dtype": "weights", "reduce_dtype": "weights",
+         "output_dtype": "weights", "reduce_scatter": "direct",
          "all_gather": "direct", "broadcast": "naive"},
         {"name": "second", "stage": "zero1", "shard_ranks": 1, "replicas": 2, "secondary_ranks": 0,
          "gradients": "reduce_scatter", "publish": "broadcasts",
@@ -217,7 +221,8 @@ def test_the_defaults_of_the_design():
         "parallel": {
             "stages": list(STAGES), "order": "ring", "units": "layer", "shard_ranks": 0,
             "replicas": 0, "secondary_ranks": 0,
-            "accumulation": "boundary", "accumulate_dtype": "weights", "reduce_dtype": "weights",
+            "accumulation": "boundary", "accumulate_dtype": "weights",
+            "param_dtype": "weights", "reduce_dtype": "weights", "output_dtype": "weights",
             "reduce_scatter": "", "all_gather": "", "broadcast": "",
             "gradients": "reduce_scatter", "publish": "weights", "reshard_after_forward": True,
             "prefetch": False, "overlap": False, "recompute": False, "offload_activations": False, "offload_folder": "",
@@ -395,7 +400,8 @@ TIED = "model.kind = 'transformer'\nmodel.tied_embeddings = true\n"
 NOT_NEGATIVE = ("learning_rate", "epsilon", "momentum", "weight_decay", "clip_norm")
 OF_VARIANTS = {
     "stage": f"{', '.join(STAGES)} or FILE.py:NAME", "accumulation": "boundary, micro_batch or layered",
-    "accumulate_dtype": "weights or fp32", "reduce_dtype": "weights or fp32",
+    "accumulate_dtype": "weights or fp32",
+    **dict.fromkeys(("param_dtype", "reduce_dtype", "output_dtype"), "weights, fp32, fp16 or bf16"),
     "gradients": "reduce_scatter or all_reduce", "publish": "weights, updates or broadcasts",
     "units": "layer, model or an array of arrays of layer numbers such as [[0, 1], [2]]",
     "reshard_after_forward": "true or false", "prefetch": "true or false", "overlap": "true or false",
@@ -441,7 +447,10 @@ OF_VARIANTS = {
     ("parallel.recompute = 'all'", "parallel.recompute must be true, false or an array, each an integer of at"),
     ("[[variant]]\nrecompute = [0, 7]", "parallel.recompute names layer 7; there are layers 0 to 2"),
     *((f"train.precision = 'fp64'\nparallel.{key} = 'fp32'", f"parallel.{key} fp32 has fewer bits than the gradients")
-      for key in ("accumulate_dtype", "reduce_dtype")),
+      for key in ("accumulate_dtype", "reduce_dtype", "output_dtype")),
+    ("train.precision = 'bf16'\nparallel.param_dtype = 'fp32'",
+     "2:24: parallel.param_dtype fp32 casts float32 shards as they are gathered, and train.precision bf16 keeps none"),
+    ("[[variant]]\nstage = 'zero2'\nparam_dtype = 'bf16'", "its ranks keep full weights, and gather none"),
     ("parallel.offload_activations = true", "offload_activations is for the inputs of units that are run again"),
     ("parallel.offload_activations = true\nparallel.recompute = true\n[[variant]]\nrecompute = false", "are run again"),
     ('parallel.offload_folder = "a\\u0000b"', "parallel.offload_folder: a path has no NUL byte in it"),

@@ -88,6 +88,7 @@ def scenarios(draw):
             groups.append([layer])
     frozen = [unit for unit in groups if one_of(False, False, True)] if len(groups) > 1 else []
     prefetch, overlap = draw(st.booleans()), draw(st.booleans())
+    precision = one_of("fp32", "fp32", "fp16", "bf16")
     base = scenario(
         ranks=ranks, hidden=hidden, micro_batches=ranks * parts, micro_batch=draw(st.integers(1, 3)), steps=3,
         activation=one_of("relu", "tanh", "gelu"), optimizer=one_of("sgd", "momentum", "adam", "adamw"),
@@ -96,8 +97,10 @@ def scenarios(draw):
     return varied(
         base, accumulation=accumulation, units=tuple(map(tuple, groups)), prefetch=prefetch, overlap=overlap,
         frozen=tuple(layer for unit in frozen for layer in unit) if len(frozen) < len(groups) else (),
-        precision=one_of("fp32", "fp16", "bf16"), loss_scale=one_of("dynamic", 1.0, 1024.0),
-        accumulate_dtype=one_of("weights", "fp32"), reduce_dtype=one_of("weights", "fp32"),
+        precision=precision, param_dtype=one_of("weights", "bf16", "fp16") if precision == "fp32" else "weights",
+        loss_scale=one_of("dynamic", 1.0, 1024.0),
+        accumulate_dtype=one_of("weights", "fp32"), reduce_dtype=one_of("weights", "fp32", "bf16", "fp16"),
+        output_dtype=one_of("weights", "fp32", "bf16", "fp16"),
         gradients=one_of("reduce_scatter", "all_reduce"), publish=one_of("weights", "updates", "broadcasts"),
         reshard_after_forward=prefetch or draw(st.booleans()), clip_norm=one_of(0.0, 0.1, 1.0),
         schedule=one_of("constant", "cosine"), warmup_steps=one_of(0, 2),

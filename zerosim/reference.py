@@ -64,10 +64,14 @@ class Gradient:
 class Arithmetic:
     """Where sums are rounded, and in which order things are done.
 
-    `part_by_part`: ranks are added before micro-batches. `publishes_updates`: updates are rounded to the precision of
-    the weights, and subtracted from these, instead of from the master copy alone.
+    `compute`: weights are cast to it before they are used, and gradients come out in it. `output`: what the model's
+    outputs are cast to before the loss. `accumulate`, `wire`: in which a rank's micro-batches, and then the ranks, are
+    added. `part_by_part`: ranks are added before micro-batches. `publishes_updates`: updates are rounded to the
+    precision of the weights, and subtracted from these, instead of from the master copy alone.
     """
 
+    compute: npt.DTypeLike
+    output: npt.DTypeLike
     accumulate: npt.DTypeLike
     wire: npt.DTypeLike
     accumulates_in_float32: bool
@@ -153,10 +157,12 @@ class Reference:
         samples = sum(len(inputs) for inputs, _ in micro_batches)
         losses: list[Array] = []
         contributions: dict[Unit, list[Array]] = {unit: [] for unit in self.trained}
+        computed_with = {unit: flat.astype(self.arithmetic.compute, copy=False) for unit, flat in weights.items()}
         for number, (inputs, targets) in enumerate(micro_batches):
-            tape = Tape(lowest=self.model.lowest_trained, draw=partial(self.draw, step))
+            tape = Tape(
+                lowest=self.model.lowest_trained, draw=partial(self.draw, step), output_dtype=self.arithmetic.output)
             tape.loss_scale, tape.first_micro_batch = loss_scale, number
-            loss, found = self.backpropagate(tape, weights, inputs, targets, samples)
+            loss, found = self.backpropagate(tape, computed_with, inputs, targets, samples)
             losses.append(loss)
             for unit in self.trained:
                 contributions[unit].append(found[unit])

@@ -408,9 +408,11 @@ def units(layers: int, tied: bool, chance: Random) -> Any:
 
 def agree(row: Document, parallel: Document, train: Document) -> None:
     """Mend keys of a row, which are its own or those of [parallel], that do not agree."""
-    for key in ("accumulate_dtype", "reduce_dtype"):
+    for key in ("accumulate_dtype", "reduce_dtype", "output_dtype"):
         if train.get("precision") == "fp64":
             row.pop(key, None)
+    if train.get("precision", "fp32") != "fp32":
+        row.pop("param_dtype", None)
     if parallel.get("order", "ring") in ("tree", "exact") and row.get("accumulation") == "micro_batch":
         del row["accumulation"]
     for key in ignored_by_stage(row.get("stage", "zero3"), row) if row is not parallel else ():
@@ -481,7 +483,7 @@ def draw_other_ranks(document: Document, chance: Random) -> None:
     divisors = [n for n in divisors if all(n % group == 0 for group in groups)]
     divisors = [n for n in divisors if n % world.get("ranks_per_host", 1) == 0]
     free = order in ("tree", "exact") and not train.get("clip_norm") and all(
-        train.get("precision", "fp32") in ("fp32", "fp64") or row.get("accumulate_dtype") == row.get("reduce_dtype")
+        travels_as_added(row, train.get("precision", "fp32"))
         for row in effective_rows(document)
     )
     if chance.random() < 0.5:
@@ -489,9 +491,27 @@ def draw_other_ranks(document: Document, chance: Random) -> None:
         document["check"]["same_bits_on"] = some
 
 
+def travels_as_added(row: Document, precision: str) -> bool:
+    """Whether a rank's sum is in the dtype of the wire, by a stage that follows `param_dtype` and by one that cannot.
+
+    >>> row = {"accumulate_dtype": "weights", "param_dtype": "bf16", "reduce_dtype": "weights"}
+    >>> travels_as_added(row, "fp32"), travels_as_added({**row, "reduce_dtype": "fp32"}, "fp32")
+    (True, True)
+    >>> travels_as_added({**row, "accumulate_dtype": "fp32"}, "fp32")
+    False
+    """
+    for computed in {precision, precision if row["param_dtype"] == "weights" else row["param_dtype"]}:
+        wire = computed if row["reduce_dtype"] == "weights" else row["reduce_dtype"]
+        widened = row["accumulate_dtype"] == "fp32" or (computed != precision and wire == "fp32")
+        if wire != ("fp32" if widened else computed):
+            return False
+    return True
+
+
 def effective_rows(document: Document) -> list[Document]:
     """The keys of [parallel] as each variant has them."""
-    parallel = {"accumulate_dtype": "weights", "reduce_dtype": "weights", **document.get("parallel", {})}
+    weights = dict.fromkeys(("accumulate_dtype", "param_dtype", "reduce_dtype"), "weights")
+    parallel = {**weights, **document.get("parallel", {})}
     return [{**parallel, **variant} for variant in document.get("variant") or [{}]]
 
 

@@ -267,7 +267,9 @@ def computations(scenario: Document) -> list[str]:
     found = []
     for row in rows(scenario):
         by_part = row["accumulation"] == "micro_batch" and row["stage"] in ("zero2", "zero3") and parts > 1
-        dtypes = (row["accumulate_dtype"], row["reduce_dtype"]) if rounded else ()
+        cast = row["param_dtype"] if row["stage"] == "zero3" else "weights"
+        widths = (row["accumulate_dtype"],) if rounded or cast != "weights" else ()
+        dtypes = (*widths, cast, row["reduce_dtype"], row["output_dtype"])
         updates = rounded and row["publish"] == "updates" and row["stage"] in ("zero1", "zero2")
         units = sorted(map(sorted, groups(row["units"], layers_of(model), tied))) if chunks_tell else []
         found.append(str((units, by_part, dtypes, updates)))

@@ -94,8 +94,8 @@ class Tape:
     micro-batches, first to last, to the loss and to each unit's gradient. Layers below `lowest` need no gradient, and
     neither does what is frozen. `draw` is where dropout's numbers come from; without one nothing is dropped. Of the
     units in `recomputed` only the input is kept, on `shelf`; not that of layer 0, which whoever hands it in holds.
-    `perform` carries out each operation, and `players` plays the visits to units: who watches, or has no numbers, gives
-    others.
+    Outputs are cast to `output_dtype`, if one is said, before the loss. `perform` carries out each operation, and
+    `players` plays the visits to units: who watches, or has no numbers, gives others.
 
     Numbers of 16 bits are for keeping and sending: every operation widens them, computes in float32 and rounds. With
     them gradients may be scaled by `loss_scale`, so that small ones do not vanish; the loss itself never is.
@@ -115,7 +115,7 @@ class Tape:
     def __init__(
         self, allocate: Allocator = allocate, accumulate: Accumulate = left_to_right, lowest: int = 0,
         draw: Draw | None = None, recomputed: Collection[TapeUnit] = (), shelf: Shelf | None = None,
-        perform: Perform = perform, players: Players = Player,
+        perform: Perform = perform, players: Players = Player, output_dtype: Any = None,
     ) -> None:
         self.loss_scale = 1.0
         self.first_micro_batch = 0
@@ -129,6 +129,7 @@ class Tape:
         self._recomputed = recomputed
         self._perform = perform
         self._players = players
+        self._output_dtype = output_dtype
         self.shelf = shelf or InMemory()
         self._given = InMemory()
         self._begun = Counter[TapeUnit]()
@@ -282,9 +283,11 @@ class Tape:
     def _judge(self, name: str, output: Array, target: Array, samples: int) -> tuple[Array, Array]:
         """A micro-batch's loss in at least 32 bits, and ∂L/∂output, scaled, in the precision of the output."""
         precise = Precise(self._allocate, "loss")
-        wide = precise.widened(output)
+        cast = precise.rounded(output, self._output_dtype or output.dtype)
+        dtype, wide = cast.dtype, precise.widened(cast)
+        del cast
         contribution, upstream = self._perform(None, LOSSES[name], wide, target, samples, empty=precise.empty)
         del wide
         if self.loss_scale != 1.0:
             upstream *= self.loss_scale
-        return contribution, precise.rounded(upstream, output.dtype)
+        return contribution, precise.rounded(precise.rounded(upstream, dtype), output.dtype)

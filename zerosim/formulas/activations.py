@@ -57,11 +57,11 @@ def run_passes(config: Config, allocate: Allocator, visits: SeenVisits, count: i
     Of several such passes the second finds what the step still has of the first, and so does each one after it.
     """
     model = config.model
-    weights: dict[Any, Any] = {unit: Extent(unit.count, config.precision.weights) for unit in model.units}
+    weights: dict[Any, Any] = {unit: Extent(unit.count, config.computing.weights) for unit in model.units}
     shelf = Offloaded(Nowhere(), allocate) if config.row.parallel.offload_activations else None
     tape = Tape(
         allocate, not_added, model.lowest_trained, nothing_drawn, config.recomputed, shelf,
-        players=visits.player,
+        players=visits.player, output_dtype=config.outputs,
     )
     inputs, targets = batch(config)
     for _ in range(count):
@@ -91,7 +91,7 @@ def batch(config: Config) -> tuple[Any, Any]:
     targets: Any = np.zeros(samples, np.int64)
     if task.loss == "mean_squared_error":
         targets = Extent((samples, task.outputs), np.float32)
-    return Extent(shape, config.precision.weights), targets
+    return Extent(shape, config.computing.weights), targets
 
 
 class Nowhere:

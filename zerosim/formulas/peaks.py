@@ -73,7 +73,7 @@ def needed_as_began(config: Config) -> dict[str, dict[Kind, int]]:
 def outputs_bytes(config: Config) -> int:
     """What a model makes of the micro-batches that go together."""
     task, samples = config.model.task, config.at_once * config.row.train.micro_batch
-    return samples * (task.inputs if task.tokens else 1) * task.outputs * config.precision.weights.itemsize
+    return samples * (task.inputs if task.tokens else 1) * task.outputs * config.computing.weights.itemsize
 
 
 def would_fit(config: Config, allowed_bytes: int) -> bool:
@@ -99,8 +99,8 @@ def parameters(config: Config) -> int:
 
 
 def full_bytes(config: Config, unit: Unit) -> int:
-    """A unit's weights, padded."""
-    return padded(unit.count, config.ranks) * config.precision.weights.itemsize
+    """A unit's weights as they are computed with, padded; its gradient of a micro-batch has as many."""
+    return padded(unit.count, config.ranks) * config.computing.weights.itemsize
 
 
 def gradients(config: Config) -> int:
@@ -186,8 +186,8 @@ def held_back(config: Config, unit: Unit) -> int:
 
 def adding_up(config: Config) -> int:
     """The most bytes for each element while the contributions of all micro-batches, which are there, are added."""
-    narrow, count = config.precision.weights.itemsize, config.at_once
-    if not config.accumulates_in_float32 or config.summed == config.precision.weights:
+    narrow, count = config.computing.weights.itemsize, config.at_once
+    if not config.widens:
         return count * narrow
     order, wide = config.row.parallel.order, config.summed.itemsize
     return max((count - done) * narrow + (sums(order, done) + 1) * wide for done in range(count))
@@ -206,26 +206,26 @@ def sums(order: str, done: int) -> int:
 def in_work(config: Config, unit: Unit, earlier: int) -> InWork:
     """What the last visit to a unit has in work, padding included."""
     elements = padded(unit.count, config.ranks)
-    narrow, wire = config.precision.weights.itemsize, config.wire.itemsize
+    narrow, kept_in, wire = config.computing.weights, config.precision.weights, config.wire
     in_float32, total = config.accumulates_in_float32, config.summed.itemsize
     count = config.at_once
     order, exact = config.row.parallel.order, config.addition.collective is None
 
     before = sums(order, earlier) * total * elements
-    adding = contributions(order, earlier, count) * total + (narrow if total != narrow else 0)
+    adding = contributions(order, earlier, count) * total + (narrow.itemsize if config.widens else 0)
     if len(unit.visits) > 1:
         adding = max(adding, adding_up(config))
     if not config.part_by_part and earlier + count < config.block:
         after = sums(order, earlier + count) * total * elements
         return InWork(adding * elements, after, earlier=before, kept=after)
     added = (config.added_first if exact else 1) * total
-    on_the_wire = total if exact else wire
-    sending = added + (on_the_wire if on_the_wire != total else 0)
-    copies = FLOAT_BYTES * in_float32 + (narrow if on_the_wire != narrow else 0)
+    sent_in = config.summed if exact else wire
+    sending = added + (sent_in.itemsize if sent_in != config.summed else 0)
+    copies = FLOAT_BYTES * in_float32 + (kept_in.itemsize if sent_in != kept_in else 0)
     if "gradients" in config.stage.sharded:
-        keeping = on_the_wire * elements + (on_the_wire + copies) * elements // config.mesh.group
+        keeping = sent_in.itemsize * elements + (sent_in.itemsize + copies) * elements // config.mesh.group
     else:
-        keeping = (on_the_wire + copies) * elements
+        keeping = (sent_in.itemsize + copies) * elements
     kept, _ = unit_bytes(config, unit)["gradients"]
     return InWork(adding * elements, added * elements, sending * elements, keeping, before, kept)
 
@@ -303,7 +303,7 @@ def named_messages(config: Config) -> Counter[int]:
             continue
         rooted = kind == "broadcast"
         for unit in config.model.units:
-            for width in {config.precision.weights.itemsize, config.wire.itemsize}:
+            for width in {config.precision.weights.itemsize, config.computing.weights.itemsize, config.wire.itemsize}:
                 for piece in config.buckets.pieces(owned(unit.count, config.mesh).length, width * size):
                     count = (piece.stop - piece.start) * (1 if rooted else size)
                     for flow in flows(algorithm, size, count):
@@ -319,7 +319,7 @@ def with_spare(length: int) -> int:
 
 def message_lengths(config: Config) -> tuple[set[int], set[int]]:
     """The lengths in bytes of all messages of a step: those that the step sends itself, and those sent beside it."""
-    stage, mesh, weights = config.stage, config.mesh, config.precision.weights.itemsize
+    stage, mesh, weights = config.stage, config.mesh, config.computing.weights.itemsize
     ranks = mesh.group
     trained = {owned(unit.count, mesh).length for unit in config.model.units if not unit.frozen}
     everything = {owned(unit.count, mesh).length for unit in config.model.units}

@@ -55,8 +55,9 @@ def unit_bytes(config: Config, unit: Unit) -> dict[str, tuple[int, float]]:
         found[kind] = (kept * size, exact * size)
     second, once = found["parameters"], config.secondary_of(0)
     if once and later_uses(config.model, unit):
-        found["parameters"] = (second[0] + owned(unit.count, once).length * weights,
-                               second[1] + unit.count / once.group * weights)
+        copied = config.computing.weights.itemsize
+        found["parameters"] = (second[0] + owned(unit.count, once).length * copied,
+                               second[1] + unit.count / once.group * copied)
     return found
 
 

@@ -57,7 +57,7 @@ def due(config: Config, rank: int, updates: int, hosts: Sequence[int] = ()) -> d
     `hosts` has the number of each rank's host; without it nothing is said to leave one.
     """
     stage, publish = config.stage, config.row.parallel.publish
-    steps, weights = config.steps_here, config.precision.weights.itemsize
+    steps, weights = config.steps_here, config.computing.weights.itemsize
     passes, reductions_due = steps * config.passes, steps * config.reductions
     trained = [unit for unit in config.model.units if not unit.frozen]
     mesh, order, per_host = config.mesh_of(rank), config.row.parallel.order, config.row.ranks_per_host
@@ -194,7 +194,7 @@ def gathered(config: Config) -> tuple[Unit, ...]:
 
 def gathered_nearby(config: Config, copy: Mesh, away: int) -> Due:
     """A walk through the second copy for each later use of a unit in a part."""
-    total, weights = Due(), config.precision.weights.itemsize
+    total, weights = Due(), config.computing.weights.itemsize
     for unit in config.model.units:
         walked = round_the(copy.group, config, owned(unit.count, copy).length, weights, away)
         total += walked.times(later_uses(config.model, unit))

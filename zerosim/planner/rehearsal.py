@@ -102,7 +102,7 @@ def rehearsed_apart(config: Config, cluster: Cluster, *, curve: bool = False) ->
 
 
 def costs(config: Config, cluster: Cluster) -> Costs:
-    return Costs(cluster, config.ranks, config.precision.weights.itemsize)
+    return Costs(cluster, config.ranks, config.computing.weights.itemsize)
 
 
 def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:

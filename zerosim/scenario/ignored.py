@@ -47,6 +47,7 @@ BY_STAGE: tuple[tuple[str, Container[Any], Callable[[Stage], str]], ...] = (
     ("reshard_after_forward", (False,), gathers_nothing),
     ("prefetch", (True,), gathers_nothing),
     ("secondary_ranks", Ranks(), gathers_nothing),
+    ("param_dtype", ("fp32", "fp16", "bf16"), gathers_nothing),
 )
 """For each key, the values that ask for something, and why a stage cannot follow; empty where it can."""
 

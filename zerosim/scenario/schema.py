@@ -205,12 +205,18 @@ class Scenario:
                 "choose one of them", ("parallel", "prefetch"), ("parallel", "reshard_after_forward"),
             )
         if self.train.precision == "fp64":
-            for key in ("accumulate_dtype", "reduce_dtype"):
-                if getattr(parallel, key) == "fp32":
+            for key in ("accumulate_dtype", "reduce_dtype", "output_dtype"):
+                if (dtype := getattr(parallel, key)) != "weights":
                     raise self.origin.error(
-                        f"parallel.{key} fp32 has fewer bits than the gradients of train.precision fp64; "
+                        f"parallel.{key} {dtype} has fewer bits than the gradients of train.precision fp64; "
                         "leave it at weights", ("parallel", key), ("train", "precision"),
                     )
+        if self.train.precision != "fp32" and parallel.param_dtype != "weights":
+            raise self.origin.error(
+                f"parallel.param_dtype {parallel.param_dtype} casts float32 shards as they are gathered, and "
+                f"train.precision {self.train.precision} keeps none; set train.precision to fp32, or leave it at "
+                "weights", ("parallel", "param_dtype"), ("train", "precision"),
+            )
         if self.train.warmup_steps > self.train.steps:
             raise self.origin.error(
                 f"train.warmup_steps must be at most train.steps = {self.train.steps}, found {self.train.warmup_steps}",

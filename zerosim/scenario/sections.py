@@ -47,6 +47,7 @@ from zerosim.stages.publishing import PUBLISHING
 STAGE_KEYS = tuple(STAGES)
 ACCUMULATIONS = ("boundary", "micro_batch", "layered")
 DTYPES = ("weights", "fp32")
+WIRES = ("weights", *(name for name in PRECISIONS if name != "fp64"))
 REDUCTIONS = ("reduce_scatter", "all_reduce")
 PUBLICATIONS = tuple(PUBLISHING)
 MOST_RANKS = 2**20
@@ -179,7 +180,12 @@ class Parallel:
     """Neighbouring ranks that share a second copy of Stage III's weights, which backward gathers from. 0: none."""
     accumulation: str = choice("boundary", ACCUMULATIONS)
     accumulate_dtype: str = choice("weights", DTYPES)
-    reduce_dtype: str = choice("weights", DTYPES)
+    param_dtype: str = choice("weights", WIRES)
+    """The dtype in which Stage III gathers its float32 shards and computes with them: FSDP2's `param_dtype`."""
+    reduce_dtype: str = choice("weights", WIRES)
+    """The dtype in which gradients are added over ranks; `weights`: that of the weights that are computed with."""
+    output_dtype: str = choice("weights", WIRES)
+    """The dtype to which the model's outputs are cast before the loss."""
     reduce_scatter: str = serving("", "reduce_scatter")
     """The algorithm that adds gradients over ranks; empty: that of `order`."""
     all_gather: str = serving("", "all_gather")
@@ -227,7 +233,9 @@ class Variant:
     secondary_ranks: int | None = maybe_integer(at_least=0)
     accumulation: str | None = maybe_choice(ACCUMULATIONS)
     accumulate_dtype: str | None = maybe_choice(DTYPES)
-    reduce_dtype: str | None = maybe_choice(DTYPES)
+    param_dtype: str | None = maybe_choice(WIRES)
+    reduce_dtype: str | None = maybe_choice(WIRES)
+    output_dtype: str | None = maybe_choice(WIRES)
     reduce_scatter: str | None = serving(None, "reduce_scatter")
     all_gather: str | None = serving(None, "all_gather")
     broadcast: str | None = serving(None, "broadcast")

@@ -17,7 +17,7 @@ from zerosim.stages.replica import Replica
 
 
 def gathered(replica: Replica, unit: Unit, comm: Communicator) -> Array:
-    """All-gather a unit's weights into a fresh full buffer."""
+    """All-gather a unit's weights into a fresh full buffer; a shard in another dtype is cast before it travels."""
     return filled(replica, unit, [replica.full(unit, "parameters")], comm)
 
 
@@ -62,7 +62,7 @@ class SecondCopy:
         """Room for this rank's part of a unit's copy; the first time, for all units."""
         for each in replica.units if not self._copies else ():
             if later_uses(replica.model, each):
-                length, dtype = owned(each.count, mesh).length, replica.rule.precision.weights
+                length, dtype = owned(each.count, mesh).length, replica.param_dtype
                 self._copies[each] = replica.allocate(length, dtype, kind="parameters", owner=each.name)
         return self._copies[unit]
 

@@ -128,6 +128,8 @@ class Replica:
     gathering: Gathering
     allocate: Allocator
     state: TrainingState
+    param_dtype: npt.DTypeLike = np.float32
+    """In which dtype full weights are gathered, and computed with."""
     overlap: Beside | None = None
     """Where gradients are reduced while the next unit goes backward, if the scenario asks for that."""
     unreduced: dict[Unit, Total] = field(default_factory=dict)
@@ -170,7 +172,7 @@ class Replica:
         """Before the first step: the states that the stage keeps, as it shards them."""
         layouts = self.state.layouts
         for unit in self.units:
-            weights = self.full(unit, "parameters")
+            weights = self.full(unit, "parameters", self.rule.precision.weights)
             weights[: unit.count] = initial(unit)
             weights[unit.count :] = 0
             if "parameters" in layouts.sharded:
@@ -192,9 +194,9 @@ class Replica:
             self.state.optimizer[unit][slot] = state
 
     def full(self, unit: Unit, kind: Kind, dtype: npt.DTypeLike | None = None) -> Array:
-        """An uninitialised full buffer, in the precision of the weights if nothing else is said."""
+        """An uninitialised full buffer, in the dtype of weights that are computed with if nothing else is said."""
         length = self.state.layouts.full(unit).length
-        return self.allocate(length, dtype or self.rule.precision.weights, kind=kind, owner=unit.name)
+        return self.allocate(length, dtype or self.param_dtype, kind=kind, owner=unit.name)
 
     def own(self, full: Array) -> Array:
         """This rank's chunk of a full buffer: a view."""

@@ -32,7 +32,7 @@ class Batches:
         order = sample_order(len(self.dataset.x), step - 1, self.config.samples, train.seed)
         chosen = order.reshape(train.micro_batches, train.micro_batch)
         found = map(self.dataset.batch, chosen[block])
-        return [(typed(x, self.config.precision.weights), y) for x, y in found]
+        return [(typed(x, self.config.computing.weights), y) for x, y in found]
 
     def all_ranks(self, after: int = 0, until: int | None = None) -> Iterator[MicroBatches]:
         """All micro-batches of every step behind step `after`, up to step `until`, else to the last."""
@@ -49,7 +49,7 @@ class Batches:
     def test_inputs(self) -> list[Array]:
         """All of the test split as one batch, or nothing."""
         x = self.dataset.x_test
-        return [] if x is None else [typed(x, self.config.precision.weights)]
+        return [] if x is None else [typed(x, self.config.computing.weights)]
 
     def test(self, outputs: Array) -> float:
         """How good `outputs` are for the test split.
@@ -59,7 +59,7 @@ class Batches:
         """
         expected = self.dataset.y_test
         assert expected is not None
-        outputs = outputs.astype(self.config.precision.state)
+        outputs = outputs.astype(self.config.outputs).astype(self.config.precision.state)
         match self.dataset.measure:
             case "exact sequences":
                 return exact_share(outputs.argmax(axis=-1), expected)

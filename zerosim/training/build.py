@@ -56,7 +56,7 @@ def replica(
     """
     beside = telling(Beside(comm, second_channel), comm.instruments, wait=WAIT)
     addition = config.addition
-    accumulate = widening(addition.accumulate, allocate) if config.accumulates_in_float32 else addition.accumulate
+    accumulate = widening(addition.accumulate, allocate) if config.widens else addition.accumulate
     state = TrainingState(Layouts(config.mesh_of(comm.rank), config.stage.sharded), config.scaling())
 
     def draw(out: Array, micro_batch: int, layer: int, operation: int) -> None:
@@ -69,7 +69,7 @@ def replica(
         tape=telling(
             Tape(
                 allocate, accumulate, config.model.lowest_trained, draw, config.recomputed, shelf(config, allocate),
-                perform, players,
+                perform, players, config.outputs,
             ),
             comm.instruments, forward="forward", loss="loss", backward="backward",
             recompute=lambda unit: "recompute" if unit in config.recomputed else "",
@@ -94,6 +94,7 @@ def replica(
         overlap=beside if config.row.parallel.overlap else None,
         allocate=allocate,
         state=state,
+        param_dtype=config.computing.weights,
     )
 
 
@@ -161,7 +162,9 @@ def reference(config: Config) -> Reference:
         mesh=config.mesh,
         order=config.order,
         arithmetic=Arithmetic(
-            accumulate=np.float32 if config.accumulates_in_float32 else config.precision.weights,
+            compute=config.computing.weights,
+            output=config.outputs,
+            accumulate=config.summed,
             wire=config.wire,
             accumulates_in_float32=config.accumulates_in_float32,
             part_by_part=config.part_by_part,

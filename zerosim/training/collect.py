@@ -31,14 +31,17 @@ def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_we
     """Bring the model to rank 0, one unit at a time: digest it, test it and, if asked to, keep it."""
     config, state, group = batches.config, replica.state, replica.mesh.within(comm)
     weights_digest, optimizer_digest = hashlib.sha256(), hashlib.sha256()
-    kept: dict[Unit, Array] = {}
+    kept, used = dict[Unit, Array](), dict[Unit, Array]()
     outputs = batches.test_inputs() if comm.rank == 0 else []
     speaks = bool(outputs) and batches.dataset.kind == "tokens" and config.steps > 0
     tape = Tape(lowest=len(config.model.layers))
     for unit, visit in config.model.visits:
         weights = whole(group, unit, state.weights[unit], state.layouts.of(unit, "parameters"))
-        outputs = tape.forward(unit, weights, outputs)
-        if keep_weights or speaks:
+        computed_with = weights.astype(config.computing.weights, copy=False)
+        outputs = tape.forward(unit, computed_with, outputs)
+        if speaks:
+            used[unit] = computed_with.copy()
+        if keep_weights:
             kept[unit] = weights.copy()
         layout = state.layouts.of(unit, "optimizer")
         slots = [whole(group, unit, buffer, layout) for buffer in state.optimizer.get(unit, {}).values()]
@@ -50,7 +53,7 @@ def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_we
         weights_digest.hexdigest(),
         optimizer_digest.hexdigest(),
         batches.test(outputs[0]) if outputs else None,
-        continued(config.model, kept, batches.dataset, config.row.train.seed) if speaks else None,
+        continued(config.model, used, batches.dataset, config.row.train.seed) if speaks else None,
         kept if keep_weights else None,
     )
 

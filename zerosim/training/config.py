@@ -16,7 +16,7 @@ from zerosim.data.weights import WeightsFile
 from zerosim.models import build
 from zerosim.models.units import Model, Task, Unit
 from zerosim.numerics.orders import ORDERS, Order
-from zerosim.numerics.precisions import PRECISIONS, Precision
+from zerosim.numerics.precisions import FLOAT32, PRECISIONS, Precision
 from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
 from zerosim.optim.scaling import INITIAL_SCALE, Scaling
 from zerosim.optim.update import LearningRate, UpdateRule
@@ -93,8 +93,23 @@ class Config:
 
     @property
     def precision(self) -> Precision:
-        """The precision of weights, activations and gradients."""
+        """The precision in which weights, gradients and optimizer state are kept."""
         return PRECISIONS[self.row.train.precision]
+
+    @property
+    def computing(self) -> Precision:
+        """The precision of gathered weights, of activations and of a micro-batch's gradients."""
+        asked = self.row.parallel.param_dtype
+        return self.precision if asked == "weights" or not self.stage.gathers else PRECISIONS[asked]
+
+    @property
+    def outputs(self) -> np.dtype[np.generic]:
+        """The dtype of the model's outputs."""
+        return self.or_computing(self.row.parallel.output_dtype)
+
+    def or_computing(self, dtype: str) -> np.dtype[np.generic]:
+        """The dtype of a key; that of the weights that are computed with, if it says `weights`."""
+        return (self.computing if dtype == "weights" else PRECISIONS[dtype]).weights
 
     @property
     def order(self) -> Order:
@@ -129,12 +144,21 @@ class Config:
         """The dtype in which gradients travel and are added."""
         if self.stage.wire:
             return PRECISIONS[self.stage.wire].weights
-        return np.dtype(np.float32) if self.row.parallel.reduce_dtype == "fp32" else self.precision.weights
+        return self.or_computing(self.row.parallel.reduce_dtype)
 
     @property
     def summed(self) -> np.dtype[np.generic]:
-        """The dtype in which a rank adds up its micro-batches."""
-        return np.dtype(np.float32) if self.accumulates_in_float32 else self.precision.weights
+        """The dtype in which a rank adds up its micro-batches.
+
+        FSDP2 adds them in `reduce_dtype`. So does a row with a `param_dtype`, if that is wider than its gradients.
+        """
+        widened = self.computing is not self.precision and self.wire == FLOAT32
+        return FLOAT32 if self.accumulates_in_float32 or widened else self.computing.weights
+
+    @property
+    def widens(self) -> bool:
+        """Whether micro-batches are widened before they are added up."""
+        return self.summed != self.computing.weights
 
     @cached_property
     def recomputed(self) -> frozenset[Unit]:
@@ -221,7 +245,7 @@ class Config:
         """The loss scale before the first step, and the norm to clip at."""
         train = self.row.train
         if isinstance(train.loss_scale, str):
-            dynamic = self.precision.scales_loss
+            dynamic = self.computing.scales_loss
             return Scaling(INITIAL_SCALE if dynamic else 1.0, dynamic, train.clip_norm)
         return Scaling(train.loss_scale, False, train.clip_norm)
 
@@ -231,7 +255,7 @@ class Config:
         parallel = self.row.parallel
         return (
             self.row.layers, self.part_by_part, parallel.accumulate_dtype, parallel.reduce_dtype,
-            self.publishes_updates, self.stage.wire, parallel.reduce_scatter,
+            self.publishes_updates, self.stage.wire, parallel.reduce_scatter, self.computing, parallel.output_dtype,
         )
 
     @property

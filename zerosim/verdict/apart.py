@@ -56,7 +56,8 @@ class Apart:
         if self.moved and self.differing == self.moved_and_differing:
             return (f"{self.moved:,} of {self.elements:,} elements ({self.moved / self.elements:.1%}) lie in another "
                     f"chunk, and are added in another order; {self.differing:,} of these differ, and none of the rest")
-        if self.orders[0] != self.orders[1]:
+        first, other = (order.partition(", in ")[0] for order in self.orders)
+        if first != other:
             return (f"the rows add in different orders: {self.differing:,} of {self.elements:,} elements differ, "
                     f"{self.moved:,} lie in another chunk")
         return (f"the rows add in one order, and round at other places: {self.differing:,} of {self.elements:,} "
@@ -111,7 +112,8 @@ def order(config: Config, chunk: int) -> str:
     """How a row adds one chunk."""
     added = orders_of_addition(config, chunk)["reference"]
     again = f", {config.reductions} times, and these sums left to right" if config.part_by_part else ""
-    return f"{added}{again}, in {config.wire} over ranks and {config.summed} over micro-batches"
+    cast = "" if config.computing is config.precision else f", of gradients computed in {config.computing.weights}"
+    return f"{added}{again}, in {config.wire} over ranks and {config.summed} over micro-batches{cast}"
 
 
 def layers_of(what: str, model: Model, snapshot: Snapshot) -> list[tuple[int, Unit]]:

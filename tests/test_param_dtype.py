@@ -1,0 +1,81 @@
+"""FSDP2's mixed precision: float32 shards that are cast as they are gathered, beside DeepSpeed's 16-bit weights."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.test_variants import run, tensors
+from tests.test_whole_steps import outcome_of
+from tests.training import labelled
+from zerosim.numerics.precisions import PRECISIONS
+from zerosim.optim.update import MASTER
+
+BF16, FP16 = {"param_dtype": "bf16"}, {"param_dtype": "fp16"}
+WIDE = {"reduce_dtype": "fp32", "accumulate_dtype": "fp32"}
+
+
+CASES = (
+    BF16, FP16 | {"clip_norm": 0.1, "loud": 3000, "steps": 12}, FP16 | WIDE | {"shard_ranks": 1},
+    BF16 | {"reduce_dtype": "fp32", "accumulation": "micro_batch"}, BF16 | {"order": "exact", "reduce_dtype": "fp32"},
+    BF16 | {"secondary_ranks": 3, "output_dtype": "fp16"}, BF16 | {"bucket_mb": 0.00004, "order": "rank"},
+    BF16 | {"prefetch": True, "overlap": True, "reduce_dtype": "fp16"}, {"reduce_dtype": "bf16", "overlap": True},
+    FP16 | {"reshard_after_forward": False, "recompute": True, "units": "model"}, {"param_dtype": "fp32", **WIDE},
+    BF16 | {"output_dtype": "fp16", "reduce_dtype": "fp16"},
+    BF16 | {"reduce_dtype": "fp32", "micro_batches": 12, "order": "rank", "frozen": (1,)},
+)
+
+
+@pytest.mark.parametrize("keys", CASES, ids=str)
+def test_bits_bytes_and_memory_are_those_of_one_process_and_of_the_formulas(keys):
+    assert outcome_of(**keys).failures == []
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+@pytest.mark.parametrize(("theirs", "ours"), [({}, {}), (WIDE, {"reduce_dtype": "fp32"})], ids=["16 bits", "32 bits"])
+def test_deepspeeds_way_and_fsdp2s_are_one_computation_with_other_bytes(name, theirs, ours):
+    """A master copy that is rounded to 16 bits, and a shard that is cast when it is gathered, are the same numbers."""
+    labels = labelled()
+    y = np.random.default_rng(1).standard_normal((len(labels.x), 2)).astype(np.float32)
+    values = replace(labels, y=y, y_test=y[:8], classes=None)
+    sixteen, = run(stages=("zero3",), precision=name, dataset=values, **theirs).trained
+    cast, = run(stages=("zero3",), param_dtype=name, dataset=values, **ours).trained
+    assert sixteen.measured.losses == cast.measured.losses
+    assert sixteen.measured.test == cast.measured.test
+    dtype = PRECISIONS[name].weights
+    assert bits(tensors(sixteen)) == bits({each: w.astype(dtype) for each, w in tensors(cast).items()})
+    kept = [row.memory[0].figures.resting_bytes for row in (sixteen, cast)]
+    half = kept[0]["parameters"]
+    assert kept[0] == {"parameters": half, "gradients": 3 * half if theirs else half, "optimizer": 6 * half}
+    assert kept[1] == {"parameters": 2 * half, "gradients": 2 * half, "optimizer": 4 * half}
+
+
+def bits(arrays):
+    return {name: array.tobytes() for name, array in arrays.items()}
+
+
+def test_gathers_send_half_and_reductions_what_reduce_dtype_says():
+    def sent(**keys):
+        row, = run(stages=("zero3",), **keys).trained
+        return {name: sum(rank.counts.by_collective[name]["sent_bytes"] for rank in row.traffic)
+                for name in ("all_gather", "reduce_scatter")}
+
+    wide = sent()
+    assert sent(**BF16) == {name: count // 2 for name, count in wide.items()}
+    assert sent(**BF16, reduce_dtype="fp32") == {**wide, "all_gather": wide["all_gather"] // 2}
+    assert sent(reduce_dtype="fp16") == {**wide, "reduce_scatter": wide["reduce_scatter"] // 2}
+
+
+def test_outputs_that_are_cast_to_more_bits_change_none_and_to_fewer_do():
+    def losses(**keys):
+        row, = run(stages=("zero3",), **keys).trained
+        return [loss.tobytes() for loss in row.measured.losses]
+
+    assert losses(**BF16) == losses(**BF16, output_dtype="bf16") == losses(**BF16, output_dtype="fp32")
+    assert losses() == losses(output_dtype="fp32") != losses(output_dtype="bf16") != losses(output_dtype="fp16")
+
+
+def test_there_is_no_master_copy():
+    row, = run(stages=("zero3",), **BF16).trained
+    assert MASTER not in row.config.rule.slots
+    assert row.config.precision.weights == np.float32
