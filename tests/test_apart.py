@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.checkpointing import go
 from tests.pages import page_of
 from tests.training import labelled, scenario
 from zerosim.report.document import document
@@ -54,6 +55,16 @@ def test_other_reasons_are_told_apart_and_equal_rows_are_not_asked(other, words)
         Variant(name="a", stage="zero3"), Variant(name="b", **({"stage": "zero3"} | other))))
     outcome = run_locally(prepare(built, labelled()), Silent())
     assert [words in each.cause for each in outcome.apart] == ([True] if words else [])
+
+
+def test_rows_that_resume_from_one_checkpoint_part_where_they_train_by_themselves(tmp_path):
+    """The row that saved has one leg, the other has two, and with them two snapshots of the step between."""
+    rows = (Variant(name="a", stage="zero3"), Variant(name="b", stage="zero3", units="model"))
+    both = replace(scenario(ranks=4, micro_batches=8, steps=3, hidden=(24, 16)), variant=rows)
+    go(replace(both, variant=rows[:1]), labelled(), save=tmp_path / "a", steps=1)
+    (found,) = go(both, labelled(), resume=tmp_path / "a").apart
+    assert (found.step, found.what) == (2, "gradient")
+    assert found.moved > found.differing == found.moved_and_differing > 0
 
 
 def test_rows_that_are_not_equal_to_their_own_reference_are_not_asked_why(monkeypatch):

@@ -119,6 +119,18 @@ def test_nothing_is_imported_because_a_checkpoint_names_it(folder, capsys):
     assert "unknown key 'depth'" in words
 
 
+def test_a_stage_that_a_checkpoint_names_is_found_in_the_scenario_or_refused(folder, capsys):
+    saved = ["run", folder / "staged.toml", "--progress", "none"]
+    assert said(capsys, *saved, "--checkpoint", folder / "saved")[0] == 0
+    first = min((folder / "saved").iterdir())
+    again = [*saved, "--resume", first, "--set", "train.steps=4"]
+    assert said(capsys, *again)[0] == 0
+    (folder / "mine.py").write_text("raise AssertionError('it was imported')")
+    code, words = said(capsys, *again, "--set", 'variant=[{stage="zero2"}]')
+    assert code == 2
+    assert "was trained with mine.py:compressed, which the scenario does not name" in words
+
+
 @pytest.mark.parametrize(("old", "new", "words"), [
     ("    momentum *= beta2", "    momentum = momentum * beta2", "the slot momentum does not change: write into it"),
     ("    momentum *= beta2", "    momentum *= beta2 * np.mean(g)", "element 0 is"),

@@ -18,7 +18,7 @@ from zerosim.checkpoint import folders
 from zerosim.checkpoint.manifest import LOSSES, Manifest, read_manifest
 from zerosim.checkpoint.reshard import Resharded
 from zerosim.checkpoint.saving import recorded
-from zerosim.errors import CheckpointError, UsageError, ZerosimError
+from zerosim.errors import CheckpointError, ZerosimError
 from zerosim.parts import Code, Loader, Named
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.rules import section_values, shown
@@ -156,8 +156,8 @@ class KnownParts(Loader):
         for part in self.known.values():
             if part == name:
                 return Code(part.part, part.sha256, "")
-        raise UsageError(f"the checkpoint was trained with {name}, which the scenario does not name; name it there, "
-                         "such as in a [[variant]]")
+        raise CheckpointError(f"the checkpoint was trained with {name}, which the scenario does not name; name it there, "
+                              "such as in a [[variant]]")
 
 
 def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -192,6 +192,8 @@ def legs_of(scenario: Scenario, folder: str, manifest: Manifest, config: Config)
             was = replace(scenario, world=world, parallel=parallel, variant=(), check=Check(), origin=origin,
                           train=replace(scenario.train, steps=leg.steps))
             legs.append(Leg(replace(configured(was.rows[0], config.model.task), initial=config.initial), leg.until))
+    except CheckpointError:
+        raise
     except ZerosimError as error:
         raise CheckpointError(f"{folder} is damaged: {error}") from None
     if tuple(recorded(unit) for unit in legs[-1].config.model.units) != manifest.units:

@@ -7,6 +7,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -79,13 +80,19 @@ def steps_of_all(pairs: Sequence[tuple[Batches, Batches]]) -> Iterator[int | Apa
 
 def side_by_side(first: Batches, other: Batches) -> Iterator[int | Apart]:
     """Train alone as two rows do, a number for each step, in the end where they part, if they do."""
-    for (one, mine), (two, theirs) in zip(alone(first), alone(other), strict=False):
+    for (one, mine), (two, theirs) in zip(each_step(first), each_step(other), strict=False):
         for what in ("gradient", "weights"):
             found = compared(what, one, mine, two, theirs)
             if found is not None:
                 yield found
                 return
         yield mine.step
+
+
+def each_step(batches: Batches) -> Iterator[tuple[Config, Snapshot]]:
+    """One snapshot of every step: where one leg ends and another begins, that of the leg that ends."""
+    for _, found in groupby(alone(batches), key=lambda leg_and_snapshot: leg_and_snapshot[1].step):
+        yield next(found)
 
 
 def compared(what: str, one: Config, mine: Snapshot, two: Config, theirs: Snapshot) -> Apart | None:
