@@ -156,8 +156,8 @@ class KnownParts(Loader):
         for part in self.known.values():
             if part == name:
                 return Code(part.part, part.sha256, "")
-        raise CheckpointError(f"the checkpoint was trained with {name}, which the scenario does not name; name it there, "
-                              "such as in a [[variant]]")
+        raise CheckpointError(f"the checkpoint was trained with {name}, which the scenario does not name; name it "
+                              "there, such as in a [[variant]]")
 
 
 def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
