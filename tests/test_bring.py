@@ -427,7 +427,7 @@ def test_parts_of_every_kind_have_the_same_bits_under_mpirun(folder):
 def test_the_parts_of_a_file_are_checked(folder, capsys):
     assert main(["check", str(folder / "mine.py"), "--json", str(folder / "found.json")]) == 0
     parts = json.loads((folder / "found.json").read_text())["parts"]
-    assert [part["name"] for part in parts] == ["compressed", "halving_reduce_scatter", "swish"]
+    assert [part["name"] for part in parts] == ["swish", "compressed", "halving_reduce_scatter"]
     assert "swish: holds" in capsys.readouterr().out
 
 

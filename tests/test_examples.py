@@ -10,7 +10,6 @@ import pytest
 
 from tests.mpi.launch import mpirun
 from zerosim.cli import main
-from zerosim.extend import OPERATIONS
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = sorted(path.parent for path in ROOT.glob("scenarios/examples/*/scenario.toml"))
@@ -104,8 +103,3 @@ def test_the_page_shows_code_that_runs():
 def test_every_example_is_listed():
     listed = (ROOT / "scenarios" / "examples" / "README.md").read_text()
     assert [folder.name for folder in FOLDERS if f"`{folder.name}/`" not in listed] == []
-
-
-def test_the_page_names_every_operation():
-    page = (ROOT / "docs" / "extend.md").read_text()
-    assert [name for name in OPERATIONS if f"`{name}`" not in page and name not in ("add", "multiply")] == []

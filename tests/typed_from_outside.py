@@ -25,3 +25,4 @@ text: str = outcome.to_json()
 planned: bool = zs.plan(scenario, ranks=[2, 4]).passed
 proved: bool = zs.prove("ring.all_reduce", ranks=range(2, 5)).passed
 zs.show("zero3").save("step.html")
+kept: list[dict[str, object]] = zs.operations().rows()

@@ -27,7 +27,7 @@ from zerosim.collectives import (
 )
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, ScenarioError, ZerosimError
-from zerosim.notebook import grade, plan, prove, run, show
+from zerosim.notebook import grade, operations, plan, prove, run, show
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi import MpiCommunicator, connect
 
@@ -60,6 +60,7 @@ __all__ = [
     "Variant",
     "Check",
     "grade",
+    "operations",
     "plan",
     "run",
     "show",

@@ -23,6 +23,7 @@ from zerosim.autograd.operations.routing import (
     top_k,
 )
 from zerosim.autograd.operations.shapes import refuse, reshape, transpose
+from zerosim.autograd.operations.table import OPERATIONS
 from zerosim.collectives.own import collective
 from zerosim.comm import Communicator, left, right
 from zerosim.models.own import model
@@ -31,13 +32,6 @@ from zerosim.models.units import Layer, Task
 from zerosim.optim.own import optimizer
 from zerosim.stages.own import stage
 from zerosim.stages.replica import Batch, Replica
-
-OPERATIONS: dict[str, Operation] = {each.name: each for each in (
-    linear, affine, add, multiply, relu, tanh, gelu, silu, softmax, embedding, positions, layer_norm, rms_norm,
-    causal_attention, causal_self_attention, rotary, dropout, reshape, transpose, matmul, top_indices, take_along,
-    gather_rows, scatter_rows, queue_slots, one_hot,
-)}
-"""The public operations, by name."""
 
 __all__ = [
     "OPERATIONS", "Batch", "Communicator", "Empty", "Layer", "Operation", "Parameter", "Replica", "Shape", "Task",

@@ -18,7 +18,7 @@ from zerosim.bench.published import errors, published_runs, task_of
 from zerosim.planner import rehearsal
 from zerosim.planner.clock import VirtualClock
 from zerosim.planner.cluster import NS, cluster_of
-from zerosim.planner.costs import Costs, Time, is_attention
+from zerosim.planner.costs import Costs, Time, is_attention, moved_bytes
 from zerosim.training.config import configured
 
 FITTED = ("product_share", "attention_share", "memory_share")
@@ -32,7 +32,7 @@ class Noting(Costs):
     features: ClassVar[list] = []
 
     def _of_operation(self, step, way, operations):
-        moved = self.moved_bytes(step, way) + self.cast_bytes(step, way)
+        moved = moved_bytes(step, way, self.itemsize) + self.cast_bytes(step, way)
         attention = is_attention(step)
         return Time(self._note(moved, operations * (not attention), operations * attention), "memory")
 

@@ -1,4 +1,8 @@
-"""A check of an operation's gradients: backward beside central differences of forward, in float64."""
+"""A check of an operation: backward beside central differences of forward in float64, and the laws it declares.
+
+A law that is broken gives wrong numbers only where the player uses it, and the same ones in every stage and in the
+reference. So it is tried by itself.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,17 +16,58 @@ STEP = 1e-6
 TOLERANCE = 1e-6
 """The error of an element relative to the gradient's largest: differences are no closer in float64."""
 
+Inputs = Mapping[str, Array]
 
-def gradient_fault(operation: Operation, shapes: Sequence[Shape], settings: Mapping[str, Any]) -> str | None:
-    """The first element in which a gradient is not what differences say, in a sentence; None where all agree.
+
+def operation_fault(
+    operation: Operation, given: Sequence[Shape | Array], settings: Mapping[str, Any]
+) -> str | None:
+    """The first law that does not hold, or element in which a gradient is wrong, in a sentence; None where all holds.
+
+    `given` has the shape of each input, whose numbers are drawn, or an array of integers, which has no gradient.
 
     >>> from zerosim.autograd.operations.elementwise import gelu, multiply
-    >>> gradient_fault(gelu, [(2, 3)], {}), gradient_fault(multiply, [(4,), (4,)], {})
+    >>> operation_fault(gelu, [(2, 3)], {}), operation_fault(multiply, [(4,), (4,)], {})
     (None, None)
     """
     random = np.random.default_rng(19)
-    inputs = {name: random.standard_normal(shape) for name, shape in zip(operation.inputs, shapes, strict=False)}
-    upstream = random.standard_normal(operation.shape(*shapes, **settings))
+    inputs = {
+        name: each if isinstance(each, np.ndarray) else random.standard_normal(each)
+        for name, each in zip(operation.inputs, given, strict=False)
+    }
+    upstream = random.standard_normal(shape_of(operation, inputs, settings))
+    return law_fault(operation, inputs, upstream, settings) or gradient_fault(operation, inputs, upstream, settings)
+
+
+def law_fault(operation: Operation, inputs: Inputs, upstream: Array, settings: Mapping[str, Any]) -> str | None:
+    """The first law of `autograd/operation.py` that the operation breaks; None where it keeps them."""
+    if operation.views:
+        return None
+    y, _ = forward(operation, inputs, settings)
+    copies = {name: each.copy() for name, each in inputs.items()}
+    run_forward(operation, copies, np.empty(y.shape), settings)
+    for name in inputs:
+        if copies[name].tobytes() != inputs[name].tobytes():
+            return f"forward writes to its input {name}; write to out, and to arrays from empty(shape, dtype)"
+    if operation.over is not None and inputs[operation.over].shape == y.shape:
+        run_forward(operation, copies, copies[operation.over], settings)
+        if copies[operation.over].tobytes() != y.tobytes():
+            return f"y is another where it is written over {operation.over}: leave over={operation.over!r} out"
+    gradients = backward(operation, inputs, upstream, settings)
+    over = operation.over_upstream
+    if over is not None and gradients[over].shape == upstream.shape:
+        into = {name: np.empty(array.shape) for name, array in gradients.items() if name not in operation.passed}
+        into[over] = upstream.copy()
+        run_backward(operation, inputs, into[over], into, settings)
+        for name, array in into.items():
+            if array.tobytes() != gradients[name].tobytes():
+                return (f"∂L/∂{name} is another where ∂L/∂{over} is written over upstream: leave "
+                        f"over_upstream={over!r} out")
+    return None
+
+
+def gradient_fault(operation: Operation, inputs: Inputs, upstream: Array, settings: Mapping[str, Any]) -> str | None:
+    """The first element in which a gradient is not what differences say; None where all agree."""
     found = backward(operation, inputs, upstream, settings)
     for name in (*operation.needs, *operation.passed):
         if name not in inputs:
@@ -36,39 +81,53 @@ def gradient_fault(operation: Operation, shapes: Sequence[Shape], settings: Mapp
     return None
 
 
-def forward(
-    operation: Operation, inputs: Mapping[str, Array], settings: Mapping[str, Any]
-) -> tuple[Array, Array | None]:
+def shape_of(operation: Operation, inputs: Inputs, settings: Mapping[str, Any]) -> Shape:
+    return operation.shape(*(each.shape for each in inputs.values()), **settings)
+
+
+def run_forward(operation: Operation, inputs: Inputs, out: Array | None, settings: Mapping[str, Any]) -> Array | None:
+    """The result of forward, which writes to `out`."""
+    return operation.forward(*inputs.values(), out=out, empty=np.empty, **settings, **drawn(operation))
+
+
+def forward(operation: Operation, inputs: Inputs, settings: Mapping[str, Any]) -> tuple[Array, Array | None]:
     """The output, and what forward keeps for backward."""
-    out = np.full(operation.shape(*(each.shape for each in inputs.values()), **settings), np.nan)
-    copies = [each.copy() for each in inputs.values()]
-    kept = operation.forward(*copies, out=None if operation.views else out, empty=np.empty, **settings)
+    copies = {name: each.copy() for name, each in inputs.items()}
     if operation.views:
-        assert kept is not None
-        return kept, None
-    return out, kept
+        view = run_forward(operation, copies, None, settings)
+        assert view is not None
+        return view, None
+    out = np.full(shape_of(operation, inputs, settings), np.nan)
+    return out, run_forward(operation, copies, out, settings)
 
 
 def backward(
-    operation: Operation, inputs: Mapping[str, Array], upstream: Array, settings: Mapping[str, Any]
+    operation: Operation, inputs: Inputs, upstream: Array, settings: Mapping[str, Any]
 ) -> dict[str, Array]:
     """The gradient of each input that has one."""
-    shapes = {name: each.shape for name, each in inputs.items()}
-    found = {name: np.array(view(upstream, shapes[name], **settings)) for name, view in operation.passed.items()
+    found = {name: np.array(view(upstream, inputs[name].shape, **settings)) for name, view in operation.passed.items()
              if name in inputs}
-    into = {name: np.full(shapes[name], np.nan) for name in operation.needs if name in inputs}
+    into = {name: np.full(inputs[name].shape, np.nan) for name in operation.needs if name in inputs}
     if operation.backward is not None and into:
-        y, saved = forward(operation, inputs, settings)
-        names = {each for needed in operation.needs.values() for each in needed}
-        named = {name: array.copy() for name, array in {**inputs, "y": y}.items() if name in names}
-        if operation.saves and saved is not None:
-            named["saved"] = saved
-        operation.backward(upstream.copy(), into, empty=np.empty, **named, **settings)
+        run_backward(operation, inputs, upstream.copy(), into, settings)
     return found | into
 
 
+def run_backward(
+    operation: Operation, inputs: Inputs, upstream: Array, into: dict[str, Array], settings: Mapping[str, Any]
+) -> None:
+    """Run backward, which gets what it declares and writes to `into`."""
+    assert operation.backward is not None
+    y, saved = forward(operation, inputs, settings)
+    names = {each for needed in operation.needs.values() for each in needed}
+    named = {name: array.copy() for name, array in {**inputs, "y": y}.items() if name in names}
+    if operation.saves and saved is not None:
+        named["saved"] = saved
+    operation.backward(upstream, into, empty=np.empty, **named, **settings, **drawn(operation))
+
+
 def differences(
-    operation: Operation, inputs: Mapping[str, Array], upstream: Array, settings: Mapping[str, Any], name: str
+    operation: Operation, inputs: Inputs, upstream: Array, settings: Mapping[str, Any], name: str
 ) -> Array:
     """∂L/∂input by central differences, L = Σ upstream · y."""
     found = np.empty(inputs[name].shape)
@@ -80,3 +139,11 @@ def differences(
             moved.append(float(np.sum(upstream * forward(operation, changed, settings)[0])))
         found[at] = (moved[0] - moved[1]) / (2 * STEP)
     return found
+
+
+def drawn(operation: Operation) -> dict[str, Any]:
+    """The setting that gives random numbers, the same ones each time, if the operation draws any."""
+    def draws(array: Array) -> None:
+        array[...] = np.random.default_rng(19).random(array.shape)
+
+    return {"draws": draws} if operation.draws else {}

@@ -4,8 +4,9 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from zerosim.autograd.differences import gradient_fault
+from zerosim.autograd.differences import operation_fault
 from zerosim.autograd.operation import Operation
+from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS, Example
 from zerosim.collectives import Algorithm
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import UsageError
@@ -15,8 +16,10 @@ from zerosim.optim.own import wrong
 from zerosim.parts import Named
 from zerosim.parts.failing import told
 from zerosim.parts.loading import load_file
+from zerosim.planner.operations import OperationFigures, declared, figures
 from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import subject
+from zerosim.report.operations_table import rows, show_operations
 from zerosim.stages import Stage
 
 RANKS = (2, 3, 4)
@@ -24,33 +27,46 @@ RANKS = (2, 3, 4)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim check`."""
-    parser.add_argument("file", help="a Python file with parts; EXAMPLES in it has shapes for its operations")
+    parser.add_argument("file", nargs="?", help="a Python file with parts; EXAMPLES in it has shapes for its "
+                        "operations. Left out: the public operations, and what each keeps and costs")
     parser.add_argument("--json", metavar="FILE", help="write what was found; - is standard output")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """0 if every part holds, 1 if one does not."""
-    check_writable(arguments, {"the file": arguments.file})
-    module, console = load_file(arguments.file), standard_output(arguments)
-    found = list(checks(vars(module)))
-    if not found:
+    if arguments.file:
+        check_writable(arguments, {"the file": arguments.file})
+        names = vars(load_file(arguments.file))
+        operations, parts = declared(names), checks(names)
+    else:
+        check_writable(arguments)
+        operations, parts = {name: (each, EXAMPLES[name]) for name, each in OPERATIONS.items()}, iter(())
+    console = standard_output(arguments)
+    found = {name: tried(*each) for name, each in operations.items()}
+    faults = [*((name, fault) for name, (_, fault) in found.items()), *parts]
+    if not faults:
         raise UsageError(f"{arguments.file} declares no operation, optimizer, stage or collective; models and samples "
                          "are tried with their scenario")
-    for name, fault in found:
-        console.print(f"{name}: {fault or 'holds'}", soft_wrap=True, markup=False)
+    known = [each for each, _ in found.values() if each is not None]
+    if known:
+        show_operations(console, known)
+    for name, fault in faults:
+        if arguments.file or fault:
+            console.print(f"{name}: {fault or 'holds'}", soft_wrap=True, markup=False)
+    if not arguments.file:
+        console.print(f"{len(found) - sum(fault is not None for _, fault in faults)} of {len(found)} operations have "
+                      "the gradients that differences in float64 say, and keep the laws that they declare")
     if arguments.json:
         write_json(arguments.json, {"schema": "zerosim.check/1", "parts": [
-            {"name": name, "holds": fault is None, "fault": fault} for name, fault in found]})
-    return 1 if any(fault for _, fault in found) else 0
+            {"name": name, "holds": fault is None, "fault": fault} for name, fault in faults],
+            "operations": rows(known)})
+    return 1 if any(fault for _, fault in faults) else 0
 
 
 def checks(names: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """Each part that a file itself declares, and what is wrong with it."""
-    examples = names.get("EXAMPLES", {})
+    """Each part that a file itself declares, beside operations, and what is wrong with it."""
     for name, part in names.items():
-        if isinstance(part, Operation) and part.forward.__module__ == names["__name__"]:
-            yield name, operation_fault(part, examples.get(name))
-        elif isinstance(part, Optimizer):
+        if isinstance(part, Optimizer):
             yield name, wrong(part)
         elif isinstance(part, Stage):
             yield name, fault_of_stage(Named(name, part, ""))
@@ -61,13 +77,17 @@ def checks(names: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
             yield name, said[0] if said else None
 
 
-def operation_fault(part: Operation, example: Any) -> str | None:
-    """What is wrong with an operation's gradients, for the example shapes that its file gives."""
+def tried(part: Operation, example: Example | None) -> tuple[OperationFigures | None, str | None]:
+    """An operation's figures on its example, where it runs on shapes, and what is wrong with it."""
     if example is None:
-        return f"give shapes of its inputs to be tried on: EXAMPLES = {{\"{part.name}\": ((2, 3), …)}}"
-    shapes = [each for each in example if not isinstance(each, dict)]
+        return None, f"give shapes of its inputs to be tried on: EXAMPLES = {{\"{part.name}\": ((2, 3), …)}}"
+    arrays = [each for each in example if not isinstance(each, dict)]
     settings = next((each for each in example if isinstance(each, dict)), {})
     try:
-        return gradient_fault(part, shapes, settings)
+        fault = operation_fault(part, arrays, settings)
     except Exception as error:
-        return told(error, part.forward)
+        return None, told(error, part.forward)
+    try:
+        return figures(part, example), fault
+    except Exception as error:
+        return None, fault or f"a plan runs it on shapes, without numbers: {told(error, part.forward)}"

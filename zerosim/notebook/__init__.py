@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zerosim.collectives import Algorithm
     from zerosim.notebook.grades import ShownGrade
+    from zerosim.notebook.operations import ShownOperations
     from zerosim.notebook.outcome import ShownCollectives, ShownOutcome
     from zerosim.notebook.plans import ShownPlan
     from zerosim.notebook.proof import ShownProofs
@@ -99,6 +100,22 @@ def show(
     from zerosim.notebook.schedule import shown  # noqa: PLC0415
 
     return shown(collective, ranks, root, claims)
+
+
+def operations(path: str | None = None) -> "ShownOperations":
+    """The public operations, or those of a file: what each computes, keeps for backward, multiplies and moves.
+
+    Figures are those of an example, whose shapes `rows()` has, in float32. `path` is a Python file whose `EXAMPLES` has
+    an example for each of its operations. Raises `UsageError` where there is none.
+
+    >>> import zerosim as zs
+    >>> row = zs.operations().rows()[0]
+    >>> row["name"], row["inputs"], row["keeps"], row["kept_bytes"], row["forward_products"]
+    ('linear', {'x': (4, 16), 'weight': (8, 16), 'bias': (8,)}, ('x',), 256, 1024)
+    """
+    from zerosim.notebook.operations import operations_of  # noqa: PLC0415
+
+    return operations_of(path)
 
 
 def prove(

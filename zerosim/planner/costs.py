@@ -99,8 +99,8 @@ class Costs:
         key = (operation, way, tuple(step.input_shapes.items()), step.wanted, operations)
         if key not in self._operations:
             factor = self.cluster.software.moved(operation.name, way, multiplies=operation.multiplications is not None)
-            moved_bytes = factor * self.moved_bytes(step, way) + self.cast_bytes(step, way)
-            moving = Time(self.moved_ns(moved_bytes), "memory")
+            moved = factor * moved_bytes(step, way, self.itemsize) + self.cast_bytes(step, way)
+            moving = Time(self.moved_ns(moved), "memory")
             longer = max(moving, products := self.products(step, operations))
             launch = Time(round(self.cluster.device.launch_ns), "launches")
             self._operations[key] = max(longer._replace(ns=moving.ns + products.ns), launch)
@@ -133,17 +133,6 @@ class Costs:
         """The time of software's own copies for a collective that sends so much: to where it is gathered or added."""
         copies = self.cluster.software.copies
         return self.moved_ns(copies * of_rank(sent_bytes, 0)) if copies else 0
-
-    def moved_bytes(self, step: Step, way: str) -> int:
-        """What it reads and writes: in backward also ∂L/∂y, and the gradients that are wanted."""
-        operation, shapes = step.instruction.operation, step.input_shapes
-        if operation.moves and way == "forward":
-            return 2 * self.bytes_of(step.shape)
-        if way == "forward":
-            return sum(map(self.bytes_of, [step.shape, *shapes.values()]))
-        read = {**shapes, "y": step.shape}
-        named = [read[name] for name in step.needed]
-        return sum(map(self.bytes_of, [step.shape, *named, *(shapes[name] for name in step.wanted)]))
 
     def cast_bytes(self, step: Step, way: str) -> int:
         """What casting to 8 bits reads and writes: every number twice, for its range and for its value, and two copies.
@@ -246,6 +235,19 @@ class Costs:
         links = ((cluster.slowest(per_host), steps - between, sent_bytes - between_bytes),
                  (across.slowest(hosts), between, between_bytes))
         return sum(steps * link.latency_ns + link.transfer_ns(count) for link, steps, count in links)
+
+
+def moved_bytes(step: Step, way: str, itemsize: int) -> int:
+    """What an operation reads and writes: in backward also ∂L/∂y, and the gradients that are wanted."""
+    operation, shapes = step.instruction.operation, step.input_shapes
+    if operation.moves and operation.needs and way == "forward":
+        moved = [step.shape, step.shape]
+    elif way == "forward":
+        moved = [step.shape, *shapes.values()]
+    else:
+        read = {**shapes, "y": step.shape}
+        moved = [step.shape, *(read[name] for name in step.needed), *(shapes[name] for name in step.wanted)]
+    return sum(map(prod, moved)) * itemsize
 
 
 def is_attention(step: Step) -> bool:

@@ -1,0 +1,65 @@
+"""The public operations, by name, and for each an example: shapes of its inputs, integers as arrays, and settings.
+
+Examples have the form that `EXAMPLES` has in a file of one's own. `zerosim check` tries every operation on its
+example, and tells what each keeps and costs there.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from zerosim.autograd.operation import Operation
+from zerosim.autograd.operations.attention import causal_attention, causal_self_attention, rotary, softmax
+from zerosim.autograd.operations.dropout import dropout
+from zerosim.autograd.operations.elementwise import add, gelu, multiply, relu, silu, tanh
+from zerosim.autograd.operations.embedding import embedding, positions
+from zerosim.autograd.operations.linear import affine, linear, matmul
+from zerosim.autograd.operations.normalization import layer_norm, rms_norm
+from zerosim.autograd.operations.routing import (
+    gather_rows,
+    one_hot,
+    queue_slots,
+    scatter_rows,
+    take_along,
+    top_indices,
+)
+from zerosim.autograd.operations.shapes import reshape, transpose
+
+Example = Sequence[Any]
+"""Of each input a shape, or an array of integers; the settings last, if there are any, in a dict."""
+
+OPERATIONS: dict[str, Operation] = {each.name: each for each in (
+    linear, affine, matmul, add, multiply, relu, tanh, gelu, silu, softmax, layer_norm, rms_norm, embedding, positions,
+    causal_attention, causal_self_attention, rotary, dropout, reshape, transpose, top_indices, take_along, gather_rows,
+    scatter_rows, queue_slots, one_hot,
+)}
+"""The public operations, by name."""
+
+TOKENS = np.arange(24).reshape(2, 12) % 5
+CHOICES = np.arange(8).reshape(4, 2) % 3
+
+EXAMPLES: Mapping[str, Example] = {
+    "linear": ((4, 16), (8, 16), (8,)),
+    "affine": ((4, 16), (16, 8), (8,)),
+    "matmul": ((3, 4, 16), (3, 16, 8)),
+    "add": ((4, 16), (4, 16)),
+    "multiply": ((4, 16), (4, 16)),
+    **dict.fromkeys(("relu", "tanh", "gelu", "silu", "softmax"), ((4, 16),)),
+    "layer_norm": ((4, 16), (16,), (16,)),
+    "rms_norm": ((4, 16), (16,)),
+    "embedding": (TOKENS, (5, 8)),
+    "positions": ((2, 12, 8), (12, 8)),
+    "causal_attention": ((2, 12, 8), (2, 12, 4), (2, 12, 4), {"heads": 4, "key_value_heads": 2}),
+    "causal_self_attention": ((2, 12, 24), {"heads": 4}),
+    "rotary": ((2, 12, 8), {"size": 4, "base": 10000.0}),
+    "dropout": ((4, 16), {"probability": 0.1}),
+    "reshape": ((4, 16), {"shape": (8, 8)}),
+    "transpose": ((4, 16), {"axes": (1, 0)}),
+    "top_indices": ((4, 16), {"count": 2}),
+    "take_along": ((4, 16), CHOICES),
+    "gather_rows": ((6, 16), CHOICES),
+    "scatter_rows": ((4, 16), CHOICES, {"count": 6}),
+    "queue_slots": (CHOICES, {"queues": 3, "capacity": 2}),
+    "one_hot": (CHOICES, {"count": 3}),
+}
