@@ -6,7 +6,7 @@ from typing import Any
 
 from zerosim.autograd.differences import operation_fault
 from zerosim.autograd.operation import Operation
-from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS, Example
+from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS, OperationExample
 from zerosim.collectives import Algorithm
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import UsageError
@@ -77,7 +77,7 @@ def checks(names: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
             yield name, said[0] if said else None
 
 
-def tried(part: Operation, example: Example | None) -> tuple[OperationFigures | None, str | None]:
+def tried(part: Operation, example: OperationExample | None) -> tuple[OperationFigures | None, str | None]:
     """An operation's figures on its example, where it runs on shapes, and what is wrong with it."""
     if example is None:
         return None, f"give shapes of its inputs to be tried on: EXAMPLES = {{\"{part.name}\": ((2, 3), …)}}"

@@ -18,7 +18,7 @@ from zerosim.allocation import Kind
 from zerosim.autograd.graph import Graph, GraphPlan, Step, Variable
 from zerosim.autograd.operation import Operation, Shape
 from zerosim.autograd.operations.shapes import reshape
-from zerosim.autograd.operations.table import Example
+from zerosim.autograd.operations.table import OperationExample
 from zerosim.autograd.player import Contribution, Player, Precise, owner
 from zerosim.payloads.extents import Extent
 from zerosim.planner.costs import moved_bytes
@@ -50,7 +50,7 @@ class OperationFigures:
     backward_moves: int
 
 
-def declared(names: Mapping[str, Any]) -> dict[str, tuple[Operation, Example | None]]:
+def declared(names: Mapping[str, Any]) -> dict[str, tuple[Operation, OperationExample | None]]:
     """The operations that a file itself declares, and the example that its `EXAMPLES` has for each."""
     examples = names.get("EXAMPLES", {})
     return {name: (each, examples.get(name)) for name, each in names.items()
@@ -62,7 +62,7 @@ def extent(shape: int | Shape, dtype: Any, *, kind: Kind, owner: str) -> Any:
     return Extent(shape, dtype)
 
 
-def figures(operation: Operation, example: Example) -> OperationFigures:
+def figures(operation: Operation, example: OperationExample) -> OperationFigures:
     """The figures of an operation; runs forward and backward on shapes, and raises what they raise there.
 
     >>> from zerosim.autograd.operations.linear import linear
@@ -85,7 +85,7 @@ def figures(operation: Operation, example: Example) -> OperationFigures:
     )
 
 
-def given(operation: Operation, example: Example) -> tuple[dict[str, Extent], dict[str, Any]]:
+def given(operation: Operation, example: OperationExample) -> tuple[dict[str, Extent], dict[str, Any]]:
     """The inputs by name, and the settings."""
     settings = next((each for each in example if isinstance(each, dict)), {})
     arrays = [

@@ -26,7 +26,7 @@ from zerosim.autograd.operations.routing import (
 )
 from zerosim.autograd.operations.shapes import reshape, transpose
 
-Example = Sequence[Any]
+OperationExample = Sequence[Any]
 """Of each input a shape, or an array of integers; the settings last, if there are any, in a dict."""
 
 OPERATIONS: dict[str, Operation] = {each.name: each for each in (
@@ -39,7 +39,7 @@ OPERATIONS: dict[str, Operation] = {each.name: each for each in (
 TOKENS = np.arange(24).reshape(2, 12) % 5
 CHOICES = np.arange(8).reshape(4, 2) % 3
 
-EXAMPLES: Mapping[str, Example] = {
+EXAMPLES: Mapping[str, OperationExample] = {
     "linear": ((4, 16), (8, 16), (8,)),
     "affine": ((4, 16), (16, 8), (8,)),
     "matmul": ((3, 4, 16), (3, 16, 8)),
