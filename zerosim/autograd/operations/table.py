@@ -27,7 +27,7 @@ from zerosim.autograd.operations.routing import (
 from zerosim.autograd.operations.shapes import reshape, transpose
 
 OperationExample = Sequence[Any]
-"""Of each input a shape, or an array of integers; the settings last, if there are any, in a dict."""
+"""A shape for each input, or an array of integers; the settings last, if there are any, in a dict."""
 
 OPERATIONS: dict[str, Operation] = {each.name: each for each in (
     linear, affine, matmul, add, multiply, relu, tanh, gelu, silu, softmax, layer_norm, rms_norm, embedding, positions,
