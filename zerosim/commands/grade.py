@@ -20,7 +20,9 @@ from zerosim.errors import ScenarioError, UsageError
 from zerosim.files import write_text
 from zerosim.grading.apart import grade_apart
 from zerosim.grading.exercises import EXERCISES, Grade, Item, exercises_in
+from zerosim.grading.parts import grade_named
 from zerosim.grading.submissions import Submission, copied, submissions
+from zerosim.parts import Loader, is_python
 from zerosim.words import plural
 
 WIDE = 10_000
@@ -65,8 +67,9 @@ class Graded:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim grade`."""
     parser.add_argument(
-        "files", nargs="+", metavar="FILE|DIR",
-        help="Python files with your functions, or folders of them; zerosim exercises DIR copies skeletons")
+        "files", nargs="+", metavar="FILE|DIR|FILE.py:NAME",
+        help="Python files with your functions, or folders of them (zerosim exercises DIR copies skeletons); or parts "
+        "of your own, as scenarios name them")
     parser.add_argument(
         "-j", "--jobs", type=whole_number(1, 256), default=1, metavar="N", help="functions at a time; default 1")
     parser.add_argument("--csv", metavar="FILE", help="write the points: a line a learner, a column an exercise")
@@ -76,6 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0 if in every file at least one function is written and all that are hold, 1 if not."""
+    if any(map(is_python, arguments.files)):
+        return grade_parts(arguments)
     handed = list(submissions(arguments.files))
     if not any(each.files for each in handed) and any(map(os.path.isdir, arguments.files)):
         raise UsageError(
@@ -91,6 +96,25 @@ def main(arguments: argparse.Namespace) -> int:
         show_points(console, found)
     if arguments.csv:
         write_text(arguments.csv, table(found))
+    if arguments.json:
+        write_json(arguments.json, document(found))
+    return 0 if all(each.passed for each in found) else 1
+
+
+def grade_parts(arguments: argparse.Namespace) -> int:
+    """0 if all parts that are named hold, 1 if one does not."""
+    for name in arguments.files:
+        if not is_python(name):
+            raise UsageError(f"{name} is no part; name parts as FILE.py:NAME, or exercises as files and folders")
+    if arguments.csv or arguments.feedback:
+        raise UsageError("--csv and --feedback are for exercises; leave them out for parts of your own")
+    check_writable(arguments, {f"the file of {name}": name.rpartition(":")[0] for name in arguments.files})
+    console, loader = standard_output(arguments), Loader()
+    found = []
+    for name in arguments.files:
+        grade = grade_named(name, loader.load(name).value)
+        show(console, grade)
+        found.append(Graded(name, [grade]))
     if arguments.json:
         write_json(arguments.json, document(found))
     return 0 if all(each.passed for each in found) else 1

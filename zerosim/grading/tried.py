@@ -11,10 +11,14 @@ DECLARED = "or declare it: @stage(…, wire=\"bf16\") lets gradients travel, and
 
 def fault_of_stage(name: Named) -> str | None:
     """Where training with a stage first differs from what it declares, and why; None where it does not."""
-    trial = StageTrial(like(name.part), name.part.step)
+    return fault_in(StageTrial(like(name.part), name.part.step), name.part.wire)
+
+
+def fault_in(trial: StageTrial, wire: str) -> str | None:
+    """Where the trial of a stage that declares this wire first differs, and why; None where it does not."""
     try:
         found = trial.first_difference(SIZES)
-        narrows = not name.part.wire and found and "hands reduce_scatter" in found and "an array of" in found
+        narrows = not wire and found and "hands reduce_scatter" in found and "an array of" in found
         return f"{found}\n{DECLARED}" if narrows else found
     except NotImplementedError as error:
         return f"it is not written yet: {error}" if str(error) else "it is not written yet"

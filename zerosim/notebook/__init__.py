@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zerosim.collectives import Algorithm
+    from zerosim.models.units import ModelKind
     from zerosim.notebook.grades import ShownGrade
     from zerosim.notebook.operations import ShownOperations
     from zerosim.notebook.outcome import ShownCollectives, ShownOutcome
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from zerosim.notebook.proof import ShownProofs
     from zerosim.notebook.schedule import ShownSchedule
     from zerosim.notebook.step import ShownStep
+    from zerosim.optim.optimizers import Optimizer
     from zerosim.scenario import Scenario
     from zerosim.stages import Stage
 
@@ -135,15 +137,20 @@ def prove(
     return proved(collective, ranks, claims)
 
 
-def grade(function: str | Callable[..., Any]) -> "ShownGrade":
-    """What holds of a function that an exercise asks for, `FILE.py:NAME` or the function itself, in this process.
+def grade(function: "str | Algorithm | Stage | Optimizer | ModelKind | Callable[..., Any]") -> "ShownGrade":
+    """What holds of a part of one's own, or of a function that an exercise asks for, in this process.
 
-    `zerosim grade` gives each learner's file a process of its own. Raises `UsageError` for a name that is no exercise.
+    `function` is the function, what a decorator made of it, or `FILE.py:NAME`. One that has the name of an exercise is
+    graded as that; `zerosim grade` gives each learner's file a process of its own. Raises `UsageError` for what is no
+    part.
 
     >>> import zerosim as zs
     >>> def all_gather(comm, chunks): raise NotImplementedError
     >>> zs.grade(all_gather)
     <grade of all_gather: not yet written>
+    >>> def signs(g, *, t, h, a, b): g *= h.learning_rate
+    >>> print(zs.grade(signs).grade.complaint.splitlines()[-1])
+    it writes to the gradient g, which is only to be read; use the scratch a or b
     """
     from zerosim.notebook.grades import graded  # noqa: PLC0415
 

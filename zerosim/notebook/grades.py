@@ -1,22 +1,19 @@
-"""Grades for the Python prompt: what holds of a function that an exercise asks for."""
+"""Grades for the Python prompt: what holds of a function that an exercise asks for, or of a part of one's own."""
 
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from zerosim.errors import UsageError
-from zerosim.grading.claims import CLAIMS
-from zerosim.grading.examination import grade
 from zerosim.grading.exercises import Grade
+from zerosim.grading.parts import grade_named
 from zerosim.notebook.display import Bundle
 from zerosim.notebook.shown import Shown
-from zerosim.parts import Loader, is_python
+from zerosim.parts import Loader, code_of, is_python
 
 
 @dataclass(frozen=True, repr=False)
 class ShownGrade(Shown):
-    """What was found out about one function: its claims, its points, and a complaint about the first that fails."""
+    """What was found out about a function or a part: its claims, its points, and a complaint about the first fault."""
 
     grade: Grade
 
@@ -47,12 +44,11 @@ class ShownGrade(Shown):
         return {"text/plain": str(self)}
 
 
-def graded(function: str | Callable[..., Any]) -> ShownGrade:
-    """The grade of a function with the name of an exercise, or of the one that `FILE.py:NAME` stands for."""
-    if isinstance(function, str) and not is_python(function):
-        raise UsageError(f"found {function!r}; give FILE.py:NAME, or a function")
-    found = Loader().load(function).value if isinstance(function, str) else function
-    name = getattr(found, "__name__", "")
-    if name not in CLAIMS:
-        raise UsageError(f"{name or function!r} is no exercise; they are {', '.join(CLAIMS)}")
-    return ShownGrade(grade(found, name, CLAIMS[name], inspect.getsourcefile(found) or ""))
+def graded(part: Any) -> ShownGrade:
+    """The grade of a part or a function, or of what `FILE.py:NAME` stands for; an exercise is known by its name."""
+    if isinstance(part, str):
+        if not is_python(part):
+            raise UsageError(f"found {part!r}; give FILE.py:NAME, or a function")
+        return ShownGrade(grade_named(part, Loader().load(part).value))
+    name, _ = code_of(part)
+    return ShownGrade(grade_named(name, part))

@@ -33,6 +33,7 @@ def reduce_scatter(comm, chunks):
                       into=chunks[2 * incoming + place], source=(comm.rank - 2) % comm.size, reduce=np.add)
 
 
+@collective(powers_of_two=True)
 def all_gather(comm, chunks):
     """The way back: the ring of the pairs, then the other's half within the pair."""
     if comm.size == 1:

@@ -1,0 +1,243 @@
+"""What is claimed of a part of one's own, whichever kind it is: what a scenario tries before a run, and more.
+
+    collective   it is proved on 1 to 8 ranks, and adds in its declared order
+    stage        it trains to the bits of the shipped stage that shards the same, sends and keeps as much
+    optimizer    its formula works element by element, in place
+    model        its layers fit together, and their gradients are what differences say
+    samples      a function gives the same arrays twice
+
+Every part but a stage, which is compared by itself, is also trained with by all stages, beside one process.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from zerosim.collectives import Algorithm
+from zerosim.collectives.own import SERVING, as_collective
+from zerosim.data import load_dataset
+from zerosim.errors import UsageError, ZerosimError
+from zerosim.grading.claim import Claim
+from zerosim.grading.claims import CLAIMS
+from zerosim.grading.examination import Examination, grade
+from zerosim.grading.exercises import Grade
+from zerosim.grading.proved import PLAIN, RANKS, added_in, unproved
+from zerosim.grading.slopes import wrong_slope
+from zerosim.grading.stages import StageTrial
+from zerosim.grading.tried import fault_in
+from zerosim.models.own import as_model
+from zerosim.models.units import ModelKind, Task
+from zerosim.optim.optimizers import Optimizer
+from zerosim.optim.own import declared, wrong
+from zerosim.parts import Named
+from zerosim.parts.source import as_source
+from zerosim.proofs.subject import Subject, collective_in
+from zerosim.report.table import divergence
+from zerosim.scenario import Data, ModelKeys, Parallel, Scenario, Train, WorldKeys
+from zerosim.stages import STAGES, Stage
+from zerosim.stages.own import as_stage, like
+from zerosim.training.experiment import prepare
+from zerosim.training.program import Silent
+from zerosim.verdict.judged_run import run_locally
+
+TRAINED = "every stage trains with it to the bits of one process"
+DIGITS, TEXT = Task(64, 10, "cross_entropy"), Task(8, 65, "cross_entropy", tokens=True)
+PATIENCE_SECONDS = 60.0
+
+
+def grade_named(name: str, part: Any) -> Grade:
+    """The grade of an exercise, if a function has the name of one, else of a part."""
+    function = getattr(part, "__name__", "")
+    if not inspect.isfunction(part) or function not in CLAIMS:
+        return grade_part(name, part)
+    return grade(part, function, CLAIMS[function], inspect.getsourcefile(part) or "")
+
+
+def grade_part(name: str, part: Any) -> Grade:
+    """The grade of a part of one's own; raises `UsageError` for what is no part."""
+    file = getattr(inspect.getmodule(part), "__file__", None) or name.rpartition(":")[0]
+    examination = Examination(file)
+    try:
+        items = list(examination.items(part_claims(name, part)))
+    except NotImplementedError:
+        return Grade(name, "not yet written")
+    failed = [item for item in items if item.state == "does not hold"]
+    complaint = f"not so: {failed[0].says}\n{failed[0].complaint}" if failed else None
+    return Grade(name, "does not hold yet" if failed else "holds", items, complaint, examination.printed)
+
+
+def part_claims(name: str, part: Any) -> list[Claim]:
+    """All that is claimed of a part, the most basic first; what cannot be one says so in its first claim."""
+    claims_of, made = KINDS[kind_of(name, part)]
+    try:
+        return claims_of(name, made(name, part))
+    except UsageError as error:
+        said = str(error).removeprefix(f"{name}: ")
+        return [Claim("it is written as its kind is", lambda: said, first=True)]
+
+
+def kind_of(name: str, part: Any) -> str:
+    """The kind of a part, by what a decorator made of it or by its parameters."""
+    for row, kind in DECLARED.items():
+        if isinstance(part, row):
+            return kind
+    if not inspect.isfunction(part):
+        raise UsageError(f"{name} is a {type(part).__name__}; give a model, an optimizer, a stage, a collective or a "
+                         "function that gives samples, as docs/extend.md writes them")
+    parameters = inspect.signature(part).parameters
+    positional = [each.name for each in parameters.values()
+                  if each.kind is each.POSITIONAL_OR_KEYWORD and each.default is each.empty]
+    if positional[:1] == ["comm"]:
+        return "collective"
+    if {"t", "h"} & set(parameters):
+        return "optimizer"
+    if len(positional) < len(BY_COUNT):
+        return BY_COUNT[len(positional)]
+    raise UsageError(f"{name}{inspect.signature(part)} is no part; write f(comm, chunks), step(replica, batch), "
+                     "f(g, …, *, t, h, a, b), f(task, *, key=default) or f(*, key=default)")
+
+
+DECLARED: dict[type, str] = {
+    Algorithm: "collective", Stage: "stage", Optimizer: "optimizer", ModelKind: "model",
+}
+BY_COUNT = ("samples", "model", "stage")
+"""The kind of a function by its positional parameters."""
+
+
+def collective_of(name: str, part: Any) -> Algorithm:
+    """The algorithm, of the kind that its name contains."""
+    function = part.function if isinstance(part, Algorithm) else part
+    kind = collective_in(function.__name__)
+    if kind not in SERVING:
+        raise UsageError(f"{name} serves a stage as one of {', '.join(SERVING)}: let its name contain which")
+    return as_collective(kind)(name, part)
+
+
+def collective_claims(name: str, row: Algorithm) -> list[Claim]:
+    """Proofs, on the ranks that it serves, and a training."""
+    examined = Subject(row.function.__name__, row.collective, row.function, "in place", declared=row)
+    sizes = [size for size in RANKS if row.serves(size)]
+    found = [
+        Claim("everything arrives where it belongs, once", partial(unproved_on, examined, sizes), 3, first=True),
+        Claim("also where the ranks do not divide the vector", partial(unproved, examined, sizes, divided=False)),
+    ]
+    if row.order is not None:
+        adds = partial(added_in, examined, row.order, sizes)
+        found.append(Claim("every chunk is added in the order that it declares", adds, 2))
+    keys: dict[str, Any] = {row.collective: Named(name, row, "")}
+    if row.collective == "broadcast":
+        keys["publish"] = "broadcasts"
+    return [*found, Claim(TRAINED, partial(differs, parallel=keys), 2)]
+
+
+def unproved_on(examined: Subject, sizes: Sequence[int]) -> str | None:
+    """What is wrong on the fewest ranks, and what to declare where it is right on powers of two."""
+    found = unproved(examined, sizes)
+    if found is None or unproved(examined, [size for size in PLAIN if size in sizes]) is not None:
+        return found
+    return f"{found}\n{DECLARE}"
+
+
+DECLARE = "or declare it: @collective(powers_of_two=True) is for one that serves 1, 2, 4, 8, … ranks alone"
+
+
+def stage_claims(name: str, part: Stage) -> list[Claim]:
+    """The bits, and what is sent, kept and held, of the shipped stage that shards the same."""
+    training = StageTrial(like(part), part.step, in_parts=not part.reduces_each)
+    return [
+        Claim("it trains to the bits of the stage that shards the same", partial(fault_in, training, part.wire), 4,
+              first=True),
+        Claim("every rank sends the bytes of the formula", training.sent_otherwise, 2),
+        Claim("every rank keeps between steps what it declares, and no more", training.kept_otherwise, 2),
+        Claim("nothing is held longer than it is used", training.held_too_much, 2),
+    ]
+
+
+def optimizer_of(name: str, part: Any) -> Optimizer:
+    return part if isinstance(part, Optimizer) else declared(name, part)
+
+
+def optimizer_claims(name: str, rule: Optimizer) -> list[Claim]:
+    return [
+        Claim("its formula works element by element, and writes its slots in place", partial(wrong, rule), 2,
+              first=True),
+        Claim(TRAINED, partial(differs, train={"optimizer": Named(name, rule, "")}), 2),
+    ]
+
+
+def model_claims(name: str, kind: ModelKind) -> list[Claim]:
+    task = TEXT if kind.reads_tokens else DIGITS
+    settings = ModelKeys(kind=Named(name, kind, ""))
+    if task.tokens:
+        settings = replace(settings, sequence=task.inputs)
+    data = {"source": "text"} if task.tokens else {}
+
+    def read() -> str | None:
+        groups = [[number] for number in range(kind.layer_count(settings))]
+        kind.for_task(settings, task, groups, ())
+        return None
+
+    def slopes() -> str | None:
+        groups = [[number] for number in range(kind.layer_count(settings))]
+        return wrong_slope(kind.for_task(settings, task, groups, ()).layers, task)
+
+    return [
+        Claim("its layers fit together and read all of their parameters", partial(said, name, read), first=True),
+        Claim("its gradients are what differences of forward say, in float64", slopes, 2),
+        Claim(TRAINED, partial(differs, model=settings, data=data), 2),
+    ]
+
+
+def samples_claims(name: str, part: Any) -> list[Claim]:
+    scenario = partial(small, data={"source": Named(name, part, "")})
+    return [
+        Claim("it gives the same arrays each time, which fit together",
+              partial(said, name, lambda: load_dataset(scenario()) and None), 2, first=True),
+        Claim(TRAINED, partial(differs, data={"source": Named(name, part, "")})),
+    ]
+
+
+def said(name: str, call: Callable[[], Any]) -> str | None:
+    """What a named error says, without the name of the part; None where there is none."""
+    try:
+        call()
+    except ZerosimError as error:
+        return str(error).removeprefix(f"{name}: ")
+    return None
+
+
+def small(
+    *, data: dict[str, Any] | None = None, model: ModelKeys | None = None, train: dict[str, Any] | None = None,
+    parallel: dict[str, Any] | None = None,
+) -> Scenario:
+    """Two steps on four ranks, by every stage."""
+    return Scenario(
+        world=WorldKeys(4), data=Data(**data or {}), model=model or ModelKeys(hidden=(9,)),
+        train=Train(steps=2, micro_batch=4, micro_batches=8, **train or {}),
+        parallel=Parallel(tuple(STAGES)[:4], **parallel or {}))
+
+
+def differs(**sections: Any) -> str | None:
+    """What does not hold in a training with the part, and the first number that differs."""
+    scenario = small(**sections)
+    try:
+        outcome = run_locally(prepare(scenario, load_dataset(scenario)), Silent(), limit_seconds=PATIENCE_SECONDS)
+    except ZerosimError as error:
+        return str(error)
+    if outcome.passed:
+        return None
+    first = next((row for row in outcome.trained if row.first_divergence is not None), None)
+    where = f"\n{first.config.name}: {divergence(first.first_divergence)}" if first and first.first_divergence else ""
+    return "; ".join(f"{row}: {what}" for row, what in outcome.failures) + where
+
+
+KINDS: dict[str, tuple[Callable[[str, Any], list[Claim]], Callable[[str, Any], Any]]] = {
+    "collective": (collective_claims, collective_of),
+    "stage": (stage_claims, as_stage),
+    "optimizer": (optimizer_claims, optimizer_of),
+    "model": (model_claims, as_model),
+    "samples": (samples_claims, as_source),
+}
+"""The claims of each kind, and what makes a part of it of what is named."""
