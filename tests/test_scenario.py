@@ -90,6 +90,8 @@ accumulation = "micro_batch"
 accumulate_dtype = "fp32"
 reduce_dtype = "fp32"
 output_dtype = "fp32"
+
+quantized_block = 64
 gradients = "all_reduce"
 publish = "updates"
 reshard_after_forward = false
@@ -126,6 +128,8 @@ accumulate_dtype = "weights"
 param_dtype = "weights"
 reduce_dtype = "weights"
 output_dtype = "weights"
+quantized_weights = "none"
+quantized_block = 1
 reduce_scatter = "direct"
 all_gather = "direct"
 broadcast = "naive"
@@ -175,7 +179,8 @@ def test_an_empty_file_is_all_defaults(loaded):
 def test_every_key_can_be_set_and_is_reported(loaded):
     scenario = loaded(COMPLETE)
     default = Scenario()
-    changed = {"source", "prefetch", "hidden", "activation", "own", "secondary_ranks", "param_dtype"}
+    changed = {
+        "source", "prefetch", "hidden", "activation", "own", "secondary_ranks", "param_dtype", "quantized_weights"}
     for section in fields(Scenario):
         if is_dataclass(getattr(default, section.name)) and section.name != "origin":
             for key in fields(getattr(default, section.name)):
@@ -192,7 +197,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
     assert said == [
         {"name": "first", "stage": "zero2", "units": "model", "accumulation": "boundary",
          "accumulate_dtype": "weights", "param_dtype": "weights", "reduce_dtype": "weights",
-         "output_dtype": "weights", "reduce_scatter": "direct",
+         "output_dtype": "weights", "quantized_weights": "none", "quantized_block": 1, "reduce_scatter": "direct",
          "all_gather": "direct", "broadcast": "naive"},
         {"name": "second", "stage": "zero1", "shard_ranks": 1, "replicas": 2, "secondary_ranks": 0,
          "gradients": "reduce_scatter", "publish": "broadcasts",
@@ -223,6 +228,7 @@ def test_the_defaults_of_the_design():
             "replicas": 0, "secondary_ranks": 0,
             "accumulation": "boundary", "accumulate_dtype": "weights",
             "param_dtype": "weights", "reduce_dtype": "weights", "output_dtype": "weights",
+            "quantized_weights": "none", "quantized_block": 256,
             "reduce_scatter": "", "all_gather": "", "broadcast": "",
             "gradients": "reduce_scatter", "publish": "weights", "reshard_after_forward": True,
             "prefetch": False, "overlap": False, "recompute": False, "offload_activations": False, "offload_folder": "",
@@ -402,6 +408,7 @@ OF_VARIANTS = {
     "stage": f"{', '.join(STAGES)} or FILE.py:NAME", "accumulation": "boundary, micro_batch or layered",
     "accumulate_dtype": "weights or fp32",
     **dict.fromkeys(("param_dtype", "reduce_dtype", "output_dtype"), "weights, fp32, fp16 or bf16"),
+    "quantized_weights": "none, int8, int4, fp8_e4m3 or fp8_e5m2",
     "gradients": "reduce_scatter or all_reduce", "publish": "weights, updates or broadcasts",
     "units": "layer, model or an array of arrays of layer numbers such as [[0, 1], [2]]",
     "reshard_after_forward": "true or false", "prefetch": "true or false", "overlap": "true or false",
@@ -450,6 +457,8 @@ OF_VARIANTS = {
       for key in ("accumulate_dtype", "reduce_dtype", "output_dtype")),
     ("train.precision = 'bf16'\nparallel.param_dtype = 'fp32'",
      "2:24: parallel.param_dtype fp32 casts float32 shards as they are gathered, and train.precision bf16 keeps none"),
+    ("train.precision = 'fp64'\nparallel.quantized_weights = 'int8'", "quantized_weights int8 has fewer bits than"),
+    ("parallel.quantized_weights = 'int4'\nparallel.all_gather = 'direct'", "shards of bytes by the all-gather of"),
     ("[[variant]]\nstage = 'zero2'\nparam_dtype = 'bf16'", "its ranks keep full weights, and gather none"),
     ("parallel.offload_activations = true", "offload_activations is for the inputs of units that are run again"),
     ("parallel.offload_activations = true\nparallel.recompute = true\n[[variant]]\nrecompute = false", "are run again"),

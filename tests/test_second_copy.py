@@ -96,7 +96,7 @@ def test_a_copy_that_nobody_gathers_from_is_caught(monkeypatch):
 
 def test_a_copy_cut_over_other_ranks_is_caught(monkeypatch):
     honest = SecondCopy.__init__
-    monkeypatch.setattr(SecondCopy, "__init__", lambda self, ranks: honest(self, 2 * ranks))
+    monkeypatch.setattr(SecondCopy, "__init__", lambda self, ranks, *rest: honest(self, 2 * ranks, *rest))
     assert done(hpz(4, 2)).failures
 
 

@@ -26,9 +26,10 @@ from zerosim.autograd.tape import Tape
 from zerosim.models.units import Model, Unit
 from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.numerics.orders import Order
+from zerosim.numerics.wires import BlockWire
 from zerosim.optim.scaling import Scaling, square_sum
 from zerosim.optim.update import MASTER, UpdateRule
-from zerosim.sharding import Mesh, bounds
+from zerosim.sharding import Mesh, bounds, padded
 
 MicroBatches = Sequence[tuple[Array, Array]]
 
@@ -65,13 +66,15 @@ class Arithmetic:
     """Where sums are rounded, and in which order things are done.
 
     `compute`: weights are cast to it before they are used, and gradients come out in it. `output`: what the model's
-    outputs are cast to before the loss. `accumulate`, `wire`: in which a rank's micro-batches, and then the ranks, are
-    added. `part_by_part`: ranks are added before micro-batches. `publishes_updates`: updates are rounded to the
-    precision of the weights, and subtracted from these, instead of from the master copy alone.
+    outputs are cast to before the loss. `weights_wire`: how shards are quantised, each by itself, as they are gathered.
+    `accumulate`, `wire`: in which a rank's micro-batches, and then the ranks, are added. `part_by_part`: ranks are
+    added before micro-batches. `publishes_updates`: updates are rounded to the precision of the weights, and subtracted
+    from these, instead of from the master copy alone.
     """
 
     compute: npt.DTypeLike
     output: npt.DTypeLike
+    weights_wire: BlockWire | None
     accumulate: npt.DTypeLike
     wire: npt.DTypeLike
     accumulates_in_float32: bool
@@ -157,7 +160,7 @@ class Reference:
         samples = sum(len(inputs) for inputs, _ in micro_batches)
         losses: list[Array] = []
         contributions: dict[Unit, list[Array]] = {unit: [] for unit in self.trained}
-        computed_with = {unit: flat.astype(self.arithmetic.compute, copy=False) for unit, flat in weights.items()}
+        computed_with = {unit: self.computed_with(flat) for unit, flat in weights.items()}
         for number, (inputs, targets) in enumerate(micro_batches):
             tape = Tape(
                 lowest=self.model.lowest_trained, draw=partial(self.draw, step), output_dtype=self.arithmetic.output)
@@ -169,6 +172,14 @@ class Reference:
         return self.order.total(losses, self.mesh), {
             unit: self.gradient(each) for unit, each in contributions.items()
         }
+
+    def computed_with(self, flat: Array) -> Array:
+        """A unit's weights as ranks have them when these have been gathered: shard by shard, if they are quantised."""
+        arriving = flat
+        if self.arithmetic.weights_wire is not None:
+            shards = bounds(padded(len(flat), self.mesh.size), self.mesh.group)
+            arriving = np.concatenate([self.arithmetic.weights_wire.arriving(flat[slice(*shard)]) for shard in shards])
+        return arriving.astype(self.arithmetic.compute, copy=False)
 
     def backpropagate(
         self, tape: Tape, weights: Mapping[Unit, Array], inputs: Array, targets: Array, samples: int

@@ -172,6 +172,7 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Parallel, "reduce_scatter"): unsaid,
     (Parallel, "all_gather"): unsaid,
     (Parallel, "broadcast"): unsaid,
+    (Parallel, "quantized_block"): one_of(0, 1, 3, 7, 64, 256, 10**9),
     (Parallel, "bucket_mb"): one_of(0, 0.0, 0.001, 0.005, 0.02, 1, 1e6),
     (Variant, "name"): one_of(*NAMES),
     (Variant, "units"): unsaid,
@@ -182,6 +183,7 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (Variant, "reduce_scatter"): unsaid,
     (Variant, "all_gather"): unsaid,
     (Variant, "broadcast"): unsaid,
+    (Variant, "quantized_block"): one_of(0, 2, 5, 32, 100),
     (Variant, "bucket_mb"): one_of(0, 0.002, 0.03, 1.5),
     (Check, "test_accuracy"): unsaid,
     (Check, "test_loss"): unsaid,
@@ -408,7 +410,7 @@ def units(layers: int, tied: bool, chance: Random) -> Any:
 
 def agree(row: Document, parallel: Document, train: Document) -> None:
     """Mend keys of a row, which are its own or those of [parallel], that do not agree."""
-    for key in ("accumulate_dtype", "reduce_dtype", "output_dtype"):
+    for key in ("accumulate_dtype", "reduce_dtype", "output_dtype", "quantized_weights"):
         if train.get("precision") == "fp64":
             row.pop(key, None)
     if train.get("precision", "fp32") != "fp32":
@@ -483,7 +485,7 @@ def draw_other_ranks(document: Document, chance: Random) -> None:
     divisors = [n for n in divisors if all(n % group == 0 for group in groups)]
     divisors = [n for n in divisors if n % world.get("ranks_per_host", 1) == 0]
     free = order in ("tree", "exact") and not train.get("clip_norm") and all(
-        travels_as_added(row, train.get("precision", "fp32"))
+        row.get("quantized_weights", "none") == "none" and travels_as_added(row, train.get("precision", "fp32"))
         for row in effective_rows(document)
     )
     if chance.random() < 0.5:

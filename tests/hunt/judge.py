@@ -269,6 +269,8 @@ def computations(scenario: Document) -> list[str]:
         by_part = row["accumulation"] == "micro_batch" and row["stage"] in ("zero2", "zero3") and parts > 1
         cast = row["param_dtype"] if row["stage"] == "zero3" else "weights"
         widths = (row["accumulate_dtype"],) if rounded or cast != "weights" else ()
+        codes = (row["quantized_weights"], row["quantized_block"], row["shard_ranks"], row["replicas"])
+        widths += codes if row["stage"] == "zero3" and row["quantized_weights"] != "none" else ()
         dtypes = (*widths, cast, row["reduce_dtype"], row["output_dtype"])
         updates = rounded and row["publish"] == "updates" and row["stage"] in ("zero1", "zero2")
         units = sorted(map(sorted, groups(row["units"], layers_of(model), tied))) if chunks_tell else []

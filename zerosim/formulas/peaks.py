@@ -43,9 +43,9 @@ def peak_bounds(config: Config, *, copies_messages: bool = False, updated: bool 
     """Bytes of each kind; `updated` says whether any step was not skipped."""
     within = pass_peaks(config)
     published = pending(config) if updated else 0
-    buffers = max(within.buffers, published, in_buckets(config))
-    if config.row.parallel.overlap and copies_messages:
-        buffers = max(within.buffers + in_buckets(config), published)
+    beside = in_buckets(config) if config.row.parallel.overlap and copies_messages else 0
+    beside += coded(config) if config.row.parallel.prefetch and copies_messages else 0
+    buffers = max(within.buffers + beside, published, in_buckets(config), coded(config))
     return {
         "parameters": parameters(config),
         "gradients": gradients(config),
@@ -269,6 +269,14 @@ def in_buckets(config: Config) -> int:
     return config.added_first * config.ranks * longest * config.summed.itemsize
 
 
+def coded(config: Config) -> int:
+    """Quantised shards of one unit, where its weights are gathered from these."""
+    wire, mesh = config.weights_wire, config.mesh
+    if wire is None:
+        return 0
+    return mesh.group * max(wire.encoded_bytes(owned(unit.count, mesh).length) for unit in config.model.units)
+
+
 def message_copies(config: Config) -> int:
     """The most bytes that copies of messages take, in a world that keeps them, one for each length, to use them again.
 
@@ -337,6 +345,8 @@ def message_lengths(config: Config) -> tuple[set[int], set[int]]:
         parts = {chunk_length(unit.count, mesh.size) for unit in config.model.units if not unit.frozen}
         reduced |= walked(parts, config.wire.itemsize, abreast=mesh.replicas)
     gathered = walked(everything, weights) if stage.gathers else set()
+    if (wire := config.weights_wire) is not None:
+        gathered = walked({wire.encoded_bytes(length) for length in everything}, 1)
     if (copy := config.secondary_of(0)) is not None:
         gathered |= walked({owned(unit.count, copy).length for unit in config.model.units}, weights, abreast=copy.group)
     own = {EXPONENT_BYTES, config.precision.state.itemsize, LIMB_BYTES} | walked([norms], NORM_BYTES)

@@ -18,6 +18,7 @@ from zerosim.formulas.flows import flows
 from zerosim.formulas.hosts import gathering, leaving, reducing, ring, tree_from_everyone
 from zerosim.formulas.resting import later_uses
 from zerosim.models.units import Unit
+from zerosim.numerics.wires import BlockWire
 from zerosim.sharding import Mesh, chunk_length, owned, padded
 from zerosim.training.config import Config
 
@@ -85,7 +86,9 @@ def due(config: Config, rank: int, updates: int, hosts: Sequence[int] = ()) -> d
     elif stage.publishes:
         found["all_gather"] += gathers(trained, weights).times(updates)
     if stage.gathers:
-        found["all_gather"] = gathers(gathered(config), weights).times(passes)
+        gathered_weights = (gathers(gathered(config), weights) if config.weights_wire is None
+                            else quantized(config, config.weights_wire, gathered(config), to_gather))
+        found["all_gather"] = gathered_weights.times(passes)
     if (copy := config.secondary_of(rank)) is not None:
         near = leaving(gathering(order, per_host), copy.neighbours, rank, hosts)
         found["all_gather"] += gathered_nearby(config, copy, near).times(passes)
@@ -122,6 +125,12 @@ def walks(
     """A walk through each of `units`, padded."""
     lengths = [owned(unit.count, config.mesh).length for unit in units]
     return sum((walk(config, length, element_bytes, away, widest, messages) for length in lengths), Due())
+
+
+def quantized(config: Config, wire: BlockWire, units: Iterable[Unit], away: int) -> Due:
+    """A walk through each of `units`, whose shards travel as scales and codes."""
+    messages = [wire.encoded_bytes(owned(unit.count, config.mesh).length) for unit in units]
+    return sum((walk(config, message, 1, away) for message in messages), Due())
 
 
 def reductions(config: Config, trained: Iterable[Unit], away: int) -> Due:

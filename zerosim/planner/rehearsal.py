@@ -33,7 +33,7 @@ from zerosim.planner.clock import VirtualClock
 from zerosim.planner.cluster import Cluster
 from zerosim.planner.costs import Costs, of_rank
 from zerosim.planner.skipping import Skipping
-from zerosim.planner.timed import HostMemory, NoSums, OnTheClock, Timed
+from zerosim.planner.timed import HostMemory, NoSums, OnTheClock, Timed, TimedWire
 from zerosim.sharding import padded
 from zerosim.stages.replica import Batch, Replica
 from zerosim.training.build import gathering, replica
@@ -151,12 +151,13 @@ def on_shapes(config: Config, comm: "Clocked", ledger: Ledger, *, each_visit: bo
     beside = telling(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
     rule = Timed(config.rule, comm.clock, comm.costs)
     alike = comm.alike and not each_visit and config.row.parallel.order != "tree"
+    wire = config.weights_wire and TimedWire(config.weights_wire, comm.clock, comm.costs)
     skipping = Skipping(built.accumulation, comm.clock, alike)
     return replace(
         built,
         accumulation=skipping,
         norms=NoSums(),
-        gathering=gathering(config, beside),
+        gathering=gathering(config, beside, wire),
         overlap=beside if config.row.parallel.overlap else None,
         rule=telling(rule, comm.instruments, update="update", differences="update", apply="update"),
     ), skipping

@@ -15,6 +15,7 @@ from zerosim.planner.clock import VirtualClock
 from zerosim.planner.cluster import Link
 from zerosim.planner.costs import Costs
 from zerosim.stages.beside import Beside, Coming, Work
+from zerosim.stages.gathering import WireFormat
 from zerosim.stages.norms import SquareSums
 from zerosim.stages.replica import Replica
 
@@ -95,6 +96,27 @@ class Timed:
         both_ways = [weights, *state.values()]
         moved = 2 * sum(each.nbytes for each in both_ways) + sum(each.nbytes for each in [gradient, *written])
         self.clock.compute("update", self.costs.update_ns(moved))
+
+
+@dataclass(frozen=True)
+class TimedWire:
+    """In place of a wire format: writes nothing, and takes the time of reading numbers and codes, and writing them.
+
+    Encoding reads its numbers twice, for scales and for codes.
+    """
+
+    wire: WireFormat
+    clock: VirtualClock
+    costs: Costs
+
+    def encoded_bytes(self, count: int) -> int:
+        return self.wire.encoded_bytes(count)
+
+    def encode(self, x: Any, out: Any) -> None:
+        self.clock.compute("quantization", self.costs.moved_ns(2 * x.nbytes + out.nbytes))
+
+    def decode(self, coded: Any, out: Any) -> None:
+        self.clock.compute("quantization", self.costs.moved_ns(coded.nbytes + out.nbytes))
 
 
 class NoSums(SquareSums):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 from zerosim.models import MODELS
+from zerosim.numerics.wires import CODES
 from zerosim.stages import STAGES, Stage
 
 
@@ -47,6 +48,7 @@ BY_STAGE: tuple[tuple[str, Container[Any], Callable[[Stage], str]], ...] = (
     ("reshard_after_forward", (False,), gathers_nothing),
     ("prefetch", (True,), gathers_nothing),
     ("secondary_ranks", Ranks(), gathers_nothing),
+    ("quantized_weights", tuple(CODES), gathers_nothing),
     ("param_dtype", ("fp32", "fp16", "bf16"), gathers_nothing),
 )
 """For each key, the values that ask for something, and why a stage cannot follow; empty where it can."""

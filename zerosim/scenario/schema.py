@@ -15,6 +15,7 @@ from zerosim.errors import ScenarioError
 from zerosim.models import MODELS
 from zerosim.parts import Named
 from zerosim.scenario.collective import CollectiveScenario
+from zerosim.scenario.dtypes import check_dtypes
 from zerosim.scenario.fault import Fault
 from zerosim.scenario.fields import choice, section, sections, text
 from zerosim.scenario.groups import check_groups
@@ -77,6 +78,7 @@ class Scenario:
         self._check_hosts()
         for parallel in (self.parallel, *(variant.applied(self.parallel) for variant in self.variant)):
             check_groups(parallel, self.world, self.check.same_bits_on, self.origin)
+            check_dtypes(parallel, self.train, self.origin)
             self._check_parts(parallel)
             self._check_layers(parallel)
             self._check_buckets(parallel)
@@ -203,19 +205,6 @@ class Scenario:
             raise self.origin.error(
                 "parallel.prefetch gathers weights ahead of each use, reshard_after_forward = false only once; "
                 "choose one of them", ("parallel", "prefetch"), ("parallel", "reshard_after_forward"),
-            )
-        if self.train.precision == "fp64":
-            for key in ("accumulate_dtype", "reduce_dtype", "output_dtype"):
-                if (dtype := getattr(parallel, key)) != "weights":
-                    raise self.origin.error(
-                        f"parallel.{key} {dtype} has fewer bits than the gradients of train.precision fp64; "
-                        "leave it at weights", ("parallel", key), ("train", "precision"),
-                    )
-        if self.train.precision != "fp32" and parallel.param_dtype != "weights":
-            raise self.origin.error(
-                f"parallel.param_dtype {parallel.param_dtype} casts float32 shards as they are gathered, and "
-                f"train.precision {self.train.precision} keeps none; set train.precision to fp32, or leave it at "
-                "weights", ("parallel", "param_dtype"), ("train", "precision"),
             )
         if self.train.warmup_steps > self.train.steps:
             raise self.origin.error(

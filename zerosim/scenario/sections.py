@@ -17,6 +17,7 @@ from zerosim.models.own import as_model
 from zerosim.models.transformer import PARTS
 from zerosim.numerics.orders import ORDERS
 from zerosim.numerics.precisions import PRECISIONS
+from zerosim.numerics.wires import CODES
 from zerosim.optim.optimizers import OPTIMIZERS
 from zerosim.optim.own import as_optimizer
 from zerosim.scenario.fields import (
@@ -44,6 +45,7 @@ from zerosim.stages import STAGES
 from zerosim.stages.own import as_stage
 from zerosim.stages.publishing import PUBLISHING
 
+QUANTIZED = ("none", *CODES)
 STAGE_KEYS = tuple(STAGES)
 ACCUMULATIONS = ("boundary", "micro_batch", "layered")
 DTYPES = ("weights", "fp32")
@@ -191,6 +193,10 @@ class Parallel:
     all_gather: str = serving("", "all_gather")
     """The algorithm that gathers weights, or gradients; empty: that of `order`."""
     broadcast: str = serving("", "broadcast")
+    quantized_weights: str = choice("none", QUANTIZED)
+    """The codes in which Stage III gathers weights, in blocks that begin with each shard: qwZ of ZeRO++."""
+    quantized_block: int = integer(256, at_least=0, at_most=10**9)
+    """Elements that share a scale; 0: all of a message."""
     gradients: str = choice("reduce_scatter", REDUCTIONS)
     publish: str = choice("weights", PUBLICATIONS)
     reshard_after_forward: bool = switch(True)
@@ -239,6 +245,8 @@ class Variant:
     reduce_scatter: str | None = serving(None, "reduce_scatter")
     all_gather: str | None = serving(None, "all_gather")
     broadcast: str | None = serving(None, "broadcast")
+    quantized_weights: str | None = maybe_choice(QUANTIZED)
+    quantized_block: int | None = maybe_integer(at_least=0)
     gradients: str | None = maybe_choice(REDUCTIONS)
     publish: str | None = maybe_choice(PUBLICATIONS)
     reshard_after_forward: bool | None = maybe()

@@ -5,8 +5,11 @@ What it gathers from are the shards of all ranks or, when weights are used again
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
+
+import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.comm import Communicator
@@ -16,18 +19,50 @@ from zerosim.stages.beside import Beside, Coming
 from zerosim.stages.replica import Replica
 
 
-def gathered(replica: Replica, unit: Unit, comm: Communicator) -> Array:
-    """All-gather a unit's weights into a fresh full buffer; a shard in another dtype is cast before it travels."""
-    return filled(replica, unit, [replica.full(unit, "parameters")], comm)
-
-
 def filled(replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
-    """The one buffer in `room`, with all of a unit's weights; the list is emptied, so that nothing else holds it."""
+    """The one buffer in `room`, with all of a unit's weights; the list is emptied, so that nothing else holds it.
+
+    A shard in another dtype is cast before it travels.
+    """
     full = room.pop()
     replica.own(full)[:] = replica.state.weights[unit]
     within = replica.mesh.within(comm)
     replica.collectives.all_gather(unit.name, within, split(full, within.size))
     return full
+
+
+Fill = Callable[[Replica, Unit, list[Array], Communicator], Array]
+"""`filled`, or what stands in its place."""
+
+
+class WireFormat(Protocol):
+    """How numbers travel in fewer bits: see `numerics.wires`."""
+
+    def encoded_bytes(self, count: int) -> int: ...
+    def encode(self, x: Array, out: Array) -> None: ...
+    def decode(self, coded: Array, out: Array) -> None: ...
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """Fills weights from quantised shards, each in blocks of its own: qwZ of ZeRO++ (Wang et al., 2023).
+
+    Every rank decodes all shards, its own too, so that all compute with the same numbers.
+    """
+
+    wire: WireFormat
+
+    def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
+        """One buffer with all of a unit's weights, as from `filled`."""
+        full, within = room.pop(), replica.mesh.within(comm)
+        shard = replica.state.weights[unit]
+        encoded_bytes = within.size * self.wire.encoded_bytes(len(shard))
+        coded = split(replica.allocate(encoded_bytes, np.uint8, kind="buffers", owner=unit.name), within.size)
+        self.wire.encode(shard, coded[replica.mesh.place])
+        replica.collectives.all_gather(unit.name, within, coded)
+        for message, chunk in zip(coded, split(full, within.size), strict=True):
+            self.wire.decode(message, chunk)
+        return full
 
 
 class SecondCopy:
@@ -36,8 +71,9 @@ class SecondCopy:
     With one host's ranks for neighbours nothing passes between hosts in backward: hpZ of ZeRO++ (Wang et al., 2023).
     """
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, fill: Fill = filled) -> None:
         self._ranks = ranks
+        self._fill = fill
         self._copies: dict[Unit, Array] = {}
         self._uses = Counter[Unit]()
         """The visits to come in this micro-batch, for which the copy is that of this step's weights."""
@@ -46,7 +82,7 @@ class SecondCopy:
         """One buffer with all of a unit's weights, as from `filled`."""
         mesh = replace(replica.mesh, group=self._ranks)
         if not self._uses[unit]:
-            full = filled(replica, unit, room, comm)
+            full = self._fill(replica, unit, room, comm)
             self._uses[unit] = later_uses(replica.model, unit)
             if self._uses[unit]:
                 self._copy(replica, unit, mesh)[:] = split(full, mesh.group)[mesh.place]
@@ -72,8 +108,9 @@ def later_uses(model: Model, unit: Unit) -> int:
     return model.forward_units.count(unit) + model.backward_units.count(unit) - 1
 
 
-Fill = Callable[[Replica, Unit, list[Array], Communicator], Array]
-"""`filled`, or what stands in its place."""
+def gathered(replica: Replica, unit: Unit, fill: Fill) -> Array:
+    """A fresh full buffer with a unit's weights."""
+    return fill(replica, unit, [replica.full(unit, "parameters")], replica.comm)
 
 
 class WhenUsed:
@@ -83,7 +120,7 @@ class WhenUsed:
         self._fill = fill
 
     def gather(self, replica: Replica, unit: Unit) -> Array:
-        return self._fill(replica, unit, [replica.full(unit, "parameters")], replica.comm)
+        return gathered(replica, unit, self._fill)
 
     def prefetch(self, replica: Replica, unit: Unit | None) -> None:
         """Nothing comes before it is used."""
@@ -95,11 +132,12 @@ class WhenUsed:
 class KeptUntilBackward:
     """In forward, and kept until backward asks for them: PyTorch's `reshard_after_forward=False`."""
 
-    def __init__(self) -> None:
+    def __init__(self, fill: Fill = filled) -> None:
+        self._fill = fill
         self._kept: dict[Unit, Array] = {}
 
     def gather(self, replica: Replica, unit: Unit) -> Array:
-        return self._kept.pop(unit) if unit in self._kept else gathered(replica, unit, replica.comm)
+        return self._kept.pop(unit) if unit in self._kept else gathered(replica, unit, self._fill)
 
     def prefetch(self, replica: Replica, unit: Unit | None) -> None:
         """Nothing comes before it is used."""

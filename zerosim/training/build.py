@@ -19,7 +19,16 @@ from zerosim.reference import Arithmetic, Reference
 from zerosim.stages.accumulating import ACCUMULATION
 from zerosim.stages.adding import add_replicas, widening
 from zerosim.stages.beside import Beside
-from zerosim.stages.gathering import KeptUntilBackward, Prefetched, SecondCopy, WhenUsed, filled
+from zerosim.stages.gathering import (
+    Fill,
+    KeptUntilBackward,
+    Prefetched,
+    Quantized,
+    SecondCopy,
+    WhenUsed,
+    WireFormat,
+    filled,
+)
 from zerosim.stages.norms import SquareSums
 from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.replica import Collectives, Gathering, GradientReduction, Initial, Replica
@@ -142,13 +151,15 @@ def broadcast(config: Config) -> Callable[..., None]:
     return tree.broadcast if named is None else named.carry_out
 
 
-def gathering(config: Config, beside: Beside) -> Gathering:
-    """How Stage III gathers weights."""
-    secondary = config.row.parallel.secondary_ranks
-    fill = SecondCopy(secondary).fill if secondary else filled
+def gathering(config: Config, beside: Beside, wire: WireFormat | None = None) -> Gathering:
+    """How Stage III gathers weights; `wire` stands in for the format in which they are quantised."""
+    secondary, quantized = config.row.parallel.secondary_ranks, config.weights_wire
+    fill: Fill = filled if quantized is None else Quantized(wire or quantized).fill
+    if secondary:
+        fill = SecondCopy(secondary, fill).fill
     if config.row.parallel.prefetch:
         return Prefetched(beside, fill)
-    return WhenUsed(fill) if config.row.parallel.reshard_after_forward else KeptUntilBackward()
+    return WhenUsed(fill) if config.row.parallel.reshard_after_forward else KeptUntilBackward(fill)
 
 
 def reference(config: Config) -> Reference:
@@ -164,6 +175,7 @@ def reference(config: Config) -> Reference:
         arithmetic=Arithmetic(
             compute=config.computing.weights,
             output=config.outputs,
+            weights_wire=config.weights_wire,
             accumulate=config.summed,
             wire=config.wire,
             accumulates_in_float32=config.accumulates_in_float32,

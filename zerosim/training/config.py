@@ -17,6 +17,7 @@ from zerosim.models import build
 from zerosim.models.units import Model, Task, Unit
 from zerosim.numerics.orders import ORDERS, Order
 from zerosim.numerics.precisions import FLOAT32, PRECISIONS, Precision
+from zerosim.numerics.wires import BlockWire, wire
 from zerosim.optim.optimizers import OPTIMIZERS, Hyperparameters
 from zerosim.optim.scaling import INITIAL_SCALE, Scaling
 from zerosim.optim.update import LearningRate, UpdateRule
@@ -147,6 +148,13 @@ class Config:
         return self.or_computing(self.row.parallel.reduce_dtype)
 
     @property
+    def weights_wire(self) -> BlockWire | None:
+        """The format in which weights are gathered, if they are quantised."""
+        parallel = self.row.parallel
+        quantized = self.stage.gathers and parallel.quantized_weights != "none"
+        return wire(parallel.quantized_weights, parallel.quantized_block) if quantized else None
+
+    @property
     def summed(self) -> np.dtype[np.generic]:
         """The dtype in which a rank adds up its micro-batches.
 
@@ -256,6 +264,7 @@ class Config:
         return (
             self.row.layers, self.part_by_part, parallel.accumulate_dtype, parallel.reduce_dtype,
             self.publishes_updates, self.stage.wire, parallel.reduce_scatter, self.computing, parallel.output_dtype,
+            self.weights_wire,
         )
 
     @property

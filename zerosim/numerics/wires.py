@@ -1,0 +1,179 @@
+"""Wire formats: what travels in place of 32-bit numbers, as a pair of functions whose rounding is stated to the bit.
+
+    block    so many neighbouring elements, from an array's first on; its last block may be shorter. 0: all of them
+    scale    of a block, float32: the largest |x| of its finite elements over the largest code, divided in float32
+    code     of an element: x / scale, divided in float32 and rounded half to even, within ± the largest code
+
+    format      codes                      largest   not a number   bytes of n elements in b blocks
+    int8        −127 … 127                 127       −128           4 b + n
+    int4        −7 … 7, two in a byte      7         −8             4 b + ⌈n/2⌉
+    fp8_e4m3    ml_dtypes.float8_e4m3fn    448       0x7F           4 b + n
+    fp8_e5m2    ml_dtypes.float8_e5m2      57344     0x7E           4 b + n
+
+A message has all scales, little-endian, and then all codes. Of two elements in one byte the first is in the lower four
+bits; an odd last one has zeros above it. Where a scale is 0 (a block of zeros, or of numbers so small that the division
+underflows) elements are divided by 1. Decoding multiplies code and scale in float32. What is not finite travels as the
+code for not a number, so that one such element neither widens its block's scale nor is lost; it comes back as the one
+NaN of `not_a_number`.
+
+Because both are functions, a reference can replay them, and quantised training is compared by raw bytes.
+
+DeepSpeed's kernels divide by a scale of 2 max|x| + 10⁻⁵ in place of max|x|, and some are asymmetric, with a block's
+minimum as offset. Symmetric codes need no offset and keep 0 as 0, on which padding depends. The code −2ᵇ⁻¹ is lost to
+NaN; that costs 1/255 of a step's width, and 1/15 in four bits.
+
+Sources: Wang et al., "ZeRO++: Extremely efficient collective communication for giant model training" (2023), section
+3.1 (block quantisation); Micikevicius et al., "FP8 formats for deep learning" (2022), table 1.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from zerosim.allocation import Array
+from zerosim.numerics.not_a_number import NOT_A_NUMBER
+
+SCALE = np.dtype("<f4")
+PIECE = 1 << 14
+"""So many elements are encoded at a time, unless a block has more."""
+
+
+@dataclass(frozen=True)
+class CodeFormat:
+    """Numbers of few bits: `dtype` holds one, `largest` is the largest, `nan` the byte that is not a number."""
+
+    dtype: npt.DTypeLike
+    largest: float
+    nan: int
+    packed: bool = False
+    """Whether two share a byte."""
+
+    def bytes_of(self, count: int) -> int:
+        """
+        >>> CODES["int8"].bytes_of(5), CODES["int4"].bytes_of(5)
+        (5, 3)
+        """
+        return -(-count // 2) if self.packed else count
+
+    def rounded(self, quotients: Array) -> Array:
+        """Finite float32 as bytes, one a code, rounded half to even."""
+        limited = np.clip(np.rint(quotients) if self.integers else quotients, -self.largest, self.largest)
+        return limited.astype(self.dtype).view(np.uint8)
+
+    @property
+    def integers(self) -> bool:
+        return np.dtype(self.dtype) == np.int8
+
+    def write(self, codes: Array, out: Array) -> None:
+        """Bytes, one a code, as they travel."""
+        if not self.packed:
+            out[:] = codes
+            return
+        out[:] = codes[::2] & 15
+        out[: len(codes) // 2] |= codes[1::2] << 4
+
+    def read(self, coded: Array, count: int) -> Array:
+        """The float32 of `count` codes that have travelled; NaN where one says so."""
+        codes = coded
+        if self.packed:
+            codes = np.empty(2 * len(coded), np.uint8)
+            codes[::2], codes[1::2] = coded << 4, coded & 240
+            codes = (codes.view(np.int8) >> 4).view(np.uint8)
+        codes = codes[:count]
+        values: Array = codes.view(self.dtype).astype(np.float32)
+        values[codes == self.nan] = NOT_A_NUMBER
+        return values
+
+
+CODES = {
+    "int8": CodeFormat(np.int8, 127.0, nan=0x80),
+    "int4": CodeFormat(np.int8, 7.0, nan=0xF8, packed=True),
+    "fp8_e4m3": CodeFormat(ml_dtypes.float8_e4m3fn, 448.0, nan=0x7F),
+    "fp8_e5m2": CodeFormat(ml_dtypes.float8_e5m2, 57344.0, nan=0x7E),
+}
+
+
+@dataclass(frozen=True)
+class BlockWire:
+    """Codes in blocks of `block` elements, each with its scale; 0: one block."""
+
+    code: CodeFormat
+    block: int
+
+    def blocks(self, count: int) -> int:
+        """How many blocks so many elements have."""
+        return -(-count // self.block) if self.block else min(count, 1)
+
+    def encoded_bytes(self, count: int) -> int:
+        """How many bytes so many elements take.
+
+        >>> [wire(name, block=4).encoded_bytes(10) for name in ("int8", "int4")]
+        [22, 17]
+        """
+        return SCALE.itemsize * self.blocks(count) + self.code.bytes_of(count)
+
+    def encode(self, x: Array, out: Array) -> None:
+        """Write flat `x`, float32 or narrower, into `out`: bytes, as many as `encoded_bytes` says."""
+        scales, codes = self._parts(out, len(x))
+        for elements, blocks, stored in self._pieces(len(x)):
+            values = self._in_blocks(x[elements])
+            finite = np.isfinite(values)
+            largest = np.where(finite, np.abs(values), 0).max(axis=1)
+            scale = scales[blocks] = largest / np.float32(self.code.largest)
+            divisor = np.where(scale > 0, scale, np.float32(1))[:, np.newaxis]
+            found = self.code.rounded(np.where(finite, values, 0) / divisor)
+            found[~finite] = self.code.nan
+            self.code.write(found.ravel()[: elements.stop - elements.start], codes[stored])
+
+    def decode(self, coded: Array, out: Array) -> None:
+        """Fill flat `out` with what `coded` says; a narrower dtype rounds it."""
+        scales, codes = self._parts(coded, len(out))
+        for elements, blocks, stored in self._pieces(len(out)):
+            count = elements.stop - elements.start
+            values = self._in_blocks(self.code.read(codes[stored], count))
+            values *= scales[blocks].astype(np.float32)[:, np.newaxis]
+            values[np.isnan(values)] = NOT_A_NUMBER
+            out[elements] = values.ravel()[:count]
+
+    def arriving(self, x: Array) -> Array:
+        """What arrives of `x`: a copy that was encoded and decoded.
+
+        >>> wire("int8", block=2).arriving(np.float32([0.5, -1, 3e-9, 0])).tolist()
+        [0.5039370059967041, -1.0, 3.000000026176508e-09, 0.0]
+        """
+        coded, out = np.empty(self.encoded_bytes(len(x)), np.uint8), np.empty_like(x)
+        self.encode(x, coded)
+        self.decode(coded, out)
+        return out
+
+    def _parts(self, coded: Array, count: int) -> tuple[Array, Array]:
+        """Scales and codes: views of bytes that need not be aligned."""
+        split = SCALE.itemsize * self.blocks(count)
+        return coded[:split].view(SCALE), coded[split:]
+
+    def _pieces(self, count: int) -> Iterator[tuple[slice, slice, slice]]:
+        """Elements, their blocks, and the bytes of their codes: whole blocks but for the last, and no half bytes."""
+        block = self.block or count
+        rows = max(PIECE // max(block, 1), 1)
+        step = block * (rows + rows * block % 2)
+        for start in range(0, count, max(step, 1)):
+            stop = min(start + step, count)
+            yield (
+                slice(start, stop), slice(start // block, -(-stop // block)),
+                slice(self.code.bytes_of(start), self.code.bytes_of(stop)),
+            )
+
+    def _in_blocks(self, x: Array) -> Array:
+        """float32 (blocks, elements of a block), with zeros behind the last."""
+        block = self.block or len(x)
+        values = np.zeros(-(-len(x) // block) * block, np.float32)
+        values[: len(x)] = x
+        return values.reshape(-1, block)
+
+
+def wire(name: str, block: int) -> BlockWire:
+    """The format of that name, in blocks of so many elements."""
+    return BlockWire(CODES[name], block)

@@ -1,0 +1,31 @@
+"""The keys that say in which dtypes and codes a row computes and sends: what they must satisfy together."""
+
+from zerosim.errors import ScenarioError
+from zerosim.scenario.origin import Origin
+from zerosim.scenario.sections import Parallel, Train
+
+NARROWER = {
+    "accumulate_dtype": "weights", "reduce_dtype": "weights", "output_dtype": "weights", "quantized_weights": "none"}
+"""Keys that may ask for fewer bits than float64 has, and what they hold otherwise."""
+
+
+def check_dtypes(parallel: Parallel, train: Train, origin: Origin) -> None:
+    """Raises `ScenarioError` where a dtype would lose bits of another, or a collective cannot carry codes."""
+    for key, otherwise in NARROWER.items():
+        if train.precision == "fp64" and (dtype := getattr(parallel, key)) != otherwise:
+            raise origin.error(
+                f"parallel.{key} {dtype} has fewer bits than the gradients of train.precision fp64; leave it at "
+                f"{otherwise}", ("parallel", key), ("train", "precision"))
+    if train.precision != "fp32" and parallel.param_dtype != "weights":
+        raise origin.error(
+            f"parallel.param_dtype {parallel.param_dtype} casts float32 shards as they are gathered, and "
+            f"train.precision {train.precision} keeps none; set train.precision to fp32, or leave it at weights",
+            ("parallel", "param_dtype"), ("train", "precision"))
+    if parallel.all_gather and parallel.quantized_weights != "none":
+        raise leave_one_out("quantized_weights", "sends shards of bytes by the all-gather of parallel.order",
+                            "all_gather", origin)
+
+
+def leave_one_out(key: str, why: str, other: str, origin: Origin) -> ScenarioError:
+    return origin.error(f"parallel.{key} {why}, and parallel.{other} asks for something else; leave one of them out",
+                        ("parallel", key), ("parallel", other))
