@@ -11,8 +11,8 @@ from zerosim.allocation import allocate
 from zerosim.errors import Deadlock
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import ObservedAllocator
-from zerosim.worlds import mpi
-from zerosim.worlds.mpi import MpiCommunicator
+from zerosim.worlds import mpi_communicator
+from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.mpi_messages import FAREWELL, dtype_tag
 
 LOOKS = 1_000
@@ -101,15 +101,15 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(mpi.time, "monotonic", clock.monotonic)
-    monkeypatch.setattr(mpi.os, "sched_yield", clock.pause)
+    monkeypatch.setattr(mpi_communicator.time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(mpi_communicator.os, "sched_yield", clock.pause)
     return clock
 
 
 def connected(clock, stand_in, ledger=None):
     mpi4py.rc(initialize=False, finalize=False)
     comm = MpiCommunicator(stand_in, timeout_seconds=5.0)
-    comm._status, comm._pause = Status(), clock.pause
+    comm._mail._status, comm._pause = Status(), clock.pause
     comm.take_buffers_from(ObservedAllocator(allocate, ledger or Ledger()))
     return comm
 
@@ -167,7 +167,7 @@ def test_a_wait_ends_after_its_seconds_however_often_it_looks(clock, of):
 
 def test_a_channel_rests_between_looks_as_the_first_does(clock, monkeypatch):
     comm = connected(clock, Rank0Of2())
-    monkeypatch.setattr(mpi.os, "sched_yield", lambda: pytest.fail("it did not rest"))
+    monkeypatch.setattr(mpi_communicator.os, "sched_yield", lambda: pytest.fail("it did not rest"))
     with pytest.raises(Deadlock):
         comm.channel().recv(into=np.zeros(1), source=1)
 
@@ -244,7 +244,7 @@ def test_a_rank_has_finished_when_its_first_channel_is_closed_and_not_before(clo
     comm.write_on(board)
     channel = comm.channel()
     channel._comm.letters.append(Letter(np.empty(0, np.uint8), FAREWELL))
-    channel._status = Status()
+    channel._mail._status = Status()
     channel.close()
     assert board.finished == []
     comm.close()

@@ -22,6 +22,7 @@ ranks = 2
 ranks_per_host = 2
 memory_limit_mb = 600
 timeout_seconds = 2.5
+transport = "mpi"
 [data]
 source = "digits"
 target = "kind"
@@ -210,7 +211,8 @@ def test_every_key_can_be_set_and_is_reported(loaded):
 def test_the_defaults_of_the_design():
     assert resolved(Scenario()) == {
         "kind": "training", "title": "", "caption": "",
-        "world": {"ranks": 4, "ranks_per_host": 0, "memory_limit_mb": 0, "timeout_seconds": 60.0},
+        "world": {"ranks": 4, "ranks_per_host": 0, "memory_limit_mb": 0, "timeout_seconds": 60.0,
+                  "transport": "shared"},
         "data": {"source": "digits", "target": "", "test_every": 0},
         "model": {
             "kind": "mlp", "hidden": [64, 64], "activation": "relu", "architecture": "gpt2", "layers": 2, "width": 64,
@@ -258,7 +260,7 @@ def test_the_defaults_of_the_design():
 def test_a_pickled_scenario_is_the_same_and_can_still_blame(loaded):
     scenario = pickle.loads(pickle.dumps(loaded(COMPLETE)))
     assert scenario == loaded(COMPLETE)
-    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:28:9: no"
+    assert str(scenario.origin.error("no", ("train", "steps"))) == "a.toml:29:9: no"
 
 
 @pytest.mark.parametrize(("optimizer", "weight_decay"), [

@@ -29,7 +29,8 @@ from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError, Deadlock, LaunchError, ScenarioError, ZerosimError
 from zerosim.notebook import grade, operations, plan, prove, run, show
 from zerosim.worlds.local import spawn
-from zerosim.worlds.mpi import MpiCommunicator, connect
+from zerosim.worlds.mpi import connect
+from zerosim.worlds.mpi_communicator import MpiCommunicator
 
 if TYPE_CHECKING:
     from zerosim.scenario import Check, Data, Parallel, Scenario, Train

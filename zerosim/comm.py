@@ -164,6 +164,8 @@ def among(comm: Communicator, ranks: Sequence[int]) -> Communicator:
 
 def check_rank(rank: Any, size: int, role: str) -> None:
     """Refuse anything but an integer of 0 … size − 1 as the `role` ("to" or "source") of a message."""
+    if type(rank) is int and 0 <= rank < size:
+        return
     whole = type(rank) is int or (isinstance(rank, int | np.integer) and not isinstance(rank, bool))
     if not (whole and 0 <= rank < size):
         raise CollectiveError(f"{role}={rank!r} is no rank here: an integer from 0 to {size - 1} is")

@@ -135,6 +135,7 @@ VALUES: dict[tuple[type[Any], str], Callable[[Random], Any]] = {
     (WorldKeys, "ranks_per_host"): unsaid,
     (WorldKeys, "memory_limit_mb"): unsaid,
     (WorldKeys, "timeout_seconds"): unsaid,
+    (WorldKeys, "transport"): one_of("shared", "mpi"),
     (Data, "source"): unsaid,
     (Data, "target"): unsaid,
     (Data, "test_every"): unsaid,

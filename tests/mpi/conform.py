@@ -1,14 +1,22 @@
-"""Every check of the conformance suite in the MPI world, and what only this world must do."""
+"""Every check of the conformance suite in the MPI world, and what only this world must do.
+
+`python -m tests.mpi.conform [TRANSPORT]`: "shared", which is the default, or "mpi".
+"""
+
+import sys
+import time
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
-from tests.conformance import CHECKS, face_of
+from tests.conformance import CHECKS, LARGE, face_of, received, same, tagged
 from tests.test_objects import check_objects_arrive
+from zerosim.allocation import allocate
 from zerosim.comm import left, right
 from zerosim.errors import CollectiveError, Deadlock
-from zerosim.worlds.mpi import MpiWorld, connect
+from zerosim.worlds.mpi import connect
+from zerosim.worlds.mpi_world import MpiWorld
 
 
 def check_what_cannot_travel(comm):
@@ -50,6 +58,87 @@ def check_tags(comm):
     MPI.COMM_WORLD.Barrier()
 
 
+def check_a_send_waits_for_nobody(comm):
+    """Large messages leave while their sender is elsewhere, from memory that was taken where it shall be taken."""
+    taken = []
+
+    def counting(shape, dtype, *, kind, owner):
+        taken.append(shape)
+        return allocate(shape, dtype, kind=kind, owner=owner)
+
+    comm.take_buffers_from(counting)
+    for count in (LARGE // 8, LARGE // 2, 3):
+        for number in range(2):
+            comm.send(tagged(comm.rank, count) + number, to=right(comm))
+    MPI.COMM_WORLD.Barrier()
+    if comm.size > 1:
+        assert sum(taken) >= 4 * LARGE if comm.transport == "mpi" else sum(taken) + 2 * LARGE > 4 * LARGE
+    for count in (LARGE // 8, LARGE // 2, 3):
+        for number in range(2):
+            same(received(comm, count, source=left(comm)), tagged(left(comm), count) + number)
+        MPI.COMM_WORLD.Barrier()  # nobody's MPI is asked for messages meanwhile
+    comm.take_buffers_from(allocate)
+
+
+def check_channels_wait_for_one_another(comm):
+    """What was sent in one channel arrives while its sender waits in another."""
+    other = comm.channel()
+    comm.send(tagged(comm.rank, LARGE), to=right(comm))
+    if comm.rank == 0:
+        same(received(comm, LARGE, source=left(comm)), tagged(left(comm), LARGE))
+        other.send(tagged(0), to=right(comm))
+    same(received(other, source=left(comm)), tagged(0))
+    if comm.rank > 0:
+        other.send(tagged(0), to=right(comm))
+        same(received(comm, LARGE, source=left(comm)), tagged(left(comm), LARGE))
+
+
+def check_a_reduction_that_fails_leaves_the_next_message_whole(comm):
+    for count in (5, LARGE):
+        comm.send(np.zeros(count), to=right(comm))
+        comm.send(tagged(comm.rank), to=right(comm))
+        with pytest.raises(TypeError):
+            comm.recv(into=np.zeros(count), source=left(comm), reduce=np.bitwise_and)
+        same(received(comm, source=left(comm)), tagged(left(comm)))
+
+
+def check_elements_of_any_width(comm):
+    """Messages of many pieces, of elements that divide no cache line, and by functions that must see them whole."""
+    odd = np.dtype([("a", "u1"), ("b", "<u2")])
+    for count in (1, 21, LARGE // 3):
+        mine, theirs = (np.frombuffer(np.random.default_rng(rank).bytes(3 * count), odd)
+                        for rank in (comm.rank, left(comm)))
+        into = np.zeros(count, odd)
+        comm.exchange(mine, to=right(comm), into=into, source=left(comm))
+        same(into, theirs)
+        total = np.zeros(count)
+        comm.exchange(tagged(comm.rank, count), to=right(comm), into=total, source=left(comm),
+                      reduce=lambda arrived, mine: np.full_like(mine, arrived.sum()))
+        same(total, np.full(count, tagged(left(comm), count).sum()))
+
+
+def check_random_messages(comm):
+    """Lengths around those of pieces and rings, some at once, in every manner."""
+    chance = np.random.default_rng(1)
+    for _ in range(30):
+        counts = [int(chance.choice((0, 1, 7, 8, 9, 16_376, 16_384, 16_385, 131_064, 131_072, 200_000)))
+                  for _ in range(int(chance.integers(1, 4)))]
+        distance, manner = int(chance.integers(comm.size)), int(chance.integers(3))
+        to, source = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
+        if manner == 0:
+            for count in counts:
+                comm.send(tagged(comm.rank, count), to=to)
+        for count in counts:
+            into = np.ones(count)
+            if manner == 0:
+                comm.recv(into=into, source=source, reduce=np.subtract)
+            else:
+                comm.exchange(tagged(comm.rank, count), to=to, into=into, source=source, reduce=np.subtract)
+            same(into, tagged(source, count) - 1)
+            if manner == 2 and comm.rank == 0:
+                time.sleep(1e-3)
+
+
 def check_a_second_connection_is_the_first(comm):
     assert connect() is comm
     assert comm.timeout_seconds == 300
@@ -60,14 +149,19 @@ def check_a_second_connection_is_the_first(comm):
     assert connect(300).timeout_seconds == 300
 
 
-comm = connect(timeout_seconds=300)
+transport = sys.argv[1] if sys.argv[1:] else "shared"
+comm = connect(timeout_seconds=300, transport="mpi")
 if comm.size % 2:
     comm.rest_between_polls()  # as where there are fewer cores, however many there are here
+comm.use(transport)
+assert not comm.refused, comm.refused
 checks = [*CHECKS, check_objects_arrive, check_what_cannot_travel, check_waiting_ends, check_tags,
-          check_a_second_connection_is_the_first]
+          check_a_send_waits_for_nobody, check_channels_wait_for_one_another,
+          check_a_reduction_that_fails_leaves_the_next_message_whole, check_elements_of_any_width,
+          check_random_messages, check_a_second_connection_is_the_first]
 for check in checks:
     check(comm)
 face_of(MpiWorld(connect()))
 comm.close()
 if comm.rank == 0:
-    print(f"{comm.size} ranks of {comm.library} passed {len(checks)} checks")
+    print(f"{comm.size} ranks of {comm.library} passed {len(checks)} checks over {transport}")

@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 import zerosim as zs
 from zerosim.collectives import direct, naive, ring
-from zerosim.worlds.mpi import MpiCommunicator
+from zerosim.worlds.mpi_communicator import MpiCommunicator
 
 UFUNCS = [
     (MPI.SUM, np.add), (MPI.PROD, np.multiply), (MPI.MAX, np.maximum), (MPI.MIN, np.minimum),

@@ -10,6 +10,7 @@ import pytest
 from zerosim.comm import left, right
 from zerosim.errors import CollectiveError
 from zerosim.worlds import mpi
+from zerosim.worlds.mpi_communicator import MOST_BYTES
 
 
 def refused(call, words):
@@ -44,7 +45,7 @@ refused(lambda: comm.send(masked, to=right(comm)), "outgoing is a masked array")
 refused(lambda: comm.recv(into=masked, source=left(comm)), "into is a masked array")
 comm._most_bytes = 23
 refused(lambda: comm.send(np.zeros(3), to=right(comm)), "outgoing has 24 bytes, and over ")
-comm._most_bytes = mpi.MOST_BYTES
+comm._most_bytes = MOST_BYTES
 goes_on(comm)
 
 comm.close()

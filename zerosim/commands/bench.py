@@ -44,8 +44,9 @@ from zerosim.report.cluster_toml import cluster_toml
 from zerosim.report.grid import show_words
 from zerosim.report.times import sharing
 from zerosim.worlds.launcher import launched
-from zerosim.worlds.mpi import MpiWorld, connect
+from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_start import own_launcher
+from zerosim.worlds.mpi_world import MpiWorld
 
 SUBJECTS = {
     "step": "a step of each stage on 2 MPI ranks against one process",

@@ -26,7 +26,9 @@ from zerosim.scenario import Scenario
 from zerosim.training.program import Progress, Silent
 from zerosim.verdict.outcome import Outcome
 from zerosim.worlds.launcher import launched
-from zerosim.worlds.mpi import MpiCommunicator, MpiWorld, connect
+from zerosim.worlds.mpi import connect
+from zerosim.worlds.mpi_communicator import MpiCommunicator
+from zerosim.worlds.mpi_world import MpiWorld
 from zerosim.worlds.objects import broadcast_object, gather_objects
 from zerosim.worlds.world import World
 
@@ -131,6 +133,7 @@ def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> 
 
     if job.timeout_seconds is not None:
         comm.timeout_seconds = job.timeout_seconds
+    comm.use(job.transport)
     world = MpiWorld(comm)
     if comm.rank == 0:
         announce(arguments, job, world)
@@ -195,7 +198,7 @@ def conclude(arguments: argparse.Namespace, job: Job, outcome: Any, world: World
     """Show the outcome, write what was asked for, and give the exit code."""
     manner = Manner(
         verbose=arguments.verbose, timed=launched() is not None, timeline=arguments.timeline,
-        shared_cores=world.shared_cores)
+        shared_cores=world.shared_cores, transport=world.transport)
     job.show(standard_output(arguments, WIDTH), outcome, manner)
     if arguments.weights:
         write_weights(arguments.weights, outcome)

@@ -14,7 +14,7 @@ from zerosim.scenario.reading import files_of_collectives
 from zerosim.training.program import Progress
 from zerosim.verdict.collectives import CollectivesOutcome, PreparedProgram, programs_of, run_collectives_on
 from zerosim.worlds.local import LocalWorld
-from zerosim.worlds.world import World
+from zerosim.worlds.world import Transport, World
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class CollectivesJob:
     scenario: CollectiveScenario
     programs: list[PreparedProgram]
     timeout_seconds: None = None
+    transport: Transport = "shared"
 
     @property
     def inputs_sha256(self) -> str:

@@ -13,7 +13,7 @@ from zerosim.scenario import CollectiveScenario, Scenario, resolved
 from zerosim.scenario.parts import parts_in
 from zerosim.training.program import Progress
 from zerosim.worlds.local import LocalWorld
-from zerosim.worlds.world import World
+from zerosim.worlds.world import Transport, World
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ class Manner:
     timeline: bool = False
     shared_cores: int = 0
     """The cores of this host, where its ranks are more."""
+    transport: str = ""
+    """What carries messages within a host, in a sentence."""
 
 
 class Job(Protocol):
@@ -77,6 +79,9 @@ class Job(Protocol):
     @property
     def timeout_seconds(self) -> float | None:
         """How long a rank may wait for a message; None for the world's own limit."""
+    @property
+    def transport(self) -> Transport:
+        """What carries messages between processes of a host."""
 
     def check_local(self) -> None:
         """Refuse what one process for all ranks cannot run."""

@@ -31,7 +31,7 @@ from zerosim.verdict.outcome import Outcome
 from zerosim.words import plural
 from zerosim.worlds.launcher import launched_rank, restarts
 from zerosim.worlds.local import LocalWorld
-from zerosim.worlds.world import World
+from zerosim.worlds.world import Transport, World
 
 MOST_THREADS = 4096
 
@@ -69,6 +69,10 @@ class TrainingJob:
     def timeout_seconds(self) -> float:
         return self.scenario.world.timeout_seconds
 
+    @property
+    def transport(self) -> Transport:
+        return "mpi" if self.scenario.world.transport == "mpi" else "shared"
+
     def check_local(self) -> None:
         """A memory limit is on a process, and here all ranks share one."""
         if self.scenario.world.memory_limit_mb:
@@ -103,7 +107,8 @@ class TrainingJob:
 
     def show(self, console: Console, outcome: Outcome, manner: Manner) -> None:
         show_outcome(
-            console, outcome, manner.shared_cores, verbose=manner.verbose, timed=manner.timed, timeline=manner.timeline)
+            console, outcome, manner.shared_cores, verbose=manner.verbose, timed=manner.timed,
+            timeline=manner.timeline, transport=manner.transport)
 
     def document(self, outcome: Outcome, world: World, command: str | None = None) -> dict[str, Any]:
         return document(outcome, described(world), command)

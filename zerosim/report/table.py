@@ -45,13 +45,13 @@ def show_heading(console: Console, title: str, caption: str, setting: str) -> No
 
 def show_outcome(
     console: Console, outcome: Outcome, shared_cores: int = 0, *, verbose: bool = False, timed: bool = False,
-    timeline: bool = False,
+    timeline: bool = False, transport: str = "",
 ) -> None:
     """Show what each row computed, sent and held, what all share, what went wrong, and the verdict.
 
     What was traced is shown too, on a `timeline` if that is wanted. `verbose` adds what the table
-    leaves out, `timed` the time of a step to that: for worlds in which it says something. Where ranks are more than
-    cores, `shared_cores` is how many cores there are.
+    leaves out and the `transport`, `timed` the time of a step: for worlds in which it says something. Where ranks are
+    more than cores, `shared_cores` is how many cores there are.
     """
     if outcome.trained:
         table = show_table(console, outcome)
@@ -65,6 +65,7 @@ def show_outcome(
         show_times(console, outcome, warned=warned)
         if verbose:
             show_details(console, outcome, timed=timed, warned=warned)
+            show_words(console, transport, style="dim")
     for config, shortage in outcome.did_not_fit:
         show_words(console, f"{config.name} does not fit: {shortage}")
     show_skipped(console, outcome)

@@ -77,6 +77,8 @@ class WorldKeys:
     timeout_seconds: float = number(60.0, at_least=0.1, below=1e6)
     """How long a rank waits for a message before it ends the run. In the MPI world: the local one knows when nobody can
     go on."""
+    transport: str = choice("shared", ("shared", "mpi"))
+    """What carries messages within a host: shared memory or MPI. In the MPI world."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from zerosim.errors import CollectiveError, Deadlock
 from zerosim.proofs.subject import Subject
 from zerosim.testing.example import Example, SeenExample, observe
 from zerosim.worlds.local import spawn
-from zerosim.worlds.mpi import MpiCommunicator
+from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 PATIENCE_SECONDS = 2.0

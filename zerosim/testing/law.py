@@ -24,7 +24,7 @@ from zerosim.testing import strategies
 from zerosim.testing.causes import diagnosed
 from zerosim.testing.example import Example, SeenExample
 from zerosim.testing.grounds import Failed, Ground, Launched, LawBroken, Stranded, local
-from zerosim.worlds.mpi import MpiCommunicator
+from zerosim.worlds.mpi_communicator import MpiCommunicator
 
 SHOWN_RANKS = 8
 SHOWN_ELEMENTS = 12

@@ -21,7 +21,7 @@ from zerosim.testing import strategies
 from zerosim.testing.example import Example
 from zerosim.testing.law import Examined, Messages, SentBytes, Sides, law, under_examination
 from zerosim.worlds.local import spawn
-from zerosim.worlds.mpi import MpiCommunicator
+from zerosim.worlds.mpi_communicator import MpiCommunicator
 
 
 def those(such: Callable[[CollectiveKind], bool]) -> list[str]:

@@ -11,7 +11,8 @@ from zerosim.instruments.observed import Observed
 from zerosim.torch.group import Group
 from zerosim.torch.mail import Mail
 from zerosim.torch.watching import WATCH
-from zerosim.worlds.mpi import MpiCommunicator, connect
+from zerosim.worlds.mpi import connect
+from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 PYTORCHS_TIMEOUT = 1800.0

@@ -20,7 +20,7 @@ from zerosim.instruments.observed import Observed
 from zerosim.torch.arrays import Landing
 from zerosim.torch.watching import WATCH
 from zerosim.torch.works import Began
-from zerosim.worlds.mpi import MpiCommunicator
+from zerosim.worlds.mpi_communicator import MpiCommunicator
 
 Observe = Callable[[MpiCommunicator], Observed]
 

@@ -21,7 +21,8 @@ from zerosim.torch.document import collected, document
 from zerosim.torch.group import refused
 from zerosim.torch.memory import Live
 from zerosim.torch.watching import WATCH
-from zerosim.worlds.mpi import MpiWorld, connect
+from zerosim.worlds.mpi import connect
+from zerosim.worlds.mpi_world import MpiWorld
 
 REFUSED = ("monitored_barrier", "split_group", "shrink_group")
 """Functions of `torch.distributed` that serve other backends alone."""

@@ -104,6 +104,7 @@ class LocalWorld:
     rank_is_process: ClassVar[bool] = False
     copies_messages: ClassVar[bool] = False
     shared_cores: ClassVar[int] = 0
+    transport: ClassVar[str] = ""
 
     @property
     def hosts(self) -> list[int]:

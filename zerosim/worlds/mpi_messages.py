@@ -1,14 +1,13 @@
-"""What an MPI message is: raw bytes under a tag that tells their dtype, and those that are still on their way."""
+"""What an MPI message is: raw bytes under a tag that tells their dtype."""
 
 import zlib
 from functools import cache
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from zerosim.errors import CollectiveError
-from zerosim.worlds.copies import Bytes, Copies
 from zerosim.worlds.delivery import refuse_mask
 
 if TYPE_CHECKING:
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
 FAREWELL = 0x7FFF
 """The tag of the last message between two ranks; the largest that every MPI library has."""
+NOTHING = np.empty(0, np.uint8)
 TAGGED = FAREWELL + 1
 """MPI's tag of messages with tag 0. Those with a tag of their own do not tell their dtype."""
 
@@ -60,6 +60,8 @@ def check_timeout(seconds: Any) -> None:
 
 def check_array(array: object, role: str) -> None:
     """Refuse what has no raw bytes to send or to receive into."""
+    if type(array) is np.ndarray and not array.dtype.hasobject:
+        return
     if not isinstance(array, np.ndarray):
         raise CollectiveError(
             f"{role} is of type {type(array).__name__}; under MPI a message is a NumPy array"
@@ -70,24 +72,3 @@ def check_array(array: object, role: str) -> None:
             f"{role} has dtype {array.dtype}; under MPI a message is of fixed-size elements, "
             "Python objects travel in the local world only"
         )
-
-
-class Departure(NamedTuple):
-    """A message on its way: MPI reads `memory` until `request` is complete."""
-
-    request: "MPI.Request"
-    memory: Bytes
-    sent_bytes: int
-    copies: Copies
-
-    def give_back(self) -> None:
-        """Let the memory be used again by whom it was taken from."""
-        self.copies.give(self.memory)
-
-
-class Unclaimed(NamedTuple):
-    """A message that nobody has asked for, on its way into `landing`."""
-
-    source: int
-    request: "MPI.Request"
-    landing: Bytes

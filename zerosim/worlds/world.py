@@ -7,12 +7,14 @@ same of each.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NoReturn, Protocol, TypeVar
+from typing import Literal, NoReturn, Protocol, TypeVar
 
 from zerosim.allocation import Allocator
 from zerosim.comm import Communicator
 
 Result = TypeVar("Result")
+Transport = Literal["shared", "mpi"]
+"""What carries messages between processes of a host: memory that they share, or MPI."""
 
 
 class World(Protocol):
@@ -48,6 +50,10 @@ class World(Protocol):
     @property
     def hosts(self) -> Sequence[int]:
         """The number of each rank's host."""
+
+    @property
+    def transport(self) -> str:
+        """What carries messages within a host, in a sentence; empty where that goes without saying."""
 
     @property
     def shared_cores(self) -> int:

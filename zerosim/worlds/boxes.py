@@ -1,0 +1,368 @@
+"""Messages in memory that two processes share: each ordered pair of ranks has a box, a ring of bytes and two counters.
+
+    sent       the bytes that were ever put into the ring; the sender alone writes it
+    taken      the bytes that were ever taken out of it; the receiver alone writes it
+    header     64 bytes before each message: its length and its tag, in one word
+    piece      a run of a message in the ring, of at most `most` bytes. Both sides cut a message alike, so a piece has
+               no header, and the receiver reduces one while the sender writes the next.
+
+Rules and trade-offs:
+
+- A send never waits. What finds no room stays in memory of the sender's. It moves on while any channel of the process
+  waits, at `close`, and otherwise by a thread, since its receiver may wait while the sender computes. In an exchange it
+  stays in the caller's array, and is copied only if, once `into` is complete, the receiver takes nothing for 2 ms.
+- Order of memory: what is in the ring is written before `sent`, and read after it; it is read before `taken`, and
+  overwritten after it. Between the two stands `sync`, which is `MPI_Win_sync` of the window: in the unified model of a
+  shared-memory window a memory barrier (MPI 4.1, section 12.7, "Semantics and Correctness"). Without it x86 would
+  keep this order, and ARM would not.
+- The counters are 8 aligned bytes, written and read by `memoryview`, which CPython compiles to one move of 8 bytes on
+  x86-64 and ARM64. Neither C nor MPI promises that such a move is atomic; both processors do. This is the one doubt.
+- Ufuncs reduce pieces out of the ring. A function of the user's gets the whole message, as in every world.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.comm import Reduction
+from zerosim.worlds.bells import Bell
+from zerosim.worlds.copies import Bytes, Copies, shaped
+from zerosim.worlds.delivery import deliver
+
+LINE = 64
+"""Bytes of a cache line: counters and messages begin at multiples of it."""
+SENT, TAKEN, RING = 0, LINE // 8, 2 * LINE
+"""Where things are in a box: the counters in words of 8 bytes, the ring in bytes."""
+PENDING: set["Outbox"] = set()
+"""The boxes of this process for which messages wait: whoever waits for anything moves them on."""
+GRACE = 2e-3
+"""Seconds for which an exchange that has all it wants waits for a receiver that takes nothing."""
+NAPS = (1e-4, 2e-3)
+"""Seconds between two looks of the thread that moves messages on: at first, and in the end."""
+
+HEADER = 1 << 16
+"""A bit that every header has, so that none is 0; its tag is below, its length above."""
+COUNT_FROM = 17
+
+Sync = Callable[[], None]
+
+
+class Poll(Protocol):
+    """Waits until a function gives something, and returns it."""
+
+    def __call__(self, look: Callable[[], Any], /) -> Any: ...
+
+
+class Parcel:
+    """A message that has not left yet: `source` from byte `at` on, in `memory` taken from `copies` or the caller's."""
+
+    def __init__(self, source: Bytes, tag: int) -> None:
+        self.source, self.tag, self.total_bytes = source, tag, len(source)
+        self.at, self.headed = 0, False
+        self.memory: Bytes | None = None
+        self.copies: Copies | None = None
+
+    def keep(self, copies: Copies) -> None:
+        """Copy what has not left."""
+        left = len(self.source) - self.at
+        self.copies, self.memory = copies, copies.take(left)
+        self.memory[:left] = self.source[self.at :]
+        self.source, self.at = self.memory[:left], 0
+
+    def give_back(self) -> None:
+        """Let the copy's memory be used again."""
+        if self.copies is not None and self.memory is not None:
+            self.copies.give(self.memory)
+
+
+class BoxSide:
+    """One side of a box in `memory`, of which `most` bytes at a time are a piece; `bell` wakes the other side."""
+
+    def __init__(self, memory: Bytes, most: int, sync: Sync, bell: Bell | None) -> None:
+        self._words = memoryview(memory).cast("Q")  # type: ignore[arg-type]
+        self._ring: Any = memory[RING:]
+        self._capacity, self._most = len(memory) - RING, most
+        self._within = self._capacity - 1
+        self._sync, self._bell = sync, bell
+        self._at = 0
+
+    def _piece_bytes(self, left: int) -> int:
+        """The length of the piece that begins at this place, of a message of which so many bytes are left."""
+        return min(left, self._most, self._capacity - (self._at & self._within))
+
+    def _publish(self, counter: int, at: int) -> None:
+        """Let the other side see that all before `at` was written, or read."""
+        self._sync()
+        self._words[counter] = self._at = at
+        if self._bell is not None:
+            self._bell.ring()
+
+
+class Outbox(BoxSide):
+    """The sender's side."""
+
+    def __init__(self, memory: Bytes, most: int, sync: Sync, bell: Bell | None) -> None:
+        super().__init__(memory, most, sync, bell)
+        self._limit = self._words[TAKEN] + self._capacity
+        self._queue: deque[Parcel] = deque()
+        self._lock = threading.Lock()
+
+    @property
+    def waiting_bytes(self) -> int | None:
+        """The length of the first message that has not left; None if all have."""
+        return self._queue[0].total_bytes if self._queue else None
+
+    def post(self, outgoing: Array, tag: int, copies: Copies) -> None:
+        """Send a copy of `outgoing`, of which what finds no room waits in memory from `copies`."""
+        if not self.lend(outgoing, tag, copies):
+            self.settle(copies)
+
+    def lend(self, outgoing: Array, tag: int, copies: Copies) -> bool:
+        """Send `outgoing`, which does not change before `settle`; whether all of it has left already."""
+        if self._put_whole(outgoing, tag):
+            return True
+        if outgoing.flags.c_contiguous and outgoing.nbytes:
+            parcel = Parcel(outgoing.reshape(-1).view(np.uint8), tag)
+        else:
+            memory = copies.take(outgoing.nbytes)
+            np.copyto(shaped(memory, outgoing), outgoing)
+            parcel = Parcel(memory[: outgoing.nbytes], tag)
+            parcel.memory, parcel.copies = memory, copies
+        with self._lock:
+            self._queue.append(parcel)
+            PENDING.add(self)
+        self.push()
+        return not self._queue
+
+    def wait_for_room(self) -> None:
+        """Push as long as the receiver takes what is there: a little patience saves a copy."""
+        until, moved_to = time.monotonic() + GRACE, self._at
+        while self._queue and time.monotonic() < until:
+            os.sched_yield()
+            self.push()
+            if self._at != moved_to:
+                until, moved_to = time.monotonic() + GRACE, self._at
+
+    def settle(self, copies: Copies) -> None:
+        """Copy what was lent and has not left; a thread moves it on while nobody else does."""
+        if self._queue:
+            with self._lock:
+                for parcel in self._queue:
+                    if parcel.memory is None:
+                        parcel.keep(copies)
+            MOVER.begin()
+
+    def push(self) -> None:
+        """Let leave what has room."""
+        with self._lock:
+            while self._queue and self._write(self._queue[0]):
+                self._queue.popleft().give_back()
+            if not self._queue:
+                PENDING.discard(self)
+
+    def _put_whole(self, outgoing: Array, tag: int) -> bool:
+        """Send a message that is one piece, if there is room and none waits before it; whether it has left."""
+        count = outgoing.nbytes
+        place = self._at & self._within
+        end = self._at + LINE + (count + LINE - 1 & -LINE)
+        if count > self._most or place + LINE + count > self._capacity or self._queue:
+            return False
+        if end > self._limit and not self._has_room(end):
+            return False
+        self._words[RING + place >> 3] = header(count, tag)
+        np.ndarray(outgoing.shape, outgoing.dtype, self._ring, place + LINE)[...] = outgoing
+        self._publish(SENT, end)
+        return True
+
+    def _has_room(self, end: int) -> bool:
+        """Whether all before `end` may be written."""
+        if end > self._limit:
+            self._limit = self._words[TAKEN] + self._capacity
+            self._sync()
+        return end <= self._limit
+
+    def _write(self, parcel: Parcel) -> bool:
+        """Write as much as there is room for; whether that was all."""
+        if not parcel.headed:
+            if not self._has_room(self._at + LINE):
+                return False
+            self._words[RING + (self._at & self._within) >> 3] = header(parcel.total_bytes, parcel.tag)
+            parcel.headed = True
+            self._publish(SENT, self._at + LINE)
+        while left := len(parcel.source) - parcel.at:
+            count = self._piece_bytes(left)
+            end = self._at + (count + LINE - 1 & -LINE)
+            if not self._has_room(end):
+                return False
+            place = self._at & self._within
+            self._ring[place : place + count] = parcel.source[parcel.at : parcel.at + count]
+            parcel.at += count
+            self._publish(SENT, end)
+        return True
+
+
+class Inbox(BoxSide):
+    """The receiver's side."""
+
+    def __init__(self, memory: Bytes, most: int, sync: Sync, bell: Bell | None) -> None:
+        super().__init__(memory, most, sync, bell)
+        self._left = 0
+        """Bytes of the message that is being taken, which are still to come out of the ring."""
+
+    def look(self) -> int:
+        """The header of the next message, once that has begun to come; else 0."""
+        if (self._left and not self._discarded()) or self._words[SENT] == self._at:
+            return 0
+        self._sync()
+        return self._words[RING + (self._at & self._within) >> 3]
+
+    def take_whole(self, into: Array, reduce: Reduction | None) -> bool:
+        """Take the message that was found, whose length is that of `into`, if it is one piece; whether it was."""
+        count = into.nbytes
+        place = self._at & self._within
+        end = self._at + LINE + (count + LINE - 1 & -LINE)
+        if count > self._most or place + LINE + count > self._capacity or self._words[SENT] < end:
+            return False
+        self._sync()
+        try:
+            deliver(np.ndarray(into.shape, into.dtype, self._ring, place + LINE), into, reduce)
+        finally:
+            self._publish(TAKEN, end)
+        return True
+
+    def take(self, into: Array, reduce: Reduction | None, copies: Copies, poll: Poll) -> None:
+        """Take the message that was found, whose length is that of `into`; `poll` waits for what is still to come.
+
+        What cannot be delivered in pieces is put together in memory from `copies`.
+        """
+        if self.take_whole(into, reduce):
+            return
+        self._begin(into.nbytes)
+        if can_go_by_pieces(into, reduce):
+            self._take_pieces(into.reshape(-1), reduce, poll)
+        else:
+            memory = copies.take(into.nbytes)
+            self._take_pieces(memory[: into.nbytes], None, poll)
+            deliver(shaped(memory, into), into, reduce)
+            copies.give(memory)
+
+    def take_bytes(self, count: int, poll: Poll) -> Bytes:
+        """Take the message that was found, of so many bytes, into fresh memory."""
+        landing = np.empty(count, np.uint8)
+        self._begin(count)
+        self._take_pieces(landing, None, poll)
+        return landing
+
+    def dropped(self) -> int | None:
+        """The tag of a message that was here and is thrown away, at later looks its rest; None if there was none."""
+        found = self.look()
+        if not found:
+            return None
+        count, tag = told(found)
+        self._begin(count)
+        self._discarded()
+        return tag
+
+    def _begin(self, count: int) -> None:
+        self._left = count
+        self._publish(TAKEN, self._at + LINE)
+
+    def _take_pieces(self, into: Array, reduce: Reduction | None, poll: Poll) -> None:
+        start = 0
+        while self._left:
+            count = self._here() or poll(self._here)
+            end = start + count // into.itemsize
+            arrived = np.ndarray(end - start, into.dtype, self._ring, self._at & self._within)
+            deliver(arrived, into[start:end], reduce)
+            self._go_on(count)
+            start = end
+            if PENDING:
+                push_all()
+
+    def _here(self) -> int:
+        """The length of the next piece of the message, once it is here; else 0."""
+        count = self._piece_bytes(self._left)
+        if self._words[SENT] - self._at < count + LINE - 1 & -LINE:
+            return 0
+        self._sync()
+        return count
+
+    def _go_on(self, count: int) -> None:
+        self._left -= count
+        self._publish(TAKEN, self._at + (count + LINE - 1 & -LINE))
+
+    def _discarded(self) -> bool:
+        """Whether nothing is left of a message that nobody wants any more."""
+        while self._left and (count := self._here()):
+            self._go_on(count)
+        return not self._left
+
+
+def header(count: int, tag: int) -> int:
+    """The header of a message of so many bytes.
+
+    >>> told(header(0, 7)), told(header(1 << 40, 0x7FFF)) == (1 << 40, 0x7FFF)
+    ((0, 7), True)
+    """
+    return count << COUNT_FROM | HEADER | tag
+
+
+def told(found: int) -> tuple[int, int]:
+    """Length and tag of a message, by its header."""
+    return found >> COUNT_FROM, found & HEADER - 1
+
+
+def push_all() -> None:
+    """Move on what waits in any channel of this process."""
+    for box in tuple(PENDING):
+        box.push()
+
+
+class Mover:
+    """A thread that moves on what waits, made when something does; it ends with the process."""
+
+    def __init__(self) -> None:
+        self._wanted, self._busy = threading.Event(), threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._pid, self._ceased = 0, False
+
+    def begin(self) -> None:
+        """Let it look after what waits, until nothing does."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._thread = threading.Thread(target=self._run, name="zerosim boxes", daemon=True)
+            self._thread.start()
+        self._wanted.set()
+
+    def cease(self) -> None:
+        """Return when it touches no box any more: MPI's windows end before Python's threads."""
+        with self._busy:
+            self._ceased = True
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            nap, longest = NAPS
+            while PENDING:
+                time.sleep(nap)
+                nap = min(2 * nap, longest)
+                with self._busy:
+                    if self._ceased:
+                        return
+                    push_all()
+
+
+MOVER = Mover()
+
+
+def can_go_by_pieces(into: Array, reduce: Reduction | None) -> bool:
+    """Whether the result does not depend on where a message is cut."""
+    element_by_element = reduce is None or (isinstance(reduce, np.ufunc) and reduce.signature is None)
+    return element_by_element and into.flags.c_contiguous and LINE % into.itemsize == 0

@@ -1,0 +1,386 @@
+"""The MPI world: one process for each rank, on one host or many. `mpi` connects them.
+
+- A message is its raw bytes, so every NumPy dtype travels, those of ml_dtypes too.
+- Ranks of a host share boxes in memory (`boxes`, `mpi_shared`), unless the transport is "mpi". All else travels by MPI:
+  messages between hosts, to oneself, and those under tags, which MPI matches.
+- By MPI, `send` copies the message into memory of its own and leaves the rest to MPI. Buffered semantics mean that a
+  program that works in the local world works here at every message size.
+- Receives are matched first (`Improbe`), so that a message of another length is an error that names both sizes.
+- Waiting polls and yields the processor. Where ranks outnumber cores it sleeps, until a box rings (`bells`) or, for a
+  message of MPI's, 50 µs between polls. Every wait ends after `timeout_seconds` with the name of the rank that was
+  waited for. Whoever waits also moves on what waits in boxes, and lets MPI go on with what it has under way.
+- A second channel is a duplicate of the communicator, served by one thread. Messages between two ranks arrive in
+  order, so two collectives at once over one channel would take each other's messages.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from copy import copy
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from zerosim.allocation import Allocator, Array
+from zerosim.comm import Reduction, check_rank
+from zerosim.errors import CollectiveError, Deadlock, LengthError
+from zerosim.worlds.bells import Patience
+from zerosim.worlds.board import ANYBODY, CHANNELS, Board, Line, named
+from zerosim.worlds.boxes import PENDING, Inbox, Outbox, header, push_all, told
+from zerosim.worlds.copies import Bytes, Copies, shaped
+from zerosim.worlds.delivery import check_into, deliver
+from zerosim.worlds.here import HERE, Spot, explained, spaced
+from zerosim.worlds.mpi_mail import MpiMail, is_unfinished
+from zerosim.worlds.mpi_messages import FAREWELL, NOTHING, check_array, check_timeout, dtype_tag, tag_for
+from zerosim.worlds.mpi_shared import NOTHING_SHARED, share
+from zerosim.worlds.mpi_start import Machine
+from zerosim.worlds.world import Result, Transport
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+REST = 5e-5  # seconds between two looks for a message of MPI's, where ranks share cores
+LOOKS = 20
+"""Looks into a box before others are told that a rank waits."""
+MOST_BYTES = 2**31 - 1
+"""The most bytes of a message, with a library of MPI 3 or before."""
+
+
+class MpiCommunicator:
+    """A rank of the MPI world: a `Communicator` of NumPy arrays.
+
+    `comm` is any communicator of mpi4py, such as `MPI.COMM_WORLD.Dup()`; none but these messages may
+    travel in it. Where it has some ranks of a world, `numbers` has for each rank of that world its number in `comm`,
+    `MPI.PROC_NULL` for those who are not in it. What is on its way when a communicator is dropped without `close` stays
+    in memory. `came_ns` is when the message that was received last began to come, by the monotonic clock.
+
+    Raises `CollectiveError` for ranks, arrays and lengths that cannot work, `Deadlock` after a wait
+    of `timeout_seconds`.
+    """
+
+    def __init__(
+        self, comm: "MPI.Intracomm", timeout_seconds: float = 60.0, *, numbers: Sequence[int] | None = None
+    ) -> None:
+        from mpi4py import MPI  # noqa: PLC0415 - whoever has a comm has it loaded
+
+        check_timeout(timeout_seconds)
+        self._numbers = range(comm.size) if numbers is None else numbers
+        self.rank = self._numbers.index(comm.rank)
+        self.size = len(self._numbers)
+        self._members = [rank for rank, number in enumerate(self._numbers) if number != MPI.PROC_NULL]
+        vendor, version = MPI.get_vendor()
+        self.library = f"{vendor} {'.'.join(map(str, version))}"
+        self.timeout_seconds = timeout_seconds
+        self.came_ns = 0
+        self.machine = Machine([0] * comm.size, 0)
+        self.board: Board | None = None
+        self.transport: Transport | None = None
+        self._line: Line | None = None
+        self._first = True
+        self._channels = 0
+        self._spot = Spot()
+        self._comm = comm
+        self._mail = MpiMail(comm, self._numbers)
+        self._copies = Copies()
+        self._shared, self._rests = NOTHING_SHARED, False
+        self._outboxes: dict[int, Outbox] = {}
+        self._inboxes: dict[int, Inbox] = {}
+        self._unheard = set(self._members)
+        self._unclaimed: Counter[int] = Counter()
+        self._leaving = False
+        self._pause: Callable[[], None] = os.sched_yield
+        self._most_bytes = MOST_BYTES if MPI.Get_version() < (4, 0) else inf
+
+    def take_buffers_from(self, allocate: Allocator) -> None:
+        """Let memory for messages come from `allocate`, so that a ledger sees it: all of it from here on."""
+        self._copies = Copies(allocate)
+
+    def use(self, transport: Transport) -> None:
+        """Let messages between ranks of a host travel by this transport from here on.
+
+        All ranks call this, each when it has received all that was sent to it. Where memory cannot be shared, MPI
+        carries these messages, and `refused` says why.
+        """
+        if transport == self.transport:
+            return
+        self.transport = transport
+        self._shared = share(self._comm, sleeps=self._rests) if transport == "shared" else NOTHING_SHARED
+        self._outboxes = {self._numbers.index(each): box for each, box in self._shared.outboxes.items()}
+        self._inboxes = {self._numbers.index(each): box for each, box in self._shared.inboxes.items()}
+
+    @property
+    def refused(self) -> str:
+        """Why ranks of this host share no memory, although they should; else empty."""
+        return self._shared.refused
+
+    def channel(
+        self, timeout_seconds: float | None = None, ranks: Sequence[int] | None = None,
+        transport: Transport | None = None,
+    ) -> "MpiCommunicator":
+        """Another communicator of the same ranks, in which messages travel apart from those in this one.
+
+        With `ranks` only these make it, and only they are in it, under the numbers that they have here: `among` gives
+        them numbers of their own. Its `timeout_seconds` and its `transport` are those of this one, unless given, and
+        its memory for messages comes from the same place. Nobody closes it at exit.
+        """
+        made, numbers = (self._comm.Dup(), self._numbers) if ranks is None else self._of_some(ranks)
+        other = MpiCommunicator(made, timeout_seconds or self.timeout_seconds, numbers=numbers)
+        other.take_buffers_from(self._copies.allocate)
+        other._pause, other._rests = self._pause, self._rests
+        other._first = False
+        other.use(transport or self.transport or "mpi")
+        self._channels += 1
+        if self.board is not None and self._channels < CHANNELS:
+            other.board, other._line = self.board, self.board.line(self.rank, self._channels)
+        return other
+
+    def tagged(self, tag: int) -> "MpiCommunicator":
+        """The messages of this communicator that travel under `tag`, as a communicator that sees no others.
+
+        Their dtypes are not checked. Messages with a tag travel in a channel of which all messages have one, by MPI.
+        """
+        found = copy(self)
+        found._outboxes, found._inboxes, found._mail = {}, {}, self._mail.tagged(tag)
+        return found
+
+    def arrived(self, source: int | None) -> int | None:
+        """The rank whose message is here: `source`, or any rank for None. None if there is no message; never waits."""
+        return self._mail.arrived(source)
+
+    def wait_for_any(self) -> int:
+        """The rank whose message came first, after waiting for one."""
+        self.note_spot()
+        self._poll(lambda: self.arrived(None) is not None, ANYBODY, self._pause)
+        return self._mail.came_from()
+
+    def _of_some(self, ranks: Sequence[int]) -> "tuple[MPI.Intracomm, list[int]]":
+        """Some ranks in a communicator of MPI's, and the number of each rank in it."""
+        from mpi4py import MPI  # noqa: PLC0415 - whoever has a comm has it loaded
+
+        numbers = [MPI.PROC_NULL] * self.size
+        for number, rank in enumerate(ranks):
+            numbers[rank] = number
+        group = self._comm.Get_group().Incl([self._numbers[rank] for rank in ranks])
+        return self._comm.Create_group(group), numbers
+
+    def rest_between_polls(self) -> None:
+        """Leave the cores to others while there is no message: 4 ranks on 2 cores took a third less of their time."""
+        self._pause, self._rests = partial(time.sleep, REST), True
+
+    def write_on(self, board: Board | None) -> None:
+        """Let the others see on `board` what this rank does."""
+        self.board = board
+        self._line = None if board is None else board.line(self.rank, 0)
+
+    def note_spot(self) -> None:
+        """Let the others see where this thread is."""
+        if self._line is not None and HERE.spot is not self._spot:
+            self._spot = HERE.spot
+            self._line.goes_to(self._spot)
+
+    def exchange(
+        self,
+        outgoing: Array,
+        *,
+        to: int,
+        into: Array,
+        source: int,
+        reduce: Reduction | None = None,
+    ) -> None:
+        """Send `outgoing` to `to` while receiving from `source` as `recv` does."""
+        self._check_outgoing(outgoing, to)
+        self._check_into(into, source)
+        self.note_spot()
+        box = self._outboxes.get(to)
+        if box is None:
+            self._mail.post(outgoing, to, self._copies)
+        elif not box.lend(outgoing, dtype_tag(outgoing.dtype), self._copies):
+            self._exchange_lent(box, outgoing, into, source, reduce)
+            return
+        self._complete(into, source, reduce)
+
+    def _exchange_lent(self, box: Outbox, outgoing: Array, into: Array, source: int, reduce: Reduction | None) -> None:
+        """Receive while `outgoing` leaves; it is copied before anything is written into it, or when this call ends."""
+        try:
+            if np.may_share_memory(outgoing, into):
+                box.settle(self._copies)
+            self._complete(into, source, reduce)
+            box.wait_for_room()
+        finally:
+            box.settle(self._copies)
+
+    def send(self, outgoing: Array, *, to: int) -> None:
+        """Send a copy of `outgoing` to rank `to`; never waits for it, whatever the length."""
+        self._check_outgoing(outgoing, to)
+        self.note_spot()
+        self._post(outgoing, to)
+
+    def recv(self, *, into: Array, source: int, reduce: Reduction | None = None) -> None:
+        """Receive the next message of `source`: `into`, or `into = reduce(arrived, into)`."""
+        self._check_into(into, source)
+        self.note_spot()
+        self._complete(into, source, reduce)
+
+    def close(self) -> None:
+        """Wait, up to `timeout_seconds`, until all that was sent has left and every other rank closes too.
+
+        Nothing may be sent afterwards. A rank that still computes when the time is over is not waited for.
+
+        Raises `CollectiveError` naming a rank whose message was not received here, and `Deadlock` naming one that
+        does not receive.
+        """
+        if not self._leaving:
+            self._leaving = True
+            if self.board is not None and self._first:
+                self.board.finish(self.rank)
+            for to in self._members:
+                if to in self._outboxes:
+                    self._outboxes[to].post(NOTHING, FAREWELL, self._copies)
+                else:
+                    self._mail.bid_farewell(to)
+        deadline = time.monotonic() + self.timeout_seconds
+        while not self._all_have_left() and time.monotonic() < deadline:
+            self._pause()
+        for source in self._members:
+            unclaimed = self._unclaimed[source]
+            if unclaimed:
+                raise CollectiveError(
+                    f"rank {self.rank} ended without receiving {unclaimed} message(s) from rank {source}: "
+                    "every send needs its receive"
+                )
+        for to in self._members:
+            waiting = self._waiting_bytes(to)
+            if waiting is not None:
+                raise self._waited(f"for rank {to} to receive {waiting} bytes")
+
+    def _all_have_left(self) -> bool:
+        """Whether all that was sent from here has left, and every rank's farewell is here."""
+        push_all()
+        for source in list(self._unheard):
+            tag = self._inboxes[source].dropped() if source in self._inboxes else self._mail.dropped(source)
+            if tag == FAREWELL:
+                self._unheard.discard(source)
+            elif tag is not None:
+                self._unclaimed[source] += 1
+        return not self._unheard and all(self._waiting_bytes(to) is None for to in self._members)
+
+    def _waiting_bytes(self, to: int) -> int | None:
+        """The length of the first message to `to` that has not left; None if all have."""
+        return self._outboxes[to].waiting_bytes if to in self._outboxes else self._mail.waiting_bytes(to)
+
+    def _post(self, outgoing: Array, to: int) -> None:
+        if to in self._outboxes:
+            self._outboxes[to].post(outgoing, dtype_tag(outgoing.dtype), self._copies)
+        else:
+            self._mail.post(outgoing, to, self._copies)
+
+    def _complete(self, into: Array, source: int, reduce: Reduction | None) -> None:
+        box = self._inboxes.get(source)
+        if box is not None:
+            self._take(box, into, source, reduce)
+        elif reduce is None and into.flags.c_contiguous:
+            self._receive(into.reshape(-1).view(np.uint8), source, into.dtype)
+        else:
+            memory = self._copies.take(into.nbytes)
+            self._receive(memory[: into.nbytes], source, into.dtype)
+            deliver(shaped(memory, into), into, reduce)
+            self._copies.give(memory)
+
+    def _take(self, box: Inbox, into: Array, source: int, reduce: Reduction | None) -> None:
+        """Take the next message of `source` out of its box."""
+        found = box.look() or self._await(source, box.look)
+        self.came_ns = time.monotonic_ns()
+        if found != header(into.nbytes, dtype_tag(into.dtype)):
+            sent_bytes, tag = told(found)
+            arrived = box.take_bytes(sent_bytes, partial(self._await, source))
+            self._refuse(arrived, tag, source, into.nbytes, into.dtype)
+        if not box.take_whole(into, reduce):
+            box.take(into, reduce, self._copies, partial(self._await, source))
+
+    def _await(self, source: int, look: Callable[[], Result | None]) -> Result:
+        """Wait until a look into a box of `source` finds something, and return that."""
+        for _ in range(LOOKS):
+            found = look()
+            if found:
+                return found
+        return self._poll(look, source, Patience(self._shared.bell))
+
+    def _receive(self, landing: Bytes, source: int, dtype: np.dtype[Any]) -> None:
+        """Fill `landing` with the next message of `source`, which MPI brings."""
+        message = self._poll(partial(self._mail.look, source), source, self._pause)
+        self.came_ns = time.monotonic_ns()
+        sent_bytes, tag = self._mail.found()
+        fits = sent_bytes == landing.nbytes
+        arriving = landing if fits else np.empty(sent_bytes, np.uint8)
+        request = message.Irecv(arriving)
+        self._poll(request.Test, source, os.sched_yield)
+        if not fits or tag != tag_for(dtype, self._mail.tag):
+            self._refuse(arriving, tag, source, landing.nbytes, dtype)
+
+    def _refuse(self, arrived: Bytes, tag: int, source: int, due_bytes: int, dtype: np.dtype[Any]) -> NoReturn:
+        """Raise what is wrong with a message that is not the one that is due."""
+        if tag == FAREWELL:
+            self._unheard.discard(source)
+            raise Deadlock(
+                f"rank {self.rank} waits for a message from rank {source}, which has finished{spaced(HERE.spot)}")
+        other = "" if tag == tag_for(dtype, self._mail.tag) else " of another dtype"
+        raise LengthError(
+            f"rank {source} sent {arrived.nbytes} bytes{other} to rank {self.rank}, which receives them "
+            f"into {due_bytes} bytes of {dtype}{spaced(HERE.spot)}: both sides must name the same length and dtype",
+            arrived,
+        )
+
+    def _poll(self, done: Callable[[], Result | None], source: int, pause: Callable[[], None]) -> Result:
+        """Wait until `done` gives something, and return it; meanwhile the board shows that this rank waits."""
+        result = done()
+        if result:
+            return result
+        deadline = time.monotonic() + self.timeout_seconds
+        if self._line is not None:
+            self._line.waits(source)
+        while not result:
+            if time.monotonic() > deadline:
+                raise self._waited(f"for a message from {named(source)}")
+            pause()
+            result = done()
+            if not result:
+                self._move_on()
+        if self._line is not None:
+            self._line.goes_on()
+        return result
+
+    def _move_on(self) -> None:
+        """Let go on what this process has under way, in whichever channel: in boxes, and by MPI."""
+        if PENDING:
+            push_all()
+        if self._inboxes and is_unfinished():
+            self._mail.go_on()
+
+    def _waited(self, awaited: str) -> Deadlock:
+        everyone = spaced(HERE.spot) if self.board is None else explained(self.board.what_all_do())
+        return Deadlock(
+            f"rank {self.rank} waited {self.timeout_seconds:g} s {awaited}{everyone}; every send "
+            "needs its receive, and a slow rank a longer timeout_seconds"
+        )
+
+    def _check_outgoing(self, outgoing: Array, to: int) -> None:
+        self._check_open()
+        check_rank(to, self.size, "to")
+        check_array(outgoing, "outgoing")
+        if outgoing.nbytes > self._most_bytes:
+            raise CollectiveError(
+                f"outgoing has {outgoing.nbytes:,} bytes, and over {self.library} a message has at most "
+                f"{self._most_bytes:,}: send it in pieces; a run does with parallel.bucket_mb, or smaller units")
+
+    def _check_into(self, into: Array, source: int) -> None:
+        self._check_open()
+        check_rank(source, self.size, "source")
+        check_array(into, "into")
+        check_into(into)
+
+    def _check_open(self) -> None:
+        if self._leaving:
+            raise CollectiveError(f"rank {self.rank} has closed this communicator: close it when all has been said")

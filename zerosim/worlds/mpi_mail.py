@@ -1,0 +1,113 @@
+"""Messages that MPI carries: between hosts, to oneself, under tags, and all of them where no memory is shared.
+
+- `post` copies a message into memory of its own and leaves the rest to MPI.
+- A message is matched (`Improbe`) before it is received, so that its length is known: MPI may do anything with one that
+  is longer than the memory given to it, and Open MPI corrupts the heap.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from copy import copy
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.worlds.copies import Bytes, Copies, shaped
+from zerosim.worlds.mpi_messages import FAREWELL, NOTHING, tag_for, tag_of
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+UNFINISHED: list[list[deque["Departure"]]] = []
+"""The messages that every communicator of this process has under way: MPI reads from it, whoever else forgets it."""
+
+
+class Departure(NamedTuple):
+    """A message on its way: MPI reads `memory` until `request` is complete."""
+
+    request: "MPI.Request"
+    memory: Bytes
+    sent_bytes: int
+    copies: Copies
+
+    def give_back(self) -> None:
+        """Let the memory be used again by whom it was taken from."""
+        self.copies.give(self.memory)
+
+
+class MpiMail:
+    """The messages of one rank in `comm`; `numbers` has for each rank its number there."""
+
+    def __init__(self, comm: "MPI.Intracomm", numbers: Sequence[int]) -> None:
+        from mpi4py import MPI  # noqa: PLC0415 - whoever has a comm has it loaded
+
+        self._comm, self._numbers = comm, numbers
+        self._status = MPI.Status()
+        self.tag, self._any_source = MPI.ANY_TAG, MPI.ANY_SOURCE
+        self._departures: list[deque[Departure]] = [deque() for _ in numbers]
+        self._unclaimed: list[tuple[object, Bytes]] = []
+        UNFINISHED.append(self._departures)
+
+    def tagged(self, tag: int) -> "MpiMail":
+        """The messages that travel under `tag`, and no others."""
+        found = copy(self)
+        found.tag, found._status = tag_of(tag, self._comm), type(self._status)()
+        return found
+
+    def post(self, outgoing: Array, to: int, copies: Copies) -> None:
+        """Send a copy of `outgoing`, in memory from `copies`."""
+        departures = self._departures[to]
+        while departures and departures[0].request.Test():
+            departures.popleft().give_back()
+        memory = copies.take(outgoing.nbytes)
+        np.copyto(shaped(memory, outgoing), outgoing)
+        request = self._comm.Isend(memory[: outgoing.nbytes], self._numbers[to], tag_for(outgoing.dtype, self.tag))
+        departures.append(Departure(request, memory, outgoing.nbytes, copies))
+
+    def bid_farewell(self, to: int) -> None:
+        """Send the last message."""
+        self._comm.Isend(NOTHING, self._numbers[to], FAREWELL).Free()
+
+    def waiting_bytes(self, to: int) -> int | None:
+        """The length of the first message to `to` that has not left; None if all have."""
+        departures = self._departures[to]
+        while departures and departures[0].request.Test():
+            departures.popleft()
+        return departures[0].sent_bytes if departures else None
+
+    def arrived(self, source: int | None) -> int | None:
+        """The rank whose message is here: `source`, or any rank for None. None if there is no message."""
+        number = self._any_source if source is None else self._numbers[source]
+        here = self._comm.Iprobe(number, self.tag, self._status)
+        return self._numbers.index(self._status.Get_source()) if here else None
+
+    def came_from(self) -> int:
+        """The rank whose message `arrived` has found."""
+        return self._numbers.index(self._status.Get_source())
+
+    def look(self, source: int) -> "MPI.Message | None":
+        """The next message of `source`, if it is here: matched, and still to be received."""
+        return self._comm.Improbe(self._numbers[source], self.tag, status=self._status)
+
+    def found(self) -> tuple[int, int]:
+        """Length and tag of the message that `look` has found."""
+        return self._status.Get_count(), self._status.Get_tag()
+
+    def dropped(self, source: int) -> int | None:
+        """The tag of a message that was here and that nobody has asked for; None if there was none."""
+        message = self._comm.Improbe(self._numbers[source], status=self._status)
+        if message is None:
+            return None
+        landing = np.empty(self._status.Get_count(), np.uint8)
+        self._unclaimed.append((message.Irecv(landing), landing))
+        return self._status.Get_tag()
+
+    def go_on(self) -> None:
+        """Let MPI go on with what any communicator of this process has under way."""
+        self._comm.Iprobe(self._any_source, self.tag)
+
+
+def is_unfinished() -> bool:
+    """Whether this process may have messages under way that MPI goes on with only when it is called."""
+    return any(map(any, UNFINISHED))
