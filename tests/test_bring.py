@@ -205,6 +205,10 @@ def test_a_stage_of_ones_own_is_planned_and_shown(folder, capsys):
     ("replica.update(unit, replica.own(weights[unit]))", "replica.update(unit, weights[unit])", "update got "),
     ("gradient = replica.reduce_scatter(unit, gradient)", "gradient = replica.reduce_scatter(unit, 2 * gradient)",
      "2 times"),
+    ("            gradient = replica.at_boundary(part, unit, gradient)\n", "", "hand the gradient to replica.at_b"),
+    (", replica.unreduced)", ")", "is handed the gradient of that part alone: hand tape.backward replica.unreduced"),
+    ("            del gradient\n", "", "a full gradient is still referred to while the next one is computed"),
+    ("part.samples, loss)", "part.samples)", "is not handed the loss so far, its last argument"),
     ("tape, weights, loss = replica.tape,", "tape, weights, loss = replica.tap,",
      "'Replica' object has no attribute 'tap'"),
     (', wire="bf16"', ', wire="bf61"', "has the wire 'bf61'; it is one of fp64, fp32, fp16, bf16"),
@@ -222,8 +226,9 @@ def test_a_fault_in_a_stage_is_named(old, new, words, folder, capsys):
 
 def test_a_stage_that_keeps_what_it_should_share_is_found_by_its_bytes(folder, capsys):
     edited(folder, "replica.keep_shard(unit, gradient)", "replica.keep(unit, gradient)")
-    assert main(["run", str(folder / "staged.toml"), "--progress", "none"]) == 1
-    assert "gradients" in capsys.readouterr().out
+    code, words = said(capsys, "run", folder / "staged.toml", "--progress", "none")
+    assert code == 2
+    assert "keeps 32 bytes of gradients, not 16 why: keep keeps a full gradient, keep_shard this rank's chunk" in words
 
 
 def test_collectives_of_ones_own_serve_every_stage_in_their_declared_order(folder, capsys):

@@ -52,6 +52,8 @@ def test_examples_hold(name):
     ("compressed", "            gradient = replica.reduce_scatter(unit, gradient)\n", "",
      "hands keep_shard of layers.0"),
     ("compressed", "replica.reduce_scatter(unit, gradient)", "replica.reduce_scatter(unit, 2 * gradient)", "2 times"),
+    ("compressed", ", replica.unreduced)", ")", "is handed the gradient of that part alone"),
+    ("compressed", "            gradient = replica.at_boundary(part, unit, gradient)\n", "", "to replica.at_boundary("),
     ("compressed", "replica.publish(unit, weights[unit])", "pass", "publish"),
     ("compressed", "replica.keep_shard(unit, gradient)", "replica.keep(unit, gradient)", "bytes of gradients, not"),
     ("halving_reduce_scatter", "reduce=np.add)", "reduce=lambda arrived, kept: arrived)",

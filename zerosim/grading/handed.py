@@ -65,12 +65,22 @@ def otherwise(case: StageCase, rank: int, call: VerbCall, due: VerbCall | None, 
             continue
         if name == "weights" and isinstance(mine, np.ndarray) and isinstance(wanted, np.ndarray):
             return other_weights(case, rank, call, mine, wanted)
+        if name == "its gradient" and lacks_earlier_parts(case, rank, call.unit, mine, wanted):
+            return (f"{where} is handed the gradient of that part alone: hand tape.backward replica.unreduced, its "
+                    "last argument, where what earlier parts left waits to be added to")
         if said := other_value(case, rank, name, mine, wanted):
             return f"{where} is handed as {name} {said}"
     if call.verb == "loss" and len(due.handed) > 4 and due.handed[4] is not None and len(call.handed) == 4:
         return (f"{where} is not handed the loss so far, its last argument: begin with None, and hand it on from part "
                 "to part")
     return None
+
+
+def lacks_earlier_parts(case: StageCase, rank: int, unit: str, mine: Any, due: Any) -> bool:
+    """Whether a gradient is what is due but for that of the parts before."""
+    so_far = [call.gradient for call in case.due(rank).of("backward", unit) if call.gradient is not None][:-1]
+    arrays = isinstance(mine, np.ndarray) and isinstance(due, np.ndarray) and mine.shape == due.shape
+    return bool(arrays and so_far and so_far[-1].shape == due.shape and like(mine, due - so_far[-1]))
 
 
 def equal(mine: Any, due: Any) -> bool:
@@ -95,6 +105,9 @@ def other_value(case: StageCase, rank: int, name: str, mine: Any, due: Any) -> s
     if has is None and isinstance(mine, np.ndarray) and isinstance(due, np.ndarray):
         found = times_of(mine, due)
         has = f"{found} {wanted}" if found else None
+    if name == "its gradient" and due is None and mine is not None:
+        return (f"{has or shape(mine)} before the last part: hand the gradient to replica.at_boundary(part, unit, "
+                "gradient) first, which holds it back until the last")
     advice = of_gradient(has or "") if name == "its gradient" else ADVICE.get(name, "")
     if has and "an array and no list" in has:
         return f"{has}, where {wanted} is due: a list with one array for each micro-batch"

@@ -26,7 +26,7 @@ from zerosim.grading.exercises import Grade
 from zerosim.grading.proved import PLAIN, RANKS, added_in, unproved
 from zerosim.grading.slopes import wrong_slope
 from zerosim.grading.stages import StageTrial
-from zerosim.grading.tried import fault_in
+from zerosim.grading.tried import fault_in, trials_of
 from zerosim.models.own import as_model
 from zerosim.models.units import ModelKind, Task
 from zerosim.optim.optimizers import Optimizer
@@ -37,7 +37,7 @@ from zerosim.proofs.subject import Subject, collective_in
 from zerosim.report.table import divergence
 from zerosim.scenario import Data, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.stages import STAGES, Stage
-from zerosim.stages.own import as_stage, like
+from zerosim.stages.own import as_stage
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
@@ -50,7 +50,7 @@ PATIENCE_SECONDS = 60.0
 def grade_named(name: str, part: Any) -> Grade:
     """The grade of an exercise, if a function has the name of one, else of a part."""
     function = getattr(part, "__name__", "")
-    if not inspect.isfunction(part) or function not in CLAIMS:
+    if function not in CLAIMS:
         return grade_part(name, part)
     return grade(part, function, CLAIMS[function], inspect.getsourcefile(part) or "")
 
@@ -145,14 +145,21 @@ DECLARE = "or declare it: @collective(powers_of_two=True) is for one that serves
 
 def stage_claims(name: str, part: Stage) -> list[Claim]:
     """The bits, and what is sent, kept and held, of the shipped stage that shards the same."""
-    training = StageTrial(like(part), part.step, in_parts=not part.reduces_each)
+    at_once, in_turn = trials = trials_of(part)
     return [
-        Claim("it trains to the bits of the stage that shards the same", partial(fault_in, training, part.wire), 4,
+        Claim("it trains to the bits of the stage that shards the same", partial(fault_in, at_once, part.wire), 3,
               first=True),
-        Claim("every rank sends the bytes of the formula", training.sent_otherwise, 2),
-        Claim("every rank keeps between steps what it declares, and no more", training.kept_otherwise, 2),
-        Claim("nothing is held longer than it is used", training.held_too_much, 2),
+        Claim("also where micro-batches go one after another", partial(fault_in, in_turn, part.wire), first=True),
+        Claim("every rank sends the bytes of the formula", partial(either, trials, StageTrial.sent_otherwise), 2),
+        Claim("every rank keeps between steps what it declares, and no more",
+              partial(either, trials, StageTrial.kept_otherwise), 2),
+        Claim("nothing is held longer than it is used", partial(either, trials, StageTrial.held_too_much), 2),
     ]
+
+
+def either(trials: Sequence[StageTrial], ask: Callable[[StageTrial], str | None]) -> str | None:
+    """The first complaint about any of the trials."""
+    return next(filter(None, map(ask, trials)), None)
 
 
 def optimizer_of(name: str, part: Any) -> Optimizer:
