@@ -17,7 +17,7 @@ from zerosim.planner.cluster import Link
 from zerosim.planner.timed import HostMemory
 from zerosim.report.page.plan import plan_page, row_of, table, thinned
 from zerosim.report.page.plan_pictures import peaks
-from zerosim.report.plan_table import legend, machine, names_of, sentence
+from zerosim.report.plan_table import legend, machine, names_of
 from zerosim.words import common_unit, in_unit
 
 ROOT = Path(__file__).parents[1]
@@ -109,13 +109,6 @@ def test_only_links_that_are_there_are_named():
     one, *_, two = zs.plan(MPT, ranks=[1, 2], set=SMALL | {"cluster.devices_per_host": 1}).plan.rows
     assert machine([one]) == "1 rank of A100 SXM 40 GB; collectives pipelined"
     assert machine([two]) == "2 ranks of A100 SXM 40 GB; RoCE, 8 × 200 Gbit/s between hosts; collectives pipelined"
-
-
-def test_advice_is_not_to_do_what_is_done():
-    tiny = {"cluster.device": {"flops": 1e12, "memory": 1, "memory_bandwidth": 1e9}}
-    plans = [zs.plan(MPT, set=SMALL | tiny | {"parallel.recompute": each}).plan for each in (True, False)]
-    done, undone = map(sentence, plans)
-    assert ("recompute" in done, "recompute" in undone) == (False, True)
 
 
 def test_pictures_take_a_planned_row_for_a_run_s(small):

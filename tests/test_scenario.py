@@ -73,6 +73,10 @@ reserve = 0.2
 optimizer = "host"
 products = "fp8"
 figures = { memory = 9e10 }
+dollars_per_hour = 2
+hours_between_failures = 50000
+checkpoint_seconds = 30
+restart_seconds = 600
 
 [parallel]
 stages = ["zero3", "ddp"]
@@ -240,6 +244,7 @@ def test_the_defaults_of_the_design():
             "device": "h100_80gb", "devices_per_host": 8, "inside": "", "between": "", "host_memory": "",
             "collectives": "pipelined", "kernels": "written", "products": "weights", "software": "", "attention": "",
             "loss": "", "reserve": "usual", "optimizer": "device",
+            "dollars_per_hour": 0.0, "hours_between_failures": 0.0, "checkpoint_seconds": 0.0, "restart_seconds": 0.0,
             "figures": dict.fromkeys(
                 ("flops", "flops_fp8", "memory", "memory_bandwidth", "product_share", "attention_share",
                  "memory_share", "launch_ns"), 0.0),

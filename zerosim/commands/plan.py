@@ -5,21 +5,28 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from zerosim.commands.arguments import NO_PYTHON, cluster_sizes
 from zerosim.commands.output import check_outputs, check_writable, standard_output, write_json
 from zerosim.commands.pictures import name_and_file, pictured, write_picture
 from zerosim.errors import UsageError
 from zerosim.files import write_text
-from zerosim.planner.reading import cluster_in, read_plan
+from zerosim.planner import foreign
+from zerosim.planner.foreign import Read
+from zerosim.planner.questions import Question
+from zerosim.planner.reading import cluster_in, read_plan, scenario_of
+from zerosim.report.grid import show_words
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.plan import drawn, plan_page
 from zerosim.report.page.vega import converter
+from zerosim.report.plan_csv import csv_of
 from zerosim.report.plan_table import show_plan
 from zerosim.report.table import show_heading
 from zerosim.report.trace_events import trace_events
 from zerosim.scenario.parts import python_run
 from zerosim.scenario.reading import files_of_training
+from zerosim.words import joined
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,8 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sweep", metavar="A.B=V,V", nargs="+", default=[], help="plan for every combination of these values of keys")
     parser.add_argument(
         "--cluster", metavar="FILE", help="plan for the [cluster] of this file, such as zerosim bench cluster writes")
+    parser.add_argument(
+        "--tokens", metavar="T", help="how long so many tokens take on each number of ranks: 300B, 2T, 1.5e12")
+    parser.add_argument(
+        "--days", type=float, metavar="D", help="with --tokens: the fewest devices, and the cheapest, that need "
+        "no more; without --ranks ever more devices are tried")
+    parser.add_argument("--model", metavar="FILE", help="take [model] from a config.json of Hugging Face's")
+    sharding = parser.add_mutually_exclusive_group()
+    sharding.add_argument("--ds-config", metavar="FILE", help="take stage, batch and precision from DeepSpeed's JSON")
+    sharding.add_argument("--fsdp-config", metavar="FILE", help="take them from the FSDP keys of Accelerate, as JSON")
     parser.add_argument("--no-python", action="store_true", help=NO_PYTHON)
     parser.add_argument("--json", metavar="FILE", help="write the plan; - is standard output")
+    parser.add_argument("--csv", metavar="FILE", help="write the rows as a table, a column for each key of --sweep")
     parser.add_argument("--report", metavar="FILE", help="write a page of HTML with the table and a step of each row")
     parser.add_argument(
         "--picture", metavar="NAME=FILE", action="append", default=[], type=name_and_file,
@@ -55,16 +72,22 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.report or arguments.picture:
         converter()
     machine = {} if arguments.cluster is None else cluster_in(arguments.cluster)
-    changes = machine | overrides(arguments.overrides)
+    others = foreign_keys(arguments, machine | overrides(arguments.overrides))
+    changes = machine | others.keys | overrides(arguments.overrides)
     found = read_plan(
-        arguments.scenario, ranks(arguments.ranks), changes, swept(arguments.sweep), python=not arguments.no_python)
+        arguments.scenario, ranks(arguments.ranks), changes, swept(arguments.sweep), question=asked(arguments),
+        python=not arguments.no_python)
     check_writable(arguments, files_of_training(found.scenario))
     pictures = pictured(arguments.picture, Drawings(drawn(found))) if arguments.picture else []
     console = standard_output(arguments)
     show_heading(console, found.scenario.title, found.scenario.caption, "\n".join(python_run(found.scenario)))
+    if others.unread:
+        show_words(console, f"Not planned: {joined(others.unread)}", style="yellow")
     show_plan(console, found)
     if arguments.json:
         write_json(arguments.json, found.document())
+    if arguments.csv:
+        write_text(arguments.csv, csv_of(found))
     if arguments.report:
         write_text(arguments.report, plan_page(found, shlex.join(["zerosim", *sys.argv[1:]])))
     for path, spec in pictures:
@@ -72,6 +95,27 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.trace:
         write_text(arguments.trace, json.dumps(trace_events([(row.name, row.trace) for row in found.rows])))
     return 0 if found.passed else 1
+
+
+def foreign_keys(arguments: argparse.Namespace, changes: dict[str, Any]) -> Read:
+    """What files of other projects say; it replaces keys of the scenario, and --set replaces it."""
+    read = [foreign.hugging_face(arguments.model)] if arguments.model else []
+    if arguments.ds_config or arguments.fsdp_config:
+        scenario = scenario_of(arguments.scenario, changes, python=not arguments.no_python)
+        ranks, per_host = scenario.world.ranks, scenario.cluster.devices_per_host
+        read.append(foreign.deepspeed(arguments.ds_config, ranks) if arguments.ds_config
+                    else foreign.fsdp(arguments.fsdp_config, ranks, per_host))
+    keys = {key: value for each in read for key, value in each.keys.items()}
+    return Read(keys, [name for each in read for name in each.unread])
+
+
+def asked(arguments: argparse.Namespace) -> Question | None:
+    """What --tokens and --days ask."""
+    if arguments.tokens is None:
+        if arguments.days is not None:
+            raise UsageError("--days is for --tokens: say how many, such as --tokens 2T")
+        return None
+    return Question.read(arguments.tokens, arguments.days)
 
 
 def ranks(given: str) -> list[int]:

@@ -60,12 +60,15 @@ def run(
 
 def plan(
     path: "str | os.PathLike[str] | Mapping[str, Any] | Scenario", ranks: int | Sequence[int] = (), *,
-    set: Mapping[str, Any] = {}, sweep: Mapping[str, Sequence[Any]] = {},
+    set: Mapping[str, Any] = {}, sweep: Mapping[str, Sequence[Any]] = {}, tokens: str | float | None = None,
+    days: float | None = None,
 ) -> "ShownPlan":
     """The plan of a scenario, on its own number of ranks, on so many, or on each of `ranks`; `path` is as in `run`.
 
-    `set` replaces keys of the scenario, `sweep` gives several values of a key, which are all combined. Raises
-    `ScenarioError` as `zerosim plan` does, and `UsageError` for `ranks` that are no numbers of ranks.
+    `set` replaces keys of the scenario, `sweep` gives several values of a key, which are all combined. `tokens`, a
+    number or words such as "2T", asks how long that many take, and `days` for the fewest devices that need no more:
+    without `ranks` ever more are tried. Raises `ScenarioError` as `zerosim plan` does, and `UsageError` for `ranks`
+    that are no numbers of ranks.
 
     >>> import zerosim as zs
     >>> found = zs.plan("mpt_7b", 64, set={"model.layers": 2, "parallel.stages": ["ddp", "zero3"]})
@@ -79,9 +82,12 @@ def plan(
     [('DDP', True, 28420112384), ('Stage III', True, 20742857216)]
     """
     from zerosim.notebook.plans import ShownPlan  # noqa: PLC0415 - what it imports, most programs do without
+    from zerosim.planner.questions import Question  # noqa: PLC0415
     from zerosim.planner.reading import read_plan  # noqa: PLC0415
 
-    return ShownPlan(read_plan(path, [ranks] if isinstance(ranks, int) else list(ranks), set, sweep))
+    question = None if tokens is None else Question.read(tokens, days)
+    counts = [ranks] if isinstance(ranks, int) else list(ranks)
+    return ShownPlan(read_plan(path, counts, set, sweep, question=question))
 
 
 def show(

@@ -10,6 +10,7 @@ from zerosim.notebook.shown import Shown
 from zerosim.planner.planning import Plan
 from zerosim.report.grid import Column, show_grid
 from zerosim.report.page.plan import plan_page
+from zerosim.report.plan_csv import flat
 from zerosim.report.plan_table import columns, names_of, sentence, show_plan
 
 AT_THE_PROMPT = ("memory", "fits", "step", "waits", "MFU")
@@ -56,22 +57,3 @@ class ShownPlan(Shown):
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
         return {"text/plain": str(self)}
 
-
-def flat(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the document without the dicts in it.
-
-    >>> flat({"name": "DDP", "memory": {"peak": 3, "resting": {"parameters": 1}}, "mfu": 0.5})
-    {'name': 'DDP', 'peak_bytes': 3, 'resting_parameters_bytes': 1, 'mfu': 0.5}
-    """
-    found: dict[str, Any] = {}
-    for key, value in row.items():
-        if not isinstance(value, dict):
-            found[key] = value
-            continue
-        if key != "memory":
-            found[key] = "; ".join(f"{name}: {why}" for name, why in value.items())
-            continue
-        held = {kind: each for kind, each in value.items() if kind != "resting"}
-        resting = {f"resting_{kind}": each for kind, each in value["resting"].items()}
-        found |= {f"{kind}_bytes": each for kind, each in (held | resting).items()}
-    return found

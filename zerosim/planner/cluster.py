@@ -13,6 +13,7 @@ from math import inf
 from typing import Any
 
 from zerosim.planner.calls import Rates
+from zerosim.planner.failures import Failures
 from zerosim.planner.software import Software
 from zerosim.scenario.machine import ClusterKeys as Said
 from zerosim.scenario.machine import DeviceKeys as SaidDevice
@@ -128,6 +129,8 @@ class Cluster:
     optimizer_on_host: bool = False
     host_memory: Link = Link("memory at hand", 0, inf)
     """The link from a device to the memory of its host, where activations are offloaded to."""
+    dollars_per_hour: float = 0.0
+    failures: Failures = Failures()
 
     @property
     def port_bytes_per_second(self) -> float:
@@ -195,6 +198,8 @@ def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
         fp8=said.products == "fp8",
         software=software_of(said),
         optimizer_on_host=said.optimizer == "host",
+        dollars_per_hour=said.dollars_per_hour,
+        failures=Failures(said.hours_between_failures, said.checkpoint_seconds, said.restart_seconds),
     )
 
 

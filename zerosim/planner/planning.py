@@ -29,10 +29,13 @@ from zerosim.instruments.memory import KINDS
 from zerosim.instruments.trace import ClockOffset, Trace
 from zerosim.models import MODELS
 from zerosim.models.units import Task
+from zerosim.planner.advice import advice
 from zerosim.planner.cluster import NS, Cluster, cluster_of
+from zerosim.planner.questions import Answer, Answers, Question
 from zerosim.planner.rehearsal import Rehearsal, rehearse
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.schema import Scenario
+from zerosim.scenario.sections import Check
 from zerosim.stages import STAGES
 from zerosim.training.config import Config, configured
 
@@ -47,6 +50,8 @@ class PlannedRow:
     config: Config
     cluster: Cluster
     found: Rehearsal
+    scenario: Scenario
+    """A scenario of this row alone."""
     swept: tuple[str, ...] = ()
 
     @property
@@ -185,6 +190,7 @@ class PlannedRow:
             "sent_bytes": self.found.sent(0)["bytes"],
             "between_bytes_per_host": self.between_bytes_per_host,
             "bound": self.bound,
+            "swept": dict(each.split("=", 1) for each in self.swept),
             "ignored": self.config.ignored,
         }
 
@@ -206,6 +212,15 @@ class Plan:
 
     scenario: Scenario
     rows: tuple[PlannedRow, ...]
+    question: Question | None = None
+    advice: str = ""
+    """Where no row fits, what would make one fit that lacks least."""
+
+    @property
+    def answers(self) -> Answers | None:
+        """What each row takes for the tokens that are asked about; None where nothing is asked."""
+        question = self.question
+        return None if question is None else Answers(question, tuple(Answer(row, question) for row in self.rows))
 
     @property
     def best(self) -> PlannedRow | None:
@@ -266,6 +281,8 @@ class Plan:
             "not_judged": [claim.words for claim in self.claims if claim.broken is None],
             "best": None if self.best is None else self.best.name,
             "rows": [row.document() for row in self.rows],
+            "advice": self.advice,
+            "answers": None if self.answers is None else self.answers.document(),
         }
 
 
@@ -297,7 +314,13 @@ def plan(scenario: Scenario, swept: Sequence[Swept], ranks: Sequence[int], task_
         for count in ranks or [each.world.ranks]
         for row in planned(on_ranks(each, count), names, task_of)
     ]
-    return Plan(scenario, tuple(rows))
+    return Plan(scenario, tuple(rows), advice="" if any(row.fits for row in rows) else advised(rows, task_of))
+
+
+def advised(rows: Sequence[PlannedRow], task_of: TaskOf) -> str:
+    """What would make a row fit that lacks least."""
+    nearest = min(rows, key=lambda row: row.missing_bytes)
+    return f"{nearest.name}: {advice(nearest.scenario, lambda each: planned(each, (), task_of)[0].missing_bytes)}"
 
 
 def planned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> list[PlannedRow]:
@@ -314,7 +337,9 @@ def planned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> list
         with scenario.origin.blaming(("model", "kind")):
             config = configured(dataclasses.replace(row, name=name), task)
         refuse_what_never_ends(config, scenario.origin)
-        found.append(PlannedRow(config, cluster, rehearse(config, cluster), swept))
+        alone = dataclasses.replace(scenario, variant=(), check=Check(), parallel=dataclasses.replace(
+            row.parallel, stages=(row.stage,)))
+        found.append(PlannedRow(config, cluster, rehearse(config, cluster), alone, swept))
     return found
 
 

@@ -4,6 +4,8 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import inf
 from operator import index
 from typing import Any, SupportsIndex
 
@@ -11,7 +13,8 @@ from zerosim.data import load_dataset
 from zerosim.errors import ScenarioError, UsageError
 from zerosim.files import read_at_most, reason
 from zerosim.models.units import Task
-from zerosim.planner.planning import Plan, plan, task_in_words
+from zerosim.planner.planning import Plan, PlannedRow, Swept, plan, task_in_words
+from zerosim.planner.questions import Question
 from zerosim.scenario import Scenario, Source, load
 from zerosim.scenario.bounds import MOST_BYTES, check_size
 from zerosim.scenario.load import parse
@@ -20,17 +23,21 @@ from zerosim.scenario.sections import MOST_RANKS
 
 MOST_ROWS = 1000
 
+MOST_SEARCHED = 2**16
+"""The most devices on which a date is tried to be met."""
+
 WRITE_ONE = "write one with zerosim bench cluster --toml FILE"
 
 
 def read_plan(
     path: Source, ranks: Sequence[int], overrides: Mapping[str, Any],
-    sweep: Mapping[str, Sequence[Any]], *, python: bool = True,
+    sweep: Mapping[str, Sequence[Any]], *, question: Question | None = None, python: bool = True,
 ) -> Plan:
     """The plan of a scenario's file, its keys replaced by `overrides`, for all combinations of what `sweep` gives keys.
 
-    Values are TOML's, or text as it stands in a command line. Without `python` keys that name some are refused. Raises
-    `UsageError` for numbers of ranks that are none, and for what cannot be swept.
+    Values are TOML's, or text as it stands in a command line. Without `python` keys that name some are refused. A
+    `question` with a date and no `ranks` is answered on ever more devices. Raises `UsageError` for numbers of ranks
+    that are none, and for what cannot be swept.
     """
     counts = numbers_of_ranks(ranks)
     fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
@@ -40,7 +47,31 @@ def read_plan(
     if max(len(combinations), 1) * max(len(counts), 1) * len(scenario.rows) > MOST_ROWS:
         raise UsageError(f"that makes more than {MOST_ROWS} rows; sweep less, or over fewer ranks at a time")
     scenarios = [(names, one_of_a_sweep(path, fixed, names, python=python)) for names in combinations]
-    return plan(scenario, scenarios, counts, task_of)
+    if question is not None and question.days < inf and not counts:
+        return searched(scenario, scenarios, question)
+    return replace(plan(scenario, scenarios, counts, task_of), question=question)
+
+
+def scenario_of(path: Source, overrides: Mapping[str, Any], *, python: bool = True) -> Scenario:
+    """The scenario of training in a file, its keys replaced."""
+    return training(path, [f"{key}={written(value)}" for key, value in overrides.items()], python=python)
+
+
+def searched(scenario: Scenario, swept: Sequence[Swept], question: Question) -> Plan:
+    """A plan on ever more devices, twice as many each time, up to the first on which a row that fits is in time.
+
+    It has the fastest row that fits on each number of devices, and of the last one all that fit, or all if none does.
+    """
+    fastest: list[PlannedRow] = []
+    count = scenario.cluster.devices_per_host
+    while True:
+        found = replace(plan(scenario, swept, [count], task_of), question=question)
+        in_time = found.answers is not None and found.answers.fewest is not None
+        if in_time or 2 * count > MOST_SEARCHED:
+            last = [row for row in found.rows if row.fits] or found.rows
+            return replace(found, rows=(*fastest, *last))
+        fastest += [found.best] if found.best is not None else []
+        count *= 2
 
 
 def listed(key: str, values: Any) -> list[Any]:

@@ -1,11 +1,13 @@
 """A plan in the terminal: a table, what bounds each row, and the best row that fits."""
 
 from collections.abc import Sequence
+from math import inf
 
 from rich.console import Console
 
 from zerosim.planner.cluster import Cluster
 from zerosim.planner.planning import Plan, PlannedRow
+from zerosim.planner.questions import Answers
 from zerosim.planner.software import Software
 from zerosim.report.grid import Column, show_grid, show_words
 from zerosim.words import common_unit, ignored_in_words, in_unit, joined, plural
@@ -30,6 +32,8 @@ def show_plan(console: Console, plan: Plan) -> None:
         show_scaling(console, plan.rows)
     if plan.best is None or len(plan.rows) > 1:
         show_words(console, sentence(plan), style="bold")
+    if plan.answers is not None:
+        show_answers(console, plan.answers, names)
     for broken in plan.broken:
         show_words(console, f"FAILED: {broken}", style="bold red")
     for words in not_judged(plan):
@@ -37,6 +41,46 @@ def show_plan(console: Console, plan: Plan) -> None:
     if plan.passed and any(claim.broken is not None for claim in plan.claims):
         ranks = plural(plan.scenario.world.ranks, "rank")
         show_words(console, f"PASSED: what was claimed of {ranks} holds", style="bold")
+
+
+def show_answers(console: Console, answers: Answers, names: Sequence[str]) -> None:
+    """Show how long each row that fits takes for all tokens, and which are best."""
+    fitting = [(name, answer) for name, answer in zip(names, answers.each, strict=True) if answer.row.fits]
+    columns = [Column("devices", [f"{answer.devices:,}" for _, answer in fitting]),
+               Column("days", [f"{answer.days:,.1f}" for _, answer in fitting])]
+    if any(answer.goodput < 1 for _, answer in fitting):
+        columns.append(Column("goodput", [f"{answer.goodput:.1%}" for _, answer in fitting]))
+        columns.append(Column("checkpoint\nevery", [
+            long_duration(answer.row.cluster.failures.interval(answer.devices)) for _, answer in fitting]))
+    if any(answer.dollars for _, answer in fitting):
+        columns.append(Column("dollars", [f"{answer.dollars or 0:,.0f}" for _, answer in fitting]))
+    if fitting:
+        show_grid(console, [name for name, _ in fitting], columns)
+    for words in answered(answers, names):
+        show_words(console, words, style="bold")
+
+
+def answered(answers: Answers, names: Sequence[str]) -> list[str]:
+    """Sentences about the fewest devices and the cheapest row that are in time."""
+    what = answers.question.words
+    if answers.fewest is None:
+        return [f"No row that fits trains {what}"]
+    best = {"Fewest devices": answers.fewest, "Cheapest": answers.cheapest}
+    return [
+        f"{which} for {what}: {names[answers.each.index(answer)]}: {answer.devices:,} devices, {answer.days:,.1f} days"
+        + (f", {answer.dollars:,.0f} dollars" if answer.dollars else "")
+        for which, answer in best.items() if answer is not None
+    ]
+
+
+def long_duration(seconds: float) -> str:
+    """
+    >>> long_duration(90), long_duration(5400), long_duration(inf)
+    ('1.5 min', '1.5 h', 'never')
+    """
+    if seconds == inf:
+        return "never"
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
 
 
 def room(row: PlannedRow) -> str:
@@ -63,8 +107,7 @@ def sentence(plan: Plan) -> str:
     """A sentence about the best row that fits."""
     best = plan.best
     if best is None:
-        again = all(row.config.row.parallel.recompute for row in plan.rows)
-        return f"Nothing fits: take more ranks{'' if again else ', recompute'}, or a smaller model or micro-batch"
+        return f"Nothing fits. {plan.advice}"
     name = names_of(plan.rows)[plan.rows.index(best)]
     return f"Best that fits: {name}, {best.tokens_per_second:,.0f} {unit_of_data(best)} a second on each device"
 

@@ -103,5 +103,13 @@ class ClusterKeys:
     """Where the optimizer has its states and computes: on the device, or in the memory of the host."""
     products: str = choice("weights", PRODUCTS)
     """In what precision weights are multiplied: their own, or 8 bits, to which both operands are cast each time."""
+    dollars_per_hour: float = number(0.0, at_least=0)
+    """The price of one device; 0: unknown."""
+    hours_between_failures: float = number(0.0, at_least=0)
+    """The mean of one device, any of which ends a training; 0: none fails."""
+    checkpoint_seconds: float = number(0.0, at_least=0)
+    """In which nothing is trained because a checkpoint is saved."""
+    restart_seconds: float = number(0.0, at_least=0)
+    """The time between a failure and the first step behind the last checkpoint."""
     figures: DeviceFigures = section(DeviceFigures)
     """Figures of a named device in place of its table's."""

@@ -1,0 +1,281 @@
+"""What people ask of a plan: how long, how dear, on how few devices; what would fit; and configurations of others."""
+
+import csv
+import io
+import json
+import random
+from math import inf
+from pathlib import Path
+
+import pytest
+
+import zerosim as zs
+from zerosim.cli import main
+from zerosim.errors import UsageError
+from zerosim.planner import foreign
+from zerosim.planner.failures import Failures
+from zerosim.planner.planning import planned
+from zerosim.planner.questions import Question
+from zerosim.planner.reading import read_plan, task_of
+from zerosim.report.plan_csv import csv_of
+
+LLAMA = str(Path(__file__).parents[1] / "scenarios" / "plans" / "llama3_8b.toml")
+SMALL = {"model.layers": 2, "check.mfu": [], "check.fits": [], "check.does_not_fit": []}
+PRICED = SMALL | {"cluster.dollars_per_hour": 2.0, "cluster.hours_between_failures": 5_000,
+                  "cluster.checkpoint_seconds": 30, "cluster.restart_seconds": 600}
+
+
+def simulated(failures, devices, every, seed):
+    """The share of the time that is training, of a job that is followed failure by failure."""
+    draw, between = random.Random(seed), failures.seconds_between(devices)
+    clock = trained = 0.0
+    until = draw.expovariate(1 / between)
+    while trained < 2_000 * every:
+        segment = every + failures.checkpoint_seconds
+        if until >= segment:
+            clock, until, trained = clock + segment, until - segment, trained + every
+            continue
+        clock += until
+        while (until := draw.expovariate(1 / between)) < failures.restart_seconds:
+            clock += until
+        clock, until = clock + failures.restart_seconds, until - failures.restart_seconds
+    return trained / clock
+
+
+@pytest.mark.parametrize(("hours", "saving", "restart"), [(50_000, 30, 600), (5_000, 120, 300), (2_000, 5, 60)])
+def test_goodput_is_that_of_a_job_followed_failure_by_failure(hours, saving, restart):
+    failures, devices = Failures(hours, saving, restart), 4_096
+    every = failures.interval(devices)
+    found = sum(simulated(failures, devices, every, seed) for seed in range(8)) / 8
+    assert failures.goodput(devices) == pytest.approx(found, rel=0.03)
+    forgetful = Failures(hours, saving, 10 * restart)
+    assert forgetful.goodput(devices) != pytest.approx(found, rel=0.03)
+
+
+def test_no_interval_is_better_than_daly_s():
+    failures, devices = Failures(5_000, 120, 300), 4_096
+
+    def share(every):
+        return type("", (Failures,), {"interval": lambda self, devices: every})(5_000, 120, 300).goodput(devices)
+
+    best = max(share(every) for every in range(60, 6_000, 5))
+    assert failures.goodput(devices) == pytest.approx(best, rel=1e-3)
+    assert failures.goodput(devices) >= share(failures.young(devices))
+    assert failures.young(devices) == pytest.approx((2 * 120 * 5_000 * 3600 / devices) ** 0.5)
+
+
+def test_without_failures_nothing_is_lost_and_with_too_many_nothing_is_trained():
+    assert Failures().goodput(10**6) == 1.0
+    assert Failures().interval(8) == inf
+    assert Failures(1, 3_600, 3_600).goodput(2**16) == 0.0
+
+
+@pytest.mark.parametrize(("said", "words"), [
+    ("two", "tokens: found 'two'; give a number above 0, such as 300B, 2T or 1.5e12"), ("-3B", "found '-3B'"),
+    ("nan", "found 'nan'"), ("infT", "found 'infT'"), ("", "found ''")])
+def test_what_is_no_number_of_tokens_is_refused(said, words):
+    with pytest.raises(UsageError) as found:
+        Question.read(said)
+    assert words in str(found.value)
+
+
+@pytest.fixture(scope="module")
+def answers():
+    return zs.plan(LLAMA, [8, 16, 32, 64], set=PRICED, tokens="300B", days=3).plan.answers
+
+
+def test_days_and_dollars_are_those_of_the_step(answers):
+    for answer in answers.each:
+        row = answer.row
+        tokens = row.config.samples * row.config.model.task.inputs
+        seconds = 3e11 / tokens * row.step_seconds / answer.goodput
+        assert answer.days == pytest.approx(seconds / 86_400)
+        assert answer.dollars == pytest.approx(seconds / 3_600 * 2.0 * row.config.ranks)
+        assert 0.9 < answer.goodput < 1
+
+
+def test_the_fewest_and_the_cheapest_are_those_of_all_rows(answers):
+    in_time = [answer for answer in answers.each if answer.row.fits and answer.days <= 3]
+    assert 0 < len(in_time) < len(answers.each)
+    assert answers.fewest.devices == min(answer.devices for answer in in_time)
+    assert answers.cheapest.dollars == min(answer.dollars for answer in in_time)
+
+
+def test_more_devices_are_tried_until_one_number_is_in_time():
+    found = zs.plan(LLAMA, set=PRICED, tokens="1T", days=20).plan
+    fewest = found.answers.fewest
+    before = zs.plan(LLAMA, fewest.devices // 2, set=PRICED, tokens="1T", days=20).plan
+    assert before.answers.fewest is None
+    assert {row.config.ranks for row in found.rows} >= {8, fewest.devices // 2, fewest.devices}
+    assert max(row.config.ranks for row in found.rows) == fewest.devices
+
+
+def test_a_date_that_nothing_meets_is_said(capsys):
+    assert main(["plan", LLAMA, "--ranks", "8", "--tokens", "15T", "--days", "1",
+                 *(word for key, value in SMALL.items() for word in ("--set", f"{key}={value}"))]) == 0
+    assert "No row that fits trains 15T tokens within 1 days" in capsys.readouterr().out
+    assert main(["plan", LLAMA, "--days", "1"]) == 2
+    assert "--days is for --tokens: say how many, such as --tokens 2T" in capsys.readouterr().err
+
+
+def test_a_table_has_a_column_for_each_swept_key(answers, tmp_path, capsys):
+    found = read_plan(LLAMA, [8], SMALL, {"train.micro_batch": [1, 2], "parallel.recompute": [True, False]},
+                      question=Question(3e11))
+    rows = list(csv.DictReader(io.StringIO(csv_of(found))))
+    assert len(rows) == len(found.rows) == 16
+    assert {(row["train.micro_batch"], row["parallel.recompute"]) for row in rows} == {
+        (size, again) for size in "12" for again in ("true", "false")}
+    for line, row in zip(rows, found.rows, strict=True):
+        assert float(line["step_seconds"]) == row.step_seconds
+        assert int(line["peak_bytes"]) == row.peak_bytes
+    assert main(["plan", LLAMA, "--set", "model.layers=2", "--csv", str(tmp_path / "a.csv")]) == 0
+    assert len((tmp_path / "a.csv").read_text().splitlines()) == 5
+
+
+# What would make a row fit.
+
+TOO_MUCH = SMALL | {"cluster.device": '"a100_40gb"', "model.layers": 8, "train.micro_batch": 16,
+                    "parallel.recompute": False, "parallel.stages": ["zero2"]}
+
+
+@pytest.mark.parametrize("changes", [{}, {"model.layers": 32}, {"train.micro_batch": 2}, {
+    "parallel.recompute": True, "train.micro_batch": 1, "model.layers": 120}])
+def test_every_change_that_is_named_makes_a_row_fit_and_none_is_too_much(changes):
+    found = read_plan(LLAMA, [8], TOO_MUCH | changes, {})
+    assert found.best is None
+    name, _, advice = found.advice.partition(": it would fit with ")
+    assert name == "Stage II"
+    together = " and " in advice
+    keys = [["parallel.stages", '["zero3"]'] if words == "Stage III" else words.split(" = ")
+            for words in advice.replace(" and ", " or ").replace(", ", " or ").split(" or ")]
+    assert keys
+    tried = [dict(keys)] if together else [dict([each]) for each in keys]
+    for each in tried:
+        assert read_plan(LLAMA, [8], TOO_MUCH | changes | each, {}).best is not None
+        for left_out in each:
+            rest = {key: value for key, value in each.items() if key != left_out}
+            assert read_plan(LLAMA, [8], TOO_MUCH | changes | rest, {}).best is None
+    sizes = [int(value) for key, value in keys if key == "train.micro_batch"]
+    assert all(size >= 1 for size in sizes)
+
+
+def test_of_what_never_fits_that_is_said():
+    found = read_plan(LLAMA, [8], TOO_MUCH | {"model.layers": 1_000, "model.width": 8_192}, {})
+    assert found.advice.endswith(
+        "no change that is known here makes it fit; take a smaller model or a device with more memory")
+
+
+def test_a_row_has_the_scenario_of_itself_alone():
+    found = read_plan(LLAMA, [8], SMALL, {"train.micro_batch": [1, 2]})
+    for row in found.rows:
+        (again,) = planned(row.scenario, (), task_of)
+        assert (again.peak_bytes, again.step_seconds) == (row.peak_bytes, row.step_seconds)
+
+
+# Configurations of others.
+
+HUGGING_FACE = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 8192,
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "vocab_size": 128256}
+GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
+
+
+@pytest.fixture
+def written(tmp_path):
+    def written(found):
+        path = tmp_path / "config.json"
+        path.write_text(found if isinstance(found, str) else json.dumps(found))
+        return str(path)
+
+    return written
+
+
+@pytest.mark.parametrize(("config", "parameters"), [(HUGGING_FACE, 8_030_261_248), (GPT2, 124_439_808)])
+def test_a_config_of_hugging_face_has_the_parameters_that_are_published(config, parameters, written):
+    """Published: 8.03B of Meta-Llama-3-8B, 124M of gpt2, as their pages count the weights in their files."""
+    keys = foreign.hugging_face(written(config)).keys
+    found = read_plan(LLAMA, [8], SMALL | {"model.layers": 0} | keys, {})
+    assert found.rows[0].config.model.count == parameters
+
+
+@pytest.mark.parametrize(("config", "words"), [
+    (HUGGING_FACE | {"model_type": "mamba"}, "has model_type 'mamba'; zerosim has gpt2, llama, mistral"),
+    (HUGGING_FACE | {"hidden_size": "wide"}, "has hidden_size 'wide'; give a whole number"),
+    ({"model_type": "llama"}, "has num_hidden_layers None; give a whole number"),
+    ("[1]", "has no JSON object"), ("{", "is no JSON"), ("[" * 100_000, "is no JSON")])
+def test_what_is_no_config_is_refused_in_one_line(config, words, written, capsys):
+    assert main(["plan", LLAMA, "--model", written(config)]) == 2
+    line = capsys.readouterr().err.strip()
+    assert "\n" not in line
+    assert words in line
+
+
+DEEPSPEED = {
+    "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "bf16": {"enabled": True},
+    "gradient_clipping": 1.0, "optimizer": {"type": "Adam", "params": {"lr": 1e-4}}, "flops_profiler": {},
+    "zero_optimization": {
+        "stage": 3, "overlap_comm": True, "zero_hpz_partition_size": 8, "zero_quantized_weights": True,
+        "offload_optimizer": {"device": "cpu"}}}
+
+
+def test_a_configuration_of_deepspeed_is_read_and_what_is_not_is_said(written):
+    found = foreign.deepspeed(written(DEEPSPEED), ranks=16)
+    assert found.keys == {
+        "parallel.stages": ["zero3"], "train.micro_batch": 2, "train.micro_batches": 64, "train.clip_norm": 1.0,
+        "train.precision": "bf16", "parallel.overlap": True, "parallel.secondary_ranks": 8, "parallel.prefetch": True,
+        "cluster.optimizer": "host", "train.optimizer": "adamw"}
+    assert found.unread == ["zero_optimization.zero_quantized_weights", "flops_profiler"]
+    (row,) = read_plan(LLAMA, [16], SMALL | {"world.ranks": 16} | found.keys, {}).rows
+    assert (row.config.row.stage, row.config.block) == ("zero3", 4)
+
+
+@pytest.mark.parametrize(("changes", "key", "value"), [
+    ({"zero_optimization": {"stage": 1}}, "parallel.stages", ["zero1"]), ({"zero_optimization": {}}, "parallel.stages",
+                                                                          ["ddp"]),
+    ({"fp16": {"enabled": True}, "bf16": {}}, "train.precision", "fp16"),
+    ({"optimizer": {"type": "Adam", "params": {"adam_w_mode": False}}}, "train.optimizer", "adam"),
+    ({"zero_optimization": {"stage": 3, "mics_shard_size": 4}}, "parallel.shard_ranks", 4)])
+def test_each_key_of_deepspeed_s_has_its_own(changes, key, value, written):
+    assert foreign.deepspeed(written(DEEPSPEED | changes), ranks=16).keys[key] == value
+
+
+def test_what_deepspeed_leaves_to_the_trainer_is_left_to_the_scenario(written):
+    auto = {"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": "auto", "optimizer": {"type": "auto"}}
+    keys = foreign.deepspeed(written(auto), ranks=2).keys
+    assert keys == {"parallel.stages": ["ddp"]}
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage 4; give 0, 1, 2 or 3"),
+    ({"train_micro_batch_size_per_gpu": 0}, "train_micro_batch_size_per_gpu is 0, which is no value for it")])
+def test_a_wrong_value_of_deepspeed_s_is_one_line(changes, words, written, capsys):
+    assert main(["plan", LLAMA, "--ds-config", written(DEEPSPEED | changes)]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("config", "keys"), [
+    ({"fsdp_sharding_strategy": "FULL_SHARD", "fsdp_activation_checkpointing": True},
+     {"parallel.stages": ["zero3"], "parallel.reshard_after_forward": True, "parallel.prefetch": True,
+      "parallel.overlap": True, "parallel.recompute": True}),
+    ({"sharding_strategy": "HYBRID_SHARD", "backward_prefetch": "NO_PREFETCH"},
+     {"parallel.stages": ["zero3"], "parallel.reshard_after_forward": True, "parallel.prefetch": False,
+      "parallel.overlap": True, "parallel.shard_ranks": 8}),
+    ({"fsdp_config": {"fsdp_sharding_strategy": "x"}, "fsdp_sharding_strategy": "SHARD_GRAD_OP"},
+     {"parallel.stages": ["zero3"], "parallel.reshard_after_forward": False, "parallel.prefetch": False,
+      "parallel.overlap": True}),
+    ({"fsdp_sharding_strategy": "NO_SHARD"}, {"parallel.stages": ["ddp"]})])
+def test_the_keys_of_fsdp_are_read(config, keys, written):
+    assert foreign.fsdp(written(config), ranks=16, per_host=8).keys == keys
+
+
+def test_a_plan_from_files_of_others_alone(written, tmp_path, capsys):
+    config = Path(written(HUGGING_FACE | {"num_hidden_layers": 2, "sliding_window": 4096}))
+    settings = tmp_path / "ds.json"
+    settings.write_text(json.dumps(DEEPSPEED | {"zero_optimization": {"stage": 2}}))
+    assert main(["plan", LLAMA, "--model", str(config), "--ds-config", str(settings), "--ranks", "16", "--set",
+                 "model.sequence=2048", "--set", "check.mfu=[]"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Not planned: sliding_window = 4096 and flops_profiler" in said
+    assert "Llama-shaped transformer of 2 blocks, width 4096" in said
+    assert "Stage II" in said
+    assert "Stage III" not in said.partition("Not judged")[0]

@@ -1,0 +1,184 @@
+"""Files of other projects as keys of a scenario: a model's `config.json`, DeepSpeed's JSON, Accelerate's FSDP keys.
+
+Each reader names what it does not read: a plan for less than the file says must not look like a plan for all of it.
+JSON is data; nothing in it is executed.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerosim.errors import UsageError
+from zerosim.files import read_at_most, reason
+from zerosim.scenario.bounds import MOST_BYTES
+
+Document = Mapping[str, Any]
+
+
+@dataclass
+class Read:
+    """The keys of a scenario that a file gives, and the keys of the file that say something no scenario can."""
+
+    keys: dict[str, Any] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
+
+
+def document(path: str, flag: str) -> Document:
+    """A JSON object; raises `UsageError` for anything else."""
+    try:
+        found = json.loads(read_at_most(path, MOST_BYTES))
+    except OSError as error:
+        raise UsageError(f"{flag}: cannot read {path}: {reason(error)}; name a JSON file") from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"{flag}: {path} is no JSON; name the file as the other project has it") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{flag}: {path} has no JSON object; name the file as the other project has it")
+    return found
+
+
+ARCHITECTURES = {"gpt2": "gpt2", "llama": "llama", "mistral": "llama"}
+"""Hugging Face's `model_type`, and the architecture here with the same parameters."""
+
+SIZES = {
+    "layers": ("num_hidden_layers", "n_layer"), "width": ("hidden_size", "n_embd"),
+    "heads": ("num_attention_heads", "n_head"), "key_value_heads": ("num_key_value_heads",),
+    "inner": ("intermediate_size", "n_inner"), "vocabulary": ("vocab_size",),
+    "sequence": ("max_position_embeddings", "n_positions"),
+}
+"""For each key of [model] the names that Hugging Face's configs have for it."""
+
+
+def hugging_face(path: str) -> Read:
+    """[model] of a `config.json` of Hugging Face's; a sequence is as long as its longest.
+
+    Raises `UsageError` for a type of model that has no like here, and where a size is missing.
+    """
+    found = document(path, "--model")
+    kind = str(found.get("model_type", "none"))
+    if kind not in ARCHITECTURES:
+        raise UsageError(f"--model: {path} has model_type {kind!r}; zerosim has {', '.join(ARCHITECTURES)}. "
+                         "Write any other as a model of your own (docs/extend.md)")
+    read = Read({"model.kind": "transformer", "model.architecture": ARCHITECTURES[kind]})
+    for key, names in SIZES.items():
+        said = next((found[name] for name in names if found.get(name) is not None), None)
+        if said is None and key in ("key_value_heads", "inner"):
+            said = 0
+        if isinstance(said, bool) or not isinstance(said, int):
+            raise UsageError(f"--model: {path} has {names[0]} {said!r}; give a whole number")
+        read.keys[f"model.{key}"] = said
+    read.keys["model.tied_embeddings"] = bool(found.get("tie_word_embeddings", kind == "gpt2"))
+    size, width, heads = found.get("head_dim"), read.keys["model.width"], read.keys["model.heads"]
+    if size is not None and size * heads != width:
+        read.unread.append(f"head_dim = {size}")
+    read.unread += [f"{name} = {found[name]}" for name in ("sliding_window", "attention_bias", "mlp_bias")
+                    if found.get(name)]
+    return read
+
+
+def deepspeed(path: str, ranks: int) -> Read:
+    """[train], [parallel] and [cluster] of a configuration of DeepSpeed's, on so many ranks."""
+    found = document(path, "--ds-config")
+    read, zero = Read(), section(found, "zero_optimization")
+    stage = zero.get("stage", 0)
+    if stage not in STAGES_BY_NUMBER:
+        raise UsageError(f"--ds-config: {path} has zero_optimization.stage {stage!r}; give 0, 1, 2 or 3")
+    read.keys["parallel.stages"] = [STAGES_BY_NUMBER[stage]]
+    take(read, found, "train_micro_batch_size_per_gpu", "train.micro_batch", count)
+    take(read, found, "gradient_accumulation_steps", "train.micro_batches", lambda said: count(said) * ranks)
+    take(read, found, "gradient_clipping", "train.clip_norm", float)
+    for name in ("fp16", "bf16"):
+        if section(found, name).get("enabled"):
+            read.keys["train.precision"] = name
+    take(read, zero, "overlap_comm", "parallel.overlap", bool)
+    take(read, zero, "zero_hpz_partition_size", "parallel.secondary_ranks", more_than_one)
+    take(read, zero, "mics_shard_size", "parallel.shard_ranks", more_than_one)
+    if stage == 3 and zero.get("stage3_prefetch_bucket_size", 1):
+        read.keys["parallel.prefetch"] = True
+    if section(zero, "offload_optimizer").get("device") == "cpu":
+        read.keys["cluster.optimizer"] = "host"
+    if section(zero, "offload_param").get("device", "none") != "none":
+        read.unread.append("zero_optimization.offload_param")
+    read.unread += [f"zero_optimization.{name}" for name in ("zero_quantized_weights", "zero_quantized_gradients")
+                    if zero.get(name)]
+    optimizer_of(section(found, "optimizer"), read)
+    read.unread += [name for name in found if name not in READ_OF_DEEPSPEED]
+    return read
+
+
+STAGES_BY_NUMBER = {0: "ddp", 1: "zero1", 2: "zero2", 3: "zero3"}
+
+OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "sgd": "sgd", "torchadam": "adam"}
+
+READ_OF_DEEPSPEED = {
+    "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size", "gradient_clipping", "fp16",
+    "bf16", "zero_optimization", "optimizer", "steps_per_print", "wall_clock_breakdown", "scheduler"}
+
+
+def optimizer_of(said: Document, read: Read) -> None:
+    """The optimizer of a configuration of DeepSpeed's; as there, Adam is AdamW unless it says otherwise."""
+    kind = str(said.get("type", "auto")).lower()
+    if kind == "auto":
+        return
+    params = section(said, "params")
+    if kind not in OPTIMIZERS:
+        read.unread.append(f"optimizer.type = {said['type']}")
+        return
+    decoupled = kind == "adam" and params.get("adam_w_mode", True)
+    read.keys["train.optimizer"] = "adamw" if decoupled else OPTIMIZERS[kind]
+
+
+def fsdp(path: str, ranks: int, per_host: int) -> Read:
+    """[parallel] and [cluster] of the FSDP keys of Accelerate or of Hugging Face's trainer, with or without fsdp_."""
+    found = {name.removeprefix("fsdp_"): said for name, said in document(path, "--fsdp-config").items()}
+    found = {**section(found, "config"), **found}
+    read, strategy = Read(), str(found.get("sharding_strategy", "FULL_SHARD")).upper()
+    if strategy not in STRATEGIES:
+        raise UsageError(f"--fsdp-config: {path} has sharding_strategy {strategy}; give {', '.join(STRATEGIES)}")
+    stage, reshard, hybrid = STRATEGIES[strategy]
+    read.keys["parallel.stages"] = [stage]
+    if stage == "zero3":
+        read.keys["parallel.reshard_after_forward"] = bool(found.get("reshard_after_forward", reshard))
+        prefetches = str(found.get("backward_prefetch", "BACKWARD_PRE")).upper() != "NO_PREFETCH"
+        read.keys |= {"parallel.overlap": True,
+                      "parallel.prefetch": prefetches and read.keys["parallel.reshard_after_forward"]}
+    if hybrid and ranks > per_host:
+        read.keys["parallel.shard_ranks"] = per_host
+    take(read, found, "activation_checkpointing", "parallel.recompute", bool)
+    if found.get("offload_params") or found.get("cpu_offload"):
+        read.unread.append("offload_params")
+    return read
+
+
+STRATEGIES = {
+    "FULL_SHARD": ("zero3", True, False), "SHARD_GRAD_OP": ("zero3", False, False), "NO_SHARD": ("ddp", False, False),
+    "HYBRID_SHARD": ("zero3", True, True), "HYBRID_SHARD_ZERO2": ("zero3", False, True),
+    "_HYBRID_SHARD_ZERO2": ("zero3", False, True),
+}
+"""FSDP's strategies: the stage, whether forward's weights are freed, whether a host's ranks hold a whole copy."""
+
+
+def section(found: Document, name: str) -> Document:
+    said = found.get(name)
+    return said if isinstance(said, dict) else {}
+
+
+def count(said: Any) -> int:
+    if isinstance(said, bool) or not isinstance(said, int) or said < 1:
+        raise UsageError(f"found {said!r}; give a whole number from 1 on")
+    return said
+
+
+def more_than_one(said: Any) -> int:
+    """A number of ranks that share; 0 for DeepSpeed's 1 and -1, with which none do."""
+    return said if isinstance(said, int) and said > 1 else 0
+
+
+def take(read: Read, found: Document, name: str, key: str, made: Callable[[Any], Any]) -> None:
+    """Read one key, if it is there; "auto" is left to the scenario, as DeepSpeed leaves it to the trainer."""
+    if name not in found or found[name] == "auto":
+        return
+    try:
+        read.keys[key] = made(found[name])
+    except (UsageError, TypeError, ValueError):
+        raise UsageError(f"{name} is {found[name]!r}, which is no value for it; mend the file") from None
