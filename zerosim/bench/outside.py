@@ -11,7 +11,8 @@ from typing import Any
 
 from zerosim.bench.published import task_of
 from zerosim.errors import UsageError
-from zerosim.planner.planning import PlannedRow, planned
+from zerosim.planner.planned_row import PlannedRow
+from zerosim.planner.planning import planned
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import ModelKeys, Parallel, Train, WorldKeys

@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zerosim.errors import UsageError
-
-if TYPE_CHECKING:
-    from zerosim.planner.planning import PlannedRow
+from zerosim.planner.planned_row import PlannedRow
 
 DAY = 24 * 3600
 HOUR = 3600
@@ -61,7 +59,7 @@ UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 class Answer:
     """What one row takes for all tokens, failures included."""
 
-    row: "PlannedRow"
+    row: PlannedRow
     question: Question
 
     @property

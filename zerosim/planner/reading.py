@@ -13,7 +13,8 @@ from zerosim.data import load_dataset
 from zerosim.errors import ScenarioError, UsageError
 from zerosim.files import read_at_most, reason
 from zerosim.models.units import Task
-from zerosim.planner.planning import Plan, PlannedRow, Swept, plan, task_in_words
+from zerosim.planner.planned_row import PlannedRow
+from zerosim.planner.planning import Plan, Swept, plan, task_in_words
 from zerosim.planner.questions import Question
 from zerosim.scenario import Scenario, Source, load
 from zerosim.scenario.bounds import MOST_BYTES, check_size

@@ -6,7 +6,8 @@ from math import inf
 from rich.console import Console
 
 from zerosim.planner.cluster import Cluster
-from zerosim.planner.planning import Plan, PlannedRow
+from zerosim.planner.planned_row import PlannedRow
+from zerosim.planner.planning import Plan
 from zerosim.planner.questions import Answers
 from zerosim.planner.software import Software
 from zerosim.report.grid import Column, show_grid, show_words

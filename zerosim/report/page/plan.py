@@ -8,7 +8,8 @@ from typing import Any
 
 from zerosim.instruments.memory import KINDS
 from zerosim.instruments.trace import Curve
-from zerosim.planner.planning import Plan, PlannedRow
+from zerosim.planner.planned_row import PlannedRow
+from zerosim.planner.planning import Plan
 from zerosim.report.document import plain, trace_document
 from zerosim.report.grid import Column
 from zerosim.report.page import origins, plan_pictures, sections, step_pictures, vega

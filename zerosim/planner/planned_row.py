@@ -1,0 +1,180 @@
+"""One row of a plan: whether it fits, how long a step takes, what bounds it, and how well it uses the device.
+
+    MFU    model FLOPs utilisation: 6 operations for each parameter and token (of an mlp, sample) and, in a transformer,
+           12 · layers · width · sequence for each token, over what the device could do in the time of a step
+    HFU    hardware FLOPs utilisation: the same of all matrix products that are computed, recomputation included
+
+MFU is defined in Chowdhery et al., "PaLM: scaling language modeling with pathways" (2022), appendix B, and HFU beside
+it in Korthikanti et al., "Reducing activation recomputation in large transformer models" (2022).
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from zerosim.formulas.traffic import due
+from zerosim.instruments.memory import KINDS
+from zerosim.instruments.trace import ClockOffset, Trace
+from zerosim.models import MODELS
+from zerosim.planner.cluster import NS, Cluster
+from zerosim.planner.rehearsal import Rehearsal, rehearse
+from zerosim.scenario.schema import Scenario
+from zerosim.training.config import Config
+
+SHARE_THAT_BOUNDS = 0.25
+"""A row that waits for communication for this share of its step is bound by it."""
+
+MOST_TRACED = 8
+"""Micro-batches of a rank that a traced step has at most, where they follow one another."""
+
+
+@dataclass(frozen=True)
+class PlannedRow:
+    """One row on so many ranks; `swept` is what a sweep has set for it."""
+
+    config: Config
+    cluster: Cluster
+    found: Rehearsal
+    scenario: Scenario
+    """A scenario of this row alone."""
+    swept: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return ", ".join([self.config.name, *self.swept])
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.found.peak_total
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What the allocator holds at the peak: what is alive and its reserve, for which there may be less room."""
+        wished = self.peak_bytes + round(self.cluster.software.reserve * self.peak_bytes)
+        return max(min(wished, int(self.cluster.device.memory)), self.peak_bytes)
+
+    @property
+    def missing_bytes(self) -> int:
+        """What the device has too little of; 0 where the row fits."""
+        return max(self.peak_bytes - int(self.cluster.device.memory), 0)
+
+    @property
+    def fits(self) -> bool:
+        return self.missing_bytes == 0
+
+    @property
+    def step_seconds(self) -> float:
+        return self.found.clock.now_ns / NS
+
+    @property
+    def update_seconds(self) -> float:
+        return self.found.clock.computing_ns["update"] / NS
+
+    @property
+    def compute_seconds(self) -> float:
+        """Forward, loss, backward and recomputation."""
+        return sum(self.found.clock.computing_ns.values()) / NS - self.update_seconds
+
+    @property
+    def communication_seconds(self) -> float:
+        return sum(self.found.clock.communicating_ns.values()) / NS
+
+    @property
+    def exposed_seconds(self) -> float:
+        """While nothing is computed because something is communicated."""
+        return self.found.clock.exposed_ns / NS
+
+    @property
+    def between_bytes_per_host(self) -> int:
+        """Bytes that leave the first host in a step, by formula."""
+        one = dataclasses.replace(self.config.row, train=dataclasses.replace(self.config.row.train, steps=1))
+        config, numbers = dataclasses.replace(self.config, row=one), [*map(self.cluster.host, range(one.ranks))]
+        first = range(numbers.count(0))
+        return sum(each.between_bytes for rank in first for each in due(config, rank, 1, numbers).values())
+
+    @property
+    def units_of_data(self) -> int:
+        """Tokens of a rank in a step; of an mlp samples."""
+        samples = self.config.samples // self.config.ranks
+        task = self.config.model.task
+        return samples * task.inputs if task.tokens else samples
+
+    @property
+    def tokens_per_second(self) -> float:
+        """The tokens that one device trains on in a second."""
+        return self.units_of_data / self.step_seconds if self.step_seconds else 0.0
+
+    @property
+    def mfu(self) -> float:
+        model, shape = self.config.model, self.config.row.model
+        each = 6 * model.count
+        if model.task.tokens:
+            each += 12 * MODELS[shape.kind].attention(shape) * model.task.inputs
+        return self._utilisation(each * self.units_of_data)
+
+    @property
+    def hfu(self) -> float:
+        return self._utilisation(sum(self.found.operations.values()))
+
+    def _utilisation(self, operations: int) -> float:
+        possible = self.cluster.device.flops * self.step_seconds
+        return operations / possible if possible else 0.0
+
+    @property
+    def bound(self) -> str:
+        """What bounds the row, in a sentence."""
+        device = self.cluster.device
+        if not self.fits:
+            missing, there = self.missing_bytes / 1e9, device.memory / 1e9
+            return f"does not fit: {missing:.1f} GB more than the {there:g} GB of a device"
+        exposed = self.exposed_seconds / self.step_seconds if self.step_seconds else 0.0
+        if exposed > SHARE_THAT_BOUNDS:
+            link = self.cluster.slowest(self.config.ranks)
+            return f"communication: {exposed:.0%} of a step waits for it, over {link.title}"
+        bound, ns = self.found.clock.bound_ns.most_common(1)[0]
+        words = {"products": "matrix products", "attention": "attention", "memory": "the bandwidth of memory",
+                 "launches": "launches of kernels with little to do",
+                 "offload": f"offloading, over {self.cluster.host_memory.title}"}
+        return f"{words[bound]}: {ns / self.found.clock.now_ns:.0%} of a step; {exposed:.0%} waits for communication"
+
+    @property
+    def trace(self) -> Trace:
+        """A traced step of the rank that stands for all, rehearsed again with its memory, which a plan does not keep.
+
+        Of a rank's micro-batches that follow one another it has `MOST_TRACED` at most, the last among them.
+        """
+        config = self.config
+        if config.at_once == 1 < config.block:
+            train = dataclasses.replace(
+                config.row.train, micro_batches=config.ranks * min(config.block, MOST_TRACED))
+            config = dataclasses.replace(config, row=dataclasses.replace(config.row, train=train))
+        step = rehearse(config, self.cluster, curve=True).step
+        return Trace([ClockOffset(0, "virtual")], [step])
+
+    def document(self) -> dict[str, Any]:
+        """In JSON's own types."""
+        return {
+            "name": self.name,
+            "stage": self.config.row.stage,
+            "ranks": self.config.ranks,
+            "fits": self.fits,
+            "memory": {
+                **{kind: self.found.peak[kind] for kind in KINDS},
+                "peak": self.peak_bytes,
+                "device": int(self.cluster.device.memory),
+                "resting": {kind: self.found.resting[kind] for kind in KINDS},
+            },
+            "step_seconds": self.step_seconds,
+            "compute_seconds": self.compute_seconds,
+            "communication_seconds": self.communication_seconds,
+            "exposed_communication_seconds": self.exposed_seconds,
+            "update_seconds": self.update_seconds,
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "tokens_per_second_per_device": self.tokens_per_second,
+            "sent_bytes": self.found.sent(0)["bytes"],
+            "between_bytes_per_host": self.between_bytes_per_host,
+            "bound": self.bound,
+            "swept": dict(each.split("=", 1) for each in self.swept),
+            "ignored": self.config.ignored,
+        }
