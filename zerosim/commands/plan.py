@@ -13,7 +13,7 @@ from zerosim.commands.pictures import name_and_file, pictured, write_picture
 from zerosim.errors import UsageError
 from zerosim.files import write_text
 from zerosim.planner import foreign
-from zerosim.planner.foreign import Read
+from zerosim.planner.foreign import ForeignKeys
 from zerosim.planner.questions import Question
 from zerosim.planner.reading import cluster_in, read_plan, scenario_of
 from zerosim.report.grid import show_words
@@ -97,7 +97,7 @@ def main(arguments: argparse.Namespace) -> int:
     return 0 if found.passed else 1
 
 
-def foreign_keys(arguments: argparse.Namespace, changes: dict[str, Any]) -> Read:
+def foreign_keys(arguments: argparse.Namespace, changes: dict[str, Any]) -> ForeignKeys:
     """What files of other projects say; it replaces keys of the scenario, and --set replaces it."""
     read = [foreign.hugging_face(arguments.model)] if arguments.model else []
     if arguments.ds_config or arguments.fsdp_config:
@@ -106,7 +106,7 @@ def foreign_keys(arguments: argparse.Namespace, changes: dict[str, Any]) -> Read
         read.append(foreign.deepspeed(arguments.ds_config, ranks) if arguments.ds_config
                     else foreign.fsdp(arguments.fsdp_config, ranks, per_host))
     keys = {key: value for each in read for key, value in each.keys.items()}
-    return Read(keys, [name for each in read for name in each.unread])
+    return ForeignKeys(keys, [name for each in read for name in each.unread])
 
 
 def asked(arguments: argparse.Namespace) -> Question | None:

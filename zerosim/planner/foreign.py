@@ -17,7 +17,7 @@ Document = Mapping[str, Any]
 
 
 @dataclass
-class Read:
+class ForeignKeys:
     """The keys of a scenario that a file gives, and the keys of the file that say something no scenario can."""
 
     keys: dict[str, Any] = field(default_factory=dict)
@@ -49,7 +49,7 @@ SIZES = {
 """For each key of [model] the names that Hugging Face's configs have for it."""
 
 
-def hugging_face(path: str) -> Read:
+def hugging_face(path: str) -> ForeignKeys:
     """[model] of a `config.json` of Hugging Face's; a sequence is as long as its longest.
 
     Raises `UsageError` for a type of model that has no like here, and where a size is missing.
@@ -59,7 +59,7 @@ def hugging_face(path: str) -> Read:
     if kind not in ARCHITECTURES:
         raise UsageError(f"--model: {path} has model_type {kind!r}; zerosim has {', '.join(ARCHITECTURES)}. "
                          "Write any other as a model of your own (docs/extend.md)")
-    read = Read({"model.kind": "transformer", "model.architecture": ARCHITECTURES[kind]})
+    read = ForeignKeys({"model.kind": "transformer", "model.architecture": ARCHITECTURES[kind]})
     for key, names in SIZES.items():
         said = next((found[name] for name in names if found.get(name) is not None), None)
         if said is None and key in ("key_value_heads", "inner"):
@@ -76,10 +76,10 @@ def hugging_face(path: str) -> Read:
     return read
 
 
-def deepspeed(path: str, ranks: int) -> Read:
+def deepspeed(path: str, ranks: int) -> ForeignKeys:
     """[train], [parallel] and [cluster] of a configuration of DeepSpeed's, on so many ranks."""
     found = document(path, "--ds-config")
-    read, zero = Read(), section(found, "zero_optimization")
+    read, zero = ForeignKeys(), section(found, "zero_optimization")
     stage = zero.get("stage", 0)
     if stage not in STAGES_BY_NUMBER:
         raise UsageError(f"--ds-config: {path} has zero_optimization.stage {stage!r}; give 0, 1, 2 or 3")
@@ -115,7 +115,7 @@ READ_OF_DEEPSPEED = {
     "bf16", "zero_optimization", "optimizer", "steps_per_print", "wall_clock_breakdown", "scheduler"}
 
 
-def optimizer_of(said: Document, read: Read) -> None:
+def optimizer_of(said: Document, read: ForeignKeys) -> None:
     """The optimizer of a configuration of DeepSpeed's; as there, Adam is AdamW unless it says otherwise."""
     kind = str(said.get("type", "auto")).lower()
     if kind == "auto":
@@ -128,11 +128,11 @@ def optimizer_of(said: Document, read: Read) -> None:
     read.keys["train.optimizer"] = "adamw" if decoupled else OPTIMIZERS[kind]
 
 
-def fsdp(path: str, ranks: int, per_host: int) -> Read:
+def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
     """[parallel] and [cluster] of the FSDP keys of Accelerate or of Hugging Face's trainer, with or without fsdp_."""
     found = {name.removeprefix("fsdp_"): said for name, said in document(path, "--fsdp-config").items()}
     found = {**section(found, "config"), **found}
-    read, strategy = Read(), str(found.get("sharding_strategy", "FULL_SHARD")).upper()
+    read, strategy = ForeignKeys(), str(found.get("sharding_strategy", "FULL_SHARD")).upper()
     if strategy not in STRATEGIES:
         raise UsageError(f"--fsdp-config: {path} has sharding_strategy {strategy}; give {', '.join(STRATEGIES)}")
     stage, reshard, hybrid = STRATEGIES[strategy]
@@ -174,7 +174,7 @@ def more_than_one(said: Any) -> int:
     return said if isinstance(said, int) and said > 1 else 0
 
 
-def take(read: Read, found: Document, name: str, key: str, made: Callable[[Any], Any]) -> None:
+def take(read: ForeignKeys, found: Document, name: str, key: str, made: Callable[[Any], Any]) -> None:
     """Read one key, if it is there; "auto" is left to the scenario, as DeepSpeed leaves it to the trainer."""
     if name not in found or found[name] == "auto":
         return
