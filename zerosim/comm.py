@@ -25,6 +25,33 @@ Reduction = Callable[..., Any]
 """A binary ufunc such as `np.add`, or any function of `(arrived, mine)` that returns their reduction."""
 
 
+class ElementByElement(ABC):
+    """A reduction that a world may carry out on a message in pieces, as it may any ufunc without a signature."""
+
+    @abstractmethod
+    def reduce_into(self, arrived: Any, into: Any) -> None:
+        """Leave in `into` the reduction of the two arrays, which have one shape."""
+
+    def __call__(self, arrived: Payload, mine: Payload) -> Payload:
+        reduced = mine.copy()
+        self.reduce_into(arrived, reduced)
+        return reduced
+
+
+class Swapped(ElementByElement):
+    """`ufunc` with what arrived as its right operand: `into = ufunc(into, arrived)`.
+
+    >>> Swapped(np.subtract)(np.array([1]), np.array([10]))
+    array([9])
+    """
+
+    def __init__(self, ufunc: np.ufunc) -> None:
+        self.ufunc = ufunc
+
+    def reduce_into(self, arrived: Any, into: Any) -> None:
+        self.ufunc(into, arrived, out=into)
+
+
 class Communicator(Protocol):
     """A rank among `size`, which can send and receive.
 

@@ -18,15 +18,21 @@ The definitions are those of "MPI: A Message-Passing Interface Standard", chapte
 Communication"; the order of addition is the declared `order` of each algorithm in the table.
 """
 
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Array
-from zerosim.collectives.table import find
+from zerosim.collectives.table import Algorithm, find
+from zerosim.collectives.unmodified import WORTH_BYTES, Unmodified, start_of
 from zerosim.comm import Communicator, Reduction
 from zerosim.errors import CollectiveError
 from zerosim.sharding import bounds, split
 
+InPlace = Callable[[Communicator, Array], None]
 NO_NUMBERS = {"U": "strings", "T": "strings", "S": "byte strings", "M": "dates", "m": "spans of time"}
 """The dtypes that are no numbers, by NumPy's letter for their kind."""
 
@@ -62,9 +68,7 @@ def all_reduce(
     x = numbers(x)
     chosen = find("all_reduce", algorithm or ring_if(commutative), comm.size, commutative=commutative)
     check_reduction(reduce, x.dtype)
-    flat = copied(x, out)
-    chosen.function(comm, split(flat, comm.size), reduce)
-    return returned(flat, x.shape, out)
+    return worked_on(chosen, comm, x, out, lambda comm, flat: chosen.function(comm, split(flat, comm.size), reduce))
 
 
 def reduce_scatter(
@@ -92,10 +96,9 @@ def reduce_scatter(
         "reduce_scatter", algorithm or ring_if(commutative), comm.size, commutative=commutative
     )
     check_reduction(reduce, x.dtype)
-    chunks = split(x.flatten(), comm.size)
-    check_out(out, chunks[comm.rank].shape, x.dtype)
-    chosen.function(comm, chunks, reduce)
-    return copied_out(chunks[comm.rank], out)
+    check_out(out, split(x.reshape(-1), comm.size)[comm.rank].shape, x.dtype)
+    sums = worked_on(chosen, comm, x, None, lambda comm, flat: chosen.function(comm, split(flat, comm.size), reduce))
+    return copied_out(split(sums.reshape(-1), comm.size)[comm.rank], out)
 
 
 def all_gather(
@@ -151,9 +154,7 @@ def broadcast(
     x = numbers(x)
     check_root(comm, root)
     chosen = find("broadcast", algorithm, comm.size)
-    flat = copied(x, out)
-    chosen.function(comm, flat, root)
-    return returned(flat, x.shape, out)
+    return worked_on(chosen, comm, x, out, lambda comm, flat: chosen.function(comm, flat, root))
 
 
 def reduce(
@@ -181,12 +182,9 @@ def reduce(
     check_root(comm, root)
     chosen = find("reduce", algorithm, comm.size, commutative=commutative)
     check_reduction(reduce, x.dtype)
-    if comm.rank != root:
-        chosen.function(comm, x.flatten(), root, reduce)
-        return None
-    flat = copied(x, out)
-    chosen.function(comm, flat, root, reduce)
-    return returned(flat, x.shape, out)
+    to = out if comm.rank == root else None
+    found = worked_on(chosen, comm, x, to, lambda comm, flat: chosen.function(comm, flat, root, reduce))
+    return found if comm.rank == root else None
 
 
 def scatter(
@@ -311,6 +309,25 @@ def memory(count: int, dtype: npt.DTypeLike, out: Array | None) -> Array:
     return out.reshape(-1)
 
 
+def worked_on(chosen: Algorithm, comm: Communicator, x: Array, out: Array | None, collective: InPlace) -> Array:
+    """What a collective in place makes of `x`, in fresh memory or in `out`."""
+    check_out(out, x.shape, x.dtype)
+    flat = memory(x.size, x.dtype, out)
+    if x.nbytes >= WORTH_BYTES and x.flags.c_contiguous and not x.dtype.hasobject and not chosen.reads_vector:
+        source = x.reshape(-1)
+        if start_of(source, flat) == 0:
+            collective(comm, flat)
+            return returned(flat, x.shape, out)
+        if not np.may_share_memory(source, flat):
+            unmodified = Unmodified(comm, source, flat)
+            collective(unmodified, flat)
+            unmodified.finish()
+            return returned(flat, x.shape, out)
+    flat.reshape(x.shape)[...] = x
+    collective(comm, flat)
+    return returned(flat, x.shape, out)
+
+
 def copied(x: Array, out: Array | None) -> Array:
     """A flat copy of `x`, in the memory of `out` where that is one piece."""
     check_out(out, x.shape, x.dtype)
@@ -378,8 +395,13 @@ def check_reduction(reduce: Reduction, dtype: npt.DTypeLike) -> None:
         raise CollectiveError(
             f"reduce={reduce!r} is no function; pass a ufunc such as np.add, or (arrived, mine) -> …"
         )
-    if not isinstance(reduce, np.ufunc):
-        return
+    if isinstance(reduce, np.ufunc):
+        check_ufunc(reduce, np.dtype(dtype))
+
+
+@lru_cache(maxsize=256)
+def check_ufunc(reduce: np.ufunc, dtype: np.dtype[Any]) -> None:
+    """Refuse NumPy's operations that are not associative or do not know the dtype."""
     name = reduce.__name__
     if getattr(np, name, None) is reduce and reduce not in ASSOCIATIVE:
         raise CollectiveError(

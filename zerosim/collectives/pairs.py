@@ -13,7 +13,9 @@ Laws:
 from collections.abc import Iterator
 from typing import Any
 
-from zerosim.comm import Payload, Reduction
+import numpy as np
+
+from zerosim.comm import Payload, Reduction, Swapped
 
 
 def near_first(places: int) -> Iterator[int]:
@@ -55,6 +57,8 @@ def on_the_right(reduce: Reduction) -> Reduction:
     >>> on_the_right(lambda left, right: left + right)("arrived", "into")
     'intoarrived'
     """
+    if isinstance(reduce, np.ufunc) and reduce.signature is None:
+        return Swapped(reduce)
 
     def mine_first(arrived: Payload, mine: Payload) -> Payload:
         return reduce(mine, arrived)

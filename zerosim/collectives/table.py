@@ -13,6 +13,7 @@ some.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from zerosim.collectives import (
@@ -71,6 +72,8 @@ class Algorithm(Declared):
     order: orders.AddingOrder | None = None
     ordered: bool = False
     needs_power_of_two: bool = False
+    reads_vector: bool = False
+    """Whether it reads what its rank brings otherwise than by sending it and by reducing what arrives with it."""
     users: bool = False
     """Whether it is a user's: what it sends is then recorded, and its order is proved up to a + b = b + a."""
     per_host: int = 0
@@ -185,7 +188,7 @@ _ROWS = [
         "direct: reduce-scatter in rank order, then all-gather",
         steps=lambda size: max(0, 3 * size - 4), steps_formula="3N − 4",
         volume=volume.one_after_the_other(volume.all_but_own, volume.own_to_all),
-        order=orders.rank_order, ordered=True, source=THAKUR,
+        order=orders.rank_order, ordered=True, reads_vector=True, source=THAKUR,
     ),
     Algorithm(
         "naive", "all_reduce", naive.all_reduce,
@@ -216,7 +219,7 @@ _ROWS = [
         "direct", "reduce_scatter", direct.reduce_scatter,
         "direct: all pairs, in rank order",
         steps=lambda size: max(0, 2 * size - 3), steps_formula="2N − 3", volume=volume.all_but_own,
-        order=orders.rank_order, ordered=True, source=THAKUR,
+        order=orders.rank_order, ordered=True, reads_vector=True, source=THAKUR,
     ),
     Algorithm(
         "naive", "reduce_scatter", naive.reduce_scatter,
@@ -268,7 +271,7 @@ _ROWS = [
         "naive", "reduce", naive.reduce,
         "the root receives from everyone, in rank order",
         steps=lambda size: size - 1, steps_formula="N − 1", volume=volume.whole_to_root,
-        order=orders.rank_order, ordered=True, source=MPI_STANDARD,
+        order=orders.rank_order, ordered=True, reads_vector=True, source=MPI_STANDARD,
     ),
     Algorithm(
         "tree", "scatter", tree.scatter,
@@ -326,6 +329,7 @@ def algorithm_of(function: Callable[..., None]) -> Algorithm:
     return next(row for row in [*ALGORITHMS.values(), *on_hosts(per_host)] if row.function == function)
 
 
+@lru_cache(maxsize=1024)
 def find(collective: str, algorithm: str, size: int, *, commutative: bool = True) -> Algorithm:
     """The algorithm of that name, or for "auto" the first in the table that can serve.
 

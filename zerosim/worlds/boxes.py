@@ -30,7 +30,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from zerosim.allocation import Array
-from zerosim.comm import Reduction
+from zerosim.comm import ElementByElement, Reduction
 from zerosim.worlds.bells import Bell
 from zerosim.worlds.copies import Bytes, Copies, shaped
 from zerosim.worlds.delivery import deliver
@@ -364,5 +364,6 @@ MOVER = Mover()
 
 def can_go_by_pieces(into: Array, reduce: Reduction | None) -> bool:
     """Whether the result does not depend on where a message is cut."""
-    element_by_element = reduce is None or (isinstance(reduce, np.ufunc) and reduce.signature is None)
-    return element_by_element and into.flags.c_contiguous and LINE % into.itemsize == 0
+    by_elements = isinstance(reduce, np.ufunc) and reduce.signature is None
+    by_elements = reduce is None or by_elements or isinstance(reduce, ElementByElement)
+    return by_elements and into.flags.c_contiguous and LINE % into.itemsize == 0

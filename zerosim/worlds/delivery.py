@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.comm import Payload, Reduction
+from zerosim.comm import ElementByElement, Payload, Reduction
 from zerosim.errors import CollectiveError, LengthError
 from zerosim.worlds.here import HERE, spaced
 
@@ -52,6 +52,8 @@ def deliver(arrived: Payload, into: Payload, reduce: Reduction | None) -> None:
         into[...] = arrived
     elif isinstance(reduce, np.ufunc):
         reduce(arrived, into, out=into)
+    elif isinstance(reduce, ElementByElement):
+        reduce.reduce_into(arrived, into)
     else:
         reduced = reduce(arrived, into)
         check_reduced(reduced, into)

@@ -1,0 +1,105 @@
+"""Collectives out of place: an input that is only read, a result elsewhere, and no copy from one to the other.
+
+A collective works in place on `out`. Until something is written into a part of `out`, that part stands for the same
+part of `x`: it is sent from there, and what arrives for it is reduced with it, as into = arrived + x. Only what nobody
+ever writes is copied in the end. So a ring passes over memory as often as in place.
+
+    fresh      runs of elements of which `out` stands for `x`, as pairs of numbers
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.comm import Communicator, ElementByElement, Reduction, Swapped
+
+WORTH_BYTES = 1 << 20
+"""Below this a copy costs less than to keep account of it."""
+
+
+class From(ElementByElement):
+    """`reduction` with the elements of `x` in place of those of `out`, into `out`."""
+
+    def __init__(self, reduction: np.ufunc | Swapped, x: Array, out: Array) -> None:
+        self._reduction, self._x, self._out = reduction, x, out
+
+    def reduce_into(self, arrived: Array, into: Array) -> None:
+        first = start_of(into, self._out)
+        mine = self._x[first : first + into.size].reshape(into.shape)
+        if isinstance(self._reduction, Swapped):
+            self._reduction.ufunc(mine, arrived, out=into)
+        else:
+            self._reduction(arrived, mine, out=into)
+
+
+class Unmodified:
+    """`comm`, for a collective in place on flat `out` that is to begin with what flat `x` holds."""
+
+    def __init__(self, comm: Communicator, x: Array, out: Array) -> None:
+        self.rank, self.size = comm.rank, comm.size
+        self._comm, self._x, self._out = comm, x, out
+        self._fresh = [(0, out.size)]
+
+    def exchange(
+        self, outgoing: Array, *, to: int, into: Array, source: int, reduce: Reduction | None = None
+    ) -> None:
+        self._comm.exchange(self._sent(outgoing), to=to, into=into, source=source, reduce=self._written(into, reduce))
+
+    def send(self, outgoing: Array, *, to: int) -> None:
+        self._comm.send(self._sent(outgoing), to=to)
+
+    def recv(self, *, into: Array, source: int, reduce: Reduction | None = None) -> None:
+        self._comm.recv(into=into, source=source, reduce=self._written(into, reduce))
+
+    def finish(self) -> None:
+        """Copy what nobody has written."""
+        for first, last in self._fresh:
+            self._out[first:last] = self._x[first:last]
+        self._fresh = []
+
+    def _sent(self, outgoing: Array) -> Array:
+        first = start_of(outgoing, self._out)
+        if self._is_fresh(first, first + outgoing.size):
+            return self._x[first : first + outgoing.size]
+        self._settle(first, first + outgoing.size)
+        return outgoing
+
+    def _written(self, into: Array, reduce: Reduction | None) -> Reduction | None:
+        """The reduction of what arrives with what `into` stands for; from now on it stands for itself."""
+        first = start_of(into, self._out)
+        last = first + into.size
+        if reduce is None:
+            self._fresh = [*outside(self._fresh, first, last)]
+        elif self._is_fresh(first, last) and isinstance(reduce, np.ufunc | Swapped):
+            self._fresh = [*outside(self._fresh, first, last)]
+            return From(reduce, self._x, self._out)
+        else:
+            self._settle(first, last)
+        return reduce
+
+    def _is_fresh(self, first: int, last: int) -> bool:
+        return any(begin <= first and last <= end for begin, end in self._fresh)
+
+    def _settle(self, first: int, last: int) -> None:
+        """Let `out` hold from `first` to `last` what it stands for."""
+        for begin, end in self._fresh:
+            inner = slice(max(begin, first), min(end, last))
+            self._out[inner] = self._x[inner]
+        self._fresh = [*outside(self._fresh, first, last)]
+
+
+def outside(runs: list[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The parts of `runs` that are not between `first` and `last`.
+
+    >>> [*outside([(0, 4), (6, 9)], 2, 7)], [*outside([(0, 9)], 0, 9)]
+    ([(0, 2), (7, 9)], [])
+    """
+    for begin, end in runs:
+        yield from ((a, b) for a, b in ((begin, min(end, first)), (max(begin, last), end)) if a < b)
+
+
+def start_of(part: Array, whole: Array) -> int:
+    """The number in flat `whole` of the first element of `part`, which is a run of it."""
+    address, base = (array.__array_interface__["data"][0] for array in (part, whole))
+    return int(address - base) // whole.itemsize
