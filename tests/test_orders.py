@@ -76,4 +76,4 @@ def test_a_near_tree_of_near_trees_is_one(size):
 def test_what_a_scenario_can_name():
     across = {name: order.across for name, order in ORDERS.items()}
     assert across == {"ring": ring, "rank": rank_order, "tree": near_tree, "exact": None,
-                      "two_level": ORDERS["two_level"].across}
+                      "two_level": ORDERS["two_level"].across, "two_hop": ORDERS["two_hop"].across}

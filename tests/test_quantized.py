@@ -1,11 +1,30 @@
 """Quantised weights and gradients: a reference replays every bit, and bytes and memory are the formulas'."""
 
+from collections import defaultdict, deque
+
 import numpy as np
 import pytest
 
+from tests.test_collectives import Clock, called
+from tests.test_rehearsal import CLUSTER
+from tests.test_two_level import sent
 from tests.test_variants import run
 from tests.test_whole_steps import outcome_of
-from zerosim.numerics.wires import CODES, BlockWire
+from zerosim.allocation import allocate
+from zerosim.collectives import direct, ring, two_level
+from zerosim.collectives.narrow import OnNarrowWires
+from zerosim.collectives.table import algorithm_of, in_two_hops
+from zerosim.formulas.hosts import reducing
+from zerosim.formulas.peaks import peak_bounds
+from zerosim.formulas.traffic import due
+from zerosim.instruments.observed import Observed
+from zerosim.numerics.wires import CODES, BlockWire, wire
+from zerosim.planner.rehearsal import rehearse
+from zerosim.proofs.proof import prove
+from zerosim.proofs.subject import Subject
+from zerosim.sharding import split
+from zerosim.stages.adding import ADDITIONS
+from zerosim.worlds.local import spawn
 
 WEIGHTS = (
     {"quantized_weights": "int8", "quantized_block": 4}, {"quantized_weights": "int4", "quantized_block": 3},
@@ -75,3 +94,101 @@ def quantised_by(decode):
             decode(self._wire, coded, out)
 
     return lambda self, *arguments: honest(Quantized(Other(self.wire)), *arguments)
+
+
+# Gradients.
+
+
+def hosts(per_host, **keys):
+    return {"order": "two_hop", "ranks_per_host": per_host, **keys}
+
+
+GRADIENTS = (
+    {"quantized_block": 4}, {"quantized_block": 3, "order": "rank"}, {"quantized_block": 0, "overlap": True},
+    {"quantized_block": 5, "precision": "bf16", "clip_norm": 0.1}, {"accumulation": "micro_batch", "order": "rank"},
+    hosts(2, ranks=4, micro_batches=8, quantized_block=4), hosts(3, ranks=6, gradients="all_reduce"),
+    hosts(1), hosts(3, publish="updates", precision="fp16"),
+    hosts(2, ranks=4, micro_batches=4) | {"order": "two_level", "quantized_block": 2},
+    {"quantized_weights": "int8", "param_dtype": "bf16", "reduce_dtype": "fp32", "prefetch": True},
+    {"learning_rate": 1e30, "optimizer": "sgd"}, {"ranks": 1, "micro_batches": 2},
+)
+
+
+@pytest.mark.parametrize("keys", GRADIENTS, ids=str)
+@pytest.mark.parametrize("name", ["int8", "int4", "fp8_e5m2"])
+def test_gradients_are_decoded_before_each_addition_as_one_process_does(name, keys):
+    assert outcome_of(quantized_gradients=name, **keys).failures == []
+
+
+@pytest.mark.parametrize("order", ["ring", "rank"])
+def test_reductions_send_a_quarter_and_scales(order):
+    row, = run(stages=("zero2",), steps=1, order=order, quantized_gradients="int8", quantized_block=4).trained
+    sent = row.traffic[0].counts.by_collective["reduce_scatter"]["sent_bytes"]
+    assert sent == 2 * sum(4 * -(-each // 4) + each for each in (12, 8, 5))
+
+
+@pytest.mark.parametrize("per_host", [1, 2, 3, 4, 5])
+def test_two_hops_are_proved_and_send_what_is_declared(per_host):
+    row = in_two_hops(per_host)
+    for size in range(1, 10):
+        proof = prove(Subject("two_hop.reduce_scatter", "reduce_scatter", row.function, "in place", row), size)
+        assert proof.holds, (size, proof.faults)
+        assert proof.order == "declared"
+        for rank, seen in enumerate(sent(row, size, 3 * size, per_host)):
+            declared = [3 * len(each) if each[0] < size else 0 for each in row.volume(rank, size, 0) if each]
+            assert sum(seen.messages) == sum(declared), (size, rank)
+    assert algorithm_of(row.function).name == "two_hop"
+
+
+@pytest.mark.parametrize(("size", "per_host"), [(1, 1), (4, 2), (6, 2), (6, 3), (8, 4), (9, 3), (12, 4), (10, 5)])
+def test_two_hops_take_the_declared_steps_on_full_hosts(size, per_host):
+    row, departures = in_two_hops(per_host), defaultdict(deque)
+
+    def program(comm):
+        clock = Clock(comm.rank, departures)
+        called(row, Observed(comm, clock), np.zeros(size))
+        return clock.now
+
+    assert max(spawn(program, size)) == row.steps(size)
+    for rank in range(size):
+        peers = reducing("two_hop", per_host)(rank, size)
+        assert sum(peers.values()) == size - 1
+
+
+def error(reduce_scatter, size, name="int8", count=64):
+    """The relative error of sums over `size` ranks, of numbers that an owner's chunk has."""
+    brought = np.random.default_rng(size).standard_normal((size, size * count)).astype(np.float32)
+    narrow = OnNarrowWires(reduce_scatter, wire(name, 32), allocate)
+
+    def program(comm):
+        vector = brought[comm.rank].copy()
+        narrow(comm, split(vector, size))
+        return split(vector, size)[comm.rank]
+
+    found, due = np.concatenate(spawn(program, size)), brought.astype(np.float64).sum(axis=0)
+    return float(np.linalg.norm(found - due) / np.linalg.norm(due))
+
+
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_the_error_of_a_ring_grows_with_its_hops_and_that_of_two_does_not(name):
+    rings = [error(ring.reduce_scatter, size, name) for size in (2, 4, 8, 16, 32)]
+    assert rings == sorted(rings)
+    assert rings[-1] > 2.5 * rings[0]
+    at_once = [error(direct.reduce_scatter, size, name) for size in (2, 8, 32)]
+    hops = [error(two_level.in_two_hops(size // 2).reduce_scatter, size, name) for size in (4, 8, 16, 32)]
+    assert max(at_once) < 1.6 * min(at_once)
+    assert max(hops) < 0.6 * rings[-1]
+
+
+def test_a_plan_holds_and_sends_what_a_run_does():
+    for keys in ({"order": "rank"}, {"overlap": True}, {"quantized_weights": "int4"}):
+        outcome = outcome_of(quantized_gradients="int8", quantized_block=8, accumulation="boundary", **keys)
+        for row in outcome.trained:
+            planned = rehearse(row.config, CLUSTER)
+            bounds = peak_bounds(row.config)
+            assert planned.peak == bounds
+            assert planned.sent(0)["bytes"] == sum(each.sent_bytes for each in due(row.config, 0, 3).values()) // 3
+
+
+def test_two_hops_go_back_by_rings_on_two_levels():
+    assert ADDITIONS["two_hop"].with_hosts(2).all_gather == two_level.on_hosts(2).all_gather

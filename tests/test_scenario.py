@@ -134,6 +134,7 @@ param_dtype = "weights"
 reduce_dtype = "weights"
 output_dtype = "weights"
 quantized_weights = "none"
+quantized_gradients = "none"
 quantized_block = 1
 reduce_scatter = "direct"
 all_gather = "direct"
@@ -185,7 +186,8 @@ def test_every_key_can_be_set_and_is_reported(loaded):
     scenario = loaded(COMPLETE)
     default = Scenario()
     changed = {
-        "source", "prefetch", "hidden", "activation", "own", "secondary_ranks", "param_dtype", "quantized_weights"}
+        "source", "prefetch", "hidden", "activation", "own", "secondary_ranks", "param_dtype", "quantized_weights",
+        "quantized_gradients"}
     for section in fields(Scenario):
         if is_dataclass(getattr(default, section.name)) and section.name != "origin":
             for key in fields(getattr(default, section.name)):
@@ -202,7 +204,8 @@ def test_every_key_can_be_set_and_is_reported(loaded):
     assert said == [
         {"name": "first", "stage": "zero2", "units": "model", "accumulation": "boundary",
          "accumulate_dtype": "weights", "param_dtype": "weights", "reduce_dtype": "weights",
-         "output_dtype": "weights", "quantized_weights": "none", "quantized_block": 1, "reduce_scatter": "direct",
+         "output_dtype": "weights", "quantized_weights": "none",
+         "quantized_gradients": "none", "quantized_block": 1, "reduce_scatter": "direct",
          "all_gather": "direct", "broadcast": "naive"},
         {"name": "second", "stage": "zero1", "shard_ranks": 1, "replicas": 2, "secondary_ranks": 0,
          "gradients": "reduce_scatter", "publish": "broadcasts",
@@ -234,7 +237,7 @@ def test_the_defaults_of_the_design():
             "replicas": 0, "secondary_ranks": 0,
             "accumulation": "boundary", "accumulate_dtype": "weights",
             "param_dtype": "weights", "reduce_dtype": "weights", "output_dtype": "weights",
-            "quantized_weights": "none", "quantized_block": 256,
+            "quantized_weights": "none", "quantized_gradients": "none", "quantized_block": 256,
             "reduce_scatter": "", "all_gather": "", "broadcast": "",
             "gradients": "reduce_scatter", "publish": "weights", "reshard_after_forward": True,
             "prefetch": False, "overlap": False, "recompute": False, "offload_activations": False, "offload_folder": "",
@@ -302,7 +305,8 @@ def test_weight_decay_depends_on_the_optimizer_unless_given(loaded, optimizer, w
                                 'found "Adm"; did you mean "adam"?'),
     ("train.optimizer = 'xyz'", 'found "xyz"'),
     ("train.optimizer = {}", "found a table"),
-    ("parallel.order = 'bush'", '1:18: parallel.order must be ring, rank, tree, two_level or exact, found "bush"'),
+    ("parallel.order = 'bush'",
+     '1:18: parallel.order must be ring, rank, tree, two_level, two_hop or exact, found "bush"'),
     ("parallel.order = 'tree'\nworld.ranks = 3\ntrain.micro_batches = 6",
      "1:18: parallel.order tree needs powers of two for world.ranks and train.micro_batches, found 3 and 6"),
     ("check.same_bits_on = [2, 3]", "1:26: check.same_bits_on names 3 ranks, over which 4 micro-batches"),
@@ -415,7 +419,7 @@ OF_VARIANTS = {
     "stage": f"{', '.join(STAGES)} or FILE.py:NAME", "accumulation": "boundary, micro_batch or layered",
     "accumulate_dtype": "weights or fp32",
     **dict.fromkeys(("param_dtype", "reduce_dtype", "output_dtype"), "weights, fp32, fp16 or bf16"),
-    "quantized_weights": "none, int8, int4, fp8_e4m3 or fp8_e5m2",
+    **dict.fromkeys(("quantized_weights", "quantized_gradients"), "none, int8, int4, fp8_e4m3 or fp8_e5m2"),
     "gradients": "reduce_scatter or all_reduce", "publish": "weights, updates or broadcasts",
     "units": "layer, model or an array of arrays of layer numbers such as [[0, 1], [2]]",
     "reshard_after_forward": "true or false", "prefetch": "true or false", "overlap": "true or false",
@@ -464,6 +468,13 @@ OF_VARIANTS = {
       for key in ("accumulate_dtype", "reduce_dtype", "output_dtype")),
     ("train.precision = 'bf16'\nparallel.param_dtype = 'fp32'",
      "2:24: parallel.param_dtype fp32 casts float32 shards as they are gathered, and train.precision bf16 keeps none"),
+    *((f"parallel.quantized_gradients = 'int8'\n{other}", f"parallel.quantized_gradients {words}") for other, words in (
+        ("parallel.order = 'exact'", "encodes chunks that travel one by one, which order exact does not send; set"),
+        ("parallel.order = 'tree'", "encodes chunks that travel one by one, which order tree does not send; set"),
+        ("parallel.shard_ranks = 2", "adds over all ranks at once, and shard_ranks or replicas makes several"),
+        ("parallel.bucket_mb = 1", "encodes a whole chunk, and parallel.bucket_mb asks for something else"),
+        ("parallel.reduce_scatter = 'ring'", "sends chunks by the reduce-scatter of parallel.order, and"))),
+    ("parallel.order = 'two_hop'", "parallel.order two_hop adds within hosts first; set world.ranks_per_host"),
     ("train.precision = 'fp64'\nparallel.quantized_weights = 'int8'", "quantized_weights int8 has fewer bits than"),
     ("parallel.quantized_weights = 'int4'\nparallel.all_gather = 'direct'", "shards of bytes by the all-gather of"),
     ("[[variant]]\nstage = 'zero2'\nparam_dtype = 'bf16'", "its ranks keep full weights, and gather none"),

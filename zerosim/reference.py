@@ -67,6 +67,7 @@ class Arithmetic:
 
     `compute`: weights are cast to it before they are used, and gradients come out in it. `output`: what the model's
     outputs are cast to before the loss. `weights_wire`: how shards are quantised, each by itself, as they are gathered.
+    `gradients_wire`: how what a rank sends of a chunk is quantised, so that others receive something else.
     `accumulate`, `wire`: in which a rank's micro-batches, and then the ranks, are added. `part_by_part`: ranks are
     added before micro-batches. `publishes_updates`: updates are rounded to the precision of the weights, and subtracted
     from these, instead of from the master copy alone.
@@ -75,6 +76,7 @@ class Arithmetic:
     compute: npt.DTypeLike
     output: npt.DTypeLike
     weights_wire: BlockWire | None
+    gradients_wire: BlockWire | None
     accumulate: npt.DTypeLike
     wire: npt.DTypeLike
     accumulates_in_float32: bool
@@ -198,7 +200,9 @@ class Reference:
         contributions = [each.astype(self.arithmetic.accumulate, copy=False) for each in contributions]
         block = len(contributions) // self.mesh.size
         parts = [contributions[k::block] for k in range(block)] if self.arithmetic.part_by_part else [contributions]
-        sums = [self.order.total(part, self.mesh, self.arithmetic.wire) for part in parts]
+        coded = self.arithmetic.gradients_wire
+        arrives = None if coded is None else coded.arriving
+        sums = [self.order.total(part, self.mesh, self.arithmetic.wire, arrives) for part in parts]
         wide = added(sums, np.float32) if self.arithmetic.accumulates_in_float32 else None
         return Gradient(added(sums, self.rule.precision.weights), wide)
 

@@ -411,7 +411,7 @@ def units(layers: int, tied: bool, chance: Random) -> Any:
 
 def agree(row: Document, parallel: Document, train: Document) -> None:
     """Mend keys of a row, which are its own or those of [parallel], that do not agree."""
-    for key in ("accumulate_dtype", "reduce_dtype", "output_dtype", "quantized_weights"):
+    for key in ("accumulate_dtype", "reduce_dtype", "output_dtype", "quantized_weights", "quantized_gradients"):
         if train.get("precision") == "fp64":
             row.pop(key, None)
     if train.get("precision", "fp32") != "fp32":
@@ -421,6 +421,9 @@ def agree(row: Document, parallel: Document, train: Document) -> None:
     for key in ignored_by_stage(row.get("stage", "zero3"), row) if row is not parallel else ():
         del row[key]
     whole = {**parallel, **row}
+    grouped = whole.get("shard_ranks") or whole.get("replicas")
+    if parallel.get("order", "ring") in ("tree", "exact") or grouped or whole.get("bucket_mb"):
+        row["quantized_gradients"] = "none"
     if whole.get("secondary_ranks") and not whole.get("reshard_after_forward", True):
         row["secondary_ranks"] = 0
     if whole.get("offload_activations") and not whole.get("recompute"):
@@ -457,7 +460,7 @@ def groups(units: Any, layers: int, tied: bool = False) -> list[list[int]]:
 
 def hosts_of(ranks: int, parallel: Document, chance: Random) -> Document:
     """How many ranks make a host, where that must be said, and sometimes elsewhere."""
-    if parallel.get("order") == "two_level" or chance.random() < SAID / 2:
+    if parallel.get("order") in ("two_level", "two_hop") or chance.random() < SAID / 2:
         return {"ranks_per_host": chance.choice([each for each in range(1, ranks + 1) if ranks % each == 0])}
     return {}
 
@@ -465,9 +468,9 @@ def hosts_of(ranks: int, parallel: Document, chance: Random) -> Document:
 def groups_of(ranks: int, parallel: Document, chance: Random) -> Document:
     """Groups of ranks that share, or nothing said of them."""
     divisors = [0, *(each for each in range(1, ranks + 1) if ranks % each == 0)]
-    if chance.random() < SAID / 4 and parallel.get("order") != "two_level":
+    if chance.random() < SAID / 4 and parallel.get("order") not in ("two_level", "two_hop"):
         return {"shard_ranks": 0, "replicas": 0, "secondary_ranks": chance.choice(divisors)}
-    if chance.random() < SAID / 2 and parallel.get("order") not in ("exact", "two_level"):
+    if chance.random() < SAID / 2 and parallel.get("order") not in ("exact", "two_level", "two_hop"):
         said, silent = chance.sample(("shard_ranks", "replicas"), 2)
         return {said: chance.choice(divisors), silent: 0, "secondary_ranks": 0}
     return {}
@@ -486,7 +489,8 @@ def draw_other_ranks(document: Document, chance: Random) -> None:
     divisors = [n for n in divisors if all(n % group == 0 for group in groups)]
     divisors = [n for n in divisors if n % world.get("ranks_per_host", 1) == 0]
     free = order in ("tree", "exact") and not train.get("clip_norm") and all(
-        row.get("quantized_weights", "none") == "none" and travels_as_added(row, train.get("precision", "fp32"))
+        travels_as_added(row, train.get("precision", "fp32"))
+        and all(row.get(f"quantized_{what}", "none") == "none" for what in ("weights", "gradients"))
         for row in effective_rows(document)
     )
     if chance.random() < 0.5:

@@ -43,6 +43,7 @@ JOHNSSON = "Johnsson, Ho, Optimum broadcasting in hypercubes (1989)"
 MIKAMI = "Mikami et al., Massively distributed SGD: ImageNet in a flash (2018)"
 PATARASUK = "Patarasuk, Yuan, Bandwidth optimal all-reduce algorithms (2009)"
 RABENSEIFNER = "Rabenseifner, Optimization of collective reduction operations (2004)"
+WANG = "Wang et al., ZeRO++: Extremely efficient collective communication for giant model training (2023)"
 THAKUR = "Thakur, Rabenseifner, Gropp, Optimization of collectives in MPICH (2005)"
 
 
@@ -159,6 +160,27 @@ def on_hosts(per_host: int) -> "list[Algorithm]":
             steps_formula="⌈log₂ N⌉", volume=sent.broadcast, source=MIKAMI, per_host=per_host,
         ),
     ]
+
+
+def two_hop_steps(size: int, per_host: int) -> int:
+    """On full hosts: all-to-all within, row after row, of which one begins as the one before ends, and then between.
+
+    >>> [two_hop_steps(size, per_host) for size, per_host in ((4, 2), (6, 3), (8, 4), (12, 4))]
+    [3, 7, 10, 16]
+    """
+    members, hosts = min(per_host, size), -(-size // per_host)
+    within, between = (max(0, 2 * count - 3) for count in (members, hosts))
+    return within + (hosts - 1) * (members if members > 2 else members - 1) + between
+
+
+def in_two_hops(per_host: int) -> Algorithm:
+    """The reduce-scatter of two hops, on hosts of so many neighbouring ranks; `steps` holds on full hosts."""
+    return Algorithm(
+        "two_hop", "reduce_scatter", two_level.in_two_hops(per_host).reduce_scatter,
+        f"two hops, hosts of {per_host} ranks: all-to-all within, then between",
+        steps=lambda size: two_hop_steps(size, per_host), steps_formula="two_hop_steps",
+        volume=volume.TwoLevels(per_host).reduced, order=orders.two_hops(per_host), source=WANG, per_host=per_host,
+    )
 
 
 _ROWS = [
@@ -326,7 +348,8 @@ def algorithm_of(function: Callable[..., None]) -> Algorithm:
     if isinstance(owner, Algorithm):
         return owner
     per_host = getattr(getattr(function, "__self__", None), "per_host", PER_HOST)
-    return next(row for row in [*ALGORITHMS.values(), *on_hosts(per_host)] if row.function == function)
+    known = [*ALGORITHMS.values(), *on_hosts(per_host), in_two_hops(per_host)]
+    return next(row for row in known if row.function == function)
 
 
 @lru_cache(maxsize=1024)

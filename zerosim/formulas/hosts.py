@@ -48,6 +48,20 @@ def two_level(per_host: int, place: int, size: int) -> dict[int, int]:
     return dict(found + Counter({(place + full) % size: hosts - 1}))
 
 
+def two_hops(per_host: int, place: int, size: int) -> dict[int, int]:
+    """To every other rank of the host, then to the ranks of the same place on the other hosts.
+
+    >>> two_hops(2, place=1, size=6)
+    {0: 3, 3: 1, 5: 1}
+    """
+    full = min(per_host, size)
+    first, hosts = place // full * full, size // full
+    return {
+        **{other: hosts for other in range(first, first + full) if other != place},
+        **{other: 1 for other in range(place % full, size, full) if other != place},
+    }
+
+
 def tree_from_everyone(place: int, size: int) -> dict[int, int]:
     """Broadcasts down the tree, one chunk from each root in turn.
 
@@ -66,7 +80,8 @@ REDUCE_SCATTER: dict[str, Peers] = {"ring": ring, "rank": everyone, "tree": part
 
 def reducing(order: str, per_host: int) -> Peers:
     """Whom a reduce-scatter in this order of addition sends to."""
-    return REDUCE_SCATTER.get(order) or partial(two_level, per_host)
+    levels = two_hops if order == "two_hop" else two_level
+    return REDUCE_SCATTER.get(order) or partial(levels, per_host)
 
 
 def gathering(order: str, per_host: int) -> Peers:

@@ -43,9 +43,10 @@ def peak_bounds(config: Config, *, copies_messages: bool = False, updated: bool 
     """Bytes of each kind; `updated` says whether any step was not skipped."""
     within = pass_peaks(config)
     published = pending(config) if updated else 0
-    beside = in_buckets(config) if config.row.parallel.overlap and copies_messages else 0
-    beside += coded(config) if config.row.parallel.prefetch and copies_messages else 0
-    buffers = max(within.buffers + beside, published, in_buckets(config), coded(config))
+    adding, gathering = max(in_buckets(config), coded_gradients(config)), coded_weights(config)
+    beside = adding if config.row.parallel.overlap and copies_messages else 0
+    beside += gathering if config.row.parallel.prefetch and copies_messages else 0
+    buffers = max(within.buffers + beside, published, adding, gathering)
     return {
         "parameters": parameters(config),
         "gradients": gradients(config),
@@ -269,7 +270,18 @@ def in_buckets(config: Config) -> int:
     return config.added_first * config.ranks * longest * config.summed.itemsize
 
 
-def coded(config: Config) -> int:
+def coded_gradients(config: Config) -> int:
+    """A chunk's codes as they arrive, and those that leave or then what arrived, where gradients are quantised."""
+    wire, mesh = config.gradients_wire, config.mesh
+    if wire is None or mesh.group == 1:
+        return 0
+    chunks = [owned(unit.count, mesh).length for unit in config.model.units if not unit.frozen]
+    return max((
+        wire.encoded_bytes(chunk) + max(wire.encoded_bytes(chunk), chunk * config.wire.itemsize) for chunk in chunks
+    ), default=0)
+
+
+def coded_weights(config: Config) -> int:
     """Quantised shards of one unit, where its weights are gathered from these."""
     wire, mesh = config.weights_wire, config.mesh
     if wire is None:
@@ -340,6 +352,8 @@ def message_lengths(config: Config) -> tuple[set[int], set[int]]:
 
     exact = config.addition.collective is None
     reduced = walked(trained, EXPONENT_BYTES, LIMB_BYTES) if exact else walked(trained, config.wire.itemsize)
+    if (codes := config.gradients_wire) is not None:
+        reduced = walked({codes.encoded_bytes(length) for length in trained}, 1)
     reduced |= walked(trained, summed_bytes(config))
     if mesh.replicas > 1:
         parts = {chunk_length(unit.count, mesh.size) for unit in config.model.units if not unit.frozen}

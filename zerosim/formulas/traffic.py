@@ -128,13 +128,15 @@ def walks(
 
 
 def quantized(config: Config, wire: BlockWire, units: Iterable[Unit], away: int) -> Due:
-    """A walk through each of `units`, whose shards travel as scales and codes."""
+    """A walk through each of `units`, whose chunks travel as scales and codes."""
     messages = [wire.encoded_bytes(owned(unit.count, config.mesh).length) for unit in units]
     return sum((walk(config, message, 1, away) for message in messages), Due())
 
 
 def reductions(config: Config, trained: Iterable[Unit], away: int) -> Due:
     """A reduce-scatter of each unit's gradient."""
+    if config.gradients_wire is not None:
+        return quantized(config, config.gradients_wire, trained, away)
     if config.addition.collective is not None:
         return walks(config, trained, config.wire.itemsize, away)
     summed = config.summed

@@ -17,6 +17,7 @@ clipping. The norm is added chunk by chunk, and chunks depend on the number of r
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,19 +26,27 @@ import numpy.typing as npt
 from zerosim.numerics.fixed_point import exact_sum
 from zerosim.sharding import Mesh, bounds
 
-AddingOrder = Callable[[Sequence[Any], int], Any]
+AddingOrder = Callable[..., Any]
+"""`order(contributions, chunk)`; those of chunks that travel one by one also take `arrives`."""
 
 
-def ring(contributions: Sequence[Any], chunk: int) -> Any:
+def unchanged(x: Any) -> Any:
+    """What arrives of a sum that is sent as it is."""
+    return x
+
+
+def ring(contributions: Sequence[Any], chunk: int, arrives: Callable[[Any], Any] = unchanged) -> Any:
     """((g[c+1] + g[c+2]) + …) + g[c], indices modulo the number of ranks: the owner comes last.
 
-    >>> ring(["a", "b", "c"], 0)
-    'bca'
+    `arrives` makes of what is sent what is received: each partial sum is sent.
+
+    >>> ring(["a", "b", "c"], 0), ring(["a", "b", "c"], 0, lambda sent: f"({sent})")
+    ('bca', '((b)c)a')
     """
     size = len(contributions)
     total = contributions[(chunk + 1) % size]
     for distance in range(2, size + 1):
-        total = total + contributions[(chunk + distance) % size]
+        total = arrives(total) + contributions[(chunk + distance) % size]
     return total
 
 
@@ -48,24 +57,42 @@ def two_level(per_host: int) -> AddingOrder:
     'dceba'
     """
 
-    def two_level(contributions: Sequence[Any], chunk: int) -> Any:
+    def two_level(contributions: Sequence[Any], chunk: int, arrives: Callable[[Any], Any] = unchanged) -> Any:
         host, place = divmod(chunk, per_host)
         hosts = [contributions[first : first + per_host] for first in range(0, len(contributions), per_host)]
-        return ring([ring(ranks, place % len(ranks)) for ranks in hosts], host)
+        return ring([ring(ranks, place % len(ranks), arrives) for ranks in hosts], host, arrives)
 
     return two_level
 
 
-def rank_order(contributions: Sequence[Any], chunk: int) -> Any:
+def rank_order(contributions: Sequence[Any], chunk: int, arrives: Callable[[Any], Any] = unchanged) -> Any:
     """((g[0] + g[1]) + g[2]) + …: left to right.
 
-    >>> rank_order(["a", "b", "c"], 0)
-    'abc'
+    `arrives` makes of what is sent what is received: every contribution but the owner's is sent.
+
+    >>> rank_order(["a", "b", "c"], 0), rank_order(["a", "b", "c"], 0, lambda sent: f"({sent})")
+    ('abc', 'a(b)(c)')
     """
-    total = contributions[0]
-    for contribution in contributions[1:]:
+    total, *others = (mine if rank == chunk else arrives(mine) for rank, mine in enumerate(contributions))
+    for contribution in others:
         total = total + contribution
     return total
+
+
+def two_hops(per_host: int) -> AddingOrder:
+    """Each host's ranks in their order, and then the hosts' sums in theirs.
+
+    >>> from zerosim.payloads.terms import Term
+    >>> two_hops(2)([Term(rank) for rank in range(5)], 0)
+    (((g0 + g1) + (g2 + g3)) + g4)
+    """
+
+    def two_hops(contributions: Sequence[Any], chunk: int, arrives: Callable[[Any], Any] = unchanged) -> Any:
+        host, place = divmod(chunk, per_host)
+        hosts = [contributions[first : first + per_host] for first in range(0, len(contributions), per_host)]
+        return rank_order([rank_order(ranks, place % len(ranks), arrives) for ranks in hosts], host, arrives)
+
+    return two_hops
 
 
 def near_tree(contributions: Sequence[Any], chunk: int) -> Any:
@@ -133,11 +160,15 @@ class Order:
         """The order where every host has so many ranks."""
         return self if self.on_hosts is None else replace(self, across=self.on_hosts(ranks_per_host))
 
-    def total(self, contributions: Sequence[Any], mesh: Mesh, wire: npt.DTypeLike | None = None) -> Any:
+    def total(
+        self, contributions: Sequence[Any], mesh: Mesh, wire: npt.DTypeLike | None = None,
+        arrives: Callable[[Any], Any] | None = None,
+    ) -> Any:
         """The sum of flat arrays, one for each micro-batch in the global order, of which each rank takes a block.
 
         Chunk by chunk the ranks of each group add first, and then the groups' sums are added. What
-        a rank has added is rounded to the dtype of the wire, if one is named, before that.
+        a rank has added is rounded to the dtype of the wire, if one is named, before that. `arrives`, if any, makes of
+        what one rank sends of a chunk what another receives.
 
         >>> parts, mesh = [np.array([1.0, 2.0]), np.array([3.0, 4.0])], Mesh(0, 2, 2)
         >>> ORDERS["ring"].total(parts, mesh), ORDERS["exact"].total(parts, mesh)
@@ -145,6 +176,7 @@ class Order:
         """
         if self.within is None or self.across is None:
             return exact_sum(contributions)
+        across = self.across if arrives is None else partial(self.across, arrives=arrives)
         block = len(contributions) // mesh.size
         partials = [self.within(contributions[start : start + block]) for start in range(0, mesh.size * block, block)]
         partials = [partial.astype(wire or partial.dtype, copy=False) for partial in partials]
@@ -153,7 +185,7 @@ class Order:
             place, part = divmod(chunk, mesh.replicas)
             mine = [partial[start:stop] for partial in partials]
             groups = [[mine[rank] for rank in ranks] for ranks in mesh.groups]
-            whole[start:stop] = self.across([self.across(group, place) for group in groups], part)
+            whole[start:stop] = across([across(group, place) for group in groups], part)
         return whole
 
 
@@ -176,6 +208,10 @@ ORDERS: dict[str, Order] = {
     "two_level": Order(
         "a rank's micro-batches left to right, then the ring of each host's ranks, then the ring of the hosts' sums",
         left_to_right, two_level(1), two_level,
+    ),
+    "two_hop": Order(
+        "a rank's micro-batches left to right, then the ranks of each host in order, then the hosts' sums in order",
+        left_to_right, two_hops(1), two_hops,
     ),
     "exact": Order("order-free: fixed point under a common exponent", None, None),
 }

@@ -39,6 +39,7 @@ from zerosim.allocation import Array
 from zerosim.autograd.graph import Step
 from zerosim.autograd.operation import Shape
 from zerosim.collectives import algorithm_of
+from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.collectives.table import Algorithm
 from zerosim.comm import Communicator, Strided
 from zerosim.formulas.flows import recorded
@@ -173,12 +174,21 @@ class Costs:
 
     def price(self, function: Callable[..., None], argument: Any, root: int = 0) -> Price:
         """The price of a collective on equally long chunks, one for each rank, or on one vector, from a root."""
+        if isinstance(function, OnNarrowWires):
+            return self._price_of_codes(function, argument[0])
         chunked = isinstance(argument, Sequence)
         length = argument[0].nbytes if chunked else argument.nbytes
         key = (function, length, chunked, root)
         if key not in self._prices:
             self._prices[key] = self._price(recorded(algorithm_of(function)), length, chunked, root)
         return self._prices[key]
+
+    def _price_of_codes(self, narrow: OnNarrowWires, chunk: Any) -> Price:
+        """The price of a reduce-scatter whose chunks travel as codes; each message is encoded, decoded and added."""
+        algorithm, length = recorded(algorithm_of(narrow.collective)), narrow.wire.encoded_bytes(len(chunk))
+        price = self._price(algorithm, length, True, 0)
+        passes_ns = self.moved_ns(2 * chunk.nbytes + length) + self.moved_ns(length + 4 * chunk.nbytes)
+        return price._replace(ns=price.ns + algorithm.messages(0, self.ranks) * passes_ns)
 
     def _price(self, algorithm: Algorithm, length: int, chunked: bool, root: int) -> Price:
         if self.ranks == 1:

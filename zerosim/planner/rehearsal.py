@@ -20,6 +20,7 @@ from zerosim.autograd.graph import Step
 from zerosim.autograd.player import Player, perform
 from zerosim.autograd.shelf import Offloaded
 from zerosim.collectives import dissemination
+from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.comm import Communicator
 from zerosim.errors import Unlike, ZerosimError
 from zerosim.formulas import activations
@@ -33,10 +34,10 @@ from zerosim.planner.clock import VirtualClock
 from zerosim.planner.cluster import Cluster
 from zerosim.planner.costs import Costs, of_rank
 from zerosim.planner.skipping import Skipping
-from zerosim.planner.timed import HostMemory, NoSums, OnTheClock, Timed, TimedWire
+from zerosim.planner.timed import HostMemory, NoSums, OnTheClock, SilentWire, Timed, TimedWire
 from zerosim.sharding import padded
 from zerosim.stages.replica import Batch, Replica
-from zerosim.training.build import gathering, replica
+from zerosim.training.build import gathering, reduce_scatter, replica
 from zerosim.training.config import Config
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.lockstep import LockstepWorld
@@ -152,11 +153,13 @@ def on_shapes(config: Config, comm: "Clocked", ledger: Ledger, *, each_visit: bo
     rule = Timed(config.rule, comm.clock, comm.costs)
     alike = comm.alike and not each_visit and config.row.parallel.order != "tree"
     wire = config.weights_wire and TimedWire(config.weights_wire, comm.clock, comm.costs)
+    silent_wire = config.gradients_wire and SilentWire(config.gradients_wire)
     skipping = Skipping(built.accumulation, comm.clock, alike)
     return replace(
         built,
         accumulation=skipping,
         norms=NoSums(),
+        collectives=replace(built.collectives, reduce_scatter=reduce_scatter(config, comm, allocate, silent_wire)),
         gathering=gathering(config, beside, wire),
         overlap=beside if config.row.parallel.overlap else None,
         rule=telling(rule, comm.instruments, update="update", differences="update", apply="update"),
@@ -222,6 +225,8 @@ class Clocked(Observed):
 
         def call(owner: str, comm: Communicator, *arguments: Any) -> None:
             price = self.costs.of(comm).price(function, *arguments)
+            if isinstance(function, OnNarrowWires) and comm.size > 1:
+                function.take_room(arguments[0][0])
             self.clock.communicate(name, price.ns, owner, of_rank(price.sent_bytes, 0))
             self.clock.send(price.sent_bytes, price.messages)
             if copied_ns := self.costs.copied_ns(price.sent_bytes):

@@ -5,11 +5,12 @@ from zerosim.scenario.origin import Origin
 from zerosim.scenario.sections import Parallel, Train
 
 NARROWER = {
-    "accumulate_dtype": "weights", "reduce_dtype": "weights", "output_dtype": "weights", "quantized_weights": "none"}
+    "accumulate_dtype": "weights", "reduce_dtype": "weights", "output_dtype": "weights",
+    "quantized_weights": "none", "quantized_gradients": "none"}
 """Keys that may ask for fewer bits than float64 has, and what they hold otherwise."""
 
 
-def check_dtypes(parallel: Parallel, train: Train, origin: Origin) -> None:
+def check_dtypes(parallel: Parallel, train: Train, ranks: int, origin: Origin) -> None:
     """Raises `ScenarioError` where a dtype would lose bits of another, or a collective cannot carry codes."""
     for key, otherwise in NARROWER.items():
         if train.precision == "fp64" and (dtype := getattr(parallel, key)) != otherwise:
@@ -21,9 +22,30 @@ def check_dtypes(parallel: Parallel, train: Train, origin: Origin) -> None:
             f"parallel.param_dtype {parallel.param_dtype} casts float32 shards as they are gathered, and "
             f"train.precision {train.precision} keeps none; set train.precision to fp32, or leave it at weights",
             ("parallel", "param_dtype"), ("train", "precision"))
+    check_quantized_gradients(parallel, ranks, origin)
     if parallel.all_gather and parallel.quantized_weights != "none":
         raise leave_one_out("quantized_weights", "sends shards of bytes by the all-gather of parallel.order",
                             "all_gather", origin)
+
+
+def check_quantized_gradients(parallel: Parallel, ranks: int, origin: Origin) -> None:
+    """Raises `ScenarioError` where chunks do not travel one by one, each in one message."""
+    if parallel.quantized_gradients == "none":
+        return
+    if parallel.order in ("tree", "exact"):
+        raise origin.error(
+            f"parallel.quantized_gradients encodes chunks that travel one by one, which order {parallel.order} does "
+            "not send; set order to ring, rank, two_level or two_hop", ("parallel", "quantized_gradients"),
+            ("parallel", "order"))
+    if parallel.group_of(ranks) != ranks:
+        raise origin.error(
+            "parallel.quantized_gradients adds over all ranks at once, and shard_ranks or replicas makes several "
+            "groups; leave one of them out", ("parallel", "quantized_gradients"), ("parallel", "shard_ranks"))
+    if parallel.bucket_mb:
+        raise leave_one_out("quantized_gradients", "encodes a whole chunk", "bucket_mb", origin)
+    if parallel.reduce_scatter:
+        raise leave_one_out("quantized_gradients", "sends chunks by the reduce-scatter of parallel.order",
+                            "reduce_scatter", origin)
 
 
 def leave_one_out(key: str, why: str, other: str, origin: Origin) -> ScenarioError:

@@ -6,7 +6,8 @@ from zerosim.errors import ScenarioError
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.sections import Parallel, WorldKeys
 
-ALL_AT_ONCE = ("exact", "two_level")
+ALL_AT_ONCE = ("exact", "two_level", "two_hop")
+ON_HOSTS = ("two_level", "two_hop")
 """The orders that have no groups of ranks, or groups of their own."""
 
 
@@ -59,9 +60,9 @@ def check_second_copy(parallel: Parallel, per_host: int, origin: Origin) -> None
     if not parallel.reshard_after_forward:
         raise no_copy("for backward to gather from, which reshard_after_forward = false spares",
                       "reshard_after_forward", origin)
-    if parallel.order == "two_level" and secondary % per_host and per_host % secondary:
+    if parallel.order in ON_HOSTS and secondary % per_host and per_host % secondary:
         raise no_copy(f"over {secondary} ranks, which are no part of a host of {per_host} and no whole hosts, as order "
-                      "two_level needs them", "order", origin)
+                      f"{parallel.order} needs them", "order", origin)
 
 
 def no_copy(why: str, key: str, origin: Origin) -> ScenarioError:

@@ -18,7 +18,7 @@ from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.dtypes import check_dtypes
 from zerosim.scenario.fault import Fault
 from zerosim.scenario.fields import choice, section, sections, text
-from zerosim.scenario.groups import check_groups
+from zerosim.scenario.groups import ON_HOSTS, check_groups
 from zerosim.scenario.ignored import ignored_by_stage, others_keys
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.origin import Origin
@@ -78,7 +78,7 @@ class Scenario:
         self._check_hosts()
         for parallel in (self.parallel, *(variant.applied(self.parallel) for variant in self.variant)):
             check_groups(parallel, self.world, self.check.same_bits_on, self.origin)
-            check_dtypes(parallel, self.train, self.origin)
+            check_dtypes(parallel, self.train, self.world.ranks, self.origin)
             self._check_parts(parallel)
             self._check_layers(parallel)
             self._check_buckets(parallel)
@@ -167,10 +167,10 @@ class Scenario:
 
     def _check_hosts(self) -> None:
         per_host = self.world.ranks_per_host
-        if self.parallel.order == "two_level" and not per_host:
+        if self.parallel.order in ON_HOSTS and not per_host:
             raise self.origin.error(
-                "parallel.order two_level adds within hosts first; set world.ranks_per_host to the ranks of a host, or "
-                "order to ring", ("parallel", "order"))
+                f"parallel.order {self.parallel.order} adds within hosts first; set world.ranks_per_host to the ranks "
+                "of a host, or order to ring", ("parallel", "order"))
         for ranks in (self.world.ranks, *self.check.same_bits_on):
             if per_host and ranks > per_host and ranks % per_host:
                 raise self.origin.error(

@@ -197,6 +197,8 @@ class Parallel:
     broadcast: str = serving("", "broadcast")
     quantized_weights: str = choice("none", QUANTIZED)
     """The codes in which Stage III gathers weights, in blocks that begin with each shard: qwZ of ZeRO++."""
+    quantized_gradients: str = choice("none", QUANTIZED)
+    """The codes in which gradients travel to be added: decoded before each addition, encoded anew for the next hop."""
     quantized_block: int = integer(256, at_least=0, at_most=10**9)
     """Elements that share a scale; 0: all of a message."""
     gradients: str = choice("reduce_scatter", REDUCTIONS)
@@ -248,6 +250,7 @@ class Variant:
     all_gather: str | None = serving(None, "all_gather")
     broadcast: str | None = serving(None, "broadcast")
     quantized_weights: str | None = maybe_choice(QUANTIZED)
+    quantized_gradients: str | None = maybe_choice(QUANTIZED)
     quantized_block: int | None = maybe_integer(at_least=0)
     gradients: str | None = maybe_choice(REDUCTIONS)
     publish: str | None = maybe_choice(PUBLICATIONS)

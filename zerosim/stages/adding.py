@@ -51,7 +51,7 @@ class Addition:
 
     def by(self, collective: ReduceScatter) -> "Addition":
         """The addition with another form of its collective."""
-        return in_order(self.accumulate, collective, self.whole)
+        return replace(in_order(self.accumulate, collective, self.whole), all_gather=self.all_gather)
 
 
 def in_order(accumulate: Accumulate, collective: ReduceScatter, whole: Callable[[Total], Array]) -> Addition:
@@ -137,10 +137,16 @@ def on_hosts(ranks_per_host: int) -> Addition:
     return replace(in_order(left_to_right, hosts.reduce_scatter, itself), all_gather=hosts.all_gather)
 
 
+def in_two_hops(ranks_per_host: int) -> Addition:
+    """Addition within hosts and then between them, all-to-all on either level; back by rings."""
+    return on_hosts(ranks_per_host).by(two_level.in_two_hops(ranks_per_host).reduce_scatter)
+
+
 ADDITIONS: dict[str, Addition] = {
     "ring": in_order(left_to_right, ring.reduce_scatter, itself),
     "rank": in_order(left_to_right, direct.reduce_scatter, itself),
     "tree": in_order(by_pairs, rabenseifner.reduce_scatter, root_of_tree),
     "two_level": replace(on_hosts(1), on_hosts=on_hosts),
+    "two_hop": replace(in_two_hops(1), on_hosts=in_two_hops),
     "exact": Addition(kept_apart, exact_reduce_scatter, first, None),
 }

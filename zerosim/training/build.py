@@ -10,6 +10,7 @@ from zerosim.allocation import Allocator, Array
 from zerosim.autograd.player import Perform, Player, Players, perform
 from zerosim.autograd.tape import Tape
 from zerosim.collectives import ring, tree
+from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.comm import Communicator
 from zerosim.instruments.observed import Observed, telling
 from zerosim.instruments.trace import WAIT
@@ -107,15 +108,19 @@ def replica(
     )
 
 
-def reduce_scatter(config: Config, comm: Observed, allocate: Allocator) -> Callable[..., Any]:
-    """How gradients are added over the ranks, bucket by bucket if the scenario asks for that."""
-    addition, name, buckets = config.addition, "reduce_scatter", config.buckets
+def reduce_scatter(
+    config: Config, comm: Observed, allocate: Allocator, wire: WireFormat | None = None
+) -> Callable[..., Any]:
+    """How gradients are added over the ranks, bucket by bucket if the scenario asks for that.
+
+    `wire` stands in for the format in which they are quantised.
+    """
+    addition, name, buckets, wire = config.addition, "reduce_scatter", config.buckets, wire or config.gradients_wire
     if addition.collective is None:
         return for_owners(lambda add: buckets.order_free(add, allocate), comm.named(name, addition.reduce_scatter))
+    collective = addition.collective if wire is None else OnNarrowWires(addition.collective, wire, allocate)
     return for_owners(
-        lambda collective: addition.by(buckets.chunked(collective)).reduce_scatter,
-        comm.named(name, addition.collective),
-    )
+        lambda collective: addition.by(buckets.chunked(collective)).reduce_scatter, comm.named(name, collective))
 
 
 def replicas_added(config: Config, comm: Observed) -> Callable[..., Any]:
@@ -176,6 +181,7 @@ def reference(config: Config) -> Reference:
             compute=config.computing.weights,
             output=config.outputs,
             weights_wire=config.weights_wire,
+            gradients_wire=config.gradients_wire,
             accumulate=config.summed,
             wire=config.wire,
             accumulates_in_float32=config.accumulates_in_float32,

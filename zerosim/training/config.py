@@ -150,9 +150,16 @@ class Config:
     @property
     def weights_wire(self) -> BlockWire | None:
         """The format in which weights are gathered, if they are quantised."""
-        parallel = self.row.parallel
-        quantized = self.stage.gathers and parallel.quantized_weights != "none"
-        return wire(parallel.quantized_weights, parallel.quantized_block) if quantized else None
+        return self.wire_of(self.row.parallel.quantized_weights) if self.stage.gathers else None
+
+    @property
+    def gradients_wire(self) -> BlockWire | None:
+        """The format in which gradients travel to be added, if they are quantised."""
+        return self.wire_of(self.row.parallel.quantized_gradients)
+
+    def wire_of(self, codes: str) -> BlockWire | None:
+        """The format with these codes, in blocks as the row has them; None for none."""
+        return None if codes == "none" else wire(codes, self.row.parallel.quantized_block)
 
     @property
     def summed(self) -> np.dtype[np.generic]:
@@ -264,7 +271,7 @@ class Config:
         return (
             self.row.layers, self.part_by_part, parallel.accumulate_dtype, parallel.reduce_dtype,
             self.publishes_updates, self.stage.wire, parallel.reduce_scatter, self.computing, parallel.output_dtype,
-            self.weights_wire,
+            self.weights_wire, self.gradients_wire,
         )
 
     @property
