@@ -168,6 +168,11 @@ KITS = {
         cases(lambda *shape: {"x": shape, "other": shape}, few, few), lambda x, other: x * other,
         ((((2, 3), (2, 1)), {}),),
     ),
+    "elementwise.scale": Kit(
+        cases(lambda a, b, factor: ({"x": (a, b)}, {"factor": factor}), few, few, st.sampled_from([-1.0, 0.3, 2.0])),
+        lambda x, factor: factor * x,
+    ),
+    "elementwise.sigmoid": number_by_number(lambda x: 1 / (1 + np.exp(-x))),
     "elementwise.relu": number_by_number(lambda x: np.where(x > 0, x, 0)),
     "elementwise.tanh": number_by_number(np.tanh),
     "elementwise.gelu": number_by_number(

@@ -10,6 +10,7 @@ import pytest
 
 from tests.mpi.launch import mpirun
 from zerosim.cli import main
+from zerosim.stages.replica import Replica
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = sorted(path.parent for path in ROOT.glob("scenarios/examples/*/scenario.toml"))
@@ -103,3 +104,15 @@ def test_the_page_shows_code_that_runs():
 def test_every_example_is_listed():
     listed = (ROOT / "scenarios" / "examples" / "README.md").read_text()
     assert [folder.name for folder in FOLDERS if f"`{folder.name}/`" not in listed] == []
+
+
+def test_the_page_names_verbs_that_there_are():
+    page = (ROOT / "docs" / "extend.md").read_text()
+    table = page.partition("| verb of `replica` |")[2].partition("\n\n")[0]
+    verbs = {verb for cell in re.findall(r"^\| (.*?) \|", table, re.MULTILINE)
+             for verb in re.findall(r"`(\w+)", cell)} - {"replica"}
+    assert len(verbs) > 15
+    assert [verb for verb in verbs if verb != "state" and not hasattr(Replica, verb)] == []
+    stages = "".join(path.read_text() for path in ROOT.glob("zerosim/stages/zero*.py"))
+    used = set(re.findall(r"replica\.(\w+)", stages))
+    assert used - verbs == {"loss_name", "tape", "unreduced", "reduce", "forward_after"}

@@ -10,7 +10,7 @@ from zerosim.cli import main
 
 ROOT = Path(__file__).parents[1]
 MINE = (ROOT / "tests" / "brought" / "mine.py").read_text().replace("linear(silu(linear(", "linear(swish(linear(")
-PARTS = ("gated", "lion", "compressed", "halving_reduce_scatter", "spirals")
+PARTS = ("gated", "lion", "compressed", "halving_reduce_scatter", "doubling_all_gather", "spirals")
 EXAMPLES = ("lion/lion.py:lion", "residual_mlp/residual.py:residual", "mixture_of_experts/experts.py:mixture",
             "two_level/two_level.py:reduce_scatter", "two_level/two_level.py:all_gather",
             "each_micro_batch/stage.py:step")
@@ -40,11 +40,11 @@ def test_examples_hold(name):
 @pytest.mark.parametrize(("name", "old", "new", "words"), [
     ("lion", "    momentum *= beta2", "    momentum = momentum * beta2", "the slot momentum does not change"),
     ("lion", "    momentum *= beta2", "    momentum *= beta2 * np.mean(g)", "a formula works element by element"),
-    ("lion", "    a += b\n", "    a += c\n", "line 17, a += c: NameError: name 'c' is not defined"),
+    ("lion", "    a += b\n", "    a += c\n", "line 11, a += c: NameError: name 'c' is not defined"),
     ("lion", "    np.sign(a, out=a)", "    a += 0.1 * len(g)", "✗ 0/2 its formula works element by element,"),
     ("gated", 'linear(x, w["up"])', "x", "layer blocks.0: an operation on two arrays"),
     ("gated", 'linear(x, w["weight"], w["bias"])', 'linear(x, w["weight"])', "does not read the parameter 'bias'"),
-    ("gated", "swish(linear(", "swish(0.5 * linear(", "layer blocks.0: line 29"),
+    ("gated", "swish(linear(", "swish([] + linear(", "layer blocks.0: line 23"),
     ("gated", "sigma * (1.0 + x * (1.0 - sigma))", "sigma",
      "layer blocks.0: the gradient of its parameter 'gate' along a random direction is"),
     ("gated", "np.divide(x, 1.0 + np.exp(-x), out=out)", "out[...] = np.where(x < 9, x, x)",

@@ -315,3 +315,15 @@ def test_grouped_layers_share_by_what_they_read():
     assert len({id(text) for each in texts.values() for text in each}) == 4
     wide = mlp(4, [5, 5, 5, 4], 4, "relu", "mean_squared_error")
     assert len({unit.visits[0].text for unit in wide.units}) == 4
+
+
+def test_sums_differences_and_multiples_are_operations():
+    graph = Graph((2, 3))
+    x = graph.input
+    graph.output = 2 * (x * x) - x * 0.5 + -x
+    assert [each.operation.name for each in graph.instructions] == [
+        "multiply", "scale", "scale", "scale", "add", "scale", "add"]
+    given_x = np.array([[1.0, -2.0, 3.0], [0.5, 0.25, -4.0]])
+    y, found = play(graph, given_x, {}, np.ones((2, 3)))
+    assert y.tolist() == (2 * given_x**2 - 1.5 * given_x).tolist()
+    assert found["input"].tolist() == (4 * given_x - 1.5).tolist()

@@ -53,6 +53,10 @@ CASES = {
     "relu": ("elementwise.relu", [CUBE], {}, of_numbers(
         independent.FORWARD["relu"], independent.BACKWARD["relu"], of_y=True)),
     "tanh": ("elementwise.tanh", [CUBE], {}, of_numbers(np.tanh, independent.BACKWARD["tanh"], of_y=True)),
+    "sigmoid": ("elementwise.sigmoid", [CUBE], {}, of_numbers(
+        lambda x: 0.5 * (np.tanh(0.5 * x) + 1.0), lambda u, y: u * ((1.0 - y) * y), of_y=True)),
+    "scale": ("elementwise.scale", [CUBE], {"factor": -0.3}, (
+        lambda x: x * x.dtype.type(-0.3), lambda u, y, x: {"x": u * x.dtype.type(-0.3)})),
     "gelu": ("elementwise.gelu", [CUBE], {}, of_numbers(independent.gelu, independent.gelu_backward)),
     "silu": ("elementwise.silu", [CUBE], {}, of_numbers(other.silu, other.silu_backward)),
     "multiply": ("elementwise.multiply", [CUBE, CUBE], {}, (

@@ -9,7 +9,7 @@ from zerosim.autograd.graph import Variable, Weights
 from zerosim.autograd.operation import Empty, Operation, Shape
 from zerosim.autograd.operations.attention import causal_attention, causal_self_attention, rotary, softmax
 from zerosim.autograd.operations.dropout import dropout
-from zerosim.autograd.operations.elementwise import add, gelu, multiply, relu, silu, tanh
+from zerosim.autograd.operations.elementwise import add, gelu, multiply, relu, scale, sigmoid, silu, tanh
 from zerosim.autograd.operations.embedding import embedding, positions
 from zerosim.autograd.operations.linear import affine, linear, matmul
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
@@ -38,6 +38,6 @@ __all__ = [
     "Variable", "Weights", "add", "affine", "causal_attention", "causal_self_attention", "collective", "constant",
     "dropout", "embedding", "gather_rows", "gelu", "layer_norm", "left", "linear", "matmul", "model", "multiply",
     "normal", "one_hot", "optimizer", "positions", "queue_slots", "refuse", "relu", "reshape", "right", "rms_norm",
-    "rotary", "scatter_rows", "silu", "softmax", "stage", "take_along", "tanh", "top_indices", "top_k", "transpose",
-    "uniform",
+    "rotary", "scale", "scatter_rows", "sigmoid", "silu", "softmax", "stage", "take_along", "tanh", "top_indices",
+    "top_k", "transpose", "uniform",
 ]

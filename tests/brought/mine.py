@@ -2,13 +2,7 @@
 
 import numpy as np
 
-from zerosim.autograd.operation import Operation
-from zerosim.autograd.operations.elementwise import silu
-from zerosim.autograd.operations.linear import linear
-from zerosim.collectives.own import collective
-from zerosim.models.parameters import Parameter, constant, uniform
-from zerosim.models.units import Layer
-from zerosim.stages.own import stage
+from zerosim.extend import Layer, Operation, Parameter, collective, constant, linear, silu, stage, uniform
 
 
 def lion(g, momentum, *, t, h, a, b, beta1=0.9, beta2=0.99):
@@ -89,6 +83,7 @@ def halving_reduce_scatter(comm, chunks):
         (low, high), half = mine, half // 2
 
 
+@collective(powers_of_two=True)
 def doubling_all_gather(comm, chunks):
     """Double what is known: exchange it with the partner at a distance that doubles."""
     have = 1

@@ -85,7 +85,7 @@ def alike(operation, count=1, **settings):
 
 CALLS = [
     alike("add", 2), alike("multiply", 2),
-    *(alike(name) for name in ("relu", "tanh", "gelu", "silu", "softmax")),
+    *(alike(name) for name in ("relu", "tanh", "sigmoid", "gelu", "silu", "softmax")), alike("scale", factor=-0.3),
     alike("dropout", probability=0.3), alike("reshape", shape=(21, 11)), alike("transpose", axes=(2, 0, 1)),
     *(
         Call("causal_attention", {"q": (2, t, heads * s), "k": (2, t, shared * s), "v": (2, t, shared * s)},

@@ -43,6 +43,7 @@ def queued(choices, queues, capacity):
 
 OPERATIONS = {
     "add": torch.add, "multiply": torch.mul, "relu": torch.relu, "tanh": torch.tanh, "silu": functional.silu,
+    "sigmoid": torch.sigmoid, "scale": lambda x, factor: factor * x,
     "gelu": lambda x: functional.gelu(x, approximate="tanh"),
     "softmax": lambda x: torch.softmax(x, dim=-1),
     "dropout": dropped,

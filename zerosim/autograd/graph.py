@@ -24,7 +24,7 @@ from functools import cached_property
 from typing import Any
 
 from zerosim.autograd.operation import Operation, Shape
-from zerosim.autograd.operations.elementwise import add, multiply
+from zerosim.autograd.operations.elementwise import add, multiply, scale
 
 Weights = Mapping[str, "Variable"]
 """A layer's parameters, by the names that its text has for them."""
@@ -44,8 +44,16 @@ class Variable:
     def __add__(self, other: "Variable") -> "Variable":
         return add(self, other)
 
-    def __mul__(self, other: "Variable") -> "Variable":
-        return multiply(self, other)
+    def __sub__(self, other: "Variable") -> "Variable":
+        return add(self, -other)
+
+    def __neg__(self) -> "Variable":
+        return scale(self, factor=-1.0)
+
+    def __mul__(self, other: "Variable | float") -> "Variable":
+        return multiply(self, other) if isinstance(other, Variable) else scale(self, factor=float(other))
+
+    __rmul__ = __mul__
 
 
 @dataclass(frozen=True, eq=False)

@@ -56,6 +56,22 @@ def multiply_backward(
         np.multiply(upstream, x, out=into["other"])
 
 
+def scale_forward(x: Array, *, out: Array, empty: Empty, factor: float) -> None:
+    """y = factor · x, of any shape; `factor` is a number.
+
+    >>> y = np.empty(2)
+    >>> scale_forward(np.array([1.0, 2.0]), out=y, empty=np.empty, factor=-0.5)
+    >>> y
+    array([-0.5, -1. ])
+    """
+    np.multiply(x, factor, out=out)
+
+
+def scale_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, factor: float) -> None:
+    """∂L/∂x = factor · upstream."""
+    np.multiply(upstream, factor, out=into["x"])
+
+
 def relu_forward(x: Array, *, out: Array, empty: Empty) -> None:
     """y = max(x, 0), of any shape.
 
@@ -161,7 +177,7 @@ def silu_forward(x: Array, *, out: Array, empty: Empty) -> None:
 
 
 def silu_of(x: Array, y: Array) -> None:
-    sigmoid(x, y)
+    sigmoid_of(x, y)
     y *= x
 
 
@@ -171,7 +187,7 @@ def silu_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, x: A
 
 
 def silu_gradient(x: Array, upstream: Array, gradient: Array, sigma: Array, slope: Array) -> None:
-    sigmoid(x, sigma)
+    sigmoid_of(x, sigma)
     np.subtract(1.0, sigma, out=slope)
     slope *= x
     slope += 1.0
@@ -179,7 +195,29 @@ def silu_gradient(x: Array, upstream: Array, gradient: Array, sigma: Array, slop
     np.multiply(upstream, slope, out=gradient)
 
 
-def sigmoid(x: Array, out: Array) -> None:
+def sigmoid_forward(x: Array, *, out: Array, empty: Empty) -> None:
+    """y = 1 / (1 + e⁻ˣ) = ½ (1 + tanh ½ x), of any shape.
+
+    >>> y = np.empty(2)
+    >>> sigmoid_forward(np.array([0.0, 99.0]), out=y, empty=np.empty)
+    >>> y
+    array([0.5, 1. ])
+    """
+    piecewise(sigmoid_of, x, out, empty=empty)
+
+
+def sigmoid_backward(upstream: Array, into: dict[str, Array], *, empty: Empty, y: Array) -> None:
+    """∂L/∂x = upstream (1 − y) y."""
+    piecewise(sigmoid_gradient, y, upstream, into["x"], empty=empty, work=1)
+
+
+def sigmoid_gradient(y: Array, upstream: Array, gradient: Array, slope: Array) -> None:
+    np.subtract(1.0, y, out=slope)
+    slope *= y
+    np.multiply(upstream, slope, out=gradient)
+
+
+def sigmoid_of(x: Array, out: Array) -> None:
     np.multiply(x, 0.5, out=out)
     np.tanh(out, out=out)
     out += 1.0
@@ -190,9 +228,11 @@ add = Operation(add_forward, None, two_alike, {}, over="other", passed={"x": its
 multiply = Operation(
     multiply_forward, multiply_backward, two_alike, {"x": ("other",), "other": ("x",)}, over_upstream="other"
 )
+scale = Operation(scale_forward, scale_backward, same_shape, {"x": ()}, over="x", over_upstream="x")
 relu = Operation(relu_forward, relu_backward, same_shape, {"x": ("y",)}, over="x", over_upstream="x")
 tanh = Operation(tanh_forward, tanh_backward, same_shape, {"x": ("y",)}, over="x", over_upstream="x")
 gelu = Operation(gelu_forward, gelu_backward, same_shape, {"x": ("x",)}, over_upstream="x", spoils=("x",))
+sigmoid = Operation(sigmoid_forward, sigmoid_backward, same_shape, {"x": ("y",)}, over="x", over_upstream="x")
 silu = Operation(silu_forward, silu_backward, same_shape, {"x": ("x",)}, over_upstream="x")
 
 ACTIVATIONS = {"relu": relu, "tanh": tanh, "gelu": gelu}
