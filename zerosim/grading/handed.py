@@ -8,6 +8,7 @@ from zerosim.allocation import Array
 from zerosim.grading.stage_case import StageCase
 from zerosim.grading.stage_words import SCALED, like, often, same, times_of
 from zerosim.grading.witness import VerbCall
+from zerosim.numerics.precisions import PRECISIONS
 from zerosim.proofs.case import listed
 
 ARGUMENTS = {
@@ -61,6 +62,9 @@ def otherwise(case: StageCase, rank: int, call: VerbCall, due: VerbCall | None, 
         why = ": what it returns is the sum over all ranks already" * (call.verb in ("reduce_scatter", "reduce"))
         return None if call.verb == "loss" else f"{where} is called {often(times)}, where {often(enough)} is due{why}"
     for name, mine, wanted in zip(ARGUMENTS[call.verb], call.handed, due.handed, strict=False):
+        if name == "its gradient" and (narrow := rounded_to(mine, wanted)):
+            return (f"{where} is handed its gradient rounded to {narrow}: hand it the gradient itself, and declare the "
+                    f"rounding, @stage(…, wire=\"{narrow}\"), which one process then replays")
         if equal(mine, wanted) or (name == "the loss so far" and mine is not None):
             continue
         if name == "weights" and isinstance(mine, np.ndarray) and isinstance(wanted, np.ndarray):
@@ -81,6 +85,15 @@ def lacks_earlier_parts(case: StageCase, rank: int, unit: str, mine: Any, due: A
     so_far = [call.gradient for call in case.due(rank).of("backward", unit) if call.gradient is not None][:-1]
     arrays = isinstance(mine, np.ndarray) and isinstance(due, np.ndarray) and mine.shape == due.shape
     return bool(arrays and so_far and so_far[-1].shape == due.shape and like(mine, due - so_far[-1]))
+
+
+def rounded_to(mine: Any, due: Any) -> str | None:
+    """The precision of 16 bits to which a gradient was rounded, if it was: bf16 or fp16."""
+    arrays = isinstance(mine, np.ndarray) and isinstance(due, np.ndarray) and mine.shape == due.shape
+    if not arrays or same(mine, due):
+        return None
+    return next((narrow for narrow in ("bf16", "fp16")
+                 if same(mine, due.astype(PRECISIONS[narrow].weights).astype(mine.dtype))), None)
 
 
 def equal(mine: Any, due: Any) -> bool:
