@@ -18,7 +18,7 @@ from zerosim.verdict.judged_run import run_locally
 
 ROOT = Path(__file__).parents[1]
 DECISIONS = sorted(ROOT.glob("docs/design/*.md"))
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("scenarios/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("scenarios/*.md")])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

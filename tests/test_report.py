@@ -2,7 +2,7 @@
 
 import io
 import re
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +18,7 @@ from zerosim.report.document import document
 from zerosim.report.page.page_run import PageRun
 from zerosim.report.rows import compared
 from zerosim.report.table import show_outcome
-from zerosim.scenario import Check, Scenario
-from zerosim.scenario.fault import Fault
+from zerosim.scenario import Check
 from zerosim.scenario.sections import Variant
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
@@ -362,18 +361,6 @@ def documented(page):
                 section = section if key.startswith(".") else key.rpartition(".")[0]
                 keys.setdefault(heading, set()).add(section + key if key.startswith(".") else key)
     return keys
-
-
-def test_the_readme_has_every_key_of_a_scenario():
-    default = Scenario()
-    sections = {each.name: type(getattr(default, each.name)) for each in fields(Scenario)}
-    sections |= {"variant": Variant, "fault": Fault}
-    keys = {
-        f"{name}.{key.name}"
-        for name, section in sections.items() if is_dataclass(section) and name != "origin"
-        for key in fields(section) if key.name != "own"  # the keys of a part of the user's own
-    }
-    assert documented(ROOT / "README.md")["Use it"] == {"title", "caption", *keys}
 
 
 def test_every_key_of_the_document_is_documented(four):

@@ -1,0 +1,106 @@
+"""The tables of `docs/scenario.md`: names, defaults and allowed values from the schema, sentences from the page.
+
+    python -m tests.keys
+
+writes the tables again. A new key needs a sentence first: a row `| `section.key` | | | The sentence. |` in any table
+of the page.
+"""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+from zerosim.scenario.parts import PartOf, SourceOf
+from zerosim.scenario.rules import ArrayRule, Choice, Either, NameOr, Rule, SectionRule, Tables, rules
+from zerosim.scenario.schema import Scenario
+from zerosim.scenario.sections import Parallel
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "scenario.md"
+HEAD = "| key | default | allowed | meaning |\n|---|---|---|---|\n"
+TABLE = re.compile(re.escape(HEAD) + r"((?:\|.*\n)*)")
+ROW = re.compile(r"^\| `([\w.]+)` \|.*\| (.+?) \|$", re.MULTILINE)
+
+
+def schema():
+    """The keys of each table of a scenario, "" for those at the top: field and rule by name."""
+    found = {"": {}}
+    for each in dataclasses.fields(Scenario):
+        rule = each.metadata.get("rule")
+        if isinstance(rule, SectionRule | Tables):
+            fields = {field.name: field for field in dataclasses.fields(rule.section)}
+            found[each.name] = {name: (fields[name], of) for name, of in rules(rule.section).items()}
+        elif rule is not None:
+            found[""][each.name] = (each, rule)
+    return found
+
+
+def code(words):
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def allowed(rule: Rule) -> str:
+    """
+    >>> allowed(Choice(("a", "b"))), allowed(ArrayRule(Choice(("a",))))
+    ('`a`, `b`', 'an array of: `a`')
+    """
+    match rule:
+        case SourceOf():
+            return str(rule)
+        case PartOf():
+            return f"{code(filter(None, rule.names))}, `FILE.py:NAME`"
+        case Choice():
+            return code(name or json.dumps(name) for name in rule.names)
+        case ArrayRule(element=Choice()):
+            return f"an array of: {allowed(rule.element)}"
+        case Either():
+            return f"`{rule.word}` or {allowed(rule.other)}"
+        case NameOr():
+            return f"a name in quotes, or a table with {code(rules(rule.section))}"
+        case SectionRule():
+            return f"a table with {code(rules(rule.section))}"
+    return str(rule)
+
+
+def default(field, rule):
+    if isinstance(rule, SectionRule) or field.default is None:
+        return "not set"
+    value = field.default
+    return f"`{value:g}`" if isinstance(value, float) else f"`{json.dumps(value)}`"
+
+
+def sentences(page):
+    """The meaning of each key, as the page says it."""
+    return dict(ROW.findall(page))
+
+
+def table(section, keys, meanings):
+    """The rows of one table; those of a variant that repeat keys of [parallel] are one."""
+    same = [name for name in keys if section == "variant" and name in rules(Parallel)]
+    rows = [
+        f"| `{key}` | {default(field, rule)} | {allowed(rule)} | {meanings.get(key, '')} |\n"
+        for name, (field, rule) in keys.items() if name not in same
+        for key in [f"{section}.{name}".lstrip(".")]
+    ]
+    if same:
+        names = ", ".join([f"`{section}.{same[0]}`", *(f"`.{name}`" for name in same[1:])])
+        rows.append(f"| {names} | not set | as in `[parallel]` | The same key of `[parallel]`, for this row. |\n")
+    return HEAD + "".join(rows)
+
+
+def written(page):
+    """The page with its tables as the schema has them; raises `KeyError` if a section of the schema has no table."""
+    meanings = sentences(page)
+    for section, keys in schema().items():
+        heading = f"## `[{section}]`\n" if section and section not in ("variant", "fault") else (
+            f"## `[[{section}]]`\n" if section else "## At the top\n")
+        before, found, after = page.partition(heading)
+        if not found:
+            raise KeyError(f"no heading {heading!r}")
+        page = before + found + TABLE.sub(lambda _, s=section, k=keys: table(s, k, meanings), after, count=1)
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text()))
