@@ -373,7 +373,7 @@ def test_every_key_of_the_document_is_documented(four):
     written = document(replace(broken, apart=[apart]), {})
     stage = written["rows"][0]
     traced = document(run(steps=1, stages=("ddp",), traced=range(1, 2)), {})["rows"][0]["trace"]
-    of_a_plan = {"The JSON document of `zerosim plan`", "`rows` of a plan", "`memory` of a row"}
+    of_a_plan = {"The JSON document of `zerosim plan`", "`rows` of a plan", "`memory` of a row", "`answers`"}
     found = documented(ROOT / "docs" / "outcome.md")
     assert {heading: set(keys) for heading, keys in found.items() if heading not in of_a_plan} == {
         "The JSON document of `zerosim run`": set(written),
