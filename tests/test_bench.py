@@ -11,11 +11,13 @@ from safetensors.numpy import load_file
 from tests.mpi.launch import mpirun
 from zerosim.bench import timings as bench
 from zerosim.bench.checkpoints import remove_before_last, saves, time_checkpoints, writes
+from zerosim.bench.collectives import COLLECTIVES, OWN, fit, measured_switches, time_collectives
 from zerosim.bench.timings import Duration, Overhead, Timing, Workload, time_ledgers, time_steps, time_worlds
 from zerosim.checkpoint.saving import Saving
 from zerosim.cli import main
+from zerosim.collectives.table import ALGORITHMS
 from zerosim.commands.bench import ALONE
-from zerosim.report.bench_table import show_durations, show_overheads, show_saving, show_timings
+from zerosim.report.bench_table import show_collectives, show_durations, show_overheads, show_saving, show_timings
 from zerosim.scenario import ModelKeys, Scenario
 from zerosim.stages import STAGES
 from zerosim.worlds.local import spawn
@@ -42,6 +44,30 @@ def test_every_stage_is_timed_in_every_round(measure, show, workload, words):
         low, high = each.document()["ratio_range"]
         assert 0 < low <= each.document()["ratio"] <= high
     assert all(title in shown(show, measured, workload) for title in [words, *(row.title for row in STAGES.values())])
+
+
+def nothing_done(x, out):
+    """Stands for a library's collective."""
+
+
+def test_every_algorithm_of_a_collective_is_timed_at_every_size():
+    sizes = (256, 1024)
+    found, *others = spawn(
+        lambda comm: time_collectives(comm, dict.fromkeys(COLLECTIVES, nothing_done), 2, sizes), ranks=3)
+    assert others == [None, None]
+    rows = [row for row in ALGORITHMS.values() if row.collective in COLLECTIVES and row.serves(3) and not row.per_host]
+    assert {(each.collective, each.algorithm) for each in found if each.algorithm != OWN} == {
+        (row.collective, row.name) for row in rows}
+    for each in found:
+        assert len(each.seconds) == len(each.own_seconds) == 2
+        assert each.vector_bytes in (252, 1020)
+        figures = each.document()
+        assert 0 < figures["bus_bandwidth"] <= figures["algorithm_bandwidth"] * 4 / 3 + 1
+    chosen = {(each.collective, each.vector_bytes): each.algorithm for each in found if each.chosen}
+    assert len(chosen) == len(COLLECTIVES) * len(sizes)
+    said = shown(show_collectives, found, "a library", measured_switches(found), fit(found))
+    assert all(f"{collective} on 3 ranks" in said for collective in COLLECTIVES)
+    assert "switch_at({\"all_reduce\": " in " ".join(said.split())
 
 
 def test_saving_is_timed_beside_a_plain_write(tmp_path, monkeypatch):

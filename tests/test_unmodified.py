@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import zerosim as zs
-from zerosim.collectives import arrays, unmodified
+from zerosim.collectives import results, unmodified
 from zerosim.collectives.kinds import KINDS
 from zerosim.collectives.table import ALGORITHMS
 from zerosim.collectives.unmodified import Unmodified
@@ -74,7 +74,7 @@ def test_arrays_go_wherever_they_shall(where, monkeypatch):
         return found.tobytes()
 
     due = spawn(program, ranks=3)
-    monkeypatch.setattr(arrays, "WORTH_BYTES", 0)
+    monkeypatch.setattr(results, "WORTH_BYTES", 0)
     assert spawn(program, ranks=3) == due
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+import zerosim as zs
 from tests.conformance import CHECKS, LARGE, face_of, received, same, tagged
 from tests.test_objects import check_objects_arrive
 from zerosim.allocation import allocate
@@ -139,6 +140,18 @@ def check_random_messages(comm):
                 time.sleep(1e-3)
 
 
+def check_the_librarys_own_collectives(comm):
+    """What `zerosim bench collectives` compares with computes the same."""
+    ours = {"all_reduce": zs.all_reduce, "reduce_scatter": zs.reduce_scatter, "all_gather": zs.all_gather,
+            "broadcast": zs.broadcast}
+    for name, own in comm.own_collectives().items():
+        x = tagged(comm.rank, 3 * comm.size, np.float32)
+        due = ours[name](comm, x, **({"reduce": np.maximum} if "reduce" in name else {}))
+        out = x.copy() if name == "broadcast" else np.empty_like(due)
+        own(x, out)
+        same(out, due)
+
+
 def check_a_second_connection_is_the_first(comm):
     assert connect() is comm
     assert comm.timeout_seconds == 300
@@ -158,7 +171,7 @@ assert not comm.refused, comm.refused
 checks = [*CHECKS, check_objects_arrive, check_what_cannot_travel, check_waiting_ends, check_tags,
           check_a_send_waits_for_nobody, check_channels_wait_for_one_another,
           check_a_reduction_that_fails_leaves_the_next_message_whole, check_elements_of_any_width,
-          check_random_messages, check_a_second_connection_is_the_first]
+          check_random_messages, check_the_librarys_own_collectives, check_a_second_connection_is_the_first]
 for check in checks:
     check(comm)
 face_of(MpiWorld(connect()))

@@ -2,7 +2,7 @@
 
     x           this rank's array; every rank passes the same shape and dtype
     shard       this rank's chunk of a flat vector, cut as `zerosim.sharding` says
-    algorithm   a name from `ALGORITHMS`, or "auto" for the first there that serves the ranks
+    algorithm   a name from `ALGORITHMS`, or "auto" for the one that suits ranks and length, as `choose` says
 
 Arrays are flattened in C order. Inputs are not modified and results are fresh arrays, unless `out`
 is given; `out` may be the input, or overlap it.
@@ -18,7 +18,6 @@ The definitions are those of "MPI: A Message-Passing Interface Standard", chapte
 Communication"; the order of addition is the declared `order` of each algorithm in the table.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -26,13 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Array
-from zerosim.collectives.table import Algorithm, find
-from zerosim.collectives.unmodified import WORTH_BYTES, Unmodified, start_of
+from zerosim.collectives.choosing import named
+from zerosim.collectives.results import check_out, copied, copied_out, memory, returned, whole_length, worked_on
+from zerosim.collectives.table import find
 from zerosim.comm import Communicator, Reduction
 from zerosim.errors import CollectiveError
-from zerosim.sharding import bounds, split
+from zerosim.sharding import split
 
-InPlace = Callable[[Communicator, Array], None]
 NO_NUMBERS = {"U": "strings", "T": "strings", "S": "byte strings", "M": "dates", "m": "spans of time"}
 """The dtypes that are no numbers, by NumPy's letter for their kind."""
 
@@ -66,7 +65,7 @@ def all_reduce(
     [[3, 30], [3, 30], [3, 30]]
     """
     x = numbers(x)
-    chosen = find("all_reduce", algorithm or ring_if(commutative), comm.size, commutative=commutative)
+    chosen = named("all_reduce", algorithm or ring_if(commutative), comm.size, x.nbytes, commutative=commutative)
     check_reduction(reduce, x.dtype)
     return worked_on(chosen, comm, x, out, lambda comm, flat: chosen.function(comm, split(flat, comm.size), reduce))
 
@@ -123,8 +122,8 @@ def all_gather(
     [[0, 0, 1, -1], [0, 0, 1, -1]]
     """
     shard = numbers(shard)
-    chosen = find("all_gather", algorithm, comm.size)
     count = whole_length(comm, shard, out)
+    chosen = named("all_gather", algorithm, comm.size, count * shard.itemsize)
     flat = memory(count, shard.dtype, out)
     chunks = split(flat, comm.size)
     chunks[comm.rank][...] = shard.reshape(-1)
@@ -300,85 +299,6 @@ def numbers(x: npt.ArrayLike) -> Array:
 
 def ring_if(commutative: bool) -> str:
     return "ring" if commutative else "auto"
-
-
-def memory(count: int, dtype: npt.DTypeLike, out: Array | None) -> Array:
-    """`count` elements on one axis: those of `out` where that is one piece, fresh ones elsewhere."""
-    if out is None or not out.flags.c_contiguous:
-        return np.empty(count, dtype)
-    return out.reshape(-1)
-
-
-def worked_on(chosen: Algorithm, comm: Communicator, x: Array, out: Array | None, collective: InPlace) -> Array:
-    """What a collective in place makes of `x`, in fresh memory or in `out`."""
-    check_out(out, x.shape, x.dtype)
-    flat = memory(x.size, x.dtype, out)
-    if x.nbytes >= WORTH_BYTES and x.flags.c_contiguous and not x.dtype.hasobject and not chosen.reads_vector:
-        source = x.reshape(-1)
-        if start_of(source, flat) == 0:
-            collective(comm, flat)
-            return returned(flat, x.shape, out)
-        if not np.may_share_memory(source, flat):
-            unmodified = Unmodified(comm, source, flat)
-            collective(unmodified, flat)
-            unmodified.finish()
-            return returned(flat, x.shape, out)
-    flat.reshape(x.shape)[...] = x
-    collective(comm, flat)
-    return returned(flat, x.shape, out)
-
-
-def copied(x: Array, out: Array | None) -> Array:
-    """A flat copy of `x`, in the memory of `out` where that is one piece."""
-    check_out(out, x.shape, x.dtype)
-    flat = memory(x.size, x.dtype, out)
-    flat.reshape(x.shape)[...] = x
-    return flat
-
-
-def returned(flat: Array, shape: tuple[int, ...], out: Array | None) -> Array:
-    """`flat` in `shape`, or in `out` if there is one, where it may be already."""
-    if out is None:
-        return flat.reshape(shape)
-    if not out.flags.c_contiguous:
-        out[...] = flat.reshape(out.shape)
-    return out
-
-
-def copied_out(chunk: Array, out: Array | None) -> Array:
-    """`chunk` in memory of its own, so that the vector it was cut from can be freed."""
-    if out is None:
-        return chunk.copy()
-    out[...] = chunk
-    return out
-
-
-def whole_length(comm: Communicator, shard: Array, out: Array | None) -> int:
-    """The number of elements of which `shard` is this rank's chunk."""
-    if out is None:
-        return shard.size * comm.size
-    check_out(out, np.shape(out), shard.dtype)
-    first, last = bounds(out.size, comm.size)[comm.rank]
-    if shard.size != last - first:
-        raise CollectiveError(
-            f"rank {comm.rank} brings {shard.size} elements, but its chunk of an out= of {out.size} "
-            f"over {comm.size} ranks has {last - first}; out= must be as long as the whole was"
-        )
-    return out.size
-
-
-def check_out(out: Array | None, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
-    if out is None:
-        return
-    if not isinstance(out, np.ndarray):
-        raise CollectiveError(f"out= is a {type(out).__name__}; an array of NumPy can be filled")
-    if out.shape != shape or out.dtype != dtype:
-        raise CollectiveError(
-            f"out= is {out.shape} of {out.dtype}, the result {shape} of {dtype}; "
-            f"pass np.empty({shape}, {str(dtype)!r})"
-        )
-    if not out.flags.writeable:
-        raise CollectiveError("out= is read-only; pass a copy of it")
 
 
 def check_root(comm: Communicator, root: int) -> None:

@@ -6,9 +6,8 @@
     fold       2 where N is no power of two: some ranks fold into their neighbours first, and unfold last
 
 Volumes are declared here and compared with a counting communicator in the tests, to the byte. Orders are declared in
-`numerics/orders.py` and confirmed by proofs. "auto" looks at the number of ranks alone, never at lengths. MPI
-libraries look at lengths too. Here the order of addition is the same for every vector, at the price of speed for
-some.
+`numerics/orders.py` and confirmed by proofs. Here "auto" looks at the number of ranks alone; `choosing` looks at
+lengths too, as MPI libraries do, among algorithms that leave the same bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -357,8 +356,8 @@ def find(collective: str, algorithm: str, size: int, *, commutative: bool = True
     """The algorithm of that name, or for "auto" the first in the table that can serve.
 
     The table lists the algorithms of a collective from the one to prefer: few steps, no more bytes
-    than needed. "auto" looks at the number of ranks alone, never at lengths, so that the order of
-    addition is the same for every vector. With `commutative=False` only algorithms that add in rank
+    than needed. "auto" looks at the number of ranks alone, so that the order of addition is the same
+    for every vector. With `commutative=False` only algorithms that add in rank
     order can serve.
 
     Raises `CollectiveError` for a name that is not in the table and for ranks it cannot serve.

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from zerosim.bench.checkpoints import time_checkpoints
 from zerosim.bench.cluster import Measured, measure_cluster
+from zerosim.bench.collectives import fit, measured_switches, time_collectives
 from zerosim.bench.outside import compare_outside, figures_of
 from zerosim.bench.plans import time_plans
 from zerosim.bench.published import compare, lines_of, published_runs, shipped
@@ -32,6 +33,7 @@ from zerosim.errors import LaunchError, UsageError
 from zerosim.files import write_text
 from zerosim.report.bench_table import (
     show_against,
+    show_collectives,
     show_compared,
     show_durations,
     show_outside,
@@ -55,6 +57,7 @@ SUBJECTS = {
     "worlds": "what the local world needs for many ranks, a large proof, many examples",
     "plan": "what plans need, and how that grows with ranks, layers and bytes",
     "cluster": "this machine as the [cluster] of a plan, and steps of four models on 2 MPI ranks against their plans",
+    "collectives": "every algorithm of four collectives, 1 KiB to 64 MiB, beside MPI's own, on any number of ranks",
     "torch": "PyTorch's DDP and FSDP2 on 2 MPI ranks over zerosim against gloo, and all-reduce against the ring itself",
     "published": "nothing: it plans published runs, and shows how far off each plan is",
 }
@@ -101,6 +104,8 @@ def main(arguments: argparse.Namespace) -> int:
         return report(arguments, ALONE[arguments.what]())
     if launched() is None:
         start_ranks(arguments.what)
+    if arguments.what == "collectives":
+        return report_collectives(arguments)
     if launched() != RANKS:
         raise UsageError(f"bench {arguments.what} measures {RANKS} ranks and the launcher started {launched()}: "
                          f"run it with mpirun -n {RANKS}, or without")
@@ -155,6 +160,23 @@ def report_cluster(arguments: argparse.Namespace, found: Measured | None) -> int
             write_text(arguments.toml, cluster_toml(found.cluster))
         if arguments.json:
             write_json(arguments.json, {"schema": "zerosim.bench/1", **found.document()})
+    return 0
+
+
+def report_collectives(arguments: argparse.Namespace) -> int:
+    """Measure collectives, show and write what rank 0 has found."""
+    comm = connect()
+    found = time_collectives(comm, comm.own_collectives(), arguments.rounds)
+    if found is not None:
+        if words := sharing(comm.size, comm.machine.shared_cores):
+            show_words(standard_output(arguments), words)
+        switches, line = measured_switches(found), fit(found)
+        show_collectives(standard_output(arguments), found, comm.library, switches, line)
+        if arguments.json:
+            write_json(arguments.json, {
+                "schema": "zerosim.bench/1", "library": comm.library, "switches": switches, "fit": line,
+                "collectives": [each.document() for each in found],
+            })
     return 0
 
 

@@ -1,6 +1,6 @@
 """The figures of a benchmark in the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from zerosim.bench.cluster import ComparedStep
+from zerosim.bench.collectives import OWN, TimedCollective
 from zerosim.bench.outside import ComparedFigure, grouped
 from zerosim.bench.published import NEAR, errors
 from zerosim.bench.published import ComparedRun as Published
@@ -163,3 +164,29 @@ def columns(first: str, *others: str) -> Table:
 def ratios(figures: dict[str, Any]) -> tuple[str, str]:
     ratio, (low, high) = figures["ratio"], figures["ratio_range"]
     return f"{ratio:.3f}", f"{low:.3f} … {high:.3f}"
+
+
+def show_collectives(
+    console: Console, found: Sequence[TimedCollective], library: str, switches: Mapping[str, int],
+    line: Mapping[str, float],
+) -> None:
+    """A table for each collective: a row for each size, a column for each algorithm, against the library's own call."""
+    for collective in dict.fromkeys(each.collective for each in found):
+        some = [each for each in found if each.collective == collective]
+        names = [name for name in dict.fromkeys(each.algorithm for each in some) if name != OWN]
+        console.print(f"{collective} on {some[0].ranks} ranks: times that {library} takes, and ratios to them; "
+                      "* is what \"auto\" takes, GB/s its bandwidth and that of the bus")
+        table = columns("bytes", "µs", *names, "GB/s", "bus GB/s")
+        for size in dict.fromkeys(each.vector_bytes for each in some):
+            at = {each.algorithm: each for each in some if each.vector_bytes == size}
+            best = next((each for each in at.values() if each.chosen), at[OWN])
+            cells = [f"{at[name].document()['ratio']:.2f}{'*' * at[name].chosen}" for name in names]
+            figures = best.document()
+            table.add_row(f"{size:,}", f"{1e6 * at[OWN].middle:.1f}", *cells,
+                          f"{figures['algorithm_bandwidth'] / 1e9:.2f}", f"{figures['bus_bandwidth'] / 1e9:.2f}")
+        console.print(table)
+    for collective, most_bytes in switches.items():
+        console.print(f"{collective}: the algorithm for short vectors is faster up to {most_bytes:,} bytes; "
+                      f"switch_at({{\"{collective}\": {most_bytes}}}) lets \"auto\" change there")
+    console.print(f"A message takes {1e6 * line['message_seconds']:.1f} µs and {1e9 * line['byte_seconds']:.3f} ns for "
+                  "each byte, by the ring")

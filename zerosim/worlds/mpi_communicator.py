@@ -166,6 +166,17 @@ class MpiCommunicator:
         group = self._comm.Get_group().Incl([self._numbers[rank] for rank in ranks])
         return self._comm.Create_group(group), numbers
 
+    def own_collectives(self) -> dict[str, Callable[[Array, Array], object]]:
+        """The MPI library's own collectives between these ranks, from one array of numbers into another; maxima."""
+        from mpi4py import MPI  # noqa: PLC0415 - whoever has a comm has it loaded
+
+        return {
+            "all_reduce": lambda x, out: self._comm.Allreduce(x, out, MPI.MAX),
+            "reduce_scatter": lambda x, out: self._comm.Reduce_scatter_block(x, out, MPI.MAX),
+            "all_gather": self._comm.Allgather,
+            "broadcast": lambda x, out: self._comm.Bcast(out),
+        }
+
     def rest_between_polls(self) -> None:
         """Leave the cores to others while there is no message: 4 ranks on 2 cores took a third less of their time."""
         self._pause, self._rests = partial(time.sleep, REST), True

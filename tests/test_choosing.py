@@ -1,0 +1,65 @@
+"""What "auto" takes: by length and ranks, and never with other bits."""
+
+import numpy as np
+import pytest
+
+import zerosim as zs
+from zerosim.collectives import choosing
+from zerosim.collectives.choosing import LONG, SHORT, SWITCHES, choose, switch_at
+from zerosim.collectives.table import ALGORITHMS
+from zerosim.errors import CollectiveError
+from zerosim.worlds.local import spawn
+
+
+@pytest.fixture(autouse=True)
+def switches_as_before():
+    before = dict(SWITCHES)
+    yield
+    SWITCHES.update(before)
+
+
+def orders_of(collective):
+    """The orders of addition that "auto" may have, from one length to another."""
+    return {ALGORITHMS[f"{name}.{collective}"].order for names in (SHORT, LONG) for name in names[collective]}
+
+
+@pytest.mark.parametrize("collective", SWITCHES)
+def test_bits_do_not_depend_on_where_the_switch_is(collective):
+    assert set(SHORT) == set(LONG) == set(SWITCHES)
+    assert len(orders_of(collective)) == 1
+
+
+def test_algorithms_that_add_in_two_orders_are_seen(monkeypatch):
+    monkeypatch.setitem(LONG, "all_reduce", ("ring",))
+    assert len(orders_of("all_reduce")) == 2
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 8])
+def test_auto_takes_what_choose_says(size, monkeypatch):
+    def all_reduced(comm):
+        return zs.all_reduce(comm, np.random.default_rng(comm.rank).standard_normal(9), algorithm="auto").tobytes()
+
+    found = []
+    for most_bytes, name in ((0, "rabenseifner"), (9 * 8, "doubling")):
+        switch_at({"all_reduce": most_bytes})
+        assert choose("all_reduce", size, 9 * 8).name == name
+        called = []
+        row = ALGORITHMS[f"{name}.all_reduce"]
+        monkeypatch.setattr(choosing, "find", lambda *asked, **how: called.append(asked[1]) or row)
+        found += spawn(all_reduced, ranks=size)
+        assert set(called) == {name}
+        monkeypatch.undo()
+    assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize(("switches", "said"), [
+    ({"all_reduc": 1}, "no switch for 'all_reduc'; did you mean 'all_reduce'"),
+    ({"broadcast": 1}, "no switch for 'broadcast'"),
+    ({"all_reduce": -1}, "switch of all_reduce at -1: a number of bytes"),
+    ({"all_gather": True}, "switch of all_gather at True"),
+])
+def test_a_switch_that_cannot_be_is_refused(switches, said):
+    before = dict(SWITCHES)
+    with pytest.raises(CollectiveError, match=said):
+        switch_at(switches)
+    assert before == SWITCHES

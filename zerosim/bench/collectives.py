@@ -1,0 +1,169 @@
+"""Collectives by size: every algorithm beside the MPI library's own call, in the same run.
+
+Rounds alternate: each times every algorithm at one size, so a disturbance affects all of them. Figures are medians over
+rounds, of the slowest rank.
+
+    algorithm bandwidth   bytes of the vector over seconds
+    bus bandwidth         that times the share of the vector that each rank must send, as NCCL's tests have it:
+                          2 (N − 1) / N for an all-reduce, (N − 1) / N for an all-gather or a reduce-scatter, 1 for
+                          a broadcast
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from zerosim.allocation import Array
+from zerosim.bench.timings import middle_and_range
+from zerosim.collectives.arrays import all_gather, all_reduce, broadcast, reduce_scatter
+from zerosim.collectives.choosing import LONG, SHORT, choose
+from zerosim.collectives.table import ALGORITHMS
+from zerosim.comm import Communicator
+from zerosim.instruments.resident import keep_freed
+from zerosim.worlds.objects import broadcast_object, gather_objects
+
+SIZES = tuple(1 << power for power in range(10, 27, 2))
+"""Bytes of the whole vector."""
+TARGET_SECONDS = 0.02
+"""How long the calls take that are timed together."""
+MOST_CALLS = 1000
+COLLECTIVES: dict[str, Callable[..., Array]] = {
+    "all_reduce": all_reduce, "all_gather": all_gather, "reduce_scatter": reduce_scatter, "broadcast": broadcast,
+}
+SHARES: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks, "all_gather": lambda ranks: (ranks - 1) / ranks,
+    "reduce_scatter": lambda ranks: (ranks - 1) / ranks, "broadcast": lambda ranks: 1.0,
+}
+OWN = "MPI's own"
+Own = Mapping[str, Callable[[Array, Array], object]]
+"""The library's own collectives, from one array into another."""
+
+
+@dataclass(frozen=True)
+class TimedCollective:
+    """An algorithm at one size: seconds in each round, and those of the library's own call in the same rounds."""
+
+    collective: str
+    algorithm: str
+    ranks: int
+    vector_bytes: int
+    seconds: Sequence[float]
+    own_seconds: Sequence[float]
+    chosen: bool = False
+    """Whether "auto" takes it."""
+
+    @property
+    def middle(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Seconds over those of the library's own call, round by round."""
+        return [ours / own for ours, own in zip(self.seconds, self.own_seconds, strict=True)]
+
+    def document(self) -> dict[str, Any]:
+        """The figures in JSON's own types; bandwidths in bytes a second."""
+        bandwidth = self.vector_bytes / self.middle
+        return {
+            "collective": self.collective, "algorithm": self.algorithm, "ranks": self.ranks,
+            "bytes": self.vector_bytes, "seconds": self.middle, "chosen": self.chosen,
+            "algorithm_bandwidth": bandwidth, "bus_bandwidth": bandwidth * SHARES[self.collective](self.ranks),
+            **middle_and_range(self.ratios),
+        }
+
+
+def time_collectives(
+    comm: Communicator, own: Own, rounds: int, sizes: Sequence[int] = SIZES
+) -> list[TimedCollective] | None:
+    """Every algorithm that serves the ranks, at every size; on rank 0, None on the others."""
+    keep_freed()
+    found = [
+        timed for collective in COLLECTIVES for size in sizes
+        for timed in time_one(comm, collective, size - size % (4 * comm.size), own, rounds)
+    ]
+    return found if comm.rank == 0 else None
+
+
+def time_one(comm: Communicator, collective: str, vector_bytes: int, own: Own, rounds: int) -> list[TimedCollective]:
+    """All algorithms of a collective at one size."""
+    names = [row.name for row in ALGORITHMS.values()
+             if row.collective == collective and row.serves(comm.size) and not row.per_host]
+    tasks = calls(comm, collective, vector_bytes // 4, own, names)
+    samples: dict[str, list[float]] = {name: [] for name in tasks}
+    counts: dict[str, int] = {}
+    for number in range(-1, rounds):
+        for name, run in tasks.items():
+            seconds = timed(comm, run, counts.get(name, 1))
+            if number < 0:
+                counts[name] = broadcast_object(comm, max(1, min(MOST_CALLS, int(TARGET_SECONDS / seconds))))
+            else:
+                samples[name].append(seconds)
+    chosen = choose(collective, comm.size, vector_bytes).name
+    return [TimedCollective(collective, name, comm.size, vector_bytes, samples[name], samples[OWN], name == chosen)
+            for name in tasks]
+
+
+def calls(
+    comm: Communicator, collective: str, count: int, own: Own, names: Sequence[str]
+) -> dict[str, Callable[[], object]]:
+    """What is timed: the library's own call, and each algorithm's on whole arrays, into memory that is there."""
+    whole, other = np.ones(count, np.float32), np.ones(count, np.float32)
+    shard = np.ones(count // comm.size, np.float32)
+    x, out = {
+        "all_gather": (shard, other), "reduce_scatter": (whole, shard), "broadcast": (whole, whole),
+    }.get(collective, (whole, other))
+    function, more = COLLECTIVES[collective], {"reduce": np.maximum} if "reduce" in collective else {}
+    found: dict[str, Callable[[], object]] = {OWN: lambda: own[collective](x, out)}
+    for name in names:
+        found[name] = lambda name=name: function(comm, x, algorithm=name, out=out, **more)  # type: ignore[misc]
+    return found
+
+
+def timed(comm: Communicator, run: Callable[[], object], times: int) -> float:
+    """Begin together; on rank 0 the seconds of a call on the slowest rank, on others of their own."""
+    broadcast_object(comm, gather_objects(comm, None))
+    began = time.perf_counter()
+    for _ in range(times):
+        run()
+    seconds = (time.perf_counter() - began) / times
+    return float(max(gather_objects(comm, seconds) or [seconds]))
+
+
+def measured_switches(found: Sequence[TimedCollective]) -> dict[str, int]:
+    """The bytes up to which the algorithm for short vectors is faster, by collective: what `switch_at` takes.
+
+    >>> at = [("doubling", 1024, 1.0), ("ring", 1024, 2.0), ("doubling", 4096, 3.0), ("ring", 4096, 2.0)]
+    >>> measured_switches([TimedCollective("all_gather", name, 4, size, [each], [1.0]) for name, size, each in at])
+    {'all_gather': 1024}
+    """
+    switches = {}
+    for collective in SHORT:
+        seconds = {(each.algorithm, each.vector_bytes): each.middle for each in found if each.collective == collective}
+        sizes = sorted({size for _, size in seconds})
+        names = [[name for name in some[collective] if (name, sizes[0]) in seconds] for some in (SHORT, LONG)] \
+            if sizes else [[], []]
+        if all(names):
+            faster = [size for size in sizes if seconds[names[0][0], size] < seconds[names[1][0], size]]
+            switches[collective] = max(faster, default=0)
+    return switches
+
+
+def fit(found: Sequence[TimedCollective]) -> dict[str, float]:
+    """Seconds of a message and of a byte, as the ring all-reduces at the shortest and the longest size have them.
+
+    >>> at = [(1 << 10, 4e-6), (1 << 20, 1e-3)]
+    >>> fit([TimedCollective("all_reduce", "ring", 2, size, [each], [1.0]) for size, each in at])["message_seconds"]
+    2e-06
+    """
+    rings = sorted((each.vector_bytes, each.middle, each.ranks) for each in found
+                   if (each.collective, each.algorithm) == ("all_reduce", "ring"))
+    (short, short_seconds, ranks), (long, long_seconds, _) = rings[0], rings[-1]
+    messages, share = 2 * (ranks - 1), SHARES["all_reduce"](ranks)
+    return {
+        "message_seconds": round(short_seconds / messages, 12),
+        "byte_seconds": (long_seconds - short_seconds) / (share * max(long - short, 1)),
+    }
