@@ -1,6 +1,8 @@
 """Quantised weights and gradients: a reference replays every bit, and bytes and memory are the formulas'."""
 
+import math
 from collections import defaultdict, deque
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from tests.test_rehearsal import CLUSTER
 from tests.test_two_level import sent
 from tests.test_variants import run
 from tests.test_whole_steps import outcome_of
+from tests.training import labelled
 from zerosim.allocation import allocate
 from zerosim.collectives import direct, ring, two_level
 from zerosim.collectives.narrow import OnNarrowWires
@@ -24,6 +27,8 @@ from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import Subject
 from zerosim.sharding import split
 from zerosim.stages.adding import ADDITIONS
+from zerosim.training.alone import alone
+from zerosim.training.batches import Batches
 from zerosim.worlds.local import spawn
 
 WEIGHTS = (
@@ -192,3 +197,30 @@ def test_a_plan_holds_and_sends_what_a_run_does():
 
 def test_two_hops_go_back_by_rings_on_two_levels():
     assert ADDITIONS["two_hop"].with_hosts(2).all_gather == two_level.on_hosts(2).all_gather
+
+
+def test_the_error_beside_unquantised_sums_is_reported():
+    coded, plain = run(stages=("zero3",), quantized_gradients="int8", quantized_weights="int4"), run(stages=("zero3",))
+    errors = coded.trained[0].measured.wire_errors
+    assert set(errors) == {"weights", "gradients"}
+    assert plain.trained[0].measured.wire_errors == {}
+    for error, most in ((errors["weights"], 0.2), (errors["gradients"], 0.02)):
+        assert 0 < error["relative"] < most
+        assert error["bits"] == -math.log2(error["relative"])
+        assert error["ulps"] > 0
+
+
+def test_an_error_of_the_quantisation_alone_is_that_of_the_first_step():
+    """In the first step weights are those of the unquantised row, so its gradient is what was due."""
+    coded, = run(stages=("zero2",), steps=1, quantized_gradients="int4", quantized_block=4).trained
+    found, due = (
+        np.concatenate([snapshot.gradients[unit].narrow for unit in coded.config.model.units])
+        for snapshot in (last(coded.config), last(replace(coded.config, row=replace(
+            coded.config.row, parallel=replace(coded.config.row.parallel, quantized_gradients="none"))))))
+    relative = np.linalg.norm((found - due).astype(np.float64)) / np.linalg.norm(due.astype(np.float64))
+    assert np.isclose(coded.measured.wire_errors["gradients"]["relative"], relative, rtol=1e-6)
+
+
+def last(config):
+    *_, (_, snapshot) = alone(Batches(config, labelled()))
+    return snapshot

@@ -15,7 +15,7 @@ reading the checkpoint would put what a checkpoint forgot on both sides. That co
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -26,6 +26,7 @@ from zerosim.autograd.tape import Tape
 from zerosim.models.units import Model, Unit
 from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.numerics.orders import Order
+from zerosim.numerics.wire_errors import WireError, wire_error
 from zerosim.numerics.wires import BlockWire
 from zerosim.optim.scaling import Scaling, square_sum
 from zerosim.optim.update import MASTER, UpdateRule
@@ -46,6 +47,8 @@ class Snapshot:
     updates: int
     """Steps that were not skipped."""
     scaling: Scaling
+    wire_errors: Mapping[str, WireError] = field(default_factory=dict)
+    """How far weights and gradients of the step were off because they travelled as codes."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class Gradient:
 
     narrow: Array
     accumulated: Array | None
+    unquantised: Array | None = None
+    """The sum as it would be, had it not travelled as codes; nobody trains with it."""
 
     @property
     def used(self) -> Array:
@@ -111,6 +116,7 @@ class Reference:
         weights, optimizer, scaling, count = start.weights, start.optimizer, start.scaling, start.updates
         for step, micro_batches in enumerate(batches, start=start.step + 1):
             loss, gradients = self.gradients(weights, micro_batches, step, scaling.loss_scale)
+            errors = self.wire_errors(weights, gradients)
             factor = scaling.factor(self.square_sums(gradients))
             if factor is not None:
                 count += 1
@@ -119,7 +125,7 @@ class Reference:
                         unit, weights[unit], gradients[unit].used, optimizer[unit],
                         step=step, count=count, factor=factor,
                     )
-            yield Snapshot(step, with_one_nan(loss), weights, optimizer, gradients, count, scaling)
+            yield Snapshot(step, with_one_nan(loss), weights, optimizer, gradients, count, scaling, errors)
 
     def begun(self) -> Snapshot:
         """Before the first step: initial weights, master copies of them, and zeros."""
@@ -203,8 +209,21 @@ class Reference:
         coded = self.arithmetic.gradients_wire
         arrives = None if coded is None else coded.arriving
         sums = [self.order.total(part, self.mesh, self.arithmetic.wire, arrives) for part in parts]
+        kept_in = self.rule.precision.weights
         wide = added(sums, np.float32) if self.arithmetic.accumulates_in_float32 else None
-        return Gradient(added(sums, self.rule.precision.weights), wide)
+        whole = [] if coded is None else [self.order.total(part, self.mesh, self.arithmetic.wire) for part in parts]
+        return Gradient(added(sums, kept_in), wide, added(whole, kept_in) if whole else None)
+
+    def wire_errors(self, weights: Mapping[Unit, Array], gradients: Mapping[Unit, Gradient]) -> dict[str, WireError]:
+        """The errors of what is quantised, of all units together."""
+        found = {}
+        if self.arithmetic.weights_wire is not None:
+            found["weights"] = wire_error([self.computed_with(flat) for flat in weights.values()], [*weights.values()])
+        pairs = [(each.narrow, each.unquantised) for each in gradients.values() if each.unquantised is not None]
+        if pairs:
+            arrived, due = zip(*pairs, strict=True)
+            found["gradients"] = wire_error(arrived, due)
+        return found
 
     def square_sums(self, gradients: Mapping[Unit, Gradient]) -> Iterator[float]:
         """The sum of squares of every chunk of every unit, in this order."""

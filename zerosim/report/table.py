@@ -185,6 +185,10 @@ def show_shared(console: Console, outcome: Outcome) -> None:
     facts: dict[str, list[str]] = {}
     if steps:
         facts["final loss"] = [f"{float(stage.measured.losses[-1][0]):.4g}" for stage in stages]
+    for what in ("weights", "gradients"):
+        errors = [stage.measured.wire_errors.get(what) for stage in stages]
+        if any(errors):
+            facts[f"error of {what} as codes"] = [as_codes(error) for error in errors]
     if dataset.x_test is not None:
         tests = [stage.measured.test for stage in stages if stage.measured.test is not None]
         facts[TESTS[dataset.measure]] = [tested(dataset.measure, test) for test in tests]
@@ -202,6 +206,15 @@ def show_shared(console: Console, outcome: Outcome) -> None:
     for what, found in facts.items():
         if len(set(found)) > 1:
             show_words(console, sentence(f"{what}: {grouped([stage.name for stage in stages], found)}"))
+
+
+def as_codes(error: Mapping[str, float | None] | None) -> str:
+    """
+    >>> as_codes({"relative": 0.00781, "ulps": 65536, "bits": 7.0}), as_codes(None)
+    ('0.00781', 'none')
+    """
+    relative = None if error is None else error["relative"]
+    return "none" if relative is None else f"{relative:.3g}"
 
 
 def sentence(words: str) -> str:

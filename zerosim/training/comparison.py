@@ -31,6 +31,7 @@ from zerosim.comm import Communicator
 from zerosim.models.units import Unit
 from zerosim.numerics.digests import Digest, digest, little_endian
 from zerosim.numerics.not_a_number import with_one_nan
+from zerosim.numerics.wire_errors import WireError
 from zerosim.optim.scaling import Scaling
 from zerosim.reference import Snapshot
 from zerosim.sharding import padded, split
@@ -52,6 +53,8 @@ class Fingerprint:
     """The number of updates, and what the loss scale depends on."""
     sha256: tuple[str, str] | None
     """The digests of all weights and of all optimizer state, after the last step."""
+    wire_errors: Mapping[str, WireError] = field(default_factory=dict)
+    """How far what travelled as codes was off in the step."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ def fingerprint(units: Sequence[Unit], snapshot: Snapshot, chunks: int, *, last:
     )
     sha256 = whole_sha256(units, snapshot.weights, snapshot.optimizer) if last else None
     counted = counts(snapshot.updates, snapshot.scaling)
-    return Fingerprint(snapshot.step, snapshot.loss.tobytes(), digests, counted, sha256)
+    return Fingerprint(snapshot.step, snapshot.loss.tobytes(), digests, counted, sha256, snapshot.wire_errors)
 
 
 def of_an_earlier_leg(snapshot: Snapshot) -> Fingerprint:

@@ -86,6 +86,8 @@ class Measurement:
     """How good it is on the test split, as the data set measures it; None without a test split."""
     sample: str | None = figure(default=None)
     """A line that a language model generates."""
+    wire_errors: dict[str, dict[str, float | None]] = figure(default_factory=dict)
+    """How far `weights` and `gradients` of the last step were off because they travelled as codes."""
     operations: list[dict[str, int]] = figure(default_factory=list)
     """On each rank, in all steps: floating-point operations of matrix products, in forward, backward, recomputation."""
     hosts: list[int] = figure(default_factory=list)

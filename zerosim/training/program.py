@@ -204,6 +204,7 @@ def train(
         optimizer_sha256=final.optimizer_sha256,
         test=final.test,
         sample=final.sample,
+        wire_errors={what: vars(error) for what, error in (history[-1].wire_errors if history else {}).items()},
         operations=[found for _, _, found, _ in measured],
         hosts=hosts,
         traffic=[traffic for traffic, *_ in measured],

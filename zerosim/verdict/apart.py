@@ -119,8 +119,10 @@ def order(config: Config, chunk: int) -> str:
     """How a row adds one chunk."""
     added = orders_of_addition(config, chunk)["reference"]
     again = f", {config.reductions} times, and these sums left to right" if config.part_by_part else ""
+    sent = config.row.parallel.quantized_gradients
+    codes = f", sent as {sent}" if sent != "none" else ""
     cast = "" if config.computing is config.precision else f", of gradients computed in {config.computing.weights}"
-    return f"{added}{again}, in {config.wire} over ranks and {config.summed} over micro-batches{cast}"
+    return f"{added}{again}, in {config.wire} over ranks and {config.summed} over micro-batches{cast}{codes}"
 
 
 def layers_of(what: str, model: Model, snapshot: Snapshot) -> list[tuple[int, Unit]]:

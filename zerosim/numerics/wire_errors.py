@@ -1,0 +1,46 @@
+"""How far what arrived over narrow wires is from what would have come over wide ones.
+
+    relative     ‖arrived − due‖ / ‖due‖, Euclidean, in float64, over all elements
+    ulps         the median distance in float32, in representable numbers
+    bits         −log₂ of the relative error: how many bits of the signal are left
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from zerosim.allocation import Array
+
+
+@dataclass(frozen=True)
+class WireError:
+    """The error of arrays that travelled; None where it is no number, as of nothing but zeros."""
+
+    relative: float | None
+    ulps: int
+    bits: float | None
+
+
+def wire_error(arrived: Sequence[Array], due: Sequence[Array]) -> WireError:
+    """The error of all of `arrived`, beside what was due.
+
+    >>> wire_error([np.float32([3.0, 4.5])], [np.float32([3.0, 4.0])])
+    WireError(relative=0.1, ulps=524288, bits=3.321928094887362)
+    """
+    found, wanted = (np.concatenate(arrays).astype(np.float64) for arrays in (arrived, due))
+    signal = float(np.sqrt(np.square(wanted).sum()))
+    relative = float(np.sqrt(np.square(found - wanted).sum())) / signal if signal else math.nan
+    apart = np.abs(places(found) - places(wanted))
+    return WireError(
+        relative if math.isfinite(relative) else None,
+        int(np.median(apart)) if len(apart) else 0,
+        -math.log2(relative) if relative and math.isfinite(relative) else None,
+    )
+
+
+def places(values: Array) -> Array:
+    """Each value's place among all float32, from the lowest up; both zeros have one."""
+    bits = values.astype(np.float32).view(np.int32).astype(np.int64)
+    return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
