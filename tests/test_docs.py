@@ -66,6 +66,10 @@ def test_the_readme_shows_what_the_first_command_shows():
     assert without_peaks(block.splitlines()) == without_peaks(file.getvalue().splitlines())
 
 
+def test_the_readme_has_at_most_120_lines():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
 NOTATION = [
     ([word.strip() for word in words.split(",")], re.findall(r"`([^`]+)`", places))
     for words, places in re.findall(

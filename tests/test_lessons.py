@@ -51,7 +51,7 @@ def test_the_lessons_are_in_a_line_and_listed():
 
 
 def test_commands_named_in_prose_are_there():
-    pages = [*PAGES, ROOT / "README.md", ROOT / "docs" / "glossary.md"]
+    pages = [*PAGES, ROOT / "README.md", ROOT / "docs" / "use.md", ROOT / "docs" / "glossary.md"]
     named = {word for page in pages for word in re.findall(r"`(?:\$ )?zerosim ([a-z]+)", page.read_text())}
     assert len(named) > 8
     assert named <= set(COMMANDS)
