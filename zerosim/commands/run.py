@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", metavar="DIR", help="save the training state in this folder as rows train")
     parser.add_argument(
         "--every", metavar="STEPS", type=whole_number(1, 10**9), help="how many steps lie between two checkpoints; 1")
-    parser.add_argument("--resume", metavar="DIR", help="go on from the last checkpoint in this folder")
+    parser.add_argument("--resume", metavar="DIR", help="resume from the last checkpoint in this folder")
     parser.add_argument(
         "--accept-python", action="store_true", help="resume although a file of Python that the scenario names changed")
     parser.add_argument("--no-python", action="store_true", help=NO_PYTHON)

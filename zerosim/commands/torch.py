@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace", metavar="FILE", help="write what each rank did when in the last step as trace events, for Perfetto")
     parser.add_argument(
         "--fault", metavar="KEY=VALUE,…", action="append", default=[], type=fault,
-        help="let something befall a rank, as [[fault]] in a scenario: kind=flip,rank=1,step=2,collective=all_reduce")
+        help="inject a fault, as [[fault]] in a scenario does: kind=flip,rank=1,step=2,collective=all_reduce")
     parser.add_argument("script", help="a Python file that trains with torch.distributed")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
 

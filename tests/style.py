@@ -1,0 +1,75 @@
+"""Words and constructions that `docs/style.md` rules out, in documents and in `--help`.
+
+    python -m tests.style
+
+prints each with its file and line. The words are those of the page's table.
+"""
+
+import argparse
+import contextlib
+import io
+import re
+import sys
+from pathlib import Path
+
+from zerosim.cli import COMMANDS, main
+
+ROOT = Path(__file__).parents[1]
+STYLE = ROOT / "docs" / "style.md"
+FOLDERS = ("*.md", "docs/*.md", "docs/[!d]*/*.md", "scenarios/**/*.md")
+PAGES = sorted({page for folder in FOLDERS for page in ROOT.glob(folder)} - {STYLE})
+BEFORE = r"(?:(?<=[.:!?] )|(?<=\n\n)|(?<=^- )|(?<=\*\*)|(?<=\| )|\A)"
+FRONTED = re.compile(BEFORE + r"(?:Of (?:an?|the)|Who|What)\b[^.?!|:]*[.?!|:]", re.MULTILINE)
+
+
+def out():
+    """The words of the table, as one pattern."""
+    _, _, rest = STYLE.read_text().partition("| out | write |\n|---|---|\n")
+    table = rest.partition("\n\n")[0]
+    words = [word.strip() for line in table.splitlines() for word in line.split("|")[1].split(",")]
+    return re.compile(r"(?<![\w-])(?:" + "|".join(word.replace(" ", r"\s+") for word in words) + r")(?![\w-])", re.I)
+
+
+def prose(page):
+    """A page without code, its lines as they were."""
+    page = re.sub(r"^ *```.*?^ *```$", lambda block: "\n" * block[0].count("\n"), page, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`]*`|\]\([^)]*\)", lambda code: "`" + "\n" * code[0].count("\n") + "`", page)
+
+
+def definitions(page):
+    """The notation without its first and last columns, which name code and files."""
+    return re.sub(r"^\|[^|]*\|([^|]*)\|[^|]*\|$", r"|\1|", page, flags=re.MULTILINE)
+
+
+def faults(words):
+    """Line and words of each thing that is out in a piece of prose."""
+    found = [*out().finditer(words), *(each for each in FRONTED.finditer(words) if not each[0].endswith("?"))]
+    found.sort(key=lambda each: each.start())
+    return [(words.count("\n", 0, each.start()) + 1, " ".join(each[0].split())) for each in found]
+
+
+def helps():
+    """What `--help` prints, by command."""
+    for command in COMMANDS:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+            main([command, "--help"])
+        yield f"zerosim {command} --help", printed.getvalue()
+
+
+def everything():
+    """All that is out, each with its place."""
+    for page in PAGES:
+        words = prose(page.read_text())
+        for line, each in faults(definitions(words) if page.name == "notation.md" else words):
+            yield f"{page.relative_to(ROOT)}:{line}: {each}"
+    for command, printed in helps():
+        for line, each in faults(printed):
+            yield f"{command}:{line}: {each}"
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    found = list(everything())
+    print(*found, sep="\n", file=sys.stderr)
+    sys.exit(f"{len(found)} words or constructions that docs/style.md rules out" if found else 0)

@@ -1,0 +1,48 @@
+"""Documents and `--help` keep to the style page, and whatever it rules out is seen when it is planted."""
+
+import re
+
+import pytest
+
+from tests import style
+
+
+def test_documents_and_helps_keep_to_the_style():
+    assert list(style.everything()) == []
+
+
+def test_all_pages_but_dated_notes_are_read():
+    names = {str(page.relative_to(style.ROOT)) for page in style.PAGES}
+    assert names >= {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/planning.md", "docs/lessons/2_zero.md"}
+    assert not any(name.startswith("docs/design/") for name in names)
+
+
+@pytest.mark.parametrize(("planted", "found"), [
+    ("The weights come home.", ["come home"]),
+    ("Moment by moment.", ["Moment", "moment"]),
+    ("Stage III lets\ngo of them.", ["lets go"]),
+    ("Fine. Of a transformer the blocks are kept.", ["Of a transformer the blocks are kept."]),
+    ("Fine.\n\nWhat is sent is counted.", ["What is sent is counted."]),
+    ("| Whoever marks it |", ["Whoever"]),
+    ("What is sent? All of it.", []),
+    ("The stage `takes a moment`.", []),
+    ("```\nwhat a moment\n```", []),
+    ("A momentum of 0.9; momentary.", []),
+])
+def test_what_is_out_is_seen(planted, found):
+    assert [each for _, each in style.faults(style.prose(planted))] == found
+
+
+def test_the_line_is_that_of_the_page():
+    assert style.faults(style.prose("One.\n```\ncode\n```\n\nA moment.")) == [(6, "moment")]
+
+
+def test_what_notation_names_is_checked_in_its_meaning_alone():
+    row = "| moment | the {} of a step | `report/step.py` |"
+    assert style.faults(style.prose(style.definitions(row.format("event")))) == []
+    assert style.faults(style.prose(style.definitions(row.format("moment")))) == [(1, "moment")]
+
+
+def test_the_style_page_has_twenty_pairs():
+    pairs = style.STYLE.read_text().partition("| before | after |\n|---|---|\n")[2].partition("\n\n")[0]
+    assert len(re.findall(r"^\|", pairs, re.MULTILINE)) == 20
