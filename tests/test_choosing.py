@@ -15,7 +15,7 @@ from zerosim.worlds.local import spawn
 def switches_as_before():
     before = dict(SWITCHES)
     yield
-    SWITCHES.update(before)
+    switch_at(before)
 
 
 def orders_of(collective):
@@ -43,6 +43,7 @@ def test_auto_takes_what_choose_says(size, monkeypatch):
     for most_bytes, name in ((0, "rabenseifner"), (9 * 8, "doubling")):
         switch_at({"all_reduce": most_bytes})
         assert choose("all_reduce", size, 9 * 8).name == name
+        choosing.named.cache_clear()
         called = []
         row = ALGORITHMS[f"{name}.all_reduce"]
         monkeypatch.setattr(choosing, "find", lambda *asked, **how: called.append(asked[1]) or row)

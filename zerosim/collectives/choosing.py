@@ -8,6 +8,7 @@ The switches below are those of 2 and 4 processes on one host of 2 cores over sh
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from zerosim.collectives.table import ALGORITHMS, Algorithm, find, nearest
 from zerosim.errors import CollectiveError
@@ -32,6 +33,7 @@ def choose(collective: str, size: int, vector_bytes: int, *, commutative: bool =
     return find(collective, able[0] if able else "auto", size, commutative=commutative)
 
 
+@lru_cache(maxsize=1024)
 def named(collective: str, algorithm: str, size: int, vector_bytes: int, *, commutative: bool = True) -> Algorithm:
     """The algorithm of this name, or the one that "auto" takes; raises `CollectiveError` as `find` does."""
     if algorithm == "auto":
@@ -52,3 +54,4 @@ def switch_at(switches: Mapping[str, int]) -> None:
         if isinstance(most_bytes, bool) or not isinstance(most_bytes, int) or most_bytes < 0:
             raise CollectiveError(f"switch of {collective} at {most_bytes!r}: a number of bytes, 0 for never")
     SWITCHES.update(switches)
+    named.cache_clear()

@@ -34,11 +34,10 @@ def all_gather(comm: Communicator, chunks: Chunks) -> None:
 
 def all_reduce(comm: Communicator, chunks: Chunks, reduce: Reduction = np.add) -> None:
     """Leave in every chunk its reduction over all ranks: the same bytes on every rank."""
-    fold(comm, chunks[:], reduce)
-    ranks = members(comm.size)
+    vector, ranks = chunks[:], members(comm.size)
+    fold(comm, vector, reduce)
     if comm.rank in ranks:
         for distance in near_first(len(ranks)):
             partner = ranks[ranks.index(comm.rank) ^ distance]
-            comm.exchange(chunks[:], to=partner, into=chunks[:], source=partner,
-                          reduce=ranked(reduce, partner, comm.rank))
-    unfold(comm, chunks[:])
+            comm.exchange(vector, to=partner, into=vector, source=partner, reduce=ranked(reduce, partner, comm.rank))
+    unfold(comm, vector)

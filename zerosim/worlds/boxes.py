@@ -175,7 +175,7 @@ class Outbox(BoxSide):
             return False
         if end > self._limit and not self._has_room(end):
             return False
-        self._words[RING + place >> 3] = header(count, tag)
+        self._words[RING + place >> 3] = count << COUNT_FROM | HEADER | tag
         np.ndarray(outgoing.shape, outgoing.dtype, self._ring, place + LINE)[...] = outgoing
         self._publish(SENT, end)
         return True

@@ -50,7 +50,7 @@ def deliver(arrived: Payload, into: Payload, reduce: Reduction | None) -> None:
         arrived = arrived.reshape(into.shape)
     if reduce is None:
         into[...] = arrived
-    elif isinstance(reduce, np.ufunc):
+    elif type(reduce) is np.ufunc:
         reduce(arrived, into, out=into)
     elif isinstance(reduce, ElementByElement):
         reduce.reduce_into(arrived, into)

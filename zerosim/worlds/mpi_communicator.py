@@ -378,20 +378,26 @@ class MpiCommunicator:
         )
 
     def _check_outgoing(self, outgoing: Array, to: int) -> None:
-        self._check_open()
-        check_rank(to, self.size, "to")
-        check_array(outgoing, "outgoing")
+        if self._leaving:
+            raise self._closed()
+        if not (type(to) is int and 0 <= to < self.size):
+            check_rank(to, self.size, "to")
+        if type(outgoing) is not np.ndarray or outgoing.dtype.hasobject:
+            check_array(outgoing, "outgoing")
         if outgoing.nbytes > self._most_bytes:
             raise CollectiveError(
                 f"outgoing has {outgoing.nbytes:,} bytes, and over {self.library} a message has at most "
                 f"{self._most_bytes:,}: send it in pieces; a run does with parallel.bucket_mb, or smaller units")
 
     def _check_into(self, into: Array, source: int) -> None:
-        self._check_open()
-        check_rank(source, self.size, "source")
-        check_array(into, "into")
-        check_into(into)
-
-    def _check_open(self) -> None:
         if self._leaving:
-            raise CollectiveError(f"rank {self.rank} has closed this communicator: close it when all has been said")
+            raise self._closed()
+        if not (type(source) is int and 0 <= source < self.size):
+            check_rank(source, self.size, "source")
+        if type(into) is not np.ndarray or into.dtype.hasobject:
+            check_array(into, "into")
+        if not into.flags.writeable:
+            check_into(into)
+
+    def _closed(self) -> CollectiveError:
+        return CollectiveError(f"rank {self.rank} has closed this communicator: close it when all has been said")
