@@ -14,6 +14,7 @@ from tests.test_variants import run
 from tests.test_whole_steps import outcome_of
 from tests.training import labelled
 from zerosim.allocation import allocate
+from zerosim.cli import main
 from zerosim.collectives import direct, ring, two_level
 from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.collectives.table import algorithm_of, in_two_hops
@@ -224,3 +225,20 @@ def test_an_error_of_the_quantisation_alone_is_that_of_the_first_step():
 def last(config):
     *_, (_, snapshot) = alone(Batches(config, labelled()))
     return snapshot
+
+
+@pytest.mark.parametrize("order", ["two_hop", "two_level"])
+def test_a_row_that_adds_within_hosts_goes_on_there_and_on_other_hosts(order, tmp_path, capsys):
+    """A leg of a checkpoint knows how many ranks its hosts had."""
+    def passes(*words, ranks=4):
+        said = {"parallel.order": f"'{order}'", "world.ranks": ranks, "world.ranks_per_host": 2, "model.hidden": [5],
+                "parallel.quantized_gradients": "'int4'", "parallel.quantized_weights": "'int8'",
+                "parallel.stages": "['zero3']", "check.test_accuracy": 0}
+        keys = [word for key, value in said.items() for word in ("--set", f"{key}={value}")]
+        code = main(["run", "compare", "--progress", "none", *keys, *words])
+        assert code == 0, capsys.readouterr().err
+
+    folder = str(tmp_path / "kept")
+    passes("--checkpoint", folder, "--set", "train.steps=2")
+    passes("--resume", folder, "--set", "train.steps=4")
+    passes("--resume", folder, "--set", "train.steps=3", ranks=2)

@@ -35,6 +35,8 @@ class LegRecord:
     ranks: int
     steps: int
     parallel: Mapping[str, Any]
+    ranks_per_host: int = 0
+    """What the scenario had for world.ranks_per_host, on which the orders of hosts depend."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,8 @@ def decoded(said: Mapping[str, Any]) -> Manifest:
         good_steps=count(said["good_steps"]),
         samples=count(said["samples"]),
         legs=tuple(
-            LegRecord(count(leg["until"]), count(leg["ranks"]), count(leg["steps"]), a(dict, leg["parallel"]))
+            LegRecord(count(leg["until"]), count(leg["ranks"]), count(leg["steps"]), a(dict, leg["parallel"]),
+                      count(leg.get("ranks_per_host", 0)))
             for leg in a(list, said["legs"])
         ),
         units=many(decoded_unit, said["units"]),

@@ -188,7 +188,8 @@ def legs_of(scenario: Scenario, folder: str, manifest: Manifest, config: Config)
     try:
         for leg in manifest.legs:
             parallel = Parallel(**section_values(Parallel, dict(leg.parallel), ("parallel",), origin))
-            world = WorldKeys(**section_values(WorldKeys, {"ranks": leg.ranks}, ("world",), origin))
+            hosts: dict[str, object] = {"ranks": leg.ranks, "ranks_per_host": leg.ranks_per_host}
+            world = WorldKeys(**section_values(WorldKeys, hosts, ("world",), origin))
             was = replace(scenario, world=world, parallel=parallel, variant=(), check=Check(), origin=origin,
                           train=replace(scenario.train, steps=leg.steps))
             legs.append(Leg(replace(configured(was.rows[0], config.model.task), initial=config.initial), leg.until))

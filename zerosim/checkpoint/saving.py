@@ -110,7 +110,8 @@ class Saving:
             samples=state.step * config.samples,
             legs=tuple(
                 LegRecord(
-                    min(leg.until, state.step), leg.config.ranks, leg.config.steps, plain(leg.config.row.parallel))
+                    min(leg.until, state.step), leg.config.ranks, leg.config.steps, plain(leg.config.row.parallel),
+                    leg.config.row.ranks_per_host)
                 for leg in config.legs
             ),
             units=tuple(recorded(unit) for unit in replica.units),
