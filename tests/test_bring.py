@@ -252,7 +252,8 @@ def test_collectives_of_ones_own_serve_every_stage_in_their_declared_order(folde
 def test_algorithms_that_ship_are_named_in_the_same_way(folder, capsys):
     words = ["--set", "parallel.reduce_scatter=halving", "--set", "parallel.all_gather=doubling"]
     assert said(capsys, "run", folder / "sent.toml", *words)[0] == 0
-    code, found = said(capsys, "run", folder / "sent.toml", *words, "--set", "parallel.bucket_mb=1")
+    code, found = said(
+        capsys, "run", folder / "sent.toml", *words, "--set", "parallel.bucket_mb=1", "--set", "world.ranks=2")
     assert code == 2
     assert "parallel.bucket_mb cuts chunks into pieces that do not lie side by side" in found
 

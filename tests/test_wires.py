@@ -107,3 +107,11 @@ def test_the_error_of_an_element_is_at_most_half_a_step():
         error = np.abs(wire(name, 64).arriving(x) - x).reshape(-1, 64)
         assert (error <= steps / 2 * (1 + 1e-6)).all()
         assert error.max() > 0.4 * steps.max()
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_a_block_that_is_longer_than_the_array_costs_no_more_than_the_array(name, monkeypatch):
+    x, zeros, made = np.arange(1001, dtype=np.float32), np.zeros, []
+    monkeypatch.setattr(np, "zeros", lambda count, dtype: made.append(count) or zeros(count, dtype))
+    assert wire(name, 10**9).arriving(x).tobytes() == wire(name, 0).arriving(x).tobytes()
+    assert max(made) == 1001

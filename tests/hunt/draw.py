@@ -4,6 +4,8 @@ A choice or a switch is drawn from the schema itself; for any other key `VALUES`
 neither is an error, so that no new key is forgotten. Equal numbers give equal scenarios.
 """
 
+import csv
+import io
 import json
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.collectives import ALGORITHMS
+from zerosim.collectives.own import SERVING
 from zerosim.proofs.subject import COLLECTIVES
 from zerosim.scenario.collective import CollectiveScenario, CollectiveWorld, Expect, Program, Values
 from zerosim.scenario.fault import Fault
@@ -74,6 +77,8 @@ class Drawn:
     flags: tuple[str, ...] = ()
     text: str = ""
     """What is to be learnt by characters."""
+    table: str = ""
+    """A CSV."""
 
     def write(self, folder: Path) -> Path:
         """The scenario's file in `folder`, what it refers to beside it."""
@@ -82,6 +87,8 @@ class Drawn:
             np.savez(folder / "data.npz", **self.arrays)
         if self.text:
             (folder / "words.txt").write_text(self.text)
+        if self.table:
+            (folder / "table.csv").write_text(self.table)
         if self.document.get("kind") == "collective":
             (folder / "mine.py").write_text(MINE)
         path = folder / "scenario.toml"
@@ -278,31 +285,31 @@ def training(number: int, chance: Random, *, mpi: bool) -> Drawn:
         if chance.random() < SAID:
             row["recompute"] = recomputed(layers, chance)
         agree(row, parallel, train)
+        name_algorithms(row, parallel, ranks, chance)
         if "bucket_mb" in row:
             row["bucket_mb"] *= 0.1 if small(model) else 4
     draw_frozen(model, parallel, variants, layers, tied, chance)
 
     document: Document = keys(Scenario, chance)
-    document["world"] = {"ranks": ranks, **hosts_of(ranks, parallel, chance)}
+    document["world"] = {"ranks": ranks, **hosts_of(ranks, parallel, chance), **transport_of(chance)}
     if chance.random() < 0.2:
         document["world"]["timeout_seconds"] = chance.choice((60, 600.0))
     if mpi and chance.random() < 0.2:
         document["world"]["memory_limit_mb"] = 4096
-    arrays, text = {}, ""
+    arrays, text, table = {}, "", ""
     if language:
         sources = ("text", "sort", "sort", "reverse", "reverse")
         document["data"] = {"source": chance.choice(("words.txt",) * 9 + sources)}
         text = words(chance) if document["data"]["source"] == "words.txt" else ""
     else:
-        arrays = data(chance) if chance.random() < 0.7 else {}
-        document["data"] = {"source": "data.npz"} if arrays else {}
+        arrays, table, document["data"] = features(chance)
     document |= {"model": model, "train": train, "parallel": parallel, "variant": variants}
     document["checkpoint"] = keys(Checkpoint, chance)
     document["fault"] = faults(ranks, train["steps"], chance)
     document["check"] = keys(Check, chance)
     draw_other_ranks(document, chance)
     said = {key: value for key, value in document.items() if value not in ({}, [])}
-    return Drawn(number, said, arrays, flags(chance), text)
+    return Drawn(number, said, arrays, flags(chance), text, table)
 
 
 def faults(ranks: int, steps: int, chance: Random) -> list[Document]:
@@ -432,6 +439,36 @@ def agree(row: Document, parallel: Document, train: Document) -> None:
         row["reshard_after_forward"] = True
 
 
+def name_algorithms(row: Document, parallel: Document, ranks: int, chance: Random) -> None:
+    """Name algorithms for a row, or none where one that [parallel] names does not serve it."""
+    for kind in SERVING:
+        whole = {**parallel, **row}
+        able = [name for name in SERVING[kind] if serves(kind, name, whole, ranks)]
+        if able and chance.random() < SAID / 4:
+            row[kind] = chance.choice(able)
+        elif whole.get(kind) and whole[kind] not in able:
+            row[kind] = ""
+
+
+def serves(kind: str, name: str, row: Document, ranks: int) -> bool:
+    """Whether an algorithm can serve a row.
+
+    >>> serves("all_gather", "doubling", {}, 4), serves("all_gather", "doubling", {"bucket_mb": 1}, 4)
+    (True, False)
+    """
+    algorithm = SERVING[kind][name]
+    group = row.get("shard_ranks") or ranks // (row.get("replicas") or 1)
+    asked = {
+        "reduce_scatter": row.get("order") == "exact" or row.get("quantized_gradients", "none") != "none",
+        "all_gather": row.get("quantized_weights", "none") != "none" or row.get("secondary_ranks"),
+        "broadcast": False,
+    }
+    if not algorithm.serves(group) or asked[kind]:
+        return False
+    joins = any(len(message) > 1 for message in algorithm.volume(0, 8, 0))
+    return not (joins and row.get("bucket_mb") and kind != "broadcast")
+
+
 def draw_frozen(
     model: Document, parallel: Document, variants: list[Document], layers: int, tied: bool, chance: Random
 ) -> None:
@@ -465,6 +502,11 @@ def hosts_of(ranks: int, parallel: Document, chance: Random) -> Document:
     return {}
 
 
+def transport_of(chance: Random) -> Document:
+    """How bytes move within a host, or nothing said of it."""
+    return {"transport": VALUES[WorldKeys, "transport"](chance)} if chance.random() < SAID / 2 else {}
+
+
 def groups_of(ranks: int, parallel: Document, chance: Random) -> Document:
     """Groups of ranks that share, or nothing said of them."""
     divisors = [0, *(each for each in range(1, ranks + 1) if ranks % each == 0)]
@@ -488,7 +530,9 @@ def draw_other_ranks(document: Document, chance: Random) -> None:
     groups = [row.get(key) or 1 for row in effective_rows(document) for key in GROUPS]
     divisors = [n for n in divisors if all(n % group == 0 for group in groups)]
     divisors = [n for n in divisors if n % world.get("ranks_per_host", 1) == 0]
-    free = order in ("tree", "exact") and not train.get("clip_norm") and all(
+    named = [SERVING[kind][row[kind]] for row in effective_rows(document) for kind in SERVING if row.get(kind)]
+    divisors = [n for n in divisors if all(algorithm.serves(n) for algorithm in named)]
+    free = order in ("tree", "exact") and not train.get("clip_norm") and not named and all(
         travels_as_added(row, train.get("precision", "fp32"))
         and all(row.get(f"quantized_{what}", "none") == "none" for what in ("weights", "gradients"))
         for row in effective_rows(document)
@@ -543,6 +587,27 @@ def data(chance: Random) -> dict[str, Any]:
         y[0] = classes - 1
     x_test, y_test = made(4)
     return {"x": x, "y": y} | ({"x_test": x_test, "y_test": y_test} if chance.random() < 0.5 else {})
+
+
+def features(chance: Random) -> tuple[dict[str, Any], str, Document]:
+    """Samples in rows: the arrays of an .npz, a CSV, or neither, and the keys of [data] that read them."""
+    if chance.random() < 0.6:
+        return data(chance), "", {"source": "data.npz"}
+    return ({}, *drawn_table(chance)) if chance.random() < 0.4 else ({}, "", {})
+
+
+def drawn_table(chance: Random) -> tuple[str, Document]:
+    """A CSV of labels, words or numbers, beside columns of numbers; and the keys of [data] that read it."""
+    samples, names = chance.choice((3, 5, 17, 40)), ["a", "two words", "c,d", "É"][: chance.randint(2, 4)]
+    target = chance.choice(names)
+    answers = chance.choice((lambda: str(chance.randrange(3)), lambda: chance.choice(("cat", "dog")),
+                             lambda: f"{chance.uniform(-1, 1):.3f}"))
+    body = [[answers() if name == target else f"{chance.gauss(0, 1):.4g}" for name in names] for _ in range(samples)]
+    body[1][names.index(target)] = max(row[names.index(target)] for row in body)  # a label of training is the highest
+    written = io.StringIO()
+    csv.writer(written, lineterminator=chance.choice(("\n", "\r\n"))).writerows([names, *body])
+    keys = {"source": "table.csv", "test_every": chance.choice((0, 2, 3))}
+    return written.getvalue(), keys | ({} if target == names[-1] and chance.random() < 0.5 else {"target": target})
 
 
 def flags(chance: Random) -> tuple[str, ...]:

@@ -168,7 +168,7 @@ class BlockWire:
 
     def _in_blocks(self, x: Array) -> Array:
         """float32 (blocks, elements of a block), with zeros behind the last."""
-        block = self.block or len(x)
+        block = min(self.block or len(x), len(x))
         values = np.zeros(-(-len(x) // block) * block, np.float32)
         values[: len(x)] = x
         return values.reshape(-1, block)

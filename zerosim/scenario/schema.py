@@ -41,6 +41,8 @@ from zerosim.scenario.sections import (
 OFFLOAD_FOLDER = ("parallel", "offload_folder")
 WIDEST_BYTES = 8
 """The widest thing that travels for one element: an integer of an order-free sum, a float64, or a norm."""
+ENOUGH_TO_JOIN = 8
+"""Ranks on which algorithms send neighbouring chunks in one message, if they ever do; on fewer they slice as well."""
 DOES_NOT_FIT = ("check", "does_not_fit")
 
 
@@ -233,7 +235,7 @@ class Scenario:
                 raise self.origin.error(
                     f"parallel.{kind} {name} serves {algorithm.limit}, and they are {ranks}; name another, or another "
                     "number of ranks", ("parallel", kind), ("world", "ranks"))
-            joins = algorithm.users or any(len(message) > 1 for message in algorithm.volume(0, ranks, 0))
+            joins = algorithm.users or any(len(message) > 1 for message in algorithm.volume(0, ENOUGH_TO_JOIN, 0))
             if parallel.bucket_mb and joins and kind != "broadcast":
                 raise self.origin.error(
                     "parallel.bucket_mb cuts chunks into pieces that do not lie side by side, and "
