@@ -17,11 +17,14 @@ from tests.training import scenario
 from zerosim.cli import main
 from zerosim.errors import ZerosimError
 from zerosim.files import write_text
+from zerosim.report.activities import ACTIVITIES, activity
 from zerosim.report.page import page_run, steps, vega
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import printable
 from zerosim.report.page.origins import toml
 from zerosim.report.page.page_run import PageRow, PageRun
+from zerosim.report.page.pictures import KIND_COLOURS
+from zerosim.report.page.step_times import StepTimes
 from zerosim.report.page.textures import TEXTURES
 from zerosim.scenario import load, resolved
 from zerosim.scenario.sections import Variant
@@ -129,7 +132,8 @@ def test_work_beside_the_step_has_lanes_of_its_own(four, seen):
             span["channel"] = 2 if span["what"] == "all_gather" else 1
     found = Seen(page_of(beside))
     assert set(found.values["spans-4"]["lane"]) == {0, 1, 2, 3, 4}
-    assert "out, second channel" in found.text
+    assert '"sends beside"' in json.dumps(Drawings(PageRun(beside).rows).specs["timeline"]).replace('\\"', '"')
+    assert '"sends beside"' not in json.dumps(Drawings(PageRun(four).rows).specs["timeline"]).replace('\\"', '"')
     assert sorted(found.values["links-4"]["link"]) == sorted(seen.values["links-4"]["link"])
     assert set(seen.values["spans-4"]["lane"]) == {0, 1, 2}
     assert "second channel" not in seen.text
@@ -258,7 +262,7 @@ def test_pictures_for_files_have_marks_and_textures(four):
     spans = len(PageRun(four).rows[3].spans)
     assert drawn["step-4"].count("<path") > spans
     assert {name for name in TEXTURES if f'url(#texture-{name})"' in drawn["step-1"]} == {
-        "backward", "update", "reduce_scatter"}
+        "backward", "update", "reduce"}
     assert vega.png(files["kept"])[:8] == b"\x89PNG\r\n\x1a\n"
 
 
@@ -445,3 +449,36 @@ def test_a_tidy_picture_lost_nothing_that_is_seen(four):
         texts = re.findall(r"<text ([^>]*)>([^<]*)</text>", whole)
         said = [words for given, words in texts if ' opacity="0"' not in given]
         assert re.findall(r">([^<]*)</text>", tidied) == said, name
+
+
+def test_above_a_step_stands_how_each_row_compares_with_the_first(four):
+    rows = PageRun(four).rows
+    found = Seen(page_of(four)).text
+    first, last = rows[0], rows[3]
+    times = [StepTimes(row) for row in (first, last)]
+    ratio = times[1].step_ns / times[0].step_ns
+    assert (f"Stage III sends {last.sent_bytes / first.sent_bytes:.2f}× the bytes and takes {ratio:.2f}× the time of DDP: "
+            f"{last.hidden:.0%} of its communication is overlapped.") in found
+    for each in times:
+        assert 0 < each.computing_ns <= each.step_ns
+        ends = [span["end_ns"] for step in each.row.traced for span in step["spans"]]
+        begins = [step["begin_ns"] for step in each.row.traced]
+        assert each.step_ns == max(ends) - min(begins)
+
+
+def test_no_colour_of_memory_is_one_of_an_activity_and_a_legend_is_short(four):
+    assert not set(KIND_COLOURS) & set(ACTIVITIES.values())
+    assert len(set(ACTIVITIES.values())) == len(ACTIVITIES) <= 8
+    assert Drawings(PageRun(four).rows).activities == ["forward", "backward", "update", "gather", "reduce"]
+
+
+def test_every_span_that_a_run_traces_has_an_activity(four):
+    done = {span["what"] for row in PageRun(four).rows for span in row.spans}
+    assert "other" not in {activity(what) for what in done}
+    assert activity("of my own") == "other"
+
+
+def test_a_picture_for_a_file_says_stage_ranks_and_model(four):
+    for row in PageRun(four).rows:
+        model = row.found["model"]
+        assert row.heading == f"{row.name}, 3 ranks, {model['title']}, {model['parameters']:,} parameters"

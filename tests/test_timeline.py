@@ -192,7 +192,7 @@ def test_letters_are_explained_and_no_others_and_colour_only_colours(traced, mon
     assert "R=recomputation" in "".join(shown(drawing(traced, OTHER)))
     monkeypatch.delenv("NO_COLOR", raising=False)
     coloured = "\n".join(shown(drawing(traced, ONE), force_terminal=True, color_system="standard"))
-    assert "\x1b[34mF" in coloured
+    assert "\x1b[94mF" in coloured
     assert re.sub(r"\x1b\[[\d;]*m", "", coloured).splitlines() == lines
 
 

@@ -393,7 +393,7 @@ def test_textures_are_there_for_those_who_see_no_colour(opens):
     page = opens()
     used = page.evaluate("""() => [...new Set([...document.querySelectorAll('.textures_marks path')]
         .map((path) => path.getAttribute('fill')))]""")
-    assert set(used) == {"url(#texture-backward)", "url(#texture-update)", "url(#texture-reduce_scatter)"}
+    assert set(used) == {"url(#texture-backward)", "url(#texture-update)", "url(#texture-reduce)"}
     assert page.evaluate("(used) => used.every((each) => document.querySelector(each.slice(4, -1)))", used)
 
 

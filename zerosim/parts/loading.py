@@ -133,7 +133,7 @@ def import_file(file: str) -> Imported:
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
     try:
-        imported(file, lambda: exec(compile(source, file, "exec"), vars(module)))
+        imported(file, lambda: exec(compile(source, spec.origin or file, "exec"), vars(module)))
     finally:
         sys.path.remove(str(path.parent))
     return Imported(module, hashlib.sha256(source).hexdigest())

@@ -64,6 +64,7 @@ def row_document(row: TrainedRow) -> dict[str, Any]:
     return {
         "stage": row.stage,
         "name": row.name,
+        "model": {"title": row.config.model.words, "parameters": row.config.model.count},
         "equal": row.equal,
         "compared_with": row.compared_with,
         "first_divergence": None if divergence is None else asdict(divergence) | {"order_of_addition": row.order},

@@ -1,6 +1,6 @@
 """A recorded step as a picture: a lane for each rank, its moments from left to right, below each what the rank holds.
 
-    cell    what a rank does in a moment: a letter on the colour of its unit, light where it communicates
+    cell    what a rank does in a moment: a letter on the colour of the activity, every other unit paler
     bar     the bytes of each kind that it holds when the moment ends, on one scale for all ranks
 
 The text is SVG 1.1 written by hand, legible on white and on dark pages, as that of a schedule is.
@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
 from zerosim.errors import UsageError
-from zerosim.report.page.pictures import KIND_COLOURS, NO_COLOUR, UNIT_COLOURS
+from zerosim.report.activities import ACTIVITIES, activity, in_order, is_paler
+from zerosim.report.page.pictures import KIND_COLOURS
 from zerosim.report.schedule_svg import CHARACTER, MARGIN, STYLE, TOP, WIDE_CHARACTER, text
 from zerosim.report.step import KIND_WORDS, Did, Moment, RecordedStep
 from zerosim.report.timeline import LETTERS
@@ -21,7 +22,7 @@ CELL, STRIP, BAR, LANE = 52, 20, 54, 96
 """Pixels: the width of a moment, the heights of a cell, of the longest bar, and of a rank with all of it."""
 LEFT = 76
 LINE = 18
-SENDS = "; light: communication, with the kB that a rank sends"
+SENDS = "; beside a letter the kB that a rank sends; above a lane: moment · layer"
 COLOURS = dict(zip(KIND_WORDS, KIND_COLOURS, strict=True))
 
 
@@ -49,11 +50,12 @@ class StepPicture:
         self.found = found
         self.moments = [(number, found.moments[number - 1]) for number in numbers]
         self.units = list(dict.fromkeys(moment.unit for moment in found.moments if moment.unit))
+        self.activities = in_order(activity(moment.what) for _, moment in self.moments)
         self.bottom = TOP + found.size * LANE
         letters = dict.fromkeys((moment.letter, moment.what) for _, moment in self.moments if moment.letter)
         self.letters = ", ".join(f"{letter} {LETTERS[what].words if what in LETTERS else what}"
                                  for letter, what in letters)
-        lines = [found.about, found.verdict, self.letters + SENDS, "".join(f"{unit:5}" for unit in self.units),
+        lines = [found.about, found.verdict, self.letters + SENDS, "".join(f"{each:5}" for each in self.activities),
                  "".join(f"{words:5}" for words in (*KIND_WORDS.values(), "longest bar: 123.4 kB"))]
         self.width = max(LEFT + len(self.moments) * CELL, round(max(map(len, lines)) * WIDE_CHARACTER)) + 2 * MARGIN
         self.height = self.bottom + 4 * LINE + MARGIN
@@ -67,15 +69,15 @@ class StepPicture:
         yield f"<style>{STYLE}</style>"
         yield text(MARGIN, 26, found.title, "name")
         yield text(MARGIN, 44, found.about)
-        for place, (number, _) in enumerate(self.moments):
-            yield text(self.left(place) + CELL / 2, TOP - 10, str(number), "heading")
+        for place, (number, moment) in enumerate(self.moments):
+            yield text(self.left(place) + CELL / 2, TOP - 10, heading(number, moment.unit), "heading")
         for rank in range(found.size):
             yield text(MARGIN, self.top(rank) + 14, f"rank {rank}")
             floor = self.top(rank) + STRIP + BAR
             yield f'<path d="M{LEFT} {floor}H{self.left(len(self.moments))}" stroke="#808080" stroke-width="0.7"/>'
             for place, (_, moment) in enumerate(self.moments):
                 yield from self.cell(place, rank, moment)
-        yield from self.legend(self.bottom + LINE, [(unit, self.colour(unit)) for unit in self.units])
+        yield from self.legend(self.bottom + LINE, [(each, ACTIVITIES[each]) for each in self.activities])
         yield text(MARGIN, self.bottom + 2 * LINE, self.letters + SENDS)
         kinds = [(KIND_WORDS[kind], each) for kind, each in COLOURS.items()]
         yield from self.legend(self.bottom + 3 * LINE, [*kinds, (f"longest bar: {kilobytes(found.most)} kB", "none")])
@@ -88,17 +90,14 @@ class StepPicture:
     def top(self, rank: int) -> int:
         return TOP + rank * LANE
 
-    def colour(self, unit: str) -> str:
-        return UNIT_COLOURS[self.units.index(unit) % len(UNIT_COLOURS)] if unit else NO_COLOUR
-
     def cell(self, place: int, rank: int, moment: Moment) -> Iterator[str]:
         """The cell of a rank in a moment: what it does, and what it then holds, from the bottom up."""
-        did, x, y, colour = moment.ranks[rank], self.left(place), self.top(rank), self.colour(moment.unit)
+        did, x, y, colour = moment.ranks[rank], self.left(place), self.top(rank), ACTIVITIES[activity(moment.what)]
         sends = sum(did.sent.values())
         told = f"rank {rank}, {moment.words}: " + f"sends {kilobytes(sends)} kB, " * bool(sends)
         yield f'<g class="cell"><title>{escape(f"{told}holds {kilobytes(did.total)} kB")}</title>'
         yield (f'<rect x="{x + 1}" y="{y}" width="{CELL - 2}" height="{STRIP}" rx="3" fill="{colour}" '
-               f'fill-opacity="{0.3 if moment.communicates else 0.85}" stroke="{colour}"/>')
+               f'fill-opacity="{0.4 if is_paler(moment.unit, self.units) else 0.8}" stroke="{colour}"/>')
         yield text(x + CELL / 2, y + 14, f"{moment.letter} {kilobytes(sends)}" if sends else moment.letter)
         yield from self.bars(x, y + STRIP + BAR, did)
         yield "</g>"
@@ -118,6 +117,16 @@ class StepPicture:
             yield f'<rect x="{x:g}" y="{y - 10}" width="11" height="11" rx="2" fill="{colour}"/>'
             yield text(x + 16, y, words)
             x += 34 + len(words) * CHARACTER
+
+
+def heading(number: int, unit: str) -> str:
+    """The number of a moment and of its layer, where that is short.
+
+    >>> heading(3, "layers.1"), heading(4, ""), heading(5, "embedding+head")
+    ('3 · 1', '4', '5')
+    """
+    layer = unit.removeprefix("layers.")
+    return f"{number} · {layer}" if 0 < len(layer) <= 4 else str(number)
 
 
 def kilobytes(count: int) -> str:

@@ -38,15 +38,15 @@ class Letter(NamedTuple):
 
 
 LETTERS = {
-    "forward": Letter("F", "blue", "forward"),
-    "loss": Letter("L", "white", "loss"),
-    "recompute": Letter("R", "yellow", "recomputation"),
-    "backward": Letter("B", "magenta", "backward"),
-    "update": Letter("U", "green", "update"),
+    "forward": Letter("F", "bright_blue", "forward"),
+    "loss": Letter("L", "bright_blue", "loss"),
+    "recompute": Letter("R", "cyan", "recomputation"),
+    "backward": Letter("B", "blue", "backward"),
+    "update": Letter("U", "magenta", "update"),
     "reduce_scatter": Letter("S", "red", "reduce-scatter"),
-    "all_gather": Letter("G", "cyan", "all-gather"),
-    "gather_norms": Letter("N", "white", "norms"),
-    "broadcast": Letter("C", "yellow", "broadcast"),
+    "all_gather": Letter("G", "green", "all-gather"),
+    "gather_norms": Letter("N", "red", "norms"),
+    "broadcast": Letter("C", "green", "broadcast"),
 }
 ANYTHING = Letter("X", "white", "other")
 WAITS, ENDS = ".", "|"

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from zerosim.report.activities import activity, in_order
 from zerosim.report.page import pictures, step_pictures
-from zerosim.report.page.page_run import NO_UNIT, PageRow
+from zerosim.report.page.page_run import PageRow
 from zerosim.report.page.pictures import PictureValues
-from zerosim.report.page.textures import TEXTURES
 from zerosim.report.page.vega import Spec
 from zerosim.words import common_unit
 
@@ -15,10 +15,8 @@ class Drawings:
 
     def __init__(self, rows: Sequence[PageRow]) -> None:
         self._rows = rows
-        found = {span["unit"] for row in rows for span in row.spans}
-        self.units = sorted(found, key=lambda unit: (unit == NO_UNIT, len(unit), unit))
-        done = {span["what"] for row in rows for span in row.spans}
-        self.textures = [what for what in TEXTURES if what in done]
+        waited = ["wait" for row in rows for span in row.spans if span["waited_ns"]]
+        self.activities = in_order([*(activity(span["what"]) for row in rows for span in row.spans), *waited])
         self.lanes = 1 + max((span["lane"] for row in rows for span in row.spans), default=0)
         self.specs = self._specs()
         self.values = self._values()
@@ -32,7 +30,7 @@ class Drawings:
         logarithmic = bool(losses) and 0 < 20 * min(losses) < max(losses)
         return {
             "timeline": step_pictures.timeline(
-                self.units, self.textures, max((row.drawn for row in rows), default=1), self.lanes, until),
+                self.activities, max((row.drawn for row in rows), default=1), self.lanes, until),
             "memory": pictures.memory(until, most_bytes),
             "partners": pictures.partners(
                 max((row.ranks for row in rows), default=1), common_unit(self._most_sent)),
@@ -72,10 +70,10 @@ class Drawings:
                 yield name, self._filled(name, data)
         for number, row in enumerate(self._rows, 1):
             memory = self._filled("memory", {"curve": f"curve-{number}"})
-            yield f"memory-{number}", memory | pictures.headed(row.name)
+            yield f"memory-{number}", memory | pictures.headed(row.heading)
             if row.spans:
                 timeline = self._filled("timeline", {"spans": f"spans-{number}", "links": f"links-{number}"})
-                yield f"step-{number}", pictures.above(timeline, memory, row.name)
+                yield f"step-{number}", pictures.above(timeline, memory, row.heading)
             if row.spans and row.ranks > 1:
                 yield f"partners-{number}", self._filled("partners", {"partners": f"partners-{number}"})
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
+from zerosim.report.activities import ACTIVITIES, activity, is_paler
 from zerosim.report.page import divergences, origins, pictures, sections, step_pictures, steps, vega
 from zerosim.report.page.calls import calls
 from zerosim.report.page.drawings import Drawings
@@ -64,9 +65,8 @@ def step_page(found: RecordedStep, first: int = 0) -> str:
     units = list(dict.fromkeys(moment.unit for moment in found.moments if moment.unit))
     drawn = found.document()
     for moment, each in zip(found.moments, drawn["moments"], strict=True):
-        unit = units.index(moment.unit) % len(pictures.UNIT_COLOURS) if moment.unit else None
-        each |= {"letter": moment.letter, "communicates": moment.communicates,
-                 "colour": "#9aa3ad" if unit is None else pictures.UNIT_COLOURS[unit]}
+        each |= {"letter": moment.letter, "paler": is_paler(moment.unit, units),
+                 "colour": ACTIVITIES[activity(moment.what)]}
     kinds = {kind: {"words": words, "colour": colour}
              for (kind, words), colour in zip(KIND_WORDS.items(), pictures.KIND_COLOURS, strict=True)}
     data = {"step": {**drawn, "first": first, "most": found.most, "kinds": kinds}}

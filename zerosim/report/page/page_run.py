@@ -11,10 +11,9 @@ from zerosim.errors import UsageError
 from zerosim.report.document import SCHEMA
 from zerosim.report.page.markup import printable
 from zerosim.stages import STAGES
+from zerosim.words import plural
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
-LANES = ("computation", "communication out", "communication in", "out, second channel", "in, second channel")
-"""The lanes of each rank, from above; the last two only where something goes on beside the step."""
 STEP_LANES = {"computation": 0, "waiting": 0, "collectives": 1, "communication out": 1, "communication in": 2}
 MOST_SPANS = 8_000
 """The spans of all rows together that a page has: a browser draws them in a second."""
@@ -37,6 +36,14 @@ class PageRow:
     def name(self) -> str:
         name = printable(str(self.found["name"]))
         return f"{self.of}: {name}" if self.of else name
+
+    @property
+    def heading(self) -> str:
+        """What a picture by itself must say: stage, ranks, model and parameters, as far as they are known."""
+        parts = [self.name, plural(self.found.get("ranks", self.ranks), "rank")]
+        if (model := self.found.get("model")) is not None:
+            parts += [printable(str(model["title"])), f"{model['parameters']:,} parameters"]
+        return ", ".join(parts)
 
     @property
     def also(self) -> str:

@@ -8,8 +8,8 @@ would bring narwhals, jinja2, jsonschema and their dependencies, 0.7 s of import
 wrong specification does is seen by tests instead: every picture has marks, in files and in the browser, and the
 browser logs nothing.
 
-Colour is the unit; texture and shade are the activity, as SVG patterns, so that a print in grey tells backward from
-forward. Axes and words take their colours from the style sheet: light, dark and print are one picture.
+Colour is the activity, and so is texture, as SVG patterns, so that a print in grey tells backward from forward. Every
+other layer is paler. Axes and words take their colours from the style sheet: light, dark and print are one picture.
 
 The stretch of time is two parameters, `begin` and `end`, of every picture of time, so rows stay comparable at any
 zoom. The wheel zooms only after a click (or with Ctrl), otherwise nobody could scroll past a picture.
@@ -21,6 +21,7 @@ without numbers on the wire.
 from collections.abc import Sequence
 from typing import Any
 
+from zerosim.report.activities import ACTIVITIES
 from zerosim.report.page.page_run import KINDS, PageRow
 from zerosim.report.page.vega import Spec
 from zerosim.words import ByteUnit, three_digits
@@ -29,17 +30,16 @@ PictureValues = list[dict[str, Any]]
 
 VEGA_LITE = "https://vega.github.io/schema/vega-lite/v6.json"
 
-UNIT_COLOURS = ("#3b8fd4", "#e39a1b", "#19a37a", "#cf6fae", "#7fb8e8", "#e0662f", "#b9a62a", "#8f83d8", "#4fb3b3",
+ROW_COLOURS = ("#3b8fd4", "#e39a1b", "#19a37a", "#cf6fae", "#7fb8e8", "#e0662f", "#b9a62a", "#8f83d8", "#4fb3b3",
                 "#b5765a")
-"""The colours of units, in turn; told apart by people who see red and green alike, on white and on dark."""
-KIND_COLOURS = ("#4477aa", "#ee9944", "#aa4477", "#55aa77", "#9a9a9a")
-"""The colours of kinds of memory, from the bottom up."""
+"""The colours of rows in curves, in turn; told apart by people who see red and green alike, on white and on dark."""
+KIND_COLOURS = ("#d9b53b", "#b0305c", "#6b4f3a", "#e6a5c3", "#8c9a4b")
+"""The colours of kinds of memory, from the bottom up; none is that of an activity."""
 
 TALL, LANE, GAP = 18, 11, 12
 """Pixels: the height of the lane of computation, of another lane, and what lies between two ranks."""
-NO_COLOUR = "#9aa3ad"
 PICKED = "#d0006f"
-SIDE = 70
+SIDE = 96
 """Pixels left of every picture of time, so that those above each other have one axis."""
 
 BYTES = {"format": "~s", "labelExpr": "replace(datum.label, /([a-zA-Z]?)$/, ' $1B')"}
@@ -133,7 +133,7 @@ def partners(ranks: int, unit: ByteUnit) -> Spec:
         },
         "layer": [
             {"mark": {"type": "rect", "aria": False, "stroke": "#8886", "strokeWidth": 1}, "encoding": {
-                "fill": {"value": UNIT_COLOURS[0]},
+                "fill": {"value": ROW_COLOURS[0]},
                 "fillOpacity": {"field": "bytes", "type": "quantitative", "legend": None,
                                 "scale": {"domainMin": 0, "range": [0, 0.75]}},
             }},
@@ -194,7 +194,9 @@ def kept_values(rows: Sequence[PageRow]) -> PictureValues:
     ]
 
 
-COLLECTIVES = {"reduce_scatter": "#e0662f", "all_gather": "#7fb8e8", "broadcast": "#b9a62a", "gather_norms": "#9a9a9a"}
+COLLECTIVES = {"reduce_scatter": ACTIVITIES["reduce"], "all_reduce": "#f0a04b", "all_gather": ACTIVITIES["gather"],
+               "broadcast": "#7fcfae", "gather_norms": ACTIVITIES["other"]}
+"""The colours of collectives: those of their activities, and of the second of an activity a paler one."""
 
 
 def sent(rows: Sequence[PageRow]) -> Spec:
@@ -240,7 +242,7 @@ def losses(names: Sequence[str], steps: int, logarithmic: bool) -> Spec:
                     "y": {"field": "loss", "type": "quantitative", "scale":
                           {"type": "log", "nice": True} if logarithmic else {"zero": False, "nice": True},
                         "axis": {"title": "loss", "tickCount": 5}},
-                    "color": {"field": "row", **colour(names, UNIT_COLOURS, None)},
+                    "color": {"field": "row", **colour(names, ROW_COLOURS, None)},
                     "shape": {"field": "row", "type": "nominal", "scale": {"domain": list(names)}, "title": None},
                     "tooltip": [{"field": "row"}, {"field": "step"}, {"field": "loss", "format": ".9~g"}],
                 },

@@ -4,11 +4,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from zerosim.report.activities import ACTIVITIES, WORDS, activity, in_order
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import Markup, element, joined
-from zerosim.report.page.page_run import KINDS, LANES, PageRow, PageRun
+from zerosim.report.page.page_run import KINDS, PageRow, PageRun
 from zerosim.report.page.pictures import KIND_COLOURS, loss_curves
-from zerosim.report.page.step_pictures import unit_scale
+from zerosim.report.page.step_times import step_times
 from zerosim.report.page.textures import swatch
 from zerosim.report.schedule import Schedule
 from zerosim.report.step import RecordedStep
@@ -181,21 +182,20 @@ def step(rows: Sequence[PageRow], drawings: Drawings, about_times: Sequence[str]
         (("−", "out", "zoom out"), ("+", "in", "zoom in"), ("←", "left", "earlier"), ("→", "right", "later"),
          ("whole step", "all", "the whole step"))
     ), element("span", "", class_="window", aria_live="polite"), class_="buttons")
-    return section("step", "A step in time", *notes, keys, legends(drawings) if traced else joined(), kinds(),
+    return section("step", "A step in time", *notes, step_times(rows), keys,
+                   legends(drawings) if traced else joined(), kinds(),
                    element("div", chooser, buttons, class_="controls"), element("div", *cards, class_="cards"))
 
 
 def legends(drawings: Drawings) -> Markup:
-    """What lanes, colours and textures mean."""
+    """What colours and textures mean."""
     words = (
-        f"Lanes of each rank, from above: {'; '.join(LANES[:drawings.lanes])}. A pale box around messages is their "
-        "collective; the pale part of a message is waiting, before anything came.")
+        "A colour is an activity, and every other layer is paler. A pale box around messages is their collective, with "
+        "the number of its layer; the grey part of a message is waiting, before anything came.")
     return element(
         "div", element("p", words),
-        element("ul", *map(colour_key, drawings.units, unit_scale(drawings.units)["scale"]["range"]), class_="keys"),
-        element("ul", *(
-            element("li", Markup(swatch(what)), what.replace("_", "-"))
-            for what in ("forward", *drawings.textures, "all_gather")), class_="keys"),
+        element("ul", *(element("li", Markup(swatch(each)), WORDS.get(each, each)) for each in drawings.activities),
+                class_="keys"),
         class_="legend")
 
 
@@ -224,7 +224,7 @@ def card(number: int, row: PageRow) -> Markup:
     curve = picture(
         "memory", f"{row.name}: memory of rank {rank} by kind in a step", {"curve": f"curve-{number}"}, CURVE_COLUMNS,
         timed=True)
-    hidden = "" if row.hidden is None else f"{row.hidden:.0%} of the communication hid behind computation"
+    hidden = "" if row.hidden is None else f"{row.hidden:.0%} of its communication is overlapped"
     return element(
         "article", element("h3", row.name, element("small", hidden)), timeline if row.spans else joined(),
         element("h4", f"memory of rank {rank}, which holds the most"), curve, id=f"row-{number}")
@@ -270,15 +270,16 @@ def verdict_of_step(found: RecordedStep) -> Markup:
 
 def step_by_step(found: RecordedStep, kinds: dict[str, dict[str, str]]) -> Markup:
     """A stage's step to step through."""
-    patches = [element("li", element("span", "", class_="patch", style=f"background:{each['colour']}"), each["words"])
-               for each in kinds.values()]
+    done = in_order(activity(moment.what) for moment in found.moments)
+    patches = [colour_key(WORDS.get(each, each), ACTIVITIES[each]) for each in done]
+    patches += [colour_key(each["words"], each["colour"]) for each in kinds.values()]
     letters = ", ".join(f"{moment.letter} {moment.words.removesuffix(moment.unit).strip()}" for moment in {
         each.letter: each for each in found.moments if each.letter}.values())
     heads = ["", "sends, kB", *(f"{each['words']}, kB" for each in kinds.values()), "in all, kB"]
     return section(
         "step", "Moment by moment",
-        element("p", f"A row of letters for each rank: {letters}. A colour is a layer; pale is communication, full is "
-                     "computation. Below, what the rank holds when that moment ends. All ranks go through the same "
+        element("p", f"A row of letters for each rank: {letters}. A colour is an activity, and every other layer is "
+                     "paler. Below, what the rank holds when that moment ends. All ranks go through the same "
                      "moments; how long each took is not drawn. ← and → step, as Page Up and Page Down do, Home and "
                      "End lead to the first and the last, space plays, P is for a projector: all text twice as large.",
                 class_="legend"),

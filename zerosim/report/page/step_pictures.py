@@ -1,28 +1,29 @@
 """Pictures of a step: what each rank computes, sends and receives when, as specifications for Vega-Lite."""
 
+import json
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
+from zerosim.report.activities import ACTIVITIES, activity, is_paler
 from zerosim.report.page.page_run import NO_UNIT, PageRow
 from zerosim.report.page.pictures import (
     AFTER_WAITING,
     CONFIG,
     GAP,
     LANE,
-    NO_COLOUR,
     NUMBERED,
     PICKED,
     RECT,
     SIDE,
     TALL,
-    UNIT_COLOURS,
     VEGA_LITE,
     PictureValues,
     colour,
     time_axis,
     window,
 )
-from zerosim.report.page.textures import SHADES
+from zerosim.report.page.textures import PALER, TEXTURES, WAITING
 from zerosim.report.page.vega import Spec
 
 
@@ -39,16 +40,8 @@ def rank_height(lanes: int) -> int:
     return lane_tops(lanes)[-1] + GAP
 
 
-def unit_scale(units: Sequence[str]) -> Spec:
-    """Colours of units; grey for what is of none."""
-    found = colour(units, UNIT_COLOURS, "unit")
-    found["scale"]["range"] = [
-        NO_COLOUR if unit == NO_UNIT else each for unit, each in zip(units, found["scale"]["range"], strict=True)]
-    return found
-
-
-def timeline(units: Sequence[str], textures: Sequence[str], ranks: int, lanes: int, until: int) -> Spec:
-    """A step: lanes for each rank, colour = unit, texture = what; data `spans` and `links`.
+def timeline(activities: Sequence[str], ranks: int, lanes: int, until: int) -> Spec:
+    """A step: lanes for each rank, colour and texture = activity, shade = layer; data `spans` and `links`.
 
     The parameters `picked` and `current` number the message and the span that are looked at; a line joins the two ends
     of that message.
@@ -62,9 +55,9 @@ def timeline(units: Sequence[str], textures: Sequence[str], ranks: int, lanes: i
 
     box = {
         "x": {"field": "begin_ns", **time_axis("ms since the step began")}, "x2": {"field": "end_ns"},
-        "y": rank_axis(ranks, height), "y2": {"field": "bottom"},
+        "y": rank_axis(ranks, tops), "y2": {"field": "bottom"},
     }
-    unit = {"color": {"field": "unit", **unit_scale(units)}}
+    hue = {"color": {"field": "activity", **colour(activities, [ACTIVITIES[each] for each in activities], None)}}
     return {
         "$schema": VEGA_LITE,
         "data": {"name": "spans"},
@@ -81,70 +74,80 @@ def timeline(units: Sequence[str], textures: Sequence[str], ranks: int, lanes: i
             {"calculate": "datum.begin_ns + datum.waited_ns", "as": "came_ns"},
         ],
         "layer": [
-            *span_layers(box, unit),
-            texture_layer(box, textures),
+            *span_layers(box, hue),
+            texture_layer(box, [each for each in activities if each in TEXTURES]),
             label_layer(box, pixels("datum.rank", "datum.lane", 0.5)),
             *picked_layers(box, pixels("datum.source", "datum.out", 0.5), pixels("datum.to", "datum.in", 0.5)),
         ],
     }
 
 
-def rank_axis(ranks: int, height: int) -> Spec:
-    """Pixels from the top, `height` of them for each rank, whose name stands beside its first lane."""
+LANE_WORDS = ("rank {} computes", "sends", "receives", "sends beside", "receives beside")
+"""What stands beside the lanes of a rank, from above."""
+
+
+def rank_axis(ranks: int, tops: Sequence[int]) -> Spec:
+    """Pixels from the top, with the name of each lane beside it."""
+    height = tops[-1] + GAP
+    middles = [(low + high) / 2 for low, high in pairwise(tops)]
+    names = {rank * height + middle: words.format(rank)
+             for rank in range(ranks) for middle, words in zip(middles, LANE_WORDS, strict=False)}
     return {
         "field": "top", "type": "quantitative",
         "scale": {"domain": [-3, ranks * height], "reverse": True, "nice": False, "zero": False},
-        "axis": {"title": None, "grid": False, "values": [rank * height + TALL / 2 for rank in range(ranks)],
-                 "labelExpr": f"'rank ' + format((datum.value - {TALL / 2}) / {height}, 'd')", "ticks": False,
-                 "domain": False, "minExtent": SIDE, "maxExtent": SIDE},
+        "axis": {"title": None, "grid": False, "values": list(names),
+                 "labelExpr": f"{json.dumps(list(names.values()))}[indexof({list(names)}, datum.value)]",
+                 "labelFontSize": {"condition": {"test": f"datum.value % {height} < {TALL}", "value": 11}, "value": 9},
+                 "labelOverlap": False, "ticks": False, "domain": False, "minExtent": SIDE, "maxExtent": SIDE},
     }
 
 
-def span_layers(box: Spec, unit: Spec) -> list[Spec]:
+def span_layers(box: Spec, hue: Spec) -> list[Spec]:
     """Collectives, pale, behind their messages; of each span what it waited, pale, and the rest in its colour."""
-    shades = [{"test": f"datum.what == '{what}'", "value": shade} for what, shade in SHADES.items()]
+    shades = [{"test": "datum.activity == 'wait'", "value": WAITING}, {"test": "datum.paler", "value": PALER}]
     return [
         {
             "name": "collectives",
             "transform": [{"filter": "datum.kind == 'collectives'"}],
             "mark": RECT | {"fillOpacity": 0.16, "strokeWidth": 0.8},
-            "encoding": box | unit | NUMBERED | {"stroke": unit["color"] | {"legend": None}},
+            "encoding": box | hue | NUMBERED | {"stroke": hue["color"] | {"legend": None}},
         },
         {
             "name": "waits",
             "transform": [{"filter": "datum.waited_ns > 0"}],
-            "mark": RECT | {"fillOpacity": 0.22},
-            "encoding": box | unit | NUMBERED | {"x2": AFTER_WAITING},
+            "mark": RECT | {"fillOpacity": WAITING},
+            "encoding": box | NUMBERED | {"x2": AFTER_WAITING, "color": {"value": ACTIVITIES["wait"]}},
         },
         {
             "name": "spans",
             "transform": [{"filter": "datum.kind != 'collectives'"}],
             "mark": RECT | {"cursor": "pointer"},
-            "encoding": box | unit | NUMBERED | {
+            "encoding": box | hue | NUMBERED | {
                 "x": box["x"] | AFTER_WAITING, "fillOpacity": {"condition": shades, "value": 1}},
         },
     ]
 
 
 def texture_layer(box: Spec, textures: Sequence[str]) -> Spec:
-    """What a span is, over its colour."""
+    """The activity of a span, over its colour."""
     return {
         "name": "textures",
-        "transform": [{"filter": {"and": [{"field": "what", "oneOf": list(textures)}, "datum.kind != 'collectives'"]}}],
+        "transform": [{"filter": {
+            "and": [{"field": "activity", "oneOf": list(textures)}, "datum.kind != 'collectives'"]}}],
         "mark": RECT,
         "encoding": box | {
             "x": box["x"] | AFTER_WAITING,
-            "fill": {"field": "what", "type": "nominal", "title": "texture", "scale": {
-                "domain": list(textures), "range": [f"url(#texture-{what})" for what in textures]}}},
+            "fill": {"field": "activity", "type": "nominal", "legend": None, "scale": {
+                "domain": list(textures), "range": [f"url(#texture-{each})" for each in textures]}}},
     }
 
 
 def label_layer(box: Spec, middle: str) -> Spec:
-    """The unit of a computation, where there is room for it."""
+    """The layer of a computation or of a collective, where there is room for it."""
     width = "(datum.end_ns - datum.begin_ns) / (end - begin) * room"
     return {
         "name": "labels",
-        "transform": [{"filter": "datum.kind == 'computation'"}, {"calculate": middle, "as": "middle"}],
+        "transform": [{"filter": "datum.label != ''"}, {"calculate": middle, "as": "middle"}],
         "mark": {"type": "text", "clip": True, "aria": False, "align": "left", "dx": 3, "fontSize": 10},
         "encoding": {
             "x": box["x"],
@@ -184,21 +187,31 @@ SPAN = ("rank", "lane", "kind", "channel", "what", "unit", "begin_ns", "end_ns",
 def span_values(row: PageRow) -> PictureValues:
     """The spans of a row, numbered; `link` numbers the message that a span is an end of, or is −1."""
     link_of = {end: number for number, ends in enumerate(row.links) for end in ends}
+    units = layers(row)
     return [
         {key: span[key] for key in SPAN}
-        | {"number": number, "link": link_of.get(number, -1), "label": label(span)}
+        | {"number": number, "link": link_of.get(number, -1), "label": label(span), "activity": activity(span["what"]),
+           "paler": is_paler(span["unit"], units)}
         for number, span in enumerate(row.spans)
     ]
 
 
+def layers(row: PageRow) -> list[str]:
+    """The units of a row, in the order of their numbers."""
+    return sorted({span["unit"] for span in row.spans} - {NO_UNIT}, key=lambda unit: (len(unit), unit))
+
+
 def label(span: dict[str, Any]) -> str:
-    """A span in a few characters.
+    """A span in a few characters; none for a message, whose collective has one.
 
     >>> label({"kind": "computation", "what": "backward", "unit": "layers.1"})
     'b 1'
+    >>> label({"kind": "collectives", "what": "all_gather", "unit": "layers.1"})
+    '1'
     """
     unit = span["unit"].removeprefix("layers.").removeprefix(NO_UNIT)
-    return f"{span['what'][:1]} {unit}".strip() if span["kind"] == "computation" else ""
+    letter = span["what"][:1] if span["kind"] == "computation" else ""
+    return f"{letter} {unit}".strip() if span["kind"] in ("computation", "collectives") else ""
 
 
 def link_values(row: PageRow) -> PictureValues:

@@ -1,0 +1,45 @@
+"""What goes on in a step, and its colour: the same in every lane, page and picture.
+
+A hue is an activity. Layers are told apart by number and by shade: every other one is paler. Memory has other hues.
+"""
+
+from collections.abc import Iterable, Sequence
+
+ACTIVITIES = {
+    "forward": "#8ec1ee", "backward": "#2f6fb5", "recompute": "#5a54c4", "update": "#9b59b6",
+    "gather": "#1f9e73", "reduce": "#e0662f", "other": "#4fb3b3", "wait": "#9aa3ad",
+}
+"""The colour of each activity; told apart by people who see red and green alike, on white and on dark."""
+
+WORDS = {"gather": "all-gather, broadcast", "reduce": "reduce-scatter, all-reduce", "wait": "waiting"}
+"""What a legend calls an activity, where that is more than its name."""
+
+BY_NAME = {
+    "forward": "forward", "loss": "forward", "backward": "backward", "recompute": "recompute", "update": "update",
+    "all_gather": "gather", "broadcast": "gather", "gather": "gather", "scatter": "gather",
+    "reduce_scatter": "reduce", "all_reduce": "reduce", "reduce": "reduce", "gather_norms": "reduce", "wait": "wait",
+}
+
+
+def activity(what: str) -> str:
+    """The activity of a span by its name; `other` for names of the user's own.
+
+    >>> activity("loss"), activity("broadcast"), activity("compress")
+    ('forward', 'gather', 'other')
+    """
+    return BY_NAME.get(what, "other")
+
+
+def in_order(found: Iterable[str]) -> list[str]:
+    """Activities once each, in the order of legends."""
+    there = set(found)
+    return [name for name in ACTIVITIES if name in there]
+
+
+def is_paler(unit: str, units: Sequence[str]) -> bool:
+    """Whether a layer is drawn in the paler shade: every other one.
+
+    >>> [is_paler(unit, ["layers.0", "layers.1", "layers.2"]) for unit in ("layers.0", "layers.1", "elsewhere")]
+    [False, True, False]
+    """
+    return unit in units and units.index(unit) % 2 == 1
