@@ -104,7 +104,7 @@ def test_of_a_picture_of_time_only_times_may_differ():
     found = picture_of_time()
     assert sum(marks("".join(found["data"]["image/svg+xml"])).values()) > 100
     assert untimed(changed_picture("</text>", "9</text>")) == untimed(found)
-    assert untimed(changed_picture('fill="#e39a1b"', 'fill="#e39a1c"')) != untimed(found)
+    assert untimed(changed_picture('fill="#2f6fb5"', 'fill="#2f6fb6"')) != untimed(found)
     assert untimed(changed_picture("spans_marks", "wait_marks")) != untimed(found)
 
 
