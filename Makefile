@@ -86,7 +86,7 @@ lint: .venv/lint
 
 docs: .venv/test .venv-docs/mkdocs
 	$(BIN)/python -m tests.site build/docs
-	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 	$(BIN)/python -m tests.site --check build/site
 
 mutants: .venv/test
