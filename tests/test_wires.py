@@ -11,7 +11,7 @@ from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.numerics.wires import CODES, wire
 
 NAMES = st.sampled_from(list(CODES))
-BLOCKS = st.sampled_from([0, 1, 2, 3, 5, 8, 64])
+BLOCKS = st.sampled_from([0, 1, 2, 3, 5, 8, 64, 10**9])
 NUMBERS = st.one_of(
     st.floats(width=32), st.integers(-254, 254).map(lambda n: n / 2), st.sampled_from(
         [0.0, -0.0, 1e-45, -1e-45, 1e-40, 3.4028234663852886e38, float("inf"), float("-inf"), float("nan")]))

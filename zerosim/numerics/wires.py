@@ -156,7 +156,7 @@ class BlockWire:
 
     def _pieces(self, count: int) -> Iterator[tuple[slice, slice, slice]]:
         """Elements, their blocks, and the bytes of their codes: whole blocks but for the last, and no half bytes."""
-        block = self.block or count
+        block = min(self.block or count, count)
         rows = max(PIECE // max(block, 1), 1)
         step = block * (rows + rows * block % 2)
         for start in range(0, count, max(step, 1)):
