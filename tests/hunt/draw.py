@@ -465,7 +465,7 @@ def serves(kind: str, name: str, row: Document, ranks: int) -> bool:
     }
     if not algorithm.serves(group) or asked[kind]:
         return False
-    joins = any(len(message) > 1 for message in algorithm.volume(0, 8, 0))
+    joins = any(len(message) > 1 for rank in range(8) for message in algorithm.volume(rank, 8, 0))
     return not (joins and row.get("bucket_mb") and kind != "broadcast")
 
 
@@ -598,7 +598,7 @@ def features(chance: Random) -> tuple[dict[str, Any], str, Document]:
 
 def drawn_table(chance: Random) -> tuple[str, Document]:
     """A CSV of labels, words or numbers, beside columns of numbers; and the keys of [data] that read it."""
-    samples, names = chance.choice((3, 5, 17, 40)), ["a", "two words", "c,d", "É"][: chance.randint(2, 4)]
+    samples, names = chance.choice((8, 9, 17, 40)), ["a", "two words", "c,d", "É"][: chance.randint(2, 4)]
     target = chance.choice(names)
     answers = chance.choice((lambda: str(chance.randrange(3)), lambda: chance.choice(("cat", "dog")),
                              lambda: f"{chance.uniform(-1, 1):.3f}"))

@@ -235,7 +235,9 @@ class Scenario:
                 raise self.origin.error(
                     f"parallel.{kind} {name} serves {algorithm.limit}, and they are {ranks}; name another, or another "
                     "number of ranks", ("parallel", kind), ("world", "ranks"))
-            joins = algorithm.users or any(len(message) > 1 for message in algorithm.volume(0, ENOUGH_TO_JOIN, 0))
+            joins = algorithm.users or any(
+                len(message) > 1 for rank in range(ENOUGH_TO_JOIN)
+                for message in algorithm.volume(rank, ENOUGH_TO_JOIN, 0))
             if parallel.bucket_mb and joins and kind != "broadcast":
                 raise self.origin.error(
                     "parallel.bucket_mb cuts chunks into pieces that do not lie side by side, and "
