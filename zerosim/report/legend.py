@@ -35,7 +35,7 @@ def legend(outcome: Outcome, *, bars: bool) -> Iterator[tuple[str, str | Text]]:
     if outcome.scenario.train.steps:
         yield "keeps", meaning_of_kept(outcome, bars=bars)
         yield "sends", meaning_of_sent(outcome)
-    yield "peak", "the most that a rank holds at one time, activations and messages too"
+    yield "peak", "the most that a rank holds at any time, with activations and messages"
     yield WRONG, "not what the formula says"
 
 
@@ -75,8 +75,8 @@ def meaning_of_sent(outcome: Outcome) -> str:
     once, whole = in_one_unit([count, outcome.model.count * element_bytes(outcome)], unit)
     mean = "" if evenly else ", the mean over all"
     return (
-        f"by a rank{mean}, in units of {once} {unit.name}, which gathering all weights takes: {whose}. "
-        f"(Texts call it P (N−1)/N: P = {whole} {unit.name} of weights, N = {ranks} ranks.)"
+        f"bytes sent per rank and step{mean}; in units of one all-gather of all weights, {once} {unit.name}: {whose}. "
+        f"(Papers write P (N−1)/N for this unit: P = {whole} {unit.name} of weights, N = {ranks} ranks.)"
     )
 
 
