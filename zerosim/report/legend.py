@@ -35,7 +35,7 @@ def legend(outcome: Outcome, *, bars: bool) -> Iterator[tuple[str, str | Text]]:
     if outcome.scenario.train.steps:
         yield "keeps", meaning_of_kept(outcome, bars=bars)
         yield "sends", meaning_of_sent(outcome)
-    yield "peak", "the most that a rank holds at any time, with activations and messages"
+    yield "peak", "the most that a rank holds at one time, activations and messages too"
     yield WRONG, "not what the formula says"
 
 
