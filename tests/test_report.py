@@ -192,9 +192,9 @@ def test_rows_that_send_alike_are_spoken_of_as_their_stage(four):
         return next(line for line in shown(with_stages(four, stages)) if line.startswith("sends "))
 
     first, *_, third = four.trained
-    assert "kB: 2 in DDP; 3 in Stage III. " in sent([first, called(first, "DDP, overlap"), third])
+    assert "each: 2 in DDP; 3 in Stage III. " in sent([first, called(first, "DDP, overlap"), third])
     more = replace(called(third, "a, b"), volume=2.0)
-    assert "kB: 2 in DDP and a, b; 3 in Stage III. " in sent([first, more, third])
+    assert "each: 2 in DDP and a, b; 3 in Stage III. " in sent([first, more, third])
 
 
 def test_every_figure_behind_verbose(four):

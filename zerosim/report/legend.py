@@ -75,8 +75,8 @@ def meaning_of_sent(outcome: Outcome) -> str:
     once, whole = in_one_unit([count, outcome.model.count * element_bytes(outcome)], unit)
     mean = "" if evenly else ", the mean over all"
     return (
-        f"bytes sent per rank and step{mean}; in units of one all-gather of all weights, {once} {unit.name}: {whose}. "
-        f"(Papers write P (N−1)/N for this unit: P = {whole} {unit.name} of weights, N = {ranks} ranks.)"
+        f"bytes per rank and step{mean}; in all-gathers of all weights, {once} {unit.name} each: {whose}. "
+        f"(Papers write P (N−1)/N: P = {whole} {unit.name} of weights, N = {ranks} ranks.)"
     )
 
 
