@@ -9,6 +9,7 @@ import zerosim as zs
 from tests import mpi_suites
 from tests.mpi.launch import mpirun
 from zerosim.collectives import ALGORITHMS, naive
+from zerosim.collectives.choosing import named
 from zerosim.comm import left, right
 from zerosim.worlds.local import spawn
 
@@ -42,38 +43,45 @@ def test_ranks_that_add_in_orders_of_their_own_are_caught(size):
         spawn(lambda comm: mpi_suites.same_everywhere(comm, whole_ring), size)
 
 
-def planted(monkeypatch, name, function, **claims):
-    monkeypatch.setitem(ALGORITHMS, name, replace(ALGORITHMS[name], function=function, **claims))
+@pytest.fixture
+def planted(monkeypatch):
+    """Another function or claim in the table of algorithms, of which nothing is remembered before and after."""
+    def planted(name, function, **claims):
+        monkeypatch.setitem(ALGORITHMS, name, replace(ALGORITHMS[name], function=function, **claims))
+
+    named.cache_clear()
+    yield planted
+    named.cache_clear()
 
 
 @pytest.mark.parametrize("size", [3, 8])
-def test_another_order_than_the_declared_one_is_caught(monkeypatch, size):
-    planted(monkeypatch, "ring.all_reduce", naive.all_reduce)
+def test_another_order_than_the_declared_one_is_caught(planted, size):
+    planted("ring.all_reduce", naive.all_reduce)
     with pytest.raises(AssertionError, match="ring"):
         spawn(mpi_suites.check_cancelling_sums_follow_the_declared_order, size)
 
 
 @pytest.mark.parametrize("size", [2, 5])
-def test_swapped_operands_are_caught(monkeypatch, size):
+def test_swapped_operands_are_caught(planted, size):
     def swapped(comm, chunks, reduce):
         naive.all_reduce(comm, chunks, lambda arrived, mine: reduce(mine, arrived))
 
-    planted(monkeypatch, "naive.all_reduce", swapped)
+    planted("naive.all_reduce", swapped)
     with pytest.raises(AssertionError):
         spawn(mpi_suites.check_operations_that_do_not_commute_keep_the_order_of_ranks, size)
 
 
-def test_an_order_that_is_none_of_the_ranks_must_be_refused(monkeypatch):
-    planted(monkeypatch, "ring.all_reduce", ALGORITHMS["ring.all_reduce"].function, ordered=True)
+def test_an_order_that_is_none_of_the_ranks_must_be_refused(planted):
+    planted("ring.all_reduce", ALGORITHMS["ring.all_reduce"].function, ordered=True)
     with pytest.raises(AssertionError):
         spawn(mpi_suites.check_operations_that_do_not_commute_keep_the_order_of_ranks, 3)
 
 
-def test_one_wrong_root_is_caught(monkeypatch):
+def test_one_wrong_root_is_caught(planted):
     def forgets_the_last_root(comm, vector, root):
         naive.broadcast(comm, vector, min(root, comm.size - 2))
 
-    planted(monkeypatch, "tree.broadcast", forgets_the_last_root)
+    planted("tree.broadcast", forgets_the_last_root)
     with pytest.raises(AssertionError):
         spawn(mpi_suites.check_mixed_sequence, 4)
 

@@ -12,7 +12,6 @@ lengths too, as MPI libraries do, among algorithms that leave the same bits.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from zerosim.collectives import (
@@ -351,7 +350,6 @@ def algorithm_of(function: Callable[..., None]) -> Algorithm:
     return next(row for row in known if row.function == function)
 
 
-@lru_cache(maxsize=1024)
 def find(collective: str, algorithm: str, size: int, *, commutative: bool = True) -> Algorithm:
     """The algorithm of that name, or for "auto" the first in the table that can serve.
 
