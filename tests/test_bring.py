@@ -1,7 +1,9 @@
 """A user's parts, named in a scenario: run in both worlds, planned, saved, resumed; faults in them are named."""
 
 import json
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,8 @@ import pytest
 from pyarrow import parquet
 
 from tests.mpi.launch import mpirun
+from zerosim.autograd.differences import operation_fault
+from zerosim.autograd.operations.elementwise import multiply
 from zerosim.cli import main
 from zerosim.scenario import load
 
@@ -134,7 +138,8 @@ def test_a_stage_that_a_checkpoint_names_is_found_in_the_scenario_or_refused(fol
 @pytest.mark.parametrize(("old", "new", "words"), [
     ("    momentum *= beta2", "    momentum = momentum * beta2", "the slot momentum does not change: write into it"),
     ("    momentum *= beta2", "    momentum *= beta2 * np.mean(g)", "element 0 is"),
-    ("np.multiply(momentum, beta1, out=a)", "a = momentum * beta1", "it leaves elements of a that it has not written"),
+    ("np.multiply(momentum, beta1, out=a)", "a = momentum * beta1", "it binds a anew, a = …, so that what a held"),
+    ("    a *= h.learning_rate", "    a[3] = np.nan", "it leaves elements of a that it has not written"),
     ("    a += b\n", "    g += b\n", "it writes to the gradient g, which is only to be read"),
     ("    a += b\n", "    a += c\n", "line 11, a += c: NameError: name 'c' is not defined"),
     ("(g, momentum, *, t, h, a, b,", "(g, momentum, *, t, a, b,", "does not take h; it is called with t, h, a, b"),
@@ -456,3 +461,46 @@ def test_an_operation_of_ones_own_trains_and_is_planned(folder, capsys):
     edited(folder, 'linear(silu(linear(x, w["gate"]))', 'linear(swish(linear(x, w["gate"]))')
     assert said(capsys, "run", folder / "mine.toml")[0] == 0
     assert said(capsys, "plan", folder / "mine.toml")[0] == 0
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ("beta1=0.9,", "beta1=0.9, steps=3,", "mine.py:lion has a key steps, which [train] has for every part; give its"),
+    ("def gated(task, *, ", "def gated(task, *, kind=16, ", "mine.py:gated has a key kind, which [model] has for"),
+])
+def test_what_would_be_lost_in_silence_is_refused(old, new, words, folder, capsys):
+    edited(folder, old, new)
+    code, found = said(capsys, "run", folder / "mine.toml")
+    assert code == 2
+    assert words in found
+    assert "\n" not in found.strip()
+
+
+def test_a_parameter_without_shape_or_numbers_is_one_line(folder, capsys):
+    code, found = said(capsys, "run", folder / "mine.toml", "--set", "model.width=-3")
+    assert code == 2
+    assert "has shape (" in found
+    assert "give a tuple of whole numbers above 0" in found
+    text = (folder / "mine.py").read_text()
+    first = re.search(r"Parameter\(\"\w+\", \([^)]*\), (uniform\([^)]*\)|normal\([^)]*\)|constant\([^)]*\))", text)
+    (folder / "mine.py").write_text(text.replace(first[1], "1.0", 1))
+    code, found = said(capsys, "run", folder / "mine.toml")
+    assert code == 2
+    assert "begins with 1.0; give uniform(bound), normal(deviation), constant(value)" in found
+
+
+def test_an_order_of_addition_that_fails_is_one_line(folder, capsys):
+    head = "def halves_first(contributions, chunk):"
+    edited(folder, head, f"{head}\n    contributions[99]")
+    code = main(["prove", str(folder / "mine.py:halving_reduce_scatter"), "--ranks", "4"])
+    found = capsys.readouterr()
+    assert code == 1
+    assert "the declared order of addition fails: line " in " ".join(found.out.split())
+    assert "Traceback" not in found.out + found.err
+
+
+def test_an_operation_that_leaves_its_output_unwritten_is_caught():
+    def forward(a, b, *, out, empty):
+        np.divide(a, 1.0 + np.exp(-b))
+
+    broken = replace(multiply, forward=forward)
+    assert "forward leaves elements of out unwritten" in operation_fault(broken, [(4,), (4,)], {})

@@ -44,6 +44,8 @@ def law_fault(operation: Operation, inputs: Inputs, upstream: Array, settings: M
     if operation.views:
         return None
     y, _ = forward(operation, inputs, settings)
+    if np.isnan(y).any():
+        return "forward leaves elements of out unwritten, or NaN; write to out, as in out[...] = …"
     copies = {name: each.copy() for name, each in inputs.items()}
     run_forward(operation, copies, np.empty(y.shape), settings)
     for name in inputs:

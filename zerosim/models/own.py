@@ -11,6 +11,7 @@ from typing import Any
 
 from zerosim.autograd.graph import Graph, Variable
 from zerosim.errors import UsageError, ZerosimError
+from zerosim.models.parameters import Parameter
 from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
 from zerosim.parts.failing import told
 from zerosim.parts.signature import signature_of
@@ -81,11 +82,25 @@ def layers_of(name: str, layers: Layers, task: Task, keys: Mapping[str, Any]) ->
     if not isinstance(found, list | tuple) or not found or not all(isinstance(each, Layer) for each in found):
         raise UsageError(f"{name} returned {found!r:.60}; return a list of Layer(name, prefix, parameters, compute), "
                            "at least one")
+    for layer in found:
+        for parameter in layer.parameters:
+            check_parameter(name, layer, parameter)
     names = [layer.prefix + parameter.name for layer in found for parameter in layer.parameters]
     for each in names:
         if names.count(each) > 1:
             raise UsageError(f"{name} has two parameters {each!r}; give each layer a prefix of its own")
     return list(found)
+
+
+def check_parameter(name: str, layer: Layer, parameter: Parameter) -> None:
+    """Refuse a shape that is none, and initial numbers that nothing draws."""
+    which = f"{name}, layer {layer.name}: the parameter {parameter.name!r}"
+    sizes = parameter.shape
+    if not isinstance(sizes, tuple) or not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise UsageError(f"{which} has shape {sizes!r}; give a tuple of whole numbers above 0")
+    if not callable(parameter.initial):
+        raise UsageError(f"{which} begins with {parameter.initial!r}; give uniform(bound), normal(deviation), "
+                         "constant(value) or a function of a generator and an array")
 
 
 class Noted(Mapping[str, Variable]):

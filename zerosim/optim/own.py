@@ -4,7 +4,9 @@ A trial of a millisecond finds what would only show as different bits hours late
 formula that is not element by element, a slot that is bound anew and never changes, a gradient that is written to.
 """
 
+import ast
 import inspect
+import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -58,6 +60,9 @@ def as_optimizer(name: str, found: Any) -> Optimizer:
 
 def wrong(made: Optimizer) -> str | None:
     """What a formula does that it may not, in a sentence; None for one that keeps to the rules."""
+    if binds_anew(made.formula, "a"):
+        return ("it binds a anew, a = …, so that what a held before is subtracted from the weights: write into it, as "
+                "in np.multiply(g, h.learning_rate, out=a)")
     for count in (1, 2):
         g, slots = drawn(len(made.slots))
         try:
@@ -85,6 +90,16 @@ def wrong(made: Optimizer) -> str | None:
                         f"{other[index]:.6g} in a part of it: a formula works element by element, so that shards and "
                         "whole units come out the same; leave out sums, means and norms over g and slots")
     return None
+
+
+def binds_anew(formula: Callable[..., None], name: str) -> bool:
+    """Whether a function assigns to a name, where its source is known; `a += b` writes into an array, and is none."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(formula)))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    return any(isinstance(target, ast.Name) and target.id == name
+               for node in ast.walk(tree) if isinstance(node, ast.Assign) for target in node.targets)
 
 
 def drawn(slots: int) -> tuple[Array, list[Array]]:

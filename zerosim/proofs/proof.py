@@ -20,6 +20,7 @@ from zerosim.comm import Communicator
 from zerosim.errors import Deadlock
 from zerosim.instruments.record import Recording, elements, record
 from zerosim.numerics import orders
+from zerosim.parts import failing
 from zerosim.payloads.terms import Symbol, Term, blanks, commuted, leaves, symbols
 from zerosim.proofs.case import Case, Place, chunks_by_element, claims
 from zerosim.proofs.hints import raised
@@ -256,7 +257,13 @@ def check_declared(
     chunk_of: dict[int, int],
 ) -> None:
     assert algorithm.order is not None
-    declared = {due: algorithm.order(due, chunk_of[due[0].element]) for due in set(places.values())}
+    try:
+        declared = {due: algorithm.order(due, chunk_of[due[0].element]) for due in set(places.values())}
+    except Exception as error:
+        rank, element = next(iter(places))
+        proof.faults.append(ProofFault(
+            f"the declared order of addition fails: {failing.told(error, algorithm.order)}", rank, chunk_of[element]))
+        return
     for (rank, element), due in places.items():
         held = results[rank][element]
         alike = algorithm.users and commuted(held) == commuted(declared[due])

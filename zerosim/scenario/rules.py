@@ -268,6 +268,10 @@ def section_values(
     allowed = rules(section)
     named = {key: rule.read(table[key], (*path, key), origin) for key, rule in allowed.items()
              if rule.brings_keys and key in table}
+    for name, value in named.items():
+        for key in getattr(getattr(value, "part", None), "keys", {}).keys() & getattr(section, "shared", ()):
+            raise origin.error(f"{value} has a key {key}, which [{dotted(path)}] has for every part; give its "
+                               "parameter another name", (*path, name))
     own = {key: value for name in named for key, value in allowed[name].own(named[name], table, path, origin).items()}
     for name in table:
         if name not in allowed and name not in own:

@@ -8,7 +8,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from zerosim.autograd.operations.elementwise import ACTIVATIONS
 from zerosim.collectives.own import SERVING, as_collective
@@ -83,6 +83,8 @@ class WorldKeys:
 
 @dataclass(frozen=True)
 class Data:
+    shared: ClassVar[tuple[str, ...]] = ("source", "target", "test_every")
+    """The keys that mean the same for every part, and that no part may have for itself."""
     source: str = source_of("digits")
     target: str = text("")
     """The column of a table that is y; empty: the last."""
@@ -96,6 +98,8 @@ class Data:
 
 @dataclass(frozen=True)
 class ModelKeys:
+    shared: ClassVar[tuple[str, ...]] = ("kind", "weights", "frozen")
+    """The keys that mean the same for every part, and that no part may have for itself."""
     kind: str = part_of("mlp", MODELS, as_model)
     hidden: tuple[int, ...] = integers((64, 64), at_least=1, at_most=LARGEST_SIZE)
     """Widths of an mlp's layers but the last; the keys from `architecture` to `dropout` are a transformer's."""
@@ -146,6 +150,10 @@ class ModelKeys:
 class Train:
     """How to train; the defaults of the optimizers are PyTorch's."""
 
+    shared: ClassVar[tuple[str, ...]] = (
+        "steps", "micro_batch", "micro_batches", "optimizer", "learning_rate", "weight_decay", "decay_biases",
+        "schedule", "warmup_steps", "clip_norm", "precision", "loss_scale", "seed")
+    """The keys that mean the same for every part, and that no part may have for itself."""
     steps: int = integer(20, at_least=0)
     micro_batch: int = integer(16, at_least=1, at_most=10**7)
     micro_batches: int = integer(4, at_least=1, at_most=10**8)
