@@ -115,4 +115,4 @@ def test_the_page_names_verbs_that_there_are():
     assert [verb for verb in verbs if verb != "state" and not hasattr(Replica, verb)] == []
     stages = "".join(path.read_text() for path in ROOT.glob("zerosim/stages/zero*.py"))
     used = set(re.findall(r"replica\.(\w+)", stages))
-    assert used - verbs == {"loss_name", "tape", "unreduced", "reduce", "forward_after"}
+    assert used - verbs == {"loss_name", "tape", "unreduced", "forward_after"}
