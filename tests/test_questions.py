@@ -128,6 +128,7 @@ def test_a_table_has_a_column_for_each_swept_key(answers, tmp_path, capsys):
     assert len(rows) == len(found.rows) == 16
     assert {(row["train.micro_batch"], row["parallel.recompute"]) for row in rows} == {
         (size, again) for size in "12" for again in ("true", "false")}
+    assert "swept" not in rows[0]
     for line, row in zip(rows, found.rows, strict=True):
         assert float(line["step_seconds"]) == row.step_seconds
         assert int(line["peak_bytes"]) == row.peak_bytes
@@ -217,17 +218,19 @@ DEEPSPEED = {
     "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "bf16": {"enabled": True},
     "gradient_clipping": 1.0, "optimizer": {"type": "Adam", "params": {"lr": 1e-4}}, "flops_profiler": {},
     "zero_optimization": {
-        "stage": 3, "overlap_comm": True, "zero_hpz_partition_size": 8, "zero_quantized_weights": True,
+        "stage": 3, "reduce_bucket_size": 500_000_000,
+        "overlap_comm": True, "zero_hpz_partition_size": 8, "zero_quantized_weights": True,
         "offload_optimizer": {"device": "cpu"}}}
 
 
 def test_a_configuration_of_deepspeed_is_read_and_what_is_not_is_said(written):
     found = foreign.deepspeed(written(DEEPSPEED), ranks=16)
     assert found.keys == {
-        "parallel.stages": ["zero3"], "train.micro_batch": 2, "train.micro_batches": 64, "train.clip_norm": 1.0,
+        "parallel.stages": ["zero3"], "parallel.quantized_weights": "int8", "train.micro_batch": 2,
+        "train.micro_batches": 64, "train.clip_norm": 1.0,
         "train.precision": "bf16", "parallel.overlap": True, "parallel.secondary_ranks": 8, "parallel.prefetch": True,
         "cluster.optimizer": "host", "train.optimizer": "adamw"}
-    assert found.unread == ["zero_optimization.zero_quantized_weights", "flops_profiler"]
+    assert found.unread == ["zero_optimization.reduce_bucket_size", "flops_profiler"]
     (row,) = read_plan(LLAMA, [16], SMALL | {"world.ranks": 16} | found.keys, {}).rows
     assert (row.config.row.stage, row.config.block) == ("zero3", 4)
 
@@ -246,6 +249,23 @@ def test_what_deepspeed_leaves_to_the_trainer_is_left_to_the_scenario(written):
     auto = {"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": "auto", "optimizer": {"type": "auto"}}
     keys = foreign.deepspeed(written(auto), ranks=2).keys
     assert keys == {"parallel.stages": ["ddp"]}
+
+
+def test_an_optimizer_that_deepspeed_keeps_on_disk_is_not_planned_and_said(written):
+    found = foreign.deepspeed(written({"zero_optimization": {"offload_optimizer": {"device": "nvme"}}}), 2)
+    assert found.unread == ["zero_optimization.offload_optimizer"]
+    assert "cluster.optimizer" not in found.keys
+
+
+def test_what_fsdp_says_and_no_plan_has_is_said(written):
+    found = foreign.fsdp(written({"fsdp_offload_params": True, "fsdp_forward_prefetch": True}), 16, 8)
+    assert found.unread == ["offload_params", "forward_prefetch"]
+
+
+def test_rows_of_a_scenario_do_not_hide_the_stage_of_a_file(written, tmp_path, capsys):
+    (tmp_path / "rows.toml").write_text('[[variant]]\nstage = "zero1"\n')
+    assert main(["plan", str(tmp_path / "rows.toml"), "--ds-config", written(DEEPSPEED)]) == 2
+    assert "has rows of its own, [[variant]], which would hide the stage" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("changes", "words"), [

@@ -102,6 +102,9 @@ def foreign_keys(arguments: argparse.Namespace, changes: dict[str, Any]) -> Fore
     read = [foreign.hugging_face(arguments.model)] if arguments.model else []
     if arguments.ds_config or arguments.fsdp_config:
         scenario = scenario_of(arguments.scenario, changes, python=not arguments.no_python)
+        if scenario.variant:
+            raise UsageError(f"{arguments.scenario} has rows of its own, [[variant]], which would hide the stage of "
+                             "the other project's file; plan a scenario without them")
         ranks, per_host = scenario.world.ranks, scenario.cluster.devices_per_host
         read.append(foreign.deepspeed(arguments.ds_config, ranks) if arguments.ds_config
                     else foreign.fsdp(arguments.fsdp_config, ranks, per_host))

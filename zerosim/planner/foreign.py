@@ -95,18 +95,26 @@ def deepspeed(path: str, ranks: int) -> ForeignKeys:
     take(read, zero, "mics_shard_size", "parallel.shard_ranks", more_than_one)
     if stage == 3 and zero.get("stage3_prefetch_bucket_size", 1):
         read.keys["parallel.prefetch"] = True
-    if section(zero, "offload_optimizer").get("device") == "cpu":
+    if stage == 3 and zero.get("zero_quantized_weights"):
+        read.keys["parallel.quantized_weights"] = "int8"
+    places = {name: section(zero, name).get("device", "none") for name in ("offload_optimizer", "offload_param")}
+    if places["offload_optimizer"] == "cpu":
         read.keys["cluster.optimizer"] = "host"
-    if section(zero, "offload_param").get("device", "none") != "none":
-        read.unread.append("zero_optimization.offload_param")
-    read.unread += [f"zero_optimization.{name}" for name in ("zero_quantized_weights", "zero_quantized_gradients")
-                    if zero.get(name)]
+        del places["offload_optimizer"]
+    read.unread += [f"zero_optimization.{name}" for name, place in places.items() if place != "none"]
+    read.unread += [f"zero_optimization.{name}" for name in zero if name not in READ_OF_ZERO and zero[name]]
     optimizer_of(section(found, "optimizer"), read)
     read.unread += [name for name in found if name not in READ_OF_DEEPSPEED]
     return read
 
 
 STAGES_BY_NUMBER = {0: "ddp", 1: "zero1", 2: "zero2", 3: "zero3"}
+
+READ_OF_ZERO = {
+    "stage", "overlap_comm", "zero_hpz_partition_size", "mics_shard_size", "stage3_prefetch_bucket_size",
+    "zero_quantized_weights", "offload_optimizer", "offload_param", "contiguous_gradients", "reduce_scatter",
+    "stage3_gather_16bit_weights_on_model_save", "round_robin_gradients", "sub_group_size"}
+"""Keys of zero_optimization that are read, or change nothing that a plan has."""
 
 OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "sgd": "sgd", "torchadam": "adam"}
 
@@ -145,9 +153,15 @@ def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
     if hybrid and ranks > per_host:
         read.keys["parallel.shard_ranks"] = per_host
     take(read, found, "activation_checkpointing", "parallel.recompute", bool)
-    if found.get("offload_params") or found.get("cpu_offload"):
-        read.unread.append("offload_params")
+    read.unread += [name for name, said in found.items() if name not in READ_OF_FSDP and said]
     return read
+
+
+READ_OF_FSDP = {
+    "config", "sharding_strategy", "reshard_after_forward", "backward_prefetch", "activation_checkpointing", "version",
+    "auto_wrap_policy", "transformer_layer_cls_to_wrap", "state_dict_type", "sync_module_states", "use_orig_params",
+    "cpu_ram_efficient_loading", "limit_all_gathers"}
+"""Keys of FSDP that are read, or change nothing that a plan has."""
 
 
 STRATEGIES = {

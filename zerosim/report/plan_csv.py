@@ -9,11 +9,11 @@ from zerosim.planner.planning import Plan
 
 def csv_of(plan: Plan) -> str:
     """A line for each row: each swept key in a column of its own, then every figure of `zerosim plan --json`."""
-    rows = [row["swept"] | flat(row) for row in plan.document()["rows"]]
-    answers = plan.answers
-    if answers is not None:
-        rows = [row | {key: answer.document()[key] for key in ("days", "goodput", "dollars", "in_time")}
-                for row, answer in zip(rows, answers.each, strict=True)]
+    document = plan.document()
+    rows = [row.pop("swept") | flat(row) for row in document["rows"]]
+    if document["answers"] is not None:
+        rows = [row | {key: answer[key] for key in ("days", "goodput", "dollars", "in_time")}
+                for row, answer in zip(rows, document["answers"]["rows"], strict=True)]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), restval="", extrasaction="raise", lineterminator="\n")
     writer.writeheader()

@@ -26,7 +26,7 @@
     group.addEventListener("click", () => { stop(); show(number); });
     group.appendChild(svg("rect", { x: x(number) + 1, y: y(rank), width: CELL - 2, height: STRIP - 4, rx: 3,
       fill: moment.colour, "fill-opacity": moment.paler ? 0.5 : 0.85, stroke: moment.colour }));
-    group.appendChild(svg("text", { x: x(number) + CELL / 2, y: y(rank) + 14, class: moment.communicates ? "" : "on" }, moment.letter));
+    group.appendChild(svg("text", { x: x(number) + CELL / 2, y: y(rank) + 14, class: moment.paler ? "" : "on" }, moment.letter));
     let below = y(rank) + STRIP + BARS;
     const held = moment.ranks[rank].held_bytes;
     for (const [kind, { colour }] of kinds) {
