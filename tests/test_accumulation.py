@@ -137,7 +137,7 @@ def test_every_stage_agrees_with_one_process_and_with_every_formula(keys):
 @pytest.mark.long
 @settings(max_examples=12)
 @given(keys=keys_of_a_run(), tied=st.booleans())
-def test_so_it_does_with_a_unit_that_is_visited_twice(keys, tied):
+def test_so_it_does_with_a_unit_that_is_segmented_twice(keys, tied):
     agrees(transformer_outcome(**keys | {"tied_embeddings": tied and not keys.get("frozen")}))
 
 

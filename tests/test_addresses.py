@@ -23,8 +23,8 @@ from zerosim.formulas.addresses import (
     peak,
     placed,
 )
+from zerosim.instruments.lifetimes import Lifetime, Lifetimes
 from zerosim.instruments.observed import ObservedAllocator
-from zerosim.instruments.takings import Taking, Takings
 
 KINDS = st.sampled_from(["parameters", "gradients", "activations"])
 OWNERS = st.sampled_from(["layers.0", "layers.1", "loss"])
@@ -32,23 +32,23 @@ OWNERS = st.sampled_from(["layers.0", "layers.1", "loss"])
 
 @st.composite
 def steps(draw):
-    """The takings of some step: what was there before, and what came, and perhaps went."""
-    takings = Takings()
-    allocator = ObservedAllocator(allocate, takings)
+    """The lifetimes of some step: what was there before, and what came, and perhaps went."""
+    lifetimes = Lifetimes()
+    allocator = ObservedAllocator(allocate, lifetimes)
     alive, begins, numbers = [], draw(st.integers(0, 5)), st.integers(1, 40)
     for count in range(draw(st.integers(0, 25))):
         if count == begins:
-            takings.begin()
+            lifetimes.begin()
         if alive and draw(st.booleans()):
             del alive[draw(st.integers(0, len(alive) - 1))]
         else:
             alive.append(allocator(draw(numbers), np.uint8, kind=draw(KINDS), owner=draw(OWNERS)))
-    return takings.end()
+    return lifetimes.end()
 
 
-def overlapping(takings, starts):
+def overlapping(lifetimes, starts):
     """The pairs that have an address in common while both are out."""
-    rows = list(zip(takings, starts, strict=True))
+    rows = list(zip(lifetimes, starts, strict=True))
     return [
         (one, other)
         for number, (one, at) in enumerate(rows) for other, there in rows[:number]
@@ -57,31 +57,31 @@ def overlapping(takings, starts):
 
 
 @given(steps())
-def test_no_two_live_blocks_overlap_and_none_needs_less_than_the_peak(takings):
-    found = fragmentation(takings)
+def test_no_two_live_blocks_overlap_and_none_needs_less_than_the_peak(lifetimes):
+    found = fragmentation(lifetimes)
     assert len(found.addresses) == 2 * len(FITS)
     for starts in found.addresses.values():
-        assert overlapping(takings, starts) == []
+        assert overlapping(lifetimes, starts) == []
         assert all(start >= 0 for start in starts)
     assert all(beyond >= 0 for beyond in found.beyond_peak_bytes.values())
-    assert found.peak_bytes == most_at_a_time(takings)
+    assert found.peak_bytes == most_at_a_time(lifetimes)
 
 
-def most_at_a_time(takings):
-    """By another way than events: what is out just after each taking began."""
+def most_at_a_time(lifetimes):
+    """By another way than events: what is out just after each lifetime began."""
     return max((sum(
-        each.held_bytes for each in takings if each.since <= one.since and (each.until or math.inf) > one.since
-    ) for one in takings), default=0)
+        each.held_bytes for each in lifetimes if each.since <= one.since and (each.until or math.inf) > one.since
+    ) for one in lifetimes), default=0)
 
 
 @given(steps())
-def test_what_is_laid_out_keeps_to_its_block_and_everything_else_out_of_it(takings):
-    found = fragmentation(takings)
+def test_what_is_laid_out_keeps_to_its_block_and_everything_else_out_of_it(lifetimes):
+    found = fragmentation(lifetimes)
     for name in ("first_fit_laid_out", "best_fit_laid_out"):
-        for taking, stays, start in zip(takings, found.long_lived, found.addresses[name], strict=True):
-            assert (start + taking.held_bytes <= found.laid_out_bytes) is stays
-    kept = [taking for taking, stays in zip(takings, found.long_lived, strict=True) if stays]
-    assert peak(kept) <= found.laid_out_bytes <= sum(taking.held_bytes for taking in kept)
+        for lifetime, stays, start in zip(lifetimes, found.long_lived, found.addresses[name], strict=True):
+            assert (start + lifetime.held_bytes <= found.laid_out_bytes) is stays
+    kept = [lifetime for lifetime, stays in zip(lifetimes, found.long_lived, strict=True) if stays]
+    assert peak(kept) <= found.laid_out_bytes <= sum(lifetime.held_bytes for lifetime in kept)
 
 
 def free(taken, start, needed):
@@ -90,33 +90,33 @@ def free(taken, start, needed):
 
 
 @given(steps())
-def test_first_fit_takes_the_lowest_hole(takings):
+def test_first_fit_takes_the_lowest_hole(lifetimes):
     space, taken, where = Addresses(first_fit), {}, {}
-    for taking, begins in events(takings):
+    for lifetime, begins in events(lifetimes):
         if begins:
-            start = space.take(taking.held_bytes)
-            lower = [at for at in range(start) if free(taken, at, taking.held_bytes)]
+            start = space.take(lifetime.held_bytes)
+            lower = [at for at in range(start) if free(taken, at, lifetime.held_bytes)]
             assert lower == []
-            taken[start], where[taking] = taking.held_bytes, start
+            taken[start], where[lifetime] = lifetime.held_bytes, start
         else:
-            del taken[where[taking]]
-            space.give_back(where[taking], taking.held_bytes)
+            del taken[where[lifetime]]
+            space.give_back(where[lifetime], lifetime.held_bytes)
 
 
 @given(steps())
-def test_best_fit_takes_the_shortest_hole(takings):
+def test_best_fit_takes_the_shortest_hole(lifetimes):
     space, taken, where = Addresses(best_fit), {}, {}
-    for taking, begins in events(takings):
+    for lifetime, begins in events(lifetimes):
         if begins:
             edges = sorted([0, *(at + held for at, held in taken.items())])
             holes = [(start, min([at for at in taken if at >= start], default=math.inf)) for start in edges]
-            fitting = [(stop - start, start) for start, stop in holes if stop - start >= taking.held_bytes]
-            assert space.take(taking.held_bytes) == min(fitting)[1]
+            fitting = [(stop - start, start) for start, stop in holes if stop - start >= lifetime.held_bytes]
+            assert space.take(lifetime.held_bytes) == min(fitting)[1]
             start = min(fitting)[1]
-            taken[start], where[taking] = taking.held_bytes, start
+            taken[start], where[lifetime] = lifetime.held_bytes, start
         else:
-            del taken[where[taking]]
-            space.give_back(where[taking], taking.held_bytes)
+            del taken[where[lifetime]]
+            space.give_back(where[lifetime], lifetime.held_bytes)
 
 
 @given(st.lists(st.integers(1, 30), max_size=20), st.randoms())
@@ -131,7 +131,7 @@ def test_what_is_all_given_back_is_one_hole_again(sizes, chance):
 
 
 def taken(kind, since, until=None, owner="layers.1", size=10):
-    return Taking(kind, owner, size, since, until)
+    return Lifetime(kind, owner, size, since, until)
 
 
 def test_who_is_long_lived():
@@ -141,11 +141,11 @@ def test_who_is_long_lived():
         (taken("gradients", 6, 9), False), (taken("activations", 2, 7), True), (taken("activations", 2), True),
         (taken("activations", 2, 4), False), (taken("activations", 6, 9), False), (loss, False),
     ]
-    assert long_lived([taking for taking, _ in said]) == [stays for _, stays in said]
+    assert long_lived([lifetime for lifetime, _ in said]) == [stays for _, stays in said]
 
 
-def overlaps(takings):
-    return dict.fromkeys(takings, 0)
+def overlaps(lifetimes):
+    return dict.fromkeys(lifetimes, 0)
 
 
 def test_a_block_that_overlaps_is_seen(monkeypatch):
@@ -164,18 +164,18 @@ def test_a_hole_that_is_given_twice_is_seen(monkeypatch):
     assert len(overlapping(pair, placed(pair, first_fit, {}))) == 1
 
 
-def test_takings_are_those_of_one_step_and_none_of_the_worlds():
-    takings = Takings()
-    give = ObservedAllocator(allocate, takings)
+def test_lifetimes_are_those_of_one_step_and_none_of_the_worlds():
+    lifetimes = Lifetimes()
+    give = ObservedAllocator(allocate, lifetimes)
     before, gone = (give(4, np.uint8, kind="parameters", owner=name) for name in "ab")
-    assert takings.end() == []
-    takings.begin()
+    assert lifetimes.end() == []
+    lifetimes.begin()
     message = give(9, np.uint8, kind="buffers", owner="messages")
     empty = give(0, np.uint8, kind="buffers", owner="widened")
     del gone
     twins = [give(2, np.uint8, kind="activations", owner="c") for _ in range(2)]
     del twins[0]
-    found = takings.end()
+    found = lifetimes.end()
     assert [(each.owner, each.held_bytes, each.since, each.until) for each in found] == [
         ("a", 4, 0, None), ("b", 4, 0, 1), ("c", 2, 2, 4), ("c", 2, 3, None)]
     assert len({*found}) == 4

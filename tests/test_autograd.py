@@ -283,7 +283,7 @@ def test_activations_apply_in_every_precision(activation, dtype):
 def test_a_tape_keeps_what_backward_needs_and_nothing_else(activation, kept):
     """Of a layer's values: 0 its input, 1 what the linear map makes of it, 2 its output."""
     model = mlp(3, [4], 2, activation, "cross_entropy")
-    plan = model.units[0].visits[0].plan((5, 3), of_parameters=True, of_input=False)
+    plan = model.units[0].segments[0].plan((5, 3), of_parameters=True, of_input=False)
     values = [plan.graph.input.slot, *(each.output for each in plan.graph.instructions)]
     needed = {0} | ({2} if activation != "gelu" else {1})
     assert {values.index(slot) for slot in plan.kept} == needed

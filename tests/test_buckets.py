@@ -20,10 +20,10 @@ TINY = 0.00004
 
 
 @given(st.integers(0, 50), st.integers(1, 64), st.integers(0, 400))
-def test_pieces_follow_one_another_and_none_is_too_long(length, abreast, most):
-    pieces = Buckets(most).pieces(length, abreast)
+def test_pieces_follow_one_another_and_none_is_too_long(length, column, most):
+    pieces = Buckets(most).pieces(length, column)
     assert [at for piece in pieces for at in range(piece.start, piece.stop)] == list(range(length))
-    assert len(pieces) == 1 or all(0 < (piece.stop - piece.start) * abreast <= max(most, abreast) for piece in pieces)
+    assert len(pieces) == 1 or all(0 < (piece.stop - piece.start) * column <= max(most, column) for piece in pieces)
     longest = pieces[0].stop
     assert all(piece.stop - piece.start == longest for piece in pieces[:-1])
     assert most or len(pieces) == 1

@@ -14,12 +14,12 @@ import pytest
 from tests.conformance import CHECKS
 from zerosim.errors import CollectiveError, MessageError
 from zerosim.instruments.faults import Faults
+from zerosim.instruments.location import Locator
 from zerosim.instruments.observed import Observed
-from zerosim.instruments.whereabouts import Whereabouts
 from zerosim.scenario.fault import Fault
 from zerosim.worlds.board import CHANNELS, Board
 from zerosim.worlds.checked import TRAILER, Checked
-from zerosim.worlds.here import Spot
+from zerosim.worlds.here import Location
 from zerosim.worlds.local import spawn
 from zerosim.worlds.processes import FROZEN, state_of
 
@@ -102,10 +102,10 @@ def test_another_length_is_the_next_message_or_the_callers_mistake():
         spawn(lambda comm: program(comm, [2, 3]), 1)
 
     def without_the_second(comm):
-        whereabouts = Whereabouts("a row")
-        whereabouts.begin(1)
+        locator = Locator("a row")
+        locator.begin(1)
         lossy = faulty(comm, Fault("drop", collective="all_gather", message=2))
-        observed = Observed(Checked(lossy), whereabouts)
+        observed = Observed(Checked(lossy), locator)
         send = observed.named("all_gather", observed.send)
         for length in (2, 2, 3):
             send("layers.0", np.ones(length), to=0)
@@ -133,9 +133,9 @@ def test_the_board_says_of_each_rank_what_it_does(board):
     for rank in range(3):
         board.arrive(rank)
     line, last, second = board.line(0, 0), board.line(0, CHANNELS - 1), board.line(1, 0)
-    line.goes_to(Spot("all_gather", "layers.0", 2, "Stage III"))
+    line.goes_to(Location("all_gather", "layers.0", 2, "Stage III"))
     line.waits(1)
-    last.goes_to(Spot("reduce_scatter", "x" * 300, 2))
+    last.goes_to(Location("reduce_scatter", "x" * 300, 2))
     last.waits(2)
     second.waits(3)
     second.goes_on()
@@ -172,7 +172,7 @@ def test_who_is_stopped_or_gone_is_seen_by_others(tmp_path, board):
 
 RANKS = """
 import os, sys
-from zerosim.worlds.board import Board, Spot
+from zerosim.worlds.board import Board, Location
 file, rank, watched = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 board = Board(file, 2)
 if watched:
@@ -180,7 +180,7 @@ if watched:
     watch_board(board, None)
 else:
     board.arrive(rank)
-    board.line(rank, 0).goes_to(Spot("all_gather", step=3))
+    board.line(rank, 0).goes_to(Location("all_gather", step=3))
     print("here", flush=True)
     input()
     os.closerange(3, 50)
@@ -209,7 +209,7 @@ def test_who_begins_to_die_is_noticed_before_it_has_died(tmp_path):
         everyone = [started(0), started(1)]
         try:
             assert [each.stdout.readline() for each in everyone] == [b"here\n"] * 2
-            board.line(0, 0).goes_to(Spot("all_gather", step=3))
+            board.line(0, 0).goes_to(Location("all_gather", step=3))
             board.line(0, 0).waits(1)
             everyone.append(started(0, "watched"))
             life, deadline = board.opened_life(1), time.monotonic() + 60

@@ -338,9 +338,9 @@ def test_the_parameters_of_a_layer_are_drawn_one_after_the_other():
     assert len(np.unique(flat)) == 20
 
 
-def test_plans_of_a_visit_are_those_of_the_gradients_that_are_wanted():
+def test_plans_of_a_segment_are_those_of_the_gradients_that_are_wanted():
     layer = Layer("a", "a.", (), lambda weights, x: relu(x))
     (unit,) = Model(grouped([layer], None, ()), Task(3, 3, "cross_entropy"), "").units
-    plans = {(p, i): unit.visits[0].plan((1, 3), of_parameters=p, of_input=i) for p in (0, 1) for i in (0, 1)}
+    plans = {(p, i): unit.segments[0].plan((1, 3), of_parameters=p, of_input=i) for p in (0, 1) for i in (0, 1)}
     assert {key: bool(plan.differentiated) for key, plan in plans.items()} == {
         (0, 0): False, (0, 1): True, (1, 0): False, (1, 1): True}

@@ -297,9 +297,9 @@ def blocks(count, groups=None):
     return transformer.transformer(shape, groups=groups)
 
 
-def test_alike_visits_share_their_plans_and_draw_for_their_own_layers():
+def test_alike_segments_share_their_plans_and_draw_for_their_own_layers():
     model = blocks(3)
-    first, second = (model.units[number].visits[0] for number in (1, 2))
+    first, second = (model.units[number].segments[0] for number in (1, 2))
     ways = {"of_parameters": True, "of_input": True}
     assert first.plan((1, 3, 4), **ways) is second.plan((1, 3, 4), **ways)
     assert first.plan((2, 3, 4), **ways) is not first.plan((1, 3, 4), **ways)
@@ -310,11 +310,11 @@ def test_alike_visits_share_their_plans_and_draw_for_their_own_layers():
 def test_grouped_layers_share_by_what_they_read():
     """Two blocks in a unit are as two others, and not as one; what other texts read is not shared."""
     model = blocks(6, [[0, 7], [1, 2], [3, 4], [5], [6]])
-    texts = {unit.name: [visit.text for visit in unit.visits] for unit in model.units}
+    texts = {unit.name: [segment.computation for segment in unit.segments] for unit in model.units}
     assert texts["h.0-1"] == texts["h.2-3"] != texts["h.4"] == texts["h.5"]
     assert len({id(text) for each in texts.values() for text in each}) == 4
     wide = mlp(4, [5, 5, 5, 4], 4, "relu", "mean_squared_error")
-    assert len({unit.visits[0].text for unit in wide.units}) == 4
+    assert len({unit.segments[0].computation for unit in wide.units}) == 4
 
 
 def test_sums_differences_and_multiples_are_operations():

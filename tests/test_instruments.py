@@ -11,9 +11,10 @@ from tests.test_trace import stretches
 from zerosim.allocation import allocate
 from zerosim.instruments import trace
 from zerosim.instruments.faults import Faults, flipped
+from zerosim.instruments.lifetimes import Lifetimes
+from zerosim.instruments.location import Locator
 from zerosim.instruments.memory import HeldAtBeginnings, Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
-from zerosim.instruments.takings import Takings
 from zerosim.instruments.trace import (
     COMPUTATION,
     IN,
@@ -27,9 +28,8 @@ from zerosim.instruments.trace import (
     union,
 )
 from zerosim.instruments.traffic import Count, Traffic
-from zerosim.instruments.whereabouts import Whereabouts
 from zerosim.scenario.fault import Fault
-from zerosim.worlds.here import HERE, Spot
+from zerosim.worlds.here import HERE, Location
 
 # Memory.
 
@@ -76,16 +76,16 @@ def test_a_peak_that_begins_anew_is_what_there_is():
 
 
 def test_what_was_taken_before_is_there_from_the_beginning_in_every_step():
-    takings = Takings()
-    observed = ObservedAllocator(allocate, takings)
-    takings.begin()
+    lifetimes = Lifetimes()
+    observed = ObservedAllocator(allocate, lifetimes)
+    lifetimes.begin()
     weights = observed(10, np.float32, kind="parameters", owner="unit")
-    assert [(taking.since, taking.until) for taking in takings.end()] == [(1, None)]
-    takings.begin()
-    assert [(taking.since, taking.until) for taking in takings.end()] == [(0, None)]
+    assert [(lifetime.since, lifetime.until) for lifetime in lifetimes.end()] == [(1, None)]
+    lifetimes.begin()
+    assert [(lifetime.since, lifetime.until) for lifetime in lifetimes.end()] == [(0, None)]
     del weights
-    takings.begin()
-    assert takings.end() == []
+    lifetimes.begin()
+    assert lifetimes.end() == []
 
 
 # Time.
@@ -186,33 +186,33 @@ def test_what_is_sent_within_two_collectives_counts_in_both():
 
 
 def test_who_has_left_a_collective_is_where_it_was():
-    whereabouts = Whereabouts("Stage I")
-    whereabouts.begin(3)
-    before = HERE.spot
-    told(whereabouts, ("began", "all_reduce", "a"), ("began", "all_gather", "b"))
-    assert HERE.spot == Spot("all_gather", "b", 3, "Stage I")
-    whereabouts.ended("all_gather", "b")
-    assert HERE.spot == Spot("all_reduce", "a", 3, "Stage I")
-    whereabouts.ended("all_reduce", "a")
-    assert HERE.spot == before == Spot(step=3, row="Stage I")
-    HERE.spot = Spot()
+    locator = Locator("Stage I")
+    locator.begin(3)
+    before = HERE.location
+    told(locator, ("began", "all_reduce", "a"), ("began", "all_gather", "b"))
+    assert HERE.location == Location("all_gather", "b", 3, "Stage I")
+    locator.ended("all_gather", "b")
+    assert HERE.location == Location("all_reduce", "a", 3, "Stage I")
+    locator.ended("all_reduce", "a")
+    assert HERE.location == before == Location(step=3, row="Stage I")
+    HERE.location = Location()
 
 
 class Steps:
     """Sends messages in collectives of steps, as a rank on which faults strike."""
 
     def __init__(self, *faults, slept=None):
-        self.post, self.whereabouts = Post(), Whereabouts()
+        self.post, self.locator = Post(), Locator()
         self.faults = Faults(faults, None, None)
-        self.comm = Observed(self.faults.around(self.post), self.whereabouts, self.faults)
+        self.comm = Observed(self.faults.around(self.post), self.locator, self.faults)
         self.send = self.comm.named("reduce_scatter", self.comm.send)
 
     def run(self, step, *messages):
         self.faults.begin(step)
-        self.whereabouts.begin(step)
+        self.locator.begin(step)
         for message in messages:
             self.send("unit", np.array([message], np.uint8), to=1)
-        HERE.spot = Spot()
+        HERE.location = Location()
 
 
 @pytest.mark.parametrize(("kind", "sent"), [("drop", []), ("duplicate", [[7], [7]]), ("flip", [[3]])])

@@ -28,7 +28,7 @@ from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import spawn
-from zerosim.worlds.lockstep import Abreast, LockstepWorld
+from zerosim.worlds.lockstep import LockstepArray, LockstepWorld
 
 GROUPS = [(size, group) for size in (1, 2, 3, 4, 6, 12) for group in range(1, size + 1) if size % group == 0]
 
@@ -100,8 +100,8 @@ def test_lockstep_has_all_groups_at_once(size, group):
     def program(comm):
         mesh = Mesh(comm.rank, comm.size, group)
         for each in (mesh.within(comm), mesh.across(comm)):
-            abreast = Abreast(np.ones(size, int), np.dtype(np.float64))
-            each.exchange(abreast, to=(each.rank + 1) % each.size, into=abreast, source=(each.rank - 1) % each.size)
+            messages = LockstepArray(np.ones(size, int), np.dtype(np.float64))
+            each.exchange(messages, to=(each.rank + 1) % each.size, into=messages, source=(each.rank - 1) % each.size)
 
     LockstepWorld(size, Network()).run(program)
     within = [rank - rank % group + (rank + 1) % group for rank in range(size)]

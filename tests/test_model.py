@@ -22,7 +22,7 @@ def grouped(widths):
 
 
 def operations(unit):
-    return [each.operation.name for visit in unit.visits for each in visit.graph((1, 3)).instructions]
+    return [each.operation.name for segment in unit.segments for each in segment.graph((1, 3)).instructions]
 
 
 def test_a_model_is_named_and_shaped_like_pytorchs_linear_layers():

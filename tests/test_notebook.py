@@ -266,7 +266,7 @@ def test_a_schedule_of_a_function_and_with_a_root():
 def test_a_step_of_a_stage_shows_itself(tmp_path):
     found = zs.show("zero3", 2)
     assert found.passed
-    assert repr(found).startswith("<Stage III, a step on 2 ranks, 64-64-32-10 MLP, adam: 20 moments; PASSED")
+    assert repr(found).startswith("<Stage III, a step on 2 ranks, 64-64-32-10 MLP, adam: 20 events; PASSED")
     assert str(found).splitlines()[-1] == found.document["verdict"]
     rows = found.rows()
     assert len(rows) == 2 * len(found.document["moments"])

@@ -167,23 +167,23 @@ def test_where_nothing_is_run_again_nothing_can_be_offloaded():
 # The shelf.
 
 
-def test_arrays_are_let_go_of_and_come_back_one_visit_early():
+def test_arrays_are_let_go_of_and_come_back_one_segment_early():
     ledger, file = Ledger(), OffloadFile()
     give = ObservedAllocator(allocate, ledger)
     shelf = Offloaded(file, give)
-    for visit in range(3):
+    for segment in range(3):
         arrays = [give((2, 3), np.float64, kind="activations", owner="layers.1") for _ in range(2)]
         for number, array in enumerate(arrays):
-            array[...] = 10 * visit + number
-        shelf.put(visit, "layers.1", arrays)
+            array[...] = 10 * segment + number
+        shelf.put(segment, "layers.1", arrays)
         del arrays, array
         assert ledger.now["activations"] == 0
     assert shelf.most_bytes == 3 * 2 * 48
-    for visit in (2, 1, 0):
-        back = shelf.take(visit)
-        assert [array.tolist() for array in back] == [[[10 * visit + number] * 3] * 2 for number in range(2)]
-        shelf.begin(visit - 1)
-        assert ledger.now["activations"] == (2 + 2 * (visit > 0)) * 48
+    for segment in (2, 1, 0):
+        back = shelf.take(segment)
+        assert [array.tolist() for array in back] == [[[10 * segment + number] * 3] * 2 for number in range(2)]
+        shelf.begin(segment - 1)
+        assert ledger.now["activations"] == (2 + 2 * (segment > 0)) * 48
         del back
     shelf.put(0, "layers.1", [np.ones(1)])
     assert shelf.most_bytes == 3 * 2 * 48
@@ -194,13 +194,13 @@ def test_the_next_input_is_read_while_a_unit_runs_again(monkeypatch):
     events = []
     run, begin = Tape._run, Offloaded.begin
 
-    def ran(self, unit, visit, *rest, what, **keys):
+    def ran(self, unit, segment, *rest, what, **keys):
         events.append(what)
-        return run(self, unit, visit, *rest, what=what, **keys)
+        return run(self, unit, segment, *rest, what=what, **keys)
 
-    def began(self, visit):
-        events.append(visit)
-        begin(self, visit)
+    def began(self, segment):
+        events.append(segment)
+        begin(self, segment)
 
     monkeypatch.setattr(Tape, "_run", ran)
     monkeypatch.setattr(Offloaded, "begin", began)
@@ -240,8 +240,8 @@ from zerosim.instruments.resident import resident_bytes
 from zerosim.training.offload import OffloadFile
 before = resident_bytes()
 shelf = Offloaded(OffloadFile(), allocate) if sys.argv[1] == "file" else InMemory()
-for visit in range(8):
-    shelf.put(visit, "layers.1", [np.ones(1_000_000)])
+for segment in range(8):
+    shelf.put(segment, "layers.1", [np.ones(1_000_000)])
 print(resident_bytes() - before)
 shelf.close()
 """
@@ -260,34 +260,34 @@ def test_resident_memory_falls(where, megabytes):
 class Swapped(Offloaded):
     """Brings back another micro-batch's array."""
 
-    def take(self, visit):
-        return super().take(visit)[::-1]
+    def take(self, segment):
+        return super().take(segment)[::-1]
 
 
 class Late(Offloaded):
     """Reads nothing ahead."""
 
-    def begin(self, visit):
-        if visit in self.asked:
-            super().begin(visit)
+    def begin(self, segment):
+        if segment in self.asked:
+            super().begin(segment)
 
     asked = ()
 
-    def take(self, visit):
-        self.asked = (visit,)
-        return super().take(visit)
+    def take(self, segment):
+        self.asked = (segment,)
+        return super().take(segment)
 
 
 class Hoarding(Offloaded):
     """Writes arrays, and keeps them all the same."""
 
-    def put(self, visit, owner, arrays):
-        super().put(visit, owner, arrays)
+    def put(self, segment, owner, arrays):
+        super().put(segment, owner, arrays)
         self.kept = [*getattr(self, "kept", ()), arrays]
 
-    def take(self, visit):
+    def take(self, segment):
         self.kept.pop()
-        return super().take(visit)
+        return super().take(segment)
 
 
 class Wasteful(Offloaded):

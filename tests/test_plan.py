@@ -29,7 +29,7 @@ from zerosim.scenario.sections import Check, Data, ModelKeys, Parallel, Train, V
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
-from zerosim.worlds.lockstep import AbreastChunks, LockstepWorld, ranks
+from zerosim.worlds.lockstep import LockstepChunks, LockstepWorld, ranks
 
 PLANS = Path(__file__).parents[1] / "scenarios" / "plans"
 SLOW = Link("slow", 1000, 10**9)
@@ -74,7 +74,7 @@ def test_lockstep_and_the_local_world_agree(name, devices_per_host):
     collective, size, count = ALGORITHMS[name].function, 16, 16 * 12_345
     found = cluster(devices_per_host, between=Link("", 7000, 3e9))
     clocks = Lockstep(found, size)
-    LockstepWorld(size, clocks).run(lambda comm: collective(comm, AbreastChunks(count, size, np.float32)))
+    LockstepWorld(size, clocks).run(lambda comm: collective(comm, LockstepChunks(count, size, np.float32)))
     apart = last_end_ns(programs(collective, count, np.dtype(np.float32), size), links(found, size))
     assert clocks.now_ns.max() == pytest.approx(apart, abs=1)
 
@@ -88,10 +88,10 @@ def test_a_link_that_was_forgotten_is_seen():
 
 
 @pytest.mark.parametrize("program", [
-    lambda comm: tree.broadcast(comm, AbreastChunks(8, comm.size, "u1")[:], 0),
-    lambda comm: direct.reduce_scatter(comm, AbreastChunks(8, comm.size, "u1")),
-    lambda comm: comm.send(AbreastChunks(8, comm.size, "u1")[:], to=0),
-    lambda comm: comm.exchange(AbreastChunks(8, 4, "u1")[:], to=comm.rank * 0, into=None, source=comm.rank * 0),
+    lambda comm: tree.broadcast(comm, LockstepChunks(8, comm.size, "u1")[:], 0),
+    lambda comm: direct.reduce_scatter(comm, LockstepChunks(8, comm.size, "u1")),
+    lambda comm: comm.send(LockstepChunks(8, comm.size, "u1")[:], to=0),
+    lambda comm: comm.exchange(LockstepChunks(8, 4, "u1")[:], to=comm.rank * 0, into=None, source=comm.rank * 0),
 ])
 def test_lockstep_says_where_ranks_do_different_things(program):
     with pytest.raises(Unlike, match="ranks would do different things"):
@@ -99,7 +99,7 @@ def test_lockstep_says_where_ranks_do_different_things(program):
 
 
 def test_lockstep_refuses_messages_of_another_length():
-    chunks = AbreastChunks(10, 4, np.float32)
+    chunks = LockstepChunks(10, 4, np.float32)
 
     def program(comm):
         right, left = (comm.rank + 1) % 4, (comm.rank - 1) % 4

@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.training import labelled, run, scenario
 from zerosim.data import Dataset
 from zerosim.formulas.addresses import fragmentation
-from zerosim.instruments.takings import Taking
+from zerosim.instruments.lifetimes import Lifetime
 from zerosim.report.bars import KINDS
 from zerosim.report.document import document
 from zerosim.report.page.page_run import PageRun
@@ -364,7 +364,7 @@ def documented(page):
 
 
 def test_every_key_of_the_document_is_documented(four):
-    where = fragmentation([Taking("activations", "layers.0", 8, since=1)])
+    where = fragmentation([Lifetime("activations", "layers.0", 8, since=1)])
     broken = changed(four, first_divergence=FOUND, order={"ours": "a", "reference": "b"}, fragmentation=where)
     config, other = four.rows[0].config, OtherRanks(2, four.trained[0])
     broken = replace(broken, rows=[

@@ -62,7 +62,7 @@ def test_units_come_in_the_order_of_their_first_layers(groups):
     model = mlp(2, [2, 2], 2, "relu", "cross_entropy", groups=groups)
     assert [(unit.name, unit.numbers) for unit in model.units] == [
         ("layers.0+layers.2", (0, 2)), ("layers.1", (1,))]
-    assert [(unit.name, visit.numbers) for unit, visit in model.visits] == [
+    assert [(unit.name, segment.numbers) for unit, segment in model.segments] == [
         ("layers.0+layers.2", (0,)), ("layers.1", (1,)), ("layers.0+layers.2", (2,))]
 
 

@@ -1,4 +1,4 @@
-"""`zerosim show` of a stage's step: its moments are those of its text, and what is wrong with a learner's is said."""
+"""`zerosim show` of a stage's step: its events are those of its text, and what is wrong with a learner's is said."""
 
 import json
 from dataclasses import replace
@@ -10,7 +10,7 @@ from zerosim.cli import main
 from zerosim.errors import UsageError
 from zerosim.grading.recorded import recorded_stage, recorded_step
 from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
-from zerosim.report.step import moments_of
+from zerosim.report.step import events_of
 from zerosim.report.step_svg import BAR, COLOURS, step_picture
 from zerosim.stages import STAGES, zero3
 
@@ -21,34 +21,34 @@ FORWARD = ["forward layers.0", "forward layers.1", "forward layers.2", "loss"]
 def test_stage_iii_gathers_uses_and_lets_go():
     found = recorded_stage("zero3", 4)
     assert found.verdict == "PASSED: every bit equal to one process"
-    words = [moment.words for moment in found.moments]
+    words = [event.words for event in found.events]
     assert [each for each in words if each in FORWARD] == FORWARD
     assert words[:3] == ["all-gather layers.0", "forward layers.0", "all-gather layers.1"]
     assert words[-1] == "between steps"
-    gathers = [moment for moment in found.moments if moment.what == "all_gather"]
+    gathers = [event for event in found.events if event.what == "all_gather"]
     assert len(gathers) == 6
-    for moment in gathers:
-        assert [list(did.sent) for did in moment.ranks] == [[1], [2], [3], [0]]
-    rest = found.moments[-1].ranks[0].held
-    weights = {moment.words: moment.ranks[0].held["parameters"] for moment in found.moments}
+    for event in gathers:
+        assert [list(did.sent) for did in event.ranks] == [[1], [2], [3], [0]]
+    rest = found.events[-1].ranks[0].held
+    weights = {event.words: event.ranks[0].held["parameters"] for event in found.events}
     assert weights["forward layers.0"] > weights["loss"] == rest["parameters"]
     assert found.document()["moments"][0]["ranks"][3]["sent_bytes"] == {"0": gathers[0].ranks[3].sent[0]}
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_what_is_kept_between_steps_falls_from_stage_to_stage(stage):
-    kept, full = (recorded_stage(each, 2).moments[-1].ranks[0].held for each in (stage, "ddp"))
+    kept, full = (recorded_stage(each, 2).events[-1].ranks[0].held for each in (stage, "ddp"))
     for kind in ("parameters", "gradients", "optimizer"):
         assert kept[kind] == (full[kind] // 2 if kind in STAGES[stage].sharded else full[kind])
 
 
 def test_a_step_is_a_picture():
-    """A cell for each rank and moment, and in it as many bytes of each kind as it holds, on one scale."""
+    """A cell for each rank and event, and in it as many bytes of each kind as it holds, on one scale."""
     found = recorded_stage("zero3", 2)
     drawn = fromstring(step_picture(found))
     cells = [group for group in drawn.iter(f"{SVG}g") if group.get("class") == "cell"]
-    assert len(cells) == 2 * len(found.moments)
-    held = [did.held for rank in range(2) for did in (moment.ranks[rank] for moment in found.moments)]
+    assert len(cells) == 2 * len(found.events)
+    held = [did.held for rank in range(2) for did in (event.ranks[rank] for event in found.events)]
     for cell, kinds in zip(cells, held, strict=True):
         heights = {rect.get("fill"): float(rect.get("height")) for rect in cell.findall(f"{SVG}rect")[1:]}
         assert heights == {COLOURS[kind]: pytest.approx(count * BAR / found.most, abs=0.01)
@@ -57,11 +57,11 @@ def test_a_step_is_a_picture():
     assert cells[0].find(f"{SVG}text").text.startswith("G ")
 
 
-def test_one_moment_is_a_picture_and_too_many_cells_are_refused():
+def test_one_event_is_a_picture_and_too_many_cells_are_refused():
     found = recorded_stage("zero1", 2)
     assert step_picture(found, only=2).count('class="cell"') == 2
     with pytest.raises(UsageError, match=r"would have [\d,]+ cells, at most 5,000 are drawn: give fewer --ranks"):
-        step_picture(replace(found, moments=found.moments * 300))
+        step_picture(replace(found, events=found.events * 300))
 
 
 def test_a_step_that_trains_otherwise_fails():
@@ -77,16 +77,16 @@ def test_ranks_that_do_different_things_are_not_drawn_as_one():
     def rank(number, what):
         return RankStep(number, 1, 0, 9, [Span(number, COMPUTATION, 1, what, "", 0, 5)], [(0, {})])
 
-    alike = moments_of(Trace([], [rank(1, "loss"), rank(0, "loss")]))
-    assert [moment.what for moment in alike] == ["loss", "between steps"]
+    alike = events_of(Trace([], [rank(1, "loss"), rank(0, "loss")]))
+    assert [event.what for event in alike] == ["loss", "between steps"]
     with pytest.raises(UsageError, match="ranks did different things"):
-        moments_of(Trace([], [rank(0, "loss"), rank(1, "update")]))
+        events_of(Trace([], [rank(0, "loss"), rank(1, "update")]))
 
 
-def test_messages_outside_of_any_collective_are_a_moment_of_their_own():
+def test_messages_outside_of_any_collective_are_an_event_of_their_own():
     spans = [Span(0, OUT, 1, "", "", 1, 2, 40, 1), Span(0, COLLECTIVES, 1, "all_gather", "u", 3, 6),
              Span(0, OUT, 1, "all_gather", "u", 4, 5, 8, 1), Span(0, COMPUTATION, 1, "forward", "u", 7, 8)]
-    found = moments_of(Trace([], [RankStep(0, 1, 0, 9, spans, [(0, {"parameters": 1}), (7, {"parameters": 5})])]))
+    found = events_of(Trace([], [RankStep(0, 1, 0, 9, spans, [(0, {"parameters": 1}), (7, {"parameters": 5})])]))
     assert [(each.words, each.letter, each.ranks[0].sent, each.ranks[0].held) for each in found] == [
         ("messages", "M", {1: 40}, {"parameters": 1}), ("all-gather u", "G", {1: 8}, {"parameters": 1}),
         ("forward u", "F", {}, {"parameters": 5}), ("between steps", "", {}, {"parameters": 5})]
@@ -116,7 +116,7 @@ def test_the_command_draws_a_stage_and_a_learners_own(tmp_path, monkeypatch, cap
         "skeleton.py:zero2_step": "zerosim: skeleton.py: zero2_step is not written yet",
         "broken.py:zero1_step": "AttributeError: 'Replica' object has no attribute 'nothing', in line 2",
         "mine.py:zero3_step": "has no function 'zero3_step'",
-        "zero1 --round 99": "has moments 1 to ",
+        "zero1 --round 99": "has events 1 to ",
         "zero1 --root 0": "leave out --root",
     }.items():
         assert main(["show", *words.split()]) == 2

@@ -38,7 +38,7 @@ def backpropagated(tape, model, weights, batches):
         tape.recompute(unit, weights[unit])
         upstreams, found = tape.backward(unit, weights[unit], upstreams)
         if found is not None:
-            assert unit not in gradients, "a unit's gradient comes with its last visit"
+            assert unit not in gradients, "a unit's gradient comes with its last segment"
             gradients[unit.name] = found.tobytes()
     return loss.tobytes(), gradients
 
@@ -50,10 +50,10 @@ def batches(count=2):
 
 
 @pytest.mark.parametrize("recomputed", ["none", "all", "the tied unit", "the block"])
-def test_what_is_computed_again_has_the_same_gradients_even_of_a_unit_with_two_visits(recomputed):
+def test_what_is_computed_again_has_the_same_gradients_even_of_a_unit_with_two_segments(recomputed):
     model, weights = model_of(tied_embeddings=True)
     tied, block = model.units
-    assert len(tied.visits) == 2
+    assert len(tied.segments) == 2
     again = {"none": [], "all": [tied, block], "the tied unit": [tied], "the block": [block]}[recomputed]
     plain = backpropagated(Tape(), model, weights, batches())
     assert backpropagated(Tape(recomputed=again), model, weights, batches()) == plain

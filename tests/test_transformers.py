@@ -160,7 +160,7 @@ def sent_by_hand(built, stage, *, reshards=True, updates=2):
     TIED | {"frozen": (0, 3)}, {"frozen": (3,)}, {"recompute": True, "frozen": (0, 1)},
 ], ids=str)
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_stage_3_gathers_a_unit_once_for_each_visit_recomputed_or_not(keys, ranks):
+def test_stage_3_gathers_a_unit_once_for_each_segment_recomputed_or_not(keys, ranks):
     keys = {"ranks": ranks, "micro_batches": ranks, "stages": ("zero3",), "units": "layer"} | keys
     for recompute in (False, True):
         found = outcome(**keys | {"recompute": recompute})

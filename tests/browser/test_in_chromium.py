@@ -111,7 +111,7 @@ def test_a_span_tells_everything_and_a_message_shows_its_other_end(opens):
     assert page.locator("#row-1 .chosen_marks path").count() == 1
     number = page.evaluate("""() => drawings.get(document.querySelector('#row-1 .timed')).spans
         .findIndex((span) => span.kind === 'communication out')""")
-    page.evaluate("""(number) => visit(drawings.get(document.querySelector('#row-1 .timed')), number)""", number)
+    page.evaluate("""(number) => segment(drawings.get(document.querySelector('#row-1 .timed')), number)""", number)
     assert re.search(r"communication out\nreduce-scatter of layers\.\d\nto rank 1\n\d+ bytes\n", tip.inner_text())
     assert page.locator("#row-1 .chosen_marks path").count() == 2
     assert page.locator("#row-1 .links_marks line").count() == 1
@@ -119,7 +119,7 @@ def test_a_span_tells_everything_and_a_message_shows_its_other_end(opens):
     tip.wait_for(state="hidden")
 
 
-def test_memory_tells_bytes_at_a_moment(opens):
+def test_memory_tells_bytes_at_a_time(opens):
     page = opens()
     place = page.locator("#row-1 .drawing.timed").nth(1)
     place.scroll_into_view_if_needed()
@@ -356,10 +356,10 @@ def test_a_stage_is_stepped_through_by_keys(opens):
     assert heading.inner_text().startswith("1 of 20")
     page.keyboard.press(" ")
     assert page.locator("#step-play").inner_text() == "stop"
-    page.wait_for_function("() => document.getElementById('step-moment').value !== '0'")
+    page.wait_for_function("() => document.getElementById('step-event').value !== '0'")
     page.keyboard.press(" ")
     assert page.locator("#step-play").inner_text() == "play"
-    drawing.locator(".moment text").nth(8).click()
+    drawing.locator(".event text").nth(8).click()
     assert heading.inner_text() == "9 of 20: backward layers.2"
     assert page.evaluate("document.documentElement.scrollWidth") <= 1400
 

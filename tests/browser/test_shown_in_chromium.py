@@ -43,7 +43,7 @@ def smaller(page, pixels):
 
 
 @pytest.mark.parametrize("focus", ["page", "slider", "play"])
-@pytest.mark.parametrize(("name", "part", "slider"), [("ring", "schedule", "round"), ("stage", "step", "moment")])
+@pytest.mark.parametrize(("name", "part", "slider"), [("ring", "schedule", "round"), ("stage", "step", "event")])
 def test_page_keys_step_one_at_a_time_wherever_the_focus_is(opens, name, part, slider, focus):
     page = opens(name)
     heading = page.locator(f"#{part}-heading")

@@ -13,7 +13,7 @@ and last use before any number exists. From it follow:
 - the floating-point operations of all matrix products, forward, backward and recomputed.
 
 The price: a layer's code cannot branch on values, and each new shape of input costs a few milliseconds, once for each
-text. Graphs name parameters by their number in the unit and layers by their number in the visit, so that alike units
+text. Graphs name parameters by their number in the unit and layers by their number in the segment, so that alike units
 share a graph and a plan prices them once.
 """
 

@@ -1,7 +1,7 @@
-"""The player: runs every operation of one visit's graph on one micro-batch, forward and backward.
+"""The player: runs every operation of one segment's graph on one micro-batch, forward and backward.
 
 It allocates and frees by the plan that `graph.py` made and decides nothing itself. The planner replaces it by one
-that has seen the visit before and only repeats its allocations.
+that has seen the segment before and only repeats its allocations.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -88,14 +88,14 @@ def perform(step: Step | None, function: Callable[..., Any], *arrays: Any, **nam
 
 
 class Plays(Protocol):
-    """What a tape asks of who plays a visit, see `Player`."""
+    """What a tape asks of who plays a segment, see `Player`."""
 
     def forward(self, x: Array, /) -> tuple[Array, Kept]: ...
     def backward(self, kept: Kept, upstream: Array, contribution: Contribution | None, /) -> list[Array]: ...
 
 
 Players = Callable[[GraphPlan, Mapping[Any, Array], Precise, Callable[[Instruction], Draws | None], Perform], Plays]
-"""`players(plan, parameters, precise, draws, perform)` gives who plays a visit: a `Player`."""
+"""`players(plan, parameters, precise, draws, perform)` gives who plays a segment: a `Player`."""
 
 
 @dataclass(eq=False)

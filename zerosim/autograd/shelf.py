@@ -1,6 +1,6 @@
 """The shelf: where a tape leaves the inputs of units that will be recomputed, in memory or in a store outside of it.
 
-    visit    the number of a visit to a unit in forward; backward takes visits last first
+    segment    the number of a segment of a unit in forward; backward takes segments last first
     store    has the bytes when they are not in memory, such as the file of an offloading rank
 
 The order of use is known, so the next input is read ahead while backward computes.
@@ -17,20 +17,20 @@ from zerosim.autograd.operation import Shape
 
 
 class Shelf(Protocol):
-    """Arrays by the number of a visit, each of which is put once and taken once."""
+    """Arrays by the number of a segment, each of which is put once and taken once."""
 
     @property
     def most_bytes(self) -> int:
         """The most bytes that were ever outside of memory."""
 
-    def put(self, visit: int, owner: str, arrays: Sequence[Array]) -> None:
+    def put(self, segment: int, owner: str, arrays: Sequence[Array]) -> None:
         """Keep `arrays`, one for each micro-batch, which belong to `owner`."""
 
-    def begin(self, visit: int) -> None:
-        """Begin to read what was put for this visit, if anything was."""
+    def begin(self, segment: int) -> None:
+        """Begin to read what was put for this segment, if anything was."""
 
-    def take(self, visit: int) -> Sequence[Array]:
-        """The arrays that were put for this visit."""
+    def take(self, segment: int) -> Sequence[Array]:
+        """The arrays that were put for this segment."""
 
     def close(self) -> None:
         """End the use of the shelf: nothing is put or taken afterwards."""
@@ -50,14 +50,14 @@ class InMemory:
     def __init__(self) -> None:
         self._arrays: dict[int, Sequence[Array]] = {}
 
-    def put(self, visit: int, owner: str, arrays: Sequence[Array]) -> None:
-        self._arrays[visit] = arrays
+    def put(self, segment: int, owner: str, arrays: Sequence[Array]) -> None:
+        self._arrays[segment] = arrays
 
-    def begin(self, visit: int) -> None:
+    def begin(self, segment: int) -> None:
         """Do nothing: the arrays never left memory."""
 
-    def take(self, visit: int) -> Sequence[Array]:
-        return self._arrays.pop(visit)
+    def take(self, segment: int) -> Sequence[Array]:
+        return self._arrays.pop(segment)
 
     def close(self) -> None:
         """Do nothing: no file is open."""
@@ -104,8 +104,8 @@ class Offloaded:
         self._places: dict[int, list[ShelvedArray]] = {}
         self._coming: dict[int, list[tuple[Array, Callable[[], object]]]] = {}
 
-    def put(self, visit: int, owner: str, arrays: Sequence[Array]) -> None:
-        places = self._places[visit] = []
+    def put(self, segment: int, owner: str, arrays: Sequence[Array]) -> None:
+        places = self._places[segment] = []
         for array in arrays:
             place = ShelvedArray(self._end(), array.shape, array.dtype, owner, array.nbytes)
             self._store.write(place.start, array)
@@ -116,20 +116,20 @@ class Offloaded:
         """The end of everything that was not taken yet."""
         return max((place.stop for places in self._places.values() for place in places), default=0)
 
-    def begin(self, visit: int) -> None:
-        if visit in self._places and visit not in self._coming:
-            self._coming[visit] = []
-            for place in self._places[visit]:
+    def begin(self, segment: int) -> None:
+        if segment in self._places and segment not in self._coming:
+            self._coming[segment] = []
+            for place in self._places[segment]:
                 array = self._allocate(place.shape, place.dtype, kind="activations", owner=place.owner)
-                self._coming[visit].append((array, self._store.read(place.start, array)))
+                self._coming[segment].append((array, self._store.read(place.start, array)))
 
-    def take(self, visit: int) -> Sequence[Array]:
-        self.begin(visit)
+    def take(self, segment: int) -> Sequence[Array]:
+        self.begin(segment)
         arrays = []
-        for array, wait in self._coming.pop(visit):
+        for array, wait in self._coming.pop(segment):
             wait()
             arrays.append(array)
-        del self._places[visit]
+        del self._places[segment]
         return arrays
 
     def close(self) -> None:

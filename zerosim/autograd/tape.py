@@ -1,6 +1,6 @@
 """The tape: runs units forward and then, last unit first, backward, for all micro-batches that go together.
 
-    visit        a run of neighbouring layers of one unit
+    segment        a run of neighbouring layers of one unit
     total        the gradients of a rank's micro-batches added so far
     recompute    keep a unit's input alone and run the unit forward again before its backward
 
@@ -12,7 +12,7 @@ Micro-batches that are passed together all stay alive until backward. That gathe
 it once per step, at the price of their activations. A stage that wants DeepSpeed's order calls the tape once for each
 micro-batch instead.
 
-A unit with several visits (tied embeddings) contributes to its gradient in each of them. The gradient of a
+A unit with several segments (tied embeddings) contributes to its gradient in each of them. The gradient of a
 micro-batch is complete at the unit's first layer; until then `backward` returns None for it and the tape keeps the
 sum, later use first. The declared order of addition includes that.
 
@@ -36,8 +36,8 @@ from zerosim.autograd.shelf import InMemory, Shelf
 from zerosim.errors import CollectiveError
 
 
-class TapeVisit(Protocol):
-    """What a tape asks of a visit to a unit: neighbouring layers that are run one after the other."""
+class TapeSegment(Protocol):
+    """The interface of a segment of a unit: neighbouring layers that are run one after the other."""
 
     @property
     def first_layer(self) -> int: ...
@@ -47,7 +47,7 @@ class TapeVisit(Protocol):
 
 
 class TapeUnit(Hashable, Protocol):
-    """What a tape asks of a unit: one flat buffer of `count` elements, seen as numbered parameters, and its visits."""
+    """The interface of a unit: one flat buffer of `count` elements, seen as numbered parameters, and its segments."""
 
     @property
     def name(self) -> str: ...
@@ -56,7 +56,7 @@ class TapeUnit(Hashable, Protocol):
     @property
     def frozen(self) -> bool: ...
     @property
-    def visits(self) -> Sequence[TapeVisit]: ...
+    def segments(self) -> Sequence[TapeSegment]: ...
     def parts(self, flat: Array, /) -> Mapping[int, Array]: ...
 
 
@@ -95,7 +95,7 @@ class Tape:
     neither does what is frozen. `draw` is where dropout's numbers come from; without one nothing is dropped. Of the
     units in `recomputed` only the input is kept, on `shelf`; not that of layer 0, which whoever hands it in holds.
     Outputs are cast to `output_dtype`, if one is said, before the loss. `perform` carries out each operation, and
-    `players` plays the visits to units: who watches, or has no numbers, gives others.
+    `players` plays the segments of units: who watches, or has no numbers, gives others.
 
     Numbers of 16 bits are for keeping and sending: every operation widens them, computes in float32 and rounds. With
     them gradients may be scaled by `loss_scale`, so that small ones do not vanish; the loss itself never is.
@@ -134,47 +134,47 @@ class Tape:
         self._given = InMemory()
         self._begun = Counter[TapeUnit]()
         self._open = 0
-        """Visits that are still to go backward."""
-        self._kept: defaultdict[TapeUnit, list[tuple[TapeVisit, list[Kept]]]] = defaultdict(list)
-        self._inputs: defaultdict[TapeUnit, list[tuple[TapeVisit, Shelf]]] = defaultdict(list)
+        """Segments that are still to go backward."""
+        self._kept: defaultdict[TapeUnit, list[tuple[TapeSegment, list[Kept]]]] = defaultdict(list)
+        self._inputs: defaultdict[TapeUnit, list[tuple[TapeSegment, Shelf]]] = defaultdict(list)
         self._contributions: dict[TapeUnit, list[Contribution]] = {}
 
     def forward(self, unit: TapeUnit, weights: Array, activations: Sequence[Array]) -> list[Array]:
         """The unit's outputs, one array for each that is given, samples first.
 
         `weights` is the unit's flat buffer, `unit.count` elements and any padding. Of a unit with several
-        visits each call makes the next one. The outputs belong to the tape: backward may overwrite them.
+        segments each call makes the next one. The outputs belong to the tape: backward may overwrite them.
         """
         if activations:
             check_weights("forward", unit, weights)
-        visit = unit.visits[self._begun[unit] % len(unit.visits)]
+        segment = unit.segments[self._begun[unit] % len(unit.segments)]
         self._begun[unit] += 1
         again = unit in self._recomputed
-        outputs, kept = self._run(unit, visit, weights, activations, keeps=not again, what="forward")
-        if visit.last_layer >= self._lowest:
+        outputs, kept = self._run(unit, segment, weights, activations, keeps=not again, what="forward")
+        if segment.last_layer >= self._lowest:
             if again:
-                shelf = self.shelf if visit.first_layer else self._given
+                shelf = self.shelf if segment.first_layer else self._given
                 shelf.put(self._open, unit.name, activations)
-                self._inputs[unit].append((visit, shelf))
+                self._inputs[unit].append((segment, shelf))
             else:
-                self._kept[unit].append((visit, kept))
+                self._kept[unit].append((segment, kept))
             self._open += 1
         return outputs
 
     def recompute(self, unit: TapeUnit, weights: Array) -> None:
-        """Run the last visit to the unit forward again, before its backward, if only its input was kept.
+        """Run the last segment of the unit forward again, before its backward, if only its input was kept.
 
-        Meanwhile the input of the visit before it may come from the shelf.
+        Meanwhile the input of the segment before it may come from the shelf.
         """
         number = self._open - 1
         if unit not in self._recomputed:
             self.shelf.begin(number - 1)
             return
-        visit, shelf = self._inputs[unit].pop()
+        segment, shelf = self._inputs[unit].pop()
         activations = shelf.take(number)
         self.shelf.begin(number - 1)
-        _, kept = self._run(unit, visit, weights, activations, keeps=True, what="recomputation")
-        self._kept[unit].append((visit, kept))
+        _, kept = self._run(unit, segment, weights, activations, keeps=True, what="recomputation")
+        self._kept[unit].append((segment, kept))
 
     def loss(
         self,
@@ -204,10 +204,10 @@ class Tape:
 
         The gradient is added to what earlier micro-batches left in `earlier`, which is taken out of it.
 
-        Visits come in reverse order of forward. `upstreams` holds ∂L/∂output and is emptied on the way, its arrays
-        overwritten; afterwards the tape holds nothing of the visit. Below the lowest layer to be trained nobody
+        Segments come in reverse order of forward. `upstreams` holds ∂L/∂output and is emptied on the way, its arrays
+        overwritten; afterwards the tape holds nothing of the segment. Below the lowest layer to be trained nobody
         differentiates, so for its unit the list is empty. A frozen unit has the gradient None, and so has a unit of
-        which an earlier visit is still to come.
+        which an earlier segment is still to come.
         """
         check_weights("backward", unit, weights)
         if not self._kept[unit]:
@@ -215,7 +215,7 @@ class Tape:
                 f"backward of {unit.name}: forward left nothing for it. Each unit goes forward first, and backward "
                 "once for each time"
             )
-        visit, kept_of_each = self._kept[unit].pop()
+        segment, kept_of_each = self._kept[unit].pop()
         if len(upstreams) != len(kept_of_each):
             raise CollectiveError(
                 f"backward of {unit.name} got {len(upstreams)} upstream arrays, and forward had {len(kept_of_each)} "
@@ -232,7 +232,7 @@ class Tape:
             kept, contribution = kept_of_each.pop(0), None
             if not unit.frozen:
                 contribution = begun.pop(0) if begun else self._contribution(unit, weights)
-            player = self._player(unit, visit, kept.plan, weights, number)
+            player = self._player(unit, segment, kept.plan, weights, number)
             inputs += player.backward(kept, upstreams.pop(0), contribution)
             self.operations["backward"] += kept.plan.backward_operations
             if contribution is None:
@@ -247,25 +247,26 @@ class Tape:
         return inputs, total
 
     def _run(
-        self, unit: TapeUnit, visit: TapeVisit, weights: Array, activations: Sequence[Array], *, keeps: bool, what: str
+        self, unit: TapeUnit, segment: TapeSegment, weights: Array, activations: Sequence[Array], *,
+        keeps: bool, what: str,
     ) -> tuple[list[Array], list[Kept]]:
-        """The outputs of a visit and what is kept of each micro-batch."""
-        keeps = keeps and visit.last_layer >= self._lowest
+        """The outputs of a segment and what is kept of each micro-batch."""
+        keeps = keeps and segment.last_layer >= self._lowest
         outputs, kept = [], []
         for number, x in enumerate(activations):
-            plan = visit.plan(
+            plan = segment.plan(
                 x.shape,
                 of_parameters=keeps and not unit.frozen,
-                of_input=keeps and visit.first_layer > self._lowest,
+                of_input=keeps and segment.first_layer > self._lowest,
             )
-            y, keep = self._player(unit, visit, plan, weights, number).forward(x)
+            y, keep = self._player(unit, segment, plan, weights, number).forward(x)
             self.operations[what] += plan.forward_operations
             outputs.append(y)
             kept.append(keep)
         return outputs, kept
 
-    def _player(self, unit: TapeUnit, visit: TapeVisit, plan: GraphPlan, weights: Array, number: int) -> Plays:
-        precise, draws = Precise(self._allocate, unit.name), partial(self._draws, number, visit.first_layer)
+    def _player(self, unit: TapeUnit, segment: TapeSegment, plan: GraphPlan, weights: Array, number: int) -> Plays:
+        precise, draws = Precise(self._allocate, unit.name), partial(self._draws, number, segment.first_layer)
         return self._players(plan, unit.parts(weights), precise, draws, self._perform)
 
     def _draws(self, number: int, first_layer: int, instruction: Instruction) -> Draws | None:

@@ -72,9 +72,9 @@ def groups(arguments: argparse.Namespace) -> dict[str, int]:
 
 
 def show_stage(arguments: argparse.Namespace, found: RecordedStep) -> int:
-    last = len(found.moments)
+    last = len(found.events)
     if arguments.round is not None and not 1 <= arguments.round <= last:
-        raise UsageError(f"--round {arguments.round}: {found.title} has moments 1 to {last}")
+        raise UsageError(f"--round {arguments.round}: {found.title} has events 1 to {last}")
     show_step(standard_output(arguments), found, arguments.round)
     if arguments.html:
         write_text(arguments.html, step_page(found, (arguments.round or 1) - 1))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from zerosim.allocation import Allocator, Kind
 from zerosim.autograd.shelf import Offloaded
 from zerosim.autograd.tape import Tape, Total
-from zerosim.formulas.visits import SeenVisits
+from zerosim.formulas.segments import SeenSegments
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import ObservedAllocator
 from zerosim.payloads.extents import Extent
@@ -47,11 +47,11 @@ def pass_peaks(config: Config) -> PassPeaks:
     13568
     """
     ledger = Ledger()
-    tape = run_passes(config, ObservedAllocator(extent, ledger), SeenVisits(ledger.pass_by), min(config.passes, 2))
+    tape = run_passes(config, ObservedAllocator(extent, ledger), SeenSegments(ledger.pass_by), min(config.passes, 2))
     return PassPeaks(ledger.peak["activations"], ledger.peak["buffers"], tape.shelf.most_bytes)
 
 
-def run_passes(config: Config, allocate: Allocator, visits: SeenVisits, count: int) -> Tape:
+def run_passes(config: Config, allocate: Allocator, segments: SeenSegments, count: int) -> Tape:
     """Forward, the loss, and backward of as many micro-batches as go together; the tape that has run them.
 
     Of several such passes the second finds what the step still has of the first, and so does each one after it.
@@ -61,7 +61,7 @@ def run_passes(config: Config, allocate: Allocator, visits: SeenVisits, count: i
     shelf = Offloaded(Nowhere(), allocate) if config.row.parallel.offload_activations else None
     tape = Tape(
         allocate, not_added, model.lowest_trained, nothing_drawn, config.recomputed, shelf,
-        players=visits.player, output_dtype=config.outputs,
+        players=segments.player, output_dtype=config.outputs,
     )
     inputs, targets = batch(config)
     for _ in range(count):
@@ -77,7 +77,7 @@ def run_passes(config: Config, allocate: Allocator, visits: SeenVisits, count: i
 
 def operations(config: Config) -> dict[str, int]:
     """Floating-point operations of matrix products on a rank in a run's steps: forward, backward and recomputation."""
-    in_a_pass = run_passes(config, extent, SeenVisits(), 1).operations
+    in_a_pass = run_passes(config, extent, SeenSegments(), 1).operations
     passes = config.passes * config.steps_here
     return {what: in_a_pass[what] * passes for what in ("forward", "backward", "recomputation")}
 

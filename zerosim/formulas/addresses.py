@@ -15,7 +15,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from zerosim.instruments.takings import Taking
+from zerosim.instruments.lifetimes import Lifetime
 
 Hole = tuple[int, float]
 """Its first address and the one behind its last."""
@@ -80,9 +80,9 @@ class Addresses:
 
 @dataclass(frozen=True)
 class Fragmentation:
-    """A step's takings, and the first address of each as each allocator chooses it, by the allocator's name."""
+    """A step's lifetimes, and the first address of each as each allocator chooses it, by the allocator's name."""
 
-    takings: Sequence[Taking]
+    lifetimes: Sequence[Lifetime]
     long_lived: Sequence[bool]
     peak_bytes: int
     """The most that is out at a time: what no allocator can do without."""
@@ -93,7 +93,7 @@ class Fragmentation:
     @property
     def needed_bytes(self) -> dict[str, int]:
         """The addresses that each allocator uses, from 0 to the highest."""
-        sizes = [taking.held_bytes for taking in self.takings]
+        sizes = [lifetime.held_bytes for lifetime in self.lifetimes]
         return {
             name: max(start + size for start, size in zip([0, *starts], [0, *sizes], strict=True))
             for name, starts in self.addresses.items()
@@ -107,91 +107,91 @@ class Fragmentation:
 LAID_OUT = "_laid_out"
 
 
-def fragmentation(takings: Sequence[Taking]) -> Fragmentation:
+def fragmentation(lifetimes: Sequence[Lifetime]) -> Fragmentation:
     """How fragmented memory is by first fit and by best fit, and with long-lived arrays laid out beforehand.
 
     >>> found = fragmentation([
-    ...     Taking("activations", "a", 30, 1, 4), Taking("activations", "b", 20, 2, None),
-    ...     Taking("activations", "c", 10, 3, 6), Taking("activations", "d", 40, 5, None),
+    ...     Lifetime("activations", "a", 30, 1, 4), Lifetime("activations", "b", 20, 2, None),
+    ...     Lifetime("activations", "c", 10, 3, 6), Lifetime("activations", "d", 40, 5, None),
     ... ])
     >>> found.peak_bytes, found.beyond_peak_bytes["first_fit"]           # d does not fit where a was
     (70, 30)
     """
-    kept = long_lived(takings)
-    whole = laid_out([taking for taking, stays in zip(takings, kept, strict=True) if stays])
-    height = max((start + taking.held_bytes for taking, start in whole.items()), default=0)
+    kept = long_lived(lifetimes)
+    whole = laid_out([lifetime for lifetime, stays in zip(lifetimes, kept, strict=True) if stays])
+    height = max((start + lifetime.held_bytes for lifetime, start in whole.items()), default=0)
     found = {}
     for name, fit in FITS.items():
-        found[name] = placed(takings, fit, {})
-        found[name + LAID_OUT] = placed(takings, fit, whole, height)
-    return Fragmentation(takings, kept, peak(takings), height, found)
+        found[name] = placed(lifetimes, fit, {})
+        found[name + LAID_OUT] = placed(lifetimes, fit, whole, height)
+    return Fragmentation(lifetimes, kept, peak(lifetimes), height, found)
 
 
-def events(takings: Sequence[Taking]) -> Iterator[tuple[Taking, bool]]:
-    """Each taking when it begins (True) and, unless it stays, when it ends (False), in order."""
-    begun = [(taking.since, number, True) for number, taking in enumerate(takings)]
-    ended = [(taking.until, number, False) for number, taking in enumerate(takings) if taking.until is not None]
-    return ((takings[number], begins) for _, number, begins in sorted([*begun, *ended]))
+def events(lifetimes: Sequence[Lifetime]) -> Iterator[tuple[Lifetime, bool]]:
+    """Each lifetime when it begins (True) and, unless it stays, when it ends (False), in order."""
+    begun = [(lifetime.since, number, True) for number, lifetime in enumerate(lifetimes)]
+    ended = [(lifetime.until, number, False) for number, lifetime in enumerate(lifetimes) if lifetime.until is not None]
+    return ((lifetimes[number], begins) for _, number, begins in sorted([*begun, *ended]))
 
 
-def peak(takings: Sequence[Taking]) -> int:
+def peak(lifetimes: Sequence[Lifetime]) -> int:
     """The most bytes that are out at a time."""
     now = most = 0
-    for taking, begins in events(takings):
-        now += taking.held_bytes if begins else -taking.held_bytes
+    for lifetime, begins in events(lifetimes):
+        now += lifetime.held_bytes if begins else -lifetime.held_bytes
         most = max(most, now)
     return most
 
 
-def long_lived(takings: Sequence[Taking]) -> list[bool]:
+def long_lived(lifetimes: Sequence[Lifetime]) -> list[bool]:
     """Which are gradients that are there between steps, or activations that are there when a loss is computed."""
-    losses = [taking.since for taking in takings if taking.owner == "loss"]
+    losses = [lifetime.since for lifetime in lifetimes if lifetime.owner == "loss"]
 
-    def stays(taking: Taking) -> bool:
-        if taking.kind == "gradients":
-            return taking.since == 0 or taking.until is None
-        until = math.inf if taking.until is None else taking.until
-        return taking.kind == "activations" and taking.owner != "loss" and any(
-            taking.since < loss < until for loss in losses
+    def stays(lifetime: Lifetime) -> bool:
+        if lifetime.kind == "gradients":
+            return lifetime.since == 0 or lifetime.until is None
+        until = math.inf if lifetime.until is None else lifetime.until
+        return lifetime.kind == "activations" and lifetime.owner != "loss" and any(
+            lifetime.since < loss < until for loss in losses
         )
 
-    return [stays(taking) for taking in takings]
+    return [stays(lifetime) for lifetime in lifetimes]
 
 
 def placed(
-    takings: Sequence[Taking], fit: Fit, whole: Mapping[Taking, int], height: int = 0
+    lifetimes: Sequence[Lifetime], fit: Fit, whole: Mapping[Lifetime, int], height: int = 0
 ) -> list[int]:
     """The first address of each: where `whole` has laid it out below `height`, or as `fit` chooses above."""
-    space, found = Addresses(fit, height), dict[Taking, int]()
-    for taking, begins in events(takings):
-        if taking in whole:
-            found[taking] = whole[taking]
+    space, found = Addresses(fit, height), dict[Lifetime, int]()
+    for lifetime, begins in events(lifetimes):
+        if lifetime in whole:
+            found[lifetime] = whole[lifetime]
         elif begins:
-            found[taking] = space.take(taking.held_bytes)
+            found[lifetime] = space.take(lifetime.held_bytes)
         else:
-            space.give_back(found[taking], taking.held_bytes)
-    return [found[taking] for taking in takings]
+            space.give_back(found[lifetime], lifetime.held_bytes)
+    return [found[lifetime] for lifetime in lifetimes]
 
 
-def laid_out(takings: Sequence[Taking]) -> dict[Taking, int]:
+def laid_out(lifetimes: Sequence[Lifetime]) -> dict[Lifetime, int]:
     """Places in one block for arrays whose lives are known: the largest first, each at the lowest that is free as long.
 
-    >>> first, second = Taking("gradients", "a", 10, 0, 4), Taking("gradients", "b", 10, 5, None)
+    >>> first, second = Lifetime("gradients", "a", 10, 0, 4), Lifetime("gradients", "b", 10, 5, None)
     >>> list(laid_out([first, second]).values())
     [0, 0]
     """
-    found: dict[Taking, int] = {}
-    for taking in sorted(takings, key=lambda each: -each.held_bytes):
+    found: dict[Lifetime, int] = {}
+    for lifetime in sorted(lifetimes, key=lambda each: -each.held_bytes):
         start = 0
-        for low, high in sorted((at, at + other.held_bytes) for other, at in found.items() if meet(taking, other)):
-            if start + taking.held_bytes <= low:
+        for low, high in sorted((at, at + other.held_bytes) for other, at in found.items() if meet(lifetime, other)):
+            if start + lifetime.held_bytes <= low:
                 break
             start = max(start, high)
-        found[taking] = start
+        found[lifetime] = start
     return found
 
 
-def meet(one: Taking, other: Taking) -> bool:
+def meet(one: Lifetime, other: Lifetime) -> bool:
     """Whether both are out at some time."""
     until = [math.inf if each.until is None else each.until for each in (one, other)]
     return one.since < until[1] and other.since < until[0]

@@ -17,7 +17,7 @@ from zerosim.allocation import Array
 from zerosim.autograd.operation import Shape
 from zerosim.autograd.player import Kept, Player, Precise, owner
 from zerosim.formulas.activations import extent, pass_peaks
-from zerosim.models.units import Task, Unit, Visit
+from zerosim.models.units import Segment, Task, Unit
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import ModelKeys, Parallel, Train, WorldKeys
 from zerosim.training.config import Config, configured
@@ -47,10 +47,10 @@ def transformer(model: ModelKeys, samples: int) -> tuple[int, BlockActivations]:
     config = in_16_bits(model, samples, recompute=False)
     again = in_16_bits(model, samples, recompute=True)
     unit = next(unit for unit in config.model.units if unit.numbers == (1,))
-    (visit,) = unit.visits
+    (segment,) = unit.segments
     s, h = model.sequence, model.width
     return config.model.count, BlockActivations(
-        kept_bytes(unit, visit, (samples, s, h)),
+        kept_bytes(unit, segment, (samples, s, h)),
         korthikanti(s, samples, h, model.heads),
         pass_peaks(config).activations,
         pass_peaks(again).activations,
@@ -69,9 +69,9 @@ def in_16_bits(model: ModelKeys, samples: int, *, recompute: bool) -> Config:
     return configured(row, Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True))
 
 
-def kept_bytes(unit: Unit, visit: Visit, shape: Shape) -> int:
-    """What a visit keeps in 16 bits of an input of this shape: each block of memory once, its input too."""
-    plan = visit.plan(shape, of_parameters=True, of_input=True)
+def kept_bytes(unit: Unit, segment: Segment, shape: Shape) -> int:
+    """What a segment keeps in 16 bits of an input of this shape: each block of memory once, its input too."""
+    plan = segment.plan(shape, of_parameters=True, of_input=True)
     dtype = np.dtype(np.float16)
     parameters = unit.parts(extent(unit.count, dtype, kind="parameters", owner=unit.name))
     player = Player(plan, parameters, Precise(extent, unit.name), lambda _: None)

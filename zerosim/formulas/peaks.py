@@ -108,11 +108,11 @@ def gradients(config: Config) -> int:
     """What the units that are done keep, and the one in work beside it; with overlap, the one before that too."""
     most = overlapping if config.row.parallel.overlap else one_after_the_other
     if config.part_by_part:
-        return most([replace(work, kept=0) for work in visits(config)], resting_bytes(config).gradients)
+        return most([replace(work, kept=0) for work in segments(config)], resting_bytes(config).gradients)
     last = config.passes - 1
     earlier = {0, max(last - 1, 0)} - {last}
-    found = [one_after_the_other(visits(config, each), left(config, each)) for each in earlier]
-    return max([*found, most(visits(config, last), left(config, last))])
+    found = [one_after_the_other(segments(config, each), left(config, each)) for each in earlier]
+    return max([*found, most(segments(config, last), left(config, last))])
 
 
 def left(config: Config, earlier: int) -> int:
@@ -123,7 +123,7 @@ def left(config: Config, earlier: int) -> int:
 
 @dataclass(frozen=True)
 class InWork:
-    """Bytes of gradients that are alive at a time in a visit: its own, and what others have until theirs."""
+    """Bytes of gradients that are alive at a time in a segment: its own, and what others have until theirs."""
 
     adding: int = 0
     """While micro-batches add up."""
@@ -137,7 +137,7 @@ class InWork:
     """What earlier micro-batches left of its gradient; part of its own once they are added."""
     kept: int = 0
     waiting: int = 0
-    """Everything that other units with visits to come hold."""
+    """Everything that other units with segments to come hold."""
 
 
 def one_after_the_other(works: Iterable[InWork], done: int) -> int:
@@ -162,8 +162,8 @@ def overlapping(works: Iterable[InWork], done: int) -> int:
     return most
 
 
-def visits(config: Config, earlier: int = 0) -> list[InWork]:
-    """What each visit has in work behind `earlier` micro-batches; only a unit's last is reduced and kept."""
+def segments(config: Config, earlier: int = 0) -> list[InWork]:
+    """What each segment has in work behind `earlier` micro-batches; only a unit's last is reduced and kept."""
     found, unfinished = [], Counter[Unit]()
     for unit in config.model.backward_units:
         waiting = sum(held_back(config, each) for each in unfinished if each is not unit and unfinished[each])
@@ -171,7 +171,7 @@ def visits(config: Config, earlier: int = 0) -> list[InWork]:
             found.append(InWork(waiting=waiting))
             continue
         unfinished[unit] += 1
-        if unfinished[unit] < len(unit.visits):
+        if unfinished[unit] < len(unit.segments):
             held = held_back(config, unit)
             found.append(InWork(adding=held, added=held, waiting=waiting))
         else:
@@ -181,7 +181,7 @@ def visits(config: Config, earlier: int = 0) -> list[InWork]:
 
 
 def held_back(config: Config, unit: Unit) -> int:
-    """A unit's gradients of all micro-batches, between its visits."""
+    """A unit's gradients of all micro-batches, between its segments."""
     return config.at_once * full_bytes(config, unit)
 
 
@@ -205,7 +205,7 @@ def sums(order: str, done: int) -> int:
 
 
 def in_work(config: Config, unit: Unit, earlier: int) -> InWork:
-    """What the last visit to a unit has in work, padding included."""
+    """What the last segment of a unit has in work, padding included."""
     elements = padded(unit.count, config.ranks)
     narrow, kept_in, wire = config.computing.weights, config.precision.weights, config.wire
     in_float32, total = config.accumulates_in_float32, config.summed.itemsize
@@ -214,7 +214,7 @@ def in_work(config: Config, unit: Unit, earlier: int) -> InWork:
 
     before = sums(order, earlier) * total * elements
     adding = contributions(order, earlier, count) * total + (narrow.itemsize if config.widens else 0)
-    if len(unit.visits) > 1:
+    if len(unit.segments) > 1:
         adding = max(adding, adding_up(config))
     if not config.part_by_part and earlier + count < config.block:
         after = sums(order, earlier + count) * total * elements
@@ -345,9 +345,9 @@ def message_lengths(config: Config) -> tuple[set[int], set[int]]:
     everything = {owned(unit.count, mesh).length for unit in config.model.units}
     norms = mesh.replicas * sum(not unit.frozen for unit in config.model.units)
 
-    def walked(lengths: Iterable[int], *element_bytes: int, abreast: int = ranks) -> set[int]:
+    def walked(lengths: Iterable[int], *element_bytes: int, chunks: int = ranks) -> set[int]:
         """The lengths of messages whose elements have one of these sizes; the last, the largest, cuts buckets."""
-        pieces = [p for length in lengths for p in config.buckets.pieces(length, abreast * element_bytes[-1])]
+        pieces = [p for length in lengths for p in config.buckets.pieces(length, chunks * element_bytes[-1])]
         return {(piece.stop - piece.start) * size for piece in pieces for size in element_bytes}
 
     exact = config.addition.collective is None
@@ -357,16 +357,16 @@ def message_lengths(config: Config) -> tuple[set[int], set[int]]:
     reduced |= walked(trained, summed_bytes(config))
     if mesh.replicas > 1:
         parts = {chunk_length(unit.count, mesh.size) for unit in config.model.units if not unit.frozen}
-        reduced |= walked(parts, config.wire.itemsize, abreast=mesh.replicas)
+        reduced |= walked(parts, config.wire.itemsize, chunks=mesh.replicas)
     gathered = walked(everything, weights) if stage.gathers else set()
     if (wire := config.weights_wire) is not None:
         gathered = walked({wire.encoded_bytes(length) for length in everything}, 1)
     if (copy := config.secondary_of(0)) is not None:
-        gathered |= walked({owned(unit.count, copy).length for unit in config.model.units}, weights, abreast=copy.group)
+        gathered |= walked({owned(unit.count, copy).length for unit in config.model.units}, weights, chunks=copy.group)
     own = {EXPONENT_BYTES, config.precision.state.itemsize, LIMB_BYTES} | walked([norms], NORM_BYTES)
     if stage.publishes:
         by_one = config.row.parallel.publish == "broadcasts"
-        own |= walked(trained, weights, abreast=1 if by_one else ranks)
+        own |= walked(trained, weights, chunks=1 if by_one else ranks)
     beside = set[int]()
     for lengths, aside in ((reduced, config.row.parallel.overlap), (gathered, config.row.parallel.prefetch)):
         own, beside = (own, beside | lengths) if aside else (own | lengths, beside)

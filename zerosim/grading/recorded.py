@@ -14,7 +14,7 @@ from zerosim.grading.tried import fault_of_stage
 from zerosim.parts import Named
 from zerosim.proofs.hints import raised
 from zerosim.proofs.loops import why_it_never_ends
-from zerosim.report.step import RecordedStep, moments_of
+from zerosim.report.step import RecordedStep, events_of
 from zerosim.report.table import divergence
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.ignored import ignored_by_stage
@@ -35,7 +35,7 @@ def recorded_stage(name: str, ranks: int, **variant: int) -> RecordedStep:
 
     Raises `UsageError` for what [parallel] refuses.
 
-    >>> [moment.words for moment in recorded_stage("zero1", 2).moments][:2]
+    >>> [event.words for event in recorded_stage("zero1", 2).events][:2]
     ['forward layers.0', 'forward layers.1']
     """
     title = ", ".join([STAGES[name].title, *(f"{key} = {value}" for key, value in variant.items())])
@@ -94,4 +94,4 @@ def recorded_row(title: str, parallel: Parallel, ranks: int) -> RecordedStep:
     about = f"a step on {plural(ranks, 'rank')}, {experiment.rows[0].model.words}, {scenario.train.optimizer}"
     found = outcome.first_divergence
     wrong = divergence(found) if found else outcome.measured.disagreement
-    return RecordedStep(title, about, moments_of(outcome.measured.trace), wrong)
+    return RecordedStep(title, about, events_of(outcome.measured.trace), wrong)

@@ -223,10 +223,10 @@ def parts_claims(step: Callable[..., Any]) -> list[Claim]:
 
 
 def parts_trial(step: LearnersStep) -> StageTrial:
-    return StageTrial("zero2", step, {"accumulation": "micro_batch"}, taking_all_at_once)
+    return StageTrial("zero2", step, {"accumulation": "micro_batch"}, layered_accumulation)
 
 
-def taking_all_at_once(replica: Replica) -> Replica:
+def layered_accumulation(replica: Replica) -> Replica:
     return replace(replica, accumulation=Layered())
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from zerosim.allocation import Array
 from zerosim.comm import Communicator, Reduction
 from zerosim.scenario.fault import Fault
-from zerosim.worlds.here import HERE, Spot
+from zerosim.worlds.here import HERE, Location
 
 OF_MESSAGES = ("drop", "duplicate", "flip")
 """The kinds that befall a message, and not its rank."""
@@ -69,10 +69,11 @@ class Faults:
 
     def sending(self, outgoing: Array, to: int) -> None:
         """Let a fault of the rank strike before it sends a message."""
-        spot, number = HERE.spot, self._count(self._begun)
+        location, number = HERE.location, self._count(self._begun)
         for fault in self.faults:
-            lasts = fault.kind == "slow" and spot.step >= fault.step and fault.collective in (None, spot.collective)
-            if spot.collective and (lasts or (fault.kind not in OF_MESSAGES and is_at(fault, spot, number))):
+            wanted = fault.collective in (None, location.collective)
+            lasts = fault.kind == "slow" and location.step >= fault.step and wanted
+            if location.collective and (lasts or (fault.kind not in OF_MESSAGES and is_at(fault, location, number))):
                 self._act(fault)
 
     def around(self, comm: Communicator) -> Communicator:
@@ -82,9 +83,9 @@ class Faults:
 
     def sent_as(self, outgoing: Array) -> list[Array]:
         """The messages that really leave where the thread sends one: as a rule, that one."""
-        spot, number, messages = HERE.spot, self._count(self._carried), [outgoing]
+        location, number, messages = HERE.location, self._count(self._carried), [outgoing]
         for fault in self.faults:
-            if fault.kind in OF_MESSAGES and is_at(fault, spot, number):
+            if fault.kind in OF_MESSAGES and is_at(fault, location, number):
                 self._struck.append(fault)
                 messages = changed(fault, messages)
         return messages
@@ -92,8 +93,8 @@ class Faults:
     def _count(self, messages: Counter[str]) -> int:
         """The number of the next message in collectives of the name that this thread is in."""
         with self._lock:
-            messages[HERE.spot.collective] += 1
-            return messages[HERE.spot.collective]
+            messages[HERE.location.collective] += 1
+            return messages[HERE.location.collective]
 
     def _act(self, fault: Fault) -> None:
         self._struck.append(fault)
@@ -103,9 +104,9 @@ class Faults:
             time.sleep(fault.lasts_seconds)
 
 
-def is_at(fault: Fault, spot: Spot, number: int) -> bool:
+def is_at(fault: Fault, location: Location, number: int) -> bool:
     """Whether a fault strikes at a message: its number, in that collective of that step."""
-    return (fault.step, fault.collective, fault.message) == (spot.step, spot.collective, number)
+    return (fault.step, fault.collective, fault.message) == (location.step, location.collective, number)
 
 
 def changed(fault: Fault, messages: list[Array]) -> list[Array]:

@@ -56,10 +56,10 @@ def mlp(
     widths = [inputs, *hidden_widths, outputs]
     if min(widths) < 1:
         raise ZerosimError(f"layer widths are {widths}; give every layer a width of at least 1")
-    texts = [partial(hidden, activation=ACTIVATIONS[activation])] * len(hidden_widths) + [last]
+    functions = [partial(hidden, activation=ACTIVATIONS[activation])] * len(hidden_widths) + [last]
     layers = [
-        Layer(f"layers.{number}", f"layers.{number}.", parameters(i, o), text)
-        for number, ((i, o), text) in enumerate(zip(pairwise(widths), texts, strict=True))
+        Layer(f"layers.{number}", f"layers.{number}.", parameters(i, o), function)
+        for number, ((i, o), function) in enumerate(zip(pairwise(widths), functions, strict=True))
     ]
     return Model(grouped(layers, groups, frozen), Task(inputs, outputs, loss), f"{'-'.join(map(str, widths))} MLP")
 

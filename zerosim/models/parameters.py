@@ -17,7 +17,7 @@ Initial = Callable[[np.random.Generator, Array], None]
 
 @dataclass(frozen=True, eq=False)
 class Parameter:
-    """One tensor of a layer, as the layer's text names it.
+    """One tensor of a layer, as the layer's function names it.
 
     >>> Parameter("weight", (3, 2), normal(0.02)).count
     6

@@ -157,7 +157,7 @@ def problem(s: TransformerShape) -> tuple[str, str] | None:
 
 def gpt2(s: TransformerShape) -> list[Layer]:
     """GPT-2's layers; its matrices are stored inputs × outputs."""
-    d, text, begins, ends = s.width, partial(gpt2_block, s=s), normal(0.02), normal(0.02 / math.sqrt(2 * s.layers))
+    d, compute, begins, ends = s.width, partial(gpt2_block, s=s), normal(0.02), normal(0.02 / math.sqrt(2 * s.layers))
 
     def matrix(name: str, inputs: int, outputs: int, residual: bool = False) -> list[Parameter]:
         return [
@@ -179,7 +179,7 @@ def gpt2(s: TransformerShape) -> list[Layer]:
     own = () if s.tied_embeddings else (Parameter("lm_head.weight", (s.vocabulary, d), begins),)
     return [
         Layer("embedding", "", tables, partial(gpt2_embedding, s=s)),
-        *(Layer(f"h.{n}", f"h.{n}.", block, text) for n in range(s.layers)),
+        *(Layer(f"h.{n}", f"h.{n}.", block, compute) for n in range(s.layers)),
         Layer("head", "", (*norm("ln_f"), *own), partial(gpt2_head, s=s), borrows(s, "wte.weight")),
     ]
 
@@ -187,7 +187,7 @@ def gpt2(s: TransformerShape) -> list[Layer]:
 def llama(s: TransformerShape) -> list[Layer]:
     """Llama's layers; its matrices are stored outputs × inputs, without biases."""
     d, keys, begins, ones = s.width, s.key_value_heads * s.head_size, normal(0.02), constant(1.0)
-    text = partial(llama_block, s=s)
+    compute = partial(llama_block, s=s)
     sizes = {
         "self_attn.q_proj": (d, d), "self_attn.k_proj": (keys, d), "self_attn.v_proj": (keys, d),
         "self_attn.o_proj": (d, d), "mlp.gate_proj": (s.inner, d), "mlp.up_proj": (s.inner, d),
@@ -203,7 +203,7 @@ def llama(s: TransformerShape) -> list[Layer]:
     norm = Parameter("model.norm.weight", (d,), ones, decays=False)
     return [
         Layer("embedding", "", (table,), partial(llama_embedding, s=s)),
-        *(Layer(f"layers.{n}", f"model.layers.{n}.", block, text) for n in range(s.layers)),
+        *(Layer(f"layers.{n}", f"model.layers.{n}.", block, compute) for n in range(s.layers)),
         Layer("head", "", (norm, *own), partial(llama_head, s=s), borrows(s, "model.embed_tokens.weight")),
     ]
 

@@ -4,17 +4,17 @@
     unit       the layers that are gathered, reduced and updated together; its parameters lie in one flat buffer in
                model order, which may be padded behind `count`
     place      where a parameter lies in that buffer
-    visit      a run of neighbouring layers of one unit; where layers that are not neighbours share a unit, as tied
+    segment      a run of neighbouring layers of one unit; where layers that are not neighbours share a unit, as tied
                embeddings do, forward comes to it more than once
 
 A model is a function that one can read. Sizes, memory and floating-point operations are read off the graph of that
 function, so nothing else in the project knows what a model is made of.
 
-A weight has one place in one buffer. Tied embeddings therefore share a unit, which has two visits: it is reduced
-once, and Stage III gathers it for each visit. FSDP keeps such a root unit gathered from its first use to its last,
+A weight has one place in one buffer. Tied embeddings therefore share a unit, which has two segments: it is reduced
+once, and Stage III gathers it for each segment. FSDP keeps such a root unit gathered from its first use to its last,
 which is `reshard_after_forward = false` here.
 
-Alike visits share a `Text`, a graph and a plan, so that a transformer of a hundred blocks is analysed once.
+Alike segments share a `Computation`, a graph and a plan, so that a transformer of a hundred blocks is analysed once.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ from zerosim.parts.loading import Declared
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """`compute(weights, x)` is the layer's text; `weights` has its parameters, and those it borrows, by name."""
+    """`compute(weights, x)` computes the layer; `weights` has its parameters, and those it borrows, by name."""
 
     name: str
     prefix: str
@@ -76,26 +76,26 @@ class ParameterPlace:
 
 
 Read = tuple[tuple[Compute, tuple[tuple[str, int, Shape], ...]], ...]
-"""Layers' texts; for each its parameters: their names in it, their numbers in the unit, and their shapes."""
+"""The functions of layers; for each its parameters: their names in it, their numbers in the unit, and their shapes."""
 
 
 @dataclass(frozen=True, eq=False)
-class Text:
-    """The computation that alike visits share; a parameter is named by its number in the unit."""
+class Computation:
+    """The computation that alike segments share; a parameter is named by its number in the unit."""
 
     layers: Read
     _plans: dict[tuple[Shape, bool, bool], GraphPlan] = field(default_factory=dict)
     _graphs: dict[Shape, Graph] = field(default_factory=dict)
 
     def plan(self, shape: Shape, *, of_parameters: bool, of_input: bool) -> GraphPlan:
-        """The plan of a text, the same object for equal arguments."""
+        """The plan of the computation, the same object for equal arguments."""
         key = shape, of_parameters, of_input
         if key not in self._plans:
             self._plans[key] = GraphPlan(self.graph(shape), of_parameters, of_input)
         return self._plans[key]
 
     def graph(self, shape: Shape) -> Graph:
-        """The graph of a text, the same object for equal shapes."""
+        """The graph of the computation, the same object for equal shapes."""
         if shape not in self._graphs:
             graph = Graph(shape)
             for number, (compute, parameters) in enumerate(self.layers):
@@ -106,16 +106,16 @@ class Text:
         return self._graphs[shape]
 
 
-Texts = dict[Read, Text]
+Computations = dict[Read, Computation]
 
 
 @dataclass(frozen=True, eq=False)
-class Visit:
+class Segment:
     """Neighbouring layers of one unit, run one after the other; `numbers` are theirs in the model."""
 
     layers: tuple[Layer, ...]
     numbers: tuple[int, ...]
-    text: Text
+    computation: Computation
 
     @property
     def first_layer(self) -> int:
@@ -126,12 +126,12 @@ class Visit:
         return self.numbers[-1]
 
     def plan(self, shape: Shape, /, *, of_parameters: bool, of_input: bool) -> GraphPlan:
-        """The plan of this visit for an input of this shape and these gradients; alike visits share it."""
-        return self.text.plan(shape, of_parameters=of_parameters, of_input=of_input)
+        """The plan of this segment for an input of this shape and these gradients; alike segments share it."""
+        return self.computation.plan(shape, of_parameters=of_parameters, of_input=of_input)
 
     def graph(self, shape: Shape) -> Graph:
         """The graph of its layers for an input of this shape."""
-        return self.text.graph(shape)
+        return self.computation.graph(shape)
 
 
 class ParameterViews(Mapping[int, Array]):
@@ -169,8 +169,8 @@ class Unit:
     numbers: tuple[int, ...]
     frozen: bool = False
     """Whether its weights stay as they are: it then has no gradient and no optimizer state."""
-    texts: Texts = field(default_factory=dict)
-    """The texts of its model so far, so that alike visits share one."""
+    computations: Computations = field(default_factory=dict)
+    """The computations of its model so far, so that alike segments share one."""
 
     @cached_property
     def places(self) -> tuple[ParameterPlace, ...]:
@@ -188,16 +188,16 @@ class Unit:
         return sum(layer.count for layer in self.layers)
 
     @cached_property
-    def visits(self) -> tuple[Visit, ...]:
-        """The visits that forward makes, first to last."""
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments that forward makes, first to last."""
         runs = groupby(enumerate(self.numbers), key=lambda each: each[1] - each[0])
-        return tuple(self._visit([index for index, _ in run]) for _, run in runs)
+        return tuple(self._segment([index for index, _ in run]) for _, run in runs)
 
-    def _visit(self, indices: Sequence[int]) -> Visit:
+    def _segment(self, indices: Sequence[int]) -> Segment:
         layers = tuple(self.layers[index] for index in indices)
         read = tuple((layer.compute, self._parameters(layer)) for layer in layers)
-        text = self.texts.setdefault(read, Text(read))
-        return Visit(layers, tuple(self.numbers[index] for index in indices), text)
+        computation = self.computations.setdefault(read, Computation(read))
+        return Segment(layers, tuple(self.numbers[index] for index in indices), computation)
 
     def _parameters(self, layer: Layer) -> tuple[tuple[str, int, Shape], ...]:
         own = {each.name: layer.prefix + each.name for each in layer.parameters}
@@ -221,7 +221,7 @@ class Unit:
     @cached_property
     def name(self) -> str:
         """`layers.0`, or `layers.0-1` for neighbours, or `embedding+head`."""
-        names = [[layer.name for layer in visit.layers] for visit in self.visits]
+        names = [[layer.name for layer in segment.layers] for segment in self.segments]
         return "+".join(each[0] if len(each) == 1 else f"{each[0]}-{each[-1].split('.')[-1]}" for each in names)
 
     def views(self, flat: Array) -> dict[str, Array]:
@@ -319,26 +319,26 @@ class Model:
         return min(trained, default=len(self.layers))
 
     @cached_property
-    def visits(self) -> tuple[tuple[Unit, Visit], ...]:
-        """The visits to every unit, in the order in which forward makes them."""
-        visits = [(unit, visit) for unit in self.units for visit in unit.visits]
-        return tuple(sorted(visits, key=lambda each: each[1].first_layer))
+    def segments(self) -> tuple[tuple[Unit, Segment], ...]:
+        """The segments of every unit, in the order in which forward makes them."""
+        segments = [(unit, segment) for unit in self.units for segment in unit.segments]
+        return tuple(sorted(segments, key=lambda each: each[1].first_layer))
 
     @cached_property
     def forward_units(self) -> tuple[Unit, ...]:
-        """The unit of each visit in forward; a unit with several visits comes as often."""
-        return tuple(unit for unit, _ in self.visits)
+        """The unit of each segment in forward; a unit with several segments comes as often."""
+        return tuple(unit for unit, _ in self.segments)
 
     @cached_property
     def backward_units(self) -> tuple[Unit, ...]:
         """The units that backward goes through: last first, down to the lowest that is trained."""
         lowest = self.lowest_trained
-        return tuple(unit for unit, visit in reversed(self.visits) if visit.last_layer >= lowest)
+        return tuple(unit for unit, segment in reversed(self.segments) if segment.last_layer >= lowest)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The layers of all units, in model order."""
-        return tuple(layer for _, visit in self.visits for layer in visit.layers)
+        return tuple(layer for _, segment in self.segments for layer in segment.layers)
 
     @property
     def places(self) -> tuple[ParameterPlace, ...]:
@@ -360,8 +360,8 @@ def grouped(
 
 
 def _units(layers: Sequence[Layer], groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Iterator[Unit]:
-    texts: Texts = {}
+    computations: Computations = {}
     for numbers in groups:
         if len({number in frozen for number in numbers}) > 1:
             raise ZerosimError(f"the unit of layers {list(numbers)} is frozen in part; freeze all of it or none")
-        yield Unit(tuple(layers[number] for number in numbers), tuple(numbers), numbers[0] in frozen, texts)
+        yield Unit(tuple(layers[number] for number in numbers), tuple(numbers), numbers[0] in frozen, computations)

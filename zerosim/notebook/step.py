@@ -29,15 +29,15 @@ class ShownStep(Shown):
         return self.step.document()
 
     def rows(self) -> list[dict[str, Any]]:
-        """A plain dict for each moment of each rank: `moment`, `what`, `unit`, `rank`, `sent_bytes`, `held_bytes`."""
+        """A plain dict for each event of each rank: `event`, `what`, `unit`, `rank`, `sent_bytes`, `held_bytes`."""
         return [
-            {"moment": number, "what": moment.what, "unit": moment.unit, "rank": rank,
+            {"moment": number, "what": event.what, "unit": event.unit, "rank": rank,
              "sent_bytes": sum(did.sent.values()), "held_bytes": did.total}
-            for number, moment in enumerate(self.step.moments, 1) for rank, did in enumerate(moment.ranks)
+            for number, event in enumerate(self.step.events, 1) for rank, did in enumerate(event.ranks)
         ]
 
     def picture(self) -> Picture:
-        """All moments, one below the other."""
+        """All events, one below the other."""
         return Picture(step_picture(self.step), f"{self.step.title}, {self.step.about}")
 
     def page(self) -> Page:
@@ -48,9 +48,9 @@ class ShownStep(Shown):
         return printed(lambda console: show_step(console, self.step), width=100)
 
     def __repr__(self) -> str:
-        moments = plural(len(self.step.moments), "moment")
-        return f"<{self.step.title}, {self.step.about}: {moments}; {self.step.verdict}>"
+        events = plural(len(self.step.events), "event")
+        return f"<{self.step.title}, {self.step.about}: {events}; {self.step.verdict}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
-        drawn = {"image/svg+xml": self.picture().svg} if self.step.size * len(self.step.moments) <= MOST_CELLS else {}
+        drawn = {"image/svg+xml": self.picture().svg} if self.step.size * len(self.step.events) <= MOST_CELLS else {}
         return {"text/plain": str(self)} | drawn

@@ -30,7 +30,7 @@ from zerosim.planner.cluster import NS, Cluster
 from zerosim.planner.fluid import FluidProgram, Links, ReceiveFrom, Transfer, last_end_ns
 from zerosim.sharding import split
 from zerosim.worlds.local import spawn
-from zerosim.worlds.lockstep import AbreastChunks, LockstepWorld
+from zerosim.worlds.lockstep import LockstepChunks, LockstepWorld
 
 TICKS = 1024
 """In a nanosecond. Sums of whole ticks are exact for two hours, so that equal times are seen to be equal."""
@@ -44,7 +44,7 @@ class Lockstep:
     >>> link = Link("", 1000, 10**9)
     >>> cluster = Cluster(Device("", 1, 1, 1), 8, link, link, pipelined=False, fused=False)
     >>> clocks = Lockstep(cluster, 4)
-    >>> _ = LockstepWorld(4, clocks).run(lambda comm: ring.all_gather(comm, AbreastChunks(4000, 4, np.uint8)))
+    >>> _ = LockstepWorld(4, clocks).run(lambda comm: ring.all_gather(comm, LockstepChunks(4000, 4, np.uint8)))
     >>> clocks.now_ns.tolist()
     [6000, 6000, 6000, 6000]
     """
@@ -113,7 +113,7 @@ def written_ns(collective: Callable[..., None], elements: int, itemsize: int, cl
     dtype = np.dtype(f"V{itemsize}")
     clocks = Lockstep(cluster, ranks)
     try:
-        LockstepWorld(ranks, clocks).run(lambda comm: collective(comm, AbreastChunks(elements, ranks, dtype)))
+        LockstepWorld(ranks, clocks).run(lambda comm: collective(comm, LockstepChunks(elements, ranks, dtype)))
     except Unlike:
         return last_end_ns(programs(collective, elements, dtype, ranks), links(cluster, ranks))
     return int(clocks.now_ns.max())

@@ -25,7 +25,7 @@ from zerosim.comm import Communicator
 from zerosim.errors import Unlike, ZerosimError
 from zerosim.formulas import activations
 from zerosim.formulas.activations import extent, nothing_drawn
-from zerosim.formulas.visits import SeenVisits, Uncounted
+from zerosim.formulas.segments import SeenSegments, Uncounted
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator, telling
 from zerosim.instruments.trace import WAIT, Curve, RankStep
@@ -119,7 +119,7 @@ def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
 def rehearsed(config: Config, comm: "Clocked", *, curve: bool) -> Rehearsal:
     """What a step takes of whom `comm` speaks for: of one rank, or of all at once."""
     ledger = Ledger(clock=lambda: comm.clock.now_ns)
-    mine, skipping = on_shapes(config, comm, ledger, each_visit=curve)
+    mine, skipping = on_shapes(config, comm, ledger, each_segment=curve)
     mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
     comm.begun = True
     ledger.begin_peak()
@@ -133,10 +133,10 @@ def rehearsed(config: Config, comm: "Clocked", *, curve: bool) -> Rehearsal:
     )
 
 
-def on_shapes(config: Config, comm: "Clocked", ledger: Ledger, *, each_visit: bool) -> tuple[Replica, Skipping]:
+def on_shapes(config: Config, comm: "Clocked", ledger: Ledger, *, each_segment: bool) -> tuple[Replica, Skipping]:
     """A replica of a row that has no numbers, and the micro-batches that it skips.
 
-    With `each_visit`, memory is followed within each visit to a unit.
+    With `each_segment`, memory is followed within each segment of a unit.
     """
     cluster = comm.costs.cluster
     called = cluster.device.calls is not None
@@ -144,14 +144,14 @@ def on_shapes(config: Config, comm: "Clocked", ledger: Ledger, *, each_visit: bo
     allocate = counted_but(
         uncounted, cluster.optimizer_on_host, ObservedAllocator(charged(extent, comm) if called else extent, ledger))
     performer = (CallByCall if called else Performer)(comm.clock, comm.costs, allocate)
-    visits = SeenVisits(ledger.pass_by, uncounted, performer.carry_out, performer.charge)
-    built = replica(
-        config, comm, allocate, perform=performer.perform, players=Player if called or each_visit else visits.player)
+    segments = SeenSegments(ledger.pass_by, uncounted, performer.carry_out, performer.charge)
+    players = Player if called or each_segment else segments.player
+    built = replica(config, comm, allocate, perform=performer.perform, players=players)
     if config.row.parallel.offload_activations:
         built.tape.shelf = Offloaded(HostMemory(comm.clock, comm.costs.cluster.host_memory), allocate)
     beside = telling(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
     rule = Timed(config.rule, comm.clock, comm.costs)
-    alike = comm.alike and not each_visit and config.row.parallel.order != "tree"
+    alike = comm.alike and not each_segment and config.row.parallel.order != "tree"
     wire = config.weights_wire and TimedWire(config.weights_wire, comm.clock, comm.costs)
     silent_wire = config.gradients_wire and SilentWire(config.gradients_wire)
     skipping = Skipping(built.accumulation, comm.clock, alike)

@@ -106,10 +106,10 @@ def fragmentation_document(found: Fragmentation) -> dict[str, Any]:
         "needed_bytes": found.needed_bytes,
         "beyond_peak_bytes": found.beyond_peak_bytes,
         "address_space": [
-            {"from": taking.since, "to": taking.until, "kind": taking.kind, "owner": taking.owner,
-             "bytes": taking.held_bytes, "long_lived": stays,
+            {"from": lifetime.since, "to": lifetime.until, "kind": lifetime.kind, "owner": lifetime.owner,
+             "bytes": lifetime.held_bytes, "long_lived": stays,
              "address": {name: starts[number] for name, starts in found.addresses.items()}}
-            for number, (taking, stays) in enumerate(zip(found.takings, found.long_lived, strict=True))
+            for number, (lifetime, stays) in enumerate(zip(found.lifetimes, found.long_lived, strict=True))
         ],
     }
 

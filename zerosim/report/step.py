@@ -1,10 +1,10 @@
-"""A recorded step of a stage, moment by moment: what every rank computes or communicates, and what it then holds.
+"""A recorded step of a stage, event by event: what every rank computes or communicates, and what it then holds.
 
-    moment   something that the thread of a step does on every rank: a computation, or a collective with its messages
-    held     the bytes of each kind that a rank has when a moment ends
+    event   something that the thread of a step does on every rank: a computation, or a collective with its messages
+    held     the bytes of each kind that a rank has when an event ends
 
-Times of a small step say little. The order of moments is the same on all ranks, so moment k is the k-th thing that
-each rank does, and the drawing asks no clock. Memory is the ledger's when a moment ends.
+Times of a small step say little. The order of events is the same on all ranks, so event k is the k-th thing that
+each rank does, and the drawing asks no clock. Memory is the ledger's when an event ends.
 """
 
 from bisect import bisect_right
@@ -36,7 +36,7 @@ ROOM, FIGURE = 9, 7
 
 @dataclass(frozen=True)
 class Did:
-    """The acts of one rank in a moment: what it sent to whom, and what it then held."""
+    """The acts of one rank in an event: what it sent to whom, and what it then held."""
 
     sent: dict[int, int]
     held: dict[str, int]
@@ -47,8 +47,8 @@ class Did:
 
 
 @dataclass(frozen=True)
-class Moment:
-    """The acts of all ranks in a moment; `unit` is empty if it concerns none."""
+class StepEvent:
+    """The acts of all ranks in an event; `unit` is empty if it concerns none."""
 
     what: str
     unit: str
@@ -60,33 +60,33 @@ class Moment:
 
     @property
     def letter(self) -> str:
-        """The letter of the moment, as in a timeline."""
+        """The letter of the event, as in a timeline."""
         return LETTERS[self.what].letter if self.what in LETTERS else "M" if self.communicates else ""
 
     @property
     def words(self) -> str:
-        """A line about the moment, without what it sends."""
+        """A line about the event, without what it sends."""
         known = LETTERS.get(self.what)
         return f"{known.words if known else self.what} {self.unit}".strip()
 
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """One step: its title, what it was of, its moments, and what became of the training."""
+    """One step: its title, what it was of, its events, and what became of the training."""
 
     title: str
     about: str
-    moments: list[Moment]
+    events: list[StepEvent]
     fault: str | None
 
     @property
     def size(self) -> int:
-        return len(self.moments[0].ranks)
+        return len(self.events[0].ranks)
 
     @property
     def most(self) -> int:
-        """The bytes that the fullest rank held in the fullest moment."""
-        return max(did.total for moment in self.moments for did in moment.ranks)
+        """The bytes that the fullest rank held in the fullest event."""
+        return max(did.total for event in self.events for did in event.ranks)
 
     @property
     def verdict(self) -> str:
@@ -98,15 +98,15 @@ class RecordedStep:
             "schema": "zerosim.step/1", "title": self.title, "about": self.about, "ranks": self.size,
             "verdict": self.verdict,
             "moments": [
-                {"what": moment.what, "unit": moment.unit, "words": moment.words, "ranks": [
+                {"what": event.what, "unit": event.unit, "words": event.words, "ranks": [
                     {"sent_bytes": {str(peer): sent for peer, sent in did.sent.items()}, "held_bytes": did.held}
-                    for did in moment.ranks]}
-                for moment in self.moments],
+                    for did in event.ranks]}
+                for event in self.events],
         }
 
 
-def moments_of(trace: Trace) -> list[Moment]:
-    """The moments of a traced step, and a last one, in which everything is done.
+def events_of(trace: Trace) -> list[StepEvent]:
+    """The events of a traced step, and a last one, in which everything is done.
 
     Raises `UsageError` where ranks did different things.
     """
@@ -117,11 +117,11 @@ def moments_of(trace: Trace) -> list[Moment]:
         raise UsageError("ranks did different things in this step, so there is no drawing of all of them; "
                          "zerosim run --timeline draws each by itself")
     found = [
-        Moment(what, unit, [Did(column[number][2], held_at(step, column[number][3]))
+        StepEvent(what, unit, [Did(column[number][2], held_at(step, column[number][3]))
                             for step, column in zip(steps, columns, strict=True)])
         for number, (what, unit) in enumerate(names[0])
     ]
-    return [*found, Moment("between steps", "", [Did({}, held_at(step, step.end_ns)) for step in steps])]
+    return [*found, StepEvent("between steps", "", [Did({}, held_at(step, step.end_ns)) for step in steps])]
 
 
 def acts(step: RankStep) -> Iterator[tuple[str, str, dict[int, int], int]]:
@@ -156,19 +156,19 @@ def held_at(step: RankStep, at_ns: int) -> dict[str, int]:
 
 
 def show_step(console: Console, found: RecordedStep, only: int | None = None) -> None:
-    """Show a line for each moment, a column for each rank; or `only` one moment, counted from 1."""
+    """Show a line for each event, a column for each rank; or `only` one event, counted from 1."""
     console.print(Text.assemble((found.title, "bold"), f": {found.about}"), soft_wrap=True)
     legend = Text("  ").join(Text.assemble((kind.shade, kind.colour), f" {KIND_WORDS[kind.name]}") for kind in KINDS)
-    show_words(console, legend.append("  · others: held when a moment ends, kB  ▶ kB that a rank sends"))
-    width = max(len(line_of(number, each)) for number, each in enumerate(found.moments, 1)) + 2
+    show_words(console, legend.append("  · others: held when an event ends, kB  ▶ kB that a rank sends"))
+    width = max(len(line_of(number, each)) for number, each in enumerate(found.events, 1)) + 2
     ranks = range(min(found.size, MOST_RANKS, max((console.width - width) // (ROOM + FIGURE), 1)))
     names = "".join(f"{f'rank {rank}':<{ROOM + FIGURE}}" for rank in ranks)
     console.print(Text(" " * width + names.rstrip(), style="bold"), soft_wrap=True)
-    for number, moment in enumerate(found.moments, 1):
+    for number, event in enumerate(found.events, 1):
         if only is None or number == only:
-            line = Text(f"{line_of(number, moment):<{width}}", style="bold" if moment.communicates else "")
+            line = Text(f"{line_of(number, event):<{width}}", style="bold" if event.communicates else "")
             for rank in ranks:
-                line.append_text(cell(moment.ranks[rank], found.most))
+                line.append_text(cell(event.ranks[rank], found.most))
             line.rstrip()
             console.print(line, soft_wrap=True)
     if found.size > len(ranks):
@@ -178,11 +178,11 @@ def show_step(console: Console, found: RecordedStep, only: int | None = None) ->
     console.print(Text(found.verdict, style=colour), soft_wrap=not console.is_terminal)
 
 
-def line_of(number: int, moment: Moment) -> str:
+def line_of(number: int, event: StepEvent) -> str:
     """A line about what is done, and how much each rank sends for it."""
-    most = max(sum(did.sent.values()) for did in moment.ranks)
+    most = max(sum(did.sent.values()) for did in event.ranks)
     sends = f" ▶{most / 1e3:.1f}" if most else ""
-    return f"{number:>3} {moment.words}{sends}"
+    return f"{number:>3} {event.words}{sends}"
 
 
 def cell(did: Did, most: int) -> Text:

@@ -1,7 +1,7 @@
-"""A recorded step as a picture: a lane for each rank, its moments from left to right, below each what the rank holds.
+"""A recorded step as a picture: a lane for each rank, its events from left to right, below each what the rank holds.
 
-    cell    what a rank does in a moment: a letter on the colour of the activity, every other unit paler
-    bar     the bytes of each kind that it holds when the moment ends, on one scale for all ranks
+    cell    what a rank does in an event: a letter on the colour of the activity, every other unit paler
+    bar     the bytes of each kind that it holds when the event ends, on one scale for all ranks
 
 The text is SVG 1.1 written by hand, legible on white and on dark pages, as that of a schedule is.
 """
@@ -13,29 +13,29 @@ from zerosim.errors import UsageError
 from zerosim.report.activities import ACTIVITIES, activity, in_order, is_paler
 from zerosim.report.page.pictures import KIND_COLOURS
 from zerosim.report.schedule_svg import CHARACTER, MARGIN, STYLE, TOP, WIDE_CHARACTER, text
-from zerosim.report.step import KIND_WORDS, Did, Moment, RecordedStep
+from zerosim.report.step import KIND_WORDS, Did, RecordedStep, StepEvent
 from zerosim.report.timeline import LETTERS
 
 MOST_CELLS = 5_000
 
 CELL, STRIP, BAR, LANE = 52, 20, 54, 96
-"""Pixels: the width of a moment, the heights of a cell, of the longest bar, and of a rank with all of it."""
+"""Pixels: the width of an event, the heights of a cell, of the longest bar, and of a rank with all of it."""
 LEFT = 76
 LINE = 18
-SENDS = "; beside a letter the kB that a rank sends; above a lane: moment · layer"
+SENDS = "; beside a letter the kB that a rank sends; above a lane: event · layer"
 COLOURS = dict(zip(KIND_WORDS, KIND_COLOURS, strict=True))
 
 
 def step_picture(found: RecordedStep, only: int | None = None) -> str:
-    """The step as the text of an SVG file; or `only` one moment, counted from 1.
+    """The step as the text of an SVG file; or `only` one event, counted from 1.
 
     Raises `UsageError` when it has too many cells to be looked at.
 
-    >>> moment = Moment("forward", "layers.0", [Did({1: 8}, {"parameters": 24}), Did({}, {"parameters": 16})])
-    >>> step_picture(RecordedStep("zero3", "a step on 2 ranks", [moment], None)).count('class="cell"')
+    >>> event = StepEvent("forward", "layers.0", [Did({1: 8}, {"parameters": 24}), Did({}, {"parameters": 16})])
+    >>> step_picture(RecordedStep("zero3", "a step on 2 ranks", [event], None)).count('class="cell"')
     2
     """
-    numbers = range(1, len(found.moments) + 1) if only is None else [only]
+    numbers = range(1, len(found.events) + 1) if only is None else [only]
     if len(numbers) * found.size > MOST_CELLS:
         raise UsageError(
             f"a picture of {found.title} would have {len(numbers) * found.size:,} cells, at most {MOST_CELLS:,} are "
@@ -48,16 +48,16 @@ class StepPicture:
 
     def __init__(self, found: RecordedStep, numbers: list[int]) -> None:
         self.found = found
-        self.moments = [(number, found.moments[number - 1]) for number in numbers]
-        self.units = list(dict.fromkeys(moment.unit for moment in found.moments if moment.unit))
-        self.activities = in_order(activity(moment.what) for _, moment in self.moments)
+        self.events = [(number, found.events[number - 1]) for number in numbers]
+        self.units = list(dict.fromkeys(event.unit for event in found.events if event.unit))
+        self.activities = in_order(activity(event.what) for _, event in self.events)
         self.bottom = TOP + found.size * LANE
-        letters = dict.fromkeys((moment.letter, moment.what) for _, moment in self.moments if moment.letter)
+        letters = dict.fromkeys((event.letter, event.what) for _, event in self.events if event.letter)
         self.letters = ", ".join(f"{letter} {LETTERS[what].words if what in LETTERS else what}"
                                  for letter, what in letters)
         lines = [found.about, found.verdict, self.letters + SENDS, "".join(f"{each:5}" for each in self.activities),
                  "".join(f"{words:5}" for words in (*KIND_WORDS.values(), "longest bar: 123.4 kB"))]
-        self.width = max(LEFT + len(self.moments) * CELL, round(max(map(len, lines)) * WIDE_CHARACTER)) + 2 * MARGIN
+        self.width = max(LEFT + len(self.events) * CELL, round(max(map(len, lines)) * WIDE_CHARACTER)) + 2 * MARGIN
         self.height = self.bottom + 4 * LINE + MARGIN
 
     def parts(self) -> Iterator[str]:
@@ -69,14 +69,14 @@ class StepPicture:
         yield f"<style>{STYLE}</style>"
         yield text(MARGIN, 26, found.title, "name")
         yield text(MARGIN, 44, found.about)
-        for place, (number, moment) in enumerate(self.moments):
-            yield text(self.left(place) + CELL / 2, TOP - 10, heading(number, moment.unit), "heading")
+        for place, (number, event) in enumerate(self.events):
+            yield text(self.left(place) + CELL / 2, TOP - 10, heading(number, event.unit), "heading")
         for rank in range(found.size):
             yield text(MARGIN, self.top(rank) + 14, f"rank {rank}")
             floor = self.top(rank) + STRIP + BAR
-            yield f'<path d="M{LEFT} {floor}H{self.left(len(self.moments))}" stroke="#808080" stroke-width="0.7"/>'
-            for place, (_, moment) in enumerate(self.moments):
-                yield from self.cell(place, rank, moment)
+            yield f'<path d="M{LEFT} {floor}H{self.left(len(self.events))}" stroke="#808080" stroke-width="0.7"/>'
+            for place, (_, event) in enumerate(self.events):
+                yield from self.cell(place, rank, event)
         yield from self.legend(self.bottom + LINE, [(each, ACTIVITIES[each]) for each in self.activities])
         yield text(MARGIN, self.bottom + 2 * LINE, self.letters + SENDS)
         kinds = [(KIND_WORDS[kind], each) for kind, each in COLOURS.items()]
@@ -90,15 +90,15 @@ class StepPicture:
     def top(self, rank: int) -> int:
         return TOP + rank * LANE
 
-    def cell(self, place: int, rank: int, moment: Moment) -> Iterator[str]:
-        """The cell of a rank in a moment: what it does, and what it then holds, from the bottom up."""
-        did, x, y, colour = moment.ranks[rank], self.left(place), self.top(rank), ACTIVITIES[activity(moment.what)]
+    def cell(self, place: int, rank: int, event: StepEvent) -> Iterator[str]:
+        """The cell of a rank in an event: what it does, and what it then holds, from the bottom up."""
+        did, x, y, colour = event.ranks[rank], self.left(place), self.top(rank), ACTIVITIES[activity(event.what)]
         sends = sum(did.sent.values())
-        told = f"rank {rank}, {moment.words}: " + f"sends {kilobytes(sends)} kB, " * bool(sends)
+        told = f"rank {rank}, {event.words}: " + f"sends {kilobytes(sends)} kB, " * bool(sends)
         yield f'<g class="cell"><title>{escape(f"{told}holds {kilobytes(did.total)} kB")}</title>'
         yield (f'<rect x="{x + 1}" y="{y}" width="{CELL - 2}" height="{STRIP}" rx="3" fill="{colour}" '
-               f'fill-opacity="{0.4 if is_paler(moment.unit, self.units) else 0.8}" stroke="{colour}"/>')
-        yield text(x + CELL / 2, y + 14, f"{moment.letter} {kilobytes(sends)}" if sends else moment.letter)
+               f'fill-opacity="{0.4 if is_paler(event.unit, self.units) else 0.8}" stroke="{colour}"/>')
+        yield text(x + CELL / 2, y + 14, f"{event.letter} {kilobytes(sends)}" if sends else event.letter)
         yield from self.bars(x, y + STRIP + BAR, did)
         yield "</g>"
 
@@ -120,7 +120,7 @@ class StepPicture:
 
 
 def heading(number: int, unit: str) -> str:
-    """The number of a moment and of its layer, where that is short.
+    """The number of an event and of its layer, where that is short.
 
     >>> heading(3, "layers.1"), heading(4, ""), heading(5, "embedding+head")
     ('3 · 1', '4', '5')

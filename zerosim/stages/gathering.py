@@ -76,7 +76,7 @@ class SecondCopy:
         self._fill = fill
         self._copies: dict[Unit, Array] = {}
         self._uses = Counter[Unit]()
-        """The visits to come in this micro-batch, for which the copy is that of this step's weights."""
+        """The segments to come in this micro-batch, for which the copy is that of this step's weights."""
 
     def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
         """One buffer with all of a unit's weights, as from `filled`."""

@@ -156,7 +156,7 @@ class Replica:
 
     @property
     def forward_units(self) -> Sequence[Unit]:
-        """In the order in which forward takes them: one that is visited several times comes as often."""
+        """In the order in which forward takes them: one with several segments comes as often."""
         return self.model.forward_units
 
     @property

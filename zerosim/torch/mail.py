@@ -46,7 +46,7 @@ class Tagged:
         observed = observe(channel)
         comm = among(observed, ranks)
         self._send, self._recv = observed.named("send", comm.send), observed.named("recv", comm.recv)
-        self._wait_for_any = Observed(channel, WATCH.whereabouts).named("recv", channel.wait_for_any)
+        self._wait_for_any = Observed(channel, WATCH.locator).named("recv", channel.wait_for_any)
         self._channel, self._ranks = channel, ranks
         self._queue: deque[Receive] = deque()
 

@@ -17,10 +17,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from zerosim.comm import Payload
 from zerosim.instruments.faults import Faults
+from zerosim.instruments.location import Locator
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.trace import WAIT, RankStep, Tracer
 from zerosim.instruments.traffic import Traffic
-from zerosim.instruments.whereabouts import Whereabouts
 from zerosim.torch.memory import held_by, whole_bytes
 
 Result = TypeVar("Result")
@@ -98,7 +98,7 @@ class Parts:
 class Watch:
     """The instruments of this process, and what they have seen. Until `begin` they only know the step."""
 
-    whereabouts: Whereabouts = field(default_factory=Whereabouts)
+    locator: Locator = field(default_factory=Locator)
     step: int = 1
     steps_end_by_call: bool = False
     begun: bool = False
@@ -130,9 +130,9 @@ class Watch:
         """What observes each channel."""
         befalling = [self.faults] if self.faults else []
         if not self.begun:
-            return [self.whereabouts, *befalling]
+            return [self.locator, *befalling]
         traced = [self.parts, self.tracer] if self.tracer else []
-        return [self.whereabouts, *befalling, self.traffic, self.calls, *traced]
+        return [self.locator, *befalling, self.traffic, self.calls, *traced]
 
     def begin(self, rank: int) -> None:
         """Watch all from here on."""
@@ -174,7 +174,7 @@ class Watch:
         if self.begun and optimizer is not None:
             self.resting, self.whole_bytes = held_by(optimizer), whole_bytes(optimizer)
         self.step += 1
-        self.whereabouts.begin(self.step)
+        self.locator.begin(self.step)
         if self.faults is not None:
             self.faults.begin(self.step)
 
@@ -185,7 +185,7 @@ class Watch:
 
 WATCH = Watch()
 """The watch of this process."""
-WATCH.whereabouts.begin(1)
+WATCH.locator.begin(1)
 
 
 def step() -> None:

@@ -24,13 +24,13 @@ class Buckets:
 
     most_bytes: int
 
-    def pieces(self, length: int, bytes_abreast: int) -> list[slice]:
-        """How chunks of `length` elements are walked; those at one place take `bytes_abreast` in all chunks together.
+    def pieces(self, length: int, column_bytes: int) -> list[slice]:
+        """How chunks of `length` elements are walked; one element of every chunk takes `column_bytes`.
 
-        >>> Buckets(100).pieces(5, bytes_abreast=48), Buckets(0).pieces(5, bytes_abreast=48)
+        >>> Buckets(100).pieces(5, column_bytes=48), Buckets(0).pieces(5, column_bytes=48)
         ([slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)], [slice(0, 5, None)])
         """
-        most = max(self.most_bytes // bytes_abreast, 1)
+        most = max(self.most_bytes // column_bytes, 1)
         if not self.most_bytes or length <= most:
             return [slice(0, length)]
         return [slice(start, min(start + most, length)) for start in range(0, length, most)]

@@ -62,7 +62,7 @@ def replica(
     """One rank's tools, before its states are begun; who observes `comm` is told of its collectives and computations.
 
     What is prefetched, or reduced beside the step, travels in `second_channel`, where there is one. `perform` carries
-    out the operations of the tape, and `players` plays its visits.
+    out the operations of the tape, and `players` plays its segments.
     """
     beside = telling(Beside(comm, second_channel), comm.instruments, wait=WAIT)
     addition = config.addition

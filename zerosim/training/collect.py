@@ -35,7 +35,7 @@ def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_we
     outputs = batches.test_inputs() if comm.rank == 0 else []
     speaks = bool(outputs) and batches.dataset.kind == "tokens" and config.steps > 0
     tape = Tape(lowest=len(config.model.layers))
-    for unit, visit in config.model.visits:
+    for unit, segment in config.model.segments:
         weights = whole(group, unit, state.weights[unit], state.layouts.of(unit, "parameters"))
         computed_with = weights.astype(config.computing.weights, copy=False)
         outputs = tape.forward(unit, computed_with, outputs)
@@ -45,7 +45,7 @@ def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_we
             kept[unit] = weights.copy()
         layout = state.layouts.of(unit, "optimizer")
         slots = [whole(group, unit, buffer, layout) for buffer in state.optimizer.get(unit, {}).values()]
-        for start, stop in map(unit.bounds, visit.numbers):
+        for start, stop in map(unit.bounds, segment.numbers):
             weights_digest.update(little_endian(weights[start:stop]))
             for slot in slots:
                 optimizer_digest.update(little_endian(slot[start:stop]))

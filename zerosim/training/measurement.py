@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from zerosim.allocation import MODEL_STATES, Array, Kind
-from zerosim.instruments.takings import Taking
+from zerosim.instruments.lifetimes import Lifetime
 from zerosim.instruments.trace import Trace
 from zerosim.models.units import Unit
 from zerosim.training.comparison import Evidence
@@ -103,7 +103,7 @@ class Measurement:
     seconds: dict[str, float] = figure(default_factory=dict)
     """The seconds of this run: `train` within steps, `save` after steps, to write checkpoints."""
     weights: dict[Unit, Array] | None = None
-    takings: list[Taking] = field(default_factory=list)
+    lifetimes: list[Lifetime] = field(default_factory=list)
     """What rank 0 allocated in the last step, where the scenario asks for it."""
     missed_faults: list[str] = field(default_factory=list)
     """The faults that had no opportunity to strike."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from zerosim.allocation import Allocator, allocate
 from zerosim.comm import Communicator
 from zerosim.instruments.faults import Faults
+from zerosim.instruments.lifetimes import Lifetimes
+from zerosim.instruments.location import Locator
 from zerosim.instruments.memory import HeldAtBeginnings, Ledger
 from zerosim.instruments.observed import Observed, ObservedAllocator
-from zerosim.instruments.takings import Takings
 from zerosim.instruments.trace import Tracer
 from zerosim.instruments.traffic import Traffic
-from zerosim.instruments.whereabouts import Whereabouts
 
 BEGINNINGS = ("reduce_scatter", "update")
 """What begins when a step should have let go of what it no longer needs."""
@@ -21,12 +21,12 @@ BEGINNINGS = ("reduce_scatter", "update")
 class Observers:
     """The instruments of a row on one rank, each fresh."""
 
-    whereabouts: Whereabouts
+    locator: Locator
     faults: Faults
     traffic: Traffic
     ledger: Ledger
     held: HeldAtBeginnings
-    takings: Takings | None
+    lifetimes: Lifetimes | None
     """If every array of the last step is written down."""
     tracer: Tracer | None
     """If any step is traced."""
@@ -35,19 +35,19 @@ class Observers:
         """A channel that tells them what goes through it."""
         befalling = [self.faults] if self.faults.faults else []
         traced = [self.tracer] if self.tracer else []
-        return Observed(comm, self.whereabouts, *befalling, self.traffic, self.held, *traced)
+        return Observed(comm, self.locator, *befalling, self.traffic, self.held, *traced)
 
     def allocator(self) -> Allocator:
         """Memory of which they are told."""
-        return ObservedAllocator(allocate, self.ledger, *([self.takings] if self.takings else []))
+        return ObservedAllocator(allocate, self.ledger, *([self.lifetimes] if self.lifetimes else []))
 
 
 def observers(
-    row: str, rank: int, hosts: Sequence[int], faults: Faults, *, takings: bool, traced: bool
+    row: str, rank: int, hosts: Sequence[int], faults: Faults, *, lifetimes: bool, traced: bool
 ) -> Observers:
     """The observers of a row of this name on `rank`, with the faults that befall it; `hosts` has each rank's host."""
     ledger = Ledger()
     return Observers(
-        Whereabouts(row), faults, Traffic(away=lambda to: hosts[to] != hosts[rank]), ledger,
-        HeldAtBeginnings(ledger, BEGINNINGS), Takings() if takings else None, Tracer(rank) if traced else None,
+        Locator(row), faults, Traffic(away=lambda to: hosts[to] != hosts[rank]), ledger,
+        HeldAtBeginnings(ledger, BEGINNINGS), Lifetimes() if lifetimes else None, Tracer(rank) if traced else None,
     )

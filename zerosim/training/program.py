@@ -25,12 +25,12 @@ from zerosim.collectives import ring
 from zerosim.comm import Communicator, among
 from zerosim.instruments.clocks import brought_together
 from zerosim.instruments.faults import Faults
+from zerosim.instruments.lifetimes import Lifetime
+from zerosim.instruments.location import Locator
 from zerosim.instruments.memory import KINDS
 from zerosim.instruments.resident import resident_bytes
-from zerosim.instruments.takings import Taking
 from zerosim.instruments.trace import RankStep
 from zerosim.instruments.traffic import Traffic
-from zerosim.instruments.whereabouts import Whereabouts
 from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.sharding import split
 from zerosim.stages.adding import add_replicas
@@ -149,14 +149,14 @@ def train_alone(comm: Communicator, run: Run, config: Config) -> list[Fingerprin
         for leg, snapshot in alone(run.batches(config))
     )
     history: list[Fingerprint] = []
-    whereabouts = Whereabouts("one process")
+    locator = Locator("one process")
     run.progress.begin("one process", config.steps)
     for found in published(comm, fingerprints if comm.rank == 0 else None):
         history[found.step :] = [found]
-        whereabouts.begin(found.step + 1)
+        locator.begin(found.step + 1)
         if found.step:
             run.progress.step(found.step, float(np.frombuffer(found.loss, config.precision.state)[0]))
-    whereabouts.begin(0)
+    locator.begin(0)
     run.progress.end()
     return history
 
@@ -168,7 +168,7 @@ def train(
     faults = faults_of(comm, run)
     hosts = hosts_of(run, config)
     seen = observers(
-        config.name, comm.rank, hosts, faults, takings=config.row.claims.fragmentation, traced=bool(run.traced))
+        config.name, comm.rank, hosts, faults, lifetimes=config.row.claims.fragmentation, traced=bool(run.traced))
     comm = carrier(comm, run, faults)
     second = None if run.second_channel is None else seen.observed(carrier(run.second_channel, run, faults))
     mine = replica(config, seen.observed(comm), seen.allocator(), second)
@@ -215,7 +215,7 @@ def train(
         updates_before=updates_before,
         seconds=steps.seconds,
         weights=final.weights,
-        takings=steps.taken,
+        lifetimes=steps.taken,
     )
 
 
@@ -293,7 +293,7 @@ class Steps:
 
     def __post_init__(self) -> None:
         self.seconds = {"train": 0.0, "save": 0.0}
-        self.taken: list[Taking] = []
+        self.taken: list[Lifetime] = []
         """In the last step, if it was written down."""
         self.traced: list[RankStep] = []
         self.at_rest = {str(kind): (self.observers.ledger.now[kind], self.observers.ledger.now[kind]) for kind in KINDS}
@@ -309,7 +309,7 @@ class Steps:
         self.observers.ledger.begin_peak()
         progress.begin(self.title, self.config.steps)
         for batch in self.run.batches(self.config).of_rank(self.comm.rank):
-            self.observers.whereabouts.begin(batch.step)
+            self.observers.locator.begin(batch.step)
             partial_loss = self.run_one(batch)
             self.observers.faults.end(batch.step, self.replica.state.weights.values())
             loss = self.total(partial_loss)
@@ -320,10 +320,10 @@ class Steps:
             self.look_at_rest(batch.step)
             progress.step(batch.step, float(loss[0]))
             self.save()
-        self.observers.whereabouts.begin(0)
+        self.observers.locator.begin(0)
         self.observers.ledger.end_curve()
-        if self.observers.takings:
-            self.taken = self.observers.takings.end()
+        if self.observers.lifetimes:
+            self.taken = self.observers.lifetimes.end()
         progress.end()
         return self.memory()
 
@@ -341,8 +341,8 @@ class Steps:
             tracer.begin()
         if tracer or batch.step == self.config.steps:
             self.began_ns = self.observers.ledger.begin_curve()
-        if self.observers.takings and batch.step == self.config.steps:
-            self.observers.takings.begin()
+        if self.observers.lifetimes and batch.step == self.config.steps:
+            self.observers.lifetimes.begin()
         self.observers.faults.begin(batch.step)
         started = time.perf_counter()
         partial_loss = self.config.stage.step(self.replica, batch)

@@ -31,7 +31,7 @@ def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
         memory=[judged_memory(config, figures, measured.updates_here) for figures in measured.memory],
         volume=volume(config),
         most_messages=most_messages(config),
-        fragmentation=fragmentation(measured.takings) if measured.takings else None,
+        fragmentation=fragmentation(measured.lifetimes) if measured.lifetimes else None,
     )
 
 

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Collection
 from typing import NamedTuple
 
-from zerosim.worlds.here import Spot
+from zerosim.worlds.here import Location
 from zerosim.worlds.processes import FROZEN, GONE, are_listed, state_of
 
 CHANNELS = 16
@@ -37,7 +37,7 @@ class Done(NamedTuple):
     """The state of a rank: what it does, in words, and where."""
 
     words: str
-    spot: str
+    location: str
 
 
 class Line:
@@ -55,13 +55,13 @@ class Line:
     def goes_on(self) -> None:
         WAIT.pack_into(self._map, self._at, NOBODY)
 
-    def goes_to(self, spot: Spot) -> None:
-        words = spot.collective, spot.unit, spot.row
+    def goes_to(self, location: Location) -> None:
+        words = location.collective, location.unit, location.row
         encoded = self._encoded.get(words)
         if encoded is None:
             encoded = SEPARATOR.join(words).encode()[:WORDS_BYTES].ljust(WORDS_BYTES, b"\0")
             self._encoded[words] = encoded
-        STEP.pack_into(self._map, self._at + WAIT.size, spot.step)
+        STEP.pack_into(self._map, self._at + WAIT.size, location.step)
         self._map[self._words_at : self._words_at + WORDS_BYTES] = encoded
 
 
@@ -73,11 +73,11 @@ class Board:
     ...     board = Board(file.fileno(), ranks=2)
     ...     board.arrive(1)
     ...     line = board.line(1, 0)
-    ...     line.goes_to(Spot("all_gather", step=3))
+    ...     line.goes_to(Location("all_gather", step=3))
     ...     line.waits(0)
     ...     board.what_all_do()
-    [Done(words='rank 0 is on another host', spot=''), \
-Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, step 3')]
+    [Done(words='rank 0 is on another host', location=''), \
+Done(words='rank 1 waits for a message from rank 0', location='in the all_gather, step 3')]
     """
 
     def __init__(self, file: int, ranks: int) -> None:
@@ -131,7 +131,7 @@ Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, st
         """What each rank does, the `dead` first; of the others, what they did when those died."""
         others = [rank for rank in range(self._ranks) if rank not in dead]
         return [
-            *(Done(f"rank {rank} has died", self._spot(rank, 0)) for rank in dead),
+            *(Done(f"rank {rank} has died", self._location(rank, 0)) for rank in dead),
             *(done for rank in others for done in self._what_does(rank, alive=not dead)),
         ]
 
@@ -143,20 +143,20 @@ Done(words='rank 1 waits for a message from rank 0', spot='in the all_gather, st
             return [Done(f"rank {rank} has finished", "")]
         state = state_of(str(process)) if alive and are_listed() else ""
         if state and state in FROZEN + GONE:
-            return [Done(f"rank {rank} {'is stopped' if state in FROZEN else 'has died'}", self._spot(rank, 0))]
+            return [Done(f"rank {rank} {'is stopped' if state in FROZEN else 'has died'}", self._location(rank, 0))]
         waits = [
-            Done(f"rank {rank} waits for a message from {named(whom)}", self._spot(rank, channel))
+            Done(f"rank {rank} waits for a message from {named(whom)}", self._location(rank, channel))
             for channel in range(CHANNELS)
             for whom, in [WAIT.unpack_from(self._map, start(rank, channel))] if whom != NOBODY
         ]
-        return waits or [Done(f"rank {rank} computes", self._spot(rank, 0))]
+        return waits or [Done(f"rank {rank} computes", self._location(rank, 0))]
 
-    def _spot(self, rank: int, channel: int) -> str:
+    def _location(self, rank: int, channel: int) -> str:
         at = start(rank, channel) + WAIT.size
         (step,) = STEP.unpack_from(self._map, at)
         words = self._map[at + STEP.size : at + STEP.size + WORDS_BYTES].decode(errors="ignore")
         collective, unit, row, *_ = [*words.split(SEPARATOR), "", ""]
-        return str(Spot(collective, unit, step, row))
+        return str(Location(collective, unit, step, row))
 
 
 def named(rank: int) -> str:

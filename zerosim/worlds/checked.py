@@ -128,7 +128,7 @@ the way
         if dtype != dtype_tag(into.dtype):
             raise CollectiveError(
                 f"rank {source} sent another dtype to rank {self.rank}, which receives {into.size} × {into.dtype}"
-                f"{spaced(HERE.spot)}: both sides must name the same length and dtype"
+                f"{spaced(HERE.location)}: both sides must name the same length and dtype"
             )
         deliver(landing[: into.nbytes].view(into.dtype).reshape(into.shape), into, reduce)
 
@@ -139,7 +139,7 @@ the way
             raise MessageError(f"{self._due_words(source)} was due, and number {number} came once more")
 
     def _due_words(self, source: int) -> str:
-        return f"rank {self.rank}{spaced(HERE.spot)}: message {self._came[source]} from rank {source}"
+        return f"rank {self.rank}{spaced(HERE.location)}: message {self._came[source]} from rank {source}"
 
 
 class Space:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 SHOWN_RANKS = 8
 
 
-class Spot(NamedTuple):
+class Location(NamedTuple):
     """A collective, what it is for, the step and the row; empty and 0 where there is none.
 
-    >>> str(Spot("all_gather", "layers.0", 3, "Stage III")), str(Spot(step=3)), str(Spot())
+    >>> str(Location("all_gather", "layers.0", 3, "Stage III")), str(Location(step=3)), str(Location())
     ('in the all_gather of layers.0, step 3 of Stage III', 'in step 3', '')
     """
 
@@ -29,7 +29,7 @@ class Spot(NamedTuple):
 
 
 def explained(found: Sequence[tuple[str, str]]) -> str:
-    """What each rank does and where, as words behind "no rank can go on"; one spot of all is said once.
+    """What each rank does and where, as words behind "no rank can go on"; one location of all is said once.
 
     >>> explained([("rank 0 waits", "in step 2"), ("rank 1 is stopped", "in step 2")])
     ' in step 2: rank 0 waits; rank 1 is stopped'
@@ -38,22 +38,22 @@ def explained(found: Sequence[tuple[str, str]]) -> str:
     """
     shown, more = found[:SHOWN_RANKS], len(found) - SHOWN_RANKS
     others = [f"and {more} more ranks"] if more > 0 else []
-    spots = {spot for _, spot in found}
-    if len(spots) == 1:
-        return f"{spaced(*spots)}: {'; '.join([*(words for words, _ in shown), *others])}"
-    return f": {'; '.join([*(words + spaced(spot) for words, spot in shown), *others])}"
+    locations = {location for _, location in found}
+    if len(locations) == 1:
+        return f"{spaced(*locations)}: {'; '.join([*(words for words, _ in shown), *others])}"
+    return f": {'; '.join([*(words + spaced(location) for words, location in shown), *others])}"
 
 
-def spaced(spot: object) -> str:
-    """A spot as it goes on after a word; nothing if it is none."""
-    return f" {spot}" if str(spot) else ""
+def spaced(location: object) -> str:
+    """A location as it goes on after a word; nothing if it is none."""
+    return f" {location}" if str(location) else ""
 
 
 class Here(threading.local):
-    """The spot of the thread that asks."""
+    """The location of the thread that asks."""
 
     def __init__(self) -> None:
-        self.spot = Spot()
+        self.location = Location()
 
 
 HERE = Here()

@@ -27,7 +27,7 @@ from zerosim.allocation import Allocator
 from zerosim.comm import Communicator, Payload, Reduction, check_rank
 from zerosim.errors import CollectiveError, Deadlock
 from zerosim.worlds.delivery import check_into, check_match, check_payload, deliver
-from zerosim.worlds.here import HERE, Spot, explained
+from zerosim.worlds.here import HERE, Location, explained
 from zerosim.worlds.running import CodePlace, places, throw
 from zerosim.worlds.world import Result, counted
 
@@ -47,7 +47,7 @@ class Wait(NamedTuple):
 
     what: str
     whom: int
-    spot: Spot
+    location: Location
 
 
 class StillRunning(Deadlock):
@@ -126,7 +126,7 @@ class LocalWorld:
 
     def kill(self, comm: Communicator) -> NoReturn:
         """End the thread of this rank, which has no process of its own."""
-        raise _Killed(HERE.spot)
+        raise _Killed(HERE.location)
 
     def stop(self, comm: Communicator) -> None:
         """Let the thread of this rank wait for nothing, for ever."""
@@ -137,9 +137,9 @@ class LocalWorld:
 class _Killed(BaseException):
     """Ends a rank where it is, and nobody is told."""
 
-    def __init__(self, spot: Spot) -> None:
+    def __init__(self, location: Location) -> None:
         super().__init__()
-        self.spot = spot
+        self.location = location
 
 
 class _Ended(BaseException):
@@ -160,7 +160,7 @@ class _World:
         self.runnable = list(range(size))
         self.woke_ns = [0] * size
         self.unfinished = set(range(size))
-        self.killed: dict[int, Spot] = {}
+        self.killed: dict[int, Location] = {}
         self.turns = [threading.Lock() for _ in range(size)]
         self.results: list[Any] = [None] * size
         self.failure: BaseException | None = None
@@ -229,7 +229,7 @@ class _World:
         except _Ended:
             pass
         except _Killed as end:
-            self.killed[rank] = end.spot
+            self.killed[rank] = end.location
         except SystemExit as exit_:
             if self.failure is None:
                 self.failure = CollectiveError(
@@ -289,7 +289,7 @@ class _World:
         return wait is not None and wait.what == what and wait.whom == whom
 
     def _wait(self, rank: int, what: str, whom: int) -> None:
-        self.waits_for[rank] = Wait(what, whom, HERE.spot)
+        self.waits_for[rank] = Wait(what, whom, HERE.location)
         self._pass_turn()
         self.turns[rank].acquire()
         self.woke_ns[rank] = time.monotonic_ns()
@@ -302,17 +302,17 @@ class _World:
 
     def _who_waits(self) -> list[tuple[str, str]]:
         """The ranks that have not finished, what each waits for and where; those that were killed come first."""
-        killed = [(f"rank {rank} was killed", str(spot)) for rank, spot in self.killed.items()]
+        killed = [(f"rank {rank} was killed", str(location)) for rank, location in self.killed.items()]
         return [*killed, *(self._what_waits(rank) for rank in sorted(self.unfinished))]
 
     def _what_waits(self, rank: int) -> tuple[str, str]:
         wait = self.waits_for[rank]
         assert wait is not None
         if wait.what == STOPPED:
-            return f"rank {rank} {STOPPED}", str(wait.spot)
+            return f"rank {rank} {STOPPED}", str(wait.location)
         gone = ", which was killed" if wait.whom in self.killed else ", which has finished"
         ended = "" if wait.whom in self.unfinished else gone
-        return f"rank {rank} {wait.what} rank {wait.whom}{ended}", str(wait.spot)
+        return f"rank {rank} {wait.what} rank {wait.whom}{ended}", str(wait.location)
 
     def _check_mail(self) -> None:
         for (source, to), mail in self.mail.items():

@@ -2,7 +2,7 @@
 
     rank       a vector: the numbers of all ranks
     chunks     indexed by a vector of numbers, one for each rank, or cut by vectors of bounds
-    abreast    one message of every rank
+    array      the lengths of one message on all ranks, without its values
 
 Code runs once, however many ranks there are, so a step on 16,384 ranks costs little more to plan than one on 64. That
 all ranks do the same is checked, not assumed: where the code asks what is true of some ranks only, as for a root, or
@@ -48,7 +48,7 @@ def ranks(count: int) -> RankVector:
 
 
 @dataclass(frozen=True, eq=False)
-class Abreast:
+class LockstepArray:
     """A message or a stretch of memory on every rank: how many elements each has."""
 
     lengths: Array
@@ -59,7 +59,7 @@ class Abreast:
         """The bytes on every rank."""
         return self.lengths * self.dtype.itemsize
 
-    def copy(self) -> "Abreast":
+    def copy(self) -> "LockstepArray":
         return self
 
     def __len__(self) -> int:
@@ -67,7 +67,7 @@ class Abreast:
             raise Unlike("ranks would do different things: their messages are not equally long")
         return int(self.lengths[0])
 
-    def __getitem__(self, index: Any) -> "Abreast":
+    def __getitem__(self, index: Any) -> "LockstepArray":
         if index is Ellipsis or index == slice(None):
             return self
         raise Unlike("ranks would do different things: they cut a message in different places")
@@ -76,10 +76,10 @@ class Abreast:
         """Write nothing."""
 
 
-class AbreastChunks:
+class LockstepChunks:
     """The chunks of a vector of `count` elements on every rank, as `sharding` cuts it.
 
-    >>> chunks = AbreastChunks(10, 4, np.float32)
+    >>> chunks = LockstepChunks(10, 4, np.float32)
     >>> chunks[ranks(4)].lengths.tolist(), chunks[:].lengths.tolist()
     ([3, 3, 3, 1], [10, 10, 10, 10])
     """
@@ -89,19 +89,19 @@ class AbreastChunks:
         self._dtype = np.dtype(dtype)
         self._starts = np.array([start for start, _ in bounds(count, size)] + [count])
         chunks = np.full(size, count // size)
-        self._any_chunk = Abreast(chunks, self._dtype) if count % size == 0 else None
+        self._any_chunk = LockstepArray(chunks, self._dtype) if count % size == 0 else None
 
     def __len__(self) -> int:
         return self._size
 
-    def __getitem__(self, index: Any) -> Abreast:
+    def __getitem__(self, index: Any) -> LockstepArray:
         if self._any_chunk is not None and not isinstance(index, slice):
             return self._any_chunk
         first, last = (index.start, index.stop) if isinstance(index, slice) else (index, index + 1)
         first = 0 if first is None else first
         last = self._size if last is None else last
         lengths = self._starts[last] - self._starts[first]
-        return Abreast(np.broadcast_to(np.asarray(lengths), (self._size,)), self._dtype)
+        return LockstepArray(np.broadcast_to(np.asarray(lengths), (self._size,)), self._dtype)
 
 
 class Network(Protocol):
@@ -144,7 +144,7 @@ class LockstepCommunicator:
             self._pairs[key] = receivers, senders
         return self._pairs[key]
 
-    def _check(self, outgoing: Abreast, into: Abreast, senders: Array) -> None:
+    def _check(self, outgoing: LockstepArray, into: LockstepArray, senders: Array) -> None:
         if np.array_equal(outgoing.lengths[senders], into.lengths) and outgoing.dtype == into.dtype:
             return
         rank = int(np.argmax(outgoing.lengths[senders] != into.lengths))
@@ -171,7 +171,7 @@ class LockstepWorld:
 
     >>> from zerosim.comm import left, right
     >>> def program(comm):
-    ...     chunks = AbreastChunks(10, comm.size, np.float32)
+    ...     chunks = LockstepChunks(10, comm.size, np.float32)
     ...     comm.exchange(chunks[comm.rank], to=right(comm), into=chunks[left(comm)], source=left(comm))
     ...     return comm.size
     >>> LockstepWorld(4).run(program)

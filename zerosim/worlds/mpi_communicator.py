@@ -32,7 +32,7 @@ from zerosim.worlds.board import ANYBODY, CHANNELS, Board, Line, named
 from zerosim.worlds.boxes import PENDING, Inbox, Outbox, header, push_all, told
 from zerosim.worlds.copies import Bytes, Copies, shaped
 from zerosim.worlds.delivery import check_into, deliver
-from zerosim.worlds.here import HERE, Spot, explained, spaced
+from zerosim.worlds.here import HERE, Location, explained, spaced
 from zerosim.worlds.mpi_mail import MpiMail, is_unfinished
 from zerosim.worlds.mpi_messages import FAREWELL, NOTHING, check_array, check_timeout, dtype_tag, tag_for
 from zerosim.worlds.mpi_shared import NOTHING_SHARED, share
@@ -81,7 +81,7 @@ class MpiCommunicator:
         self._line: Line | None = None
         self._first = True
         self._channels = 0
-        self._spot = Spot()
+        self._location = Location()
         self._comm = comm
         self._mail = MpiMail(comm, self._numbers)
         self._copies = Copies()
@@ -152,7 +152,7 @@ class MpiCommunicator:
 
     def wait_for_any(self) -> int:
         """The rank whose message came first, after waiting for one."""
-        self.note_spot()
+        self.note_location()
         self._poll(lambda: self.arrived(None) is not None, ANYBODY, self._pause)
         return self._mail.came_from()
 
@@ -186,11 +186,11 @@ class MpiCommunicator:
         self.board = board
         self._line = None if board is None else board.line(self.rank, 0)
 
-    def note_spot(self) -> None:
+    def note_location(self) -> None:
         """Let the others see where this thread is."""
-        if self._line is not None and HERE.spot is not self._spot:
-            self._spot = HERE.spot
-            self._line.goes_to(self._spot)
+        if self._line is not None and HERE.location is not self._location:
+            self._location = HERE.location
+            self._line.goes_to(self._location)
 
     def exchange(
         self,
@@ -204,7 +204,7 @@ class MpiCommunicator:
         """Send `outgoing` to `to` while receiving from `source` as `recv` does."""
         self._check_outgoing(outgoing, to)
         self._check_into(into, source)
-        self.note_spot()
+        self.note_location()
         box = self._outboxes.get(to)
         if box is None:
             self._mail.post(outgoing, to, self._copies)
@@ -226,13 +226,13 @@ class MpiCommunicator:
     def send(self, outgoing: Array, *, to: int) -> None:
         """Send a copy of `outgoing` to rank `to`; never waits for it, whatever the length."""
         self._check_outgoing(outgoing, to)
-        self.note_spot()
+        self.note_location()
         self._post(outgoing, to)
 
     def recv(self, *, into: Array, source: int, reduce: Reduction | None = None) -> None:
         """Receive the next message of `source`: `into`, or `into = reduce(arrived, into)`."""
         self._check_into(into, source)
-        self.note_spot()
+        self.note_location()
         self._complete(into, source, reduce)
 
     def close(self) -> None:
@@ -336,11 +336,11 @@ class MpiCommunicator:
         if tag == FAREWELL:
             self._unheard.discard(source)
             raise Deadlock(
-                f"rank {self.rank} waits for a message from rank {source}, which has finished{spaced(HERE.spot)}")
+                f"rank {self.rank} waits for a message from rank {source}, which has finished{spaced(HERE.location)}")
         other = "" if tag == tag_for(dtype, self._mail.tag) else " of another dtype"
         raise LengthError(
             f"rank {source} sent {arrived.nbytes} bytes{other} to rank {self.rank}, which receives them "
-            f"into {due_bytes} bytes of {dtype}{spaced(HERE.spot)}: both sides must name the same length and dtype",
+            f"into {due_bytes} bytes of {dtype}{spaced(HERE.location)}: both sides must name the same length and dtype",
             arrived,
         )
 
@@ -371,7 +371,7 @@ class MpiCommunicator:
             self._mail.go_on()
 
     def _waited(self, awaited: str) -> Deadlock:
-        everyone = spaced(HERE.spot) if self.board is None else explained(self.board.what_all_do())
+        everyone = spaced(HERE.location) if self.board is None else explained(self.board.what_all_do())
         return Deadlock(
             f"rank {self.rank} waited {self.timeout_seconds:g} s {awaited}{everyone}; every send "
             "needs its receive, and a slow rank a longer timeout_seconds"

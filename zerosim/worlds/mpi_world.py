@@ -51,11 +51,11 @@ class MpiWorld:
 
     def kill(self, comm: Communicator) -> NoReturn:
         """End this process as the operating system does when memory is short."""
-        self._comm.note_spot()
+        self._comm.note_location()
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("nobody survives SIGKILL")
 
     def stop(self, comm: Communicator) -> None:
         """Stop this process until somebody sends SIGCONT."""
-        self._comm.note_spot()
+        self._comm.note_location()
         os.kill(os.getpid(), signal.SIGSTOP)

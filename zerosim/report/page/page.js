@@ -171,7 +171,7 @@ function walk(drawing, by) {
   const count = drawing.spans.length;
   const current = drawing.current ?? -1;
   const first = Math.max(0, drawing.spans.findIndex((span) => span.end_ns > shown.begin));
-  visit(drawing, current < 0 ? first : Math.max(0, Math.min(count - 1, current + by)));
+  select(drawing, current < 0 ? first : Math.max(0, Math.min(count - 1, current + by)));
 }
 
 function changeLane(drawing, by) {
@@ -183,10 +183,10 @@ function changeLane(drawing, by) {
   if (wanted === undefined) return;
   const apart = (span) => Math.abs(span.begin_ns - here.begin_ns);
   const others = drawing.spans.filter((span) => lane(span) === wanted);
-  visit(drawing, others.reduce((best, span) => (apart(span) < apart(best) ? span : best)).number);
+  select(drawing, others.reduce((best, span) => (apart(span) < apart(best) ? span : best)).number);
 }
 
-function visit(drawing, number) {
+function select(drawing, number) {
   const span = drawing.spans[number];
   if (span.begin_ns < shown.begin || span.end_ns > shown.end) {
     const middle = (span.begin_ns + span.end_ns) / 2;

@@ -61,12 +61,12 @@ def schedule_page(schedule: Schedule, first: int = 0) -> str:
 
 
 def step_page(found: RecordedStep, first: int = 0) -> str:
-    """The HTML of a stage's step to step through from a moment on, 0 the first; it needs no extra."""
-    units = list(dict.fromkeys(moment.unit for moment in found.moments if moment.unit))
+    """The HTML of a stage's step to step through from an event on, 0 the first; it needs no extra."""
+    units = list(dict.fromkeys(event.unit for event in found.events if event.unit))
     drawn = found.document()
-    for moment, each in zip(found.moments, drawn["moments"], strict=True):
-        each |= {"letter": moment.letter, "paler": is_paler(moment.unit, units),
-                 "colour": ACTIVITIES[activity(moment.what)]}
+    for event, each in zip(found.events, drawn["moments"], strict=True):
+        each |= {"letter": event.letter, "paler": is_paler(event.unit, units),
+                 "colour": ACTIVITIES[activity(event.what)]}
     kinds = {kind: {"words": words, "colour": colour}
              for (kind, words), colour in zip(KIND_WORDS.items(), pictures.KIND_COLOURS, strict=True)}
     data = {"step": {**drawn, "first": first, "most": found.most, "kinds": kinds}}

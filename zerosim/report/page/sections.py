@@ -270,27 +270,27 @@ def verdict_of_step(found: RecordedStep) -> Markup:
 
 def step_by_step(found: RecordedStep, kinds: dict[str, dict[str, str]]) -> Markup:
     """A stage's step to step through."""
-    done = in_order(activity(moment.what) for moment in found.moments)
+    done = in_order(activity(event.what) for event in found.events)
     patches = [colour_key(WORDS.get(each, each), ACTIVITIES[each]) for each in done]
     patches += [colour_key(each["words"], each["colour"]) for each in kinds.values()]
-    letters = ", ".join(f"{moment.letter} {moment.words.removesuffix(moment.unit).strip()}" for moment in {
-        each.letter: each for each in found.moments if each.letter}.values())
+    letters = ", ".join(f"{event.letter} {event.words.removesuffix(event.unit).strip()}" for event in {
+        each.letter: each for each in found.events if each.letter}.values())
     heads = ["", "sends, kB", *(f"{each['words']}, kB" for each in kinds.values()), "in all, kB"]
     return section(
-        "step", "Moment by moment",
+        "step", "Event by event",
         element("p", f"A row of letters for each rank: {letters}. A colour is an activity, and every other layer is "
-                     "paler. Below, what the rank holds when that moment ends. All ranks go through the same "
-                     "moments; how long each took is not drawn. ← and → step, as Page Up and Page Down do, Home and "
+                     "paler. Below, what the rank holds when that event ends. All ranks go through the same "
+                     "events; how long each took is not drawn. ← and → step, as Page Up and Page Down do, Home and "
                      "End lead to the first and the last, space plays, P is for a projector: all text twice as large.",
                 class_="legend"),
         element("ul", *patches, class_="keys"),
         element("p",
                 element("button", "play", type="button", id="step-play"),
-                element("label", "moment ", element(
-                    "input", type="range", min=0, max=0, value=0, step=1, id="step-moment")),
+                element("label", "event ", element(
+                    "input", type="range", min=0, max=0, value=0, step=1, id="step-event")),
                 element("output", "", id="step-heading", aria_live="polite"), class_="buttons"),
         element("div", "", id="step-drawing", class_="scrolling", tabindex=0, role="application",
-                aria_label="what every rank does and holds in each moment"),
+                aria_label="what every rank does and holds in each event"),
         element("div", element("table", element("thead", element("tr", *(element("th", head) for head in heads))),
                                element("tbody", "", id="step-rows")), class_="scrolling"))
 

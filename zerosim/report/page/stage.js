@@ -1,10 +1,10 @@
 "use strict";
-// A step of a stage to step through: what every rank does in each moment, and what it then holds.
+// A step of a stage to step through: what every rank does in each event, and what it then holds.
 
 (() => {
   const step = JSON.parse(document.getElementById("data").textContent).step;
   const part = (name) => document.getElementById(`step-${name}`);
-  const play = part("play"), slider = part("moment"), drawing = part("drawing");
+  const play = part("play"), slider = part("event"), drawing = part("drawing");
   const kinds = Object.entries(step.kinds), last = step.moments.length - 1;
   const CELL = 40, LEFT = 76, TOP = 8, STRIP = 24, BARS = step.ranks > 8 ? 16 : step.ranks > 4 ? 30 : 48, LANE = STRIP + BARS + 12;
   let timer = null;
@@ -18,23 +18,23 @@
 
   const kB = (bytes) => (bytes / 1000).toFixed(1);
   const total = (counts) => Object.values(counts).reduce((sum, count) => sum + count, 0);
-  const x = (moment) => LEFT + moment * CELL;
+  const x = (event) => LEFT + event * CELL;
   const y = (rank) => TOP + rank * LANE;
 
-  function cell(picture, number, moment, rank, now) {
-    const group = svg("g", { class: number === now ? "moment now" : number > now ? "moment later" : "moment" });
+  function cell(picture, number, event, rank, now) {
+    const group = svg("g", { class: number === now ? "event now" : number > now ? "event later" : "event" });
     group.addEventListener("click", () => { stop(); show(number); });
     group.appendChild(svg("rect", { x: x(number) + 1, y: y(rank), width: CELL - 2, height: STRIP - 4, rx: 3,
-      fill: moment.colour, "fill-opacity": moment.paler ? 0.5 : 0.85, stroke: moment.colour }));
-    group.appendChild(svg("text", { x: x(number) + CELL / 2, y: y(rank) + 14, class: moment.paler ? "" : "on" }, moment.letter));
+      fill: event.colour, "fill-opacity": event.paler ? 0.5 : 0.85, stroke: event.colour }));
+    group.appendChild(svg("text", { x: x(number) + CELL / 2, y: y(rank) + 14, class: event.paler ? "" : "on" }, event.letter));
     let below = y(rank) + STRIP + BARS;
-    const held = moment.ranks[rank].held_bytes;
+    const held = event.ranks[rank].held_bytes;
     for (const [kind, { colour }] of kinds) {
       const height = (held[kind] ?? 0) * BARS / step.most;
       below -= height;
       group.appendChild(svg("rect", { x: x(number) + 3, y: below, width: CELL - 6, height, fill: colour, class: kind }));
     }
-    group.appendChild(svg("title", {}, `rank ${rank}, ${moment.words}: holds ${kB(total(held))} kB`));
+    group.appendChild(svg("title", {}, `rank ${rank}, ${event.words}: holds ${kB(total(held))} kB`));
     picture.appendChild(group);
   }
 
@@ -46,20 +46,20 @@
   }
 
   function show(now) {
-    const moment = step.moments[now], width = x(last + 1) + 60, height = y(step.ranks) + 4;
+    const event = step.moments[now], width = x(last + 1) + 60, height = y(step.ranks) + 4;
     const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
-    picture.appendChild(svg("title", {}, `${step.title}; ${moment.words}`));
+    picture.appendChild(svg("title", {}, `${step.title}; ${event.words}`));
     picture.appendChild(svg("rect", { x: x(now) - 1, y: 2, width: CELL + 2, height: height - 4, rx: 5, class: "cursor" }));
     for (let rank = 0; rank < step.ranks; rank++) {
       picture.appendChild(svg("text", { x: LEFT - 10, y: y(rank) + 15, class: "name" }, `rank ${rank}`));
       picture.appendChild(svg("path", { class: "floor", d: `M${LEFT} ${y(rank) + STRIP + BARS}H${x(last + 1)}` }));
       step.moments.forEach((each, number) => cell(picture, number, each, rank, now));
     }
-    moment.ranks.forEach((did, rank) => Object.keys(did.sent_bytes).forEach((to) => arrow(picture, now, rank, Number(to))));
+    event.ranks.forEach((did, rank) => Object.keys(did.sent_bytes).forEach((to) => arrow(picture, now, rank, Number(to))));
     drawing.replaceChildren(picture);
     slider.value = now;
-    part("heading").textContent = `${now + 1} of ${last + 1}: ${moment.words}`;
-    part("rows").replaceChildren(...moment.ranks.map((did, rank) => row(did, rank)));
+    part("heading").textContent = `${now + 1} of ${last + 1}: ${event.words}`;
+    part("rows").replaceChildren(...event.ranks.map((did, rank) => row(did, rank)));
   }
 
   function row(did, rank) {
@@ -82,9 +82,9 @@
 
   const now = () => Number(slider.value);
 
-  function go(moment) {
+  function go(event) {
     stop();
-    show(Math.max(0, Math.min(last, moment)));
+    show(Math.max(0, Math.min(last, event)));
   }
 
   function start() {

@@ -10,10 +10,10 @@ OF_THE_WORLD = "messages"
 
 
 @dataclass(frozen=True, eq=False)
-class Taking:
+class Lifetime:
     """The memory of one array: the number of the event at which it was taken and of that at which it was given back.
 
-    Events count from 1; `since` is 0 for what was there before, `until` None for what stays. Of two takings that read
+    Events count from 1; `since` is 0 for what was there before, `until` None for what stays. Of two lifetimes that read
     the same each is itself.
     """
 
@@ -25,24 +25,24 @@ class Taking:
 
 
 @dataclass(eq=False)
-class Takings:
+class Lifetimes:
     """The instrument: from `begin` to `end` it notes everything that an `ObservedAllocator` has out.
 
     >>> import numpy as np
     >>> from zerosim.allocation import allocate
     >>> from zerosim.instruments.observed import ObservedAllocator
-    >>> takings = Takings()
-    >>> observed = ObservedAllocator(allocate, takings)
+    >>> lifetimes = Lifetimes()
+    >>> observed = ObservedAllocator(allocate, lifetimes)
     >>> weights = observed(10, np.float32, kind="parameters", owner="layers.0")
-    >>> takings.begin()
+    >>> lifetimes.begin()
     >>> y = observed(3, np.float32, kind="activations", owner="layers.0")
     >>> del y
-    >>> [(taking.kind, taking.since, taking.until) for taking in takings.end()]
+    >>> [(lifetime.kind, lifetime.since, lifetime.until) for lifetime in lifetimes.end()]
     [('parameters', 0, None), ('activations', 1, 2)]
     """
 
-    _alive: dict[int, Taking] = field(default_factory=dict)
-    _over: dict[int, Taking] = field(default_factory=dict)
+    _alive: dict[int, Lifetime] = field(default_factory=dict)
+    _over: dict[int, Lifetime] = field(default_factory=dict)
     _events: int | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -50,13 +50,13 @@ class Takings:
         if owner == OF_THE_WORLD or not held_bytes:
             return
         with self._lock:
-            self._alive[number] = Taking(kind, owner, held_bytes, self._next_event())
+            self._alive[number] = Lifetime(kind, owner, held_bytes, self._next_event())
 
     def block_given_back(self, number: int) -> None:
         with self._lock:
             if number in self._alive:
-                taking = self._alive.pop(number)
-                self._over[number] = replace(taking, until=self._next_event())
+                lifetime = self._alive.pop(number)
+                self._over[number] = replace(lifetime, until=self._next_event())
 
     def _next_event(self) -> int:
         if self._events is None:
@@ -69,9 +69,9 @@ class Takings:
         with self._lock:
             self._events = 0
             self._over.clear()
-            self._alive = {number: replace(taking, since=0) for number, taking in self._alive.items()}
+            self._alive = {number: replace(lifetime, since=0) for number, lifetime in self._alive.items()}
 
-    def end(self) -> list[Taking]:
+    def end(self) -> list[Lifetime]:
         """All arrays that were alive since `begin`, in the order in which they were taken."""
         with self._lock:
             found = self._over | self._alive if self._events is not None else {}

@@ -1,4 +1,4 @@
-"""Visits that are played again are as a player plays them: the same arrays are taken and given back in that order."""
+"""Segments that are played again are as a player plays them: the same arrays are taken and given back in that order."""
 
 from dataclasses import replace
 from itertools import product
@@ -8,9 +8,9 @@ import pytest
 from tests.test_rehearsal import CLUSTER, config, difference
 from zerosim.autograd.player import Player
 from zerosim.autograd.tape import Tape
-from zerosim.formulas import activations, visits
+from zerosim.formulas import activations, segments
 from zerosim.formulas.activations import extent, run_passes
-from zerosim.formulas.visits import SeenVisits
+from zerosim.formulas.segments import SeenSegments
 from zerosim.instruments.memory import Ledger
 from zerosim.instruments.observed import ObservedAllocator
 from zerosim.models.units import Task
@@ -48,13 +48,13 @@ def row(model, task, precision="fp32", **parallel):
 
 
 def diary_of(found, count=2):
-    """Of every visit what is alive before it, and the most there has been since the one before."""
+    """Of every segment what is alive before it, and the most there has been since the one before."""
     diary = Diary()
     with pytest.MonkeyPatch.context() as patched:
         for each in ("forward", "backward", "recompute"):
             honest = getattr(Tape, each)
             patched.setattr(Tape, each, lambda *args, honest=honest: (diary.begin(), honest(*args))[1])
-        tape = run_passes(found, ObservedAllocator(extent, diary), SeenVisits(diary.pass_by), count)
+        tape = run_passes(found, ObservedAllocator(extent, diary), SeenSegments(diary.pass_by), count)
     diary.begin()
     return diary.lines, dict(tape.operations)
 
@@ -73,7 +73,7 @@ ROWS = [
 @pytest.mark.parametrize("found", ROWS, ids=lambda found: f"{found.model.words}, {found.row.train.precision}")
 def test_memory_is_taken_and_given_back_as_by_players(found, monkeypatch):
     remembered = diary_of(found)
-    monkeypatch.setattr(SeenVisits, "player", staticmethod(Player))
+    monkeypatch.setattr(SeenSegments, "player", staticmethod(Player))
     assert diary_of(found) == remembered
 
 
@@ -86,14 +86,14 @@ def test_a_step_takes_as_long_as_one_by_players(stage, keys, fused, monkeypatch)
     cluster = replace(CLUSTER, fused=fused)
     rows = [config(stage, keys, number=number) for number in range(4)]
     remembered = [rehearsed_at_once(each, cluster) for each in rows]
-    monkeypatch.setattr(SeenVisits, "player", staticmethod(Player))
+    monkeypatch.setattr(SeenSegments, "player", staticmethod(Player))
     for each, found in zip(rows, remembered, strict=True):
         assert difference(found, rehearsed_at_once(each, cluster), 0) == []
 
 
 def test_a_block_that_is_seen_once_is_played_as_often_as_there_are():
     def seen(layers):
-        watched = SeenVisits(Ledger().pass_by)
+        watched = SeenSegments(Ledger().pass_by)
         model = replace(GPT2, layers=layers)
         tape = activations.Tape(
             extent, activations.not_added, 0, activations.nothing_drawn, players=watched.player)
@@ -106,19 +106,19 @@ def test_a_block_that_is_seen_once_is_played_as_often_as_there_are():
     assert seen(2) == seen(50) == 1
 
 
-@pytest.mark.parametrize("forgotten", [visits.Give, visits.Take, visits.Above])
+@pytest.mark.parametrize("forgotten", [segments.Give, segments.Take, segments.Above])
 def test_what_is_forgotten_is_seen(forgotten, monkeypatch):
     """The comparison above can fail: if nothing is given back, what is taken is small, or nothing passes by."""
-    play = visits.SeenVisit.play
+    play = segments.SeenSegment.play
 
     def forgetful(self, *args):
-        kept = [event for event in self.events if not isinstance(event, forgotten) or forgotten is visits.Take]
+        kept = [event for event in self.events if not isinstance(event, forgotten) or forgotten is segments.Take]
         small = [event._replace(shape=(1,)) if isinstance(event, forgotten) else event for event in kept]
         play(replace(self, events=tuple(small)), *args)
 
     found = row(GPT2, TOKENS)
     with monkeypatch.context() as patched:
-        patched.setattr(SeenVisits, "player", staticmethod(Player))
+        patched.setattr(SeenSegments, "player", staticmethod(Player))
         due = diary_of(found)
-    monkeypatch.setattr(visits.SeenVisit, "play", forgetful)
+    monkeypatch.setattr(segments.SeenSegment, "play", forgetful)
     assert diary_of(found) != due

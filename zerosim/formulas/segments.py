@@ -1,11 +1,11 @@
-"""Visits to units on shapes: what one takes and gives back is seen once, and takes place again wherever it comes up.
+"""Segments of units on shapes: the allocations of one are recorded once and replayed for every one like it.
 
-    given      arrays that a visit is handed: the input of forward; what was kept, and ∂L/∂y, of backward
+    given      arrays that a segment is handed: the input of forward; what was kept, and ∂L/∂y, of backward
     taken      arrays that it allocates
     block      of memory, by its number: those given come first, then those taken, in order
 
-The blocks of a model are alike, so a step through a thousand of them plays a handful of visits. Memory is as a player
-would have it, and operations cost what they cost; but an array that a visit takes and gives back itself is not made
+The blocks of a model are alike, so a step through a thousand of them plays a handful of segments. Memory is as a player
+would have it, and operations cost what they cost; but an array that a segment takes and gives back itself is not made
 again: what there is of these at their most, between two events that others see, is told in one.
 
 Considered instead: plan three blocks and multiply. That is not exact, since a peak may move to another place as
@@ -37,7 +37,7 @@ def free(step: Step, function: Callable[..., Any]) -> None:
 
 
 Uncounted = Callable[[Shape, str | None], bool]
-"""`uncounted(shape, owner)` says whether an array has no memory; an owner of None is the unit that is visited."""
+"""`uncounted(shape, owner)` says whether an array has no memory; an owner of None is the unit itself."""
 
 
 def everything_counts(shape: Shape, owner: str | None) -> bool:
@@ -61,12 +61,12 @@ class Take(NamedTuple):
 
 
 class Give(NamedTuple):
-    """The visit lets go of a block."""
+    """The segment frees a block."""
 
     block: int
 
 
-class VisitCompute(NamedTuple):
+class SegmentCompute(NamedTuple):
     """An operation takes place."""
 
     step: Step
@@ -89,10 +89,10 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SeenVisit:
+class SeenSegment:
     """What takes place, in order, and what is returned: output and what is kept of it, or a gradient."""
 
-    computed: tuple[VisitCompute, ...]
+    computed: tuple[SegmentCompute, ...]
     events: tuple[Take | Give | Above, ...]
     returned: tuple[Part, ...]
     values: Mapping[int, Part]
@@ -100,14 +100,14 @@ class SeenVisit:
     written: frozenset[Any]
     """The parameters whose gradients there are then."""
 
-    def play(self, visits: "SeenVisits", blocks: "Blocks", precise: Precise) -> None:
+    def play(self, segments: "SeenSegments", blocks: "Blocks", precise: Precise) -> None:
         """Let it take place; `blocks` are those given, of which it lets go, and afterwards all that are left."""
         for step, function in self.computed:
-            visits.charge(step, function)
+            segments.charge(step, function)
         for event in self.events:
             match event:
                 case Above(held, total):
-                    visits.pass_by(held, total)
+                    segments.pass_by(held, total)
                 case Take(block, shape, dtype, kind, of):
                     blocks[block] = [precise.allocate(shape, dtype, kind=kind, owner=of or precise.owner)]
                 case Give(block):
@@ -126,8 +126,8 @@ def in_blocks(blocks: Blocks, part: Part) -> Any:
 
 
 @dataclass(eq=False)
-class SeenVisits:
-    """Visits by which a tape's units are played: `carry_out` is for operations that were not seen before.
+class SeenSegments:
+    """Segments by which a tape's units are played: `carry_out` is for operations that were not seen before.
 
     `charge` is told of every operation, and `pass_by(held, total)` of blocks that come and go, as a ledger counts them:
     all but those that are `uncounted`.
@@ -137,28 +137,28 @@ class SeenVisits:
     uncounted: Uncounted = everything_counts
     carry_out: Perform = perform
     charge: Charge = free
-    _seen: dict[Any, SeenVisit] = field(default_factory=dict)
+    _seen: dict[Any, SeenSegment] = field(default_factory=dict)
 
     def player(
         self, plan: GraphPlan, parameters: Mapping[Any, Any], precise: Precise,
         draws: Callable[[Instruction], Draws | None],
         perform: Perform,
-    ) -> "VisitPlayer":
+    ) -> "SegmentPlayer":
         """The player that a tape asks for."""
-        return VisitPlayer(self, Player(plan, parameters, precise, draws, perform))
+        return SegmentPlayer(self, Player(plan, parameters, precise, draws, perform))
 
-    def visit(self, key: Any, seen: Callable[[], SeenVisit]) -> SeenVisit:
+    def segment(self, key: Any, seen: Callable[[], SeenSegment]) -> SeenSegment:
         """The one that is known by `key`, or what is seen now."""
         if key not in self._seen:
             self._seen[key] = seen()
         return self._seen[key]
 
 
-class VisitPlayer:
-    """A `Player` that replays visits which were seen; what is not on shapes (tokens) goes to its own player."""
+class SegmentPlayer:
+    """A `Player` that replays segments which were seen; what is not on shapes (tokens) goes to its own player."""
 
-    def __init__(self, visits: SeenVisits, player: Player) -> None:
-        self._visits = visits
+    def __init__(self, segments: SeenSegments, player: Player) -> None:
+        self._segments = segments
         self._player = player
 
     def forward(self, x: Any) -> tuple[Any, Kept]:
@@ -166,11 +166,11 @@ class VisitPlayer:
         if not isinstance(x, Extent):
             return player.forward(x)
         key = "forward", player.plan, x.shape, x.dtype, self._precision
-        visit, blocks = self._visits.visit(key, lambda: forward_seen(self._visits, player, x)), {0: [x]}
-        visit.play(self._visits, blocks, player.precise)
-        (y,) = (in_blocks(blocks, part) for part in visit.returned)
-        values = {slot: in_blocks(blocks, part) for slot, part in visit.values.items()}
-        return y, Kept(player.plan, values, {slot: in_blocks(blocks, part) for slot, part in visit.saved.items()})
+        segment, blocks = self._segments.segment(key, lambda: forward_seen(self._segments, player, x)), {0: [x]}
+        segment.play(self._segments, blocks, player.precise)
+        (y,) = (in_blocks(blocks, part) for part in segment.returned)
+        values = {slot: in_blocks(blocks, part) for slot, part in segment.values.items()}
+        return y, Kept(player.plan, values, {slot: in_blocks(blocks, part) for slot, part in segment.saved.items()})
 
     def backward(self, kept: Kept, upstream: Any, contribution: Contribution | None) -> list[Any]:
         player, held = self._player, [upstream]
@@ -181,12 +181,12 @@ class VisitPlayer:
         written = None if contribution is None else (contribution.flat.dtype, frozenset(contribution.written))
         described = (*values.items(), None, *saved.items(), upstream_part)
         key = "backward", player.plan, self._precision, written, described
-        visit = self._visits.visit(
-            key, lambda: backward_seen(self._visits, player, values, saved, upstream_part, contribution))
-        visit.play(self._visits, blocks, player.precise)
+        segment = self._segments.segment(
+            key, lambda: backward_seen(self._segments, player, values, saved, upstream_part, contribution))
+        segment.play(self._segments, blocks, player.precise)
         if contribution is not None:
-            contribution.written |= visit.written
-        return [in_blocks(blocks, part) for part in visit.returned]
+            contribution.written |= segment.written
+        return [in_blocks(blocks, part) for part in segment.returned]
 
     @property
     def _precision(self) -> Any:
@@ -207,12 +207,12 @@ def handed_over(kept: Kept, held: list[Any]) -> tuple[dict[int, Part], dict[int,
     return values, saved, [part(held.pop())], blocks
 
 
-class VisitRecord:
+class SegmentRecord:
     """What takes place while a player plays on stand-ins for what it is given."""
 
     def __init__(self, carry_out: Perform, owner: str) -> None:
         self.events: list[Take | Give] = []
-        self.computed: list[VisitCompute] = []
+        self.computed: list[SegmentCompute] = []
         self._carry_out = carry_out
         self._owner = owner
         self._numbers: dict[int, int] = {}
@@ -233,7 +233,7 @@ class VisitRecord:
 
     def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
         assert step is not None
-        self.computed.append(VisitCompute(step, function))
+        self.computed.append(SegmentCompute(step, function))
         return self._carry_out(step, function, *arrays, **named)
 
     def part(self, array: Any) -> Part:
@@ -242,14 +242,14 @@ class VisitRecord:
     def parts(self, arrays: Mapping[int, Any]) -> dict[int, Part]:
         return {slot: self.part(array) for slot, array in arrays.items()}
 
-    def visit(
+    def segment(
         self, uncounted: Uncounted, returned: Sequence[Part], values: Mapping[int, Part],
         saved: Mapping[int, Part], written: frozenset[Any],
-    ) -> SeenVisit:
+    ) -> SeenSegment:
         """What has taken place."""
         staying = {part.block for part in (*returned, *values.values(), *saved.values())}
         events = tuple(summed_up(tuple(self.events), staying, uncounted))
-        return SeenVisit(tuple(self.computed), events, tuple(returned), values, saved, written)
+        return SeenSegment(tuple(self.computed), events, tuple(returned), values, saved, written)
 
 
 def summed_up(
@@ -274,33 +274,34 @@ def summed_up(
     assert not passing
 
 
-def watching(visits: SeenVisits, player: Player) -> tuple[VisitRecord, Player]:
+def watching(segments: SeenSegments, player: Player) -> tuple[SegmentRecord, Player]:
     """The player with its allocations recorded; what it allocates belongs to nobody."""
-    seen = VisitRecord(visits.carry_out, player.precise.owner)
+    seen = SegmentRecord(segments.carry_out, player.precise.owner)
     precise = Precise(seen.allocate, player.precise.owner)
     return seen, Player(player.plan, player.parameters, precise, player.draws, seen.perform)
 
 
-def forward_seen(visits: SeenVisits, player: Player, x: Any) -> SeenVisit:
-    seen, watched = watching(visits, player)
+def forward_seen(segments: SeenSegments, player: Player, x: Any) -> SeenSegment:
+    seen, watched = watching(segments, player)
     stand_in = seen.given(x.shape, x.dtype)
     y, kept = watched.forward(stand_in)
-    return seen.visit(visits.uncounted, [seen.part(y)], seen.parts(kept.values), seen.parts(kept.saved), frozenset())
+    values, saved = seen.parts(kept.values), seen.parts(kept.saved)
+    return seen.segment(segments.uncounted, [seen.part(y)], values, saved, frozenset())
 
 
 def backward_seen(
-    visits: SeenVisits, player: Player, values: Mapping[int, Part], saved: Mapping[int, Part], upstream: Part,
+    segments: SeenSegments, player: Player, values: Mapping[int, Part], saved: Mapping[int, Part], upstream: Part,
     contribution: Contribution | None,
-) -> SeenVisit:
-    seen, watched = watching(visits, player)
+) -> SeenSegment:
+    seen, watched = watching(segments, player)
     kept, held = stand_ins(seen, player.plan, values, saved, upstream)
     found = watched.backward(kept, held.pop(), contribution)
     written = frozenset(contribution.written) if contribution is not None else frozenset()
-    return seen.visit(visits.uncounted, [*map(seen.part, found)], {}, {}, written)
+    return seen.segment(segments.uncounted, [*map(seen.part, found)], {}, {}, written)
 
 
 def stand_ins(
-    seen: VisitRecord, plan: GraphPlan, values: Mapping[int, Part], saved: Mapping[int, Part], upstream: Part
+    seen: SegmentRecord, plan: GraphPlan, values: Mapping[int, Part], saved: Mapping[int, Part], upstream: Part
 ) -> tuple[Kept, list[Any]]:
     """For what was kept, and in a list for ∂L/∂y: nothing else holds them."""
     parts = [*values.values(), *saved.values(), upstream]

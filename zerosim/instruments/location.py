@@ -5,26 +5,26 @@ An error of a world reads it to say what every rank was doing. It costs about ha
 
 import threading
 
-from zerosim.worlds.here import HERE, Spot
+from zerosim.worlds.here import HERE, Location
 
 
 class Before(threading.local):
-    """The spots of this thread before the collectives that it is in, innermost last."""
+    """The locations of this thread before the collectives that it is in, innermost last."""
 
     def __init__(self) -> None:
-        self.spots: list[Spot] = []
+        self.locations: list[Location] = []
 
 
-class Whereabouts:
+class Locator:
     """Keeps `HERE` as a row goes from step to step.
 
     >>> import numpy as np
     >>> from zerosim.instruments.observed import Observed
     >>> from zerosim.worlds.local import spawn
     >>> def program(comm):
-    ...     whereabouts = Whereabouts("Stage III")
-    ...     whereabouts.begin(3)
-    ...     observed = Observed(comm, whereabouts)
+    ...     locator = Locator("Stage III")
+    ...     locator.begin(3)
+    ...     observed = Observed(comm, locator)
     ...     receive = observed.named("all_gather", observed.recv)
     ...     receive("layers.0", into=np.empty(2), source=(comm.rank + 1) % 2)
     >>> spawn(program, ranks=2)
@@ -41,11 +41,11 @@ message from rank 1; rank 1 waits for a message from rank 0
     def begin(self, step: int) -> None:
         """Note that this rank is in step `step` from here on; 0: in none."""
         self._step = step
-        HERE.spot = Spot(step=step, row=self._row)
+        HERE.location = Location(step=step, row=self._row)
 
     def began(self, name: str, owner: str) -> None:
-        self._before.spots.append(HERE.spot)
-        HERE.spot = Spot(name, owner, self._step, self._row)
+        self._before.locations.append(HERE.location)
+        HERE.location = Location(name, owner, self._step, self._row)
 
     def ended(self, name: str, owner: str) -> None:
-        HERE.spot = self._before.spots.pop()
+        HERE.location = self._before.locations.pop()
