@@ -1,29 +1,43 @@
-"""Steps of DDP and FSDP2 over these collectives and over gloo, in the same processes; all-reduce against the ring."""
+"""Steps of our stages and of PyTorch's trainers over gloo, in the same processes; PyTorch over these collectives.
+
+Every task of a round is done by both ranks together; figures are of the slower one.
+"""
 
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
+from threadpoolctl import threadpool_limits
 
 import zerosim.torch  # noqa: F401 - registers the backend
+from zerosim.bench.timings import WORKLOADS, Workload, plain, steps
 from zerosim.collectives import ring
 from zerosim.comm import Communicator
+from zerosim.instruments.resident import keep_freed
+from zerosim.scenario import ModelKeys
 from zerosim.sharding import split
+from zerosim.stages import STAGES
 from zerosim.torch.group import Group
+from zerosim.torch.trainers import ddp, fsdp2, zero_redundancy
 from zerosim.worlds.objects import gather_objects
 
-CALLS, WARM_UP = 50, 2
-LAYERS, WIDTH, HEADS, BATCH, TOKENS, VOCABULARY = 4, 256, 8, 8, 128, 65
-"""The transformer of `zerosim bench step --model transformer`; the batch is that of each of 2 ranks."""
+CALLS, STEPS, WARM_UP = 50, 3, 2
+TRAINED = {
+    **{f"MLP of width {width}": replace(WORKLOADS["mlp"], model=ModelKeys(hidden=(width,) * 3))
+       for width in (64, 256, 1024)},
+    "transformer": WORKLOADS["transformer"],
+}
+"""The models whose steps are timed."""
+COUNTERPARTS = {
+    "ddp": ("DDP", ddp), "zero1": ("ZeroRedundancyOptimizer", zero_redundancy),
+    "zero2": ("ZeroRedundancyOptimizer", zero_redundancy), "zero3": ("FSDP2", fsdp2),
+}
+"""What PyTorch has in place of each stage."""
 
 
 @dataclass(frozen=True)
@@ -45,34 +59,19 @@ class Against:
         }
 
 
-class Transformer(nn.Module):
-    """Tokens to scores of the next token, in GPT-2's shape."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.positions = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(TOKENS, WIDTH)
-        self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, 0.0, "gelu", batch_first=True, norm_first=True)
-            for _ in range(LAYERS))
-        self.head = nn.Linear(WIDTH, VOCABULARY)
-
-    def forward(self, tokens: Any) -> Any:
-        hidden = self.embedding(tokens) + self.positions(torch.arange(tokens.shape[1]))
-        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
-        for block in self.blocks:
-            hidden = block(hidden, src_mask=mask, is_causal=True)
-        return self.head(hidden.flatten(0, 1))
-
-
 def time_torch(comm: Communicator, rounds: int) -> list[Against] | None:
     """The figures on rank 0, None on the other rank."""
     torch.set_num_threads(1)
     dist.init_process_group("zerosim")
     ours, gloo = dist.group.WORLD, dist.new_group(backend="gloo")
     alone, _ = dist.new_subgroups(1)
+    transformer = TRAINED["transformer"]
     found = [
-        Against("DDP: a step, against gloo", *times(comm, rounds, [ddp(ours), ddp(gloo)])),
-        Against("FSDP2: a step, against gloo", *times(comm, rounds, [fsdp2(ours), fsdp2(gloo)])),
+        *stages_against(comm, rounds, gloo),
+        Against("PyTorch's DDP over zerosim, against gloo",
+                *times(comm, rounds, [ddp(transformer, ours), ddp(transformer, gloo)])),
+        Against("PyTorch's FSDP2 over zerosim, against gloo",
+                *times(comm, rounds, [fsdp2(transformer, ours), fsdp2(transformer, gloo)])),
     ]
     for count in (256, 1 << 18):
         through = all_reduce(count, ours)
@@ -83,6 +82,24 @@ def time_torch(comm: Communicator, rounds: int) -> list[Against] | None:
         comm, rounds, [all_reduce(256, alone), bare_ring(256, alone)])))
     dist.destroy_process_group()
     return found if comm.rank == 0 else None
+
+
+def stages_against(comm: Communicator, rounds: int, gloo: Any) -> list[Against]:
+    """A step of each stage and model, against its counterpart over gloo; one thread for each rank."""
+    keep_freed()
+    found = []
+    with threadpool_limits(1):
+        for model, workload in TRAINED.items():
+            for stage, (name, trainer) in COUNTERPARTS.items():
+                pair = [own_step(comm, stage, workload), trainer(workload, gloo)]
+                found.append(Against(f"{model}: {STAGES[stage].title}, against {name} over gloo",
+                                     *calls(comm, rounds, [repeated(each, STEPS) for each in pair], STEPS)))
+    return found
+
+
+def own_step(comm: Communicator, stage: str, workload: Workload) -> Callable[[], object]:
+    trained = steps(plain(comm, stage, workload))
+    return lambda: next(trained)
 
 
 def times(comm: Communicator, rounds: int, steps: Sequence[Callable[[], object]]) -> list[list[float]]:
@@ -97,41 +114,21 @@ def times(comm: Communicator, rounds: int, steps: Sequence[Callable[[], object]]
     return [seconds[WARM_UP:] for seconds in found]
 
 
-def calls(comm: Communicator, rounds: int, steps: Sequence[Callable[[], object]]) -> list[list[float]]:
-    """The seconds of one call of each, from many of them in a row, measured as `times` does."""
-    return [[seconds / CALLS for seconds in each] for each in times(comm, rounds, steps)]
+def calls(
+    comm: Communicator, rounds: int, steps: Sequence[Callable[[], object]], count: int = CALLS
+) -> list[list[float]]:
+    """The seconds of one call of each, where each makes `count` of them in a row, measured as `times` does."""
+    return [[seconds / count for seconds in each] for each in times(comm, rounds, steps)]
 
 
-def ddp(group: Any) -> Callable[[], object]:
-    return training(DistributedDataParallel(fresh(), process_group=group))
+def repeated(step: Callable[[], object], times: int) -> Callable[[], object]:
+    """So many steps, one after the other."""
 
+    def several() -> None:
+        for _ in range(times):
+            step()
 
-def fsdp2(group: Any) -> Callable[[], object]:
-    """A step of FSDP2, which adds gradients and divides later, as gloo has no average."""
-    model, mesh = fresh(), DeviceMesh.from_group(group, "cpu")
-    apply: Callable[..., Any] = fully_shard
-    for block in [*model.blocks, model]:
-        apply(block, mesh=mesh).set_force_sum_reduction_for_comms(True)
-    return training(model)
-
-
-def fresh() -> Any:
-    torch.manual_seed(0)
-    return Transformer()
-
-
-def training(model: Any) -> Callable[[], object]:
-    """A step of it."""
-    optimizer = torch.optim.AdamW(model.parameters())
-    tokens = torch.randint(0, VOCABULARY, (BATCH, TOKENS + 1))
-
-    def step() -> None:
-        scores = model(tokens[:, :-1])
-        nn.functional.cross_entropy(scores, tokens[:, 1:].flatten()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
+    return several
 
 
 def all_reduce(count: int, group: Any) -> Callable[[], object]:
