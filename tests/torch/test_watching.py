@@ -69,14 +69,15 @@ def test_the_trace_has_the_parts_of_a_step(written):
 
 
 @pytest.mark.mpi
-def test_the_bench_sets_trainers_beside_gloo_and_all_reduce_beside_the_ring(tmp_path):
+def test_the_bench_sets_stages_and_trainers_beside_gloo_and_all_reduce_beside_the_ring(tmp_path):
     figures = tmp_path / "figures.json"
     outcome = mpirun(2, ["-m", "zerosim", "bench", "torch", "--rounds", "1", "--json", str(figures)])
     assert outcome.returncode == 0, outcome.stderr
     rows = json.loads(figures.read_text())["torch"]
-    assert [row["what"].partition(",")[0] for row in rows[:2]] == ["DDP: a step", "FSDP2: a step"]
+    trainers = ["DDP", "ZeroRedundancyOptimizer", "ZeroRedundancyOptimizer", "FSDP2"]
     others = [row["what"].rpartition("against ")[2] for row in rows]
-    assert others == ["gloo", "gloo", "gloo", "the ring", "gloo", "the ring", "the ring"]
+    assert others[:16] == [f"{trainer} over gloo" for trainer in trainers] * 4
+    assert others[16:] == ["gloo", "gloo", "gloo", "the ring", "gloo", "the ring", "the ring"]
     for row in rows:
         assert row["ratio"] == row["seconds"] / row["other_seconds"]
         assert row["more_seconds"] == row["seconds"] - row["other_seconds"]

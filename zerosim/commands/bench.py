@@ -14,6 +14,7 @@ from zerosim.bench.collectives import fit, measured_switches, time_collectives
 from zerosim.bench.outside import compare_outside, figures_of
 from zerosim.bench.plans import time_plans
 from zerosim.bench.published import compare, lines_of, published_runs, shipped
+from zerosim.bench.spent import SpentStep, time_spent
 from zerosim.bench.timings import (
     RANKS,
     WORKLOADS,
@@ -40,6 +41,7 @@ from zerosim.report.bench_table import (
     show_overheads,
     show_published,
     show_saving,
+    show_spent,
     show_timings,
 )
 from zerosim.report.cluster_toml import cluster_toml
@@ -52,23 +54,26 @@ from zerosim.worlds.mpi_world import MpiWorld
 
 SUBJECTS = {
     "step": "a step of each stage on 2 MPI ranks against one process",
+    "spent": "where the time of a step of each stage goes, on 2 MPI ranks",
     "ledger": "a step of each stage with its bytes counted, traced, and with checksums, against one without",
     "checkpoint": "saving every step against a plain write of as many bytes, and a run that saves nothing",
     "worlds": "what the local world needs for many ranks, a large proof, many examples",
     "plan": "what plans need, and how that grows with ranks, layers and bytes",
     "cluster": "this machine as the [cluster] of a plan, and steps of four models on 2 MPI ranks against their plans",
     "collectives": "every algorithm of four collectives, 1 KiB to 64 MiB, beside MPI's own, on any number of ranks",
-    "torch": "PyTorch's DDP and FSDP2 on 2 MPI ranks over zerosim against gloo, and all-reduce against the ring itself",
+    "torch": "a step of each stage on 2 MPI ranks against PyTorch's trainers over gloo, and those over zerosim",
     "published": "nothing: it plans published runs, and shows how far off each plan is",
 }
 
-Measure = Callable[[Communicator, int, Workload], Sequence[Timing | Overhead] | None]
-MEASURES: dict[str, Measure] = {"step": time_steps, "ledger": time_ledgers, "checkpoint": time_checkpoints}
+Measure = Callable[[Communicator, int, Workload], Sequence[Timing | SpentStep | Overhead] | None]
+MEASURES: dict[str, Measure] = {
+    "step": time_steps, "spent": time_spent, "ledger": time_ledgers, "checkpoint": time_checkpoints,
+}
 """What is measured on 2 ranks of a model."""
 ALONE: dict[str, Callable[[], Sequence[Duration]]] = {"worlds": time_worlds, "plan": time_plans}
 """What is measured in this process."""
 SHOW: dict[str, Callable[..., None]] = {
-    "step": show_timings, "ledger": show_overheads, "checkpoint": show_saving,
+    "step": show_timings, "spent": show_spent, "ledger": show_overheads, "checkpoint": show_saving,
     "worlds": show_durations, "plan": show_durations,
 }
 
@@ -133,7 +138,7 @@ def start_ranks(what: str) -> NoReturn:
     os.execv(found, [*command, *sys.argv[1:]])
 
 
-def report(arguments: argparse.Namespace, measured: Sequence[Timing | Overhead | Duration] | None) -> int:
+def report(arguments: argparse.Namespace, measured: Sequence[Timing | SpentStep | Overhead | Duration] | None) -> int:
     """Show and write what rank 0 has measured."""
     if measured is not None:
         warn_of_sharing(arguments)

@@ -12,6 +12,7 @@ from zerosim.bench.collectives import OWN, TimedCollective
 from zerosim.bench.outside import ComparedFigure, grouped
 from zerosim.bench.published import NEAR, errors
 from zerosim.bench.published import ComparedRun as Published
+from zerosim.bench.spent import KINDS, SpentStep
 from zerosim.bench.timings import RANKS, Duration, Overhead, Timing, Workload
 from zerosim.stages import STAGES
 
@@ -36,6 +37,16 @@ def show_timings(console: Console, timings: Sequence[Timing], workload: Workload
     for timing in timings:
         figures = timing.document()
         table.add_row(STAGES[timing.stage].title, f"{1e3 * figures['step_seconds']:.1f}", *ratios(figures))
+    console.print(table)
+
+
+def show_spent(console: Console, steps: Sequence[SpentStep], workload: Workload) -> None:
+    """A row a stage: the milliseconds of its step, and those of each kind of work."""
+    console.print(f"{trained(workload)}: ms of a step on rank 0, by what is done in them")
+    table = columns("stage", "step", *KINDS)
+    for step in steps:
+        figures = [sum(step.seconds.values()), *(step.seconds[kind] for kind in KINDS)]
+        table.add_row(STAGES[step.stage].title, *(f"{1e3 * seconds:.1f}" for seconds in figures))
     console.print(table)
 
 

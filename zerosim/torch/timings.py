@@ -21,7 +21,6 @@ from zerosim.comm import Communicator
 from zerosim.instruments.resident import keep_freed
 from zerosim.scenario import ModelKeys
 from zerosim.sharding import split
-from zerosim.stages import STAGES
 from zerosim.torch.group import Group
 from zerosim.torch.trainers import ddp, fsdp2, zero_redundancy
 from zerosim.worlds.objects import gather_objects
@@ -34,10 +33,12 @@ TRAINED = {
 }
 """The models whose steps are timed."""
 COUNTERPARTS = {
-    "ddp": ("DDP", ddp), "zero1": ("ZeroRedundancyOptimizer", zero_redundancy),
-    "zero2": ("ZeroRedundancyOptimizer", zero_redundancy), "zero3": ("FSDP2", fsdp2),
+    "ddp": ("DDP", "DDP", ddp),
+    "zero1": ("Stage I", "ZeroRedundancyOptimizer", zero_redundancy),
+    "zero2": ("Stage II", "ZeroRedundancyOptimizer", zero_redundancy),
+    "zero3": ("Stage III", "FSDP2", fsdp2),
 }
-"""What PyTorch has in place of each stage."""
+"""Each stage's title, and what PyTorch has in its place."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,9 @@ def stages_against(comm: Communicator, rounds: int, gloo: Any) -> list[Against]:
     found = []
     with threadpool_limits(1):
         for model, workload in TRAINED.items():
-            for stage, (name, trainer) in COUNTERPARTS.items():
+            for stage, (title, name, trainer) in COUNTERPARTS.items():
                 pair = [own_step(comm, stage, workload), trainer(workload, gloo)]
-                found.append(Against(f"{model}: {STAGES[stage].title}, against {name} over gloo",
+                found.append(Against(f"{model}: {title}, against {name} over gloo",
                                      *calls(comm, rounds, [repeated(each, STEPS) for each in pair], STEPS)))
     return found
 

@@ -4,6 +4,7 @@ The models are those of `zerosim.bench.timings`, with AdamW; each of 2 ranks tak
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from zerosim.bench.timings import RANKS, Workload
 
-Step = Callable[[], object]
+OneStep = Callable[[], object]
 
 
 class Transformer(nn.Module):
@@ -46,7 +47,7 @@ class Perceptron(nn.Module):
     def __init__(self, workload: Workload) -> None:
         super().__init__()
         widths = (workload.inputs, *workload.model.hidden, workload.outputs)
-        self.blocks = nn.ModuleList(nn.Linear(*pair) for pair in zip(widths, widths[1:], strict=False))
+        self.blocks = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
 
     def forward(self, x: Any) -> Any:
         *hidden, last = self.blocks
@@ -60,19 +61,19 @@ def fresh(workload: Workload) -> Any:
     return Transformer(workload) if workload.model.kind == "transformer" else Perceptron(workload)
 
 
-def ddp(workload: Workload, group: Any) -> Step:
+def ddp(workload: Workload, group: Any) -> OneStep:
     model = DistributedDataParallel(fresh(workload), process_group=group)
     return training(model, torch.optim.AdamW(model.parameters()), workload)
 
 
-def zero_redundancy(workload: Workload, group: Any) -> Step:
+def zero_redundancy(workload: Workload, group: Any) -> OneStep:
     """DDP, with the optimizer state of each parameter on one rank."""
     model = DistributedDataParallel(fresh(workload), process_group=group)
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, process_group=group)
     return training(model, optimizer, workload)
 
 
-def fsdp2(workload: Workload, group: Any) -> Step:
+def fsdp2(workload: Workload, group: Any) -> OneStep:
     """FSDP2, which adds gradients and divides later, as gloo has no average."""
     model, mesh = fresh(workload), DeviceMesh.from_group(group, "cpu")
     apply: Callable[..., Any] = fully_shard
@@ -81,7 +82,7 @@ def fsdp2(workload: Workload, group: Any) -> Step:
     return training(model, torch.optim.AdamW(model.parameters()), workload)
 
 
-def training(model: Any, optimizer: Any, workload: Workload) -> Step:
+def training(model: Any, optimizer: Any, workload: Workload) -> OneStep:
     """One step of it each time, on this rank's half of the batch."""
     data = workload.dataset()
     mine = slice(dist.get_rank(), None, RANKS)

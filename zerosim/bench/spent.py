@@ -1,0 +1,122 @@
+"""Where a training step's time goes: matrix products, other operations, the update, collectives, and the rest.
+
+    products           operations that multiply matrices, biases among them
+    attention          its products and its softmax
+    other operations   norms, activations, residuals, losses
+    update             the optimizer
+    collectives        calls of reduce-scatter, all-gather and the like: copying, reducing, waiting for other ranks
+    rest               Python between them, memory, casts
+"""
+
+import itertools
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from zerosim.allocation import allocate
+from zerosim.bench.timings import WARM_UP, Workload, batches_of, seconds_of
+from zerosim.comm import Communicator
+from zerosim.instruments.observed import Observed
+from zerosim.instruments.resident import keep_freed
+from zerosim.stages import STAGES
+from zerosim.training.build import initial_weights, replica
+from zerosim.worlds.objects import broadcast_object
+
+PRODUCTS, ATTENTION, OTHERS, UPDATE, COLLECTIVES, REST = KINDS = (
+    "products", "attention", "other operations", "update", "collectives", "rest")
+
+
+class Spent:
+    """Seconds by kind, told by the operations of a tape, and as an instrument by updates and collectives.
+
+    >>> spent = Spent()
+    >>> spent.perform(None, max, 1, 2), [*spent.seconds]
+    (2, ['other operations'])
+    """
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._began: list[float] = []
+
+    def perform(self, step: Any, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
+        """The result of an operation's forward or backward."""
+        kind = kind_of(step)
+        began = time.perf_counter()
+        try:
+            return function(*arrays, **named)
+        finally:
+            self.seconds[kind] += time.perf_counter() - began
+
+    def computing(self, name: str, owner: str) -> None:
+        if name == UPDATE:
+            self.began(name, owner)
+
+    def computed(self, name: str, owner: str) -> None:
+        if name == UPDATE:
+            self.seconds[UPDATE] += time.perf_counter() - self._began.pop()
+
+    def began(self, name: str, owner: str) -> None:
+        self._began.append(time.perf_counter())
+
+    def ended(self, name: str, owner: str) -> None:
+        self.seconds[COLLECTIVES] += time.perf_counter() - self._began.pop()
+
+
+def kind_of(step: Any) -> str:
+    """The kind of an operation; a loss has no step."""
+    if step is None or step.instruction.operation.multiplications is None:
+        return OTHERS
+    return ATTENTION if ATTENTION in step.instruction.operation.name else PRODUCTS
+
+
+@dataclass(frozen=True)
+class SpentStep:
+    """A stage's step on rank 0: seconds by kind, medians over rounds."""
+
+    stage: str
+    seconds: Mapping[str, float]
+
+    def document(self) -> dict[str, Any]:
+        return {"stage": self.stage, "seconds": dict(self.seconds)}
+
+
+def time_spent(comm: Communicator, rounds: int, workload: Workload) -> list[SpentStep] | None:
+    """Where the time of a step of every stage goes, on rank 0; None on the other."""
+    keep_freed()
+    with threadpool_limits(1):
+        each = {name: watched(comm, name, workload) for name in STAGES}
+        found: dict[str, list[Mapping[str, float]]] = {name: [] for name in STAGES}
+        for _ in range(WARM_UP + rounds):
+            for name, step in each.items():
+                broadcast_object(comm, None)
+                found[name].append(next(step))
+    if comm.rank:
+        return None
+    return [SpentStep(name, medians(of_stage[WARM_UP:])) for name, of_stage in found.items()]
+
+
+def watched(comm: Communicator, stage: str, workload: Workload) -> Iterator[Mapping[str, float]]:
+    """Seconds by kind of one step after the other."""
+    spent, batches = Spent(), batches_of(comm.size, stage, workload)
+    mine = replica(batches.config, Observed(comm, spent), allocate, perform=spent.perform)
+    mine.begin(initial_weights(batches.config))
+    (batch,) = batches.of_rank(comm.rank)
+    for number in itertools.count(1):
+        spent.seconds.clear()
+        whole = seconds_of(partial(batches.config.stage.step, mine, replace(batch, step=number)))
+        yield {**spent.seconds, REST: whole - sum(spent.seconds.values())}
+
+
+def medians(rounds: list[Mapping[str, float]]) -> dict[str, float]:
+    """The median of each kind.
+
+    >>> medians([{"rest": 1.0}, {"rest": 5.0}, {"rest": 2.0, "update": 1.0}])
+    {'products': 0.0, 'attention': 0.0, 'other operations': 0.0, 'update': 0.0, 'collectives': 0.0, 'rest': 2.0}
+    """
+    return {kind: statistics.median(each.get(kind, 0.0) for each in rounds) for kind in KINDS}
