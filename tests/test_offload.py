@@ -192,22 +192,27 @@ def test_arrays_are_let_go_of_and_come_back_one_segment_early():
 
 def test_the_next_input_is_read_while_a_unit_runs_again(monkeypatch):
     events = []
-    run, begin = Tape._run, Offloaded.begin
+    run, again, begin = Tape._run, Tape._recomputed_from, Offloaded.begin
 
-    def ran(self, unit, segment, *rest, what, **keys):
-        events.append(what)
-        return run(self, unit, segment, *rest, what=what, **keys)
+    def ran(*arguments, **keys):
+        events.append("forward")
+        return run(*arguments, **keys)
+
+    def ran_again(*arguments):
+        events.append("recomputation")
+        return again(*arguments)
 
     def began(self, segment):
         events.append(segment)
         begin(self, segment)
 
     monkeypatch.setattr(Tape, "_run", ran)
+    monkeypatch.setattr(Tape, "_recomputed_from", ran_again)
     monkeypatch.setattr(Offloaded, "begin", began)
     outcome_of(recompute=True, offload_activations=True, hidden=(4, 4, 4), stages=("zero3",), reference=False, ranks=1,
                steps=1, micro_batches=1)
-    again = "recomputation"
-    assert events[:15] == [*["forward"] * 4, 3, 2, again, 2, 1, again, 1, 0, again, -1, again]
+    repeated = "recomputation"
+    assert events[:15] == [*["forward"] * 4, 3, 2, repeated, 2, 1, repeated, 1, 0, repeated, -1, repeated]
 
 
 def test_what_is_coming_already_is_not_read_again():

@@ -85,6 +85,7 @@ units = [[0, 2], [1]]
 shard_ranks = 1
 replicas = 2
 recompute = [1]
+recompute_keeps = "products"
 offload_activations = true
 offload_folder = "there"
 bucket_mb = 0.5
@@ -150,6 +151,7 @@ publish = "broadcasts"
 reshard_after_forward = true
 prefetch = false
 recompute = false
+recompute_keeps = ""
 offload_activations = false
 bucket_mb = 0
 overlap = false
@@ -210,7 +212,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
         {"name": "second", "stage": "zero1", "shard_ranks": 1, "replicas": 2, "secondary_ranks": 0,
          "gradients": "reduce_scatter", "publish": "broadcasts",
          "reshard_after_forward": True, "prefetch": False, "overlap": False, "recompute": False,
-         "offload_activations": False, "bucket_mb": 0.0},
+         "recompute_keeps": "", "offload_activations": False, "bucket_mb": 0.0},
     ]
     assert {key for variant in said for key in variant} == {key.name for key in fields(Variant)}
 
@@ -240,7 +242,8 @@ def test_the_defaults_of_the_design():
             "quantized_weights": "none", "quantized_gradients": "none", "quantized_block": 256,
             "reduce_scatter": "", "all_gather": "", "broadcast": "",
             "gradients": "reduce_scatter", "publish": "weights", "reshard_after_forward": True,
-            "prefetch": False, "overlap": False, "recompute": False, "offload_activations": False, "offload_folder": "",
+            "prefetch": False, "overlap": False, "recompute": False, "recompute_keeps": "",
+            "offload_activations": False, "offload_folder": "",
             "bucket_mb": 0.0,
         },
         "cluster": {
@@ -478,6 +481,7 @@ OF_VARIANTS = {
     ("train.precision = 'fp64'\nparallel.quantized_weights = 'int8'", "quantized_weights int8 has fewer bits than"),
     ("parallel.quantized_weights = 'int4'\nparallel.all_gather = 'direct'", "shards of bytes by the all-gather of"),
     ("[[variant]]\nstage = 'zero2'\nparam_dtype = 'bf16'", "its ranks keep full weights, and gather none"),
+    ("parallel.recompute_keeps = 'products'", "recompute_keeps is for units that are run again"),
     ("parallel.offload_activations = true", "offload_activations is for the inputs of units that are run again"),
     ("parallel.offload_activations = true\nparallel.recompute = true\n[[variant]]\nrecompute = false", "are run again"),
     ('parallel.offload_folder = "a\\u0000b"', "parallel.offload_folder: a path has no NUL byte in it"),

@@ -7,6 +7,7 @@ import pytest
 
 from tests.test_rehearsal import CLUSTER, config, difference
 from zerosim.autograd.player import Player
+from zerosim.autograd.selection import SELECTIONS
 from zerosim.autograd.tape import Tape
 from zerosim.formulas import activations, segments
 from zerosim.formulas.activations import extent, run_passes
@@ -62,6 +63,9 @@ def diary_of(found, count=2):
 ROWS = [
     *(row(model, TOKENS, precision, recompute=recompute)
       for model, precision, recompute in product((GPT2, LLAMA), ("fp32", "bf16"), (False, True, (2,)))),
+    *(row(model, TOKENS, precision, recompute=(1, 2, 4), recompute_keeps=keeps)
+      for model, precision, keeps in product((GPT2, LLAMA), ("fp32", "bf16"), SELECTIONS)),
+    row(GPT2, TOKENS, "bf16", units=((0, 5), (1, 2), (3, 4)), recompute=True, recompute_keeps="products"),
     row(GPT2, TOKENS, "bf16", units=((0, 5), (1, 2), (3, 4)), recompute=(1, 2), offload_activations=True),
     *(row(ModelKeys(hidden=(5, 5, 5, 4), activation=activation), NUMBERS, precision)
       for activation, precision in product(("relu", "tanh", "gelu"), ("fp32", "fp16"))),
@@ -80,6 +84,7 @@ def test_memory_is_taken_and_given_back_as_by_players(found, monkeypatch):
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize(("stage", "keys"), [
     ("ddp", {"overlap": True}), ("zero3", {"prefetch": True, "recompute": True}),
+    ("zero3", {"recompute": True, "recompute_keeps": "half_products"}),
     ("zero2", {"accumulation": "micro_batch", "accumulate_dtype": "fp32"}),
 ])
 def test_a_step_takes_as_long_as_one_by_players(stage, keys, fused, monkeypatch):

@@ -124,6 +124,10 @@ class GraphPlan:
     graph: Graph
     of_parameters: bool
     of_input: bool
+    chosen: frozenset[int] = frozenset()
+    """The slots whose values stay although no backward of this plan reads them."""
+    saving: frozenset[int] = frozenset()
+    """The outputs beside which stays what their operations save."""
 
     @cached_property
     def differentiated(self) -> frozenset[int]:
@@ -171,6 +175,7 @@ class GraphPlan:
                                 and slot in self.kept),
             in_place=self._in_place(number, instruction),
             input_shapes={name: self.graph.shape(slot) for name, slot in instruction.inputs.items()},
+            keeps_saved=bool(self.wanted(instruction)) or instruction.output in self.saving,
             forward_operations=self._operations(instruction),
             backward_operations=self._backward_operations(instruction),
             for_backward=number <= self._last_for_backward,
@@ -180,7 +185,7 @@ class GraphPlan:
     def kept(self) -> frozenset[int]:
         """The slots that stay from forward until backward; no parameters, which are handed in again."""
         needed = {slot for each in self.graph.instructions for slot in self.needed(each).values()}
-        return frozenset(needed - self._parameters)
+        return frozenset(needed - self._parameters) | self.chosen
 
     @cached_property
     def _last_for_backward(self) -> int:
@@ -301,6 +306,8 @@ class Step:
     """The kept slots that nobody needs after its backward."""
     in_place: bool
     input_shapes: Mapping[str, Shape]
+    keeps_saved: bool
+    """Whether what forward saves is kept."""
     forward_operations: int
     """Floating-point operations of its matrix products, in forward and in backward."""
     backward_operations: int

@@ -14,6 +14,7 @@ from zerosim.allocation import Allocator, Array
 from zerosim.autograd.graph import GraphPlan, Instruction, Step
 from zerosim.autograd.operation import Shape
 from zerosim.autograd.operations.dropout import Draws
+from zerosim.autograd.selection import SelectedPlan
 
 FLOAT_BYTES = np.dtype(np.float32).itemsize
 
@@ -91,6 +92,7 @@ class Plays(Protocol):
     """What a tape asks of who plays a segment, see `Player`."""
 
     def forward(self, x: Array, /) -> tuple[Array, Kept]: ...
+    def again(self, x: Array, selected: SelectedPlan, given: Kept, /) -> Kept: ...
     def backward(self, kept: Kept, upstream: Array, contribution: Contribution | None, /) -> list[Array]: ...
 
 
@@ -117,18 +119,29 @@ class Player:
 
     def forward(self, x: Array) -> tuple[Array, Kept]:
         """The output, and what backward will need."""
-        graph, kept = self.plan.graph, Kept(self.plan)
-        values = {graph.input.slot: x} | {slot: self.parameters[name] for slot, name in self._names.items()}
+        values, kept = self._play(self.plan.steps, x, Kept(self.plan))
+        return values[self.plan.graph.output.slot], kept
+
+    def again(self, x: Array, selected: SelectedPlan, given: Kept) -> Kept:
+        """What backward will need, made from the input and from what the first forward has kept."""
+        return self._play(selected.again, x, given)[1]
+
+    def _play(self, steps: Sequence[Step], x: Array, given: Kept) -> tuple[dict[int, Array], Kept]:
+        """All values that are left after these steps, and what backward needs of them."""
+        graph, kept = self.plan.graph, Kept(self.plan, saved=given.saved)
+        values = {graph.input.slot: x, **given.values}
+        values |= {slot: self.parameters[name] for slot, name in self._names.items()}
+        given.values = {}
         dtype = next(iter(self.parameters.values())).dtype if self.parameters else x.dtype
-        for step in self.plan.steps:
+        for step in steps:
             output = step.instruction.output
             values[output], saved = self._forward(step, values, dtype)
-            if saved is not None and step.wanted:
+            if saved is not None and step.keeps_saved:
                 kept.saved[output] = saved
             for slot in step.done:
                 del values[slot]
         kept.values = {slot: values[slot] for slot in self.plan.kept}
-        return values[graph.output.slot], kept
+        return values, kept
 
     def _forward(self, step: Step, values: dict[int, Array], dtype: np.dtype[Any]) -> tuple[Array, Array | None]:
         """One operation's output and what it saves, in the precision `dtype` of the activations."""

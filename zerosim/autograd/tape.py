@@ -2,7 +2,7 @@
 
     segment        a run of neighbouring layers of one unit
     total        the gradients of a rank's micro-batches added so far
-    recompute    keep a unit's input alone and run the unit forward again before its backward
+    recompute    keep a unit's input, and results that a rule selects, and run the rest forward again before backward
 
 Between forward and backward the tape keeps what backward needs and nothing else. It never holds weights: they are
 handed in twice, once for each direction, so whoever drops them in between has really freed them. Stage III depends on
@@ -32,6 +32,7 @@ from zerosim.autograd.operation import Shape
 from zerosim.autograd.operations.dropout import Draws
 from zerosim.autograd.operations.losses import LOSSES
 from zerosim.autograd.player import Contribution, Kept, Perform, Player, Players, Plays, Precise, perform
+from zerosim.autograd.selection import SelectedPlan
 from zerosim.autograd.shelf import InMemory, Shelf
 from zerosim.errors import CollectiveError
 
@@ -93,7 +94,8 @@ class Tape:
     `allocate` gives every array as large as an activation or a gradient; `accumulate` folds the contributions of
     micro-batches, first to last, to the loss and to each unit's gradient. Layers below `lowest` need no gradient, and
     neither does what is frozen. `draw` is where dropout's numbers come from; without one nothing is dropped. Of the
-    units in `recomputed` only the input is kept, on `shelf`; not that of layer 0, which whoever hands it in holds.
+    units in `recomputed` the input is kept, on `shelf`; not that of layer 0, which whoever hands it in holds. `keeps`
+    names what else is kept of them: a rule of `SELECTIONS`.
     Outputs are cast to `output_dtype`, if one is said, before the loss. `perform` carries out each operation, and
     `players` plays the segments of units: who watches, or has no numbers, gives others.
 
@@ -115,7 +117,7 @@ class Tape:
     def __init__(
         self, allocate: Allocator = allocate, accumulate: Accumulate = left_to_right, lowest: int = 0,
         draw: Draw | None = None, recomputed: Collection[TapeUnit] = (), shelf: Shelf | None = None,
-        perform: Perform = perform, players: Players = Player, output_dtype: Any = None,
+        perform: Perform = perform, players: Players = Player, output_dtype: Any = None, keeps: str = "",
     ) -> None:
         self.loss_scale = 1.0
         self.first_micro_batch = 0
@@ -130,13 +132,15 @@ class Tape:
         self._perform = perform
         self._players = players
         self._output_dtype = output_dtype
+        self._keeps = keeps
+        self._selections: dict[GraphPlan, SelectedPlan] = {}
         self.shelf = shelf or InMemory()
         self._given = InMemory()
         self._begun = Counter[TapeUnit]()
         self._open = 0
         """Segments that are still to go backward."""
         self._kept: defaultdict[TapeUnit, list[tuple[TapeSegment, list[Kept]]]] = defaultdict(list)
-        self._inputs: defaultdict[TapeUnit, list[tuple[TapeSegment, Shelf]]] = defaultdict(list)
+        self._inputs: defaultdict[TapeUnit, list[tuple[TapeSegment, Shelf, list[Kept]]]] = defaultdict(list)
         self._contributions: dict[TapeUnit, list[Contribution]] = {}
 
     def forward(self, unit: TapeUnit, weights: Array, activations: Sequence[Array]) -> list[Array]:
@@ -150,12 +154,12 @@ class Tape:
         segment = unit.segments[self._begun[unit] % len(unit.segments)]
         self._begun[unit] += 1
         again = unit in self._recomputed
-        outputs, kept = self._run(unit, segment, weights, activations, keeps=not again, what="forward")
+        outputs, kept = self._run(unit, segment, weights, activations, again=again)
         if segment.last_layer >= self._lowest:
             if again:
                 shelf = self.shelf if segment.first_layer else self._given
                 shelf.put(self._open, unit.name, activations)
-                self._inputs[unit].append((segment, shelf))
+                self._inputs[unit].append((segment, shelf, kept))
             else:
                 self._kept[unit].append((segment, kept))
             self._open += 1
@@ -170,11 +174,10 @@ class Tape:
         if unit not in self._recomputed:
             self.shelf.begin(number - 1)
             return
-        segment, shelf = self._inputs[unit].pop()
+        segment, shelf, given = self._inputs[unit].pop()
         activations = shelf.take(number)
         self.shelf.begin(number - 1)
-        _, kept = self._run(unit, segment, weights, activations, keeps=True, what="recomputation")
-        self._kept[unit].append((segment, kept))
+        self._kept[unit].append((segment, self._recomputed_from(unit, segment, weights, activations, given)))
 
     def loss(
         self,
@@ -247,23 +250,48 @@ class Tape:
         return inputs, total
 
     def _run(
-        self, unit: TapeUnit, segment: TapeSegment, weights: Array, activations: Sequence[Array], *,
-        keeps: bool, what: str,
+        self, unit: TapeUnit, segment: TapeSegment, weights: Array, activations: Sequence[Array], *, again: bool
     ) -> tuple[list[Array], list[Kept]]:
-        """The outputs of a segment and what is kept of each micro-batch."""
-        keeps = keeps and segment.last_layer >= self._lowest
+        """The outputs of a segment and what is kept of each micro-batch; `again` if it will be recomputed."""
         outputs, kept = [], []
         for number, x in enumerate(activations):
-            plan = segment.plan(
-                x.shape,
-                of_parameters=keeps and not unit.frozen,
-                of_input=keeps and segment.first_layer > self._lowest,
-            )
+            plan = self._plan(unit, segment, x.shape, keeps=not again)
+            if again and self._keeps:
+                plan = self._selected(self._plan(unit, segment, x.shape, keeps=True)).forward
             y, keep = self._player(unit, segment, plan, weights, number).forward(x)
-            self.operations[what] += plan.forward_operations
+            self.operations["forward"] += plan.forward_operations
             outputs.append(y)
             kept.append(keep)
         return outputs, kept
+
+    def _recomputed_from(
+        self, unit: TapeUnit, segment: TapeSegment, weights: Array, activations: Sequence[Array], given: list[Kept]
+    ) -> list[Kept]:
+        """What backward needs of each micro-batch, from the inputs and from what forward has kept beside them."""
+        kept = []
+        for number, x in enumerate(activations):
+            plan, before = self._plan(unit, segment, x.shape, keeps=True), given.pop(0)
+            player = self._player(unit, segment, plan, weights, number)
+            if self._keeps:
+                selected = self._selected(plan)
+                kept.append(player.again(x, selected, before))
+                self.operations["recomputation"] += selected.operations
+            else:
+                kept.append(player.forward(x)[1])
+                self.operations["recomputation"] += plan.forward_operations
+        return kept
+
+    def _plan(self, unit: TapeUnit, segment: TapeSegment, shape: Shape, *, keeps: bool) -> GraphPlan:
+        """The plan of a segment that keeps what backward needs, or nothing."""
+        keeps = keeps and segment.last_layer >= self._lowest
+        return segment.plan(
+            shape, of_parameters=keeps and not unit.frozen, of_input=keeps and segment.first_layer > self._lowest)
+
+    def _selected(self, plan: GraphPlan) -> SelectedPlan:
+        """What forward keeps of a plan by this tape's rule."""
+        if plan not in self._selections:
+            self._selections[plan] = SelectedPlan(plan, self._keeps)
+        return self._selections[plan]
 
     def _player(self, unit: TapeUnit, segment: TapeSegment, plan: GraphPlan, weights: Array, number: int) -> Plays:
         precise, draws = Precise(self._allocate, unit.name), partial(self._draws, number, segment.first_layer)

@@ -1,8 +1,7 @@
 """Published figures of other trainers against their plans: throughput and peak memory, source by source.
 
 A line of the file is one figure of one run. Sizes, sharding and precision have columns; `notes` say the rest, and
-`scenario_of` finds it there by the words of `SOFTWARE`, `BETWEEN` and `DEVICES`. A plan cannot express everything:
-recomputation of selected operations is planned as that of some blocks.
+`scenario_of` finds it there by the words of `SOFTWARE`, `BETWEEN` and `DEVICES`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,18 +32,21 @@ SOFTWARE = {
 """The software of a run, by the first of these words in its notes."""
 UNNAMED = {"Megatron-Bridge": "fused", "FlagPerf Paddle": "fused", "MaxText": "compiled"}
 """The software of sources whose notes do not name it; others are planned as PyTorch's kernels one by one."""
+COMPILED_LOSS = {"torchao B200": "compiled", "trainy H200": "compiled"}
+"""Sources whose figures were made after torchtitan began to compile the loss (pull request 1033, April 2025)."""
 BETWEEN = {
     "infiniband_8x100": "infiniband_8x100", "infiniband_4x100": "infiniband_4x100", "4x100 Gb": "infiniband_4x100",
     "800 Gb/s": "infiniband_8x100",
 }
 DEVICES = {"H100 96GB": "h100_96gb"}
+DEVICE_OF = {"torchao H100": "h100_96gb", "torchao nocompile": "h100_96gb"}
+"""Devices of sources whose notes do not say which H100. torchao's log has 47.79 GiB as 50.30% of a device's memory
+(pytorch/ao, pull request 1802), which is the H100 of 96 GB; its tables without a compiler are by the same author, two
+months before."""
 STAGES = {
     "FULL_SHARD": "zero3", "HYBRID_SHARD": "zero3", "ZERO3 DeepSpeed": "zero3", "ZERO2": "zero2", "ZERO1": "zero1",
     "DDP": "ddp", "none": "ddp",
 }
-SELECTED = {"time": "every 2", "memory": "2 of 3"}
-"""What recomputation of selected operations comes nearest to, in time and in memory: of a Llama's seven products four
-are kept, and attention's output, 31,744 numbers of a token and block of 8B, where a whole block keeps 84,000."""
 ON_HOST = "optimizer offloaded"
 COLUMNS = (
     "source", "model", "layers", "width", "heads", "kv_heads", "inner", "vocabulary", "sequence", "devices", "device",
@@ -57,6 +59,14 @@ VALUES: dict[str, Callable[[PlannedRow], float]] = {
     "hfu": lambda row: row.hfu,
     "peak_memory_gib": lambda row: row.reserved_bytes / GIB,
 }
+CONTEXT_BYTES = 1343 * 10**6
+"""What a device holds beside its allocator, the program and the kernels: Hugging Face Transformers, "Model training
+anatomy", one number on a device that is otherwise empty."""
+MEASURED_BY: dict[str, Callable[[PlannedRow], float]] = {
+    "max_memory_allocated": lambda row: row.peak_bytes / GIB,
+    "nvidia-smi": lambda row: (row.reserved_bytes + CONTEXT_BYTES) / GIB,
+}
+"""How a peak was measured, by these words in the notes; without one it is what the allocator holds."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +78,10 @@ class OutsideFigure:
     kind: str
     measured: float
     scenario: Scenario
-    holding: Scenario
-    """The scenario whose memory is that of the run, where another one has its time."""
     software: str
     """The name that the source gives it; empty where it gives none."""
+    planned_as: Callable[[PlannedRow], float]
+    """The figure of a plan that is measured."""
 
     @property
     def memory(self) -> bool:
@@ -133,15 +143,16 @@ def figure_of(line: Mapping[str, str], place: str) -> OutsideFigure:
         if line[column] not in known:
             raise UsageError(f"{place}: {column}: no {line[column]!r}; there are {', '.join(known)}")
     try:
-        running, holding = (scenario_of(line, SELECTED[what]) for what in ("time", "memory"))
+        scenario = scenario_of(line)
         measured = float(line["measured_value"])
     except ValueError as error:
         raise UsageError(f"{place}: {error}") from error
     name = "{model} on {devices} {device}, {sequence} × {micro_batch} × {accumulation}, {precision}".format(**line)
-    scenario = holding if line["measured_kind"] == "peak_memory_gib" else running
+    kind, notes = line["measured_kind"], line.get("notes") or ""
+    planned_as = next((value for word, value in MEASURED_BY.items() if word in notes), VALUES[kind])
     return OutsideFigure(
-        line["source"], name, line["measured_kind"], measured, scenario, holding,
-        said_in(line.get("notes") or "", SOFTWARE))
+        line["source"], name, kind, measured, scenario, said_in(notes, SOFTWARE),
+        planned_as if kind == "peak_memory_gib" else VALUES[kind])
 
 
 def said_in(notes: str, words: Mapping[str, str]) -> str:
@@ -153,31 +164,32 @@ def said_in(notes: str, words: Mapping[str, str]) -> str:
     return next((meant for word, meant in words.items() if word in notes), "")
 
 
-def scenario_of(line: Mapping[str, str], selected: str) -> Scenario:
-    """The scenario that plans the run of a line, with `selected` blocks in place of selected operations.
-
-    Raises `ValueError` for what is no number.
-    """
+def scenario_of(line: Mapping[str, str]) -> Scenario:
+    """The scenario that plans the run of a line. Raises `ValueError` for what is no number."""
     devices, notes, stage = int(line["devices"]), line.get("notes") or "", STAGES[line["sharding"]]
-    again = selected if line["recompute"] == "op" else line["recompute"]
+    selected = line["recompute"] == "op"
+    in_fsdp = stage == "zero3" and "reduce " in notes
     per_host = min(int(line["devices_per_host"]), devices)
     return Scenario(
         world=WorldKeys(devices),
         model=model_of(line),
         train=Train(
             micro_batch=int(line["micro_batch"]), micro_batches=devices * int(line["accumulation"]),
-            optimizer="adamw", precision="fp16" if line["precision"] == "fp16" else "bf16",
+            optimizer="adamw", precision="fp32" if in_fsdp else "fp16" if line["precision"] == "fp16" else "bf16",
         ),
         parallel=Parallel(
-            stages=(stage,), recompute=recomputed(again, int(line["layers"])), prefetch=stage == "zero3",
+            stages=(stage,), recompute=recomputed("full" if selected else line["recompute"], int(line["layers"])),
+            recompute_keeps="half_products" if selected else "", prefetch=stage == "zero3",
             overlap=True, shard_ranks=per_host if line["sharding"] == "HYBRID_SHARD" else 0,
             accumulation="micro_batch" if stage in ("zero2", "zero3") else "boundary",
             reduce_dtype="fp32" if "reduce fp32" in notes else "weights",
+            param_dtype="bf16" if in_fsdp else "weights",
         ),
         cluster=ClusterKeys(
             software=said_in(notes, SOFTWARE) or UNNAMED.get(line["source"], "eager"),
-            loss="chunked" if "tiled" in notes else "", optimizer="host" if ON_HOST in notes else "device",
-            device=said_in(notes, DEVICES) or line["device"], devices_per_host=per_host,
+            loss="chunked" if "tiled" in notes else COMPILED_LOSS.get(line["source"], ""),
+            optimizer="host" if ON_HOST in notes else "device",
+            device=said_in(notes, DEVICES) or DEVICE_OF.get(line["source"], line["device"]), devices_per_host=per_host,
             between=said_in(notes, BETWEEN), kernels="fused",
             products="fp8" if line["precision"] == "fp8" else "weights",
         ),
@@ -226,8 +238,8 @@ def compare_outside(figures: Sequence[OutsideFigure]) -> list[ComparedFigure]:
             (rows[key],) = planned(scenario, (), task_of)
         return rows[key]
 
-    return [
-        ComparedFigure(each, VALUES[each.kind](row_of(each.scenario)), row_of(each.holding).fits) for each in figures]
+    found = [(each, row_of(each.scenario)) for each in figures]
+    return [ComparedFigure(each, each.planned_as(row), row.fits) for each, row in found]
 
 
 def grouped(found: Sequence[ComparedFigure]) -> dict[str, list[float]]:

@@ -61,7 +61,7 @@ def run_passes(config: Config, allocate: Allocator, segments: SeenSegments, coun
     shelf = Offloaded(Nowhere(), allocate) if config.row.parallel.offload_activations else None
     tape = Tape(
         allocate, not_added, model.lowest_trained, nothing_drawn, config.recomputed, shelf,
-        players=segments.player, output_dtype=config.outputs,
+        players=segments.player, output_dtype=config.outputs, keeps=config.row.parallel.recompute_keeps,
     )
     inputs, targets = batch(config)
     for _ in range(count):

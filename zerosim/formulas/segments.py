@@ -26,6 +26,7 @@ from zerosim.autograd.graph import GraphPlan, Instruction, Step
 from zerosim.autograd.operation import Shape
 from zerosim.autograd.operations.dropout import Draws
 from zerosim.autograd.player import Contribution, Kept, Perform, Player, Precise, owner, perform
+from zerosim.autograd.selection import SelectedPlan
 from zerosim.payloads.extents import Extent
 
 Charge = Callable[[Step, Callable[..., Any]], None]
@@ -172,6 +173,21 @@ class SegmentPlayer:
         values = {slot: in_blocks(blocks, part) for slot, part in segment.values.items()}
         return y, Kept(player.plan, values, {slot: in_blocks(blocks, part) for slot, part in segment.saved.items()})
 
+    def again(self, x: Any, selected: SelectedPlan, given: Kept) -> Kept:
+        player, held = self._player, [x]
+        if not all(isinstance(each, Extent) for each in (*held, *given.values.values(), *given.saved.values())):
+            return player.again(x, selected, given)
+        del x
+        values, saved, (x_part,), blocks = handed_over(given, held)
+        described = (*values.items(), None, *saved.items(), x_part)
+        key = "again", selected, self._precision, described
+        segment = self._segments.segment(
+            key, lambda: again_seen(self._segments, player, selected, values, saved, x_part))
+        segment.play(self._segments, blocks, player.precise)
+        return Kept(
+            player.plan, {slot: in_blocks(blocks, part) for slot, part in segment.values.items()},
+            {slot: in_blocks(blocks, part) for slot, part in segment.saved.items()})
+
     def backward(self, kept: Kept, upstream: Any, contribution: Contribution | None) -> list[Any]:
         player, held = self._player, [upstream]
         del upstream
@@ -287,6 +303,16 @@ def forward_seen(segments: SeenSegments, player: Player, x: Any) -> SeenSegment:
     y, kept = watched.forward(stand_in)
     values, saved = seen.parts(kept.values), seen.parts(kept.saved)
     return seen.segment(segments.uncounted, [seen.part(y)], values, saved, frozenset())
+
+
+def again_seen(
+    segments: SeenSegments, player: Player, selected: SelectedPlan, values: Mapping[int, Part],
+    saved: Mapping[int, Part], x: Part,
+) -> SeenSegment:
+    seen, watched = watching(segments, player)
+    given, held = stand_ins(seen, selected.forward, values, saved, x)
+    kept = watched.again(held.pop(), selected, given)
+    return seen.segment(segments.uncounted, [], seen.parts(kept.values), seen.parts(kept.saved), frozenset())
 
 
 def backward_seen(

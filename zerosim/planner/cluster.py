@@ -31,11 +31,6 @@ HOST_BYTES_PER_SECOND = 14e9
 """Bytes a second that an optimizer on the host reads and writes for each device, gradients and weights brought over
 included: fitted to one run of 8 devices, ml-engineering's Llama 3 8B with sequences of 8,192 on B200."""
 
-WHOLE_SCORES = 8.0
-"""Bytes of a score that a loss in 32 bits has beside the score and its gradient: the score widened, and its logarithm.
-"""
-
-
 @dataclass(frozen=True)
 class Device:
     """What a rank computes with; rates are in seconds, shares say how much of them is reached."""
@@ -209,11 +204,8 @@ def software_of(said: Said) -> Software:
     numbers = {name: entry[name] for name in Software.__dataclass_fields__ if name in entry}
     found = Software(**numbers)
     reserve = found.reserve if isinstance(said.reserve, str) else said.reserve
-    found = replace(found, attention=said.attention or found.attention, reserve=reserve)
-    if not said.loss:
-        return found
-    whole = said.loss == "whole"
-    return replace(found, score_bytes=WHOLE_SCORES if whole else 0.0, chunks_loss=not whole)
+    return replace(
+        found, attention=said.attention or found.attention, reserve=reserve, loss=said.loss or found.loss)
 
 
 def in_8_bits(device: Device, origin: Origin) -> Device:

@@ -150,11 +150,14 @@ class Costs:
         return prod(shape) * self.itemsize
 
     def loss_ns(self, outputs: Shape) -> int:
-        """The time of a loss and its gradient: widen outputs, take logarithms, write and round a gradient."""
-        wide = 4 * prod(outputs)
+        """The time of a loss and its gradient: widen outputs, take logarithms, write and round a gradient.
+
+        A compiled loss reads the outputs twice and writes the gradient.
+        """
+        wide, device = 4 * prod(outputs), self.cluster.device
         rounding = 0 if self.itemsize == 4 else 2 * (wide + self.bytes_of(outputs))
-        device = self.cluster.device
-        return round(max(device.moved_ns(rounding + 4 * wide), device.launch_ns))
+        moved = 3 * self.bytes_of(outputs) if self.cluster.software.loss == "compiled" else rounding + 4 * wide
+        return round(max(device.moved_ns(moved), device.launch_ns))
 
     def moved_ns(self, moved_bytes: float) -> int:
         return round(self.cluster.device.moved_ns(moved_bytes))

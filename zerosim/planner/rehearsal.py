@@ -34,6 +34,7 @@ from zerosim.planner.clock import VirtualClock
 from zerosim.planner.cluster import Cluster
 from zerosim.planner.costs import Costs, of_rank
 from zerosim.planner.skipping import Skipping
+from zerosim.planner.software import Software
 from zerosim.planner.timed import HostMemory, NoSums, OnTheClock, SilentWire, Timed, TimedWire
 from zerosim.sharding import padded
 from zerosim.stages.replica import Batch, Replica
@@ -150,7 +151,7 @@ def on_shapes(config: Config, comm: "Clocked", ledger: Ledger, *, each_segment: 
     if config.row.parallel.offload_activations:
         built.tape.shelf = Offloaded(HostMemory(comm.clock, comm.costs.cluster.host_memory), allocate)
     beside = telling(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
-    rule = Timed(config.rule, comm.clock, comm.costs)
+    rule = Timed(config.rule, comm.clock, comm.costs, room_of_update(built, allocate, cluster.software))
     alike = comm.alike and not each_segment and config.row.parallel.order != "tree"
     wire = config.weights_wire and TimedWire(config.weights_wire, comm.clock, comm.costs)
     silent_wire = config.gradients_wire and SilentWire(config.gradients_wire)
@@ -166,6 +167,21 @@ def on_shapes(config: Config, comm: "Clocked", ledger: Ledger, *, each_segment: 
     ), skipping
 
 
+def room_of_update(built: Replica, allocate: Allocator, software: Software) -> Callable[[Any], Any]:
+    """A function that takes what an optimizer's step over all parameters has beside its operands.
+
+    Software that has anything there also has gradients of 16 bits widened there, as the master weights are.
+    """
+    layouts = built.state.layouts
+
+    def take(gradient: Any) -> Any:
+        trained = sum(layouts.of(unit, "optimizer").length for unit in built.trained)
+        each = software.update_bytes and software.update_bytes + (4 if gradient.dtype.itemsize < 4 else 0)
+        return allocate(round(trained * each), np.uint8, kind="buffers", owner="update")
+
+    return take
+
+
 def whole_batch(config: Config) -> Batch:
     """A rank's micro-batches."""
     inputs, targets = activations.batch(config)
@@ -175,7 +191,7 @@ def whole_batch(config: Config) -> Batch:
 def uncounted_on(config: Config, cluster: Cluster) -> Uncounted:
     """Which arrays have no memory: what fused kernels have in registers, and scores that a loss takes in chunks."""
     registers = IN_REGISTERS if cluster.fused else frozenset[str]()
-    scores = config.model.task.outputs if cluster.software.chunks_loss and config.model.task.tokens else 0
+    scores = config.model.task.outputs if cluster.software.loss == "chunked" and config.model.task.tokens else 0
 
     def uncounted(shape: Any, owner: str | None) -> bool:
         return owner in registers or (isinstance(shape, tuple) and len(shape) > 1 and shape[-1] == scores)
@@ -288,7 +304,10 @@ class Performer:
     def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
         if step is None:
             self.clock.compute("loss", self.costs.loss_ns(arrays[0].shape))
-            beside = round(arrays[0].size * self.costs.cluster.software.score_bytes)
+            software = self.costs.cluster.software
+            beside = round(arrays[0].size * software.score_bytes)
+            if software.loss == "compiled":
+                named["empty"] = in_registers
             held = self.allocate(beside, np.uint8, kind="buffers", owner="loss") if beside else None
             found = function(*arrays, **named)
             del held

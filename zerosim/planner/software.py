@@ -5,10 +5,11 @@
     products      what products reach over what they reach on the device's fitted runs
     copies        bytes that are copied for each parameter that is gathered, and for each gradient that is reduced
     update        bytes of an optimizer's step over those of its operands, each read or written once
+    update_bytes  bytes of each parameter that an optimizer's step has beside its operands, for all parameters at once
     attention     the generation of its attention kernels
     keeps         16-bit numbers that an operation keeps for backward, for each of its outputs
-    score_bytes   bytes of each score of the vocabulary in the loss, beside 2 of the score and 4 of its gradient; with
-                  `chunks_loss` the loss takes the scores in chunks, and none are ever whole
+    loss          `whole`: all scores of the vocabulary are widened at once; `compiled`: one kernel forward and one
+                  backward keep what is widened in registers; `chunked`: scores come in chunks, and none are ever whole
     reserve       what the allocator holds beyond what is alive at the peak, as a share of that
 
 PyTorch without a compiler carries out one kernel after another. Its own kernels for LayerNorm or GELU are one each; a
@@ -17,6 +18,10 @@ code, not fitted.
 """
 
 from dataclasses import dataclass, field
+
+WHOLE_SCORES = 8.0
+"""Bytes of a score that a loss in 32 bits has beside the score and its gradient: the score widened, and its logarithm.
+"""
 
 
 @dataclass(frozen=True)
@@ -33,11 +38,16 @@ class Software:
     products: float = 1.0
     copies: float = 0.0
     update: float = 1.0
+    update_bytes: float = 0.0
     attention: str = ""
     keeps: dict[str, float] = field(default_factory=dict)
-    score_bytes: float = 0.0
-    chunks_loss: bool = False
+    loss: str = ""
     reserve: float = 0.0
+
+    @property
+    def score_bytes(self) -> float:
+        """Bytes of each score of the vocabulary in the loss, beside 2 of the score and 4 of its gradient."""
+        return WHOLE_SCORES if self.loss == "whole" else 0.0
 
     def moved(self, operation: str, way: str, *, multiplies: bool) -> float:
         """The factor on what an operation reads and writes."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -69,11 +69,16 @@ class HostMemory:
 
 @dataclass(frozen=True)
 class Timed:
-    """In place of a rule: leaves weights and state as they are, and takes the time of reading and writing them."""
+    """In place of a rule: leaves weights and state as they are, and takes the time of reading and writing them.
+
+    The first update takes `room` for what the step has beside its operands, and the others have it as well.
+    """
 
     rule: UpdateRule
     clock: VirtualClock
     costs: Costs
+    room: Callable[[Any], Any]
+    _held: list[Any] = field(default_factory=list)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -93,6 +98,7 @@ class Timed:
         self._take(weights, differences, {}, [])
 
     def _take(self, weights: Any, gradient: Any, state: Any, written: list[Any]) -> None:
+        self._held[:] = self._held or [self.room(gradient)]
         both_ways = [weights, *state.values()]
         moved = 2 * sum(each.nbytes for each in both_ways) + sum(each.nbytes for each in [gradient, *written])
         self.clock.compute("update", self.costs.update_ns(moved))

@@ -8,7 +8,7 @@ COLLECTIVE_COSTS = ("pipelined", "written")
 KERNELS = ("written", "fused")
 PRODUCTS = ("weights", "fp8")
 SOFTWARE = ("", "eager", "compiled", "fused")
-LOSSES = ("", "whole", "chunked")
+LOSSES = ("", "whole", "compiled", "chunked")
 PLACES = ("device", "host")
 ATTENTION = ("", "flash2", "flash3")
 
@@ -95,7 +95,7 @@ class ClusterKeys:
     attention: str = choice("", ATTENTION)
     """The generation of attention's kernels; empty: the software's usual one."""
     loss: str = choice("", LOSSES)
-    """Whether scores of the vocabulary are widened as a whole, or a loss takes them in chunks and none are ever whole;
+    """Whether scores of the vocabulary are widened as a whole, in registers, or in chunks so that none are ever whole;
     empty: the software's usual way."""
     reserve: float | str = word_or_number("usual", at_least=0, below=10)
     """What an allocator holds beyond what is alive, as a share of it; `usual`: the software's."""

@@ -255,6 +255,12 @@ class Scenario:
                 "true or to layers as well, or leave it out",
                 ("parallel", "offload_activations"), ("parallel", "recompute"),
             )
+        if parallel.recompute_keeps and not parallel.recompute:
+            raise self.origin.error(
+                "parallel.recompute_keeps is for units that are run again; set parallel.recompute to true or to layers "
+                "as well, or leave it out",
+                ("parallel", "recompute_keeps"), ("parallel", "recompute"),
+            )
         if "\0" in parallel.offload_folder:
             raise self.origin.error("parallel.offload_folder: a path has no NUL byte in it", OFFLOAD_FOLDER)
 

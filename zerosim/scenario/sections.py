@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from zerosim.autograd.operations.elementwise import ACTIVATIONS
+from zerosim.autograd.selection import SELECTIONS
 from zerosim.collectives.own import SERVING, as_collective
 from zerosim.models import MODELS
 from zerosim.models.own import as_model
@@ -51,6 +52,7 @@ ACCUMULATIONS = ("boundary", "micro_batch", "layered")
 DTYPES = ("weights", "fp32")
 WIRES = ("weights", *(name for name in PRECISIONS if name != "fp64"))
 REDUCTIONS = ("reduce_scatter", "all_reduce")
+RECOMPUTE_KEEPS = ("", *SELECTIONS)
 PUBLICATIONS = tuple(PUBLISHING)
 MOST_RANKS = 2**20
 MEGABYTE = 10**6
@@ -216,6 +218,8 @@ class Parallel:
     overlap: bool = switch(False)
     recompute: bool | tuple[int, ...] = switch_or_integers(False)
     """Whether units keep their input alone and are run again before backward; or the layers whose units do."""
+    recompute_keeps: str = choice("", RECOMPUTE_KEEPS)
+    """What these units keep beside their input, so that only the rest is computed again."""
     offload_activations: bool = switch(False)
     """Whether these inputs are kept in a file, and read ahead for backward."""
     offload_folder: str = text("")
@@ -266,6 +270,7 @@ class Variant:
     prefetch: bool | None = maybe()
     overlap: bool | None = maybe()
     recompute: bool | tuple[int, ...] | None = maybe_switch_or_integers()
+    recompute_keeps: str | None = maybe_choice(RECOMPUTE_KEEPS)
     offload_activations: bool | None = maybe()
     bucket_mb: float | None = number(None, at_least=0)
 

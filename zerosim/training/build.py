@@ -79,7 +79,7 @@ def replica(
         tape=telling(
             Tape(
                 allocate, accumulate, config.model.lowest_trained, draw, config.recomputed, shelf(config, allocate),
-                perform, players, config.outputs,
+                perform, players, config.outputs, config.row.parallel.recompute_keeps,
             ),
             comm.instruments, forward="forward", loss="loss", backward="backward",
             recompute=lambda unit: "recompute" if unit in config.recomputed else "",
