@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+import tomllib
 from io import StringIO
 
 import pytest
@@ -11,13 +12,15 @@ from safetensors.numpy import load_file
 from tests.mpi.launch import mpirun
 from zerosim.bench import timings as bench
 from zerosim.bench.checkpoints import remove_before_last, saves, time_checkpoints, writes
-from zerosim.bench.collectives import COLLECTIVES, OWN, fit, measured_switches, time_collectives
+from zerosim.bench.collectives import COLLECTIVES, GLOO, OWN, fit, measured_switches, time_collectives
 from zerosim.bench.timings import Duration, Overhead, Timing, Workload, time_ledgers, time_steps, time_worlds
 from zerosim.checkpoint.saving import Saving
 from zerosim.cli import main
 from zerosim.collectives.table import ALGORITHMS
 from zerosim.commands.bench import ALONE
+from zerosim.report.bandwidth import bandwidth_picture
 from zerosim.report.bench_table import show_collectives, show_durations, show_overheads, show_saving, show_timings
+from zerosim.report.cluster_toml import measured_toml
 from zerosim.scenario import ModelKeys, Scenario
 from zerosim.stages import STAGES
 from zerosim.worlds.local import spawn
@@ -46,17 +49,20 @@ def test_every_stage_is_timed_in_every_round(measure, show, workload, words):
     assert all(title in shown(show, measured, workload) for title in [words, *(row.title for row in STAGES.values())])
 
 
+LIBRARIES = (OWN, GLOO)
+
+
 def nothing_done(x, out):
     """Stands for a library's collective."""
 
 
 def test_every_algorithm_of_a_collective_is_timed_at_every_size():
     sizes = (256, 1024)
-    found, *others = spawn(
-        lambda comm: time_collectives(comm, dict.fromkeys(COLLECTIVES, nothing_done), 2, sizes), ranks=3)
+    libraries = dict.fromkeys(LIBRARIES, dict.fromkeys(COLLECTIVES, nothing_done))
+    found, *others = spawn(lambda comm: time_collectives(comm, libraries, 2, sizes), ranks=3)
     assert others == [None, None]
     rows = [row for row in ALGORITHMS.values() if row.collective in COLLECTIVES and row.serves(3) and not row.per_host]
-    assert {(each.collective, each.algorithm) for each in found if each.algorithm != OWN} == {
+    assert {(each.collective, each.algorithm) for each in found if each.algorithm not in LIBRARIES} == {
         (row.collective, row.name) for row in rows}
     for each in found:
         assert len(each.seconds) == len(each.own_seconds) == 2
@@ -68,6 +74,12 @@ def test_every_algorithm_of_a_collective_is_timed_at_every_size():
     said = shown(show_collectives, found, "a library", measured_switches(found), fit(found))
     assert all(f"{collective} on 3 ranks" in said for collective in COLLECTIVES)
     assert "switch_at({\"all_reduce\": " in " ".join(said.split())
+    lines = bandwidth_picture(found, "a library")["data"]["values"]
+    assert len(lines) == len(found)
+    assert {"a library", "gloo", "ring"} <= {line["algorithm"] for line in lines}
+    read = tomllib.loads(measured_toml(fit(found), measured_switches(found)))["cluster"]
+    assert 1e3 * read["short_gather_kb"] in (0, *sizes)
+    assert read["inside"]["latency_us"] > 0
 
 
 def test_saving_is_timed_beside_a_plain_write(tmp_path, monkeypatch):

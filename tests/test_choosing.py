@@ -64,3 +64,36 @@ def test_a_switch_that_cannot_be_is_refused(switches, said):
     with pytest.raises(CollectiveError, match=said):
         switch_at(switches)
     assert before == SWITCHES
+
+
+def gathers(short_kb, algorithm="auto", ranks=4):
+    """The messages of rank 0's all-gathers in a step, by stage; the two layers gather 2.1 kB and 0.4 kB."""
+    outcome = zs.run({
+        "world": {"ranks": ranks}, "model": {"hidden": [8]}, "train": {"steps": 1, "micro_batches": ranks},
+        "parallel": {"all_gather": algorithm}, "cluster": {"short_gather_kb": short_kb},
+    })
+    assert outcome.passed
+    assert all(row["traffic_holds"] for row in outcome.document["rows"])
+    first = {row["stage"]: row["traffic"][0]["by_collective"] for row in outcome.document["rows"]}
+    return {stage: collectives["all_gather"]["messages"] for stage, collectives in first.items()}
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_a_run_gathers_short_vectors_by_doubling_and_long_ones_by_the_ring(ranks):
+    by_ring, mixed, by_doubling = (gathers(kb, ranks=ranks) for kb in (0, 1, 100))
+    assert by_ring == gathers(64, "ring", ranks)
+    assert by_doubling == gathers(64, "bruck", ranks)
+    for stage, messages in mixed.items():
+        assert by_doubling[stage] <= messages <= by_ring[stage]
+    assert (by_doubling["ddp"] < mixed["ddp"] < by_ring["ddp"]) == (ranks == 4)
+
+
+def test_a_plan_prices_what_would_be_taken():
+    def waits(kb):
+        planned = zs.plan({
+            "world": {"ranks": 64}, "model": {"hidden": [8]}, "train": {"micro_batches": 64},
+            "parallel": {"all_gather": "auto"}, "cluster": {"short_gather_kb": kb, "collectives": "written"},
+        })
+        return planned.document["rows"][0]["step_seconds"]
+
+    assert waits(100) < waits(0)

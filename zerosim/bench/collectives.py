@@ -13,6 +13,8 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -39,8 +41,9 @@ SHARES: dict[str, Callable[[int], float]] = {
     "reduce_scatter": lambda ranks: (ranks - 1) / ranks, "broadcast": lambda ranks: 1.0,
 }
 OWN = "MPI's own"
+GLOO = "gloo"
 Own = Mapping[str, Callable[[Array, Array], object]]
-"""The library's own collectives, from one array into another."""
+"""A library's own collectives, from one array into another."""
 
 
 @dataclass(frozen=True)
@@ -77,22 +80,27 @@ class TimedCollective:
 
 
 def time_collectives(
-    comm: Communicator, own: Own, rounds: int, sizes: Sequence[int] = SIZES
+    comm: Communicator, others: Mapping[str, Own], rounds: int, sizes: Sequence[int] = SIZES
 ) -> list[TimedCollective] | None:
-    """Every algorithm that serves the ranks, at every size; on rank 0, None on the others."""
+    """Every algorithm that serves the ranks and the collectives of `others`, at every size; None but on rank 0.
+
+    `others` has MPI's own, and PyTorch's gloo where that is installed.
+    """
     keep_freed()
     found = [
         timed for collective in COLLECTIVES for size in sizes
-        for timed in time_one(comm, collective, size - size % (4 * comm.size), own, rounds)
+        for timed in time_one(comm, collective, size - size % (4 * comm.size), others, rounds)
     ]
     return found if comm.rank == 0 else None
 
 
-def time_one(comm: Communicator, collective: str, vector_bytes: int, own: Own, rounds: int) -> list[TimedCollective]:
+def time_one(
+    comm: Communicator, collective: str, vector_bytes: int, others: Mapping[str, Own], rounds: int
+) -> list[TimedCollective]:
     """All algorithms of a collective at one size."""
     names = [row.name for row in ALGORITHMS.values()
              if row.collective == collective and row.serves(comm.size) and not row.per_host]
-    tasks = calls(comm, collective, vector_bytes // 4, own, names)
+    tasks = calls(comm, collective, vector_bytes // 4, others, names)
     samples: dict[str, list[float]] = {name: [] for name in tasks}
     counts: dict[str, int] = {}
     for number in range(-1, rounds):
@@ -108,18 +116,19 @@ def time_one(comm: Communicator, collective: str, vector_bytes: int, own: Own, r
 
 
 def calls(
-    comm: Communicator, collective: str, count: int, own: Own, names: Sequence[str]
+    comm: Communicator, collective: str, count: int, others: Mapping[str, Own], names: Sequence[str]
 ) -> dict[str, Callable[[], object]]:
-    """What is timed: the library's own call, and each algorithm's on whole arrays, into memory that is there."""
+    """What is timed: calls of other libraries, and each algorithm's on whole arrays, into memory that is there."""
     whole, other = np.ones(count, np.float32), np.ones(count, np.float32)
     shard = np.ones(count // comm.size, np.float32)
     x, out = {
         "all_gather": (shard, other), "reduce_scatter": (whole, shard), "broadcast": (whole, whole),
     }.get(collective, (whole, other))
     function, more = COLLECTIVES[collective], {"reduce": np.maximum} if "reduce" in collective else {}
-    found: dict[str, Callable[[], object]] = {OWN: lambda: own[collective](x, out)}
+    found: dict[str, Callable[[], object]] = {
+        name: partial(library[collective], x, out) for name, library in others.items()}
     for name in names:
-        found[name] = lambda name=name: function(comm, x, algorithm=name, out=out, **more)  # type: ignore[misc]
+        found[name] = partial(function, comm, x, algorithm=name, out=out, **more)
     return found
 
 
@@ -134,7 +143,7 @@ def timed(comm: Communicator, run: Callable[[], object], times: int) -> float:
 
 
 def measured_switches(found: Sequence[TimedCollective]) -> dict[str, int]:
-    """The bytes up to which the algorithm for short vectors is faster, by collective: what `switch_at` takes.
+    """The bytes up to which the algorithm for short vectors is always faster, by collective: what `switch_at` takes.
 
     >>> at = [("doubling", 1024, 1.0), ("ring", 1024, 2.0), ("doubling", 4096, 3.0), ("ring", 4096, 2.0)]
     >>> measured_switches([TimedCollective("all_gather", name, 4, size, [each], [1.0]) for name, size, each in at])
@@ -147,8 +156,9 @@ def measured_switches(found: Sequence[TimedCollective]) -> dict[str, int]:
         names = [[name for name in some[collective] if (name, sizes[0]) in seconds] for some in (SHORT, LONG)] \
             if sizes else [[], []]
         if all(names):
-            faster = [size for size in sizes if seconds[names[0][0], size] < seconds[names[1][0], size]]
-            switches[collective] = max(faster, default=0)
+            short, long = names[0][0], names[1][0]
+            slower = [size for size in sizes if seconds[short, size] >= seconds[long, size]]
+            switches[collective] = max((size for size in sizes if size < min(slower, default=inf)), default=0)
     return switches
 
 

@@ -8,9 +8,12 @@ The switches below are those of 2 and 4 processes on one host of 2 cores over sh
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from typing import Any
 
 from zerosim.collectives.table import ALGORITHMS, Algorithm, find, nearest
+from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError
 
 SHORT = {"all_reduce": ("doubling",), "all_gather": ("doubling", "bruck")}
@@ -20,17 +23,49 @@ SWITCHES = {"all_reduce": 32 << 10, "all_gather": 64 << 10}
 """The bytes of the whole vector up to which it is short, by collective."""
 
 
-def choose(collective: str, size: int, vector_bytes: int, *, commutative: bool = True) -> Algorithm:
+def choose(
+    collective: str, size: int, vector_bytes: int, *, commutative: bool = True, short_bytes: int | None = None
+) -> Algorithm:
     """The algorithm that "auto" takes for a vector of so many bytes, on `size` ranks.
+
+    Vectors are short up to `short_bytes`, or where it is None up to what `SWITCHES` has.
 
     >>> choose("all_reduce", size=4, vector_bytes=1024).name, choose("all_reduce", size=4, vector_bytes=1 << 20).name
     ('doubling', 'rabenseifner')
     >>> choose("all_gather", size=6, vector_bytes=1024).name, choose("broadcast", size=6, vector_bytes=1024).name
     ('bruck', 'tree')
     """
-    names = (SHORT if vector_bytes <= SWITCHES.get(collective, 0) else LONG).get(collective, ())
+    most = SWITCHES.get(collective, 0) if short_bytes is None else short_bytes
+    names = (SHORT if vector_bytes <= most else LONG).get(collective, ())
     able = [name for name in names if ALGORITHMS[f"{name}.{collective}"].serves(size)]
     return find(collective, able[0] if able else "auto", size, commutative=commutative)
+
+
+@dataclass(frozen=True)
+class BySize(Algorithm):
+    """A row of no table: for each vector the algorithm that `choose` takes.
+
+    >>> AUTO_ALL_GATHER.at(4, 1024).name, AUTO_ALL_GATHER.up_to(0).at(4, 1024).name
+    ('doubling', 'ring')
+    """
+
+    short_bytes: int | None = None
+
+    def at(self, size: int, vector_bytes: int) -> Algorithm:
+        return choose(self.collective, size, vector_bytes, short_bytes=self.short_bytes)
+
+    def up_to(self, short_bytes: int) -> "BySize":
+        """The same, for vectors that are short up to so many bytes."""
+        return replace(self, short_bytes=short_bytes)
+
+    def carry_out(self, comm: Communicator, *arguments: Any) -> None:
+        chunks = arguments[0]
+        self.at(comm.size, sum(chunk.nbytes for chunk in chunks)).function(comm, *arguments)
+
+
+AUTO_ALL_GATHER = BySize(
+    **{**{each.name: getattr(ALGORITHMS["bruck.all_gather"], each.name) for each in fields(Algorithm)},
+       "name": "auto", "title": "doubling or Bruck's algorithm for short vectors, the ring for long ones"})
 
 
 @lru_cache(maxsize=1024)

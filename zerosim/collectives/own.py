@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from zerosim.collectives.choosing import AUTO_ALL_GATHER
 from zerosim.collectives.kinds import KINDS
 from zerosim.collectives.table import ALGORITHMS, Algorithm
 from zerosim.errors import UsageError
@@ -27,6 +28,7 @@ SERVING = {
     for kind in ("reduce_scatter", "all_gather", "broadcast")
 }
 """The algorithms that may serve a stage, by kind and name."""
+SERVING["all_gather"][AUTO_ALL_GATHER.name] = AUTO_ALL_GATHER
 
 
 def collective(

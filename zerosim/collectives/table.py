@@ -87,6 +87,10 @@ class Algorithm(Declared):
         """The collective itself, from which `algorithm_of` finds this row again."""
         self.function(comm, *arguments)
 
+    def at(self, size: int, vector_bytes: int) -> "Algorithm":
+        """The algorithm that carries this out for a vector of so many bytes: itself."""
+        return self
+
     def serves(self, size: int) -> bool:
         return size.bit_count() == 1 or not self.needs_power_of_two
 

@@ -5,12 +5,13 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
 from zerosim.bench.checkpoints import time_checkpoints
 from zerosim.bench.cluster import Measured, measure_cluster
-from zerosim.bench.collectives import fit, measured_switches, time_collectives
+from zerosim.bench.collectives import GLOO, OWN, Own, fit, measured_switches, time_collectives
 from zerosim.bench.outside import compare_outside, figures_of
 from zerosim.bench.plans import time_plans
 from zerosim.bench.published import compare, lines_of, published_runs, shipped
@@ -32,6 +33,7 @@ from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.commands.torch import require_torch
 from zerosim.errors import LaunchError, UsageError
 from zerosim.files import write_text
+from zerosim.report.bandwidth import bandwidth_picture
 from zerosim.report.bench_table import (
     show_against,
     show_collectives,
@@ -44,11 +46,13 @@ from zerosim.report.bench_table import (
     show_spent,
     show_timings,
 )
-from zerosim.report.cluster_toml import cluster_toml
+from zerosim.report.cluster_toml import cluster_toml, measured_toml
 from zerosim.report.grid import show_words
+from zerosim.report.page.vega import svg
 from zerosim.report.times import sharing
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import connect
+from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.mpi_start import own_launcher
 from zerosim.worlds.mpi_world import MpiWorld
 
@@ -91,14 +95,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of published: the runs, in place of those that are shipped, with the columns of either table")
     parser.add_argument("--json", metavar="FILE", help="write the figures; - is standard output")
     parser.add_argument(
-        "--toml", metavar="FILE", help="of cluster: write this machine as a [cluster], for zerosim plan --cluster FILE")
+        "--toml", metavar="FILE",
+        help="of cluster: write this machine as a [cluster], for zerosim plan --cluster FILE; of collectives: its "
+             "links and the switch of all-gathers alone")
+    parser.add_argument("--svg", metavar="FILE", help="of collectives: draw bandwidth over the length of a vector")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Measure: worlds and plans in this process, else as one of 2 ranks or, without a launcher, by starting those 2."""
     check_writable(arguments)
-    if arguments.toml and arguments.what != "cluster":
-        raise UsageError(f"bench {arguments.what} measures no cluster; leave out --toml, or measure cluster")
+    if arguments.toml and arguments.what not in ("cluster", "collectives"):
+        raise UsageError(f"bench {arguments.what} measures no cluster; leave out --toml, or measure cluster or "
+                         "collectives")
+    if arguments.svg and arguments.what != "collectives":
+        raise UsageError(f"bench {arguments.what} draws nothing: --svg goes with bench collectives")
     if arguments.runs is not None and arguments.what != "published":
         raise UsageError(f"bench {arguments.what} compares no runs: --runs goes with bench published")
     if arguments.what == "published":
@@ -171,7 +181,7 @@ def report_cluster(arguments: argparse.Namespace, found: Measured | None) -> int
 def report_collectives(arguments: argparse.Namespace) -> int:
     """Measure collectives, show and write what rank 0 has found."""
     comm = connect()
-    found = time_collectives(comm, comm.own_collectives(), arguments.rounds)
+    found = time_collectives(comm, libraries(comm), arguments.rounds)
     if found is not None:
         if words := sharing(comm.size, comm.machine.shared_cores):
             show_words(standard_output(arguments), words)
@@ -182,7 +192,21 @@ def report_collectives(arguments: argparse.Namespace) -> int:
                 "schema": "zerosim.bench/1", "library": comm.library, "switches": switches, "fit": line,
                 "collectives": [each.document() for each in found],
             })
+        if arguments.toml:
+            write_text(arguments.toml, measured_toml(line, switches))
+        if arguments.svg:
+            write_text(arguments.svg, svg(bandwidth_picture(found, comm.library)))
     return 0
+
+
+def libraries(comm: MpiCommunicator) -> dict[str, Own]:
+    """The collectives of other libraries: MPI's own, and gloo's where PyTorch is installed."""
+    found: dict[str, Own] = {OWN: comm.own_collectives()}
+    if find_spec("torch") is not None:
+        from zerosim.torch.gloo import gloo_collectives  # noqa: PLC0415 - imports torch
+
+        found[GLOO] = gloo_collectives()
+    return found
 
 
 def report_torch(arguments: argparse.Namespace) -> int:

@@ -326,7 +326,7 @@ def named_messages(config: Config) -> Counter[int]:
             for width in {config.precision.weights.itemsize, config.computing.weights.itemsize, config.wire.itemsize}:
                 for piece in config.buckets.pieces(owned(unit.count, config.mesh).length, width * size):
                     count = (piece.stop - piece.start) * (1 if rooted else size)
-                    for flow in flows(algorithm, size, count):
+                    for flow in flows(algorithm.at(size, width * count), size, count):
                         sent = Counter(width * length for _, length in flow.sent)
                         found |= Counter({length: often * (size if rooted else 1) for length, often in sent.items()})
     return found

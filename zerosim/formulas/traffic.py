@@ -167,7 +167,8 @@ def carried(
         for piece in config.buckets.pieces(length, element_bytes * (1 if rooted else len(ranks))):
             count = (piece.stop - piece.start) * (1 if rooted else len(ranks))
             for root in range(len(ranks) if rooted else 1):
-                flow = flows(algorithm, len(ranks), count, root)[ranks.index(rank)]
+                serving = algorithm.at(len(ranks), count * element_bytes)
+                flow = flows(serving, len(ranks), count, root)[ranks.index(rank)]
                 sent = [sent for _, sent in flow.sent]
                 away = sum(sent for to, sent in flow.sent if hosts and hosts[ranks[to]] != hosts[rank])
                 total += Due(1, sum(sent) * element_bytes, flow.received * element_bytes, len(sent),

@@ -183,7 +183,8 @@ class Costs:
         length = argument[0].nbytes if chunked else argument.nbytes
         key = (function, length, chunked, root)
         if key not in self._prices:
-            self._prices[key] = self._price(recorded(algorithm_of(function)), length, chunked, root)
+            algorithm = algorithm_of(function).at(self.ranks, length * (self.ranks if chunked else 1))
+            self._prices[key] = self._price(recorded(algorithm), length, chunked, root)
         return self._prices[key]
 
     def _price_of_codes(self, narrow: OnNarrowWires, chunk: Any) -> Price:

@@ -1,5 +1,6 @@
 """A [cluster] section as a scenario's TOML."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -28,6 +29,30 @@ def cluster_toml(cluster: ClusterKeys) -> str:
     functions = found["device"].pop("functions")
     tables |= {"cluster.inside": found["inside"], "cluster.device": found["device"],
                "cluster.device.functions": functions}
+    return written(tables)
+
+
+def measured_toml(fit: Mapping[str, float], switches: Mapping[str, int]) -> str:
+    """The links within a host, and how long a short all-gather is, as `bench collectives` has found them.
+
+    >>> print(measured_toml({"message_seconds": 5e-6, "byte_seconds": 1e-10}, {"all_gather": 65536}))
+    [cluster]
+    short_gather_kb = 65.54
+    <BLANKLINE>
+    [cluster.inside]
+    latency_us = 5
+    gigabytes_per_second = 10
+    <BLANKLINE>
+    """
+    tables = {
+        "cluster": {"short_gather_kb": switches["all_gather"] / 1e3} if "all_gather" in switches else {},
+        "cluster.inside": {"latency_us": 1e6 * fit["message_seconds"],
+                           "gigabytes_per_second": 1e-9 / max(fit["byte_seconds"], 1e-15)},
+    }
+    return written(tables)
+
+
+def written(tables: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(f"[{name}]\n" + "".join(map(line, keys.items())) for name, keys in tables.items())
 
 

@@ -87,6 +87,8 @@ class ClusterKeys:
     """The link of a device to its host's memory; without a name, the device's usual one."""
     collectives: str = choice("pipelined", COLLECTIVE_COSTS)
     """What one costs: as libraries pipeline it, or message by message as its text is written."""
+    short_gather_kb: float = number(64.0, at_least=0)
+    """The longest all-gather that is short, in 10³ bytes, for `parallel.all_gather = "auto"`; a run asks too."""
     kernels: str = choice("written", KERNELS)
     """What operations have in memory: all that their text does, or what fused ones leave there."""
     software: str = choice("", SOFTWARE)

@@ -44,6 +44,8 @@ class Row:
     ranks: int
     ranks_per_host: int
     """0: those that a host has."""
+    short_gather_bytes: int
+    """The longest vector that is short, for `parallel.all_gather = "auto"`."""
     memory_limit_mb: int
     model: ModelKeys
     train: Train

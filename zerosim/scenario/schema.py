@@ -341,8 +341,8 @@ class Scenario:
             reference=self.check.reference,
         )
         return Row(
-            name, stage, self.world.ranks, self.world.ranks_per_host, self.world.memory_limit_mb, self.model,
-            self.train, parallel, self._layers(parallel), claims,
+            name, stage, self.world.ranks, self.world.ranks_per_host, round(1000 * self.cluster.short_gather_kb),
+            self.world.memory_limit_mb, self.model, self.train, parallel, self._layers(parallel), claims,
         )
 
     def _layers(self, parallel: Parallel) -> tuple[tuple[int, ...], ...]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.collectives import Algorithm
+from zerosim.collectives.choosing import BySize
 from zerosim.collectives.own import SERVING
 from zerosim.data.weights import WeightsFile
 from zerosim.models import build
@@ -133,7 +134,8 @@ class Config:
     def serving(self, kind: str) -> Algorithm | None:
         """The algorithm that the row names for a kind of collective, if it does."""
         name = getattr(self.row.parallel, kind)
-        return SERVING[kind][name] if name else None
+        found = SERVING[kind][name] if name else None
+        return found.up_to(self.row.short_gather_bytes) if isinstance(found, BySize) else found
 
     @property
     def buckets(self) -> Buckets:
