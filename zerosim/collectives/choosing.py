@@ -55,7 +55,7 @@ class BySize(Algorithm):
         return choose(self.collective, size, vector_bytes, short_bytes=self.short_bytes)
 
     def up_to(self, short_bytes: int) -> "BySize":
-        """The same, for vectors that are short up to so many bytes."""
+        """This choice, with vectors that are short up to so many bytes."""
         return replace(self, short_bytes=short_bytes)
 
     def carry_out(self, comm: Communicator, *arguments: Any) -> None:
