@@ -75,6 +75,7 @@ products = "fp8"
 figures = { memory = 9e10 }
 dollars_per_hour = 2
 hours_between_failures = 50000
+short_gather_kb = 32
 checkpoint_seconds = 30
 restart_seconds = 600
 
@@ -250,6 +251,7 @@ def test_the_defaults_of_the_design():
             "device": "h100_80gb", "devices_per_host": 8, "inside": "", "between": "", "host_memory": "",
             "collectives": "pipelined", "kernels": "written", "products": "weights", "software": "", "attention": "",
             "loss": "", "reserve": "usual", "optimizer": "device",
+            "short_gather_kb": 64.0,
             "dollars_per_hour": 0.0, "hours_between_failures": 0.0, "checkpoint_seconds": 0.0, "restart_seconds": 0.0,
             "figures": dict.fromkeys(
                 ("flops", "flops_fp8", "memory", "memory_bandwidth", "product_share", "attention_share",
