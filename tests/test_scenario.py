@@ -72,6 +72,11 @@ loss = "chunked"
 reserve = 0.2
 optimizer = "host"
 products = "fp8"
+cards = 2
+rails = true
+hosts_per_leaf = 2
+oversubscription = 2
+sharp = true
 figures = { memory = 9e10 }
 dollars_per_hour = 2
 hours_between_failures = 50000

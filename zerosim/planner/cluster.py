@@ -13,6 +13,7 @@ from math import inf
 from typing import Any
 
 from zerosim.planner.calls import Rates
+from zerosim.planner.fabric import Fabric
 from zerosim.planner.failures import Failures
 from zerosim.planner.software import Software
 from zerosim.scenario.machine import ClusterKeys as Said
@@ -124,6 +125,7 @@ class Cluster:
     optimizer_on_host: bool = False
     host_memory: Link = Link("memory at hand", 0, inf)
     """The link from a device to the memory of its host, where activations are offloaded to."""
+    fabric: Fabric = Fabric()
     dollars_per_hour: float = 0.0
     failures: Failures = Failures()
 
@@ -131,6 +133,11 @@ class Cluster:
     def port_bytes_per_second(self) -> float:
         """The bandwidth of a rank's own link, each way; alone on its host it has that host's."""
         return (self.between if self.devices_per_host == 1 else self.inside).bytes_per_second
+
+    @property
+    def card_bytes_per_second(self) -> float:
+        """The bandwidth of one network card, each way."""
+        return self.between.bytes_per_second / self.fabric.cards
 
     def seen_by(self, stride: int) -> "Cluster":
         """The cluster as every `stride`-th rank sees it, while the ranks between do the same among themselves.
@@ -163,7 +170,10 @@ class Cluster:
     def links(self, ranks: int) -> list[Link]:
         """The links that a ring through so many ranks passes."""
         inside = [self.inside] if min(ranks, self.devices_per_host) > 1 else []
-        return inside + ([self.between] if ranks > self.devices_per_host else [])
+        if ranks <= self.devices_per_host:
+            return inside
+        share = self.fabric.ring_share(self.hosts(ranks))
+        return [*inside, replace(self.between, bytes_per_second=self.between.bytes_per_second * share)]
 
     def slowest(self, ranks: int) -> Link:
         """The link with the least bandwidth in a ring through so many ranks; for one rank, the link inside a host."""
@@ -193,9 +203,25 @@ def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
         fp8=said.products == "fp8",
         software=software_of(said),
         optimizer_on_host=said.optimizer == "host",
+        fabric=fabric_of(said, usual["inside"], origin),
         dollars_per_hour=said.dollars_per_hour,
         failures=Failures(said.hours_between_failures, said.checkpoint_seconds, said.restart_seconds),
     )
+
+
+def fabric_of(said: Said, usual_inside: str, origin: Origin) -> Fabric:
+    """What [cluster] says of cards and switches. Raises `ScenarioError` for a switch that cannot add."""
+    adds, latency_us = 0.0, 0.0
+    if said.sharp:
+        link = {} if isinstance(said.inside, SaidLink) else machines()["link"].get(said.inside or usual_inside, {})
+        latency_us = link.get("switch_latency_us", 0.0)
+        adds = link.get("gigabytes_per_second", 0.0) * link.get("switch_share", 0.0) * 1e9
+        if not adds:
+            able = [name for name, entry in machines()["link"].items() if "switch_share" in entry]
+            raise origin.error(
+                f"cluster.sharp: the switch of this link does not add; set cluster.inside to {' or '.join(able)}, or "
+                "leave sharp out", ("cluster", "sharp"))
+    return Fabric(said.cards, said.rails, said.hosts_per_leaf, said.oversubscription, adds, round(latency_us * 1000))
 
 
 def software_of(said: Said) -> Software:

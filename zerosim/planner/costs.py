@@ -81,6 +81,8 @@ class Costs:
     cluster: Cluster
     ranks: int
     itemsize: int
+    all_reduces: bool = False
+    """Whether its reduce-scatters and all-gathers are halves of all-reduces, as DDP's are."""
     _prices: dict[Any, Price] = field(default_factory=dict)
     _operations: dict[Any, Time] = field(default_factory=dict)
     _messages: dict[Any, Array] = field(default_factory=dict)
@@ -172,7 +174,8 @@ class Costs:
         if key == (self.ranks, 1):
             return self
         if key not in self._groups:
-            self._groups[key] = Costs(self.cluster.seen_by(stride), comm.size, self.itemsize)
+            self._groups[key] = Costs(
+                self.cluster.seen_by(stride), comm.size, self.itemsize, self.all_reduces)
         return self._groups[key]
 
     def price(self, function: Callable[..., None], argument: Any, root: int = 0) -> Price:
@@ -237,8 +240,10 @@ class Costs:
         hosts = cluster.hosts(self.ranks)
         between = -(-steps * (hosts - 1) // (self.ranks - 1))
         latency = between * cluster.between.latency_ns + (steps - between) * cluster.inside.latency_ns
-        return latency + cluster.slowest(self.ranks).transfer_ns(sent_bytes)
-
+        ring = latency + cluster.slowest(self.ranks).transfer_ns(sent_bytes)
+        if not self.all_reduces or hosts > 1 or not cluster.fabric.switch_bytes_per_second:
+            return ring
+        return min(ring, round(cluster.fabric.half_all_reduce_ns(sent_bytes, self.ranks)))
 
     def _two_level_ns(self, algorithm: Algorithm, sent_bytes: int) -> int:
         cluster, per_host = self.cluster, min(algorithm.per_host, self.ranks)

@@ -1,7 +1,8 @@
 """What messages take on a cluster, one by one, as a text has them sent: the links of every rank and of every host.
 
     port      a rank's own link, each way: messages leave it one after the other, each when the one before has arrived
-    cards     a host's links to other hosts, each way, which all of its ranks share
+    cards     a host's links to other hosts, each way, which its ranks share
+    leaf      a switch between hosts, with links to the others; see `fabric`
     message   begins when it is sent and the port is free; its latency passes, then its bytes, at what its links have
 
 A send does not wait; an exchange ends when what it receives has arrived. `Lockstep` has the clocks of all ranks as a
@@ -54,6 +55,9 @@ class Lockstep:
         self._port_free = np.zeros(ranks)
         self._arrived = np.zeros(ranks)
         self._host = np.arange(ranks) // cluster.devices_per_host
+        local, cards = np.arange(ranks) % cluster.devices_per_host, cluster.fabric.cards
+        self._card = self._host * cards + local % cards
+        self._leaf = np.array([cluster.fabric.leaf(*divmod(int(card), cards)) for card in self._card])
         self._cluster = cluster
         self._seen: dict[tuple[int, int], MessageTimes] = {}
 
@@ -83,13 +87,15 @@ class Lockstep:
 
     def _found(self, to: Array, sent_bytes: Array) -> "MessageTimes":
         cluster, away = self._cluster, self._host != self._host[to]
+        if (away & (self._leaf != self._leaf[to])).any():
+            raise Unlike("messages pass from leaf to leaf")
         latency = np.where(away, cluster.between.latency_ns, cluster.inside.latency_ns)
         rate = np.full(len(to), cluster.port_bytes_per_second)
-        hosts = int(self._host[-1]) + 1
-        leaving = np.bincount(self._host[away], minlength=hosts)
-        entering = np.bincount(self._host[to][away], minlength=hosts)
-        sharing = np.maximum(leaving[self._host], entering[self._host[to]])
-        rate[away] = np.minimum(rate[away], cluster.between.bytes_per_second / sharing[away])
+        cards = (int(self._host[-1]) + 1) * cluster.fabric.cards
+        leaving = np.bincount(self._card[away], minlength=cards)
+        entering = np.bincount(self._card[to][away], minlength=cards)
+        sharing = np.maximum(leaving[self._card], entering[self._card[to]])
+        rate[away] = np.minimum(rate[away], cluster.card_bytes_per_second / sharing[away])
         several = bool((sharing[away] > 1).any())
         if several and np.ptp(sent_bytes[away]):
             raise Unlike("messages that share a link are not equally long")
@@ -158,15 +164,20 @@ def keep(arrived: Any, mine: Any) -> Any:
 
 @dataclass(frozen=True)
 class ClusterLinks:
-    """The links that a message passes on a cluster: ports, and between hosts cards."""
+    """The links that a message passes on a cluster: ports, between hosts cards, and between leaves their uplinks."""
 
     cluster: Cluster
     ranks: int
 
     def capacities(self) -> list[float]:
-        """Bytes a second: of ports out, ports in, cards out, cards in."""
-        ports, cards = self.cluster.port_bytes_per_second, self.cluster.between.bytes_per_second
-        return [ports] * (2 * self.ranks) + [cards] * (2 * self.cluster.hosts(self.ranks))
+        """Bytes a second: of ports, cards and uplinks, of each first all ways out, and then all ways in."""
+        cluster, hosts = self.cluster, self.cluster.hosts(self.ranks)
+        uplink = cluster.fabric.uplink_bytes_per_second(hosts, cluster.between.bytes_per_second)
+        return [
+            *[cluster.port_bytes_per_second] * (2 * self.ranks),
+            *[cluster.card_bytes_per_second] * (2 * hosts * cluster.fabric.cards),
+            *[uplink] * (2 * cluster.fabric.leaves(hosts)),
+        ]
 
     def route(self, source: int, to: int) -> tuple[int, list[int]]:
         """Its latency, and the numbers of its links."""
@@ -174,8 +185,14 @@ class ClusterLinks:
         one, other = self.cluster.host(source), self.cluster.host(to)
         if one == other:
             return self.cluster.inside.latency_ns, ports
-        first = 2 * self.ranks
-        return self.cluster.between.latency_ns, [*ports, first + one, first + self.cluster.hosts(self.ranks) + other]
+        fabric, hosts = self.cluster.fabric, self.cluster.hosts(self.ranks)
+        first, cards = 2 * self.ranks, hosts * fabric.cards
+        leaving, entering = (rank % self.cluster.devices_per_host % fabric.cards for rank in (source, to))
+        passed = [*ports, first + one * fabric.cards + leaving, first + cards + other * fabric.cards + entering]
+        near, far = fabric.leaf(one, leaving), fabric.leaf(other, entering)
+        if near != far:
+            passed += [first + 2 * cards + near, first + 2 * cards + fabric.leaves(hosts) + far]
+        return self.cluster.between.latency_ns, passed
 
 
 def links(cluster: Cluster, ranks: int) -> Links:

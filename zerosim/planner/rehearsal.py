@@ -104,7 +104,7 @@ def rehearsed_apart(config: Config, cluster: Cluster, *, curve: bool = False) ->
 
 
 def costs(config: Config, cluster: Cluster) -> Costs:
-    return Costs(cluster, config.ranks, config.computing.weights.itemsize)
+    return Costs(cluster, config.ranks, config.computing.weights.itemsize, all_reduces=not config.stage.sharded)
 
 
 def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:

@@ -2,7 +2,17 @@
 
 from dataclasses import dataclass
 
-from zerosim.scenario.fields import choice, integer, name_or, number, numbers, optional, section, word_or_number
+from zerosim.scenario.fields import (
+    choice,
+    integer,
+    name_or,
+    number,
+    numbers,
+    optional,
+    section,
+    switch,
+    word_or_number,
+)
 
 COLLECTIVE_COSTS = ("pipelined", "written")
 KERNELS = ("written", "fused")
@@ -83,6 +93,16 @@ class ClusterKeys:
     """The link of a device to the others of its host; without a name, the device's usual one."""
     between: str | LinkKeys = name_or(LinkKeys, "")
     """The links of a host to other hosts; without a name, the device's usual ones."""
+    cards: int = integer(1, at_least=1, at_most=1024)
+    """Network cards that a host's ranks share out; 1: all of them together serve every rank."""
+    rails: bool = switch(False)
+    """Whether the cards with one number have leaf switches of their own."""
+    hosts_per_leaf: int = integer(0, at_least=0)
+    """Hosts on a leaf switch; 0: all."""
+    oversubscription: float = number(1.0, at_least=1)
+    """The bandwidth of a leaf's cards over that of its links to other leaves."""
+    sharp: bool = switch(False)
+    """Whether the switch inside a host adds: NVLink SHARP, for DDP's all-reduce."""
     host_memory: str | LinkKeys = name_or(LinkKeys, "")
     """The link of a device to its host's memory; without a name, the device's usual one."""
     collectives: str = choice("pipelined", COLLECTIVE_COSTS)
