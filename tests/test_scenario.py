@@ -257,6 +257,7 @@ def test_the_defaults_of_the_design():
             "collectives": "pipelined", "kernels": "written", "products": "weights", "software": "", "attention": "",
             "loss": "", "reserve": "usual", "optimizer": "device",
             "short_gather_kb": 64.0,
+            "cards": 1, "rails": False, "hosts_per_leaf": 0, "oversubscription": 1.0, "sharp": False,
             "dollars_per_hour": 0.0, "hours_between_failures": 0.0, "checkpoint_seconds": 0.0, "restart_seconds": 0.0,
             "figures": dict.fromkeys(
                 ("flops", "flops_fp8", "memory", "memory_bandwidth", "product_share", "attention_share",
