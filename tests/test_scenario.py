@@ -77,6 +77,10 @@ rails = true
 hosts_per_leaf = 2
 oversubscription = 2
 sharp = true
+jitter = 0.1
+slow_share = 0.1
+slow_by = 0.5
+jitter_seed = 1
 figures = { memory = 9e10 }
 dollars_per_hour = 2
 hours_between_failures = 50000
@@ -259,6 +263,7 @@ def test_the_defaults_of_the_design():
             "short_gather_kb": 64.0,
             "cards": 1, "rails": False, "hosts_per_leaf": 0, "oversubscription": 1.0, "sharp": False,
             "dollars_per_hour": 0.0, "hours_between_failures": 0.0, "checkpoint_seconds": 0.0, "restart_seconds": 0.0,
+            "jitter": 0.0, "slow_share": 0.0, "slow_by": 0.0, "jitter_seed": 0,
             "figures": dict.fromkeys(
                 ("flops", "flops_fp8", "memory", "memory_bandwidth", "product_share", "attention_share",
                  "memory_share", "launch_ns"), 0.0),

@@ -16,6 +16,7 @@ from zerosim.planner.calls import Rates
 from zerosim.planner.fabric import Fabric
 from zerosim.planner.failures import Failures
 from zerosim.planner.software import Software
+from zerosim.planner.stragglers import Stragglers
 from zerosim.scenario.machine import ClusterKeys as Said
 from zerosim.scenario.machine import DeviceKeys as SaidDevice
 from zerosim.scenario.machine import LinkKeys as SaidLink
@@ -128,6 +129,7 @@ class Cluster:
     fabric: Fabric = Fabric()
     dollars_per_hour: float = 0.0
     failures: Failures = Failures()
+    stragglers: Stragglers = Stragglers()
 
     @property
     def port_bytes_per_second(self) -> float:
@@ -206,6 +208,7 @@ def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
         fabric=fabric_of(said, usual["inside"], origin),
         dollars_per_hour=said.dollars_per_hour,
         failures=Failures(said.hours_between_failures, said.checkpoint_seconds, said.restart_seconds),
+        stragglers=Stragglers(said.jitter, said.slow_share, said.slow_by, said.jitter_seed),
     )
 
 

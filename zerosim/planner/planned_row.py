@@ -10,6 +10,7 @@ it in Korthikanti et al., "Reducing activation recomputation in large transforme
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from zerosim.formulas.traffic import due
@@ -18,6 +19,7 @@ from zerosim.instruments.trace import ClockOffset, Trace
 from zerosim.models import MODELS
 from zerosim.planner.cluster import NS, Cluster
 from zerosim.planner.rehearsal import Rehearsal, rehearse
+from zerosim.planner.stragglers import UnevenSteps, uneven_steps
 from zerosim.scenario.schema import Scenario
 from zerosim.training.config import Config
 
@@ -66,6 +68,18 @@ class PlannedRow:
     def step_seconds(self) -> float:
         return self.found.clock.now_ns / NS
 
+    @cached_property
+    def uneven(self) -> UnevenSteps | None:
+        """The times of a step where ranks are uneven; None where they are not."""
+        stragglers = self.cluster.stragglers
+        computing = self.compute_seconds + self.update_seconds
+        return uneven_steps(stragglers, self.config.ranks, computing, self.step_seconds) if stragglers.any else None
+
+    @property
+    def mean_seconds(self) -> float:
+        """The mean of a step: that of even ranks, or of uneven ones."""
+        return self.step_seconds if self.uneven is None else self.uneven.mean
+
     @property
     def update_seconds(self) -> float:
         return self.found.clock.computing_ns["update"] / NS
@@ -102,7 +116,7 @@ class PlannedRow:
     @property
     def tokens_per_second(self) -> float:
         """The tokens that one device trains on in a second."""
-        return self.units_of_data / self.step_seconds if self.step_seconds else 0.0
+        return self.units_of_data / self.mean_seconds if self.mean_seconds else 0.0
 
     @property
     def mfu(self) -> float:
@@ -165,6 +179,7 @@ class PlannedRow:
                 "resting": {kind: self.found.resting[kind] for kind in KINDS},
             },
             "step_seconds": self.step_seconds,
+            "uneven_step_seconds": None if self.uneven is None else dataclasses.asdict(self.uneven),
             "compute_seconds": self.compute_seconds,
             "communication_seconds": self.communication_seconds,
             "exposed_communication_seconds": self.exposed_seconds,

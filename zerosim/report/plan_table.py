@@ -11,6 +11,7 @@ from zerosim.planner.planning import Plan
 from zerosim.planner.questions import Answers
 from zerosim.planner.software import Software
 from zerosim.report.grid import Column, show_grid, show_words
+from zerosim.report.sweep_table import show_sweep
 from zerosim.words import common_unit, ignored_in_words, in_unit, joined, plural
 
 
@@ -27,10 +28,15 @@ def show_plan(console: Console, plan: Plan) -> None:
         show_words(console, meaning, key=f"{word:<10}", style="dim")
     for name, row in zip(names, plan.rows, strict=True):
         show_words(console, f"{name}: {row.bound}{room(row)}")
+    for name, row in zip(names, plan.rows, strict=True):
+        if row.uneven is not None:
+            show_words(console, f"{name}: uneven ranks make a step {duration(row.uneven.p50)} at the median, and "
+                                f"{duration(row.uneven.p95)} or less in 95% of steps")
     for said in ignored_in_words((name, row.config.ignored) for name, row in zip(names, plan.rows, strict=True)):
         show_words(console, said, style="yellow")
     if several:
         show_scaling(console, plan.rows)
+    show_sweep(console, plan, unit_of_data(first))
     if plan.best is None or len(plan.rows) > 1:
         show_words(console, sentence(plan), style="bold")
     if plan.answers is not None:

@@ -133,5 +133,12 @@ class ClusterKeys:
     """In which nothing is trained because a checkpoint is saved."""
     restart_seconds: float = number(0.0, at_least=0)
     """The time between a failure and the first step behind the last checkpoint."""
+    jitter: float = number(0.0, at_least=0, below=2)
+    """The deviation of a rank's computing from step to step, as a share of it."""
+    slow_share: float = number(0.0, at_least=0, below=1)
+    """The share of ranks that always compute longer, by `slow_by`."""
+    slow_by: float = number(0.0, at_least=0, below=100)
+    """How much longer, as a share."""
+    jitter_seed: int = integer(0, at_least=0)
     figures: DeviceFigures = section(DeviceFigures)
     """Figures of a named device in place of its table's."""
