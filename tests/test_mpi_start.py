@@ -1,5 +1,6 @@
 """A rank that fails before it is connected ends all ranks: they wait for it in MPI's start, where no Python runs."""
 
+import math
 import os
 import signal
 import socket
@@ -12,7 +13,7 @@ import pytest
 
 from tests.mpi.launch import ROOT, mpiexec
 from zerosim.cli import agree, main
-from zerosim.errors import UsageError
+from zerosim.errors import LaunchError, UsageError
 from zerosim.worlds import launcher, mpi_start
 from zerosim.worlds.local import spawn
 
@@ -232,3 +233,30 @@ def test_children_that_have_ended_do_not_count():
     assert launcher.living_children(os.getpid()) == before
     child.wait()
     assert launcher.state_of(str(child.pid)) == "X"
+
+
+@pytest.mark.parametrize(("vendor", "megabytes", "ranks", "told"), [
+    ("MPICH", 64, 4, None), ("MPICH", 63, 4, "^posix"), ("MPICH", 5, 4, "^posix"), ("Open MPI", 1, 4, None),
+    ("MPICH", 1, 1, None), ("MPICH", math.inf, 1000, None),
+])
+def test_ucx_leaves_small_shared_memory_alone(vendor, megabytes, ranks, told, monkeypatch):
+    monkeypatch.delenv("UCX_TLS", raising=False)
+    mpi_start.suit_shared_memory(vendor, 1e6 * megabytes, ranks)
+    assert os.environ.pop("UCX_TLS", None) == told
+
+
+def test_what_a_user_says_of_ucx_stands(monkeypatch):
+    monkeypatch.setenv("UCX_TLS", "all")
+    mpi_start.suit_shared_memory("MPICH", 8e6, 4)
+    assert os.environ["UCX_TLS"] == "all"
+
+
+def test_shared_memory_in_which_mpich_cannot_start_is_an_error_that_says_how_much_it_takes():
+    with pytest.raises(LaunchError, match=r"/dev/shm has 4\.2 MB, and MPICH takes 4\.4 MB to start 4 ranks"):
+        mpi_start.suit_shared_memory("MPICH", 4.2e6, 4)
+
+
+def test_the_size_of_shared_memory_is_that_of_its_file_system(monkeypatch):
+    assert mpi_start.shared_memory_bytes() > 0
+    monkeypatch.setattr(os, "statvfs", lambda path: (_ for _ in ()).throw(FileNotFoundError(path)))
+    assert mpi_start.shared_memory_bytes() == math.inf
