@@ -43,6 +43,8 @@ DEVICE_OF = {"torchao H100": "h100_96gb", "torchao nocompile": "h100_96gb"}
 """Devices of sources whose notes do not say which H100. torchao's log has 47.79 GiB as 50.30% of a device's memory
 (pytorch/ao, pull request 1802), which is the H100 of 96 GB; its tables without a compiler are by the same author, two
 months before."""
+SCALES = {"rowwise": "fp8_rowwise", "row-wise": "fp8_rowwise"}
+"""How 8-bit products are scaled, by these words in the notes; others have a scale for each array."""
 STAGES = {
     "FULL_SHARD": "zero3", "HYBRID_SHARD": "zero3", "ZERO3 DeepSpeed": "zero3", "ZERO2": "zero2", "ZERO1": "zero1",
     "DDP": "ddp", "none": "ddp",
@@ -191,7 +193,7 @@ def scenario_of(line: Mapping[str, str]) -> Scenario:
             optimizer="host" if ON_HOST in notes else "device",
             device=said_in(notes, DEVICES) or DEVICE_OF.get(line["source"], line["device"]), devices_per_host=per_host,
             between=said_in(notes, BETWEEN), kernels="fused",
-            products="fp8" if line["precision"] == "fp8" else "weights",
+            products="weights" if line["precision"] != "fp8" else said_in(notes, SCALES) or "fp8",
         ),
     )
 

@@ -29,6 +29,10 @@ HALF_TOKENS = 300
 """Tokens of a sequence on which causal attention reaches half of its rate: 260 to 390 by the figures of Shah et al.,
 "FlashAttention-3" (2024), for sequences from 512 to 16,384 on an H100."""
 
+ROW_WISE = 0.95
+"""What 8-bit products with a scale for each row reach of those with one for an array: on most shapes 90 to 100%,
+github.com/pytorch/pytorch issue 147971."""
+
 HOST_BYTES_PER_SECOND = 14e9
 """Bytes a second that an optimizer on the host reads and writes for each device, gradients and weights brought over
 included: fitted to one run of 8 devices, ml-engineering's Llama 3 8B with sequences of 8,192 on B200."""
@@ -120,8 +124,8 @@ class Cluster:
     """Whether collectives cost what libraries make of them, or what they are as written."""
     fused: bool
     """Whether operations leave in memory what fused kernels do."""
-    fp8: bool = False
-    """Whether weights are multiplied in 8 bits; the device's rate is then that."""
+    fp8: str = ""
+    """How weights are multiplied in 8 bits, `fp8` or `fp8_rowwise`, if they are; the device's rate is then that."""
     software: Software = Software()
     optimizer_on_host: bool = False
     host_memory: Link = Link("memory at hand", 0, inf)
@@ -192,8 +196,8 @@ def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
             "cluster.devices_per_host, or devices_per_host to a divisor of it",
             ("cluster", "devices_per_host"), ("world", "ranks"),
         )
-    if said.products == "fp8":
-        device = in_8_bits(device, origin)
+    if said.products != "weights":
+        device = in_8_bits(device, origin, ROW_WISE if said.products == "fp8_rowwise" else 1.0)
     return Cluster(
         device=device,
         devices_per_host=said.devices_per_host,
@@ -202,7 +206,7 @@ def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
         host_memory=link_of(said.host_memory, usual["host_memory"], origin, "host_memory"),
         pipelined=said.collectives == "pipelined",
         fused=said.kernels == "fused",
-        fp8=said.products == "fp8",
+        fp8="" if said.products == "weights" else said.products,
         software=software_of(said),
         optimizer_on_host=said.optimizer == "host",
         fabric=fabric_of(said, usual["inside"], origin),
@@ -237,8 +241,8 @@ def software_of(said: Said) -> Software:
         found, attention=said.attention or found.attention, reserve=reserve, loss=said.loss or found.loss)
 
 
-def in_8_bits(device: Device, origin: Origin) -> Device:
-    """The device with the rate of products in 8 bits; attention stays in 16."""
+def in_8_bits(device: Device, origin: Origin, share: float) -> Device:
+    """The device with this share of its rate of products in 8 bits; attention stays in 16."""
     if not device.flops_fp8:
         able = [name for name, entry in machines()["device"].items() if "flops_fp8" in entry]
         raise origin.error(
@@ -247,7 +251,8 @@ def in_8_bits(device: Device, origin: Origin) -> Device:
     slower = device.flops / device.flops_fp8
     attention = {generation: share * slower for generation, share in device.attention.items()}
     return replace(
-        device, flops=device.flops_fp8, attention_share=device.attention_share * slower, attention=attention)
+        device, flops=device.flops_fp8, product_share=device.product_share * share,
+        attention_share=device.attention_share * slower, attention=attention)
 
 
 USUAL = {"inside": "nvlink4", "between": "infiniband_8x400", "host_memory": "pcie5"}

@@ -138,15 +138,21 @@ class Costs:
         return self.moved_ns(copies * of_rank(sent_bytes, 0)) if copies else 0
 
     def cast_bytes(self, step: Step, way: str) -> int:
-        """What casting to 8 bits reads and writes: every number twice, for its range and for its value, and two copies.
+        """What casting to 8 bits reads and writes.
 
-        Forward casts activations and weights, backward the gradient of the output (Micikevicius et al., "FP8 formats
-        for deep learning", 2022; a copy lies transposed, as 8-bit products want it).
+        With a scale for an array, forward casts activations and weights, and backward the gradient of the output: every
+        number is read twice, for its range and for its value, and written to two copies, one of them transposed
+        (Micikevicius et al., "FP8 formats for deep learning", 2022). With a scale for each row, rows and columns are
+        cast apart: forward casts rows of activations and weights, backward their columns, and of the gradient both. A
+        row is in registers until it is cast, and so is read once; columns are read twice.
         """
         if not self.cluster.fp8 or is_attention(step) or not step.forward_operations:
             return 0
-        shapes = [step.input_shapes["x"], step.input_shapes["weight"]] if way == "forward" else [step.shape]
-        return sum(map(prod, shapes)) * (2 * self.itemsize + 2)
+        operands, gradient = prod(step.input_shapes["x"]) + prod(step.input_shapes["weight"]), prod(step.shape)
+        if self.cluster.fp8 == "fp8_rowwise":
+            by_rows, by_columns = self.itemsize + 1, 2 * self.itemsize + 1
+            return operands * by_rows if way == "forward" else operands * by_columns + gradient * (by_rows + by_columns)
+        return (operands if way == "forward" else gradient) * (2 * self.itemsize + 2)
 
     def bytes_of(self, shape: Shape) -> int:
         return prod(shape) * self.itemsize

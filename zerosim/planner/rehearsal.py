@@ -34,8 +34,7 @@ from zerosim.planner.clock import VirtualClock
 from zerosim.planner.cluster import Cluster
 from zerosim.planner.costs import Costs, of_rank
 from zerosim.planner.skipping import Skipping
-from zerosim.planner.software import Software
-from zerosim.planner.timed import HostMemory, NoSums, OnTheClock, SilentWire, Timed, TimedWire
+from zerosim.planner.timed import HostMemory, NoSums, OnTheClock, SilentWire, Timed, TimedWire, UpdateRoom
 from zerosim.sharding import padded
 from zerosim.stages.replica import Batch, Replica
 from zerosim.training.build import gathering, reduce_scatter, replica
@@ -120,13 +119,14 @@ def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
 def rehearsed(config: Config, comm: "Clocked", *, curve: bool) -> Rehearsal:
     """What a step takes of whom `comm` speaks for: of one rank, or of all at once."""
     ledger = Ledger(clock=lambda: comm.clock.now_ns)
-    mine, skipping = on_shapes(config, comm, ledger, each_segment=curve)
+    mine, skipping, room = on_shapes(config, comm, ledger, each_segment=curve)
     mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
     comm.begun = True
     ledger.begin_peak()
     if curve:
         ledger.begin_curve()
     config.stage.step(mine, whole_batch(config))
+    room.release()
     skipping.repeat_skipped(mine.tape.operations)
     return Rehearsal(
         resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=comm.clock,
@@ -134,8 +134,10 @@ def rehearsed(config: Config, comm: "Clocked", *, curve: bool) -> Rehearsal:
     )
 
 
-def on_shapes(config: Config, comm: "Clocked", ledger: Ledger, *, each_segment: bool) -> tuple[Replica, Skipping]:
-    """A replica of a row that has no numbers, and the micro-batches that it skips.
+def on_shapes(
+    config: Config, comm: "Clocked", ledger: Ledger, *, each_segment: bool
+) -> tuple[Replica, Skipping, UpdateRoom]:
+    """A replica of a row that has no numbers, the micro-batches that it skips, and the room of its updates.
 
     With `each_segment`, memory is followed within each segment of a unit.
     """
@@ -151,7 +153,8 @@ def on_shapes(config: Config, comm: "Clocked", ledger: Ledger, *, each_segment: 
     if config.row.parallel.offload_activations:
         built.tape.shelf = Offloaded(HostMemory(comm.clock, comm.costs.cluster.host_memory), allocate)
     beside = telling(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
-    rule = Timed(config.rule, comm.clock, comm.costs, room_of_update(built, allocate, cluster.software))
+    room = UpdateRoom(built, allocate, cluster.software)
+    rule = Timed(config.rule, comm.clock, comm.costs, room)
     alike = comm.alike and not each_segment and config.row.parallel.order != "tree"
     wire = config.weights_wire and TimedWire(config.weights_wire, comm.clock, comm.costs)
     silent_wire = config.gradients_wire and SilentWire(config.gradients_wire)
@@ -164,22 +167,7 @@ def on_shapes(config: Config, comm: "Clocked", ledger: Ledger, *, each_segment: 
         gathering=gathering(config, beside, wire),
         overlap=beside if config.row.parallel.overlap else None,
         rule=telling(rule, comm.instruments, update="update", differences="update", apply="update"),
-    ), skipping
-
-
-def room_of_update(built: Replica, allocate: Allocator, software: Software) -> Callable[[Any], Any]:
-    """A function that takes what an optimizer's step over all parameters has beside its operands.
-
-    Software that has anything there also has gradients of 16 bits widened there, as the master weights are.
-    """
-    layouts = built.state.layouts
-
-    def take(gradient: Any) -> Any:
-        trained = sum(layouts.of(unit, "optimizer").length for unit in built.trained)
-        each = software.update_bytes and software.update_bytes + (4 if gradient.dtype.itemsize < 4 else 0)
-        return allocate(round(trained * each), np.uint8, kind="buffers", owner="update")
-
-    return take
+    ), skipping, room
 
 
 def whole_batch(config: Config) -> Batch:

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from zerosim.allocation import Array
+import numpy as np
+
+from zerosim.allocation import Allocator, Array
+from zerosim.autograd.player import FLOAT_BYTES
 from zerosim.comm import Communicator
 from zerosim.models.units import Unit
 from zerosim.numerics.precisions import Precision
@@ -14,6 +17,7 @@ from zerosim.optim.update import UpdateRule
 from zerosim.planner.clock import VirtualClock
 from zerosim.planner.cluster import Link
 from zerosim.planner.costs import Costs
+from zerosim.planner.software import Software
 from zerosim.stages.beside import Beside, Coming, Work
 from zerosim.stages.gathering import WireFormat
 from zerosim.stages.norms import SquareSums
@@ -67,18 +71,42 @@ class HostMemory:
         """Nothing to close."""
 
 
+@dataclass(eq=False)
+class UpdateRoom:
+    """What an optimizer's step over all parameters has beside its operands, from the first update to the step's end.
+
+    Software that has anything there also has gradients of 16 bits widened there, as the master weights are.
+    """
+
+    replica: Replica
+    allocate: Allocator
+    software: Software
+    held: Any = None
+
+    def take(self, gradient: Any) -> None:
+        """Take it, if it is not taken."""
+        if self.held is None and self.software.update_bytes:
+            each = self.software.update_bytes + (FLOAT_BYTES if gradient.dtype.itemsize < FLOAT_BYTES else 0)
+            layouts = self.replica.state.layouts
+            trained = sum(layouts.of(unit, "optimizer").length for unit in self.replica.trained)
+            self.held = self.allocate(round(trained * each), np.uint8, kind="buffers", owner="update")
+
+    def release(self) -> None:
+        """Give it back."""
+        self.held = None
+
+
 @dataclass(frozen=True)
 class Timed:
     """In place of a rule: leaves weights and state as they are, and takes the time of reading and writing them.
 
-    The first update takes `room` for what the step has beside its operands, and the others have it as well.
+    The first update takes `room`, and the others have it as well.
     """
 
     rule: UpdateRule
     clock: VirtualClock
     costs: Costs
-    room: Callable[[Any], Any]
-    _held: list[Any] = field(default_factory=list)
+    room: "UpdateRoom"
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -98,7 +126,7 @@ class Timed:
         self._take(weights, differences, {}, [])
 
     def _take(self, weights: Any, gradient: Any, state: Any, written: list[Any]) -> None:
-        self._held[:] = self._held or [self.room(gradient)]
+        self.room.take(gradient)
         both_ways = [weights, *state.values()]
         moved = 2 * sum(each.nbytes for each in both_ways) + sum(each.nbytes for each in [gradient, *written])
         self.clock.compute("update", self.costs.update_ns(moved))

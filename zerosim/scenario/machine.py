@@ -16,7 +16,7 @@ from zerosim.scenario.fields import (
 
 COLLECTIVE_COSTS = ("pipelined", "written")
 KERNELS = ("written", "fused")
-PRODUCTS = ("weights", "fp8")
+PRODUCTS = ("weights", "fp8", "fp8_rowwise")
 SOFTWARE = ("", "eager", "compiled", "fused")
 LOSSES = ("", "whole", "compiled", "chunked")
 PLACES = ("device", "host")
@@ -124,7 +124,8 @@ class ClusterKeys:
     optimizer: str = choice("device", PLACES)
     """Where the optimizer has its states and computes: on the device, or in the memory of the host."""
     products: str = choice("weights", PRODUCTS)
-    """In what precision weights are multiplied: their own, or 8 bits, to which both operands are cast each time."""
+    """In what precision weights are multiplied: their own, or 8 bits, to which both operands are cast each time, with a
+    scale for each array or for each row."""
     dollars_per_hour: float = number(0.0, at_least=0)
     """The price of one device; 0: unknown."""
     hours_between_failures: float = number(0.0, at_least=0)
