@@ -33,4 +33,9 @@ if way == "nobody_sends" and rank == 1:
     dist.recv(tensor)
 if way == "nobody_sends":
     time.sleep(60)
+if way == "waits_a_second":
+    if rank == 1:
+        asked = dist.irecv(tensor, 0)
+        asked.wait(timedelta(seconds=1))
+    time.sleep(60)
 sys.exit(5 if way == "exits" else 0)

@@ -45,6 +45,7 @@ def test_other_peoples_scripts_run_unchanged():
     ("calls_another", 3, "of failing.py:27, step 1: both sides must name the same length"),
     ("stays_away", 3, "rank 1 computes in step 1; rank 2 waits for a message from rank 1 in the all_reduce of failing"),
     ("nobody_sends", 3, "rank 1 waited 2 s for a message from any rank: rank 0 "),
+    ("waits_a_second", 3, "waited 1 s, the timeout of this wait, for a message from rank 0"),
     ("exits", 5, ""),
 ])
 def test_a_rank_that_fails_ends_all(way, code, said):

@@ -9,6 +9,7 @@ MPI keeps the message. Receives of one tag get messages in the order in which th
 Receives of a group are waited for by one thread at a time.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -16,11 +17,15 @@ from typing import Any
 
 from zerosim.allocation import Array
 from zerosim.comm import among
+from zerosim.errors import Deadlock
 from zerosim.instruments.observed import Observed
 from zerosim.torch.arrays import Landing
 from zerosim.torch.watching import WATCH
 from zerosim.torch.works import Began
 from zerosim.worlds.mpi_communicator import MpiCommunicator
+
+LOOK_AGAIN = 1e-4
+"""Seconds between two looks for a message that is waited for no longer than a while."""
 
 Observe = Callable[[MpiCommunicator], Observed]
 
@@ -68,6 +73,16 @@ class Tagged:
                 source = self._ranks.index(WATCH.waiting(lambda: self._wait_for_any(receive.owner)))
             self._deliver(source)
 
+    def finish_within(self, receive: "Receive", seconds: float) -> None:
+        """Wait until `receive` has its message; raises `Deadlock` after so many seconds."""
+        deadline = time.monotonic() + seconds
+        while not WATCH.waiting(lambda: self.has_finished(receive)):
+            if time.monotonic() > deadline:
+                source = "any rank" if receive.source is None else f"rank {receive.source}"
+                raise Deadlock(f"waited {seconds:g} s, the timeout of this wait, for a message from {source}; every "
+                               "receive needs its send, and a slow rank a longer timeout")
+            time.sleep(LOOK_AGAIN)
+
     def has_finished(self, receive: "Receive") -> bool:
         """Whether `receive` has its message, after delivering what has come; never waits."""
         while receive in self._queue:
@@ -104,8 +119,11 @@ class Receive(Began):
         self.owner, self.landing, self.source = owner, landing, source
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Return once the message is there. The timeout is the group's, whatever `timeout` says."""
-        self._messages.finish(self)
+        """Return once the message is there; raises `Deadlock` after `timeout`, or where it is 0, after the group's."""
+        if timeout > timedelta(0):
+            self._messages.finish_within(self, timeout.total_seconds())
+        else:
+            self._messages.finish(self)
         return True
 
     def is_completed(self) -> bool:
