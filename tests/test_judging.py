@@ -408,7 +408,7 @@ def test_the_optimizer_state_is_compared_even_without_steps(monkeypatch, steps):
 def test_the_second_channel_reaches_what_is_prefetched_on_all_numbers_of_ranks(monkeypatch):
     seen = []
 
-    def replica(config, comm, allocate, second):
+    def replica(config, comm, allocate, second, tiers):
         seen.append(second)
         return build.replica(config, comm, allocate, None)
 

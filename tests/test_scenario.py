@@ -97,6 +97,8 @@ replicas = 2
 recompute = [1]
 recompute_keeps = "products"
 offload_activations = true
+offload_optimizer = "disk"
+offload_parameters = "host"
 offload_folder = "there"
 bucket_mb = 0.5
 reduce_scatter = "ring"
@@ -163,6 +165,8 @@ prefetch = false
 recompute = false
 recompute_keeps = ""
 offload_activations = false
+offload_optimizer = "none"
+offload_parameters = "none"
 bucket_mb = 0
 overlap = false
 """
@@ -222,7 +226,8 @@ def test_every_key_can_be_set_and_is_reported(loaded):
         {"name": "second", "stage": "zero1", "shard_ranks": 1, "replicas": 2, "secondary_ranks": 0,
          "gradients": "reduce_scatter", "publish": "broadcasts",
          "reshard_after_forward": True, "prefetch": False, "overlap": False, "recompute": False,
-         "recompute_keeps": "", "offload_activations": False, "bucket_mb": 0.0},
+         "recompute_keeps": "", "offload_activations": False, "offload_optimizer": "none", "offload_parameters": "none",
+         "bucket_mb": 0.0},
     ]
     assert {key for variant in said for key in variant} == {key.name for key in fields(Variant)}
 
@@ -253,7 +258,8 @@ def test_the_defaults_of_the_design():
             "reduce_scatter": "", "all_gather": "", "broadcast": "",
             "gradients": "reduce_scatter", "publish": "weights", "reshard_after_forward": True,
             "prefetch": False, "overlap": False, "recompute": False, "recompute_keeps": "",
-            "offload_activations": False, "offload_folder": "",
+            "offload_activations": False, "offload_optimizer": "none", "offload_parameters": "none",
+            "offload_folder": "",
             "bucket_mb": 0.0,
         },
         "cluster": {
@@ -442,6 +448,7 @@ OF_VARIANTS = {
     "name": "a string in quotes",
     "recompute": "true, false or an array, each an integer of at least 0",
     "offload_activations": "true or false",
+    **dict.fromkeys(("offload_optimizer", "offload_parameters"), "none, host or disk"),
 }
 
 

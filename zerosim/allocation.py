@@ -9,6 +9,9 @@ Array = npt.NDArray[Any]
 Kind = Literal["parameters", "gradients", "optimizer", "activations", "buffers"]
 """What an array is for."""
 
+Tier = Literal["device", "host", "disk"]
+"""Where an array is: in the memory that a device computes with, in that of its host, or in a file."""
+
 MODEL_STATES: tuple[Kind, ...] = ("parameters", "gradients", "optimizer")
 """The kinds that a stage may shard; activations and buffers are no model states."""
 

@@ -52,14 +52,15 @@ class Restoring:
         state.scaling.loss_scale, state.scaling.good_steps = manifest.loss_scale, manifest.good_steps
         for unit in replica.units:
             layout = state.layouts.of(unit, "parameters")
-            state.weights[unit] = replica.allocate(
+            state.weights[unit] = replica.storage.room("parameters")(
                 layout.length, precision.weights, kind="parameters", owner=unit.name)
             saved.fill(unit, WEIGHTS, layout, state.weights[unit])
             if not unit.frozen:
                 layout = state.layouts.of(unit, "optimizer")
                 state.optimizer[unit] = {}
+                room = replica.storage.room("optimizer")
                 for slot in replica.rule.slots:
-                    buffer = replica.allocate(layout.length, precision.state, kind="optimizer", owner=unit.name)
+                    buffer = room(layout.length, precision.state, kind="optimizer", owner=unit.name)
                     saved.fill(unit, slot, layout, buffer)
                     state.optimizer[unit][slot] = buffer
         losses = np.empty(manifest.step, precision.state)

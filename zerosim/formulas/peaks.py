@@ -31,6 +31,7 @@ from zerosim.allocation import Kind
 from zerosim.collectives import ALGORITHMS
 from zerosim.collectives.exact import EXPONENT_BYTES, LIMB_BYTES
 from zerosim.formulas.activations import pass_peaks
+from zerosim.formulas.far import coming_while_reduced, far_parameters, staged_to_update
 from zerosim.formulas.flows import flows
 from zerosim.formulas.resting import FLOAT_BYTES, resting_bytes, unit_bytes
 from zerosim.formulas.traffic import NORM_BYTES, summed_bytes
@@ -66,9 +67,11 @@ def needed_as_began(config: Config) -> dict[str, dict[Kind, int]]:
     if parallel.prefetch or parallel.overlap:
         return {}
     updating: dict[Kind, int] = {
-        "parameters": resting.parameters, "gradients": resting.gradients, "activations": outputs_bytes(config)}
+        "parameters": resting.parameters + staged_to_update(config), "gradients": resting.gradients,
+        "activations": outputs_bytes(config)}
+    reducing: dict[Kind, int] = {"parameters": resting.parameters + coming_while_reduced(config)}
     return {"update": updating} | (
-        {"reduce_scatter": {"parameters": resting.parameters}} if parallel.reshard_after_forward else {})
+        {"reduce_scatter": reducing} if parallel.reshard_after_forward else {})
 
 
 def outputs_bytes(config: Config) -> int:
@@ -88,6 +91,8 @@ def parameters(config: Config) -> int:
     rests, parallel = resting_bytes(config).parameters, config.row.parallel
     if "parameters" not in config.stage.sharded:
         return rests
+    if "parameters" in config.tiers:
+        return rests + far_parameters(config)
     full = {unit: full_bytes(config, unit) for unit in config.model.units}
     forward, backward = config.model.forward_units, config.model.backward_units
     if parallel.prefetch:
@@ -224,7 +229,8 @@ def in_work(config: Config, unit: Unit, earlier: int) -> InWork:
     sending = added + (sent_in.itemsize if sent_in != config.summed else 0)
     copies = FLOAT_BYTES * in_float32 + (kept_in.itemsize if sent_in != kept_in else 0)
     if "gradients" in config.stage.sharded:
-        keeping = sent_in.itemsize * elements + (sent_in.itemsize + copies) * elements // config.mesh.group
+        near = 0 if "gradients" in config.tiers else (sent_in.itemsize + copies) * elements // config.mesh.group
+        keeping = sent_in.itemsize * elements + near
     else:
         keeping = (sent_in.itemsize + copies) * elements
     kept, _ = unit_bytes(config, unit)["gradients"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from zerosim.allocation import Kind, Tier
 from zerosim.models.units import Model, Unit
 from zerosim.sharding import Mesh, owned, padded
 from zerosim.training.config import Config
@@ -30,31 +31,32 @@ class Resting:
         return self.parameters + self.gradients + self.optimizer
 
 
-def resting_bytes(config: Config) -> Resting:
-    """What each rank keeps after a step, to the byte."""
+def resting_bytes(config: Config, tier: Tier = "device") -> Resting:
+    """What each rank keeps in a tier of memory after a step, to the byte."""
     sums, padding = Counter[str](), 0.0
     for unit in config.model.units:
-        for kind, (kept, exact) in unit_bytes(config, unit).items():
+        for kind, (kept, exact) in unit_bytes(config, unit, tier).items():
             sums[kind] += kept
             padding += kept - exact
     return Resting(sums["parameters"], sums["gradients"], sums["optimizer"], round(padding))
 
 
-def unit_bytes(config: Config, unit: Unit) -> dict[str, tuple[int, float]]:
-    """What each rank keeps of one unit, by kind: with padding, and by the formula that knows none."""
+def unit_bytes(config: Config, unit: Unit, tier: Tier = "device") -> dict[str, tuple[int, float]]:
+    """What each rank keeps of one unit in a tier, by kind: with padding, and by the formula that knows none."""
     sharded, mesh = config.stage.sharded, config.mesh
     weights = config.precision.weights.itemsize
-    per_element = {"parameters": weights}
+    per_element: dict[Kind, int] = {"parameters": weights}
     if not unit.frozen:
         wide = FLOAT_BYTES if config.accumulates_in_float32 else 0
         state = config.precision.state.itemsize * len(config.rule.slots)
         per_element |= {"gradients": weights + wide, "optimizer": state}
-    found = {}
+    found: dict[str, tuple[int, float]] = {}
     for kind, size in per_element.items():
         kept, exact = lengths(unit.count, mesh, sharded=kind in sharded)
-        found[kind] = (kept * size, exact * size)
+        here = config.tiers.get(kind, "device") == tier
+        found[kind] = (kept * size, exact * size) if here else (0, 0.0)
     second, once = found["parameters"], config.secondary_of(0)
-    if once and later_uses(config.model, unit):
+    if once and later_uses(config.model, unit) and tier == "device":
         copied = config.computing.weights.itemsize
         found["parameters"] = (second[0] + owned(unit.count, once).length * copied,
                                second[1] + unit.count / once.group * copied)

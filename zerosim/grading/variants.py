@@ -26,7 +26,7 @@ from zerosim.proofs.case import Case, listed, terms
 from zerosim.proofs.proof import run
 from zerosim.proofs.subject import Subject, subject
 from zerosim.stages.accumulating import Layered
-from zerosim.stages.gathering import WhenUsed
+from zerosim.stages.gathering import Filled, WhenUsed
 from zerosim.stages.replica import Replica
 from zerosim.words import plural
 
@@ -252,7 +252,7 @@ def kept_trial(step: LearnersStep) -> StageTrial:
 
 
 def keeping_nothing(replica: Replica) -> Replica:
-    return replace(replica, gathering=WhenUsed())
+    return replace(replica, gathering=WhenUsed(Filled()))
 
 
 def fsdp_claims(step: Callable[..., Any]) -> list[Claim]:

@@ -12,6 +12,8 @@ nothing. They are called on the thread that sends, receives or frees.
     ended(name, owner)                  after it, however it ends
     computing(name, owner)              before a call of a method of what is `telling`
     computed(name, owner)               after it, however it ends
+    moving(name, owner)                 before an array is copied to another tier of memory, or `wait`ed for
+    moved(name, owner, moved_bytes)     after it
     taken(kind, owner, held_bytes)      when an array has been handed out
     given_back(kind, owner, held_bytes) when nobody holds it, or a view of it, any more
     block_taken(number, kind, owner, held_bytes), block_given_back(number)

@@ -6,6 +6,8 @@ import os
 M_ARENA_MAX = -8
 M_MMAP_THRESHOLD = -3
 M_TRIM_THRESHOLD = -1
+LEAST_RETURNED = 1 << 18
+"""Bytes of an array: what is as large is returned as soon as it is freed, where that is asked for."""
 LARGEST_KEPT = 1 << 25
 """Bytes of an array: glibc lets none that is larger be kept."""
 
@@ -30,6 +32,17 @@ def keep_freed() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
         library.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    except (AttributeError, OSError):
+        return
+
+
+def return_freed() -> None:
+    """Return what large arrays had to the operating system as soon as they are freed, where glibc can be asked to.
+
+    A limit on memory counts what is kept. Otherwise a row that did not fit would leave the next one no room.
+    """
+    try:
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LEAST_RETURNED)
     except (AttributeError, OSError):
         return
 

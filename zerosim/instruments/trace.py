@@ -5,6 +5,7 @@
                waiting                 that thread waits for what goes on in the second channel
                collectives             calls of collectives, each from its beginning to its end
                communication out, in   the messages within them
+            offload                 copies to memory of the host or to files and back, and waits for these
     channel    1 for what the step does itself; 2 and more for what goes on beside it, each on a thread of its own
     hidden     communication during which its rank computes
 
@@ -29,12 +30,13 @@ from typing import Literal, NamedTuple
 
 from zerosim.comm import Payload
 
-Lane = Literal["computation", "waiting", "collectives", "communication out", "communication in"]
+Lane = Literal["computation", "waiting", "collectives", "communication out", "communication in", "offload"]
 COMPUTATION: Lane = "computation"
 WAITING: Lane = "waiting"
 COLLECTIVES: Lane = "collectives"
 OUT: Lane = "communication out"
 IN: Lane = "communication in"
+OFFLOAD: Lane = "offload"
 WAIT = "wait"
 """The name by which instruments are told of waiting for the second channel."""
 
@@ -93,8 +95,19 @@ class RankStep:
 
     @property
     def idle_ns(self) -> int:
-        """The time in which the step neither computes nor communicates."""
-        return self.ns - length(union([*self._computation, *self._waiting]))
+        """The time in which the step neither computes, communicates nor waits for far memory."""
+        return self.ns - length(union([*self._computation, *self._waiting, *self._waiting_for_memory]))
+
+    @property
+    def waiting_for_memory_ns(self) -> int:
+        """The time in which the step waits for copies between tiers of memory."""
+        return length(self._waiting_for_memory)
+
+    @property
+    def moving_ns(self) -> int:
+        """The time in which arrays are copied between tiers of memory, beside the step."""
+        return length(union(
+            (span.begin_ns, span.end_ns) for span in self.spans if span.lane == OFFLOAD and span.channel > 1))
 
     @property
     def communication_ns(self) -> int:
@@ -109,6 +122,11 @@ class RankStep:
     @property
     def _computation(self) -> "list[NsStretch]":
         return union((span.begin_ns, span.end_ns) for span in self.spans if span.lane == COMPUTATION)
+
+    @property
+    def _waiting_for_memory(self) -> "list[NsStretch]":
+        return union(
+            (span.begin_ns, span.end_ns) for span in self.spans if span.lane == OFFLOAD and span.channel == 1)
 
     @property
     def _waiting(self) -> "list[NsStretch]":
@@ -210,6 +228,7 @@ class OpenSpans(threading.local):
     def __init__(self) -> None:
         self.computations: list[tuple[str, str, int]] = []
         self.collectives: list[tuple[str, str, int]] = []
+        self.moving_ns = 0
         self.sent_bytes = 0
         self.sending_ns = 0
         self.receiving_ns = 0
@@ -270,6 +289,12 @@ class Tracer:
         if not self._open.collectives:
             self._note(COLLECTIVES, what, unit, began_ns, self._open.sent_bytes)
             self._open.sent_bytes = 0
+
+    def moving(self, name: str, owner: str) -> None:
+        self._open.moving_ns = time.monotonic_ns()
+
+    def moved(self, name: str, owner: str, moved_bytes: int) -> None:
+        self._note(OFFLOAD, name, owner, self._open.moving_ns, moved_bytes)
 
     def sending(self, outgoing: Payload, to: int) -> None:
         self._open.sending_ns = time.monotonic_ns()

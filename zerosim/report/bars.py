@@ -35,7 +35,7 @@ def stacked(counts: Sequence[int | Fraction], whole: int | Fraction, room: int) 
     >>> stacked([1, 1, 2], whole=56, room=56).plain, stacked([70, 1, 1], whole=72, room=8).plain
     ('█▓░░', '██████▓░')
     """
-    lengths = [max(round(count * room / whole), int(count > 0)) for count in counts]
+    lengths = [max(round(count * room / max(whole, 1)), int(count > 0)) for count in counts]
     longest = lengths.index(max(lengths))
     lengths[longest] -= max(sum(lengths) - room, 0)
     return Text.assemble(*(

@@ -19,7 +19,8 @@ from zerosim.verdict.outcome import Outcome, RankMemory, RankTraffic, TrainedRow
 SCHEMA = "zerosim.run/1"
 PACKAGES = ("zerosim", "numpy")
 """The packages whose versions a document names."""
-STEP_FIGURES = ("computation_ns", "waiting_ns", "idle_ns", "communication_ns", "hidden_ns")
+STEP_FIGURES = (
+    "computation_ns", "waiting_ns", "waiting_for_memory_ns", "idle_ns", "communication_ns", "hidden_ns", "moving_ns")
 
 
 def document(outcome: Outcome, world: dict[str, Any], command: str | None = None) -> dict[str, Any]:
@@ -128,7 +129,8 @@ def traffic_document(rank: RankTraffic) -> dict[str, Any]:
     return asdict(rank.counts) | due
 
 
-IN_DOCUMENTS = ("rank", "resting_bytes", "peak_bytes", "alive_bytes", "resident_bytes", "offloaded_bytes")
+IN_DOCUMENTS = ("rank", "resting_bytes", "peak_bytes", "alive_bytes", "resident_bytes", "offloaded_bytes",
+                "far_resting_bytes", "far_peak_bytes", "moved_bytes")
 """The measured figures of a rank's memory that documents have."""
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING, RankStep, Span, Trace
+from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OFFLOAD, OUT, WAITING, RankStep, Span, Trace
 from zerosim.report.grid import show_words
 from zerosim.report.times import share
 from zerosim.verdict.outcome import Outcome
@@ -167,7 +167,8 @@ def folded(trace: Trace) -> str:
 def pieces(step: RankStep) -> Iterator[tuple[str, list[list[Stretch]]]]:
     """The label and the pieces of each lane, apart for each channel and for waiting, so that nothing overlaps."""
     spans = step.spans
-    alone = [span for span in spans if span.lane == WAITING or (span.lane == COLLECTIVES and span.channel == 1)]
+    alone = [
+        span for span in spans if span.lane == WAITING or (span.lane in (COLLECTIVES, OFFLOAD) and span.channel == 1)]
     yield "computes", [
         [piece(span) for span in spans if span.lane == COMPUTATION],
         [Stretch(WAITS, span.begin_ns, span.end_ns) for span in alone],
@@ -178,6 +179,9 @@ def pieces(step: RankStep) -> Iterator[tuple[str, list[list[Stretch]]]]:
         [part for span in spans if span.lane == IN and span.channel == each for part in received(span)]
         for each in channels
     ]
+    carried = [piece(span) for span in spans if span.lane == OFFLOAD and span.channel > 1]
+    if carried:
+        yield "offloads", [carried]
 
 
 def piece(span: Span) -> Stretch:

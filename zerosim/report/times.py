@@ -10,6 +10,8 @@ from zerosim.verdict.outcome import Outcome
 from zerosim.words import plural, short
 
 FIGURES = {"step": "ns", "computing": "computation_ns", "waiting": "waiting_ns", "idle": "idle_ns"}
+OF_MEMORY = {"offload": "moving_ns", "exposed": "waiting_for_memory_ns"}
+"""Carried between tiers of memory, and how long the step waits for that."""
 LEGEND = (
     "The mean over ranks, of the steps that were traced. Waiting: the step communicates and does nothing else, or "
     "waits for what is communicated beside it. Hidden: of the time in collectives, how much the rank computed "
@@ -42,6 +44,9 @@ def show_times(console: Console, outcome: Outcome, *, warned: str) -> None:
         Column(f"{heading}\nms", [milliseconds(trace.steps, figure) for _, trace in rows])
         for heading, figure in FIGURES.items()
     ]
+    if any(step.moving_ns for _, trace in rows for step in trace.steps):
+        columns += [Column(f"{heading}\nms", [milliseconds(trace.steps, figure) for _, trace in rows])
+                    for heading, figure in OF_MEMORY.items()]
     columns.append(Column("collectives\nms", [milliseconds(trace.steps, "communication_ns") for _, trace in rows]))
     columns.append(Column("hidden\nof it", [share(trace.hidden) for _, trace in rows]))
     console.print()

@@ -14,12 +14,14 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OUT, WAITING, Lane, Span, Trace
+from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OFFLOAD, OUT, WAITING, Lane, Span, Trace
 
 Event = dict[str, Any]
 AT_THE_TOP: tuple[Lane, ...] = (COMPUTATION, WAITING)
 OF_A_CHANNEL: tuple[Lane, ...] = (COLLECTIVES, OUT, IN)
 """The lanes of a rank as they stand below each other: those of the step first, then those of each channel."""
+LAST = 90
+"""Below all of them stands what is carried between tiers of memory."""
 
 
 def trace_events(rows: Sequence[tuple[str, Trace]], about_times: str = "") -> dict[str, Any]:
@@ -59,6 +61,8 @@ def thread_of(lane: Lane, channel: int) -> int:
     >>> thread_of(COMPUTATION, 1), thread_of(COLLECTIVES, 1), thread_of(IN, 2)
     (1, 3, 8)
     """
+    if lane == OFFLOAD:
+        return LAST + channel
     if lane in AT_THE_TOP:
         return AT_THE_TOP.index(lane) + 1
     return len(AT_THE_TOP) + len(OF_A_CHANNEL) * (channel - 1) + OF_A_CHANNEL.index(lane) + 1
@@ -86,7 +90,7 @@ def span_events(pid: int, step: int, span: Span, numbered: dict[Span, int]) -> I
     """The event of a span and, if it is one end of a message, that of its flow."""
     tid = thread_of(span.lane, span.channel)
     about = {"bytes": span.bytes, "peer": span.peer, "waited_us": span.waited_ns / 1000}
-    carried = about if span.lane in (OUT, IN) else {"bytes": span.bytes} if span.lane == COLLECTIVES else {}
+    carried = about if span.lane in (OUT, IN) else {"bytes": span.bytes} if span.lane in (COLLECTIVES, OFFLOAD) else {}
     yield {
         "ph": "X", "pid": pid, "tid": tid, "name": f"{span.what} {span.unit}".strip(), "cat": span.lane,
         "ts": span.begin_ns / 1000, "dur": span.ns / 1000, "args": {"step": step, "unit": span.unit, **carried},

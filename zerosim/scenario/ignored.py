@@ -49,6 +49,7 @@ BY_STAGE: tuple[tuple[str, Container[Any], Callable[[Stage], str]], ...] = (
     ("prefetch", (True,), gathers_nothing),
     ("secondary_ranks", Ranks(), gathers_nothing),
     ("quantized_weights", tuple(CODES), gathers_nothing),
+    ("offload_parameters", ("host", "disk"), gathers_nothing),
     ("param_dtype", ("fp32", "fp16", "bf16"), gathers_nothing),
 )
 """For each key, the values that ask for something, and why a stage cannot follow; empty where it can."""
@@ -78,8 +79,9 @@ def ignored(stage: str, said: Mapping[str, Any], micro_batches_each: int) -> dic
 def _ignored(stage: str, said: Mapping[str, Any], micro_batches_each: int) -> Iterator[tuple[str, str]]:
     if micro_batches_each == 1 and said.get("accumulation", "boundary") != "boundary":
         yield "accumulation", "a rank has one micro-batch in a step"
-    if said.get("offload_folder") and not said.get("offload_activations"):
-        yield "offload_folder", "it offloads no activations"
+    on_disk = "disk" in (said.get("offload_optimizer"), said.get("offload_parameters"))
+    if said.get("offload_folder") and not said.get("offload_activations") and not on_disk:
+        yield "offload_folder", "it offloads nothing to files"
     for key, why in ignored_by_stage(stage, said).items():
         if key != "accumulation" or micro_batches_each > 1:
             yield key, why

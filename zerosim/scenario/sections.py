@@ -47,6 +47,7 @@ from zerosim.stages.own import as_stage
 from zerosim.stages.publishing import PUBLISHING
 
 QUANTIZED = ("none", *CODES)
+FAR = ("none", "host", "disk")
 STAGE_KEYS = tuple(STAGES)
 ACCUMULATIONS = ("boundary", "micro_batch", "layered")
 DTYPES = ("weights", "fp32")
@@ -222,6 +223,10 @@ class Parallel:
     """What these units keep beside their input, so that only the rest is computed again."""
     offload_activations: bool = switch(False)
     """Whether these inputs are kept in a file, and read ahead for backward."""
+    offload_optimizer: str = choice("none", FAR)
+    """Where optimizer state is kept, if not on the device; the host then updates: ZeRO-Offload, ZeRO-Infinity."""
+    offload_parameters: str = choice("none", FAR)
+    """Where Stage III keeps its shards of the weights, if not on the device: ZeRO-Infinity."""
     offload_folder: str = text("")
     """The folder of these files; empty: where the system has its temporary ones."""
     bucket_mb: float = number(0.0, at_least=0)
@@ -272,6 +277,8 @@ class Variant:
     recompute: bool | tuple[int, ...] | None = maybe_switch_or_integers()
     recompute_keeps: str | None = maybe_choice(RECOMPUTE_KEEPS)
     offload_activations: bool | None = maybe()
+    offload_optimizer: str | None = maybe_choice(FAR)
+    offload_parameters: str | None = maybe_choice(FAR)
     bucket_mb: float | None = number(None, at_least=0)
 
     def __post_init__(self) -> None:

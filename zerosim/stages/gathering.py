@@ -4,7 +4,6 @@ What it gathers from are the shards of all ranks or, when weights are used again
 """
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -19,20 +18,28 @@ from zerosim.stages.beside import Beside, Coming
 from zerosim.stages.replica import Replica
 
 
-def filled(replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
-    """The one buffer in `room`, with all of a unit's weights; the list is emptied, so that nothing else holds it.
+class Fill(Protocol):
+    """How a full buffer gets a unit's weights."""
 
-    A shard in another dtype is cast before it travels.
-    """
-    full = room.pop()
-    replica.own(full)[:] = replica.state.weights[unit]
-    within = replica.mesh.within(comm)
-    replica.collectives.all_gather(unit.name, within, split(full, within.size))
-    return full
+    def begin(self, replica: Replica, unit: Unit) -> None:
+        """Let what this rank brings come already; a call of `fill` follows."""
+
+    def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
+        """The one buffer in `room`, with all of a unit's weights; the list is emptied: nothing else holds it."""
 
 
-Fill = Callable[[Replica, Unit, list[Array], Communicator], Array]
-"""`filled`, or what stands in its place."""
+class Filled:
+    """Gathers the shards of all ranks. A shard in another dtype is cast before it travels."""
+
+    def begin(self, replica: Replica, unit: Unit) -> None:
+        replica.shards.begin(unit)
+
+    def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
+        full = room.pop()
+        replica.own(full)[:] = replica.shards.take(unit)
+        within = replica.mesh.within(comm)
+        replica.collectives.all_gather(unit.name, within, split(full, within.size))
+        return full
 
 
 class WireFormat(Protocol):
@@ -52,13 +59,16 @@ class Quantized:
 
     wire: WireFormat
 
+    def begin(self, replica: Replica, unit: Unit) -> None:
+        replica.shards.begin(unit)
+
     def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
-        """One buffer with all of a unit's weights, as from `filled`."""
         full, within = room.pop(), replica.mesh.within(comm)
-        shard = replica.state.weights[unit]
+        shard = replica.shards.take(unit)
         encoded_bytes = within.size * self.wire.encoded_bytes(len(shard))
         coded = split(replica.allocate(encoded_bytes, np.uint8, kind="buffers", owner=unit.name), within.size)
         self.wire.encode(shard, coded[replica.mesh.place])
+        del shard
         replica.collectives.all_gather(unit.name, within, coded)
         for message, chunk in zip(coded, split(full, within.size), strict=True):
             self.wire.decode(message, chunk)
@@ -71,18 +81,21 @@ class SecondCopy:
     With one host's ranks for neighbours nothing passes between hosts in backward: hpZ of ZeRO++ (Wang et al., 2023).
     """
 
-    def __init__(self, ranks: int, fill: Fill = filled) -> None:
+    def __init__(self, ranks: int, fill: Fill) -> None:
         self._ranks = ranks
-        self._fill = fill
+        self._first = fill
         self._copies: dict[Unit, Array] = {}
         self._uses = Counter[Unit]()
         """The segments to come in this micro-batch, for which the copy is that of this step's weights."""
 
+    def begin(self, replica: Replica, unit: Unit) -> None:
+        if not self._uses[unit]:
+            self._first.begin(replica, unit)
+
     def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
-        """One buffer with all of a unit's weights, as from `filled`."""
         mesh = replace(replica.mesh, group=self._ranks)
         if not self._uses[unit]:
-            full = self._fill(replica, unit, room, comm)
+            full = self._first.fill(replica, unit, room, comm)
             self._uses[unit] = later_uses(replica.model, unit)
             if self._uses[unit]:
                 self._copy(replica, unit, mesh)[:] = split(full, mesh.group)[mesh.place]
@@ -110,20 +123,22 @@ def later_uses(model: Model, unit: Unit) -> int:
 
 def gathered(replica: Replica, unit: Unit, fill: Fill) -> Array:
     """A fresh full buffer with a unit's weights."""
-    return fill(replica, unit, [replica.full(unit, "parameters")], replica.comm)
+    return fill.fill(replica, unit, [replica.full(unit, "parameters")], replica.comm)
 
 
 class WhenUsed:
     """For each use; weights are gone as soon as the caller lets go of them."""
 
-    def __init__(self, fill: Fill = filled) -> None:
+    def __init__(self, fill: Fill) -> None:
         self._fill = fill
 
     def gather(self, replica: Replica, unit: Unit) -> Array:
         return gathered(replica, unit, self._fill)
 
     def prefetch(self, replica: Replica, unit: Unit | None) -> None:
-        """Nothing comes before it is used."""
+        """Nothing comes from other ranks before it is used."""
+        if unit is not None:
+            self._fill.begin(replica, unit)
 
     def reshard(self, replica: Replica, unit: Unit, full: Array) -> None:
         """Nothing keeps them from being released."""
@@ -132,15 +147,19 @@ class WhenUsed:
 class KeptUntilBackward:
     """In forward, and kept until backward asks for them: PyTorch's `reshard_after_forward=False`."""
 
-    def __init__(self, fill: Fill = filled) -> None:
+    def __init__(self, fill: Fill) -> None:
         self._fill = fill
         self._kept: dict[Unit, Array] = {}
+        self._in_use: Unit | None = None
 
     def gather(self, replica: Replica, unit: Unit) -> Array:
+        self._in_use = unit
         return self._kept.pop(unit) if unit in self._kept else gathered(replica, unit, self._fill)
 
     def prefetch(self, replica: Replica, unit: Unit | None) -> None:
-        """Nothing comes before it is used."""
+        """Nothing comes from other ranks before it is used."""
+        if unit is not None and unit not in self._kept and unit is not self._in_use:
+            self._fill.begin(replica, unit)
 
     def reshard(self, replica: Replica, unit: Unit, full: Array) -> None:
         if unit in replica.backward_units:
@@ -150,7 +169,7 @@ class KeptUntilBackward:
 class Prefetched:
     """While the caller computes with the unit before; there is room for two full units from then on."""
 
-    def __init__(self, beside: Beside, fill: Fill = filled) -> None:
+    def __init__(self, beside: Beside, fill: Fill) -> None:
         self._beside = beside
         self._fill = fill
         self._coming: dict[Unit, Coming] = {}
@@ -162,8 +181,9 @@ class Prefetched:
 
     def prefetch(self, replica: Replica, unit: Unit | None) -> None:
         if unit is not None:
+            self._fill.begin(replica, unit)
             self._coming[unit] = self._beside.begin(
-                partial(self._fill, replica, unit, [replica.full(unit, "parameters")]))
+                partial(self._fill.fill, replica, unit, [replica.full(unit, "parameters")]))
 
     def reshard(self, replica: Replica, unit: Unit, full: Array) -> None:
         """Nothing keeps them from being released."""

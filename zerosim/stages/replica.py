@@ -28,6 +28,7 @@ from zerosim.optim.update import MASTER, WeightUpdates
 from zerosim.sharding import Layout, Mesh, split
 from zerosim.stages.beside import Beside, Coming
 from zerosim.stages.state import TrainingState
+from zerosim.stages.storage import Shards, Storage
 
 Reduced = Array | Coming | None
 """The full buffer of a gradient: there, on its way, or None for a frozen unit."""
@@ -127,6 +128,8 @@ class Replica:
     publishing: Publishing
     gathering: Gathering
     allocate: Allocator
+    storage: Storage
+    shards: Shards
     state: TrainingState
     param_dtype: npt.DTypeLike = np.float32
     """In which dtype full weights are gathered, and computed with."""
@@ -178,6 +181,7 @@ class Replica:
             if "parameters" in layouts.sharded:
                 weights = self.shard(unit, weights, "parameters")
             self.state.weights[unit] = weights
+            del weights
             if not unit.frozen:
                 self._begin_optimizer(unit, initial(unit))
 
@@ -186,7 +190,8 @@ class Replica:
         layout = self.state.layouts.of(unit, "optimizer")
         self.state.optimizer[unit] = {}
         for slot in self.rule.slots:
-            state = self.allocate(layout.length, self.rule.precision.state, kind="optimizer", owner=unit.name)
+            room = self.storage.room("optimizer")
+            state = room(layout.length, self.rule.precision.state, kind="optimizer", owner=unit.name)
             state[:] = 0
             if slot == MASTER:
                 mine = values[layout.start : layout.start + layout.length]
@@ -204,9 +209,9 @@ class Replica:
         return own
 
     def shard(self, unit: Unit, full: Array, kind: Kind) -> Array:
-        """This rank's chunk of a full buffer: a copy, which does not keep the rest alive."""
+        """This rank's chunk of a full buffer: a copy where its kind is kept, which does not keep the rest alive."""
         own = self.own(full)
-        return self._copied(unit.name, own, own.dtype, kind)
+        return self.storage.keep(unit.name, own, own.dtype, kind)
 
     def zero_grad(self, batch: Batch) -> None:
         """Begin a step: let go of the last one's gradients."""
@@ -309,12 +314,13 @@ class Replica:
 
     def _keep(self, unit: Unit, gradient: Array, layout: Layout) -> None:
         self.state.gradient_layouts[unit] = layout
+        room = self.storage.room("gradients")
         if self.reduction.accumulates_in_float32:
-            wide = self._copied(unit.name, gradient, np.float32, "gradients")
+            wide = self._copied(unit.name, gradient, np.float32, "gradients", room)
             self._accumulate(self.state.accumulated, unit, wide)
         narrow = self.rule.precision.weights
         if gradient.dtype != narrow:
-            gradient = self._copied(unit.name, gradient, narrow, "gradients")
+            gradient = self._copied(unit.name, gradient, narrow, "gradients", room)
         self._accumulate(self.state.gradients, unit, gradient)
 
     def unscale_and_clip(self) -> None:
@@ -382,10 +388,10 @@ class Replica:
     def _rounded_for_the_wire(self, full: Array) -> Array:
         if full.dtype == self.reduction.wire:
             return full
-        return self._copied("wire", full, self.reduction.wire, "gradients")
+        return self._copied("wire", full, self.reduction.wire, "gradients", self.allocate)
 
-    def _copied(self, owner: str, array: Array, dtype: npt.DTypeLike, kind: Kind) -> Array:
-        copy = self.allocate(len(array), dtype, kind=kind, owner=owner)
+    def _copied(self, owner: str, array: Array, dtype: npt.DTypeLike, kind: Kind, room: Allocator) -> Array:
+        copy = room(len(array), dtype, kind=kind, owner=owner)
         copy[:] = array
         return copy
 

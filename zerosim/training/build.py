@@ -16,26 +16,29 @@ from zerosim.instruments.observed import Observed, telling
 from zerosim.instruments.trace import WAIT
 from zerosim.models.units import Unit
 from zerosim.numerics import draws
+from zerosim.optim.update import WeightUpdates
 from zerosim.reference import Arithmetic, Reference
 from zerosim.stages.accumulating import ACCUMULATION
 from zerosim.stages.adding import add_replicas, widening
 from zerosim.stages.beside import Beside
 from zerosim.stages.gathering import (
     Fill,
+    Filled,
     KeptUntilBackward,
     Prefetched,
     Quantized,
     SecondCopy,
     WhenUsed,
     WireFormat,
-    filled,
 )
 from zerosim.stages.norms import SquareSums
 from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.replica import Collectives, Gathering, GradientReduction, Initial, Replica
 from zerosim.stages.state import Layouts, TrainingState
+from zerosim.stages.storage import Far, FarShards, FarUpdates, Near, NearShards, Places, Shards, Storage
 from zerosim.training.config import Config
 from zerosim.training.offload import shelf
+from zerosim.training.tiers import Tiers
 
 
 def initial_weights(config: Config) -> Initial:
@@ -57,12 +60,12 @@ def initial_weights(config: Config) -> Initial:
 
 def replica(
     config: Config, comm: Observed, allocate: Allocator, second_channel: Communicator | None = None,
-    perform: Perform = perform, players: Players = Player,
+    perform: Perform = perform, players: Players = Player, tiers: Tiers | None = None,
 ) -> Replica:
     """One rank's tools, before its states are begun; who observes `comm` is told of its collectives and computations.
 
     What is prefetched, or reduced beside the step, travels in `second_channel`, where there is one. `perform` carries
-    out the operations of the tape, and `players` plays its segments.
+    out the operations of the tape, and `players` plays its segments. `tiers` has memory beside the device's.
     """
     beside = telling(Beside(comm, second_channel), comm.instruments, wait=WAIT)
     addition = config.addition
@@ -73,6 +76,8 @@ def replica(
         draws.uniform(config.row.train.seed, state.step, out, micro_batch, layer, operation)
 
     buckets = config.buckets
+    rule: WeightUpdates = telling(config.rule, comm.instruments, update="update", differences="update", apply="update")
+    storage, shards, rule = kept(config, allocate, tiers, state, rule)
     return Replica(
         comm=comm,
         model=config.model,
@@ -84,7 +89,7 @@ def replica(
             comm.instruments, forward="forward", loss="loss", backward="backward",
             recompute=lambda unit: "recompute" if unit in config.recomputed else "",
         ),
-        rule=telling(config.rule, comm.instruments, update="update", differences="update", apply="update"),
+        rule=rule,
         reduction=GradientReduction(
             wire=config.wire,
             accumulates_in_float32=config.accumulates_in_float32,
@@ -103,9 +108,24 @@ def replica(
         gathering=gathering(config, beside),
         overlap=beside if config.row.parallel.overlap else None,
         allocate=allocate,
+        storage=storage,
+        shards=shards,
         state=state,
         param_dtype=config.computing.weights,
     )
+
+
+def kept(
+    config: Config, allocate: Allocator, tiers: Tiers | None, state: TrainingState, rule: WeightUpdates
+) -> tuple[Storage, Shards, WeightUpdates]:
+    """Where a row keeps its states, how Stage III comes by its shards, and how states are updated there."""
+    if not config.tiers:
+        return Near(allocate), NearShards(state), rule
+    tiers = tiers or Tiers(config.row.parallel.offload_folder)
+    places, lane = Places(config.tiers, {"device": allocate, **tiers.rooms}), tiers.lane
+    shards = FarShards(state, places, lane) if "parameters" in config.tiers else NearShards(state)
+    trained = [unit for unit in config.model.units if not unit.frozen]
+    return Far(places, lane), shards, FarUpdates(rule, places, lane, state, trained)
 
 
 def reduce_scatter(
@@ -159,9 +179,9 @@ def broadcast(config: Config) -> Callable[..., None]:
 def gathering(config: Config, beside: Beside, wire: WireFormat | None = None) -> Gathering:
     """How Stage III gathers weights; `wire` stands in for the format in which they are quantised."""
     secondary, quantized = config.row.parallel.secondary_ranks, config.weights_wire
-    fill: Fill = filled if quantized is None else Quantized(wire or quantized).fill
+    fill: Fill = Filled() if quantized is None else Quantized(wire or quantized)
     if secondary:
-        fill = SecondCopy(secondary, fill).fill
+        fill = SecondCopy(secondary, fill)
     if config.row.parallel.prefetch:
         return Prefetched(beside, fill)
     return WhenUsed(fill) if config.row.parallel.reshard_after_forward else KeptUntilBackward(fill)

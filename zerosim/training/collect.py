@@ -59,16 +59,21 @@ def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_we
 
 
 def whole(comm: Communicator, unit: Unit, buffer: Array, layout: Layout) -> Array:
-    """On rank 0 the unpadded contents of `unit`, of which every rank of a group passes its buffer."""
-    everything = full(unit.count, layout.size)
+    """On rank 0 the unpadded contents of `unit`, of which every rank of a group passes its buffer.
+
+    Nobody goes on before its buffer has come: copies of messages on their way could be as large as the model.
+    """
+    everything, came = full(unit.count, layout.size), np.zeros(1, np.uint8)
     if layout == everything:
         return buffer[: unit.count]
     if comm.rank != 0:
         comm.send(buffer, to=0)
+        comm.recv(into=came, source=0)
         return buffer[:0]
     gathered = np.empty(everything.length, buffer.dtype)
     chunks = split(gathered, comm.size)
     chunks[0][:] = buffer
     for source in range(1, comm.size):
         comm.recv(into=chunks[source], source=source)
+        comm.send(came, to=source)
     return gathered[: unit.count]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from zerosim.allocation import Kind, Tier
 from zerosim.collectives import Algorithm
 from zerosim.collectives.choosing import BySize
 from zerosim.collectives.own import SERVING
@@ -28,6 +29,9 @@ from zerosim.sharding import Mesh
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.adding import ADDITIONS, Addition
 from zerosim.training.buckets import Buckets
+
+TIERS: dict[str, Tier] = {"host": "host", "disk": "disk"}
+"""The tier that each value of a key names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +107,21 @@ class Config:
         """The precision of gathered weights, of activations and of a micro-batch's gradients."""
         asked = self.row.parallel.param_dtype
         return self.precision if asked == "weights" or not self.stage.gathers else PRECISIONS[asked]
+
+    @cached_property
+    def tiers(self) -> dict[Kind, Tier]:
+        """The tier of each model state that the row does not keep on the device.
+
+        Reduced gradients are where the optimizer is, as far as ranks keep shards of them.
+        """
+        parallel, found = self.row.parallel, dict[Kind, Tier]()
+        if parallel.offload_optimizer != "none":
+            found["optimizer"] = TIERS[parallel.offload_optimizer]
+            if "gradients" in self.stage.sharded:
+                found["gradients"] = "host"
+        if parallel.offload_parameters != "none" and self.stage.gathers:
+            found["parameters"] = TIERS[parallel.offload_parameters]
+        return found
 
     @property
     def outputs(self) -> np.dtype[np.generic]:

@@ -17,6 +17,7 @@ from zerosim.stages import STAGES
 from zerosim.training.config import Config, configured
 from zerosim.training.initial import first_weights
 from zerosim.training.offload import OffloadFile
+from zerosim.training.tiers import MappedFile
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +65,19 @@ def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
 def check_folder(scenario: Scenario, rows: Sequence[Config]) -> None:
     """Refuse to offload to a folder in which no file can be made."""
     for config in rows:
+        folder, files = config.row.parallel.offload_folder, list[OffloadFile | MappedFile]()
         if config.row.parallel.offload_activations:
+            files.append(OffloadFile(folder))
+        if "disk" in config.tiers.values():
+            files.append(MappedFile(folder))
+        for file in files:
             try:
-                with closing(OffloadFile(config.row.parallel.offload_folder)) as file:
+                with closing(file):
                     file.open()
             except OffloadError as error:
-                raise scenario.origin.error(str(error), OFFLOAD_FOLDER, ("parallel", "offload_activations")) from None
+                raise scenario.origin.error(
+                    str(error), OFFLOAD_FOLDER, ("parallel", "offload_activations"), ("parallel", "offload_optimizer"),
+                    ("parallel", "offload_parameters")) from None
 
 
 def check_claims(scenario: Scenario, dataset: Dataset) -> None:

@@ -49,6 +49,12 @@ class MemoryFigures:
     """Whether the world's copies of messages are among the buffers."""
     offloaded_bytes: int = 0
     """The most there were in the file for what is offloaded."""
+    far_resting_bytes: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Bytes between steps in each tier of memory beside the device's, by kind."""
+    far_peak_bytes: dict[str, dict[str, int]] = field(default_factory=dict)
+    """The peak of each kind there."""
+    moved_bytes: dict[str, int] = field(default_factory=dict)
+    """Bytes that were carried between tiers in all steps, by what, from where and to where."""
 
     @property
     def resting_bytes(self) -> dict[str, int]:

@@ -171,15 +171,15 @@ def train(
         config.name, comm.rank, hosts, faults, lifetimes=config.row.claims.fragmentation, traced=bool(run.traced))
     comm = carrier(comm, run, faults)
     second = None if run.second_channel is None else seen.observed(carrier(run.second_channel, run, faults))
-    mine = replica(config, seen.observed(comm), seen.allocator(), second)
-    earlier = begun(comm, run, mine, config)
-    if earlier is None:
-        return Measurement(config, fits=False) if comm.rank == 0 else None
-
-    updates_before = mine.state.updates
-    checker = None if history is None else Checker(mine, history, config.sums_everywhere)
-    steps = Steps(comm, run, config, title, mine, seen, checker, earlier)
-    with closing(mine.tape.shelf):
+    tiers = seen.tiers(config.row.parallel.offload_folder)
+    mine = replica(config, seen.observed(comm), seen.allocator(), second, tiers=tiers)
+    with closing(mine.tape.shelf), closing(mine.storage):
+        earlier = begun(comm, run, mine, config)
+        if earlier is None:
+            return Measurement(config, fits=False) if comm.rank == 0 else None
+        updates_before = mine.state.updates
+        checker = None if history is None else Checker(mine, history, config.sums_everywhere)
+        steps = Steps(comm, run, config, title, mine, seen, checker, earlier)
         memory = steps.run_all()
     held = None if checker else holdings(comm, mine, config.sums_everywhere)
     misfits = gather_objects(comm, checker.misfit if checker else None) or []
@@ -306,7 +306,9 @@ class Steps:
             self.checker.check_earlier(self.losses)
             self.checker.check(self.config.done, None)
         self.run.world.take_buffers_from(self.replica.allocate)
-        self.observers.ledger.begin_peak()
+        for ledger in (self.observers.ledger, *self.observers.far.values()):
+            ledger.begin_peak()
+        self.observers.moves.begin()
         progress.begin(self.title, self.config.steps)
         for batch in self.run.batches(self.config).of_rank(self.comm.rank):
             self.observers.locator.begin(batch.step)
@@ -346,6 +348,7 @@ class Steps:
         self.observers.faults.begin(batch.step)
         started = time.perf_counter()
         partial_loss = self.config.stage.step(self.replica, batch)
+        self.replica.storage.settle()
         self.seconds["train"] += time.perf_counter() - started
         if tracer:
             self.traced.append(replace(tracer.end(batch.step), memory=self.observers.ledger.curve_so_far()))
@@ -369,6 +372,7 @@ class Steps:
 
     def memory(self) -> MemoryFigures:
         """What this rank's ledger says."""
+        self.replica.storage.settle()
         ledger = self.observers.ledger
         return MemoryFigures(
             rank=self.comm.rank,
@@ -381,6 +385,9 @@ class Steps:
             resident_bytes=resident_bytes() - self.run.idle_bytes,
             curve=[(at - self.began_ns, now) for at, now in ledger.curve_so_far()],
             copies_messages=self.run.world.copies_messages,
+            far_resting_bytes=self.observers.beside_the_device(lambda ledger: ledger.now),
+            far_peak_bytes=self.observers.beside_the_device(lambda ledger: ledger.peak),
+            moved_bytes=dict(self.observers.moves.moved_bytes),
         )
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from zerosim.allocation import MODEL_STATES, Kind
 from zerosim.formulas.activations import operations, pass_peaks
 from zerosim.formulas.addresses import fragmentation
+from zerosim.formulas.far import far_peaks, far_resting, moved_bytes
 from zerosim.formulas.peaks import gradients_are_exact, message_copies, needed_as_began, peak_bounds, would_fit
 from zerosim.formulas.resting import resting_bytes, unit_bytes
 from zerosim.formulas.traffic import due, most_messages, volume
@@ -75,7 +76,14 @@ def judged_memory(config: Config, figures: MemoryFigures, updates: int) -> RankM
         overweight=[*overweight(config, figures), *left_over(config, figures), *unsteady(config, figures)],
         lingering=lingering(config, figures),
         formula_offloaded_bytes=pass_peaks(config).offloaded if config.steps_here else 0,
+        formula_far_resting_bytes=without_zeros(far_resting(config)),
+        formula_far_peak_bytes=without_zeros(far_peaks(config, updated=updates > 0)),
+        formula_moved_bytes=moved_bytes(config, updates),
     )
+
+
+def without_zeros(tiers: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    return {tier: {kind: held for kind, held in kinds.items() if held} for tier, kinds in tiers.items()}
 
 
 def reached(config: Config, figures: MemoryFigures, kind: Kind) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from zerosim.comm import Communicator
 from zerosim.instruments.limit import MemoryLimit, let_blas_allocate
-from zerosim.instruments.resident import keep_freed
+from zerosim.instruments.resident import keep_freed, return_freed
 from zerosim.training.batches import Batches
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement
@@ -44,8 +44,8 @@ def run_on(
 
     def program(comm: Communicator) -> Outcome | None:
         second = world.channel() if beside else None
-        if world.rank_is_process and not limit:
-            keep_freed()
+        if world.rank_is_process:
+            (return_freed if limit else keep_freed)()
         with MemoryLimit(limit):
             run = Run(world, experiment, progress, keep_weights, second, traced, keeping=keeping, restarts=restarts)
             return measure_and_judge(comm, run)

@@ -70,6 +70,9 @@ class RankMemory:
     lingering: list[str]
     """What a step should have freed before it reduced a gradient or updated weights, in words."""
     formula_offloaded_bytes: int = 0
+    formula_far_resting_bytes: dict[str, dict[str, int]] = field(default_factory=dict)
+    formula_far_peak_bytes: dict[str, dict[str, int]] = field(default_factory=dict)
+    formula_moved_bytes: dict[str, int] = field(default_factory=dict)
 
     @property
     def rests(self) -> bool:
@@ -96,7 +99,27 @@ class RankMemory:
         if found.offloaded_bytes != self.formula_offloaded_bytes:
             return (f"what is offloaded is not the formula's: rank {found.rank} had {found.offloaded_bytes:,} B in its "
                     f"file, where {self.formula_offloaded_bytes:,} are due")
-        return None
+        return self.misplaced
+
+    @property
+    def misplaced(self) -> str | None:
+        """The first figure of host memory, files and what is carried between them that is not the formula's."""
+        found = self.figures
+        tiers = [
+            (f"{kind} {words} on {tier}", seen.get(tier, {}), due.get(tier, {}), kind)
+            for words, seen, due in (
+                ("between steps", found.far_resting_bytes, self.formula_far_resting_bytes),
+                ("at the peak", found.far_peak_bytes, self.formula_far_peak_bytes))
+            for tier in ("host", "disk")
+            for kind in sorted({*seen.get(tier, {}), *due.get(tier, {})})
+        ]
+        moves = [(f"what was carried of {what}", found.moved_bytes, self.formula_moved_bytes, what)
+                 for what in sorted({*found.moved_bytes, *self.formula_moved_bytes})]
+        return next((
+            f"far memory is not the formula's: rank {found.rank}, {words}: {seen.get(key, 0):,} B, where "
+            f"{due.get(key, 0):,} are due"
+            for words, seen, due, key in [*tiers, *moves] if seen.get(key, 0) != due.get(key, 0)
+        ), None)
 
 
 @dataclass(frozen=True)

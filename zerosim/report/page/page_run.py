@@ -15,6 +15,8 @@ from zerosim.words import plural
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 STEP_LANES = {"computation": 0, "waiting": 0, "collectives": 1, "communication out": 1, "communication in": 2}
+COPIES = 5
+"""The lane of what is carried between tiers of memory, below all others; waits for it are the step's own."""
 MOST_SPANS = 8_000
 """The spans of all rows together that a page has: a browser draws them in a second."""
 NO_UNIT = "no unit"
@@ -145,6 +147,8 @@ class PageRow:
 
 def lane(span: dict[str, Any]) -> int:
     """The number of the lane that a span is drawn in."""
+    if span["lane"] == "offload":
+        return COPIES if span["channel"] > 1 else 0
     return STEP_LANES[span["lane"]] + (2 if span["channel"] > 1 else 0)
 
 

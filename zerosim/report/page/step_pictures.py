@@ -82,7 +82,7 @@ def timeline(activities: Sequence[str], ranks: int, lanes: int, until: int) -> S
     }
 
 
-LANE_WORDS = ("rank {} computes", "sends", "receives", "sends beside", "receives beside")
+LANE_WORDS = ("rank {} computes", "sends", "receives", "sends beside", "receives beside", "offloads")
 """What stands beside the lanes of a rank, from above."""
 
 

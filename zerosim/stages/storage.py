@@ -1,0 +1,311 @@
+"""Where a rank keeps its model states, and how a stage comes by what is not in the memory of the device.
+
+    device    memory in which weights are computed with; what a limit on memory counts
+    host      memory beside it, which a CPU has at hand for updates
+    disk      a file
+    lane      carries arrays between them, one after the other, beside the step
+
+ZeRO-Offload (Ren et al., 2021) keeps optimizer state and reduced gradients on the host and updates there; ZeRO-Infinity
+(Rajbhandari et al., 2021) keeps them, and the shards of the weights, in files.
+
+- States are arrays wherever they are, so comparisons, checkpoints and resharding read them as they read any other.
+- Nothing is computed with an array of another tier. It is carried into a staging array first, which the ledger counts.
+- Staging arrays are taken and given back by the step's thread, in places that do not depend on which thread is faster.
+- Optimizer state of the next unit is read ahead in the order of the model, in which stages update. In another order
+  a run would be slower, with the same bits.
+- A unit's state is one staging array. Pieces of fixed length, as DeepSpeed has them, would bound the host's memory.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from zerosim.allocation import Allocator, Array, Kind, Tier
+from zerosim.models.units import Unit
+from zerosim.numerics.precisions import Precision
+from zerosim.optim.update import MASTER, WeightUpdates
+from zerosim.stages.state import TrainingState
+
+
+class CopyLane(Protocol):
+    """Carries arrays between tiers in the order in which it is told to."""
+
+    def begin(self, what: str, owner: str, into: Array, source: Array) -> Any:
+        """Begin to copy `source` to `into`, which the caller may use when it has waited for what is returned."""
+
+    def wait(self, owner: str, moving: Any) -> None:
+        """Return when the copy is done; raises what prevented it."""
+
+    def settle(self) -> None:
+        """Return when all copies are done."""
+
+    def close(self) -> None:
+        """End the use of the lane."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """The tier of each kind of model state, and the memory of each tier."""
+
+    tiers: Mapping[Kind, Tier]
+    rooms: Mapping[Tier, Allocator]
+
+    def tier(self, kind: Kind) -> Tier:
+        return self.tiers.get(kind, "device")
+
+    def room(self, kind: Kind) -> Allocator:
+        """The memory in which arrays of a kind are kept."""
+        return self.rooms[self.tier(kind)]
+
+
+class Storage(Protocol):
+    """Where model states are kept."""
+
+    def room(self, kind: Kind) -> Allocator:
+        """The memory in which arrays of a kind are kept."""
+
+    def keep(self, owner: str, array: Array, dtype: npt.DTypeLike, kind: Kind) -> Array:
+        """A copy of `array`, which is on the device, where its kind is kept."""
+
+    def settle(self) -> None:
+        """End a step: everything that is under way is where it belongs."""
+
+    def close(self) -> None:
+        """End the use of the storage."""
+
+
+@dataclass(frozen=True)
+class Near:
+    """Everything is on the device."""
+
+    allocate: Allocator
+
+    def room(self, kind: Kind) -> Allocator:
+        return self.allocate
+
+    def keep(self, owner: str, array: Array, dtype: npt.DTypeLike, kind: Kind) -> Array:
+        copy = self.allocate(len(array), dtype, kind=kind, owner=owner)
+        copy[:] = array
+        return copy
+
+    def settle(self) -> None:
+        """Nothing is under way."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass(frozen=True)
+class Far:
+    """Some kinds are elsewhere."""
+
+    places: Places
+    lane: CopyLane
+
+    def room(self, kind: Kind) -> Allocator:
+        return self.places.room(kind)
+
+    def keep(self, owner: str, array: Array, dtype: npt.DTypeLike, kind: Kind) -> Array:
+        copy = self.room(kind)(len(array), dtype, kind=kind, owner=owner)
+        tier = self.places.tier(kind)
+        if tier == "device":
+            copy[:] = array
+        else:
+            self.lane.wait(owner, self.lane.begin(carried(kind, "device", tier), owner, copy, array))
+        return copy
+
+    def settle(self) -> None:
+        self.lane.settle()
+
+    def close(self) -> None:
+        self.lane.close()
+
+
+def carried(kind: Kind, source: Tier, into: Tier) -> str:
+    """What a lane carries, in words.
+
+    >>> carried("gradients", "device", "host")
+    'gradients, device to host'
+    """
+    return f"{kind}, {source} to {into}"
+
+
+class Shards(Protocol):
+    """How Stage III comes by its own shard of a unit's weights, from which it gathers."""
+
+    def begin(self, unit: Unit) -> None:
+        """Let the shard come already; each call is followed by one of `take`."""
+
+    def take(self, unit: Unit) -> Array:
+        """The shard, on the device; it is only read."""
+
+
+@dataclass(frozen=True)
+class NearShards:
+    """They are on the device."""
+
+    state: TrainingState
+
+    def begin(self, unit: Unit) -> None:
+        """Nothing has to come."""
+
+    def take(self, unit: Unit) -> Array:
+        return self.state.weights[unit]
+
+
+@dataclass(frozen=True)
+class FarShards:
+    """They are elsewhere, and are carried to the device while it computes with the unit before."""
+
+    state: TrainingState
+    places: Places
+    lane: CopyLane
+    _coming: dict[Unit, tuple[Array, Any]] = field(default_factory=dict)
+
+    def begin(self, unit: Unit) -> None:
+        if unit not in self._coming:
+            far = self.state.weights[unit]
+            near = self.places.rooms["device"](len(far), far.dtype, kind="parameters", owner=unit.name)
+            what = carried("parameters", self.places.tier("parameters"), "device")
+            self._coming[unit] = near, self.lane.begin(what, unit.name, near, far)
+
+    def take(self, unit: Unit) -> Array:
+        self.begin(unit)
+        near, moving = self._coming.pop(unit)
+        self.lane.wait(unit.name, moving)
+        return near
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An array that an update reads or writes, where it is kept."""
+
+    kind: Kind
+    home: Array
+    read: bool
+    written: bool
+
+
+Operands = dict[str, Operand]
+
+
+def slots_of(state: Mapping[str, Array]) -> Operands:
+    return {slot: Operand("optimizer", array, read=True, written=True) for slot, array in state.items()}
+
+
+@dataclass(frozen=True)
+class FarUpdates:
+    """In place of a rule: carries what it reads to the tier that updates, and what it writes back.
+
+    The host updates where optimizer state is not on the device. Files are read one unit ahead, and written behind.
+    """
+
+    rule: WeightUpdates
+    places: Places
+    lane: CopyLane
+    state: TrainingState
+    order: Sequence[Unit]
+    """The units that are trained, in the order in which they are updated."""
+    _ahead: dict[Unit, dict[str, tuple[Array, Any]]] = field(default_factory=dict)
+    _behind: deque[list[tuple[str, Array, Any]]] = field(default_factory=deque)
+    """What is being written to files, and from which staging arrays: of the last two units."""
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return self.rule.slots
+
+    @property
+    def precision(self) -> Precision:
+        return self.rule.precision
+
+    @property
+    def updates_on(self) -> Tier:
+        """The tier that updates."""
+        return "device" if self.places.tier("optimizer") == "device" else "host"
+
+    def update(
+        self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array], **about: Any
+    ) -> None:
+        """What the rule does, wherever the arrays are."""
+        operands = self._operands(weights, gradient, state)
+        here = self._brought(unit, operands)
+        slots = {slot: here[slot] for slot in state}
+        self.rule.update(unit, start, here["weights"], here["gradient"], slots, **about)
+        self._put_back(unit, operands, here)
+
+    def differences(
+        self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array], *, out: Array,
+        **about: Any,
+    ) -> None:
+        """The rule's differences, in `out`, which is on the device."""
+        operands = self._operands(weights, gradient, state) | {"out": Operand("buffers", out, read=False, written=True)}
+        operands["weights"] = Operand("parameters", weights, read=MASTER not in state, written=False)
+        here = self._brought(unit, operands)
+        slots = {slot: here[slot] for slot in state}
+        self.rule.differences(unit, start, here["weights"], here["gradient"], slots, out=here["out"], **about)
+        self._put_back(unit, operands, here)
+
+    def apply(self, unit: Unit, start: int, weights: Array, differences: Array, *, step: int) -> None:
+        """On the device, where differences arrive."""
+        self.rule.apply(unit, start, weights, differences, step=step)
+
+    def _operands(self, weights: Array, gradient: Array, state: Mapping[str, Array]) -> Operands:
+        """Weights are read where no master copy is updated in their place."""
+        return {
+            "weights": Operand("parameters", weights, read=MASTER not in state, written=True),
+            "gradient": Operand("gradients", gradient, read=True, written=False),
+            **slots_of(state),
+        }
+
+    def _brought(self, unit: Unit, operands: Operands) -> dict[str, Array]:
+        """Every operand in the tier that updates, and the next unit's files on their way."""
+        if self.updates_on == "device":
+            self._give_back(but=0)
+        coming = self._ahead.pop(unit, {})
+        coming |= {name: self._begin(unit, each) for name, each in operands.items() if name not in coming}
+        for _, moving in coming.values():
+            if moving is not None:
+                self.lane.wait(unit.name, moving)
+        self._give_back(but=1)
+        after = self.order[self.order.index(unit) + 1 :][:1]
+        for upcoming in after if self.updates_on == "host" else ():
+            files = self._operands(self.state.weights[upcoming], self.state.weights[upcoming],
+                                   self.state.optimizer[upcoming])
+            del files["gradient"]
+            self._ahead[upcoming] = {
+                name: self._begin(upcoming, each) for name, each in files.items()
+                if self.places.tier(each.kind) == "disk"}
+        return {name: array for name, (array, _) in coming.items()}
+
+    def _begin(self, unit: Unit, operand: Operand) -> tuple[Array, Any]:
+        """The operand itself or, where it is in another tier, a staging array and what fills it."""
+        tier, home = self.places.tier(operand.kind), operand.home
+        if tier == self.updates_on:
+            return home, None
+        staged = self.places.rooms[self.updates_on](len(home), home.dtype, kind=operand.kind, owner=unit.name)
+        if not operand.read:
+            return staged, None
+        return staged, self.lane.begin(carried(operand.kind, tier, self.updates_on), unit.name, staged, home)
+
+    def _put_back(self, unit: Unit, operands: Operands, here: Mapping[str, Array]) -> None:
+        """What was written goes where it is kept: to the device at once, to files while the next unit is updated."""
+        behind = []
+        for name, operand in operands.items():
+            tier = self.places.tier(operand.kind)
+            if operand.written and tier != self.updates_on:
+                what = carried(operand.kind, self.updates_on, tier)
+                behind.append((unit.name, here[name], self.lane.begin(what, unit.name, operand.home, here[name])))
+                if tier == "device":
+                    self.lane.wait(*behind.pop()[::2])
+        self._behind.append(behind)
+        if unit == self.order[-1]:
+            self._give_back(but=0)
+
+    def _give_back(self, *, but: int) -> None:
+        """Let go of staging arrays that were written, but for those of so many units."""
+        while len(self._behind) > but:
+            for owner, _, moving in self._behind.popleft():
+                self.lane.wait(owner, moving)

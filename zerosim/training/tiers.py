@@ -1,0 +1,222 @@
+"""Memory beside the device's: shared pages of the host, a file without a name, and the lane between them.
+
+    device    private memory of the process, from NumPy: what `world.memory_limit_mb` limits (`RLIMIT_DATA`)
+    host      pages that are mapped shared and belong to no file: the system counts them apart (`RssShmem`)
+    disk      a mapped file, whose name is gone before its first byte: a killed process leaves nothing
+
+- States in a file are arrays over its mapping, so whatever reads states reads these. The lane copies piece by piece and
+  then gives the pages back (`MADV_DONTNEED`), so no process keeps them; the system writes them when it likes.
+- Plain reads and writes would need staging arrays in every reader: comparison, digests, checkpoints, faults.
+- Room is reserved when an array is taken (`posix_fallocate`). A full disk is then an error; in a mapping without room a
+  write would end the process.
+- Room in a file is not used again. States are taken once in a row, and staging arrays are on the host.
+"""
+
+import mmap
+import os
+import tempfile
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from zerosim.allocation import Allocator, Array, Kind, Tier
+from zerosim.errors import OffloadError
+from zerosim.instruments.observed import callbacks
+
+PIECE = 1 << 20
+"""Elements that are copied before pages are given back."""
+SEGMENT_BYTES = 1 << 24
+"""A file is mapped in segments of at least so much, because each mapping takes a file descriptor."""
+
+
+def on_host(shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str) -> Array:
+    """An array in pages that are mapped shared, and given back when nobody holds it.
+
+    >>> on_host(3, np.float32, kind="optimizer", owner="layers.0").nbytes
+    12
+    """
+    found = np.dtype(dtype)
+    wanted = int(np.prod(shape)) * found.itemsize
+    if not wanted:
+        return np.empty(shape, dtype)
+    try:
+        pages = mmap.mmap(-1, wanted)
+    except OSError as error:
+        raise MemoryError(str(error)) from None
+    return np.frombuffer(pages, found).reshape(shape)
+
+
+@dataclass(frozen=True)
+class MappedStretch:
+    """A stretch of a file that is mapped; `begin` is where."""
+
+    begin: int
+    pages: mmap.mmap
+
+    @cached_property
+    def _address(self) -> int:
+        return address(np.frombuffer(self.pages, np.uint8))
+
+    def pages_of(self, array: Array) -> tuple[int, int]:
+        """Where the pages of an array begin in the segment, and how many bytes they have; 0 if it is elsewhere."""
+        first = address(array) - self._address
+        if not 0 <= first < len(self.pages):
+            return 0, 0
+        begin = first // mmap.PAGESIZE * mmap.PAGESIZE
+        return begin, min(whole_pages(first + array.nbytes), len(self.pages)) - begin
+
+
+def address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+class MappedFile:
+    """Arrays in one file without a name, in a folder; empty: that of `TMPDIR`. It is made when it is first used.
+
+    Raises `OffloadError` where the file cannot be made, or has no room.
+
+    >>> file = MappedFile()
+    >>> state = file.allocate(3, np.float32, kind="optimizer", owner="layers.0")
+    >>> state[:] = 1
+    >>> file.give_back(state)
+    >>> state
+    array([1., 1., 1.], dtype=float32)
+    >>> file.close()
+    """
+
+    def __init__(self, folder: str = "") -> None:
+        self.folder = folder or tempfile.gettempdir()
+        self._segments: list[MappedStretch] = []
+        self._end = self._mapped = 0
+
+    @cached_property
+    def _file(self) -> BinaryIO:
+        try:
+            return tempfile.TemporaryFile(dir=self.folder, prefix="zerosim-", buffering=0)
+        except OSError as error:
+            raise self._refused("make a file", error) from None
+
+    def allocate(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str) -> Array:
+        found = np.dtype(dtype)
+        wanted = int(np.prod(shape)) * found.itemsize
+        if not wanted:
+            return np.empty(shape, dtype)
+        if not self._segments or self._end + wanted > self._mapped:
+            self._map(max(whole_pages(wanted), SEGMENT_BYTES))
+        start, segment = self._end, self._segments[-1]
+        try:
+            os.posix_fallocate(self._file.fileno(), start, wanted)
+        except OSError as error:
+            raise self._refused(f"have {wanted:,} bytes", error) from None
+        self._end = start + whole_pages(wanted)
+        return np.frombuffer(segment.pages, np.uint8, wanted, start - segment.begin).view(found).reshape(shape)
+
+    def _map(self, length: int) -> None:
+        begin = self._mapped
+        try:
+            os.ftruncate(self._file.fileno(), begin + length)
+            self._segments.append(MappedStretch(begin, mmap.mmap(self._file.fileno(), length, offset=begin)))
+        except OSError as error:
+            raise self._refused(f"map {length:,} bytes", error) from None
+        self._end, self._mapped = begin, begin + length
+
+    def give_back(self, array: Array | None = None) -> None:
+        """Let the pages of an array leave the memory of this process, if it is in the file; of all without one."""
+        for segment in self._segments:
+            first, length = (0, len(segment.pages)) if array is None else segment.pages_of(array)
+            if length:
+                segment.pages.madvise(mmap.MADV_DONTNEED, first, length)
+
+    def _refused(self, what: str, error: OSError) -> OffloadError:
+        reason = (error.strerror or str(error)).lower()
+        return OffloadError(
+            f"cannot {what} for offloaded states in {self.folder}: {reason}; name another folder in "
+            "parallel.offload_folder"
+        )
+
+    def open(self) -> None:
+        """See whether a file can be made."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file; arrays in it last as long as somebody holds them."""
+        if "_file" in self.__dict__:
+            self._file.close()
+
+
+def whole_pages(count: int) -> int:
+    """Bytes, rounded up to pages."""
+    return -(-count // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+class CopyingLane:
+    """Copies arrays on a thread, in the order in which it is told to, and tells instruments of each copy.
+
+    Pages of `file` leave memory as soon as they are copied and, those that others have read, at the end of a step.
+    """
+
+    def __init__(self, file: MappedFile, instruments: Sequence[object] = ()) -> None:
+        self._file = file
+        self._moving, self._moved = callbacks(instruments, "moving"), callbacks(instruments, "moved")
+        self._under_way: deque[Future[None]] = deque()
+
+    @cached_property
+    def _thread(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1)
+
+    def begin(self, what: str, owner: str, into: Array, source: Array) -> "Future[None]":
+        while self._under_way and self._under_way[0].done():
+            self._under_way.popleft().result()
+        moving = self._thread.submit(self._copy, what, owner, into, source)
+        self._under_way.append(moving)
+        return moving
+
+    def _copy(self, what: str, owner: str, into: Array, source: Array) -> None:
+        for tell in self._moving:
+            tell(what, owner)
+        for start in range(0, len(source), PIECE):
+            piece = slice(start, start + PIECE)
+            into[piece] = source[piece]
+            self._file.give_back(source[piece])
+            self._file.give_back(into[piece])
+        for tell in self._moved:
+            tell(what, owner, source.nbytes)
+
+    def wait(self, owner: str, moving: "Future[None]") -> None:
+        for tell in self._moving:
+            tell("wait", owner)
+        moving.result()
+        for tell in self._moved:
+            tell("wait", owner, 0)
+
+    def settle(self) -> None:
+        while self._under_way:
+            self.wait("", self._under_way.popleft())
+        self._file.give_back()
+
+    def close(self) -> None:
+        if "_thread" in self.__dict__:
+            self._thread.shutdown()
+        self._file.close()
+
+
+class Tiers:
+    """The memory of a rank beside the device's, and the lane that carries arrays to it and back.
+
+    `observed` wraps the allocator of each tier, so that somebody keeps account.
+    """
+
+    def __init__(
+        self, folder: str = "", observed: Callable[[Tier, Allocator], Allocator] = lambda tier, allocate: allocate,
+        instruments: Sequence[object] = (),
+    ) -> None:
+        file = MappedFile(folder)
+        self.rooms: dict[Tier, Allocator] = {
+            "host": observed("host", on_host), "disk": observed("disk", file.allocate)}
+        self.lane = CopyingLane(file, instruments)
