@@ -14,18 +14,22 @@ Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communicatio
 MPICH" (2005), on all-reduce where the number of ranks is no power of two.
 """
 
+from functools import cache
+
 from zerosim.comm import Communicator, Payload, Reduction
 
 
-def members(size: int) -> list[int]:
+@cache
+def members(size: int) -> tuple[int, ...]:
     """The odd rank of each of the first `extra` pairs, and every rank after them.
 
     >>> members(6), members(8)
-    ([1, 3, 4, 5], [0, 1, 2, 3, 4, 5, 6, 7])
+    ((1, 3, 4, 5), (0, 1, 2, 3, 4, 5, 6, 7))
     """
-    return [*range(1, 2 * extra(size), 2), *range(2 * extra(size), size)]
+    return (*range(1, 2 * extra(size), 2), *range(2 * extra(size), size))
 
 
+@cache
 def extra(size: int) -> int:
     """size − 2^⌊log2 size⌋.
 

@@ -11,6 +11,7 @@ Laws:
 """
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -58,12 +59,17 @@ def on_the_right(reduce: Reduction) -> Reduction:
     'intoarrived'
     """
     if isinstance(reduce, np.ufunc) and reduce.signature is None:
-        return Swapped(reduce)
+        return swapped(reduce)
 
     def mine_first(arrived: Payload, mine: Payload) -> Payload:
         return reduce(mine, arrived)
 
     return mine_first
+
+
+@cache
+def swapped(reduce: np.ufunc) -> Swapped:
+    return Swapped(reduce)
 
 
 def ranked(reduce: Reduction, source: int, rank: int) -> Reduction:
