@@ -258,7 +258,7 @@ def test_full_gradients_that_wait_where_shards_should_be_are_seen(monkeypatch, s
         return changed
 
     with_verb(monkeypatch, stage, "at_boundary", hoarding)
-    fails(outcome_of(stages=(stage,), accumulation="micro_batch"), "of gradients, where")
+    fails(outcome_of(stages=(stage,), accumulation="micro_batch"), "of gradients; ")
 
 
 def test_weights_that_are_gathered_once_for_all_micro_batches_are_counted(monkeypatch):

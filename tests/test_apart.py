@@ -84,12 +84,12 @@ def test_it_is_shown_written_and_on_the_page(capsys):
     outcome = parted({"units": "layer"}, {"units": "model"})
     show_apart(Console(width=100), outcome.apart[0])
     printed = capsys.readouterr().out
-    assert "row 1 is not row 0, and each has the bits of one process: why?" in printed
+    assert "row 1 is not row 0, and each has the bits of one process. Reason:" in printed
     assert "elements by ULPs apart: 1: " in printed
     written = document(outcome, {"kind": "local", "ranks": 4, "library": "threads"})
     assert written["differences"][0]["cause"] == outcome.apart[0].cause
     page = page_of(written)
-    assert "Both right, and not the same" in page
+    assert "Both correct, but different" in page
     assert outcome.apart[0].orders[1] in page
 
 

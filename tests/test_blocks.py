@@ -49,7 +49,7 @@ def test_of_a_file_no_block_is_read_beside_those_of_the_slice(tmp_path, small):
     reader, out = ShardReader(tmp_path, stored), np.empty(BLOCK, np.float32)
     reader.read("a", BLOCK, out)
     assert out.tolist() == [4.0, 5.0, 6.0, 7.0]
-    with pytest.raises(CheckpointError, match="elements 8 to 11 of 'a' are not what was written"):
+    with pytest.raises(CheckpointError, match="elements 8 to 11 of 'a' were changed after they were written"):
         reader.read("a", BLOCK + 1, out)
 
 

@@ -59,7 +59,7 @@ def test_what_is_beyond_the_bounds_is_said_in_one_short_line(complaint, text, ex
 
 
 def test_a_stream_without_end_is_refused():
-    with pytest.raises(ScenarioError, match=r"^/dev/zero:1:1: this is no regular file; a scenario is a TOML file"):
+    with pytest.raises(ScenarioError, match=r"^/dev/zero:1:1: this is not a regular file; a scenario is a TOML file"):
         load("/dev/zero")
 
 

@@ -79,7 +79,7 @@ def test_a_model_and_an_optimizer_of_ones_own_train_to_the_bits_of_one_process(f
     assert found["scenario"]["model"]["width"] == 16
     assert found["scenario"]["train"]["beta1"] == 0.9
     assert found["scenario"]["train"]["beta2"] == 0.98
-    assert "runs Python of yours: mine.py:gated (sha256 " in capsys.readouterr().out
+    assert "runs your Python code: mine.py:gated (sha256 " in capsys.readouterr().out
 
 
 def test_they_are_planned(folder, capsys):
@@ -98,7 +98,7 @@ def test_no_python_refuses_them(folder, capsys):
     for command in ("run", "plan"):
         code, words = said(capsys, command, folder / "mine.toml", "--no-python")
         assert code == 2
-        assert "mine.toml:5:8: model.kind: mine.py:gated is Python, which --no-python refuses to run" in words
+        assert "mine.toml:5:8: model.kind: mine.py:gated is Python code, which --no-python refuses" in words
 
 
 def test_a_checkpoint_is_resumed_with_the_same_text_alone(folder, capsys):
@@ -109,7 +109,7 @@ def test_a_checkpoint_is_resumed_with_the_same_text_alone(folder, capsys):
     edited(folder, "import numpy as np\n", "import numpy as np  # another text\n")
     code, words = said(capsys, *again)
     assert code == 2
-    assert "was trained with another text of mine.py:gated: sha256 " in words
+    assert "was trained with other code of mine.py:gated: sha256 " in words
     assert said(capsys, *again, "--accept-python")[0] == 0
 
 
@@ -138,9 +138,10 @@ def test_a_stage_that_a_checkpoint_names_is_found_in_the_scenario_or_refused(fol
 @pytest.mark.parametrize(("old", "new", "words"), [
     ("    momentum *= beta2", "    momentum = momentum * beta2", "the slot momentum does not change: write into it"),
     ("    momentum *= beta2", "    momentum *= beta2 * np.mean(g)", "element 0 is"),
-    ("np.multiply(momentum, beta1, out=a)", "a = momentum * beta1", "it binds a anew, a = …, so that what a held"),
-    ("    a *= h.learning_rate", "    a[3] = np.nan", "it leaves elements of a that it has not written"),
-    ("    a += b\n", "    g += b\n", "it writes to the gradient g, which is only to be read"),
+    ("np.multiply(momentum, beta1, out=a)", "a = momentum * beta1", "it rebinds a with a = …, so the previous "
+                                                                    "contents"),
+    ("    a *= h.learning_rate", "    a[3] = np.nan", "it leaves elements of a unwritten or not finite"),
+    ("    a += b\n", "    g += b\n", "it writes to the gradient g, which is read-only"),
     ("    a += b\n", "    a += c\n", "line 11, a += c: NameError: name 'c' is not defined"),
     ("(g, momentum, *, t, h, a, b,", "(g, momentum, *, t, a, b,", "does not take h; it is called with t, h, a, b"),
     ("beta1=0.9", "beta1=None", "has a key beta1 with the default None"),
@@ -163,7 +164,7 @@ def test_a_fault_in_an_optimizer_is_named(old, new, words, folder, capsys):
      "has two parameters 'blocks.0.gate'"),
     ("return [*blocks,", "return blocks, [", "return a list of Layer"),
     ("return [*blocks, Layer", "return [*blocks] or [Layer",
-     "the last layer gives shape (2, 64), where (2, 10) is due"),
+     "the last layer gives shape (2, 64); expected (2, 10)"),
 ])
 def test_a_fault_in_a_model_is_named(old, new, words, folder, capsys):
     edited(folder, old, new)
@@ -205,21 +206,21 @@ def test_a_stage_of_ones_own_is_planned_and_shown(folder, capsys):
 
 @pytest.mark.parametrize(("old", "new", "words"), [
     ("            gradient = replica.reduce_scatter(unit, gradient)\n", "",
-     "rank 0 hands keep_shard of layers.0 an array of float32"),
+     "rank 0 passes to keep_shard of layers.0 an array of float32"),
     ("        replica.publish(unit, weights[unit])\n", "", "publish"),
     ("replica.update(unit, replica.own(weights[unit]))", "replica.update(unit, weights[unit])", "update got "),
     ("gradient = replica.reduce_scatter(unit, gradient)", "gradient = replica.reduce_scatter(unit, 2 * gradient)",
      "2 times"),
-    ("            gradient = replica.at_boundary(part, unit, gradient)\n", "", "hand the gradient to replica.at_b"),
-    (", replica.unreduced)", ")", "is handed the gradient of that part alone: hand tape.backward replica.unreduced"),
+    ("            gradient = replica.at_boundary(part, unit, gradient)\n", "", "pass the gradient to replica.at_b"),
+    (", replica.unreduced)", ")", "gets the gradient of that part alone: pass replica.unreduced"),
     ("gradient = replica.reduce_scatter(unit, gradient)",
      "gradient = replica.reduce_scatter(unit, gradient.astype('e').astype('f4'))",
-     "is handed its gradient rounded to fp16: hand it the gradient itself, and declare the rounding"),
-    ("            del gradient\n", "", "a full gradient is still referred to while the next one is computed"),
-    ("part.samples, loss)", "part.samples)", "is not handed the loss so far, its last argument"),
+     "gets its gradient rounded to fp16: pass it the gradient itself, and declare the rounding"),
+    ("            del gradient\n", "", "a full gradient is still referenced while the next one is computed"),
+    ("part.samples, loss)", "part.samples)", "does not get the loss so far, its last argument"),
     ("tape, weights, loss = replica.tape,", "tape, weights, loss = replica.tap,",
      "'Replica' object has no attribute 'tap'"),
-    (', wire="bf16"', ', wire="bf61"', "has the wire 'bf61'; it is one of fp64, fp32, fp16, bf16"),
+    (', wire="bf16"', ', wire="bf61"', "has the wire 'bf61'; use one of fp64, fp32, fp16, bf16"),
     ('("optimizer", "gradients")', '("gradients",)', "shards gradients; a stage shards one of: nothing; optimizer;"),
     ('@stage(sharded=("optimizer", "gradients"), wire="bf16")\n', "", "does not say what it shards"),
 ])
@@ -273,9 +274,9 @@ def test_collectives_of_ones_own_are_planned_proved_and_shown(folder, capsys):
 @pytest.mark.parametrize(("old", "new", "words"), [
     ("reduce=np.add)", "reduce=lambda arrived, kept: arrived)", "is overwritten on its own rank before it is added"),
     ("@collective(order=halves_first,", '@collective(order="ring",', "added as ((g3 + g1) + (g2 + g0)), declared is"),
-    ("@collective(order=halves_first, powers_of_two=True)\n", "", "does not declare in which order it adds"),
+    ("@collective(order=halves_first, powers_of_two=True)\n", "", "does not declare its order of addition"),
     ("        have *= 2", "        have *= 4", "is not proved on 4 ranks: rank"),
-    ("partner = comm.rank ^ have", "partner = comm.rank + have", "is no rank here"),
+    ("partner = comm.rank ^ have", "partner = comm.rank + have", "is not a rank"),
     ("def doubling_all_gather(comm, chunks)", "def doubling_all_gather(chunks)",
      "takes chunks; as all_gather it works"),
 ])
@@ -314,10 +315,10 @@ def test_a_broadcast_of_ones_own_publishes_weights(old, new, code, words, folder
 def test_a_collective_that_cannot_serve_is_refused(folder, capsys):
     code, found = said(capsys, "run", folder / "sent.toml", "--set", "world.ranks=3", "--set", "train.micro_batches=6")
     assert code == 2
-    assert "serves a power of two of ranks, and they are 3" in found
+    assert "serves a power of two of ranks, not 3" in found
     code, found = said(capsys, "run", folder / "sent.toml", "--set", "parallel.order=exact")
     assert code == 2
-    assert "adds in an order, and order exact in none" in found
+    assert "adds in a fixed order, and order exact has none" in found
 
 
 DATA = """
@@ -341,12 +342,12 @@ def test_a_function_gives_samples(folder, capsys):
 
 
 @pytest.mark.parametrize(("old", "new", "words"), [
-    ("np.random.default_rng(0)", "np.random.default_rng()", "its x is another each time that it is called; seed"),
+    ("np.random.default_rng(0)", "np.random.default_rng()", "its x changes from call to call; seed"),
     ('"y": y[10:]', '"y": y[9:]', "x has 30 samples, y has 31"),
     ('"x": x[10:]', '"x": np.where(x[10:] > 0, x[10:], np.nan)', "is nan, which is not finite"),
     ('"y_test": y[:10]}', '"y_test": y[:10], "z": 1}', "it returned a dict of x, y, x_test, y_test, z; return x, y"),
     ("t * np.cos(angle)", "t * np.cos(angel)", "NameError: name 'angel' is not defined"),
-    ("def spirals(*, count", "def spirals(path, *, count", "takes path; it is called with keywords alone"),
+    ("def spirals(*, count", "def spirals(path, *, count", "takes path; it is called with keywords only"),
 ])
 def test_a_fault_in_samples_is_named(old, new, words, folder, capsys):
     edited(folder, old, new)
@@ -367,7 +368,7 @@ def test_a_csv_is_read_by_its_columns(folder, capsys):
     (folder / "pets.csv").write_text(f"height,width,kind\n{rows}\n1,wide,cat\n")
     code, found = said(capsys, "run", folder / "data.toml")
     assert code == 2
-    assert "column 'width', row 32 is 'wide', where a number is due" in found
+    assert "column 'width', row 32 is 'wide'; expected a number" in found
     code, found = said(capsys, "run", folder / "data.toml", "--set", "data.target=size")
     assert "there is no column 'size'; there are height, width, kind" in found
 
@@ -399,7 +400,7 @@ def test_a_parquet_file_is_the_same_table(folder, capsys):
     assert digests[0] == digests[1]
     columns["width"][3] = None
     parquet.write_table(pyarrow.table(columns), folder / "pets.parquet")
-    assert "column 'width', row 5 is 'None', where a number is due" in said(capsys, "run", folder / "data.toml")[1]
+    assert "column 'width', row 5 is 'None'; expected a number" in said(capsys, "run", folder / "data.toml")[1]
     whole = (folder / "pets.parquet").read_bytes()
     (folder / "pets.parquet").write_bytes(whole[: len(whole) // 2])
     assert "this Parquet file cannot be read: " in said(capsys, "run", folder / "data.toml")[1]
@@ -447,7 +448,7 @@ def test_the_parts_of_a_file_are_checked(folder, capsys):
 
 @pytest.mark.parametrize(("old", "new", "words"), [
     ("sigma * (1.0 + x * (1.0 - sigma))", "sigma * (1.0 + x)", "swish: ∂L/∂x[0, 0] is "),
-    ('EXAMPLES = {"swish"', 'EXAMPLES = {"other"', "give shapes of its inputs to be tried on"),
+    ('EXAMPLES = {"swish"', 'EXAMPLES = {"other"', "give example shapes of its inputs"),
     ("sigma = 1.0 / (1.0 + np.exp(-x))", "sigma = 1.0 / (1.0 + np.exp(-z))", "NameError: name 'z' is not defined"),
     ("reduce=np.add)", "reduce=lambda arrived, kept: arrived)", "halving_reduce_scatter: on 2 ranks: "),
 ])
@@ -464,8 +465,8 @@ def test_an_operation_of_ones_own_trains_and_is_planned(folder, capsys):
 
 
 @pytest.mark.parametrize(("old", "new", "words"), [
-    ("beta1=0.9,", "beta1=0.9, steps=3,", "mine.py:lion has a key steps, which [train] has for every part; give its"),
-    ("def gated(task, *, ", "def gated(task, *, kind=16, ", "mine.py:gated has a key kind, which [model] has for"),
+    ("beta1=0.9,", "beta1=0.9, steps=3,", "mine.py:lion has a key steps, which [train] reserves"),
+    ("def gated(task, *, ", "def gated(task, *, kind=16, ", "mine.py:gated has a key kind, which [model] reserves"),
 ])
 def test_what_would_be_lost_in_silence_is_refused(old, new, words, folder, capsys):
     edited(folder, old, new)

@@ -454,13 +454,13 @@ def test_a_file_that_never_ends_is_not_waited_for(one, tmp_path):
     (folder / "rank-2.safetensors").unlink()
     os.mkfifo(folder / "rank-2.safetensors")
     resigned(folder, lambda said: said["shards"][2].update(bytes=0))
-    assert "rank-2.safetensors is damaged: it is no regular file" in refused(folder)
+    assert "rank-2.safetensors is damaged: it is not a regular file" in refused(folder)
 
 
 def test_a_file_that_is_missing_is_named(one, tmp_path):
     path = copied(one, tmp_path / "less") / "rank-2.safetensors"
     path.unlink()
-    assert "rank-2.safetensors is damaged: no such file or directory; take another" in refused(path.parent)
+    assert "rank-2.safetensors is damaged: no such file or directory; use another" in refused(path.parent)
 
 
 def resigned(folder, change):
@@ -543,8 +543,8 @@ def test_another_training_is_refused_with_what_changed(one, words):
 
 def test_another_model_and_other_data_are_refused(one):
     other = replace(training(precision="bf16"), model=ModelKeys(hidden=(5, 5), activation="tanh"))
-    assert "model.hidden was [5, 4], is [5, 5]. Set it back" in refused(one, other)
-    assert "data: other samples" in refused(one, dataset=labelled(seed=1))
+    assert "model.hidden was [5, 4], is [5, 5]. Restore these values" in refused(one, other)
+    assert "data: the samples" in refused(one, dataset=labelled(seed=1))
     assert "is of step 2, and train.steps is 1" in refused(one, steps=1)
 
 
@@ -568,9 +568,9 @@ def test_a_folder_without_checkpoints_is_refused(tmp_path, one):
 
 def test_nobody_saves_among_checkpoints_of_another_run(tmp_path):
     go(training(), labelled(), save=tmp_path / "a", steps=3, keep=9)
-    with pytest.raises(CheckpointError, match=r"has checkpoints up to step 3 already; go on from them with --resume"):
+    with pytest.raises(CheckpointError, match=r"already has checkpoints up to step 3; resume from them with --resume"):
         go(training(), labelled(), save=tmp_path / "a")
-    with pytest.raises(CheckpointError, match=r"up to step 3, and Stage III goes on from .*step-00000002; save else"):
+    with pytest.raises(CheckpointError, match=r"up to step 3, and Stage III resumes from .*step-00000002; save else"):
         go(training(), labelled(), save=tmp_path / "a", resume=tmp_path / "a" / "zero3" / "step-00000002")
 
 

@@ -62,7 +62,7 @@ def test_a_run_goes_on_where_it_was_saved_and_says_so(small, capsys):
     capsys.readouterr()
     rest = outcome("--resume", "kept")
     said = " ".join(capsys.readouterr().out.split())
-    assert "Stage III goes on after step 3 of 4, from kept/zero3/step-00000003, saved by Stage III on 2 ranks" in said
+    assert "Stage III resumes after step 3 of 4, from kept/zero3/step-00000003, saved by Stage III on 2 ranks" in said
     assert said.endswith("PASSED: Stage III on 2 ranks: every bit equal to one process that trained from the start")
     assert bits(rest) == bits(whole)
     assert rest["resumed"] == {"folder": "kept/zero3/step-00000003", "step": 3, "stage": "zero3", "ranks": 2}
@@ -82,13 +82,14 @@ def test_a_scenario_says_where_beside_itself(small, tmp_path):
 
 @pytest.mark.parametrize(("flags", "words"), [
     (["--resume", "nowhere"], "--resume nowhere: no such folder"),
-    (["--set", r'checkpoint.folder="a\u0000b"'], "--set:1:19: checkpoint.folder: a path has no NUL byte in it"),
-    (["--every", "2"], "--every says how often to save, and nothing says where; add --checkpoint DIR"),
+    (["--set", r'checkpoint.folder="a\u0000b"'], "--set:1:19: checkpoint.folder: a path cannot contain a NUL byte"),
+    (["--every", "2"], "--every needs a folder for checkpoints; add --checkpoint DIR"),
     (["--checkpoint", "small.toml"], "cannot write the checkpoint small.toml/zero3: not a directory"),
     (["--resume", "kept", "--set", "model.hidden=[7]"],
-     "kept/zero3/step-00000004 is of another training: model.hidden was [6], is [7]. Set it back, or train from"),
-    (["--checkpoint", "kept"], "kept/zero3 has checkpoints up to step 4 already; go on from them with --resume kept"),
-    (["--resume", "kept", "--set", "train.steps=2"], "is of step 4, and train.steps is 2; let it be as many"),
+     "kept/zero3/step-00000004 belongs to another training run: model.hidden was [6], is [7]. Restore these values, "
+     "or train from"),
+    (["--checkpoint", "kept"], "kept/zero3 already has checkpoints up to step 4; resume from them with --resume kept"),
+    (["--resume", "kept", "--set", "train.steps=2"], "is of step 4, and train.steps is 2; set it to at least that"),
 ])
 def test_a_mistake_is_one_line(small, capsys, flags, words):
     assert run("--checkpoint", "kept") == 0
@@ -137,7 +138,7 @@ def test_a_checkpoint_is_verified(small, capsys):
     assert run("--checkpoint", "kept") == 0
     capsys.readouterr()
     assert zerosim("checkpoint", "verify", "kept") == 0
-    assert capsys.readouterr().out.count("every byte is what was written") == 2
+    assert capsys.readouterr().out.count("every byte matches its digest") == 2
     path = "kept/zero3/step-00000003/rank-1.safetensors"
     with open(path, "r+b") as file:
         file.seek(-1, os.SEEK_END)
@@ -164,8 +165,10 @@ def test_weights_come_in_one_file_and_go_back_in(small, capsys):
 
 @pytest.mark.parametrize(("flags", "words"), [
     (["show", "nowhere"], "nowhere: no such folder"), (["verify", "."], ". has no checkpoint in it"),
-    (["full", "kept"], "needs --weights FILE"), (["show", "kept", "--weights", "w"], "needs --weights FILE"),
-    (["verify", "kept", "--json", "-"], "--json is for show; leave it out of verify"),
+    (["full", "kept"], "--weights FILE is required for full"), (["show", "kept", "--weights", "w"], "--weights FILE "
+                                                                                                    "is required for "
+                                                                                                    "full"),
+    (["verify", "kept", "--json", "-"], "--json is for show; remove it from verify"),
     (["full", "kept", "--weights", "no/w"], "--weights: cannot write 'no/w': no such file or directory; name"),
     (["full", "two", "--weights", "w"],
      "two has checkpoints of several rows; name the folder of one: two/ddp, two/zero3"),
@@ -223,9 +226,9 @@ def test_weights_that_are_not_the_models_are_refused(small, capsys, words):
 
 @pytest.mark.parametrize(("make", "words"), [
     (lambda: None, "no such file or directory; it must be the path of a safetensors file"),
-    (lambda: os.mkfifo("other.st"), "this is no regular file"), (lambda: os.mkdir("other.st"), "is a directory"),
-    (lambda: open("other.st", "wb").close(), "this is no safetensors file"),
-    (lambda: save_file({}, "other.st"), 'there is no array "layers.0.weight"; the model has one'),
+    (lambda: os.mkfifo("other.st"), "this is not a regular file"), (lambda: os.mkdir("other.st"), "is a directory"),
+    (lambda: open("other.st", "wb").close(), "this is not a safetensors file"),
+    (lambda: save_file({}, "other.st"), 'there is no array "layers.0.weight"; but the model has one'),
 ])
 def test_what_is_no_file_of_weights_is_refused(small, capsys, make, words):
     make()
@@ -241,7 +244,7 @@ def test_other_weights_to_begin_with_are_another_training(small, capsys):
     assert run("--set", "train.steps=0", "--weights", "first.st", "--set", "train.seed=1") == 0
     capsys.readouterr()
     assert run("--set", "model.weights=first.st", "--resume", "kept") == 2
-    assert "is of another training: data: other samples or initial weights" in capsys.readouterr().err
+    assert "belongs to another training run: data: the samples or the initial weights" in capsys.readouterr().err
 
 
 # Processes.

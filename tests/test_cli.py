@@ -186,9 +186,10 @@ def test_mistakes_on_the_command_line(small, arguments, capsys):
     "run": "zerosim run: scenario is missing: zerosim run … scenario (zerosim run --help says more)",
     "run x --progress loud": "zerosim run: --progress: found 'loud'; allowed are auto, live, plain, none (",
     "run x --set": "zerosim run: --set: give it a value; one that begins with - is written --set=-… (",
-    "run x y z": "zerosim run: found 'y z', which it does not take; leave it out (",
-    "run x --jsn=y": "zerosim run: found '--jsn=y', which it does not take; did you mean '--json'? (",
-    "run x --ranks 4": "which it does not take; mpirun -n N starts N ranks, and --set world.ranks=N asks for them (",
+    "run x y z": "zerosim run: found 'y z', which is not an argument of this command; leave it out (",
+    "run x --jsn=y": "zerosim run: found '--jsn=y', which is not an argument of this command; did you mean '--json'? (",
+    "run x --ranks 4": "which is not an argument of this command; mpirun -n N starts N ranks, and --set world.ranks=N "
+                       "asks for them (",
     "run x --restarts -1": "zerosim run: --restarts: found '-1'; give a whole number from 0 to 1000 (",
     "checkpoint": "zerosim checkpoint: action, folder are missing: zerosim checkpoint … action folder (",
     "show --list x": "zerosim show: subject: not allowed with argument --list (",

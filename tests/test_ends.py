@@ -129,7 +129,7 @@ sys.exit(0 if codes == [3] * 9 else 9)
 def test_every_command_refuses_a_closed_standard_output_in_one_line():
     done = ended(STREAMS, stderr=subprocess.PIPE)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "zerosim: standard output is closed; let it go to a file, or to /dev/null\n" * 9
+    assert done.stderr == "zerosim: standard output is closed; redirect it to a file or to /dev/null\n" * 9
 
 
 @pytest.mark.parametrize(("command", "code"), [(["run", "no"], 2), (["--help"], 3), (["no"], 2)])

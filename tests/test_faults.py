@@ -121,13 +121,13 @@ BASE = "world.ranks = 2\n[train]\nmicro_batches = 4\nsteps = 3\n[[fault]]\n"
 
 @pytest.mark.parametrize(("lines", "expected"), [
     ('kind = "explode"', "6:8: fault[0].kind must be kill, stop, delay, slow, drop, duplicate or flip"),
-    ("step = 4", "6:8: fault[0].step is 4, and the last step is 3; name one that there is"),
-    ('kind = "drop"', "6:8: fault[0].kind drop is of a message; say in which collective: reduce_scatter, all_gather"),
-    ("message = 2", "6:11: fault[0].message is one of those that the rank sends in a collective; say in which"),
-    ('seconds = 1', "6:11: fault[0].seconds is for delay and slow; leave it out of a kill"),
-    ('kind = "slow"\nbit = 1', "7:7: fault[0].bit is for flip; leave it out of a slow"),
+    ("step = 4", "6:8: fault[0].step is 4, but the last step is 3; give an existing step"),
+    ('kind = "drop"', "6:8: fault[0].kind drop needs a collective; give one of reduce_scatter, all_gather"),
+    ("message = 2", "6:11: fault[0].message counts the messages of a collective; add collective"),
+    ('seconds = 1', "6:11: fault[0].seconds is for delay and slow; remove it from a kill"),
+    ('kind = "slow"\nbit = 1', "7:7: fault[0].bit is for flip; remove it from a slow"),
     ('collective = "gossip"', "fault[0].collective must be reduce_scatter, all_gather, gather_norms or broadcast"),
-    ("rank = 2", "6:8: fault[0].rank is 2, and the last rank is 1; name one that there is"),
+    ("rank = 2", "6:8: fault[0].rank is 2, but the last rank is 1; give an existing rank"),
 ])
 def test_a_fault_that_cannot_be_is_refused(lines, expected, tmp_path, capsys):
     path = tmp_path / "a.toml"
@@ -215,8 +215,9 @@ def stopped(rank):
 
 @pytest.mark.parametrize(("flags", "expected"), [
     (["--min-ranks", "2"], "--min-ranks is for restarts; add --restarts N"),
-    (["--restarts", "2", "--min-ranks", "4", "--checkpoint", "x"], "--min-ranks 4 is more than the 3 ranks that"),
-    (["--restarts", "2"], "--restarts goes on from what was saved, and nothing says where; add --checkpoint DIR"),
+    (["--restarts", "2", "--min-ranks", "4", "--checkpoint", "x"], "--min-ranks 4 is more than the 3 ranks of the "
+                                                                   "scenario"),
+    (["--restarts", "2"], "--restarts resumes from checkpoints; add --checkpoint DIR"),
     (["--restarts", "2", "--checkpoint", "x", "--json", "-"], "give --json a file"),
     (["--restarts", "2", "--checkpoint", "x", "--set", "train.steps=-1"], "train.steps must be an integer"),
 ])

@@ -83,7 +83,7 @@ def test_an_outcome_that_is_too_large_is_refused(monkeypatch, capsys):
     monkeypatch.setattr("zerosim.commands.report.MOST_BYTES", 100)
     Path("o.json").write_text("[" + "1," * 100 + "1]")
     assert main(["report", "o.json", "--html", "o.html"]) == 2
-    assert capsys.readouterr().err == "zerosim: o.json has more than 100 bytes, which no outcome has\n"
+    assert capsys.readouterr().err == "zerosim: o.json has more than 100 bytes, too many for an outcome\n"
 
 
 def test_words_where_an_outcome_has_a_number_are_refused(capsys):
@@ -94,7 +94,7 @@ def test_words_where_an_outcome_has_a_number_are_refused(capsys):
     capsys.readouterr()
     assert main(["report", "o.json", "--picture", "sent=s.svg"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "not the whole of what zerosim run --json writes (ValueError" in line
+    assert "not a complete outcome of zerosim run --json (ValueError" in line
 
 
 # Outputs
@@ -157,7 +157,7 @@ def test_nothing_is_written_over_what_is_read(inputs, capsys):
 
 
 def told(line):
-    return "which is read; name another file" in line or "is inside a checkpoint" in line
+    return "an input of this command; name another file" in line or "is inside a checkpoint" in line
 
 
 def test_standard_output_is_no_file_to_write_beside(capsys):
@@ -165,7 +165,7 @@ def test_standard_output_is_no_file_to_write_beside(capsys):
         done = subprocess.run([sys.executable, "-m", "zerosim", "show", "--list", "--json", "all"], stdout=out,
                               stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "'all' is where standard output goes; name another file" in done.stderr
+    assert "'all' is where standard output is redirected to; name another file" in done.stderr
 
 
 def pieces_and(error):
@@ -229,5 +229,5 @@ def test_only_a_regular_file_is_opened():
     with open_regular("small.toml") as file:
         assert file.read().decode() == SMALL
     os.mkfifo("pipe")
-    with pytest.raises(OSError, match="no regular file"), open_regular("pipe"):
+    with pytest.raises(OSError, match="not a regular file"), open_regular("pipe"):
         pass

@@ -128,7 +128,7 @@ def root_is_always_0(comm, vector, root):
         ("reduce_scatter", by_rank_0, "not so: every chunk is added in the order that is declared"),
         ("all_reduce", second_half_missing, "on 2 ranks: rank 0, chunk 1: g1 is missing"),
         ("all_gather", ring.reduce_scatter, "on 2 ranks: rank 0, chunk 0: a place that nobody filled"),
-        ("broadcast", root_tells_all, "on 4 ranks from root 0 it takes 3 rounds, where 2 are enough"),
+        ("broadcast", root_tells_all, "on 4 ranks from root 0 it takes 3 rounds; 2 are enough"),
         ("broadcast", root_is_always_0, "on 2 ranks: with root 1: rank 0, chunk 0: g1 is missing"),
     ],
 )
@@ -152,7 +152,7 @@ def test_what_a_function_raises_on_any_number_of_ranks_is_told_with_its_line_and
 
 def test_the_first_claim_says_on_how_many_ranks():
     assert CLAIMS["all_gather"](ring.all_gather)[0].says == (
-        "everything arrives where it belongs, once, on 1, 2, 4 and 8 ranks")
+        "every contribution arrives at its place, once, on 1, 2, 4 and 8 ranks")
 
 
 # Stages that go wrong: ours, with some verbs altered.
@@ -226,7 +226,7 @@ def rank_0_is_late(replica, batch):
         ("zero1_step", unreduced_gradient, "on 2 ranks, 1 layer, 1 step: after step 1, rank "),
         ("zero1_step", loss_forgotten, "returned None: return the loss"),
         ("zero1_step", all_reduced,
-         "on 2 ranks, 1 layer, 1 step: bytes sent are not the formula's: 48 of rank 0, where 32 are due"),
+         "on 2 ranks, 1 layer, 1 step: bytes sent are not the formula's: 48 of rank 0; expected 32"),
         ("zero2_step", takes_all_at_once, "in 2 parts: after step 1, rank 0 holds "),
         ("zero2_step", zero1.step, "between steps rank 0 keeps 32 bytes of gradients, not 16"),
         ("zero2_step", full_gradient_kept, "after step 1, between steps rank 0 keeps 32 bytes of gradients, not 16"),
@@ -280,12 +280,12 @@ def kept_for_ever(replica, batch):
         ("reduce_scatter_left", to_the_right_after_all, "added as", 5),
         ("reduce_scatter_left", first_to_the_left, "is missing", 0),
         ("reduce_scatter_elsewhere", ring.reduce_scatter, "on 2 ranks: rank 0, chunk 1: g1 is missing", 0),
-        ("all_reduce_two_level", flat, "6 chunks to other hosts, where 2 are enough", 5),
-        ("all_reduce_two_level", twice_between_hosts, "to other hosts, where", 5),
+        ("all_reduce_two_level", flat, "6 chunks to other hosts; 2 are enough", 5),
+        ("all_reduce_two_level", twice_between_hosts, "to other hosts; ", 5),
         ("zero2_each_part_step", zero2.step, "after step 1, rank", 0),
         ("zero3_kept_step", zero3.step, "bytes sent are not the formula's", 7),
         ("zero3_kept_step", kept_for_ever, "after step 1", 0),
-        ("fsdp_step", zero3.step, "messages, where", 8),
+        ("fsdp_step", zero3.step, "messages; ", 8),
         ("fsdp_step", solutions.zero3_kept_step, "bytes sent are not", 6),
     ],
 )
@@ -342,7 +342,7 @@ def all_reduce(comm, chunks):
     assert run_command(file, "--json", str(tmp_path / "grades.json")) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "✗ reduce_scatter does not hold yet, 0 of 13 points"
-    assert lines[1].startswith("    ✗ 0/2 everything arrives where it belongs, once, on 1, 2, 4 and 8 ranks")
+    assert lines[1].startswith("    ✗ 0/2 every contribution arrives at its place, once, on 1, 2, 4 and 8 ranks")
     assert "✓ all_gather holds, 11 of 11 points" in lines
     assert any(line.startswith("    ✓ 1/1 all_gather_is_broadcast_after_gather: ") for line in lines)
     printed = lines.index("    it prints")
@@ -394,8 +394,8 @@ def test_what_never_ends_is_told_with_its_line(tmp_path):
     told = BUSY.format(local=local.__file__, file=file)
     assert busy_line(told, file) == 4
     assert still_busy(60, file, told) == (
-        "still busy after 60 seconds, in line 4: the loop of line 2, while comm, does not end: nothing but break or "
-        "return ends it, and it comes to neither")
+        "still busy after 60 seconds, in line 4: the loop of line 2, while comm, does not end: only break or return "
+        "ends it, and it reaches neither")
     assert still_busy(60, file, "") == "still busy after 60 seconds: look for a loop that never ends"
     asleep = written(tmp_path, "def all_gather(comm, chunks):\n    time.sleep(9)\n")
     linecache.checkcache(asleep)

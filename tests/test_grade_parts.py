@@ -50,9 +50,9 @@ def test_examples_hold(name):
     ("gated", "np.divide(x, 1.0 + np.exp(-x), out=out)", "out[...] = np.where(x < 9, x, x)",
      "np.where is not for extents"),
     ("compressed", "            gradient = replica.reduce_scatter(unit, gradient)\n", "",
-     "hands keep_shard of layers.0"),
+     "passes to keep_shard of layers.0"),
     ("compressed", "replica.reduce_scatter(unit, gradient)", "replica.reduce_scatter(unit, 2 * gradient)", "2 times"),
-    ("compressed", ", replica.unreduced)", ")", "is handed the gradient of that part alone"),
+    ("compressed", ", replica.unreduced)", ")", "gets the gradient of that part alone"),
     ("compressed", "            gradient = replica.at_boundary(part, unit, gradient)\n", "", "to replica.at_boundary("),
     ("compressed", "replica.publish(unit, weights[unit])", "pass", "publish"),
     ("compressed", "replica.keep_shard(unit, gradient)", "replica.keep(unit, gradient)", "bytes of gradients, not"),
@@ -65,8 +65,8 @@ def test_examples_hold(name):
      "✗ 0/2 every stage trains with it to the bits of one process DDP: "),
     ("halving_reduce_scatter", ", powers_of_two=True)", ")", "or declare it: @collective(powers_of_two=True)"),
     ("halving_reduce_scatter", "@collective(order=halves_first, powers_of_two=True)\n", "",
-     "does not declare in which order it adds"),
-    ("spirals", "np.random.default_rng(0)", "np.random.default_rng()", "its x is another each time that it is called"),
+     "does not declare its order of addition"),
+    ("spirals", "np.random.default_rng(0)", "np.random.default_rng()", "its x changes from call to call"),
     ("spirals", '{"x": x[10:]', '{"x": x[10:].tolist()', "its x is a list"),
 ])
 def test_a_fault_is_named(name, old, new, words, tmp_path, capsys):
@@ -87,7 +87,7 @@ def test_parts_of_a_program_are_graded_at_the_prompt():
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (["{0}:lion", "{0}"], "is no part; name parts as FILE.py:NAME"),
+    (["{0}:lion", "{0}"], "is not a part; give parts as FILE.py:NAME"),
     (["{0}:lion", "--csv", "points.csv"], "--csv and --feedback are for exercises"),
     (["{0}:EXAMPLES"], "has no function 'EXAMPLES'"),
     (["{0}:both"], "is no part; write f(comm, chunks), step(replica, batch)"),

@@ -113,22 +113,22 @@ def test_every_kind_may_reach_its_bound_and_no_byte_more(kind):
     below = memory()
     stage = row(steps=1, memory=[below, above])
     assert failed_checks(stage) == [
-        f"more is alive at the peak than should be: rank 1 holds 11 B of {kind}, where 10 are enough"]
+        f"more memory than allowed is in use at the peak: rank 1 holds 11 B of {kind}; 10 are enough"]
     stage.config.steps_here = 0
     assert failed_checks(stage) == []
 
 
 def test_what_lingers_is_told_where_peaks_are_right():
-    found = memory({"lingering": ["5 B of activations as an update begins, where 4 are due"]})
+    found = memory({"lingering": ["5 B of activations as an update begins; expected 4"]})
     assert not found.peaks
     assert found.mismeasured == (
-        "more is held than is needed: rank 1 holds 5 B of activations as an update begins, where 4 are due")
+        "memory is held too long: rank 1 holds 5 B of activations as an update begins; expected 4")
 
 
 def test_of_a_kind_that_is_known_to_the_byte_too_little_fails():
     below = memory(peak_bytes=dict.fromkeys(KINDS, 9) | {"gradients": 8})
     assert below.mismeasured == (
-        "less is alive at the peak than must be: rank 1 holds 8 B of gradients, where 9 are used")
+        "less memory than required is in use at the peak: rank 1 holds 8 B of gradients, where 9 are used")
 
 
 @pytest.mark.parametrize(("changes", "rests"), [
@@ -140,8 +140,8 @@ def test_what_rests_is_the_formulas_and_nothing_beside_it(changes, rests):
 
 
 @pytest.mark.parametrize(("offloaded", "due", "words"), [
-    (7, 7, None), (0, 0, None), (8, 7, "had 8 B in its file, where 7 are due"),
-    (0, 7, "had 0 B in its file, where 7 are due"),
+    (7, 7, None), (0, 0, None), (8, 7, "had 8 B in its file; expected 7"),
+    (0, 7, "had 0 B in its file; expected 7"),
 ])
 def test_what_is_offloaded_is_the_formulas(offloaded, due, words):
     found = memory({"formula_offloaded_bytes": due}, offloaded_bytes=offloaded).mismeasured
@@ -156,7 +156,7 @@ def test_operations_are_the_models_on_every_rank(what):
     assert failed_checks(stage) == []
     stage.measured.operations = [due, due | {what: 6}]
     assert failed_checks(stage) == [
-        f"floating-point operations of {what} are not the model's: 6 of rank 1, where 5 are due"]
+        f"floating-point operations of {what} are not the model's: 6 of rank 1; expected 5"]
 
 
 FIGURES = {"sent_bytes": 8, "received_bytes": 6, "messages": 2}
@@ -164,13 +164,13 @@ FIGURES = {"sent_bytes": 8, "received_bytes": 6, "messages": 2}
 
 @pytest.mark.parametrize(("changes", "what"), [
     ({}, None),
-    ({"sent_bytes": 9}, "bytes sent are not the formula's: 9 of rank 1, where 8 are due"),
-    ({"received_bytes": 5}, "bytes received are not the formula's: 5 of rank 1, where 6 are due"),
-    ({"messages": 1}, "messages are not the formula's: 1 of rank 1, where 2 are due"),
-    ({"by_collective": {"a": {"calls": 2}}}, "calls of a are not the formula's: 2 of rank 1, where 1 are due"),
-    ({"by_collective": {}}, "calls of a are not the formula's: 0 of rank 1, where 1 are due"),
+    ({"sent_bytes": 9}, "bytes sent are not the formula's: 9 of rank 1; expected 8"),
+    ({"received_bytes": 5}, "bytes received are not the formula's: 5 of rank 1; expected 6"),
+    ({"messages": 1}, "messages are not the formula's: 1 of rank 1; expected 2"),
+    ({"by_collective": {"a": {"calls": 2}}}, "calls of a are not the formula's: 2 of rank 1; expected 1"),
+    ({"by_collective": {}}, "calls of a are not the formula's: 0 of rank 1; expected 1"),
     ({"by_collective": {"a": {"calls": 1}, "b": {"calls": 1}}},
-     "calls of b are not the formula's: 1 of rank 1, where 0 are due"),
+     "calls of b are not the formula's: 1 of rank 1; expected 0"),
 ])
 def test_every_count_is_held_to_the_formula(changes, what):
     due = TrafficCounts(rank=1, **FIGURES, by_collective={"a": {"calls": 1}})
@@ -202,12 +202,12 @@ def test_a_byte_too_much_as_something_begins_is_named():
     for name, words in (("reduce_scatter", "a reduce-scatter"), ("update", "an update")):
         for kind, most in due[name].items():
             assert left({"as began": {name: {kind: most + 1}}}) == [
-                f"{most + 1} B of {kind} as {words} begins, where {most} are due"]
+                f"{most + 1} B of {kind} as {words} begins; expected {most}"]
 
 
 def test_a_byte_too_much_is_named_with_its_unit():
     assert left({"parameters": {"layers.0": 144, "layers.1": 96}}) == []
-    assert left({"parameters": {"layers.0": 145}}) == ["145 B of layers.0's parameters, where 144 are due"]
+    assert left({"parameters": {"layers.0": 145}}) == ["145 B of layers.0's parameters; expected 144"]
     assert left({"activations": {"loss": 1}}) == ["1 B of activations for loss after the step"]
     copies = (61 + 41 + 26 + 3 + 6 + 11 + 31) * 5                                # as in the plans
     assert left({"buffers": {"messages": copies}, "copies": True}) == []

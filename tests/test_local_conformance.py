@@ -52,7 +52,7 @@ def test_two_groups_of_ranks_work_at_once_and_keep_apart():
 
 
 @pytest.mark.parametrize(("ranks", "said"), [
-    ([0, 3], "ranks=3 is no rank here"), ([0, True], "ranks=True"), ([0, 1, 0], "names a rank twice"),
+    ([0, 3], "ranks=3 is not a rank"), ([0, True], "ranks=True"), ([0, 1, 0], "names a rank twice"),
     ([1, 2], "lack rank 0"),
 ])
 def test_ranks_that_cannot_be_a_group_are_refused(ranks, said):

@@ -312,8 +312,8 @@ def test_a_layer_that_is_released_late_passes_between_steps_and_fails_at_the_pea
     honest = STAGES["zero3"]
     monkeypatch.setitem(STAGES, "zero3", sabotaged(STAGES, "zero3", step=step))
     (failure,) = run(stages=("zero3",)).failures
-    assert failure == ("Stage III", "more is alive at the peak than should be: "
-                       "rank 0 holds 1,300 B of parameters, where 244 are enough")
+    assert failure == ("Stage III", "more memory than allowed is in use at the peak: "
+                       "rank 0 holds 1,300 B of parameters; 244 are enough")
 
 
 def test_gradients_that_are_kept_in_full_fail_the_run(monkeypatch):

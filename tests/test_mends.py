@@ -43,16 +43,16 @@ def told(tmp_path, text, name="reduce_scatter"):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"rounds": "comm.size"}, "mend: in line 7, `comm.size - 1` in place of `comm.size`"),
+        ({"rounds": "comm.size"}, "fix: in line 7, `comm.size - 1` in place of `comm.size`"),
         ({"first": "comm.rank - step"}, "(comm.rank - step - 1) % comm.size"),
-        ({"how": ""}, "mend: in line 8, with `reduce=reduce` in comm.exchange"),
+        ({"how": ""}, "fix: in line 8, with `reduce=reduce` in comm.exchange"),
         ({"to": "left(comm)"}, "to=right(comm)` in place of `to=left(comm)`"),
     ],
 )
 def test_a_planted_mistake_is_mended_in_its_line(tmp_path, patient, wrong, said):
     found = told(tmp_path, RING.format(**RIGHT | wrong))
     assert said in found, found
-    assert "tried, everything that is asked holds then" in found
+    assert "tried: then every check holds" in found
 
 
 def test_what_no_edit_mends_has_no_mend(tmp_path):
@@ -78,7 +78,7 @@ def all_gather(comm, chunks{default}):
     ("seen = []", "", "`seen` of line 4"), ("", ", seen=[]", "the default of `seen` in line 6")])
 def test_state_that_calls_share_is_named(tmp_path, made, default, named):
     found = told(tmp_path, SHARED.format(made=made, default=default), "all_gather")
-    assert f"why: {named}: all ranks here and all calls share it" in found, found
+    assert f"why: {named} is shared by all ranks and all calls" in found, found
 
 
 def test_a_program_that_never_ends_is_passed_over(tmp_path):

@@ -79,7 +79,7 @@ def test_the_ranks_of_a_mesh_are_those_that_among_names(size, group):
 
 
 def test_a_rank_that_a_group_lacks_is_refused():
-    with pytest.raises(CollectiveError, match="to=2 is no rank here: an integer from 0 to 1 is"):
+    with pytest.raises(CollectiveError, match="to=2 is not a rank; give an integer from 0 to 1"):
         spawn(lambda comm: Mesh(comm.rank, 4, 2).within(comm).send(np.ones(1), to=2), 4)
 
 
@@ -216,7 +216,7 @@ def test_a_group_that_is_off_by_one_is_caught(monkeypatch):
     ({"replicas": 3}, "parallel.replicas = 3 does not divide 4 ranks; give a divisor (1, 2, 4), or 0"),
     ({"replicas": 2, "order": "exact"}, "parallel.replicas = 2 makes several groups, and order exact adds all ranks"),
     ({"replicas": 4, "shard_ranks": 2}, "shard_ranks = 2 times replicas = 4 is 8, and the ranks are 4"),
-    ({"replicas": 2, "secondary_ranks": 2}, "of weights that all ranks share, and replicas = 2 makes groups"),
+    ({"replicas": 2, "secondary_ranks": 2}, "of weights that all ranks share, but replicas = 2 makes groups"),
 ])
 def test_what_makes_no_groups_is_refused(keys, words):
     with pytest.raises(ScenarioError) as found:

@@ -177,7 +177,7 @@ def test_keys_are_set_as_python_has_them(path):
 
 @pytest.mark.parametrize(("changes", "error", "said"), [
     ({"train.stpes": 3}, ScenarioError, "did you mean 'steps'"),
-    ({"train.steps": {2}}, UsageError, "set: 'train.steps' is to be a set; numbers, text, truth values"),
+    ({"train.steps": {2}}, UsageError, "set: 'train.steps' has type set; give a number"),
     ({"train.steps": np.zeros(2)}, ScenarioError, "train.steps must be an integer"),
     (["train.steps=2"], UsageError, "give a dict, such as"),
     ({"world.memory_limit_mb": 9}, LaunchError, "run it with mpirun -n 2"),
@@ -297,7 +297,7 @@ def test_proofs_show_themselves(capsys):
     (("ring.all_reduc",), "did you mean 'ring.all_reduce'"), ((3,), "found 3; give the name of an algorithm"),
     (("ring.all_reduce", 0), "ranks: found 0"),
     (("halving.reduce_scatter", 3), "serves a power of two of ranks, not 3"),
-    (("dissemination.barrier",), "moves nothing that symbols could prove"),
+    (("dissemination.barrier",), "moves no data, so there is nothing to prove"),
 ])
 def test_what_cannot_be_proved_is_said(arguments, said):
     with pytest.raises(UsageError, match=said):

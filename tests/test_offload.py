@@ -160,7 +160,7 @@ def test_a_file_that_ends_too_early_is_an_error():
 
 def test_where_nothing_is_run_again_nothing_can_be_offloaded():
     for recompute in (False, ()):
-        with pytest.raises(Exception, match="offload_activations is for the inputs of units that are run again; set "):
+        with pytest.raises(Exception, match="offload_activations offloads the inputs of recomputed units; set "):
             Scenario(parallel=Parallel(offload_activations=True, recompute=recompute))
 
 
@@ -307,8 +307,10 @@ def in_memory(store, allocate):
 
 
 @pytest.mark.parametrize(("fault", "words"), [
-    (Swapped, "bits differ"), (Late, "less is alive at the peak"), (Hoarding, "more is alive at the peak"),
-    (Wasteful, "what is offloaded is not the formula's"), (in_memory, "more is alive at the peak"),
+    (Swapped, "bits differ"), (Late, "less memory than required is in use at the peak"), (Hoarding, "more memory than "
+                                                                                                    "allowed is in "
+                                                                                                    "use at the peak"),
+    (Wasteful, "offloaded bytes are not the formula's"), (in_memory, "more memory than allowed is in use at the peak"),
 ])
 def test_a_planted_fault_is_seen(monkeypatch, fault, words):
     monkeypatch.setattr("zerosim.training.offload.Offloaded", fault)
@@ -323,4 +325,4 @@ def test_a_claim_about_activations_is_held_to_the_peak():
     ((_, what),) = outcome_of(**OFFLOADED, stages=("ddp",), activations=(most - 1,)).failures
     assert what == f"holds {most:,} bytes of activations at the peak, not {most - 1:,}"
     nothing = replace(stage.memory[0], figures=replace(stage.memory[0].figures, offloaded_bytes=0))
-    assert nothing.mismeasured.endswith("had 0 B in its file, where 128 are due")
+    assert nothing.mismeasured.endswith("had 0 B in its file; expected 128")

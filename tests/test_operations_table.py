@@ -83,9 +83,9 @@ EXAMPLES = {"halved": ((3, 4),)}
 @pytest.mark.parametrize(("old", "new", "words"), [
     ("", "", "halved: holds"),
     ("    np.multiply(x, 0.5, out=out)", "    x *= 0.5\n    out[...] = x", "forward writes to its input x; write"),
-    ("    np.multiply(x, 0.5, out=out)", "    out[...] = 0\n    out += 0.5 * x", "halved: y is another where it is"),
+    ("    np.multiply(x, 0.5, out=out)", "    out[...] = 0\n    out += 0.5 * x", "halved: y changes when it is"),
     ('np.multiply(upstream, 0.5, out=into["x"])', 'into["x"][...] = 0\n    into["x"] += 0.5 * upstream',
-     "halved: ∂L/∂x is another where ∂L/∂x is written over upstream: leave over_upstream='x' out"),
+     "halved: ∂L/∂x changes when ∂L/∂x is written over upstream: leave over_upstream='x' out"),
     ("np.multiply(x, 0.5, out=out)", "out[...] = np.where(x > 0, 0.5 * x, 0.5 * x)",
      "halved: a plan runs it on shapes, without numbers: line 6, out[...] = np.where"),
     ("upstream, 0.5,", "upstream, 0.6,", "halved: ∂L/∂x[0, 0] is "),

@@ -81,7 +81,7 @@ def seen(four):
 
 def test_its_sections_are_in_the_order_in_which_one_reads_a_run(seen, four):
     assert seen.ids == ["table", "step", "traffic", "losses", "schedule", "origin"]
-    assert seen.text.index(four["verdict"]) < seen.text.index("What each row does")
+    assert seen.text.index(four["verdict"]) < seen.text.index("Settings of each row")
     assert [tag for tag in seen.tags if tag == "article"] == ["article"] * 8
     for words in (four["command"], four["rows"][3]["weights_sha256"], four["versions"]["numpy"]):
         assert words in seen.text
@@ -311,7 +311,7 @@ def test_a_collective_is_a_page_too(tmp_path, capsys):
     assert seen.ids == ["schedule"]
     assert "PASSED: every rank holds what all_reduce promises" in seen.text
     assert main(["show", "--list", "--html", str(file)]) == 2
-    assert "leave out --html" in capsys.readouterr().err
+    assert "remove --html" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
@@ -321,14 +321,14 @@ def test_a_collective_is_a_page_too(tmp_path, capsys):
      "a scenario of collectives has no page"),
     (["report", "absent.json", "--html", "a.html"],
      "cannot read absent.json: no such file or directory; write an outcome with zerosim run"),
-    (["report", "empty", "--html", "a.html"], "empty is no JSON: it is empty; write an outcome"),
-    (["report", "bytes", "--html", "a.html"], "bytes is no JSON: found the byte 0xff; write an outcome"),
-    (["report", "nan", "--html", "a.html"], "nan is no JSON: NaN is no number"),
-    (["report", "list", "--html", "a.html"], "list is no outcome of a training: it names no schema"),
+    (["report", "empty", "--html", "a.html"], "empty is not JSON: it is empty; write an outcome"),
+    (["report", "bytes", "--html", "a.html"], "bytes is not JSON: found the byte 0xff; write an outcome"),
+    (["report", "nan", "--html", "a.html"], "nan is not JSON: NaN is not a JSON number"),
+    (["report", "list", "--html", "a.html"], "list is not an outcome of a training run: it names no schema"),
     (["report", "memory", "--html", "a.html"], "its schema is 'zerosim.memory/1', not 'zerosim.run/1'"),
-    (["report", "old", "--html", "a.html"], "old has no 'title': another version of zerosim wrote it"),
+    (["report", "old", "--html", "a.html"], "old has no 'title': it was written by another version of zerosim"),
     (["report", "list"], "nothing to write"),
-    (["report", "list", "list", "--html", "a.html"], "list is no outcome"),
+    (["report", "list", "list", "--html", "a.html"], "list is not an outcome"),
 ])
 def test_a_mistake_is_one_line(arguments, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -359,7 +359,7 @@ def test_an_outcome_with_a_hole_is_refused_in_one_line(key, four, tmp_path, caps
     torn.write_text(json.dumps(dict(four, **{key: None})))
     assert main(["report", str(torn), "--html", str(tmp_path / "a.html")]) == 2
     (said,) = capsys.readouterr().err.splitlines()
-    assert "not the whole of what zerosim run --json writes" in said
+    assert "not a complete outcome of zerosim run --json" in said
     assert not (tmp_path / "a.html").exists()
 
 
@@ -420,7 +420,7 @@ def test_one_picture_of_a_name(four, tmp_path, monkeypatch, capsys):
     for wrong in ("step-4", "step-4=a.gif"):
         with pytest.raises(SystemExit):
             main(["report", "a.json", "--picture", wrong])
-        assert "write it as NAME=FILE, FILE ending in .svg or .png" in " ".join(capsys.readouterr().err.split())
+        assert "write NAME=FILE, where FILE ends in .svg or .png" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_picture_in_a_file_is_the_same_each_time_and_has_its_labels(four):

@@ -82,7 +82,7 @@ def test_a_page_says_what_leaves_a_host_where_there_are_several():
 def test_a_page_s_heading_says_what_is_planned_and_no_other_number(tmp_path):
     """The shipped scenario has 64 ranks, and its page for 16 said so."""
     page = Seen(plan_page(zs.plan("llama3_8b", 16, set={"model.layers": 2}).plan, ""))
-    heading = page.text[: page.text.index("What each row takes")]
+    heading = page.text[: page.text.index("Settings of each row")]
     assert "16 ranks of H100 SXM 80 GB" in heading
     assert "64" not in heading.partition("Not judged")[0]
     assert machine(zs.plan(MPT, [8, 64], set=SMALL).plan.rows).startswith("8 and 64 ranks of A100")
@@ -199,7 +199,7 @@ def test_in_python_numbers_of_ranks_are_refused_as_well(count):
     ("#" * 250_001, "found 250,001 bytes"),
     ("cluster = 1", "file.toml has no [cluster]"),
     ("\xff", "cannot read"),
-    (None, "this is no regular file"),
+    (None, "this is not a regular file"),
 ])
 def test_a_machine_is_read_as_a_scenario_is(content, found, tmp_path, capsys):
     path = "/dev/zero"

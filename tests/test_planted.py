@@ -243,7 +243,7 @@ def test_a_row_that_never_updates_fails_without_a_reference_too(monkeypatch, nam
         replica.state.updates -= 1
 
     monkeypatch.setattr(Replica, "unscale_and_clip", skips)
-    fails(outcome_of(stages=(name,), reference=False), "counts 0 updates in 2 steps, of which none may be skipped")
+    fails(outcome_of(stages=(name,), reference=False), "counts 0 updates in 2 steps, but no update may be skipped")
 
 
 # What comes home.
@@ -291,7 +291,7 @@ def extra(kind, size, owner="planted"):
 @pytest.mark.parametrize("name", ALL)
 def test_a_byte_more_of_any_kind_at_the_peak_fails(monkeypatch, name, kind, keys):
     plant(monkeypatch, name, extra(kind, 1))
-    fails(outcome_of(stages=(name,), **keys), "more is alive at the peak than should be: rank 0 holds")
+    fails(outcome_of(stages=(name,), **keys), "more memory than allowed is in use at the peak: rank 0 holds")
 
 
 @pytest.mark.parametrize("keys", [
@@ -302,7 +302,7 @@ def test_a_byte_more_of_any_kind_at_the_peak_fails(monkeypatch, name, kind, keys
 def test_one_more_byte_of_gradients_fails_in_every_order_and_dtype(monkeypatch, name, keys):
     assert outcome_of(stages=(name,), **keys).passed
     plant(monkeypatch, name, extra("gradients", 1))
-    fails(outcome_of(stages=(name,), **keys), "of gradients, where")
+    fails(outcome_of(stages=(name,), **keys), "of gradients; ")
 
 
 def test_what_is_held_before_the_first_step_is_no_part_of_a_peak(monkeypatch):
@@ -366,7 +366,7 @@ def test_weights_that_are_gathered_past_the_ledger_fail(monkeypatch):
         replica.full = full
 
     plant(monkeypatch, "zero3", past)
-    fails(outcome_of(stages=("zero3",)), "less is alive at the peak than must be: rank 0 holds")
+    fails(outcome_of(stages=("zero3",)), "less memory than required is in use at the peak: rank 0 holds")
 
 
 def test_weights_that_are_full_while_gradients_are_reduced_fail(monkeypatch):
@@ -386,7 +386,7 @@ def test_weights_that_are_full_while_gradients_are_reduced_fail(monkeypatch):
     monkeypatch.setattr(Replica, "keep_shard", keep_shard)
     outcome = outcome_of(stages=("zero3",), units="model")
     assert [what for _, what in outcome.failures] == [
-        "more is held than is needed: rank 0 holds 400 B of parameters as a reduce-scatter begins, where 100 are due"]
+        "memory is held too long: rank 0 holds 400 B of parameters as a reduce-scatter begins; expected 100"]
 
 
 @pytest.mark.parametrize(("kind", "due"), [("activations", 24), ("parameters", 100), ("gradients", 100)])
@@ -404,7 +404,7 @@ def test_what_is_held_as_weights_are_updated_fails(monkeypatch, kind, due):
         replica.unscale_and_clip = honest
 
     plant(monkeypatch, "zero3", held_then)
-    fails(outcome_of(stages=("zero3",)), f"{due + 1} B of {kind} as an update begins, where {due} are due")
+    fails(outcome_of(stages=("zero3",)), f"{due + 1} B of {kind} as an update begins; expected {due}")
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -468,7 +468,7 @@ def test_every_count_is_judged(monkeypatch, attribute, change):
             change(next(each for each in replica.comm.instruments if isinstance(each, Traffic)))
 
     plant(monkeypatch, "zero1", miscounts)
-    fails(outcome_of(stages=("zero1",)), "of rank 1, where")
+    fails(outcome_of(stages=("zero1",)), "of rank 1; ")
 
 
 class Post:

@@ -202,7 +202,7 @@ def test_the_command_prints_sums_and_what_was_proved(capsys):
     assert cli.main(["prove", "ring.all_reduce", "--ranks", "4"]) == 0
     printed = capsys.readouterr().out
     assert "chunk 1  (((g2 + g3) + g0) + g1)" in printed
-    assert "every contribution once, none twice, added in the declared order, the same on" in printed
+    assert "every contribution arrives exactly once, added in the declared order, the same on" in printed
 
 
 def test_the_command_takes_a_file_and_a_range(tmp_path, capsys):
@@ -295,7 +295,7 @@ def test_numbers_of_ranks_have_limits(ranks, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["prove", "ring.all_reduce", f"--ranks={ranks}"])
     assert stop.value.code == 2
-    assert "is no number from 1 to 4096" in capsys.readouterr().err
+    assert "give a number from 1 to 4096" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["reduce_scatter_elsewhere", "reduce_scatter_left", "all_reduce_two_level"])
@@ -310,4 +310,4 @@ def test_what_is_seen_on_more_ranks_than_were_asked_for_says_so(tmp_path, capsys
                     "    ring.reduce_scatter(comm, chunks)\n")
     assert cli.main(["prove", f"{file}:my_all_reduce", "--ranks", "2"]) == 1
     said = " ".join(capsys.readouterr().out.split())
-    assert "on 4 ranks, where more of it is seen: the full sum of each chunk" in said
+    assert "on 4 ranks, where the pattern is clearer: the full sum of each chunk" in said

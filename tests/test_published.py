@@ -103,7 +103,7 @@ def test_a_run_that_cannot_be_read_gets_one_line(change, said, tmp_path, capsys)
 
 def test_runs_go_with_published_alone(capsys):
     assert main(["bench", "plan", "--runs", "some.csv"]) == 2
-    assert "--runs goes with bench published" in capsys.readouterr().err
+    assert "--runs is for bench published" in capsys.readouterr().err
     assert main(["bench", "published", "--runs", "none.csv"]) == 2
     assert "none.csv: no file of published runs: No such file" in capsys.readouterr().err
 
@@ -111,4 +111,4 @@ def test_runs_go_with_published_alone(capsys):
 def test_a_device_without_8_bits_says_so(capsys):
     flags = ["--set", "cluster.products=fp8", "--set", "cluster.device=v100_32gb"]
     assert main(["plan", "scenarios/plans/llama3_8b.toml", *flags]) == 2
-    assert "multiplies nothing in 8 bits; there are h100_80gb, h100_96gb, h200," in capsys.readouterr().err
+    assert "has no 8-bit matrix products; use h100_80gb, h100_96gb, h200," in capsys.readouterr().err

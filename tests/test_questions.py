@@ -116,9 +116,9 @@ def test_more_devices_are_tried_until_one_number_is_in_time():
 def test_a_date_that_nothing_meets_is_said(capsys):
     assert main(["plan", LLAMA, "--ranks", "8", "--tokens", "15T", "--days", "1",
                  *(word for key, value in SMALL.items() for word in ("--set", f"{key}={value}"))]) == 0
-    assert "No row that fits trains 15T tokens within 1 days" in capsys.readouterr().out
+    assert "No row that fits trains on 15T tokens within 1 days" in capsys.readouterr().out
     assert main(["plan", LLAMA, "--days", "1"]) == 2
-    assert "--days is for --tokens: say how many, such as --tokens 2T" in capsys.readouterr().err
+    assert "--days needs --tokens; give a number such as --tokens 2T" in capsys.readouterr().err
 
 
 def test_a_table_has_a_column_for_each_swept_key(answers, tmp_path, capsys):
@@ -166,7 +166,7 @@ def test_every_change_that_is_named_makes_a_row_fit_and_none_is_too_much(changes
 def test_of_what_never_fits_that_is_said():
     found = read_plan(LLAMA, [8], TOO_MUCH | {"model.layers": 1_000, "model.width": 8_192}, {})
     assert found.advice.endswith(
-        "no change that is known here makes it fit; take a smaller model or a device with more memory")
+        "no supported change makes it fit; use a smaller model or a device with more memory")
 
 
 def test_a_row_has_the_scenario_of_itself_alone():
@@ -206,7 +206,7 @@ def test_a_config_of_hugging_face_has_the_parameters_that_are_published(config, 
     (HUGGING_FACE | {"model_type": "mamba"}, "has model_type 'mamba'; zerosim has gpt2, llama, mistral"),
     (HUGGING_FACE | {"hidden_size": "wide"}, "has hidden_size 'wide'; give a whole number"),
     ({"model_type": "llama"}, "has num_hidden_layers None; give a whole number"),
-    ("[1]", "has no JSON object"), ("{", "is no JSON"), ("[" * 100_000, "is no JSON")])
+    ("[1]", "has no JSON object"), ("{", "is not JSON"), ("[" * 100_000, "is not JSON")])
 def test_what_is_no_config_is_refused_in_one_line(config, words, written, capsys):
     assert main(["plan", LLAMA, "--model", written(config)]) == 2
     line = capsys.readouterr().err.strip()
@@ -265,12 +265,12 @@ def test_what_fsdp_says_and_no_plan_has_is_said(written):
 def test_rows_of_a_scenario_do_not_hide_the_stage_of_a_file(written, tmp_path, capsys):
     (tmp_path / "rows.toml").write_text('[[variant]]\nstage = "zero1"\n')
     assert main(["plan", str(tmp_path / "rows.toml"), "--ds-config", written(DEEPSPEED)]) == 2
-    assert "has rows of its own, [[variant]], which would hide the stage" in capsys.readouterr().err
+    assert "has rows of its own, [[variant]], which override the stage" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("changes", "words"), [
     ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage 4; give 0, 1, 2 or 3"),
-    ({"train_micro_batch_size_per_gpu": 0}, "train_micro_batch_size_per_gpu is 0, which is no value for it")])
+    ({"train_micro_batch_size_per_gpu": 0}, "train_micro_batch_size_per_gpu is 0, which is not allowed")])
 def test_a_wrong_value_of_deepspeed_s_is_one_line(changes, words, written, capsys):
     assert main(["plan", LLAMA, "--ds-config", written(DEEPSPEED | changes)]) == 2
     assert words in capsys.readouterr().err

@@ -54,7 +54,7 @@ def test_the_identity_holds_on_any_number_of_ranks(ranks):
 def test_a_planted_bug_is_located():
     outcome = carried_out("planted_bug")
     assert [finding.holds for finding in outcome.findings] == [False, True]
-    assert "in round 4 rank 1 sends chunk 0 to rank 2 as g1, which is no full sum" in outcome.findings[0].seen
+    assert "in round 4 rank 1 sends chunk 0 to rank 2 as g1, which is not a full sum" in outcome.findings[0].seen
     assert "zerosim show" in outcome.findings[0].seen
     assert cli.main(["run", str(SCENARIOS / "planted_bug.toml")]) == 1
 
@@ -176,8 +176,8 @@ calls = ["all_gather"]
     assert cli.main(["run", str(path)]) == 1
     *_, third, verdict = capsys.readouterr().out.splitlines()
     assert verdict == (
-        "FAILED: 3 of 3 claims do not hold: the programs leave the same bytes; "
-        "after gather the ranks hold different bytes; after all_gather the ranks hold different bytes")
+        "FAILED: 3 of 3 claims do not hold: the programs leave the same bytes; after gather the ranks hold different "
+        "bytes; after all_gather the ranks hold different bytes")
     assert third == "  all_gather all ranks hold the same bytes"
 
 

@@ -319,8 +319,7 @@ def test_weight_decay_depends_on_the_optimizer_unless_given(loaded, optimizer, w
     ("train.loss_scale = 1e308", "below 1e+38, found 1e+308"),
     ("train.loss_scale = 'static'", '1:20: train.loss_scale must be dynamic or a finite number of at least 1e-38 and '
                                     'below 1e+38, found "static"'),
-    ("train.betas = [0.9,\n 1.0]", "2:2: train.betas[1] must be a finite number of at least 0 and "
-                                   "below 1, found 1.0"),
+    ("train.betas = [0.9,\n 1.0]", "2:2: train.betas[1] must be a finite number of at least 0 and below 1, found 1.0"),
     ("train.betas = [0.9]", "1:15: train.betas must be an array of length 2, each a finite"),
     ("train.betas = [0, 0, 0]", "found an array of length 3"),
     ("train.optimizer = 'Adm'", f"1:19: train.optimizer must be {', '.join(OPTIMIZERS)} or FILE.py:NAME, "
@@ -331,9 +330,9 @@ def test_weight_decay_depends_on_the_optimizer_unless_given(loaded, optimizer, w
      '1:18: parallel.order must be ring, rank, tree, two_level, two_hop or exact, found "bush"'),
     ("parallel.order = 'tree'\nworld.ranks = 3\ntrain.micro_batches = 6",
      "1:18: parallel.order tree needs powers of two for world.ranks and train.micro_batches, found 3 and 6"),
-    ("check.same_bits_on = [2, 3]", "1:26: check.same_bits_on names 3 ranks, over which 4 micro-batches"),
+    ("check.same_bits_on = [2, 3]", "1:26: check.same_bits_on names 3 ranks, which do not divide 4 micro-batches"),
     ("parallel.stages = ['zero3']\ncheck.does_not_fit = ['zero3', 'ddp']",
-     "2:32: check.does_not_fit names ddp, by which no row trains; rows are zero3"),
+     "2:32: check.does_not_fit names ddp, but no row uses it; rows are zero3"),
     ("check.messages = [2]\n[[variant]]\nprefetch = true\n[[variant]]\nname = 'a'\n[[variant]]\nname = 'a'",
      "1:18: check.messages has 1 numbers for 3 rows; give one for each: zero3, prefetch = true; a; a (2)"),
     ("check.volumes = [2, 3]", "1:17: check.volumes has 2 numbers for 4 rows; give one for each: ddp; zero1; "
@@ -366,7 +365,7 @@ def test_what_is_wrong_is_found_where_it_stands(complaint, text, expected):
     ("x = [1,\n2", "a.toml:2:2: this is not TOML: "),
     ("x = " + "[" * 5000, "a.toml:1:13: arrays or tables are nested too deeply: found 9 levels, at most 8 are allowed"),
     ("x = " + "9" * 5000, "a.toml:1:1: this is not TOML: exceeds the limit"),
-    ("a = 1\nb = é".encode("latin-1"), "a.toml:2:5: found the byte 0xe9; a scenario is text"),
+    ("a = 1\nb = é".encode("latin-1"), "a.toml:2:5: found the byte 0xe9; a scenario is UTF-8 text"),
     ("é = '".encode() + b"\xff'", "a.toml:1:6: found the byte 0xff"),
     (b"PK\x03\x04\x00", "a.toml:1:3: this is not TOML: "),
 ])
@@ -495,16 +494,16 @@ OF_VARIANTS = {
         ("parallel.order = 'exact'", "encodes chunks that travel one by one, which order exact does not send; set"),
         ("parallel.order = 'tree'", "encodes chunks that travel one by one, which order tree does not send; set"),
         ("parallel.shard_ranks = 2", "adds over all ranks at once, and shard_ranks or replicas makes several"),
-        ("parallel.bucket_mb = 1", "encodes a whole chunk, and parallel.bucket_mb asks for something else"),
+        ("parallel.bucket_mb = 1", "encodes a whole chunk, and parallel.bucket_mb conflicts with it"),
         ("parallel.reduce_scatter = 'ring'", "sends chunks by the reduce-scatter of parallel.order, and"))),
     ("parallel.order = 'two_hop'", "parallel.order two_hop adds within hosts first; set world.ranks_per_host"),
     ("train.precision = 'fp64'\nparallel.quantized_weights = 'int8'", "quantized_weights int8 has fewer bits than"),
     ("parallel.quantized_weights = 'int4'\nparallel.all_gather = 'direct'", "shards of bytes by the all-gather of"),
     ("[[variant]]\nstage = 'zero2'\nparam_dtype = 'bf16'", "its ranks keep full weights, and gather none"),
     ("parallel.recompute_keeps = 'products'", "recompute_keeps is for units that are run again"),
-    ("parallel.offload_activations = true", "offload_activations is for the inputs of units that are run again"),
-    ("parallel.offload_activations = true\nparallel.recompute = true\n[[variant]]\nrecompute = false", "are run again"),
-    ('parallel.offload_folder = "a\\u0000b"', "parallel.offload_folder: a path has no NUL byte in it"),
+    ("parallel.offload_activations = true", "offload_activations offloads the inputs of recomputed units"),
+    ("parallel.offload_activations = true\nparallel.recompute = true\n[[variant]]\nrecompute = false", "of recomputed"),
+    ('parallel.offload_folder = "a\\u0000b"', "parallel.offload_folder: a path cannot contain a NUL byte"),
     ("parallel.bucket_mb = -1", "parallel.bucket_mb must be a finite number of at least 0, found -1"),
     ("parallel.bucket_mb = 31e-6", "1:22: parallel.bucket_mb must be 0, or hold an element for each of 4 ranks, 32 "),
     *((f"check.{key} = [1]", f"check.{key} has 1 numbers for 4 rows") for key in ("largest_messages", "activations")),
@@ -530,7 +529,7 @@ OF_VARIANTS = {
       for key, allowed in OF_VARIANTS.items() if key != "name"),
     ("[[variant]]\norder = 'ring'", "unknown key 'order' in [variant[0]]"),
     ("check.same_bits_on = [0]", "check.same_bits_on[0] must be an integer of at least 1, found 0"),
-    ("check.same_bits_on = [2, 8]\ntrain.micro_batches = 8", "check.same_bits_on names 8 ranks, world.ranks has 4"),
+    ("check.same_bits_on = [2, 8]\ntrain.micro_batches = 8", "check.same_bits_on names 8 ranks, but world.ranks is 4"),
     ("check.test_accuracy = 1", "check.test_accuracy must be a finite number of at least 0 and below 1, found 1"),
     ("check.messages = [-1]", "at least 0, found -1"), ("check.volumes = [nan]", "must be a finite number, found nan"),
     ("check.does_not_fit = ['ddp', 'ddp']", 'check.does_not_fit names "ddp" twice'),
@@ -570,7 +569,7 @@ def test_what_is_just_allowed_is_read(loaded, text, section, key, value):
 @pytest.mark.parametrize("frozen", [(0,), (1,), (0, 2)])
 def test_a_unit_is_frozen_as_a_whole(frozen):
     parted = Scenario(model=ModelKeys(frozen=frozen), parallel=Parallel(units=((0, 1), (2,))))
-    with pytest.raises(ScenarioError, match=r"the unit of layers \[0, 1\] is frozen in part"):
+    with pytest.raises(ScenarioError, match=r"the unit of layers \[0, 1\] is partly frozen"):
         _ = parted.rows
     whole = replace(parted, model=ModelKeys(frozen=(0, 1)))
     assert {row.layers for row in whole.rows} == {((0, 1), (2,))}
@@ -639,8 +638,8 @@ def test_a_resolved_scenario_written_as_toml_is_the_scenario(tmp_path_factory, s
 
 @pytest.mark.parametrize(("text", "expected"), [
     ("stage = 'ddp'\naccumulation = 'micro_batch'",
-     "a.toml:3:1: variant[0].accumulation = \"micro_batch\" does nothing "
-     "in stage ddp: it reduces once a step, at the boundary; leave it out, or name another stage"),
+     "a.toml:3:1: variant[0].accumulation = \"micro_batch\" does nothing in stage ddp: it reduces once a step, at the "
+     "boundary; leave it out, or name another stage"),
     ("stage = 'zero1'\naccumulation = 'micro_batch'", "in stage zero1: it reduces once a step, at the boundary"),
     ("stage = 'zero2'\nprefetch = true", "variant[0].prefetch = true does nothing in stage zero2: its ranks keep full"),
     ("stage = 'ddp'\nreshard_after_forward = false", "a.toml:3:1: variant[0].reshard_after_forward = false does"),

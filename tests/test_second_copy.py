@@ -127,9 +127,10 @@ def test_a_plan_in_lockstep_is_that_of_every_rank_by_itself(prefetch):
 @pytest.mark.parametrize(("keys", "words"), [
     ({"parallel": Parallel(secondary_ranks=3)}, "secondary_ranks = 3 does not divide 4 ranks; give a divisor"),
     ({"parallel": Parallel(secondary_ranks=2), "check": Check(same_bits_on=(1,))}, "does not divide 1 ranks"),
-    ({"parallel": Parallel(secondary_ranks=2, shard_ranks=2)}, "shard_ranks = 2 makes groups; leave one of them out"),
-    ({"parallel": Parallel(secondary_ranks=2, all_gather="ring")}, "that rings gather, and all_gather names something"),
-    ({"parallel": Parallel(secondary_ranks=2, reshard_after_forward=False)}, "reshard_after_forward = false spares"),
+    ({"parallel": Parallel(secondary_ranks=2, shard_ranks=2)}, "shard_ranks = 2 makes groups; remove one of them"),
+    ({"parallel": Parallel(secondary_ranks=2, all_gather="ring")}, "that a ring gathers, but all_gather names another"),
+    ({"parallel": Parallel(secondary_ranks=2, reshard_after_forward=False)}, "reshard_after_forward = false needs "
+                                                                             "none"),
     ({"world": WorldKeys(6, ranks_per_host=2), "parallel": Parallel(secondary_ranks=3, order="two_level")},
      "no part of a host of 2"),
     ({"variant": (Variant(stage="zero2", secondary_ranks=2),)}, "its ranks keep full weights, and gather none"),

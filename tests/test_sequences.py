@@ -233,8 +233,8 @@ def test_the_shortest_text(tmp_path):
             assert of("a", 7, folder=tmp_path).x_test.shape == (1, 7)
         else:
             assert complaint("a", 7, folder=tmp_path) == (
-                "70 characters are too few for model.sequence = 7: the last tenth, which tests, must hold a window and "
-                "the character after it; give 71, or set model.sequence lower")
+                "70 characters are too few for model.sequence = 7: the last tenth is the test split and must hold a "
+                "window and the next character; give 71, or set model.sequence lower")
 
 
 def too_large(path):
@@ -253,9 +253,9 @@ ALLOWED = '; it must be "text", "sort", "reverse" or the path of a text file'
 @pytest.mark.parametrize(("make", "expected"), [
     (lambda path: None, "no such file or directory" + ALLOWED),
     (lambda path: path.mkdir(), "is a directory" + ALLOWED),
-    (os.mkfifo, "this is no regular file" + ALLOWED),
+    (os.mkfifo, "this is not a regular file" + ALLOWED),
     (a_socket, "no such device or address" + ALLOWED),
-    (lambda path: path.symlink_to("/dev/zero"), "this is no regular file" + ALLOWED),
+    (lambda path: path.symlink_to("/dev/zero"), "this is not a regular file" + ALLOWED),
     (lambda path: path.symlink_to(path), "too many levels of symbolic links" + ALLOWED),
     (lambda path: path.write_bytes(b""), "0 characters are too few for model.sequence = 15"),
     (lambda path: path.write_bytes("ä".encode() * 150), "150 characters are too few"),
@@ -263,7 +263,7 @@ ALLOWED = '; it must be "text", "sort", "reverse" or the path of a text file'
      "this is no UTF-8 text, byte 2,000 is 0xe4; save it as UTF-8"),
     (lambda path: path.write_bytes(b"a" * 2000 + b"\xc3"), "this is no UTF-8 text, byte 2,000 is 0xc3"),
     (lambda path: path.write_bytes("a".encode("utf-16") * 300), "this is no UTF-8 text, byte 0 is 0xff"),
-    (too_large, "this file has 67,108,865 bytes; a text may have 67,108,864, so give a part of it"),
+    (too_large, "this file has 67,108,865 bytes; a text may have 67,108,864; give a shorter one"),
 ])
 def test_files_that_are_no_text(tmp_path, monkeypatch, make, expected):
     monkeypatch.chdir(tmp_path)
@@ -273,14 +273,14 @@ def test_files_that_are_no_text(tmp_path, monkeypatch, make, expected):
 
 def test_a_pipe_is_no_npz_and_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "a.npz")
-    with pytest.raises(ScenarioError, match=r'this is no regular file; it must be "digits", the path of an \.npz'):
+    with pytest.raises(ScenarioError, match=r'this is not a regular file; it must be "digits", the path of an \.npz'):
         load_dataset(Scenario(data=Data(str(tmp_path / "a.npz"))))
 
 
 def test_names_that_are_no_text():
     for source in ("digits", "mine.npz"):
-        assert complaint(source) == "these are rows of features, where tokens are wanted" + ALLOWED
-    assert complaint("a\0b") == "a path has no NUL byte in it"
+        assert complaint(source) == "these are rows of features, not tokens" + ALLOWED
+    assert complaint("a\0b") == "a path cannot contain a NUL byte"
     assert complaint("a" * 300).startswith("file name too long")
     assert complaint("sort", 2049) == "sequences may be 2,048 long, found model.sequence = 2,049; set it lower"
 

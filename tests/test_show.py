@@ -287,16 +287,16 @@ MISTAKES = {
     "ring.all_recude": "'ring.all_recude' is neither in the table of algorithms",
     "ring": "did you mean 'ring.all_reduce'?",
     "zero4": "nor a stage (ddp, zero1, zero2, zero3) nor FILE.py:FUNCTION; did you mean 'zero3'?",
-    "tree.reduce --svg x.png": "--svg: found 'x.png', and what is written is SVG; end its name in .svg",
+    "tree.reduce --svg x.png": "--svg: found 'x.png'; give a name that ends in .svg",
     "doubling.all_gather --ranks 6": "not 6: use 'bruck' or 'ring' or 'direct'",
     "ring.all_reduce --root 0": "leave out root: ring.all_reduce has none",
     "tree.reduce --root 4": "root 4 is none of the 4 ranks: give one from 0 to 3",
     "tree.reduce --root -1": "root -1 is none of the 4 ranks",
     "tree.reduce --svg /": "--svg: cannot write '/': is a directory",
     "tree.reduce --json no/such/folder": "--json: cannot write 'no/such/folder'",
-    "--list --root 1": "leave out --root: it is for a drawing",
-    "--list --as reduce": "leave out --as",
-    "--list --svg x.svg": "leave out --svg",
+    "--list --root 1": "remove --root: it is for a drawing",
+    "--list --as reduce": "remove --as",
+    "--list --svg x.svg": "remove --svg",
 }
 
 

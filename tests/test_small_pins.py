@@ -67,7 +67,7 @@ def test_units_come_in_the_order_of_their_first_layers(groups):
 
 
 def test_a_unit_is_frozen_as_a_whole_or_not_at_all():
-    with pytest.raises(ZerosimError, match=r"the unit of layers \[0, 1\] is frozen in part"):
+    with pytest.raises(ZerosimError, match=r"the unit of layers \[0, 1\] is partly frozen"):
         mlp(2, [2, 2], 2, "relu", "cross_entropy", groups=[[0, 1], [2]], frozen=[1])
 
 

@@ -242,8 +242,8 @@ def all_reduce_that_waits(comm, x):
     ("function", "said"),
     [
         (all_reduce_that_raises, "KeyError: 'planted' (raised on rank 1 of 2)"),
-        (all_reduce_of_another_dtype, " × float64 on rank 0, where 0 × float32 are due"),
-        (all_reduce_of_another_length, "returned 0 × float64 on rank 0, where 1 × float64 are due"),
+        (all_reduce_of_another_dtype, " × float64 on rank 0; expected 0 × float32"),
+        (all_reduce_of_another_length, "returned 0 × float64 on rank 0; expected 1 × float64"),
         (all_reduce_that_forgets_to_return, "returned None on rank 0: return the result"),
         (all_reduce_that_litters, "rank 0 ended without receiving 1 message(s) from rank 0"),
         (all_reduce_that_waits, "no rank can go on: rank 0 waits for a message from rank 0"),
@@ -265,7 +265,7 @@ def test_a_function_that_answers_differently_each_time_is_told():
     def all_reduce_at_random(comm, x):
         return zs.all_reduce(comm, x) + x.dtype.type(next(answers) == 40)
 
-    assert "not when asked again" in broken_by(all_reduce_at_random)[-1]
+    assert "not when repeated" in broken_by(all_reduce_at_random)[-1]
 
 
 @pytest.mark.parametrize(

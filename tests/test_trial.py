@@ -35,7 +35,7 @@ def full_disk(tmp_path):
 def test_a_full_disk_is_one_line_and_leaves_whole_checkpoints(full_disk, capsys):
     assert main([*COMMAND, "--set", "train.steps=6", "--checkpoint", str(full_disk / "kept")]) == 3
     said = capsys.readouterr().err
-    assert "no space left on device; what was saved before is whole\n" in said
+    assert "no space left on device; the previous checkpoint is complete\n" in said
     assert said.count("\n") == 1
     assert folders.steps_in(full_disk / "kept" / "zero2")
     assert list(full_disk.glob("kept/*/.step-*")) == []
@@ -67,7 +67,7 @@ def test_a_folder_that_vanishes_has_no_whole_checkpoint(tmp_path, monkeypatch, c
     folder = tmp_path / "kept" / "zero2"
     assert main([*COMMAND, "--checkpoint", str(tmp_path / "kept")]) == 3
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"no such file or directory; {folder} has no whole checkpoint" in line
+    assert f"no such file or directory; {folder} has no complete checkpoint" in line
 
 
 def test_without_descriptors_a_checkpoint_fails_in_one_line(tmp_path, monkeypatch, capsys):
@@ -79,7 +79,7 @@ def test_without_descriptors_a_checkpoint_fails_in_one_line(tmp_path, monkeypatc
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     (line,) = capsys.readouterr().err.splitlines()
     assert code == 3
-    assert "too many open files; what was saved before was not touched" in line
+    assert "too many open files; the previous checkpoint is intact" in line
     assert folders.steps_in(tmp_path / "kept" / "zero2") == [1]
 
 

@@ -26,17 +26,18 @@ COMMANDS = {
     "run": ("zerosim.commands.run", "train by a scenario file and compare every bit"),
     "scenarios": ("zerosim.commands.scenarios", "list the scenarios that come with the package"),
     "report": ("zerosim.commands.report", "make a page of a run, or of two side by side, from their outcomes"),
-    "checkpoint": ("zerosim.commands.checkpoint", "show, verify or unite the files of a checkpoint"),
-    "show": ("zerosim.commands.show", "draw what a collective does, round by round, or list them all"),
-    "prove": ("zerosim.commands.prove", "prove a collective, ours or yours, on symbols"),
-    "check": ("zerosim.commands.check", "try the parts of a file of yours: gradients, formulas, stages, collectives"),
+    "checkpoint": ("zerosim.commands.checkpoint", "show, verify or merge the files of a checkpoint"),
+    "show": ("zerosim.commands.show", "draw the messages of a collective round by round, or list all algorithms"),
+    "prove": ("zerosim.commands.prove", "prove a collective on symbols, a shipped one or yours"),
+    "check": ("zerosim.commands.check", "check the parts in your Python file: gradients, formulas, stages, "
+                                        "collectives"),
     "lessons": ("zerosim.commands.lessons", "list the lessons that come with the package, or copy them"),
-    "exercises": ("zerosim.commands.exercises", "copy skeletons to fill in out of the package"),
+    "exercises": ("zerosim.commands.exercises", "copy the exercises, functions with empty bodies, into a folder"),
     "grade": ("zerosim.commands.grade", "grade a learner's functions against proofs and laws"),
     "memory": ("zerosim.commands.memory", "memory of model states, by formula"),
     "plan": ("zerosim.commands.plan", "plan a scenario on a cluster: memory and time, on shapes alone"),
-    "torch": ("zerosim.commands.torch", "run a script of PyTorch's over zerosim's collectives"),
-    "bench": ("zerosim.commands.bench", "measure ratios of times within one run"),
+    "torch": ("zerosim.commands.torch", "run a PyTorch script over zerosim's collectives"),
+    "bench": ("zerosim.commands.bench", "benchmark: measure ratios of times within one run"),
 }
 """The module of each command, and what it is for. Only the one that is called is imported."""
 

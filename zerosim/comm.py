@@ -183,9 +183,9 @@ def among(comm: Communicator, ranks: Sequence[int]) -> Communicator:
     for rank in ranks:
         check_rank(rank, comm.size, "ranks")
     if len(set(ranks)) < len(ranks):
-        raise CollectiveError(f"ranks={list(ranks)} names a rank twice: each rank once")
+        raise CollectiveError(f"ranks={list(ranks)} names a rank twice; name each rank once")
     if comm.rank not in ranks:
-        raise CollectiveError(f"ranks={list(ranks)} lack rank {comm.rank}, which asks: only these may ask")
+        raise CollectiveError(f"ranks={list(ranks)} lack rank {comm.rank}, the calling rank; only these ranks may call")
     return Among(comm, ranks)
 
 
@@ -195,4 +195,4 @@ def check_rank(rank: Any, size: int, role: str) -> None:
         return
     whole = type(rank) is int or (isinstance(rank, int | np.integer) and not isinstance(rank, bool))
     if not (whole and 0 <= rank < size):
-        raise CollectiveError(f"{role}={rank!r} is no rank here: an integer from 0 to {size - 1} is")
+        raise CollectiveError(f"{role}={rank!r} is not a rank; give an integer from 0 to {size - 1}")

@@ -49,7 +49,7 @@ def at_once(path: str, flags: int) -> int:
 
 
 def irregular() -> OSError:
-    return OSError(errno.EINVAL, "this is no regular file")
+    return OSError(errno.EINVAL, "this is not a regular file")
 
 
 def read_at_most(path: Name, most_bytes: int) -> bytes:

@@ -61,7 +61,7 @@ class Chunks(Sequence[Any]):
     array([ 0,  1,  2,  3, 14])
     >>> Chunks(vector, 3)[2] = np.array([5])
     Traceback (most recent call last):
-    TypeError: a chunk is a view, which nothing can take the place of: write chunks[c][:] = … or chunks[c][:] += …
+    TypeError: a chunk is a view and cannot be replaced: write chunks[c][:] = … or chunks[c][:] += …
     >>> chunks = Chunks([10, 11, 12, 13, 14], 3)
     >>> chunks[0], chunks[2], chunks[1:]
     ([10, 11], [14], [12, 13, 14])
@@ -83,7 +83,7 @@ class Chunks(Sequence[Any]):
         if isinstance(index, slice):
             first, last, step = index.indices(self._size)
             if step != 1:
-                raise IndexError(f"chunks[a:b:{step}]: neighbouring chunks come in one piece, in their own order")
+                raise IndexError(f"chunks[a:b:{step}]: chunks can be sliced only with step 1")
             return self.flat[first * self._length : last * self._length]
         if not -self._size <= index < self._size:
             raise IndexError(f"chunk {index} of {self._size}: chunks are numbered 0 … {self._size - 1}; count them "
@@ -94,7 +94,7 @@ class Chunks(Sequence[Any]):
     def __setitem__(self, index: int | slice, value: Any) -> None:
         if memory_of(value) is not None and memory_of(value) == memory_of(self[index]):
             return
-        raise TypeError("a chunk is a view, which nothing can take the place of: write chunks[c][:] = … or "
+        raise TypeError("a chunk is a view and cannot be replaced: write chunks[c][:] = … or "
                         "chunks[c][:] += …")
 
 

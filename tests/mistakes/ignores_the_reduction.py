@@ -1,7 +1,7 @@
 """It adds, whatever it is told.
 
 Says: reduce=np.m
-Says: hand reduce on to comm.exchange
+Says: pass reduce on to comm.exchange
 By: laws
 """
 

@@ -1,6 +1,6 @@
 """A farewell that nobody receives.
 
-Says: nobody asked for
+Says: no rank receives
 Says: a send too many
 """
 

@@ -1,7 +1,7 @@
 """What it works on comes before the communicator.
 
 Says: its parameters are (chunks, comm)
-Says: let comm come before
+Says: make comm the first parameter
 """
 
 from zerosim.comm import left, right

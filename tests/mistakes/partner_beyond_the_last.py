@@ -1,6 +1,6 @@
 """rank ^ distance, of which some are none.
 
-Says: in a tree leave out
+Says: it needs a power of two
 """
 
 import numpy as np

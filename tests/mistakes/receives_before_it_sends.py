@@ -1,7 +1,7 @@
 """Everyone waits first.
 
 Says: receive before they send
-Says: nobody is ever the first
+Says: which does both at once
 """
 
 from zerosim.comm import left, right

@@ -1,6 +1,6 @@
 """What comes is received into a copy of its chunk.
 
-Says: in a buffer of its own, and does not get into the result: copy it to its place
+Says: in a buffer of its own, and does not reach the result: copy it to its place
 """
 
 from zerosim.comm import left, right

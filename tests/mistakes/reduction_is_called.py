@@ -1,6 +1,6 @@
 """The reduction is called where it should be handed on.
 
-Says: hand the function itself on, reduce=reduce
+Says: pass the function itself, reduce=reduce
 """
 
 import numpy as np

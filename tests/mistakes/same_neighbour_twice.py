@@ -1,6 +1,6 @@
 """Every rank sends to the right and waits for the right.
 
-Says: nobody asked for
+Says: no rank receives
 Says: What one rank sends to right(comm) its neighbour receives from left(comm)
 """
 

@@ -1,6 +1,6 @@
 """Reduce-scatter alone.
 
-Says: what is missing is the second half, the all-gather
+Says: the second half, the all-gather, is missing
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """Without unscale_and_clip an update does nothing.
 
-Says: replica.update does nothing before replica.unscale_and_clip()
+Says: replica.update does nothing before
 """
 
 

@@ -1,6 +1,6 @@
 """What forward returns is dropped.
 
-Says: tape.loss is handed what the last unit returned
+Says: pass tape.loss the result of the last unit
 """
 
 

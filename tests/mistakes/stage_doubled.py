@@ -1,6 +1,6 @@
 """The gradient is added to itself.
 
-Says: is handed as its gradient 2 times rank 0's own gradient of layers.0
+Says: gets as its gradient 2 times rank 0's own gradient of layers.0
 Says: never divided or multiplied
 """
 

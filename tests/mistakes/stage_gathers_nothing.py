@@ -1,6 +1,6 @@
 """A full buffer with the rank's own chunk in it, and zeros.
 
-Says: weights of which only its own shard is there
+Says: weights with only its own shard filled
 Says: replica.gather
 """
 

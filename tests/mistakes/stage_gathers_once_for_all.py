@@ -1,7 +1,7 @@
 """Weights are gathered in the first step, and used in all that follow.
 
 Says: the full weights of layers.0 of step 1
-Says: gather them anew in every step
+Says: gather them again in every step
 """
 
 

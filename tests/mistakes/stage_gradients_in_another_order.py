@@ -1,7 +1,7 @@
 """Gradients are noted in backward's order, and reduced in forward's.
 
-Says: is handed as its gradient rank 1's own gradient of layers.1, where rank 1's own gradient of layers.0 is due
-Says: hand each unit its own gradient
+Says: gets as its gradient rank 1's own gradient of layers.1; expected rank 1's own gradient of layers.0
+Says: pass each unit its own gradient
 """
 
 

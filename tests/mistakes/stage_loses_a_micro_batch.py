@@ -1,6 +1,6 @@
 """Only the first of the rank's micro-batches is used.
 
-Says: 1 of its 2 micro-batches go
+Says: 1 of its 2 micro-batches through
 """
 
 

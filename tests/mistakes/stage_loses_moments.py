@@ -1,6 +1,6 @@
 """The optimizer begins anew in every step.
 
-Says: the optimizer's state must stay from step to step
+Says: the optimizer's state must persist between steps
 """
 
 

@@ -1,6 +1,6 @@
 """Each part begins its loss anew.
 
-Says: is not handed the loss so far, its last argument
+Says: does not get the loss so far, its last argument
 """
 
 

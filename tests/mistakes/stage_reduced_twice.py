@@ -1,7 +1,7 @@
 """What is reduced is reduced again.
 
-Says: called twice, where once is due
-Says: the sum over all ranks already
+Says: called twice; expected once
+Says: it already returns the sum over all ranks
 """
 
 

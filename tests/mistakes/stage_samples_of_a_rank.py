@@ -1,7 +1,7 @@
 """The loss is divided by something else than the samples of all ranks.
 
-Says: is handed as samples 2, where 4 is due
-Says: hand it batch.samples
+Says: gets as samples 2; expected 4
+Says: pass it batch.samples
 """
 
 

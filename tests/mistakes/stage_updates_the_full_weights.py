@@ -1,6 +1,6 @@
 """The optimizer is let loose on all weights, and has the state of a shard.
 
-Says: update got 8 elements of layers.0, where 4 are due
+Says: update got 8 elements of layers.0; expected 4
 Says: replica.own(full)
 """
 

@@ -1,7 +1,7 @@
 """Gradients are kept, and then set to zero.
 
 Says: calls zero_grad(batch) after
-Says: call it first of all, once
+Says: call it first, once
 """
 
 

@@ -1,6 +1,6 @@
 """The chunks are copied first, and the copies are right.
 
-Says: Nothing at all is ever written into chunks
+Says: Nothing is ever written into chunks
 Says: chunks[c][:] = …
 """
 

@@ -85,8 +85,7 @@ def test_a_world_size_that_is_not_the_launchers_is_one_line():
 ])
 def test_ranks_are_the_launchers_whatever_a_parent_was(words, said):
     """A process without a launcher sets its environment as rank 0 of 1, which those that it launches inherit."""
-    script = ("import os, torch.distributed as dist, zerosim.torch; "
-              f"dist.init_process_group('zerosim', {words}); "
+    script = (f"import os, torch.distributed as dist, zerosim.torch; dist.init_process_group('zerosim', {words}); "
               "print(f'passed {dist.get_world_size()}')")
     inherited = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "1", "ZEROSIM_SET_RANK": "0 of 1"}
     outcome = mpiexec(["-n", "2", sys.executable, "-c", script], timeout=SECONDS_TO_END, environment=inherited)
@@ -96,7 +95,7 @@ def test_ranks_are_the_launchers_whatever_a_parent_was(words, said):
 def test_a_script_that_is_not_there_is_one_line():
     outcome = zerosim_torch(1, "nowhere.py")
     assert outcome.returncode == 2
-    assert outcome.stderr == "zerosim: there is no script 'nowhere.py'; give a Python file, and flags before it\n"
+    assert outcome.stderr == "zerosim: there is no script 'nowhere.py'; give a Python file after the flags\n"
 
 
 @pytest.mark.mpi

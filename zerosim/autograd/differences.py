@@ -45,7 +45,7 @@ def law_fault(operation: Operation, inputs: Inputs, upstream: Array, settings: M
         return None
     y, _ = forward(operation, inputs, settings)
     if np.isnan(y).any():
-        return "forward leaves elements of out unwritten, or NaN; write to out, as in out[...] = …"
+        return "forward leaves elements of out unwritten or NaN; write all of it, as in out[...] = …"
     copies = {name: each.copy() for name, each in inputs.items()}
     run_forward(operation, copies, np.empty(y.shape), settings)
     for name in inputs:
@@ -54,7 +54,7 @@ def law_fault(operation: Operation, inputs: Inputs, upstream: Array, settings: M
     if operation.over is not None and inputs[operation.over].shape == y.shape:
         run_forward(operation, copies, copies[operation.over], settings)
         if copies[operation.over].tobytes() != y.tobytes():
-            return f"y is another where it is written over {operation.over}: leave over={operation.over!r} out"
+            return f"y changes when it is written over {operation.over}: leave over={operation.over!r} out"
     gradients = backward(operation, inputs, upstream, settings)
     over = operation.over_upstream
     if over is not None and gradients[over].shape == upstream.shape:
@@ -63,7 +63,7 @@ def law_fault(operation: Operation, inputs: Inputs, upstream: Array, settings: M
         run_backward(operation, inputs, into[over], into, settings)
         for name, array in into.items():
             if array.tobytes() != gradients[name].tobytes():
-                return (f"∂L/∂{name} is another where ∂L/∂{over} is written over upstream: leave "
+                return (f"∂L/∂{name} changes when ∂L/∂{over} is written over upstream: leave "
                         f"over_upstream={over!r} out")
     return None
 

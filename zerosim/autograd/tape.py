@@ -83,7 +83,7 @@ def check_weights(what: str, unit: TapeUnit, weights: Array) -> None:
     """Refuse fewer elements than a unit has."""
     if len(weights) < unit.count:
         raise CollectiveError(
-            f"{what} of {unit.name} got {len(weights)} elements, and its weights are {unit.count}: a shard was used "
+            f"{what} of {unit.name} got {len(weights)} elements, but its weights have {unit.count}: a shard was used "
             "where full weights are needed; gather them, weights = replica.gather(unit)"
         )
 
@@ -215,15 +215,15 @@ class Tape:
         check_weights("backward", unit, weights)
         if not self._kept[unit]:
             raise CollectiveError(
-                f"backward of {unit.name}: forward left nothing for it. Each unit goes forward first, and backward "
-                "once for each time"
+                f"backward of {unit.name}: forward has not run for it. Run each unit forward first, and backward once "
+                f"per forward"
             )
         segment, kept_of_each = self._kept[unit].pop()
         if len(upstreams) != len(kept_of_each):
             raise CollectiveError(
                 f"backward of {unit.name} got {len(upstreams)} upstream arrays, and forward had {len(kept_of_each)} "
-                "micro-batches: hand it what backward of the unit behind returned, and of the last unit what "
-                "tape.loss did"
+                "micro-batches: pass what backward of the next unit returned, or for the last unit what tape.loss "
+                "returned"
             )
         self._open -= 1
         ends = not self._kept[unit] and not self._inputs[unit]

@@ -58,7 +58,7 @@ def keeper(
     if not said.folder:
         return experiment, Keeper(None, restoring) if resume is not None else None
     if "\0" in said.folder:
-        raise scenario.origin.error("checkpoint.folder: a path has no NUL byte in it", FOLDER)
+        raise scenario.origin.error("checkpoint.folder: a path cannot contain a NUL byte", FOLDER)
     top = scenario.origin.folder(FOLDER) / said.folder
     places = {row: top / name for row, name in names.items()}
     for config in experiment.rows:
@@ -73,10 +73,10 @@ def refuse_others(folder: Path, config: Config) -> None:
     if not steps:
         return
     if config.resumed is None:
-        raise CheckpointError(f"{folder} has checkpoints up to step {steps[-1]} already; go on from them with --resume "
-                              f"{folder.parent}, or save elsewhere")
+        raise CheckpointError(f"{folder} already has checkpoints up to step {steps[-1]}; resume from them with "
+                              f"--resume {folder.parent}, or save elsewhere")
     if Path(config.resumed.folder).resolve() != (folder / folders.name_of(steps[-1])).resolve():
-        raise CheckpointError(f"{folder} has checkpoints up to step {steps[-1]}, and {config.name} goes on from "
+        raise CheckpointError(f"{folder} has checkpoints up to step {steps[-1]}, and {config.name} resumes from "
                               f"{config.resumed.folder}; save elsewhere")
 
 

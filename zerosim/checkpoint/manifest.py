@@ -159,23 +159,23 @@ def read_manifest(folder: Path) -> Manifest:
         raise CheckpointError(f"{path}: {(error.strerror or str(error)).lower()}; name the folder of a checkpoint") \
             from None
     if len(content) > MOST_BYTES:
-        raise CheckpointError(f"{path} is larger than {MOST_BYTES:,} bytes, which no manifest is")
+        raise CheckpointError(f"{path} is larger than {MOST_BYTES:,} bytes, too large for a manifest")
     try:
         document = json.loads(content)
         said, digest = document["manifest"], document["sha256"]
         schema = said["schema"]
     except (ValueError, LookupError, TypeError, RecursionError):
-        raise CheckpointError(f"{path} is damaged: it is no manifest; take another checkpoint") from None
+        raise CheckpointError(f"{path} is damaged: it is not a manifest; use another checkpoint") from None
     if schema != SCHEMA:
         raise CheckpointError(f"{path} has schema {str(schema)[:60]!r}, and this zerosim reads {SCHEMA!r}; "
                               "resume it with the zerosim that wrote it")
     if hashlib.sha256(canonical(said)).hexdigest() != digest or canonical(document) != content:
-        raise CheckpointError(f"{path} is damaged: its SHA-256 is another than it says; take another checkpoint")
+        raise CheckpointError(f"{path} is damaged: its SHA-256 does not match; use another checkpoint")
     try:
         return decoded(said)
     except (ValueError, LookupError, TypeError, RecursionError, AttributeError) as error:
-        raise CheckpointError(f"{path} is damaged: {type(error).__name__} at {str(error)[:60]}; "
-                              "take another checkpoint") from None
+        what = f"{type(error).__name__} at {str(error)[:60]}"
+        raise CheckpointError(f"{path} is damaged: {what}; use another checkpoint") from None
 
 
 def decoded(said: Mapping[str, Any]) -> Manifest:

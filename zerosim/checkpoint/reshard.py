@@ -67,4 +67,4 @@ class Resharded:
         return self._readers[rank]
 
     def _lacks(self, what: str) -> CheckpointError:
-        return CheckpointError(f"{self.folder} is damaged: it lacks elements of {what}; take another checkpoint")
+        return CheckpointError(f"{self.folder} is damaged: it lacks elements of {what}; use another checkpoint")

@@ -98,7 +98,8 @@ def find(folder: Path, rows: Mapping[str, str]) -> dict[str, Path | None]:
     `folder` may be that of a run, of a row, or of one checkpoint; what has one row alone serves them all.
     """
     if not folder.is_dir():
-        raise CheckpointError(f"--resume {folder}: no such folder; name that of a run, of a row or of a checkpoint")
+        raise CheckpointError(f"--resume {folder}: no such folder; name that the folder of a run, a row or a "
+                              f"checkpoint")
     if (folder / folders.MANIFEST).is_file():
         return dict.fromkeys(rows, folder)
     if folders.steps_in(folder):
@@ -127,14 +128,15 @@ def refuse_another_training(experiment: Experiment, folder: str, manifest: Manif
     """Name what is not as it was and must be."""
     differing = list(differences(manifest.scenario, resolved(experiment.scenario)))
     if experiment.data_sha256 != manifest.data_sha256 and not differing:
-        differing = ["data: other samples or initial weights than were trained on"]
+        differing = ["data: the samples or the initial weights differ from those of the checkpoint"]
     if differing:
         more = f"; and {len(differing) - 3} more" * (len(differing) > 3)
-        raise CheckpointError(f"{folder} is of another training: {'; '.join(differing[:3])}{more}. Set it back, or "
-                              "train from the start, without --resume")
+        raise CheckpointError(f"{folder} belongs to another training run: {'; '.join(differing[:3])}{more}. Restore "
+                              f"these values, or train from the start without --resume")
     steps = experiment.scenario.train.steps
     if manifest.step > steps:
-        raise CheckpointError(f"{folder} is of step {manifest.step}, and train.steps is {steps}; let it be as many")
+        raise CheckpointError(f"{folder} is of step {manifest.step}, and train.steps is {steps}; set it to at least "
+                              f"that")
 
 
 def refuse_other_python(scenario: Scenario, folder: str, manifest: Manifest) -> None:
@@ -143,8 +145,8 @@ def refuse_other_python(scenario: Scenario, folder: str, manifest: Manifest) -> 
         was = manifest.parts.get(part, part.sha256)
         if was != part.sha256:
             raise CheckpointError(
-                f"{folder} was trained with another text of {part}: sha256 {was[:12]}…, and now {part.sha256[:12]}…. "
-                "Set it back, or resume with --accept-python; steps behind and ahead then come of different code")
+                f"{folder} was trained with other code of {part}: sha256 {was[:12]}…, and now {part.sha256[:12]}…. "
+                "Restore the file, or resume with --accept-python: earlier and later steps then use different code")
 
 
 @dataclass(frozen=True)
@@ -199,5 +201,5 @@ def legs_of(scenario: Scenario, folder: str, manifest: Manifest, config: Config)
     except ZerosimError as error:
         raise CheckpointError(f"{folder} is damaged: {error}") from None
     if tuple(recorded(unit) for unit in legs[-1].config.model.units) != manifest.units:
-        raise CheckpointError(f"{folder} is damaged: its units are not those of its model; take another checkpoint")
+        raise CheckpointError(f"{folder} is damaged: its units do not match its model; use another checkpoint")
     return (*joined(legs[:-1]), legs[-1])

@@ -128,10 +128,10 @@ def cannot(folder: Path, path: Path, error: OSError, rank: int | None = None) ->
     """Why a row cannot be saved at `path`, and what its `folder` still has.
 
     >>> print(cannot(Path("no/such"), Path("no/such"), OSError(errno.ENOSPC, "No space left on device"), rank=1))
-    rank 1 cannot write the checkpoint no/such: no space left on device; no/such has no whole checkpoint
+    rank 1 cannot write the checkpoint no/such: no space left on device; no/such has no complete checkpoint
     """
     who = "" if rank is None else f"rank {rank} "
-    company = "; if another run saves there, give each a folder of its own" if error.errno in IN_COMPANY else ""
+    company = "; if another run saves there, give each run its own folder" if error.errno in IN_COMPANY else ""
     return ZerosimError(f"{who}cannot write the checkpoint {path}: {reason(error)}; {still_there(folder)}{company}")
 
 
@@ -140,8 +140,8 @@ def still_there(folder: Path) -> str:
     try:
         whole = folders.steps_in(folder)
     except OSError:
-        return "what was saved before was not touched"
-    return "what was saved before is whole" if whole else f"{folder} has no whole checkpoint"
+        return "the previous checkpoint is intact"
+    return "the previous checkpoint is complete" if whole else f"{folder} has no complete checkpoint"
 
 
 def first(problems: Sequence[Any] | None) -> Any:

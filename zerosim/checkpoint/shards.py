@@ -102,13 +102,13 @@ class ShardReader:
         try:
             self._opened: Any = safe_open(self.path, "np")
         except (SafetensorError, OSError, ValueError) as error:
-            raise self._damaged(f"it is no safetensors file: {' '.join(str(error).split())}") from None
+            raise self._damaged(f"it is not a safetensors file: {' '.join(str(error).split())}") from None
 
     def _check_head(self) -> None:
         try:
             size = self.path.stat().st_size
             if not self.path.is_file():
-                raise self._damaged("it is no regular file")
+                raise self._damaged("it is not a regular file")
             if size != self.file.file_bytes:
                 raise self._damaged(f"it has {size:,} bytes, and the manifest says {self.file.file_bytes:,}")
             with open(self.path, "rb") as file:
@@ -120,7 +120,7 @@ class ShardReader:
         except (OSError, ValueError) as error:
             raise self._damaged((getattr(error, "strerror", None) or str(error)).lower()) from None
         if hashlib.sha256(head).hexdigest() != self.file.header_sha256:
-            raise self._damaged("its header is not what was written")
+            raise self._damaged("its header was changed")
 
     def read(self, name: str, start: int, out: Array) -> None:
         """Fill `out` with the elements of array `name` from `start` on, which are there."""
@@ -150,8 +150,9 @@ class ShardReader:
             values = found[number * length : min((number + 1) * length, stored.length)]
             if hashlib.sha256(little_endian(values)).hexdigest() != stored.blocks[number]:
                 last = min((number + 1) * length, stored.length) - 1
-                raise self._damaged(f"elements {number * length} to {last} of {name!r} are not what was written")
+                raise self._damaged(f"elements {number * length} to {last} of {name!r} were changed after they were "
+                                    f"written")
             yield number * length, values
 
     def _damaged(self, what: str) -> CheckpointError:
-        return CheckpointError(f"{self.path} is damaged: {what}; take another checkpoint")
+        return CheckpointError(f"{self.path} is damaged: {what}; use another checkpoint")

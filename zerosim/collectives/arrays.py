@@ -267,8 +267,8 @@ def all_to_all(
     chosen = find("all_to_all", algorithm, comm.size)
     if x.size % comm.size:
         raise CollectiveError(
-            f"all_to_all of {x.size} elements over {comm.size} ranks has no equal blocks; "
-            f"pad to {x.size + -x.size % comm.size}"
+            f"all_to_all of {x.size} elements over {comm.size} ranks has no equal blocks; pad to "
+            f"{x.size + -x.size % comm.size}"
         )
     outgoing = x.flatten()
     incoming = copied(x, out)
@@ -291,8 +291,8 @@ def numbers(x: npt.ArrayLike) -> Array:
     found = np.asarray(x)
     if found.dtype.kind in NO_NUMBERS:
         raise CollectiveError(
-            f"an array of {found.dtype} holds {NO_NUMBERS[found.dtype.kind]}; collectives move numbers, booleans and "
-            "structured dtypes"
+            f"an array of {found.dtype} holds {NO_NUMBERS[found.dtype.kind]}; collectives take numbers, booleans and "
+            f"structured dtypes"
         )
     return found
 
@@ -305,7 +305,7 @@ def check_root(comm: Communicator, root: int) -> None:
     integer = isinstance(root, int | np.integer) and not isinstance(root, bool)
     if not (integer and 0 <= root < comm.size):
         raise CollectiveError(
-            f"root={root!r} is none of the {comm.size} ranks; an integer from 0 to {comm.size - 1} is"
+            f"root={root!r} is not a rank of {comm.size}; give an integer from 0 to {comm.size - 1}"
         )
 
 
@@ -313,7 +313,7 @@ def check_reduction(reduce: Reduction, dtype: npt.DTypeLike) -> None:
     """Refuse what is no function, NumPy's operations that are not associative, and wrong dtypes."""
     if not callable(reduce):
         raise CollectiveError(
-            f"reduce={reduce!r} is no function; pass a ufunc such as np.add, or (arrived, mine) -> …"
+            f"reduce={reduce!r} is not a function; pass a ufunc such as np.add, or (arrived, mine) -> …"
         )
     if isinstance(reduce, np.ufunc):
         check_ufunc(reduce, np.dtype(dtype))
@@ -325,14 +325,13 @@ def check_ufunc(reduce: np.ufunc, dtype: np.dtype[Any]) -> None:
     name = reduce.__name__
     if getattr(np, name, None) is reduce and reduce not in ASSOCIATIVE:
         raise CollectiveError(
-            f"np.{name} is no associative operation on elements, so that grouping would matter; "
-            f"use one of {', '.join('np.' + ufunc.__name__ for ufunc in ASSOCIATIVE)}"
+            f"np.{name} is not associative, so the grouping of ranks would change the result; use one of"
+            f" {', '.join('np.' + ufunc.__name__ for ufunc in ASSOCIATIVE)}"
         )
     nothing = np.empty(0, dtype)
     try:
         reduce(nothing, nothing, out=nothing)
     except TypeError as error:
         raise CollectiveError(
-            f"np.{name} does not reduce {nothing.dtype} to {nothing.dtype}; "
-            "convert the array, or pass a function"
+            f"np.{name} does not reduce {nothing.dtype} to {nothing.dtype}; convert the array, or pass a function"
         ) from error

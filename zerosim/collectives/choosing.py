@@ -87,6 +87,6 @@ def switch_at(switches: Mapping[str, int]) -> None:
         if collective not in SWITCHES:
             raise CollectiveError(f"no switch for {collective!r}{nearest(collective, list(SWITCHES))}")
         if isinstance(most_bytes, bool) or not isinstance(most_bytes, int) or most_bytes < 0:
-            raise CollectiveError(f"switch of {collective} at {most_bytes!r}: a number of bytes, 0 for never")
+            raise CollectiveError(f"switch of {collective} at {most_bytes!r}: give a number of bytes, 0 for never")
     SWITCHES.update(switches)
     named.cache_clear()

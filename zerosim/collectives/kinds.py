@@ -174,7 +174,7 @@ _ROWS = [
         ("chunks",), brings=own, leaves=whole_on_root, sources=of_owner,
     ),
     CollectiveKind(
-        "barrier", "MPI_Barrier", "no rank goes on before all have come",
+        "barrier", "MPI_Barrier", "no rank continues before all have arrived",
         (), brings=nothing, leaves=nothing, sources=of_nobody,
     ),
 ]

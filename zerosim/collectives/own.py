@@ -45,8 +45,8 @@ def collective(
     'abc'
     """
     if isinstance(order, str) and order not in NAMED_ORDERS:
-        raise UsageError(f"order {order!r} is none of {', '.join(NAMED_ORDERS)}; name one, or give a function "
-                         "order(contributions, chunk)")
+        raise UsageError(f"order {order!r} is unknown; use one of {', '.join(NAMED_ORDERS)}, or a function "
+                         f"order(contributions, chunk)")
     adds = NAMED_ORDERS[order] if isinstance(order, str) else order
     return lambda function: declared(function.__name__, "", function, adds, powers_of_two)
 
@@ -73,7 +73,7 @@ def as_collective(kind: str) -> Callable[[str, Any], Algorithm]:
         algorithm = found if isinstance(found, Algorithm) else declared(name, kind, found, None, False)
         check_parameters(name, kind, algorithm.function)
         if KINDS[kind].reducing and algorithm.order is None:
-            raise UsageError(f"{name} does not declare in which order it adds; write @collective(order=\"ring\") above "
+            raise UsageError(f"{name} does not declare its order of addition; write @collective(order=\"ring\") above "
                              f"it (or {', '.join(list(NAMED_ORDERS)[1:])}, or a function order(contributions, chunk))")
         return replace(algorithm, name=name, collective=kind)
 
@@ -86,5 +86,5 @@ def check_parameters(name: str, kind: str, function: Callable[..., None]) -> Non
     required = [each.name for each in inspect.signature(function).parameters.values()
                 if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     if len(required) != len(due):
-        raise UsageError(f"{name} takes {', '.join(required)}; as {kind} it works in place: write "
-                         f"def {function.__name__}({', '.join(due)}), further parameters with defaults")
+        raise UsageError(f"{name} takes {', '.join(required)}; as {kind} it works in place; write def "
+                         f"{function.__name__}({', '.join(due)}), further parameters with defaults")

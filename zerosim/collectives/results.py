@@ -76,7 +76,7 @@ def whole_length(comm: Communicator, shard: Array, out: Array | None) -> int:
     if shard.size != last - first:
         raise CollectiveError(
             f"rank {comm.rank} brings {shard.size} elements, but its chunk of an out= of {out.size} "
-            f"over {comm.size} ranks has {last - first}; out= must be as long as the whole was"
+            f"over {comm.size} ranks has {last - first}; give out= the length of the whole vector"
         )
     return out.size
 
@@ -85,11 +85,11 @@ def check_out(out: Array | None, shape: tuple[int, ...], dtype: npt.DTypeLike) -
     if out is None:
         return
     if not isinstance(out, np.ndarray):
-        raise CollectiveError(f"out= is a {type(out).__name__}; an array of NumPy can be filled")
+        raise CollectiveError(f"out= is a {type(out).__name__}; give a NumPy array")
     if out.shape != shape or out.dtype != dtype:
         raise CollectiveError(
-            f"out= is {out.shape} of {out.dtype}, the result {shape} of {dtype}; "
-            f"pass np.empty({shape}, {str(dtype)!r})"
+            f"out= is {out.shape} of {out.dtype}, the result {shape} of {dtype}; pass np.empty({shape}, "
+            f"{str(dtype)!r})"
         )
     if not out.flags.writeable:
         raise CollectiveError("out= is read-only; pass a copy of it")

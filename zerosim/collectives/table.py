@@ -390,8 +390,8 @@ def find(collective: str, algorithm: str, size: int, *, commutative: bool = True
         )
     if algorithm not in able:
         raise CollectiveError(
-            f"{algorithm} adds in another order than that of the {size} ranks in {collective}, "
-            f"which commutative=False rules out: use {alternatives(able)}"
+            f"{algorithm} adds in another order than that of the {size} ranks in {collective}, which "
+            f"commutative=False rules out: use {alternatives(able)}"
         )
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 MOST_RANKS = 4096
 
-NO_PYTHON = "refuse a scenario that names Python of its own, such as mine.py:lion, in place of running it"
+NO_PYTHON = "refuse scenarios that name Python code, such as mine.py:lion"
 
 
 def rank_counts(text: str) -> list[int]:
@@ -35,7 +35,7 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flag that says how many ranks a host has."""
     parser.add_argument(
         "--ranks-per-host", type=whole_number(1, MOST_RANKS), metavar="P",
-        help="of an algorithm of two levels: neighbouring ranks on each host; default 2")
+        help="ranks on each host, for algorithms of two levels; default 2")
 
 
 def cluster_sizes(text: str) -> list[int]:
@@ -49,7 +49,7 @@ def cluster_sizes(text: str) -> list[int]:
 
 
 def refused(text: str) -> argparse.ArgumentTypeError:
-    return argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {MOST_RANKS}, no range 2..9 and no list 2,4,8")
+    return argparse.ArgumentTypeError(f"{text!r}; give a number from 1 to {MOST_RANKS}, a range 2..9 or a list 2,4,8")
 
 
 def steps_in_order(text: str) -> tuple[int, int]:
@@ -61,7 +61,7 @@ def steps_in_order(text: str) -> tuple[int, int]:
     found = re.fullmatch(r"(\d{1,9})(?:\.\.(\d{1,9}))?", text, re.A)
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if not 1 <= first <= last:
-        raise argparse.ArgumentTypeError(f"found {text!r}; give a step, the first being 1, or the first and last: 3..5")
+        raise argparse.ArgumentTypeError(f"found {text!r}; give one step, counted from 1, or a range 3..5")
     return first, last
 
 

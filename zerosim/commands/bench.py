@@ -58,15 +58,15 @@ from zerosim.worlds.mpi_world import MpiWorld
 
 SUBJECTS = {
     "step": "a step of each stage on 2 MPI ranks against one process",
-    "spent": "where the time of a step of each stage goes, on 2 MPI ranks",
+    "spent": "the parts of a step of each stage in time, on 2 MPI ranks",
     "ledger": "a step of each stage with its bytes counted, traced, and with checksums, against one without",
-    "checkpoint": "saving every step against a plain write of as many bytes, and a run that saves nothing",
-    "worlds": "what the local world needs for many ranks, a large proof, many examples",
-    "plan": "what plans need, and how that grows with ranks, layers and bytes",
+    "checkpoint": "a checkpoint every step against a plain write of as many bytes, and a run without checkpoints",
+    "worlds": "the time of the local world with many ranks, a large proof, many examples",
+    "plan": "the time and memory of plans, and their growth with ranks, layers and bytes",
     "cluster": "this machine as the [cluster] of a plan, and steps of four models on 2 MPI ranks against their plans",
-    "collectives": "every algorithm of four collectives, 1 KiB to 64 MiB, beside MPI's own, on any number of ranks",
+    "collectives": "every algorithm of four collectives, 1 KiB to 64 MiB, and MPI's own, on any number of ranks",
     "torch": "a step of each stage on 2 MPI ranks against PyTorch's trainers over gloo, and those over zerosim",
-    "published": "nothing: it plans published runs, and shows how far off each plan is",
+    "published": "the errors of plans of published runs; measures nothing here",
 }
 
 Measure = Callable[[Communicator, int, Workload], Sequence[Timing | SpentStep | Overhead] | None]
@@ -88,34 +88,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what", choices=SUBJECTS, help="; ".join(f"{name}: {measured}" for name, measured in SUBJECTS.items()))
     parser.add_argument(
         "--rounds", type=whole_number(1, 1000), default=15, metavar="N",
-        help="measured rounds, after 2 to warm up; default 15")
-    parser.add_argument("--model", choices=WORKLOADS, default="mlp", help="what is trained; default mlp")
+        help="measured rounds, after 2 rounds of warm-up; default 15")
+    parser.add_argument("--model", choices=WORKLOADS, default="mlp", help="the model; default mlp")
     parser.add_argument(
         "--runs", metavar="FILE.csv", type=Path,
-        help="of published: the runs, in place of those that are shipped, with the columns of either table")
-    parser.add_argument("--json", metavar="FILE", help="write the figures; - is standard output")
+        help="for published: read the runs from this CSV file, with the columns of a shipped table")
+    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON; - is standard output")
     parser.add_argument(
         "--toml", metavar="FILE",
-        help="of cluster: write this machine as a [cluster], for zerosim plan --cluster FILE; of collectives: its "
-             "links and the switch of all-gathers alone")
-    parser.add_argument("--svg", metavar="FILE", help="of collectives: draw bandwidth over the length of a vector")
+        help="for cluster: write this machine as a [cluster] table, for zerosim plan --cluster FILE; for "
+             "collectives: write only its links and the switch of all-gathers")
+    parser.add_argument("--svg", metavar="FILE", help="for collectives: draw bandwidth over the length of a vector")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Measure: worlds and plans in this process, else as one of 2 ranks or, without a launcher, by starting those 2."""
     check_writable(arguments)
     if arguments.toml and arguments.what not in ("cluster", "collectives"):
-        raise UsageError(f"bench {arguments.what} measures no cluster; leave out --toml, or measure cluster or "
+        raise UsageError(f"bench {arguments.what} measures no cluster; remove --toml, or use bench cluster or bench "
                          "collectives")
     if arguments.svg and arguments.what != "collectives":
-        raise UsageError(f"bench {arguments.what} draws nothing: --svg goes with bench collectives")
+        raise UsageError(f"bench {arguments.what} draws nothing; --svg is for bench collectives")
     if arguments.runs is not None and arguments.what != "published":
-        raise UsageError(f"bench {arguments.what} compares no runs: --runs goes with bench published")
+        raise UsageError(f"bench {arguments.what} compares no runs; --runs is for bench published")
     if arguments.what == "published":
         return report_published(arguments)
     if arguments.what in ALONE:
         if launched() is not None:
-            raise UsageError(f"bench {arguments.what} measures what one process does: run it without mpirun")
+            raise UsageError(f"bench {arguments.what} measures one process; run it without mpirun")
         return report(arguments, ALONE[arguments.what]())
     if launched() is None:
         start_ranks(arguments.what)
@@ -140,8 +140,8 @@ def start_ranks(what: str) -> NoReturn:
     found = shutil.which(launcher)
     if found is None:
         raise LaunchError(
-            f"bench {what} starts {RANKS} MPI processes, and there is no mpiexec; "
-            "install an MPI library, e.g. pip install 'zerosim[mpich]'"
+            f"bench {what} starts {RANKS} MPI processes, and there is no mpiexec; install an MPI library, e.g. pip "
+            "install 'zerosim[mpich]'"
         )
     command = [launcher, "-n", str(RANKS), sys.executable, "-m", "zerosim"]
     sys.stdout.flush()

@@ -27,9 +27,10 @@ RANKS = (2, 3, 4)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim check`."""
-    parser.add_argument("file", nargs="?", help="a Python file with parts; EXAMPLES in it has shapes for its "
-                        "operations. Left out: the public operations, and what each keeps and costs")
-    parser.add_argument("--json", metavar="FILE", help="write what was found; - is standard output")
+    parser.add_argument("file", nargs="?", help="a Python file with parts, whose EXAMPLES has shapes for its "
+                                                "operations; without a file, list the public operations with the "
+                                                "memory and cost of each")
+    parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - is standard output")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -45,8 +46,8 @@ def main(arguments: argparse.Namespace) -> int:
     found = {name: tried(*each) for name, each in operations.items()}
     faults = [*((name, fault) for name, (_, fault) in found.items()), *parts]
     if not faults:
-        raise UsageError(f"{arguments.file} declares no operation, optimizer, stage or collective; models and samples "
-                         "are tried with their scenario")
+        raise UsageError(f"{arguments.file} declares no operation, optimizer, stage or collective; models and data "
+                         f"sources are checked when their scenario runs")
     known = [each for each, _ in found.values() if each is not None]
     if known:
         show_operations(console, known)
@@ -55,7 +56,7 @@ def main(arguments: argparse.Namespace) -> int:
             console.print(f"{name}: {fault or 'holds'}", soft_wrap=True, markup=False)
     if not arguments.file:
         console.print(f"{len(found) - sum(fault is not None for _, fault in faults)} of {len(found)} operations have "
-                      "the gradients that differences in float64 say, and keep the laws that they declare")
+                      f"the gradients of finite differences in float64 and satisfy their declared laws")
     if arguments.json:
         write_json(arguments.json, {"schema": "zerosim.check/1", "parts": [
             {"name": name, "holds": fault is None, "fault": fault} for name, fault in faults],
@@ -80,7 +81,7 @@ def checks(names: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
 def tried(part: Operation, example: OperationExample | None) -> tuple[OperationFigures | None, str | None]:
     """An operation's figures on its example, where it runs on shapes, and what is wrong with it."""
     if example is None:
-        return None, f"give shapes of its inputs to be tried on: EXAMPLES = {{\"{part.name}\": ((2, 3), …)}}"
+        return None, f"give example shapes of its inputs: EXAMPLES = {{\"{part.name}\": ((2, 3), …)}}"
     arrays = [each for each in example if not isinstance(each, dict)]
     settings = next((each for each in example if isinstance(each, dict)), {})
     try:

@@ -12,8 +12,8 @@ from zerosim.errors import CheckpointError, UsageError
 from zerosim.report.checkpoint_table import checkpoint_document, show_arrays, show_checkpoints
 
 ACTIONS = {
-    "show": "what is in the folder of a run, a row or a checkpoint",
-    "verify": "hold every byte to its digest",
+    "show": "list the contents of the folder of a run, a row or a checkpoint",
+    "verify": "check every byte against its digest",
     "full": "write the weights as one safetensors file, --weights FILE",
 }
 
@@ -22,18 +22,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim checkpoint`."""
     words = "; ".join(f"{name}: {words}" for name, words in ACTIONS.items())
     parser.add_argument("action", choices=ACTIONS, help=words)
-    parser.add_argument("folder", help="of a run, of a row or of a checkpoint")
+    parser.add_argument("folder", help="the folder of a run, a row or a checkpoint")
     parser.add_argument("--weights", metavar="FILE", help="where full writes")
-    parser.add_argument("--json", metavar="FILE", help="what show shows, as JSON; - is standard output")
+    parser.add_argument("--json", metavar="FILE", help="write the output of show as JSON; - is standard output")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Do what is asked; 0, or 1 where something is not what was written."""
     check_writable(arguments)
     if (arguments.weights is not None) != (arguments.action == "full"):
-        raise UsageError("full, and nothing else, needs --weights FILE: where to write the weights")
+        raise UsageError("--weights FILE is required for full, and only for full")
     if arguments.json is not None and arguments.action != "show":
-        raise UsageError(f"--json is for show; leave it out of {arguments.action}")
+        raise UsageError(f"--json is for show; remove it from {arguments.action}")
     folder = Path(arguments.folder)
     match arguments.action:
         case "show":
@@ -72,6 +72,6 @@ def verify(arguments: argparse.Namespace, folder: Path) -> int:
             complain(damage)
             code = 1
         if not found:
-            console.print(f"{each}: every byte is what was written, after step {manifest.step}, on "
+            console.print(f"{each}: every byte matches its digest, after step {manifest.step}, on "
                           f"{manifest.ranks} ranks", markup=False, soft_wrap=True)
     return code

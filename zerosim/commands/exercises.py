@@ -8,7 +8,7 @@ from zerosim.course.shipped import copy_out, exercises
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim exercises`."""
-    parser.add_argument("folder", metavar="DIR", help="a folder, which is made where it is not there")
+    parser.add_argument("folder", metavar="DIR", help="the folder to write to; it is created if missing")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -17,5 +17,5 @@ def main(arguments: argparse.Namespace) -> int:
     for path in copy_out((source, folder / place) for source, place in exercises().items()):
         print(path)
     first = folder / next(iter(exercises().values()))
-    print(f"\nFill in a function of {first}, then\n    zerosim grade {first}")
+    print(f"\nComplete a function in {first}, then run\n    zerosim grade {first}")
     return 0

@@ -68,13 +68,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim grade`."""
     parser.add_argument(
         "files", nargs="+", metavar="FILE|DIR|FILE.py:NAME",
-        help="Python files with your functions, or folders of them (zerosim exercises DIR copies skeletons); or parts "
-        "of your own, as scenarios name them")
+        help="Python files with your functions, or folders of them (zerosim exercises DIR copies the skeletons); or "
+             "your own parts as FILE.py:NAME")
     parser.add_argument(
-        "-j", "--jobs", type=whole_number(1, 256), default=1, metavar="N", help="functions at a time; default 1")
-    parser.add_argument("--csv", metavar="FILE", help="write the points: a line a learner, a column an exercise")
-    parser.add_argument("--feedback", metavar="DIR", help="write what is shown of each learner to a file there")
-    parser.add_argument("--json", metavar="FILE", help="write what was found; - is standard output")
+        "-j", "--jobs", type=whole_number(1, 256), default=1, metavar="N", help="functions graded in parallel; "
+                                                                                "default 1")
+    parser.add_argument("--csv", metavar="FILE", help="write the points as CSV: one row per learner, one column per "
+                                                      "exercise")
+    parser.add_argument("--feedback", metavar="DIR", help="write the report on each learner to a file in this folder")
+    parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - is standard output")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -84,7 +86,7 @@ def main(arguments: argparse.Namespace) -> int:
     handed = list(submissions(arguments.files))
     if not any(each.files for each in handed) and any(map(os.path.isdir, arguments.files)):
         raise UsageError(
-            f"{arguments.files[0]}: no file in this folder has an exercise; zerosim exercises DIR copies some")
+            f"{arguments.files[0]}: no file in this folder has an exercise; zerosim exercises DIR copies them")
     check_writable(arguments, {f"the functions in {file}": file for each in handed for file in each.files})
     console = standard_output(arguments)
     with TemporaryDirectory(prefix="zerosim-") as folder, ThreadPoolExecutor(arguments.jobs) as together:
@@ -105,9 +107,9 @@ def grade_parts(arguments: argparse.Namespace) -> int:
     """0 if all parts that are named hold, 1 if one does not."""
     for name in arguments.files:
         if not is_python(name):
-            raise UsageError(f"{name} is no part; name parts as FILE.py:NAME, or exercises as files and folders")
+            raise UsageError(f"{name} is not a part; give parts as FILE.py:NAME, and exercises as files or folders")
     if arguments.csv or arguments.feedback:
-        raise UsageError("--csv and --feedback are for exercises; leave them out for parts of your own")
+        raise UsageError("--csv and --feedback are for exercises; remove them for parts of your own")
     check_writable(arguments, {f"the file of {name}": name.rpartition(":")[0] for name in arguments.files})
     console, loader = standard_output(arguments), Loader()
     found = []
@@ -222,7 +224,7 @@ def summary(grades: Sequence[Grade]) -> str:
     points = f"{sum(grade.earned for grade in grades)} of {sum(grade.points for grade in grades)} points"
     if len(holding) == len(grades):
         so_far = any(grade.state == "holds so far" for grade in grades)
-        praise = "Some could not be asked here." if so_far else "Well done."
+        praise = "Some checks could not run here." if so_far else "Well done."
         return f"{f'All {len(grades)} hold' if len(grades) > 1 else 'It holds'}, {points}. {praise}"
     waiting = next(grade for grade in grades if grade not in holding)
     return f"{len(holding)} of {len(grades)} hold, {points}. Next: {waiting.function}."

@@ -8,7 +8,7 @@ from zerosim.course.shipped import copy_out, lessons, material, title
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim lessons`."""
-    parser.add_argument("folder", nargs="?", metavar="DIR", help="copy them into this folder, with their pictures")
+    parser.add_argument("folder", nargs="?", metavar="DIR", help="copy the lessons and their pictures into this folder")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -16,7 +16,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.folder is None:
         for path in lessons():
             print(f"{title(path)}\n    {path}")
-        print("\nzerosim lessons DIR copies them, with their pictures")
+        print("\nzerosim lessons DIR copies the lessons and their pictures")
         return 0
     folder = Path(arguments.folder)
     copied = copy_out((source, folder / place) for source, place in material().items())

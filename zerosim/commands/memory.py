@@ -36,19 +36,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument(
         "--parameters", type=parameter_count, metavar="COUNT",
-        help="parameters of the model: 7500000000, 7.5e9, 7.5B or 350M")
+        help="number of parameters: 7500000000, 7.5e9, 7.5B or 350M")
     asked.add_argument(
         "--model", type=transformer_shape, metavar="SHAPE",
-        help="a transformer's keys of [model]: layers=32,width=4096,heads=32,vocabulary=32000,sequence=4096,...; with "
-        "activations")
+        help="the [model] keys of a transformer: layers=32,width=4096,heads=32,vocabulary=32000,sequence=4096,...; "
+             "this adds activations")
     asked.add_argument(
         "--table", choices=["figure1", *TABLES],
-        help="a published table, from the formulas: of the ZeRO paper, or 8b of the playbook")
+        help="compute a published table from the formulas: one of the ZeRO paper, or 8b of the Ultra-scale playbook")
     parser.add_argument(
         "--ranks", type=whole_number(1, MOST_RANKS), metavar="N", help="data-parallel ranks")
     parser.add_argument(
         "--micro-batch", type=whole_number(1, 10**6), default=1, metavar="B",
-        help="sequences of --model that go forward together; default %(default)s")
+        help="sequences in a micro-batch of --model; default %(default)s")
     parser.add_argument(
         "--precision", choices=PRECISIONS, default="mixed",
         help="mixed: 2 bytes a weight, 2 a gradient, fp32 master weights; default %(default)s")
@@ -59,10 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="optimizer bytes per parameter, master weights included, instead of --optimizer's")
     parser.add_argument(
         "--fp32-accumulation", action="store_true",
-        help="add gradients of micro-batches up in fp32: 4 bytes more per parameter")
+        help="accumulate gradients over micro-batches in fp32: 4 more bytes per parameter")
     parser.add_argument(
         "--estimator", choices=["paper", "deepspeed"], default="paper",
-        help="whose way of counting; default %(default)s")
+        help="how to count: by the ZeRO paper, or by DeepSpeed's estimator; default %(default)s")
     parser.add_argument(
         "--largest-layer", type=parameter_count, metavar="COUNT",
         help="parameters of the largest layer, for DeepSpeed's estimate of Stage III")
@@ -99,23 +99,22 @@ def refuse_contradictions(args: argparse.Namespace) -> None:
     """End with exit code 2 if a flag would have no effect, or one is missing."""
     if args.table:
         refuse(args, ("ranks", *MIXED_ADAM, "estimator", "largest_layer"),
-               f"--table {args.table} is as it was published; give --parameters instead of it")
+               f"--table {args.table} has fixed parameters; use --parameters without --table")
         return
     if args.ranks is None:
         given = "--parameters" if args.model is None else "--model"
         args.memory_parser.error(f"{given} needs --ranks, the number of data-parallel ranks")
     if args.model is None:
-        refuse(args, ("micro_batch",), "only a --model has activations")
+        refuse(args, ("micro_batch",), "it needs --model")
     if args.estimator == "deepspeed":
         refuse(args, MIXED_ADAM, "--estimator deepspeed is for mixed precision and adam alone")
     else:
-        refuse(args, ("largest_layer",), "only --estimator deepspeed counts it")
+        refuse(args, ("largest_layer",), "only --estimator deepspeed uses it")
     if args.precision == "fp32":
         refuse(args, ("fp32_accumulation",), "with --precision fp32 gradients are in fp32 already")
     if args.largest_layer is not None and args.parameters is not None and args.largest_layer > args.parameters:
         args.memory_parser.error(
-            f"--largest-layer is {args.largest_layer} of {args.parameters} parameters; "
-            "give at most --parameters")
+            f"--largest-layer is {args.largest_layer} of {args.parameters} parameters; give at most --parameters")
 
 
 def refuse(args: argparse.Namespace, names: Iterable[str], reason: str) -> None:
@@ -190,7 +189,7 @@ def transformer_shape(text: str) -> ModelKeys:
     model = ModelKeys(**{**read, "kind": "transformer"})
     wrong = problem(shape_of(model, model.sequence, model.vocabulary))
     if min(model.vocabulary, model.sequence) == 0:
-        raise argparse.ArgumentTypeError("give it a vocabulary and a sequence, as there are no data to ask")
+        raise argparse.ArgumentTypeError("give vocabulary and sequence, since there are no data to take them from")
     if wrong is not None:
         raise argparse.ArgumentTypeError(f"{wrong[0]}: {wrong[1]}")
     return model
@@ -219,6 +218,6 @@ def parameter_count(text: str) -> int:
     count = Fraction(match[1]) * SUFFIXES[match[2].upper()] if match else Fraction(0)
     if count.denominator != 1 or not 1 <= count <= MOST_PARAMETERS:
         raise argparse.ArgumentTypeError(
-            f"found {text!r}; give a whole number from 1 to {MOST_PARAMETERS:.0e}, such as "
-            "7500000000, 7.5e9, 7.5B or 350M")
+            f"found {text!r}; give a whole number from 1 to {MOST_PARAMETERS:.0e}, such as 7500000000, 7.5e9, 7.5B or "
+            "350M")
     return int(count)

@@ -115,12 +115,12 @@ def check_outputs(outputs: Mapping[str, str], inputs: Mapping[str, str | Path]) 
         named[real] = flag
         for what, read in inputs.items():
             if are_one_file(path, read):
-                raise UsageError(f"{flag}: {path!r} is {what}, which is read; name another file")
+                raise UsageError(f"{flag}: {path!r} is {what}, an input of this command; name another file")
         if STEP.fullmatch(Path(real).parent.name):
-            raise UsageError(f"{flag}: {path!r} is inside a checkpoint, which stays as it is; name another file")
+            raise UsageError(f"{flag}: {path!r} is inside a checkpoint, which is never changed; name another file")
         for stream, descriptor in (("standard output", 1), ("standard error", 2)):
             if is_file_of(descriptor, path):
-                raise UsageError(f"{flag}: {path!r} is where {stream} goes; name another file")
+                raise UsageError(f"{flag}: {path!r} is where {stream} is redirected to; name another file")
 
 
 def are_one_file(path: str, other: str | Path) -> bool:
@@ -171,7 +171,7 @@ def open_streams() -> None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-        raise ZerosimError("standard output is closed; let it go to a file, or to /dev/null")
+        raise ZerosimError("standard output is closed; redirect it to a file or to /dev/null")
 
 
 def replace_what_cannot_be_printed() -> None:

@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
         flag = words[0].partition("=")[0]
         flags = re.findall(r"--[\w-]+", self.format_usage())
         mend = ELSEWHERE.get((self.prog, flag)) or did_you_mean(flag, flags, alike=0.8) or "; leave it out"
-        self.error(f"found {' '.join(words)!r}, which it does not take{mend}")
+        self.error(f"found {' '.join(words)!r}, which is not an argument of this command{mend}")
 
 
 def in_our_words(message: str, prog: str) -> str:

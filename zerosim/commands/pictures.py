@@ -16,7 +16,7 @@ def name_and_file(words: str) -> tuple[str, str]:
     """
     name, equals, path = words.partition("=")
     if not equals or not path.endswith((".svg", ".png")):
-        raise argparse.ArgumentTypeError(f"{words!r}: write it as NAME=FILE, FILE ending in .svg or .png")
+        raise argparse.ArgumentTypeError(f"{words!r}: write NAME=FILE, where FILE ends in .svg or .png")
     return name, path
 
 

@@ -31,35 +31,39 @@ from zerosim.words import joined
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim plan`."""
-    parser.add_argument("scenario", help="a TOML file; its machine is [cluster]")
+    parser.add_argument("scenario", help="a scenario with a [cluster] table")
     parser.add_argument(
         "--ranks", default="", metavar="N,N",
-        help="numbers of ranks to plan for, each with as many micro-batches as in the scenario; default the scenario's")
+        help="numbers of ranks to plan for, each with the scenario's micro-batches per rank; default: the scenario's "
+             "ranks")
     parser.add_argument(
         "--set", metavar="A.B=VALUE", action="append", default=[], dest="overrides",
         help="replace a key of the scenario; may be given several times")
     parser.add_argument(
-        "--sweep", metavar="A.B=V,V", nargs="+", default=[], help="plan for every combination of these values of keys")
+        "--sweep", metavar="A.B=V,V", nargs="+", default=[], help="plan every combination of these values; may be "
+                                                                  "given several times")
     parser.add_argument(
-        "--cluster", metavar="FILE", help="plan for the [cluster] of this file, such as zerosim bench cluster writes")
+        "--cluster", metavar="FILE", help="take [cluster] from this file, such as zerosim bench cluster --toml writes")
     parser.add_argument(
-        "--tokens", metavar="T", help="how long so many tokens take on each number of ranks: 300B, 2T, 1.5e12")
+        "--tokens", metavar="T", help="compute the days for so many tokens on each number of ranks: 300B, 2T, 1.5e12")
     parser.add_argument(
-        "--days", type=float, metavar="D", help="with --tokens: the fewest devices, and the cheapest, that need "
-        "no more; without --ranks ever more devices are tried")
-    parser.add_argument("--model", metavar="FILE", help="take [model] from a config.json of Hugging Face's")
+        "--days", type=float, metavar="D", help="with --tokens: find the fewest and the cheapest devices that finish "
+                                                "in so many days; without --ranks, try more and more devices")
+    parser.add_argument("--model", metavar="FILE", help="take [model] from a Hugging Face config.json")
     sharding = parser.add_mutually_exclusive_group()
-    sharding.add_argument("--ds-config", metavar="FILE", help="take stage, batch and precision from DeepSpeed's JSON")
-    sharding.add_argument("--fsdp-config", metavar="FILE", help="take them from the FSDP keys of Accelerate, as JSON")
+    sharding.add_argument("--ds-config", metavar="FILE", help="take stage, batch and precision from a DeepSpeed JSON "
+                                                              "file")
+    sharding.add_argument("--fsdp-config", metavar="FILE", help="take stage and precision from the FSDP keys of an "
+                                                                "Accelerate JSON file")
     parser.add_argument("--no-python", action="store_true", help=NO_PYTHON)
-    parser.add_argument("--json", metavar="FILE", help="write the plan; - is standard output")
-    parser.add_argument("--csv", metavar="FILE", help="write the rows as a table, a column for each key of --sweep")
-    parser.add_argument("--report", metavar="FILE", help="write a page of HTML with the table and a step of each row")
+    parser.add_argument("--json", metavar="FILE", help="write the plan as JSON; - is standard output")
+    parser.add_argument("--csv", metavar="FILE", help="write the rows as CSV, with a column for each key of --sweep")
+    parser.add_argument("--report", metavar="FILE", help="write an HTML page with the table and a step of each row")
     parser.add_argument(
         "--picture", metavar="NAME=FILE", action="append", default=[], type=name_and_file,
-        help="write one picture of the page, to a file that ends in .svg or .png: of the third row step-3 or memory-3")
+        help="write one picture of the page to an .svg or .png file: step-3 and memory-3 are those of the third row")
     parser.add_argument(
-        "--trace", metavar="FILE", help="write what a rank of each row does when as trace events, for Perfetto")
+        "--trace", metavar="FILE", help="write a timeline of one rank of each row as trace events, for Perfetto")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -103,8 +107,8 @@ def foreign_keys(arguments: argparse.Namespace, changes: dict[str, Any]) -> Fore
     if arguments.ds_config or arguments.fsdp_config:
         scenario = scenario_of(arguments.scenario, changes, python=not arguments.no_python)
         if scenario.variant:
-            raise UsageError(f"{arguments.scenario} has rows of its own, [[variant]], which would hide the stage of "
-                             "the other project's file; plan a scenario without them")
+            raise UsageError(f"{arguments.scenario} has rows of its own, [[variant]], which override the stage of "
+                             f"that file; use a scenario without [[variant]]")
         ranks, per_host = scenario.world.ranks, scenario.cluster.devices_per_host
         read.append(foreign.deepspeed(arguments.ds_config, ranks) if arguments.ds_config
                     else foreign.fsdp(arguments.fsdp_config, ranks, per_host))
@@ -116,7 +120,7 @@ def asked(arguments: argparse.Namespace) -> Question | None:
     """What --tokens and --days ask."""
     if arguments.tokens is None:
         if arguments.days is not None:
-            raise UsageError("--days is for --tokens: say how many, such as --tokens 2T")
+            raise UsageError("--days needs --tokens; give a number such as --tokens 2T")
         return None
     return Question.read(arguments.tokens, arguments.days)
 
@@ -144,7 +148,7 @@ def swept(given: Sequence[str]) -> dict[str, list[str]]:
     for each in given:
         key, values = key_and_value(each, "--sweep", "section.key=value,value")
         if key in found:
-            raise UsageError(f"--sweep {each!r}: {key} is swept twice; give all of its values at once")
+            raise UsageError(f"--sweep {each!r}: {key} is swept twice; give all values in one --sweep")
         found[key] = values_in(values)
     return found
 

@@ -13,14 +13,15 @@ from zerosim.report.proof_text import document, show_proofs
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim prove`."""
-    parser.add_argument("subject", help="a name from the table of algorithms, or my_file.py:my_all_reduce")
+    parser.add_argument("subject", help="an algorithm (zerosim show --list names all), or my_file.py:my_all_reduce")
     parser.add_argument(
         "--ranks", type=rank_counts, default=[4], metavar="N",
         help="a number of ranks, a range or a list: 4, 2..9, 2,4,8; default 4")
     add_hosts(parser)
     parser.add_argument(
-        "--as", choices=COLLECTIVES, dest="collective", help="what the function claims to be, if its name does not say")
-    parser.add_argument("--json", metavar="FILE", help="write what was found; - is standard output")
+        "--as", choices=COLLECTIVES, dest="collective", help="the collective that the function implements, if its "
+                                                             "name does not say")
+    parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - is standard output")
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -24,14 +24,14 @@ WRITE_ONE = "write an outcome with zerosim run SCENARIO --json FILE"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim report`."""
-    parser.add_argument("outcome", help="what zerosim run --json wrote")
-    parser.add_argument("other", nargs="?", help="another one, to be shown beside it")
+    parser.add_argument("outcome", help="an outcome written by zerosim run --json")
+    parser.add_argument("other", nargs="?", help="a second outcome, shown beside the first")
     parser.add_argument("--html", metavar="FILE", help="write the page")
     parser.add_argument("--pictures", metavar="FOLDER", help="write each picture as SVG and PNG, for slides and papers")
     parser.add_argument(
         "--picture", metavar="NAME=FILE", action="append", default=[], type=name_and_file,
-        help="write one of them, to a file that ends in .svg or .png: kept, sent, losses, of the third row step-3, "
-             "memory-3, partners-3; may be given several times")
+        help="write one picture to an .svg or .png file: kept, sent, losses, or of the third row step-3, memory-3, "
+             "partners-3; may be given several times")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -63,7 +63,7 @@ def whole(names: Sequence[str]) -> Iterator[None]:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(
-            f"{' or '.join(names)}: not the whole of what zerosim run --json writes ({type(error).__name__}: {error})"
+            f"{' or '.join(names)}: not a complete outcome of zerosim run --json ({type(error).__name__}: {error})"
         ) from error
 
 
@@ -83,7 +83,7 @@ def write_pictures(folder: str, runs: Sequence[PageRun]) -> None:
 
 
 def refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON's")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def read(name: str) -> Any:
@@ -91,12 +91,12 @@ def read(name: str) -> Any:
     try:
         content = read_at_most(name, MOST_BYTES)
         if len(content) > MOST_BYTES:
-            raise UsageError(f"{name} has more than {MOST_BYTES:,} bytes, which no outcome has")
+            raise UsageError(f"{name} has more than {MOST_BYTES:,} bytes, too many for an outcome")
         return json.loads(content.decode("utf-8-sig"), parse_constant=refuse_constant)
     except OSError as error:
         raise UsageError(f"cannot read {name}: {reason(error)}; {WRITE_ONE}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{name} is no JSON: found the byte {content[error.start]:#04x}; {WRITE_ONE}") from error
+        raise UsageError(f"{name} is not JSON: found the byte {content[error.start]:#04x}; {WRITE_ONE}") from error
     except (ValueError, RecursionError) as error:
         found = error if content.strip() else "it is empty"
-        raise UsageError(f"{name} is no JSON: {found}; {WRITE_ONE}") from error
+        raise UsageError(f"{name} is not JSON: {found}; {WRITE_ONE}") from error

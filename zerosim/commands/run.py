@@ -39,34 +39,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", metavar="A.B=VALUE", action="append", default=[], dest="overrides",
         help="replace a key of the scenario; may be given several times")
-    parser.add_argument("--checkpoint", metavar="DIR", help="save the training state in this folder as rows train")
+    parser.add_argument("--checkpoint", metavar="DIR", help="save checkpoints in this folder")
     parser.add_argument(
-        "--every", metavar="STEPS", type=whole_number(1, 10**9), help="how many steps lie between two checkpoints; 1")
+        "--every", metavar="STEPS", type=whole_number(1, 10**9), help="steps between two checkpoints; default 1")
     parser.add_argument("--resume", metavar="DIR", help="resume from the last checkpoint in this folder")
     parser.add_argument(
-        "--accept-python", action="store_true", help="resume although a file of Python that the scenario names changed")
+        "--accept-python", action="store_true", help="resume even if a Python file that the scenario names has changed")
     parser.add_argument("--no-python", action="store_true", help=NO_PYTHON)
     parser.add_argument(
         "--restarts", metavar="N", type=whole_number(0, 1000),
-        help="start mpiexec, and if the run breaks, start it again so many times from the last checkpoint")
+        help="start mpiexec, and after a failure restart from the last checkpoint, up to so many times")
     parser.add_argument(
         "--min-ranks", metavar="N", type=whole_number(1, 10**6),
-        help="let every restart have fewer ranks, the next number that the scenario allows, down to this")
-    parser.add_argument("--json", metavar="FILE", help="write the whole outcome; - is standard output")
+        help="with --restarts: restart on fewer ranks each time, down to this number")
+    parser.add_argument("--json", metavar="FILE", help="write the outcome as JSON; - is standard output")
     parser.add_argument("--weights", metavar="FILE", help="write the full final weights as safetensors")
     parser.add_argument(
         "--progress", choices=("auto", "live", "plain", "none"), default="auto",
         help="how to show progress on standard error; auto, the default, is live on a terminal, else plain lines")
-    parser.add_argument("--report", metavar="FILE", help="write a page of HTML with everything the run found out")
+    parser.add_argument("--report", metavar="FILE", help="write an HTML page with all results")
     parser.add_argument(
-        "--timeline", action="store_true", help="draw below the table what ranks compute, send and receive in a step")
-    parser.add_argument("--trace", metavar="FILE", help="write what each rank did when as trace events, for Perfetto")
+        "--timeline", action="store_true", help="draw a step of each row below the table: computation and messages of "
+                                                "each rank")
+    parser.add_argument("--trace", metavar="FILE", help="write a timeline of each rank as trace events, for Perfetto")
     parser.add_argument(
         "--trace-steps", metavar="FIRST..LAST", type=steps_in_order,
         help="the steps to trace, 4 or 3..5; default the last, for --timeline alone the last 5")
     parser.add_argument(
         "-v", "--verbose", action="store_true",
-        help="show what the table leaves out too: messages, bytes by kind and at the peak, padding, whole digests")
+        help="show more: messages, bytes by kind and at the peak, padding, full digests")
 
 
 WIDTH = 80
@@ -80,7 +81,7 @@ def main(arguments: argparse.Namespace) -> int:
     if launched() is None:
         return run_alone(arguments) if arguments.restarts is None else run_supervised(arguments)
     if arguments.restarts is not None:
-        raise UsageError("--restarts starts the ranks itself: run it without mpirun")
+        raise UsageError("--restarts starts the ranks itself; run it without mpirun")
     return run_as_one_of_many(connect(), arguments)
 
 
@@ -171,8 +172,8 @@ def have_read_the_same(comm: Communicator, job: Job) -> bool:
     others = [rank for rank, found in enumerate(digests) if found != mine]
     if others:
         complain(LaunchError(
-            f"rank {others[0]} has read another scenario or other data than rank 0; give all ranks the same files "
-            "and the same --set"
+            f"rank {others[0]} read a different scenario or different data than rank 0; give all ranks the same files "
+            f"and the same --set"
         ))
     return bool(broadcast_object(comm, not others))
 
@@ -184,8 +185,8 @@ def check_ranks(job: Job, size: int, arguments: argparse.Namespace) -> None:
         more = overrides_for(size, arguments.scenario, arguments.overrides, request(arguments), job)
         others = " ".join(f"--set {each}" for each in more)
         raise LaunchError(
-            f"the scenario wants {wanted} ranks and the launcher started {size}: "
-            f"run it with mpirun -n {wanted}{f', or add {others}' if others else ''}"
+            f"the scenario wants {wanted} ranks and the launcher started {size}: run it with mpirun -n "
+            f"{wanted}{f', or add {others}' if others else ''}"
         )
 
 

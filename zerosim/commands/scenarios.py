@@ -20,7 +20,8 @@ COMMANDS = {"run": "zerosim run NAME, or mpirun -n RANKS zerosim run NAME", "pla
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim scenarios`."""
-    parser.add_argument("--json", metavar="FILE", help="write the list with captions and files; - is standard output")
+    parser.add_argument("--json", metavar="FILE", help="write the list with captions and files as JSON; - is standard "
+                                                       "output")
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -25,43 +25,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument(
         "subject", nargs="?",
-        help="a name from the table of algorithms, a stage such as zero3, or my_file.py:my_all_reduce")
-    asked.add_argument("--list", action="store_true", help="the table of algorithms, with figures for --ranks or 8")
+        help="an algorithm (--list names all), a stage such as zero3, or my_file.py:my_all_reduce")
+    asked.add_argument("--list", action="store_true", help="list all algorithms, with bytes and steps for --ranks "
+                                                           "(default 8)")
     parser.add_argument(
         "--ranks", type=whole_number(1, MOST_RANKS), metavar="N", help="number of ranks; default 4")
     parser.add_argument(
-        "--root", type=int, metavar="R", help="the rank that has, or gets, the whole; default 0")
+        "--root", type=int, metavar="R", help="the root rank of broadcast, reduce, scatter, gather; default 0")
     add_hosts(parser)
     parser.add_argument(
         "--shard-ranks", type=whole_number(1, MOST_RANKS), metavar="G",
-        help="of a stage: neighbouring ranks that share one copy of what it shards")
+        help="for a stage: shard over groups of so many neighbouring ranks (HSDP)")
     parser.add_argument(
         "--secondary-ranks", type=whole_number(1, MOST_RANKS), metavar="G",
-        help="of zero3: neighbouring ranks that share a second copy of the weights, which backward gathers from")
+        help="for zero3: keep a second shard of the weights over so many neighbouring ranks, for backward")
     parser.add_argument(
-        "--as", choices=COLLECTIVES, dest="collective", help="what the function claims to be, if its name does not say")
+        "--as", choices=COLLECTIVES, dest="collective", help="the collective that the function implements, if its "
+                                                             "name does not say")
     parser.add_argument(
-        "--round", type=whole_number(0, 10**6), metavar="K", help="this round alone, 0 the start; where a page begins")
-    parser.add_argument("--html", metavar="FILE", help="write it as a page to step through")
+        "--round", type=whole_number(0, 10**6), metavar="K", help="show only this round, 0 being the start; a page "
+                                                                  "opens there")
+    parser.add_argument("--html", metavar="FILE", help="write an HTML page to step through")
     parser.add_argument("--svg", metavar="FILE", help="write it as a picture")
-    parser.add_argument("--json", metavar="FILE", help="write it as data; - is standard output")
+    parser.add_argument("--json", metavar="FILE", help="write the schedule as JSON; - is standard output")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """0 if the collective keeps its promise, or for the table; 1 if it does not."""
     check_writable(arguments, files_of(arguments.subject))
     if (arguments.svg or "").endswith((".png", ".jpg", ".jpeg", ".pdf")):
-        raise UsageError(f"--svg: found {arguments.svg!r}, and what is written is SVG; end its name in .svg")
+        raise UsageError(f"--svg: found {arguments.svg!r}; give a name that ends in .svg")
     if arguments.list:
         return show_table(arguments)
     if is_stage(arguments.subject):
         for flag, given in (
                 ("root", arguments.root), ("as", arguments.collective), ("ranks-per-host", arguments.ranks_per_host)):
             if given is not None:
-                raise UsageError(f"leave out --{flag}: it is for a collective, not for a stage")
+                raise UsageError(f"remove --{flag}: it is for a collective, not for a stage")
         return show_stage(arguments, stage_step(arguments.subject, arguments.ranks or 4, **groups(arguments)))
     if groups(arguments):
-        raise UsageError("leave out --shard-ranks and --secondary-ranks: they are for a stage, not for a collective")
+        raise UsageError("remove --shard-ranks and --secondary-ranks: they are for a stage, not for a collective")
     return show_run(arguments)
 
 
@@ -89,7 +92,7 @@ def show_table(arguments: argparse.Namespace) -> int:
     for flag in ("root", "collective", "ranks_per_host", "shard_ranks", "secondary_ranks", "round", "html", "svg"):
         if getattr(arguments, flag) is not None:
             name = flag.replace("collective", "as").replace("_", "-")
-            raise UsageError(f"leave out --{name}: it is for a drawing, not for --list")
+            raise UsageError(f"remove --{name}: it is for a drawing, not for --list")
     size = arguments.ranks or 8
     algorithms_table.show_algorithms(standard_output(arguments), size)
     if arguments.json:

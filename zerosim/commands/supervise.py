@@ -26,14 +26,14 @@ def supervise(arguments: argparse.Namespace, scenario: Scenario) -> int:
     saved = folder_of(scenario)
     if arguments.min_ranks is not None and arguments.min_ranks > scenario.world.ranks:
         raise UsageError(
-            f"--min-ranks {arguments.min_ranks} is more than the {plural(scenario.world.ranks, 'rank')} that the "
-            "scenario begins with; give at most as many")
+            f"--min-ranks {arguments.min_ranks} is more than the {plural(scenario.world.ranks, 'rank')} of the "
+            f"scenario; give at most as many")
     if arguments.json == "-":
-        raise UsageError("--restarts: standard output is also where launchers say why a run broke; give --json a file")
+        raise UsageError("--restarts: launchers write their errors to standard output too; give --json a file")
     if shutil.which(own_launcher()) is None:
         raise LaunchError(
-            "--restarts starts MPI processes, and there is no mpiexec; install an MPI library, e.g. "
-            "pip install 'zerosim[mpich]'")
+            "--restarts starts MPI processes, and there is no mpiexec; install an MPI library, e.g. pip install "
+            "'zerosim[mpich]'")
     ranks, resume = scenario.world.ranks, arguments.resume
     for number in range(arguments.restarts + 1):
         code = run_job(
@@ -54,7 +54,7 @@ def supervise(arguments: argparse.Namespace, scenario: Scenario) -> int:
 def folder_of(scenario: Scenario) -> Path:
     """Where its rows are saved."""
     if not scenario.checkpoint.folder:
-        raise UsageError("--restarts goes on from what was saved, and nothing says where; add --checkpoint DIR")
+        raise UsageError("--restarts resumes from checkpoints; add --checkpoint DIR")
     return scenario.origin.folder(("checkpoint", "folder")) / scenario.checkpoint.folder
 
 

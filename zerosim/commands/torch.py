@@ -22,21 +22,21 @@ from zerosim.worlds.launcher import launched, launched_rank
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim torch`, which come before the script."""
-    parser.add_argument("--json", metavar="FILE", help="write what was seen, as zerosim run writes an outcome")
-    parser.add_argument("--report", metavar="FILE", help="write a page of HTML with it; zerosim report shows two")
+    parser.add_argument("--json", metavar="FILE", help="write the outcome as JSON, in the format of zerosim run")
+    parser.add_argument("--report", metavar="FILE", help="write an HTML page; zerosim report compares two")
     parser.add_argument(
-        "--trace", metavar="FILE", help="write what each rank did when in the last step as trace events, for Perfetto")
+        "--trace", metavar="FILE", help="write a timeline of the last step as trace events, for Perfetto")
     parser.add_argument(
         "--fault", metavar="KEY=VALUE,…", action="append", default=[], type=fault,
-        help="inject a fault, as [[fault]] in a scenario does: kind=flip,rank=1,step=2,collective=all_reduce")
+        help="inject a fault like [[fault]] of a scenario: kind=flip,rank=1,step=2,collective=all_reduce")
     parser.add_argument("script", help="a Python file that trains with torch.distributed")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the script")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Run the script as one of the ranks that the launcher started; its exit code."""
     if not Path(arguments.script).is_file():
-        raise UsageError(f"there is no script {arguments.script!r}; give a Python file, and flags before it")
+        raise UsageError(f"there is no script {arguments.script!r}; give a Python file after the flags")
     require_torch()
     from zerosim.torch import running  # noqa: PLC0415 - imports torch
 
@@ -91,7 +91,7 @@ def require_torch() -> None:
     try:
         import torch  # noqa: F401, PLC0415 - may be missing, and nobody else needs it
     except ModuleNotFoundError as error:
-        raise UsageError("PyTorch is not installed; pip install 'zerosim[torch]' brings it") from error
+        raise UsageError("PyTorch is not installed; pip install 'zerosim[torch]' installs it") from error
 
 
 def write(arguments: argparse.Namespace, document: dict[str, Any], trace: Trace) -> None:

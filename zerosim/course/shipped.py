@@ -78,7 +78,7 @@ def copy_out(sources: Iterable[tuple[Path, Path]]) -> list[Path]:
     pairs = list(sources)
     for _, place in pairs:
         if place.exists():
-            raise UsageError(f"{place} is there already, and nothing is overwritten: name another folder")
+            raise UsageError(f"{place} exists already, and nothing is overwritten; name another folder")
     for source, place in pairs:
         try:
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -71,7 +71,7 @@ def required(names: Sequence[str], fault: DataFault) -> list[str]:
             raise fault(f"there is no array {name}, found {', '.join(names) or 'none'}")
     test = [name for name in ("x_test", "y_test") if name in names]
     if len(test) == 1:
-        raise fault(f"x_test and y_test come together, found {test[0]} alone")
+        raise fault(f"give both x_test and y_test or neither, found {test[0]} alone")
     return ["x", "y", *test]
 
 

@@ -17,7 +17,7 @@ def regular_file(folder: Path, source: str, allowed: str, fault: DataFault) -> I
     also when reading fails; `allowed` says in it what there might have been.
     """
     if "\0" in source:
-        raise fault("a path has no NUL byte in it")
+        raise fault("a path cannot contain a NUL byte")
     try:
         with open_regular(folder / source) as stream:
             yield stream

@@ -51,7 +51,7 @@ def pixels(file: Path, fault: DataFault) -> Array:
         raise fault(f"{file.name} is read by Pillow, which is not installed; pip install pillow, or save as .npy, .pgm "
                     "or .ppm") from None
     except (OSError, ValueError, LookupError) as error:
-        raise fault(f"{file.name} is no image: {' '.join(str(error).split())[:120]}") from None
+        raise fault(f"{file.name} is not an image: {' '.join(str(error).split())[:120]}") from None
     scale = np.float32(np.iinfo(found.dtype).max) if found.dtype.kind == "u" else np.float32(1)
     scaled: Array = found.astype(np.float32) / scale
     return scaled

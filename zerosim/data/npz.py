@@ -43,7 +43,7 @@ def read_arrays(stream: IO[bytes], choose: Callable[[Sequence[str]], list[str]],
     """
     size = os.fstat(stream.fileno()).st_size
     if size > MOST_BYTES:
-        raise fault(f"this file has {size:,} bytes; an .npz may have {MOST_BYTES:,}, so give a part of the samples")
+        raise fault(f"this file has {size:,} bytes; an .npz may have {MOST_BYTES:,}, so use fewer samples")
     if not has_small_directory(stream, size):
         raise fault("this is not an .npz file; np.savez(path, x=x, y=y) writes one")
     try:
@@ -52,11 +52,12 @@ def read_arrays(stream: IO[bytes], choose: Callable[[Sequence[str]], list[str]],
             chosen = {name: archive.getinfo(members[name]) for name in choose(list(members))}
             expanded = sum(member.file_size for member in chosen.values())
             if expanded > MOST_BYTES:
-                raise fault(f"its arrays have {expanded:,} bytes; they may have {MOST_BYTES:,}, so give a part of them")
+                raise fault(f"its arrays have {expanded:,} bytes; they may have {MOST_BYTES:,}, so use fewer samples")
             return {name: read(archive, name, member, fault) for name, member in chosen.items()}
     except BROKEN as error:
         said = " ".join(str(error).split())[:200]
-        raise fault(f"this .npz cannot be read: {said}; np.savez(path, x=x, y=y) writes one of numbers") from None
+        words = f"this .npz cannot be read: {said}; np.savez(path, x=x, y=y) with numeric arrays writes one"
+        raise fault(words) from None
 
 
 def has_small_directory(stream: IO[bytes], size: int) -> bool:
@@ -75,14 +76,15 @@ def has_small_directory(stream: IO[bytes], size: int) -> bool:
 def read(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo, fault: DataFault) -> Array:
     """One array of the archive, as its header describes it."""
     if member.compress_type not in METHODS:
-        raise fault(f"{name} is compressed by method {member.compress_type}; np.savez_compressed writes what is read")
+        raise fault(f"{name} is compressed by method {member.compress_type}; np.savez_compressed writes a supported "
+                    f"one")
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         if version not in HEADERS:
-            raise fault(f"{name} is an array of version {version}; np.savez writes what is read")
+            raise fault(f"{name} is an array of version {version}; np.savez writes a supported one")
         shape, _, dtype = HEADERS[version](file)
         if any(type(length) is not int or length < 0 for length in shape):
-            raise fault(f"{name} has shape {shape}, which no array has")
+            raise fault(f"{name} has shape {shape}, which is not a valid shape")
         due = file.tell() + math.prod(shape) * dtype.itemsize
     if not dtype.hasobject and due != member.file_size:
         raise fault(f"{name} should have {due:,} bytes by its header, and has {member.file_size:,}")

@@ -22,8 +22,8 @@ def given(name: Named, keys: dict[str, Any], fault: DataFault) -> dict[str, Arra
     once, again = (called(name, keys, fault) for _ in range(2))
     for what, array in once.items():
         if again.keys() != once.keys() or array.tobytes() != again[what].tobytes():
-            raise fault(f"its {what} is another each time that it is called; seed what it draws, as in "
-                        "np.random.default_rng(0)")
+            raise fault(f"its {what} changes from call to call; seed its random numbers, as in "
+                        f"np.random.default_rng(0)")
     return once
 
 

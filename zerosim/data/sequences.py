@@ -29,7 +29,7 @@ def sequences(source: str, sequence: int, vocabulary: int | None, fault: DataFau
     if source in TASKS:
         return task(source, sequence, vocabulary, fault)
     if source == "digits" or source.endswith(".npz"):
-        raise fault(f"these are rows of features, where tokens are wanted; it must be {ALLOWED}")
+        raise fault(f"these are rows of features, not tokens; it must be {ALLOWED}")
     text = shakespeare() if source == "text" else read_text(folder, source, ALLOWED, fault)
     return windows_of(text, sequence, vocabulary, fault)
 

@@ -28,11 +28,11 @@ def csv_arrays(stream: IO[bytes], target: str, fault: DataFault) -> dict[str, Ar
     """
     content = stream.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
-        raise fault(f"a CSV may have {MOST_BYTES:,} bytes; give a part of it")
+        raise fault(f"a CSV may have {MOST_BYTES:,} bytes; give fewer rows")
     try:
         rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise fault(f"this is no CSV in UTF-8: {error}") from None
+        raise fault(f"this is not a CSV in UTF-8: {error}") from None
     head, body = (rows[0], [row for row in rows[1:] if row]) if rows else ([], [])
     if len(head) < 2 or not body:
         raise fault("a CSV has a first row with the names of two columns or more, and a row for each sample")
@@ -79,8 +79,8 @@ def numbers(name: str, column: Sequence[str], fault: DataFault) -> Array:
         try:
             found[row] = float(cell)
         except ValueError:
-            raise fault(f"column {name!r}, row {row + 2} is {cell[:40]!r}, where a number is due; only the target may "
-                        "have words") from None
+            raise fault(f"column {name!r}, row {row + 2} is {cell[:40]!r}; expected a number; only the target may "
+                        f"hold words") from None
     return found
 
 

@@ -34,7 +34,7 @@ def read_text(folder: Path, source: str, allowed: str, fault: DataFault) -> str:
     with regular_file(folder, source, allowed, fault) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > LARGEST_FILE:
-            raise fault(f"this file has {size:,} bytes; a text may have {LARGEST_FILE:,}, so give a part of it")
+            raise fault(f"this file has {size:,} bytes; a text may have {LARGEST_FILE:,}; give a shorter one")
         content = stream.read(LARGEST_FILE)
     try:
         return content.decode()
@@ -58,8 +58,8 @@ def windows_of(text: str, sequence: int, vocabulary: int | None, fault: DataFaul
     least = 10 * sequence + 1
     if len(text) < least:
         raise fault(
-            f"{len(text):,} characters are too few for model.sequence = {sequence:,}: the last tenth, which tests, "
-            f"must hold a window and the character after it; give {least:,}, or set model.sequence lower"
+            f"{len(text):,} characters are too few for model.sequence = {sequence:,}: the last tenth is the test "
+            f"split and must hold a window and the next character; give {least:,}, or set model.sequence lower"
         )
     tokens, alphabet = tokenised(text, vocabulary)
     cut = len(tokens) * 9 // 10

@@ -53,7 +53,7 @@ def weights_file(source: str, fault: DataFault, folder: Path) -> WeightsFile:
         path = folder / source
         header_bytes = int.from_bytes(stream.read(8), "little")
         if header_bytes > MOST_HEADER_BYTES:
-            raise fault(f"this is no safetensors file: its header would have {header_bytes:,} bytes")
+            raise fault(f"this is not a safetensors file: its header would have {header_bytes:,} bytes")
     try:
         opened: Any = safe_open(path, "np")
         slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - it has no iterator
@@ -62,4 +62,4 @@ def weights_file(source: str, fault: DataFault, folder: Path) -> WeightsFile:
             {name: tuple(each.get_shape()) for name, each in slices.items()}, opened,
         )
     except (SafetensorError, OSError, ValueError) as error:
-        raise fault(f"this is no safetensors file: {' '.join(str(error).split())[:200]}") from None
+        raise fault(f"this is not a safetensors file: {' '.join(str(error).split())[:200]}") from None

@@ -45,8 +45,8 @@ def by_paper(parameters: int, ranks: int, each: ModelStates, basis: str) -> Esti
          for stage in STAGES],
         ddp_bytes=parameters * each.total,
         notes=(
-            "What rests between steps. While a stage works, activations are alive besides, one "
-            "unit's full gradient (Stages II and III) and one unit's full parameters (Stage III).",
+            "Memory between steps. During a step, activations are added, one unit's full gradient (Stages II and "
+            "III), and one unit's full parameters (Stage III).",
         ),
     )
 

@@ -116,8 +116,8 @@ def table2() -> PublishedTable:
             (str(degree), str(ranks * degree), *(cell(stage, degree) for stage in PRINTED))
             for degree in (1, 2, 4, 8, 16)
         ),
-        "B = 10^9 parameters, T = 10^12. The paper truncates each model to 0.1B before it "
-        "multiplies it by the degree of model parallelism.",
+        "B = 10^9 parameters, T = 10^12. The paper truncates each model to 0.1B before it multiplies it by the degree "
+        "of model parallelism.",
     )
 
 
@@ -139,8 +139,8 @@ def playbook_8b() -> PublishedTable:
         "Ultra-scale playbook: GiB of model states per rank, 8.03B on 8 ranks, K = 8",
         ("", *kinds),
         tuple((STAGES[stage].title, *(cell(stage, kind) for kind in kinds)) for stage in PRINTED),
-        "GiB = 2^30 bytes. The playbook rounds what DDP keeps to whole GiB before it divides it "
-        f"by the ranks: its 15 is {float(whole.parameters / GIB):.2f}.",
+        "GiB = 2^30 bytes. The playbook rounds what DDP keeps to whole GiB before it divides it by the ranks: its 15 "
+        f"is {float(whole.parameters / GIB):.2f}.",
     )
 
 

@@ -33,8 +33,8 @@ from zerosim.words import plural
 Confirming = Callable[[RankProcesses], str | None]
 """What is wrong after all, None where nothing is."""
 
-REFUTED = "what it did here it does not do on ranks of their own, where no rank sees what another brings: "
-FORGED = "its examination says what no examination says: leave the process in which it runs as it is"
+REFUTED = "it works only while ranks share a process; with separate ranks: "
+FORGED = "the check's answer is malformed: leave the process in which the function runs as it is"
 
 
 def confirmed(grade: Grade, file: str) -> Grade:
@@ -87,7 +87,7 @@ def again(item: Item, confirm: Confirming | None, ranks: RankProcesses) -> Item:
     except Astray as error:
         complaint = str(error)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError):
-        complaint = "what a rank gave back is no record of a run"
+        complaint = "a rank's result is not a record of a run"
     return replace(item, state="does not hold", complaint=f"{REFUTED}{complaint}") if complaint else item
 
 
@@ -144,7 +144,7 @@ class Drawn:
                 held = split(vector, size)[chunk]
                 if held.tobytes() != due.tobytes():
                     return (f"on {plural(size, 'rank')} with {plural(was.size, 'element')}: rank {rank}, chunk {chunk} "
-                            f"has {held.tolist()}, where {due.tolist()} is due")
+                            f"has {held.tolist()}; expected {due.tolist()}")
         return None
 
 
@@ -199,7 +199,7 @@ def sent(name: str, ranks: RankProcesses) -> str | None:
 
 def many(size: int, rank: int, have: tuple[int, int], due: tuple[int, int]) -> str:
     said = [f"{plural(elements, 'element')} in {plural(messages, 'message')}" for messages, elements in (have, due)]
-    return f"on {plural(size, 'rank')}: rank {rank} sends {said[0]}, where {said[1]} are due"
+    return f"on {plural(size, 'rank')}: rank {rank} sends {said[0]}; expected {said[1]}"
 
 
 def sent_once(ranks: RankProcesses) -> str | None:
@@ -231,7 +231,7 @@ def quick(kind: CollectiveKind, ranks: RankProcesses) -> str | None:
         for root in range(size):
             rounds, enough = drawn(kind, size, size, root).run(ranks).rounds, (size - 1).bit_length()
             if rounds > enough:
-                return f"on {plural(size, 'rank')} from root {root} it takes {rounds} rounds, where {enough} are enough"
+                return f"on {plural(size, 'rank')} from root {root} it takes {rounds} rounds; {enough} are enough"
     return None
 
 
@@ -252,5 +252,5 @@ def between_hosts(ranks: RankProcesses) -> str | None:
             away = sum(message.elements for message in run.messages if message.source == rank
                        and message.to // hosts.per_host != rank // hosts.per_host)
             if away > enough:
-                return f"rank {rank} sends {plural(away, 'chunk')} to other hosts, where {enough} are enough"
+                return f"rank {rank} sends {plural(away, 'chunk')} to other hosts; {enough} are enough"
     return None

@@ -24,8 +24,7 @@ def begins_without_zero_grad(case: StageCase) -> str | None:
         verbs = [call.verb for call in case.mine(rank).calls]
         if "loss" in verbs and "zero_grad" not in verbs:
             return ("zero_grad(batch) is not called: the last step's gradients are still kept, and this step's are "
-                    "added "
-                    "to them; call it first of all")
+                    "added to them; call it first")
     return None
 
 
@@ -38,13 +37,11 @@ def zeroes_too_late(case: StageCase) -> str | None:
         before, between = verbs[: verbs.index("zero_grad")], verbs[verbs.index("zero_grad") :]
         kept = next((verb for verb in before if verb in ("keep", "keep_shard")), None)
         if kept := kept or next((verb for verb in before if verb == "loss"), None):
-            return (f"rank {rank} calls zero_grad(batch) after {'tape' if kept == 'loss' else 'replica'}.{kept}: what "
-                    "was "
-                    "kept before is thrown away, and the step begins without it; call it first of all, once")
+            return (f"rank {rank} calls zero_grad(batch) after {'tape' if kept == 'loss' else 'replica'}.{kept}: the "
+                    "gradients kept before are lost; call it first, once")
         if between.count("zero_grad") > 1:
             return (f"rank {rank} calls zero_grad(batch) {between.count('zero_grad')} times in one step, and each "
-                    "throws "
-                    "away the gradients that were kept before: call it first of all, once a step and not once a part")
+                    "discards the gradients kept before: call it first, once per step and not once per part")
     return None
 
 
@@ -57,10 +54,10 @@ def loses_inputs(case: StageCase) -> str | None:
         if not mine or have == wanted:
             continue
         if case.mine(rank).after and have < wanted:
-            return (f"rank {rank} lets {have} of its {wanted} micro-batches go forward and come to the loss: each of "
-                    "batch.inputs is wanted, once; do all of it for every part in replica.parts(batch)")
+            return (f"rank {rank} runs {have} of its {wanted} micro-batches through forward and loss: run each of "
+                    f"batch.inputs once; loop over all of replica.parts(batch)")
         if have > wanted:
-            return f"rank {rank} lets {have} micro-batches come to the loss, and has {wanted}: each is wanted once"
+            return f"rank {rank} passes {have} micro-batches to the loss and has {wanted}: pass each once"
     return None
 
 
@@ -71,14 +68,12 @@ def adds_before_it_reduces(case: StageCase) -> str | None:
         at_once = max((len(each) for call in case.mine(rank).of("loss") for each in call.handed[1:2]
                        if isinstance(each, list)), default=0)
         if mine == 1 < due == at_once:
-            return (f"rank {rank} takes all of its {due} micro-batches at once, and reduces what they add up to: here "
-                    "each "
-                    "is to go forward and backward by itself, and its gradients are reduced as soon as they are there, "
-                    "which adds in another order; loop over batch.inputs and batch.targets")
+            return (f"rank {rank} runs all of its {due} micro-batches at once and reduces their sum: here each must "
+                    "run forward and backward by itself, with its gradients reduced at once, which is another order "
+                    "of addition; loop over batch.inputs and batch.targets")
         if due == 1 < mine:
-            return (f"rank {rank} takes its micro-batches in {mine} parts, where replica.parts(batch) gives one: "
-                    "gradients "
-                    "are then added over the ranks first, which is another order")
+            return (f"rank {rank} splits its micro-batches into {mine} parts, where replica.parts(batch) has one: "
+                    f"gradients are then added over the ranks first, which is another order of addition")
     return None
 
 
@@ -93,12 +88,13 @@ def loses_a_part_of_the_loss(case: StageCase) -> str | None:
                  for before, now in zip([None, *totals[:-1]], totals, strict=True)]
         lost = [number for number, part in enumerate(parts) if like(mine.loss, totals[-1] - part)]
         if len(parts) > 1 and lost:
-            return (f"the loss of rank {rank} lacks that of part {lost[0] + 1} of {len(parts)}: hand the loss so far "
+            return (f"the loss of rank {rank} lacks that of part {lost[0] + 1} of {len(parts)}: pass the loss so far "
                     "to tape.loss as its last argument, tape.loss(…, part.samples, loss), and begin with None")
         if said := times_of(mine.loss, totals[-1]):
             return f"the loss of rank {rank} is {said} what it should be: {SCALED}"
         return (f"rank {rank} returns {float(mine.loss.reshape(-1)[0]):.6g} as its loss, where tape.loss gave "
-                f"{float(totals[-1].reshape(-1)[0]):.6g} in the end: return what the last call of tape.loss gave first")
+                f"{float(totals[-1].reshape(-1)[0]):.6g} in the end: return the first result of the last call of "
+                f"tape.loss")
     return None
 
 
@@ -130,8 +126,7 @@ def adds_in_another_order(case: StageCase) -> str | None:
             continue
         if not same(mine, case.due_gradient(rank, unit)):
             return (f"rank {rank} keeps as the gradient of {unit} the right sum, added in another order, so that its "
-                    "last "
-                    "bits differ: chunk c is added as ((g[c+1] + g[c+2]) + …) + g[c] over the ranks, as "
+                    "last bits differ: chunk c is added as ((g[c+1] + g[c+2]) + …) + g[c] over the ranks, as "
                     "replica.reduce_scatter adds it, and a rank's micro-batches left to right before")
     return None
 
@@ -144,13 +139,11 @@ def updates_before_it_agrees(case: StageCase) -> str | None:
             continue
         agreed = verbs.index("unscale_and_clip")
         if "update" in verbs[:agreed]:
-            return (f"rank {rank} calls replica.update before replica.unscale_and_clip(), before which it does "
-                    "nothing: "
-                    "call that once all gradients are kept, and update after it")
+            return (f"rank {rank} calls replica.update before replica.unscale_and_clip(); update does nothing before "
+                    f"that: call unscale_and_clip once all gradients are kept, then update")
         if late := next((verb for verb in verbs[agreed:] if verb in ("keep", "keep_shard")), None):
-            return (f"rank {rank} calls replica.unscale_and_clip() before replica.{late}: it takes the norm of all "
-                    "kept "
-                    "gradients, by which they are clipped, so call it once they are all kept, before the first update")
+            return (f"rank {rank} calls replica.unscale_and_clip() before replica.{late}: it computes the norm of all "
+                    f"kept gradients, so call it once they are all kept, before the first update")
     return None
 
 
@@ -162,9 +155,9 @@ def goes_forward_twice_before_backward(case: StageCase) -> str | None:
         due = [call.verb for call in case.due(rank).calls if call.verb in ("loss", "backward")].index("backward")
         if ahead > due:
             return (f"rank {rank} lets {ahead} parts go forward before the first goes backward: the tape goes back "
-                    "through "
-                    "the last one first, so that gradients meet other activations and are added in another order; let "
-                    "each part go forward and backward before the next, within the loop over replica.parts(batch)")
+                    "through the last one first, so that gradients meet other activations and are added in another "
+                    "order; let each part go forward and backward before the next, within the loop over "
+                    "replica.parts(batch)")
     return None
 
 
@@ -178,8 +171,7 @@ def updates_step_by_step(case: StageCase) -> str | None:
             if call.verb in ("forward", "backward") and updated:
                 return (f"rank {rank} goes {call.verb} through {call.unit} after it has updated "
                         f"{', '.join(sorted(updated))} in the same step: update once all parts have gone backward, "
-                        "behind "
-                        "the loop")
+                        "behind the loop")
     return None
 
 
@@ -192,8 +184,8 @@ def loses_optimizer_state(case: StageCase) -> str | None:
             lost = mine is None or not np.any(mine)
             if what not in ("weights", GRADIENT) and np.any(due) and lost and seen.of("update", unit) and (
                     seen.of("unscale_and_clip") and seen.after):
-                return (f"the {what} of {unit} is zero on rank {rank} after the step: the optimizer's state must stay "
-                        "from step to step; leave replica.state.optimizer to replica.update")
+                return (f"the {what} of {unit} is zero on rank {rank} after the step: the optimizer's state must "
+                        f"persist between steps; leave replica.state.optimizer to replica.update")
     return None
 
 
@@ -223,9 +215,9 @@ def why_not_updated(seen: WitnessedStep, unit: str) -> str:
         return ("replica.update does nothing before replica.unscale_and_clip(), which agrees on the step; call it once "
                 "before")
     if not any(call.lives for call in updates):
-        return ("replica.update worked on a copy: it works in place, so hand it the kept weights themselves, "
+        return ("replica.update worked on a copy: it works in place, so pass it the kept weights themselves, "
                 "replica.own(weights[unit]) or the shard")
-    return "what was updated was written over afterwards"
+    return "the updated values were overwritten afterwards"
 
 
 def updated_otherwise(seen: WitnessedStep, unit: str) -> str | None:
@@ -267,7 +259,7 @@ def other_copy(case: StageCase, rank: int, owner: int, unit: str, now: Array) ->
             if (chunk, other) != (owner, unit) and same(now, case.own(chunk, other, full)):
                 return f"holds chunk {chunk} of {other}: chunk r of a full buffer is rank r's"
     return (f"is not what rank {owner} has after its update: all-gather the updated weights, replica.publish(unit, "
-            "weights[unit]), and compute nobody else's chunk")
+            "weights[unit]), and compute no other rank's chunk")
 
 
 def why_not_published(seen: WitnessedStep, unit: str) -> str:
@@ -277,7 +269,7 @@ def why_not_published(seen: WitnessedStep, unit: str) -> str:
         return "nothing published it; call replica.publish(unit, weights[unit]) after the update of each unit"
     if "update" in verbs and published[-1] < verbs.index("update"):
         return "it was published too early, before its owner had updated it; publish after replica.update"
-    return "what was published is not what the update changed: hand publish the kept weights, weights[unit]"
+    return "publish got other weights than the updated ones: pass it the kept weights, weights[unit]"
 
 
 def rounds_off(case: StageCase) -> str | None:
@@ -287,10 +279,9 @@ def rounds_off(case: StageCase) -> str | None:
             for mine, wanted in zip(call.handed, due.handed if due else (), strict=False):
                 pair = isinstance(mine, np.ndarray) and isinstance(wanted, np.ndarray)
                 if pair and mine.dtype != wanted.dtype:
-                    return (f"rank {rank} hands {call.verb} of {call.unit or 'all'} an array of {mine.dtype}, where "
-                            "the "
-                            f"weights' own {wanted.dtype} is due: make buffers of the dtype of what goes into them, "
-                            "shard.dtype, and of no fixed one")
+                    return (f"rank {rank} passes to {call.verb} of {call.unit or 'all'} an array of {mine.dtype}; "
+                            f"expected {wanted.dtype}: give buffers the dtype of their contents, "
+                            f"shard.dtype, not a fixed one")
     return None
 
 
@@ -301,9 +292,8 @@ def differs_somewhere(case: StageCase) -> str | None:
             mine = case.mine(rank).after.get((what, unit))
             if mine is not None and mine.shape == due.shape and not same(mine, due):
                 return Observation(
-                    f"all that rank {rank} hands to the replica's verbs is right, and the {what} of {unit} that it "
-                    "keeps "
-                    "is another after the step: what else writes to it?")
+                    f"rank {rank} passes the right arrays to the replica's verbs, but the {what} of {unit} that it "
+                    "keeps is another after the step: what else writes to it?")
     return None
 
 

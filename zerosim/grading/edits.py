@@ -109,7 +109,7 @@ def around_the_other_way(scope: Scope) -> Iterator[Edit]:
         others = {id(node): mirrored(node) for node in numbers}
         words = ", ".join(f"{written(others[id(node)])} in place of {written(node)}" for node in numbers)
         if numbers:
-            yield Edit(within[0].lineno, f"count chunks the other way, {words}", others)
+            yield Edit(within[0].lineno, f"number chunks in the other direction, {words}", others)
 
 
 def mirrored(node: ast.expr) -> ast.expr:

@@ -75,9 +75,8 @@ def with_mend(complaint: str, name: str, function: Callable[..., Any], claims: C
     alone = afresh(source, file, name, function)
     if holds_without_error(quickly, alone) and not holds_without_error(quickly, function):
         lines = [each for each in lines if not each.startswith(("why: ", "seen: "))]
-        why = (f"why: {what_is_shared(source)}: all ranks here and all calls share it; make it within the call, or "
-               "keep "
-               "it nowhere. Tried with a module of its own for each call: what is wrong is gone")
+        why = (f"why: {what_is_shared(source)} is shared by all ranks and all calls; create it within the call. With a "
+               f"separate module for each call the error is gone")
         return "\n".join([*lines, why, *last])
     if name in STAGE_TRIALS and "\nwhy: " in complaint:
         return complaint
@@ -87,8 +86,8 @@ def with_mend(complaint: str, name: str, function: Callable[..., Any], claims: C
     if found is None or (not found[1] and name in DIRECTED):
         return complaint
     words, everything = found
-    then = "everything that is asked holds then" if everything else "this holds then"
-    return "\n".join([*lines, f"mend: {words}: tried, {then}", *last])
+    then = "then every check holds" if everything else "this holds then"
+    return "\n".join([*lines, f"fix: {words}; tried: {then}", *last])
 
 
 KNOWN_SECONDS, UNKNOWN_SECONDS = 4.0, 12.0
@@ -185,7 +184,7 @@ def answer(file: str, name: str) -> dict[str, Any]:
     changed = look(before)
     if changed:
         found = Grade(name, "does not hold yet", complaint=(
-            f"it changes {changed}, by which it is judged: leave zerosim and NumPy as they are"))
+            f"it changes {changed}, which the checks use: leave zerosim and NumPy unchanged"))
     return found.document()
 
 

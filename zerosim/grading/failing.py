@@ -12,7 +12,7 @@ from zerosim.proofs.hints import CUT, hint
 from zerosim.words import plural
 
 MIXED_UP = ("a full buffer has all chunks of its unit, a shard this rank's alone (replica.own of the full one), and "
-            "units differ in length: which of them is handed in here?")
+            "units differ in length: which of them is passed here?")
 TOGETHER = ("gather", "reduce_scatter", "reduce", "all_gather", "publish")
 
 
@@ -41,7 +41,7 @@ def no_such_attribute(error: Exception) -> str | None:
     verbs = {"TrainingState": ("weights", "gradients", "optimizer"), "Unit": ("name", "count", "frozen")}.get(
         owner, TAPE_VERBS if "Tape" in owner else (*VERBS, "own", "units", "backward_units", "tape", "comm", "state"))
     collective = ("" if name not in ("all_reduce", "allreduce") else ": an all-reduce is a reduce-scatter and then an "
-                  "all-gather; of a gradient each rank needs its own chunk alone, which replica.reduce_scatter leaves "
+                  "all-gather; each rank needs only its own chunk of a gradient, which replica.reduce_scatter leaves "
                   "in it")
     other = "the tape" if "Tape" in owner else "a replica"
     what = {"TrainingState": "replica.state", "Unit": "a unit"}.get(owner, other)
@@ -59,24 +59,22 @@ ELSEWHERE = {
 
 def wrong_length(case: StageCase, error: Exception) -> str | None:
     """The cause if a verb was handed another buffer than is due: which one it was."""
-    found = re.match(r"(\w+) got (\d+) elements of ([\w.]+), where (\d+) are due", str(error))
+    found = re.match(r"(\w+) got (\d+) elements of ([\w.]+); expected (\d+)", str(error))
     if found is None:
         return None
     verb, unit, got, due = found[1], found[3], int(found[2]), int(found[4])
     shard = case.shard_lengths.get(unit, 0)
     full = shard * case.ranks
-    told = f"{verb} was handed {of_length(case, unit, got)}, where {of_length(case, unit, due)} is due"
+    told = f"{verb} got {of_length(case, unit, got)}; expected {of_length(case, unit, due)}"
     if got < shard == due:
         return (f"{told}: replica.own takes this rank's chunk of a full buffer, and of a shard only a chunk of that; "
-                "this "
-                "stage keeps shards, so hand it replica.state.weights[unit] itself")
+                "this stage keeps shards, so pass it replica.state.weights[unit] itself")
     if got == full and due == shard:
         return f"{told}: replica.own(full) is this rank's chunk of a full buffer"
     if verb == "publish" and not case.due(0).of("publish"):
-        return f"{told}: this stage keeps shards and gathers them anew, so that it publishes nothing: leave that out"
+        return f"{told}: this stage keeps shards and gathers them again, so it publishes nothing: remove the call"
     if got == shard and due == full:
-        return (f"{told}: {verb} finds this rank's chunk in it by itself, so hand it the full buffer and not "
-                "replica.own of it")
+        return (f"{told}: {verb} finds this rank's chunk itself, so pass it the full buffer and not replica.own of it")
     return told
 
 
@@ -100,17 +98,15 @@ def no_gradient(case: StageCase, error: Exception) -> str | None:
         verbs = [call.verb for call in seen.calls]
         keeping = [number for number, verb in enumerate(verbs) if verb in ("keep", "keep_shard")]
         if "unscale_and_clip" in verbs and keeping and verbs.index("unscale_and_clip") < keeping[0]:
-            return ("replica.unscale_and_clip() is called before any gradient is kept, of which it takes the norm: "
-                    "call it "
-                    "once all are kept, before the first update")
+            return ("replica.unscale_and_clip() is called before any gradient is kept: call it once all are kept, "
+                    "before the first update, since it computes their norm")
         for unit in case.honest.units:
             if not seen.of("forward", unit):
                 return (f"rank {rank} lets {unit} not go forward, and {of_all(case, seen.of('forward'))}: forward goes "
                         "through all of replica.units, whatever their number")
             if not seen.of("backward", unit):
                 return (f"rank {rank} lets {unit} not go backward, and {of_all(case, seen.of('backward'))}: backward "
-                        "goes "
-                        "through all of replica.backward_units, last to first")
+                        "goes through all of replica.backward_units, last to first")
             if not seen.of("keep", unit) and not seen.of("keep_shard", unit):
                 return (f"rank {rank} keeps no gradient of {unit}, which has gone backward: call replica.keep or "
                         "replica.keep_shard for each unit, within the loop over replica.backward_units")
@@ -130,8 +126,7 @@ def ranks_part_ways(case: StageCase) -> str | None:
         for (verb, unit), (other, its_unit) in zip(first, mine, strict=False):
             if (verb, unit) != (other, its_unit):
                 return (f"rank 0 calls {verb} for {unit or 'all'} where rank {rank} calls {other} for "
-                        f"{its_unit or 'all'}: "
-                        f"{ALL_RANKS}")
+                        f"{its_unit or 'all'}: {ALL_RANKS}")
         for one, its, another, others in ((0, first, rank, mine), (rank, mine, 0, first)):
             if case.mine(another).after and len(its) > len(others):
                 more = " for ".join(filter(None, its[len(others)]))

@@ -19,15 +19,15 @@ def what_gradient(case: StageCase, rank: int, unit: str, mine: Array, due: Array
     """What a gradient is instead of the sum over all ranks."""
     told = f"rank {rank} keeps as the gradient of {unit}"
     if not np.any(mine):
-        return f"{told} zeros: was it let go of, or overwritten, before it was kept?"
+        return f"{told} zeros: was it freed or overwritten before it was kept?"
     before = case.honest.seen.get((rank, case.step - 1), WitnessedStep()).after.get((GRADIENT, unit))
     if before is not None and like(mine, due + case.own(rank, unit, before)):
-        return f"{told} that of the step before and this one's: call zero_grad(batch) first of all"
+        return f"{told} that of the step before and this one's: call zero_grad(batch) first"
     seen = case.mine(rank)
     kept = len(seen.of("keep", unit)) + len(seen.of("keep_shard", unit))
     if kept > case.parts:
-        return (f"{told} what was kept {kept} times, and added up: keep it once for each part, of which there are "
-                f"{case.parts}")
+        return (f"{told} a gradient that was kept {kept} times and added up: keep it once for each of the "
+                f"{case.parts} parts")
     brought = brought_by(case, rank, unit)
     if found := combination(brought, mine):
         return f"{told} {in_words(case, rank, found)}"
@@ -38,13 +38,13 @@ def what_gradient(case: StageCase, rank: int, unit: str, mine: Array, due: Array
             return f"{told} chunk {chunk} of it, which rank {chunk} owns: its own is replica.own(gradient)"
     for other in case.honest.units:
         if other != unit and (GRADIENT, other) in case.due(rank).after and like(mine, case.due_gradient(rank, other)):
-            return f"{told} that of {other}: hand each unit its own gradient"
+            return f"{told} that of {other}: pass each unit its own gradient"
     reduced = len(seen.of("reduce_scatter", unit)) + len(seen.of("reduce", unit))
     if reduced > case.parts:
-        return (f"{told} what was reduced {reduced} times, where {case.parts} do{'es' * (case.parts == 1)}: what "
-                "reduce_scatter returns is the sum over all ranks already, and must not be added up again")
+        return (f"{told} what was reduced {reduced} times, where {case.parts} do{'es' * (case.parts == 1)}: "
+                f"reduce_scatter already returns the sum over all ranks, which must not be reduced again")
     return Observation(f"{told} another sum than that of what backward gave on all ranks ({value(mine)}, where "
-                       f"{value(due)} is due): what was done with it after tape.backward had returned it?")
+                       f"{value(due)} is due): was it changed after tape.backward returned it?")
 
 
 def value(array: Array) -> str:
@@ -86,20 +86,18 @@ def in_words(case: StageCase, rank: int, often: dict[tuple[int, int], float]) ->
     of_ranks = {each: {often[each, part] for part in parts} for each in range(case.ranks)}
     of_parts = {part: {often[each, part] for each in range(case.ranks)} for part in parts}
     if all(found == {float(each == rank)} for each, found in of_ranks.items()):
-        return (f"that of rank {rank} alone: nobody has added the others'; keep what "
-                "replica.reduce_scatter(unit, gradient) returns")
+        return (f"that of rank {rank} alone: the other ranks' gradients are missing; keep the result of "
+                f"replica.reduce_scatter(unit, gradient)")
     if all(len(found) == 1 and found <= {0.0, 1.0} for found in of_parts.values()):
         lost = [part + 1 for part in parts if of_parts[part] == {0.0}]
-        return (f"a sum without part {', '.join(map(str, lost))} of {case.parts}: every part's gradient is to be "
-                "reduced "
-                "and kept as soon as backward has given it; keep_shard adds to what earlier parts left, and zero_grad "
-                "comes once a step")
+        return (f"a sum without part {', '.join(map(str, lost))} of {case.parts}: reduce and keep the gradient of "
+                f"every part right after its backward; keep_shard accumulates, and zero_grad is called once per step")
     if all(len(found) == 1 for found in of_ranks.values()):
         named = ", ".join(f"that of rank {each} {count_words(found.pop())}" for each, found in of_ranks.items())
-        return f"a sum that has {named}: each rank's must be in it once"
+        return f"a sum that has {named}: include each rank's once"
     named = ", ".join(f"rank {each}'s of part {part + 1} {count_words(often[each, part])}"
                       for each, part in product(range(case.ranks), parts) if (each, part) in often)
-    return f"a sum that has {named}: each must be in it once"
+    return f"a sum that has {named}: include each once"
 
 
 def count_words(count: float) -> str:

@@ -37,7 +37,7 @@ def first_otherwise(case: StageCase, rank: int) -> tuple[int, str | None]:
             wanted = expected[call.verb][made[call.verb] :][:1]
             made[call.verb] += 1
             if wanted and wanted != [call.unit]:
-                where = f"rank {rank} goes {call.verb} through {call.unit} where {wanted[0]} is due"
+                where = f"rank {rank} runs {call.verb} of {call.unit}; expected {wanted[0]}"
                 return number, f"{where}: {ORDERS[call.verb]}"
         if call.verb == "loss" and made["forward"] < part * len(expected["forward"]) // case.parts:
             never = [unit for unit in case.honest.units if not case.mine(rank).of("forward", unit)]
@@ -59,24 +59,24 @@ def otherwise(case: StageCase, rank: int, call: VerbCall, due: VerbCall | None, 
         alike = ("reduce", "reduce_scatter") if call.verb in ("reduce", "reduce_scatter") else (call.verb,)
         times, enough = (sum(len(seen.of(verb, call.unit)) for verb in alike)
                          for seen in (case.mine(rank), case.due(rank)))
-        why = ": what it returns is the sum over all ranks already" * (call.verb in ("reduce_scatter", "reduce"))
-        return None if call.verb == "loss" else f"{where} is called {often(times)}, where {often(enough)} is due{why}"
+        why = ": it already returns the sum over all ranks" * (call.verb in ("reduce_scatter", "reduce"))
+        return None if call.verb == "loss" else f"{where} is called {often(times)}; expected {often(enough)}{why}"
     for name, mine, wanted in zip(ARGUMENTS[call.verb], call.handed, due.handed, strict=False):
         if name == "its gradient" and (narrow := rounded_to(mine, wanted)):
-            return (f"{where} is handed its gradient rounded to {narrow}: hand it the gradient itself, and declare the "
-                    f"rounding, @stage(…, wire=\"{narrow}\"), which one process then replays")
+            return (f"{where} gets its gradient rounded to {narrow}: pass it the gradient itself, and declare the "
+                    f"rounding, @stage(…, wire=\"{narrow}\"), which the reference then replays")
         if equal(mine, wanted) or (name == "the loss so far" and mine is not None):
             continue
         if name == "weights" and isinstance(mine, np.ndarray) and isinstance(wanted, np.ndarray):
             return other_weights(case, rank, call, mine, wanted)
         if name == "its gradient" and lacks_earlier_parts(case, rank, call.unit, mine, wanted):
-            return (f"{where} is handed the gradient of that part alone: hand tape.backward replica.unreduced, its "
-                    "last argument, where what earlier parts left waits to be added to")
+            return (f"{where} gets the gradient of that part alone: pass replica.unreduced, which holds the sum of "
+                    f"earlier parts, to tape.backward as its last argument")
         if said := other_value(case, rank, name, mine, wanted):
-            return f"{where} is handed as {name} {said}"
+            return f"{where} gets as {name} {said}"
     if call.verb == "loss" and len(due.handed) > 4 and due.handed[4] is not None and len(call.handed) == 4:
-        return (f"{where} is not handed the loss so far, its last argument: begin with None, and hand it on from part "
-                "to part")
+        return (f"{where} does not get the loss so far, its last argument: begin with None, and pass it on from part "
+                f"to part")
     return None
 
 
@@ -109,24 +109,24 @@ def other_value(case: StageCase, rank: int, name: str, mine: Any, due: Any) -> s
     """Whose a value is, and whose is due."""
     has, wanted = case.whose(mine, rank), case.whose(due, rank) or shape(due)
     if name == "samples":
-        return (f"{mine}, where {due} is due: hand it batch.samples, the samples of all ranks together, by which it "
-                "divides" if isinstance(mine, int) else f"{mine}, where batch.samples, {due}, is due")
+        return (f"{mine}; expected {due}: pass it batch.samples, the samples of all ranks together, by which it "
+                f"divides" if isinstance(mine, int) else f"{mine}, where batch.samples, {due}, is due")
     if name == "the loss's name":
         return f"{mine!r}, where replica.loss_name, {due!r}, is due"
     if name == "the loss so far":
-        return "None, where the loss of the parts before is due: begin with None, and hand it on from part to part"
+        return "None; expected the loss of the parts before: begin with None, and pass it on from part to part"
     if has is None and isinstance(mine, np.ndarray) and isinstance(due, np.ndarray):
         found = times_of(mine, due)
         has = f"{found} {wanted}" if found else None
     if name == "its gradient" and due is None and mine is not None:
-        return (f"{has or shape(mine)} before the last part: hand the gradient to replica.at_boundary(part, unit, "
-                "gradient) first, which holds it back until the last")
+        return (f"{has or shape(mine)} before the last part: pass the gradient to replica.at_boundary(part, unit, "
+                f"gradient) first, which accumulates it until the last part")
     advice = of_gradient(has or "") if name == "its gradient" else ADVICE.get(name, "")
     if has and "an array and no list" in has:
-        return f"{has}, where {wanted} is due: a list with one array for each micro-batch"
+        return f"{has}; expected {wanted}: a list with one array for each micro-batch"
     if has is None and isinstance(mine, list) and isinstance(due, np.ndarray):
         has = "a list"
-    return f"{has or shape(mine)}, where {wanted} is due{advice}"
+    return f"{has or shape(mine)}; expected {wanted}{advice}"
 
 
 def of_gradient(has: str) -> str:
@@ -135,14 +135,14 @@ def of_gradient(has: str) -> str:
         return ": tape.backward returns what goes further upstream, and then the gradient"
     if " times " in has or has.startswith("1/"):
         return f": {SCALED}"
-    return ": hand each unit its own gradient, as backward gave it" if "own gradient" in has else ""
+    return ": pass each unit its own gradient, as backward gave it" if "own gradient" in has else ""
 
 
 ADVICE = {
-    "activations": ": each unit is handed what the one before it returned, the first one part.inputs",
-    "what goes upstream": ": the last unit is handed what tape.loss gave second, each other what backward of the one "
-                          "behind it returned first",
-    "outputs": ": tape.loss is handed what the last unit returned",
+    "activations": ": pass each unit the result of the unit before it, and the first one part.inputs",
+    "what goes upstream": ": pass the last unit the second result of tape.loss, and each other unit the first result "
+                          "of backward of the next unit",
+    "outputs": ": pass tape.loss the result of the last unit",
     "targets": ": take them from the part that went forward, part.targets",
 }
 
@@ -168,17 +168,15 @@ def other_weights(case: StageCase, rank: int, call: VerbCall, mine: Array, due: 
     told = f"rank {rank} goes {call.verb} through {call.unit} with"
     has = case.whose(mine, rank)
     if has and " of step " in has:
-        return (f"{told} {has}: they were gathered then, and kept, in a cache, a global or an attribute; gather them "
-                "anew "
-                "in every step, after the update")
+        return (f"{told} {has}: they were kept in a cache, a global or an attribute; gather them again in every step, "
+                f"after the update")
     if has and "shard" in has:
-        return (f"{told} {has} alone, where its full weights are due: replica.gather({call.unit}) returns them, and "
-                "writes "
+        return (f"{told} {has} alone; expected its full weights: replica.gather({call.unit}) returns them, and writes "
                 "nothing into replica.state.weights")
     if has:
-        return f"{told} {has}: hand each unit its own"
+        return f"{told} {has}: pass each unit its own"
     if mine.shape != due.shape:
-        return f"{told} {shape(mine)}, where {shape(due)} is due: its full weights"
+        return f"{told} {shape(mine)}; expected {shape(due)}: its full weights"
     return f"{told} other weights than it should have: {stretches(case, call.unit, mine, due, rank)}"
 
 
@@ -189,8 +187,7 @@ def stretches(case: StageCase, unit: str, mine: Array, due: Array, rank: int) ->
              for place in range(size)]
     if order == [(place + rank) % size for place in range(size)] and size > 1:
         return (f"its shards stand in the order {', '.join(map(str, order))}, its own first, then in the order of "
-                "their "
-                "arrival: rank r's shard must stand in place r, whoever gathers it")
+                "their arrival: rank r's shard must stand in place r, whoever gathers it")
     if set(order) == {rank} and size > 1:
         return f"its own shard stands in every place: nobody gathered the others'; replica.gather({unit}) does"
     if None not in order and len(set(order)) == size:
@@ -198,11 +195,11 @@ def stretches(case: StageCase, unit: str, mine: Array, due: Array, rank: int) ->
     known, found = elements(case), []
     for place in [place for place in range(size) if order[place] != place]:
         stands = what_stands(case, mine[place * length :][:length], known)
-        found.append(f"where rank {place}'s shard of {unit} should stand, {stands}")
+        found.append(f"the place of rank {place}'s shard of {unit} holds {stands}")
     right = [place for place in range(size) if order[place] == place]
     others = [each for each in case.honest.units if each != unit]
     if right == [rank] and "zeros" in found[0]:
-        found.append(f"weights of which only its own shard is there; replica.gather({unit}) gathers the others")
+        found.append(f"weights with only its own shard filled; replica.gather({unit}) gathers the others")
     elif right:
         found.append(f"{listed('rank', right)} {'have theirs' if len(right) > 1 else 'has its own'} in place")
     return "; ".join([*found[:2], *found[2:][-1:]]) + CUT_AS_PUT * any(
@@ -210,8 +207,7 @@ def stretches(case: StageCase, unit: str, mine: Array, due: Array, rank: int) ->
 
 
 CUT_AS_PUT = (": what is gathered for several units has rank 0's shards one behind the other, then rank 1's; take "
-              "each unit's "
-              "out of every rank's, in the order in which they were put together")
+              "each unit's out of every rank's, in the order in which they were put together")
 Elements = dict[bytes, set[tuple[int, str, int]]]
 
 
@@ -230,13 +226,13 @@ def elements(case: StageCase) -> Elements:
 def what_stands(case: StageCase, part: Array, known: Elements) -> str:
     """Whose weights these are."""
     if not np.any(part):
-        return "stand zeros: nobody has filled it"
+        return "zeros: nothing was written there"
     owners: list[str] = []
     for each in part:
         for step, unit, number in sorted(known.get(each.tobytes(), ()), reverse=True)[:1]:
             late = "" if step == case.step else f" of step {step}"
             owners.append(f"rank {number // case.shard_lengths[unit]}'s of {unit}{late}")
     if not owners:
-        return "stand numbers that are no weights of any unit: has nobody filled it, or has it another dtype?"
+        return "numbers that belong to no unit: is the buffer unfilled, or of another dtype?"
     names = list(dict.fromkeys(owners))
-    return f"stand weights of {' and '.join(names[:3])}"
+    return f"weights of {' and '.join(names[:3])}"

@@ -49,7 +49,7 @@ class TimedMachine:
         took_ns = self.ns(collective)
         if took_ns <= limit_ns:
             return None
-        return f"on {self} it takes {short(took_ns / 1e6)} ms, where {short(limit_ns / 1e6)} are enough"
+        return f"on {self} it takes {short(took_ns / 1e6)} ms; {short(limit_ns / 1e6)} are enough"
 
 
 def noted(collective: Collective, comm: Any) -> FluidProgram:

@@ -120,7 +120,7 @@ def collective_claims(name: str, row: Algorithm) -> list[Claim]:
     examined = Subject(row.function.__name__, row.collective, row.function, "in place", declared=row)
     sizes = [size for size in RANKS if row.serves(size)]
     found = [
-        Claim("everything arrives where it belongs, once", partial(unproved_on, examined, sizes), 3, first=True),
+        Claim("every contribution arrives at its place, once", partial(unproved_on, examined, sizes), 3, first=True),
         Claim("also where the ranks do not divide the vector", partial(unproved, examined, sizes, divided=False)),
     ]
     if row.order is not None:

@@ -31,7 +31,7 @@ def everything_arrives(examined: Subject) -> list[Claim]:
     """The proof, in the plain cases first: nothing else is asked before it holds there."""
     reducing = examined.kind.reducing
     found = [
-        Claim(f"everything arrives where it belongs, once, on {in_words(PLAIN)} ranks",
+        Claim(f"every contribution arrives at its place, once, on {in_words(PLAIN)} ranks",
               lambda: unproved(examined, PLAIN), 3 - reducing, first=True),
         Claim(f"also on {in_words(OTHERS)} ranks", lambda: unproved(examined, OTHERS)),
         Claim("also where the ranks do not divide the vector", lambda: unproved(examined, RANKS, divided=False)),
@@ -73,7 +73,7 @@ def unproved(examined: Subject, sizes: Sequence[int] = RANKS, *, divided: bool =
         if proof.faults:
             what = proof.faults[0].what
             right = f"right on {plural(sizes[number - 1], 'rank')}, but " if number else ""
-            legend = "\n(g1 is what rank 1 brought, · what nobody wrote)" if "holds" in what else ""
+            legend = "\n(g1: contribution of rank 1; ·: never written)" if "holds" in what else ""
             return f"{right}on {plural(size, 'rank')}: {what}{legend}\n{diagnosis(proof)}"
     return None
 
@@ -82,9 +82,8 @@ def reduces_otherwise(examined: Subject) -> str | None:
     """What is wrong if it reduces by something else than it is told."""
     if "reduce" not in examined.parameters:
         named = ", ".join(examined.parameters)
-        return (f"it takes ({named}): give it a parameter reduce=np.add, the last, and hand that on to comm.exchange "
-                "and "
-                "comm.recv, since what is asked for may be a maximum")
+        return (f"it takes ({named}): give it a last parameter reduce=np.add, and pass that on to comm.exchange and "
+                "comm.recv, since the reduction may be a maximum")
     for size in (2, 3):
         vectors = [np.array([(7 * rank + 3 * element) % 5 for element in range(size)]) for rank in range(size)]
         left = spawn(partial(reduced_by, examined, vectors, np.maximum), size)
@@ -96,7 +95,7 @@ def reduces_otherwise(examined: Subject) -> str | None:
     return None
 
 
-ONLY_ADDS = "right where reduce is np.add: hand reduce on to comm.exchange and comm.recv, and add with it alone"
+ONLY_ADDS = "right where reduce is np.add: pass reduce on to comm.exchange and comm.recv, and add with it alone"
 
 
 def reduced_by(examined: Subject, vectors: Sequence[Array], reduce: Reduction, comm: Communicator) -> Array:
@@ -118,7 +117,7 @@ def added_in(examined: Subject, order: AddingOrder, sizes: Sequence[int] = RANKS
         for (rank, chunk), terms in claims(examined.kind, size, size, 0).items():
             held, due = results[rank][chunk], order(terms, chunk)
             if commuted(held) != commuted(due):
-                return (f"on {plural(size, 'rank')}: rank {rank}, chunk {chunk}: added as {held}, where {due} is due\n"
+                return (f"on {plural(size, 'rank')}: rank {rank}, chunk {chunk}: added as {held}; expected {due}\n"
                         f"{of_its_order(examined, size)}")
     return None
 
@@ -134,7 +133,7 @@ def sent_as(examined: Subject, row: Algorithm, sizes: Sequence[int] = RANKS) -> 
                 due = row.messages(rank, size), row.sent_bytes(lengths, rank)
                 if have != due:
                     return (f"on {plural(size, 'rank')} with {plural(count, 'element')} rank {rank} sends "
-                            f"{in_messages(*have)}, where {in_messages(*due)} are due\n"
+                            f"{in_messages(*have)}; expected {in_messages(*due)}\n"
                             f"{of_what_is_sent(examined, size)}")
     return None
 
@@ -155,8 +154,8 @@ def rounds_at_most(examined: Subject, enough: Callable[[int], int]) -> str | Non
         for root in roots(examined, size):
             rounds = run(examined, size, size, root).rounds
             if rounds > enough(size):
-                return (f"on {plural(size, 'rank')} from root {root} it takes {rounds} rounds, where {enough(size)} "
-                        f"are enough\n{TREE}\nsee: "
+                return (f"on {plural(size, 'rank')} from root {root} it takes {rounds} rounds; "
+                        f"{enough(size)} are enough\n{TREE}\nsee: "
                         f"{command(Case(examined, run(examined, size, size, root), size, root))}")
     return None
 

@@ -11,30 +11,30 @@ from zerosim.grading.trained import Figures
 from zerosim.words import plural
 
 KEPT_TOO_MUCH = {
-    "parameters": "something still refers to full weights, or to a buffer that its shard is a view of: keep a copy of "
-                  "the shard, and let go of gathered weights (del weights) after their use; a cache, a global or an "
-                  "attribute of the replica refers to them, too",
+    "parameters": "something still references full weights, or the buffer of which the shard is a view: keep a copy "
+                  "of the shard, and free gathered weights (del weights) after use; a cache, a global or an attribute "
+                  "of the replica also holds them",
     "gradients": "keep keeps a full gradient, keep_shard this rank's chunk alone; a view of a chunk, as replica.own "
                  "gives it, keeps the full buffer alive",
-    "optimizer": "the optimizer's state is this stage's own affair: put nothing into replica.state.optimizer",
-    "activations": "activations are still referred to after the step: keep them in no global, default argument or "
+    "optimizer": "the stage manages the optimizer's state: put nothing into replica.state.optimizer",
+    "activations": "activations are still referenced after the step: keep them in no global, default argument or "
                    "attribute",
-    "buffers": "a buffer is still referred to after the step: keep it in no global, default argument or attribute",
+    "buffers": "a buffer is still referenced after the step: keep it in no global, default argument or attribute",
 }
 HELD_TOO_LONG = {
-    "parameters": "gathered weights of one unit are still referred to while the next one's are gathered: del weights "
+    "parameters": "gathered weights of one unit are still referenced while the next one's are gathered: del weights "
                   "after forward and after backward, and keep them in no list",
-    "gradients": "a full gradient is still referred to while the next one is computed: del gradient once its shard is "
+    "gradients": "a full gradient is still referenced while the next one is computed: del gradient once its shard is "
                  "kept",
-    "activations": "activations are still referred to that backward needs no more: give the same name to what forward "
-                   "and backward return",
+    "activations": "activations that backward no longer needs are still referenced: assign the results of forward and "
+                   "backward to the same name",
 }
-HELD = "something is still referred to that is used no more"
-LET_GO = ("the full weights of units that have gone backward are still referred to: let go of each unit's with its "
-          "backward, weights = full.pop(unit) and del weights, and not of all after the last one")
+HELD = "something that is no longer used is still referenced"
+LET_GO = ("the full weights of units whose backward is done are still referenced: free each unit's with its backward"
+          ", weights = full.pop(unit) and del weights, and not of all after the last one")
 SCALED = (
-    "tape.loss has divided by the samples of all ranks already, so that losses and gradients are only added up, never "
-    "divided or multiplied"
+    "tape.loss has divided by the samples of all ranks already, so losses and gradients are only added, never divided "
+    "or multiplied"
 )
 
 
@@ -45,11 +45,10 @@ def sent_in(mine: Figures, due: Figures, variant: Mapping[str, Any]) -> str | No
         own = mine.sent_bytes - sum(sent for _, sent in mine.by_collective.values())
         if sent == enough or (own and sent < enough):
             continue
-        told = (f"{name} sends {sent} bytes in {plural(calls, 'call')}, where {enough} bytes in "
-                f"{plural(due_calls, 'call')} "
-                "are due")
+        told = (f"{name} sends {sent} bytes in {plural(calls, 'call')}; expected {enough} bytes in "
+                f"{plural(due_calls, 'call')}")
         if name == "all_gather" and sent > enough and variant.get("reshard_after_forward") is False:
-            return f"{told}: backward gathers again what forward has gathered; keep it in between, for each unit"
+            return f"{told}: backward gathers again; keep the weights gathered by forward until then, for each unit"
         return told
     return None
 
@@ -60,9 +59,8 @@ def held_too_long(case: StageCase, kind: str) -> str:
     reduced = [number for number, call in enumerate(case.mine(0).calls) if call.verb in ("reduce_scatter", "reduce")]
     if kind == "gradients" and len(backward) > 1 and reduced and reduced[0] > backward[1]:
         return (f"{len([each for each in backward if each < reduced[0]])} units have gone backward before the first "
-                "gradient is reduced, so that their full gradients are alive at once: reduce, keep the shard and let "
-                "go of "
-                "each as soon as backward has given it")
+                "gradient is reduced, so that their full gradients are alive at once: reduce each gradient, keep the "
+                "shard and free the rest right after backward")
     return HELD_TOO_LONG.get(kind, HELD)
 
 
@@ -113,7 +111,7 @@ def calls_otherwise(case: StageCase) -> str | None:
                     continue
                 if found != wanted:
                     for_unit = f" for {unit}" * bool(unit)
-                    return f"rank {rank} calls {verb}{for_unit} {often(found)}, where {often(wanted)} is due"
+                    return f"rank {rank} calls {verb}{for_unit} {often(found)}; expected {often(wanted)}"
     return None
 
 

@@ -124,9 +124,9 @@ class StageTrial:
             if mine.sent_bytes == due.sent_bytes:
                 return None
             return self.told(
-                f"{tiny}: bytes sent are not the formula's: {mine.sent_bytes} of rank {rank}, where {due.sent_bytes} "
-                "are "
-                "due", sent_in(mine, due, self.variant) or calls_otherwise(self.case(tiny, 1)), tiny)
+                f"{tiny}: bytes sent are not the formula's: {mine.sent_bytes} of rank {rank}; expected "
+                f"{due.sent_bytes}",
+                sent_in(mine, due, self.variant) or calls_otherwise(self.case(tiny, 1)), tiny)
 
         return self.first_of_ranks(complaint)
 
@@ -151,15 +151,14 @@ class StageTrial:
             for kind, enough in due.peak.items():
                 if mine.peak[kind] > enough:
                     return self.told(
-                        f"{tiny}: within a step rank {rank} holds {mine.peak[kind]} bytes of {kind}, where {enough} "
-                        "are "
-                        "enough: del what you no longer use", held_too_long(self.case(tiny, 1), kind), tiny)
+                        f"{tiny}: within a step rank {rank} holds {mine.peak[kind]} bytes of {kind}; "
+                        f"{enough} are enough: del what you no longer use",
+                        held_too_long(self.case(tiny, 1), kind), tiny)
             for (unit, held), (_, enough) in zip(mine.weights_in_backward, due.weights_in_backward, strict=False):
                 if held > enough:
                     return self.told(
-                        f"{tiny}: as {unit} goes backward rank {rank} holds {held} bytes of weights, where {enough} "
-                        "are "
-                        "enough", LET_GO, tiny)
+                        f"{tiny}: as {unit} goes backward rank {rank} holds {held} bytes of weights; "
+                        f"{enough} are enough", LET_GO, tiny)
             return None
 
         return self.first_of_ranks(complaint)
@@ -177,7 +176,7 @@ class StageTrial:
         took_ns, enough_ns = self.planned_ns(self.given), self.planned_ns(STAGES[self.stage].step)
         if took_ns <= enough_ns:
             return None
-        return f"{MACHINE_IN_WORDS} a step takes {short(took_ns / 1e6)} ms, where {short(enough_ns / 1e6)} are enough"
+        return f"{MACHINE_IN_WORDS} a step takes {short(took_ns / 1e6)} ms; {short(enough_ns / 1e6)} are enough"
 
     def given(self, replica: Any, batch: Any) -> Any:
         """The step, on what it is handed."""

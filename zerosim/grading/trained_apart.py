@@ -97,22 +97,22 @@ class TrainedApart:
             messages = sum(figures.messages for figures in both.mine.figures)
             enough = sum(figures.messages for figures in both.due.figures) - spared
             if messages != enough:
-                return f"{tiny}: the ranks send {plural(messages, 'message')}, where {enough} are due"
+                return f"{tiny}: the ranks send {plural(messages, 'message')}; expected {enough}"
         return None
 
 
 def sent(mine: Figures, due: Figures) -> str | None:
     return None if mine.sent_bytes == due.sent_bytes else (
-        f"sends {mine.sent_bytes} bytes, where {due.sent_bytes} are due")
+        f"sends {mine.sent_bytes} bytes; expected {due.sent_bytes}")
 
 
 def kept(mine: Figures, due: Figures) -> str | None:
-    return None if mine.kept == due.kept else f"keeps {mine.kept} between steps, where {due.kept} are due"
+    return None if mine.kept == due.kept else f"keeps {mine.kept} between steps; expected {due.kept}"
 
 
 def held_at_most(mine: Figures, due: Figures) -> str | None:
     return None if all(mine.peak[kind] <= enough for kind, enough in due.peak.items()) else (
-        f"holds {mine.peak}, where {due.peak} are enough")
+        f"holds {mine.peak}; {due.peak} are enough")
 
 
 def ours(trial: StageTrial, tiny: Tiny) -> Trained:

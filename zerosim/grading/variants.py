@@ -76,7 +76,7 @@ def sent_once_around(recording: Recording) -> str | None:
         messages, elements = sent_by(rank, recording)
         if (messages, elements) != (size - 1, size - 1):
             return (f"on {plural(size, 'rank')}: rank {rank} sends {plural(elements, 'chunk')} in "
-                    f"{plural(messages, 'message')}, where {size - 1} in {size - 1} are enough")
+                    f"{plural(messages, 'message')}; {size - 1} in {size - 1} are enough")
     return None
 
 
@@ -136,7 +136,7 @@ HOSTS = (Hosts(1, 1), Hosts(2, 2), Hosts(2, 1), Hosts(4, 2), Hosts(6, 2), Hosts(
 def two_levels(function: Callable[..., Any]) -> list[Claim]:
     """An all-reduce that sends little between hosts."""
     return [
-        Claim("everything arrives where it belongs, once, on 1 to 4 hosts of 1 to 4 ranks",
+        Claim("every contribution arrives at its place, once, on 1 to 4 hosts of 1 to 4 ranks",
               lambda: wrong_on_hosts(function), 5, first=True),
         Claim("a rank sends no more to other hosts than 2 (H − 1)/H of 1/P of the vector, on H hosts of P ranks",
               lambda: sent_between(function), 3),
@@ -176,15 +176,12 @@ def between_hosts(function: Callable[..., Any], hosts: Hosts) -> str | None:
     where = f"on {hosts.ranks} ranks, {hosts.per_host} a host,"
     if not crossing:
         return (f"{where} no message passes from one host to another, so that sums hold what one host brings: between "
-                "the "
-                "two halves inside the hosts, all-reduce what each rank owns between the ranks of the same number")
+                "the two halves inside the hosts, all-reduce what each rank owns between the ranks of the same number")
     silent = [rank for rank in range(hosts.ranks) if rank not in crossing]
     if silent:
         return (f"{where} {listed('rank', sorted(crossing))} alone send{'s' * (len(crossing) == 1)} to other hosts, "
-                "and what "
-                f"{listed('rank', silent)} own{'s' * (len(silent) == 1)} is never added up over the hosts: every rank "
-                "is to "
-                "all-reduce its own piece with those of its number on the other hosts")
+                f"and what {listed('rank', silent)} own{'s' * (len(silent) == 1)} is never added up over the hosts: "
+                "every rank must all-reduce its own piece with the ranks of the same number on the other hosts")
     return None
 
 
@@ -202,7 +199,7 @@ def sent_between(function: Callable[..., Any]) -> str | None:
                        if message.source == rank and message.to // hosts.per_host != rank // hosts.per_host)
             if away > enough:
                 return (f"on {plural(hosts.ranks, 'rank')}, {hosts.per_host} a host: rank {rank} sends "
-                        f"{plural(away, 'chunk')} to other hosts, where {enough} are enough")
+                        f"{plural(away, 'chunk')} to other hosts; {enough} are enough")
     return None
 
 
@@ -275,8 +272,7 @@ def gathered_in_pairs(training: StageTrial) -> str | None:
         enough = (tiny.ranks - 1) * tiny.steps * (2 * -(-layers // 2) + layers + clipped)
         if mine.messages == enough:
             return None
-        return (f"{tiny}: rank {rank} sends {plural(mine.messages, 'message')}, where {enough} are due: "
-                f"{tiny.ranks - 1} a "
+        return (f"{tiny}: rank {rank} sends {plural(mine.messages, 'message')}; expected {enough}: {tiny.ranks - 1} a "
                 f"step for each pair of {plural(layers, 'layer')} forward, for each pair backward, for each gradient")
 
     return training.first_of_ranks(complaint)

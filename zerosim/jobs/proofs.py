@@ -13,7 +13,8 @@ def proofs_of(subject: Subject, asked: Sequence[int]) -> list[Proof]:
     """A proof for each number of ranks that it serves; raises `UsageError` where there is none."""
     if subject.collective not in COLLECTIVES:
         raise UsageError(
-            f"a {subject.collective} moves nothing that symbols could prove; zerosim show draws its messages"
+            f"a {subject.collective} moves no data, so there is nothing to prove on symbols; zerosim show draws its "
+            f"messages"
         )
     served = [size for size in asked if subject.serves(size)]
     row = subject.algorithm or subject.declared

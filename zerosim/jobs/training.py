@@ -77,8 +77,8 @@ class TrainingJob:
         """A memory limit is on a process, and here all ranks share one."""
         if self.scenario.world.memory_limit_mb:
             raise LaunchError(
-                "world.memory_limit_mb limits each rank's process, and here all ranks are in this one: "
-                f"run it with mpirun -n {self.scenario.world.ranks}")
+                "world.memory_limit_mb limits each rank's process, but here all ranks share one process: run it with"
+                f" mpirun -n {self.scenario.world.ranks}")
 
     def check_launched(self) -> None:
         """Processes of their own run every training."""
@@ -117,7 +117,7 @@ class TrainingJob:
 def training_job(scenario: Scenario, request: Request) -> TrainingJob:
     """The scenario ready to run, its data loaded and its checkpoint found."""
     if request.every is not None and not scenario.checkpoint.folder:
-        raise UsageError("--every says how often to save, and nothing says where; add --checkpoint DIR")
+        raise UsageError("--every needs a folder for checkpoints; add --checkpoint DIR")
     experiment, keeping = keeper(
         prepare(scenario, load_dataset(scenario)), request.resume, accept_python=request.accept_python)
     if launched_rank() <= 0:
@@ -133,7 +133,7 @@ def refuse_wrong_stages(scenario: Scenario) -> None:
     for part in dict.fromkeys(row.stage for row in scenario.rows):
         if isinstance(part, Named) and (why := fault_of_stage(part)):
             at = [("variant", index, "stage") for index, each in enumerate(scenario.variant) if each.stage == part]
-            raise scenario.origin.error(f"{part} goes wrong in a trial before the run: {why}", *at,
+            raise scenario.origin.error(f"{part} fails in a trial before the run: {why}", *at,
                                         ("parallel", "stages"))
 
 
@@ -174,8 +174,8 @@ def traced_steps(scenario: Scenario, request: Request) -> range:
 def resumptions(experiment: Experiment) -> list[str]:
     """The checkpoint from which each row resumes, if it does, in words."""
     return [
-        f"{row.name} goes on after step {row.done} of {row.steps}, from {row.resumed.folder}, "
-        f"saved by {row.resumed.last.stage.title} on {plural(row.resumed.last.ranks, 'rank')}"
+        f"{row.name} resumes after step {row.done} of {row.steps}, from {row.resumed.folder}, saved by "
+        f"{row.resumed.last.stage.title} on {plural(row.resumed.last.ranks, 'rank')}"
         for row in experiment.rows if row.resumed is not None
     ]
 

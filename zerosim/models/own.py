@@ -52,7 +52,7 @@ def declared(name: str, layers: Layers, *, tokens: bool = False) -> ModelKind:
         count = sum(len(group) for group in groups)
         if len(found) != count:
             raise UsageError(f"{name} has {count} layers for a task of {probe.inputs} inputs, and {len(found)} for "
-                               f"one of {task.inputs}; let their number depend on keys alone")
+                               f"one of {task.inputs}; make their number depend on keys alone")
         return Model(grouped(found, groups, frozen), task, f"{name}, {len(found)} layers")
 
     return ModelKind(
@@ -137,13 +137,13 @@ def read(name: str, layers: Layers, found: Sequence[Layer], task: Task) -> None:
         except Exception as error:
             raise UsageError(f"{name}, layer {layer.name}: {told(error, layers)}") from error
         if not isinstance(output, Variable):
-            raise UsageError(f"{name}, layer {layer.name}: its code returned {type(output).__name__}; return what an "
-                               "operation of zerosim.autograd made of the weights and the input")
+            raise UsageError(f"{name}, layer {layer.name}: its code returned {type(output).__name__}; return the "
+                             f"result of an operation of zerosim.autograd")
         if weights.unread:
             raise UsageError(f"{name}, layer {layer.name}: its code does not read the parameter "
-                               f"{sorted(weights.unread)[0]!r}; use it, or do not declare it")
+                               f"{sorted(weights.unread)[0]!r}; use it or remove its declaration")
         graph.output = output
     due = (SAMPLES, task.inputs, task.outputs) if task.tokens else (SAMPLES, task.outputs)
     if graph.output.shape != due:
         raise UsageError(f"{name}: for an input of {SAMPLES} × {task.inputs} the last layer gives shape "
-                           f"{graph.output.shape}, where {due} is due: task.outputs = {task.outputs}")
+                           f"{graph.output.shape}; expected {due}: task.outputs = {task.outputs}")

@@ -149,9 +149,9 @@ def problem(s: TransformerShape) -> tuple[str, str] | None:
     if s.heads % s.key_value_heads:
         return "key_value_heads", f"{s.key_value_heads} heads of keys and values must divide {s.heads} heads"
     if s.family == "llama" and s.head_size % 2:
-        return "heads", f"rotary positions turn pairs of numbers, and a head has {s.head_size}; give it an even number"
+        return "heads", f"rotary positions need an even head size, found {s.head_size}; give it an even number"
     if s.family == "gpt2" and s.key_value_heads != s.heads:
-        return "key_value_heads", 'a GPT-2 has as many as heads; leave it out, or set architecture to "llama"'
+        return "key_value_heads", 'GPT-2 has one per head; leave it out, or set architecture to "llama"'
     return None
 
 

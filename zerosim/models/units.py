@@ -363,5 +363,5 @@ def _units(layers: Sequence[Layer], groups: Sequence[Sequence[int]], frozen: Col
     computations: Computations = {}
     for numbers in groups:
         if len({number in frozen for number in numbers}) > 1:
-            raise ZerosimError(f"the unit of layers {list(numbers)} is frozen in part; freeze all of it or none")
+            raise ZerosimError(f"the unit of layers {list(numbers)} is partly frozen; freeze all of its layers or none")
         yield Unit(tuple(layers[number] for number in numbers), tuple(numbers), numbers[0] in frozen, computations)

@@ -156,7 +156,7 @@ def grade(function: "str | Algorithm | Stage | Optimizer | ModelKind | Callable[
     <grade of all_gather: not yet written>
     >>> def signs(g, *, t, h, a, b): g *= h.learning_rate
     >>> print(zs.grade(signs).grade.complaint.splitlines()[-1])
-    it writes to the gradient g, which is only to be read; use the scratch a or b
+    it writes to the gradient g, which is read-only; use the scratch arrays a and b
     """
     from zerosim.notebook.grades import graded  # noqa: PLC0415
 

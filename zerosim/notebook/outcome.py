@@ -177,12 +177,12 @@ def override(key: str, value: Any) -> str:
     try:
         return f"{key}={json.dumps(value, ensure_ascii=False, default=of_numpy)}"
     except (TypeError, ValueError) as error:
-        raise UsageError(f"set: {key!r} is to be a {type(value).__name__}; "
-                         "numbers, text, truth values and lists of them can be set") from error
+        raise UsageError(f"set: {key!r} has type {type(value).__name__}; give a number, a string, a boolean or a list "
+                         f"of these") from error
 
 
 def of_numpy(value: Any) -> Any:
     """A number or an array of NumPy's as Python has it; `TypeError` for anything else."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} is not of NumPy")
+    raise TypeError(f"{type(value).__name__} is not a NumPy type")

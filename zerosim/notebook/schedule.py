@@ -50,7 +50,7 @@ class ShownSchedule(Shown):
 
     def page(self) -> Page:
         """The schedule as a page to step through."""
-        return Page(schedule_page(self.schedule), f"{self.schedule.title}, to step through")
+        return Page(schedule_page(self.schedule), f"{self.schedule.title} step by step")
 
     def __str__(self) -> str:
         return printed(lambda console: show_schedule(console, self.schedule), width=100)

@@ -42,7 +42,7 @@ class ShownStep(Shown):
 
     def page(self) -> Page:
         """The step as a page to step through."""
-        return Page(step_page(self.step), f"{self.step.title}, to step through")
+        return Page(step_page(self.step), f"{self.step.title} step by step")
 
     def __str__(self) -> str:
         return printed(lambda console: show_step(console, self.step), width=100)

@@ -61,8 +61,8 @@ def as_optimizer(name: str, found: Any) -> Optimizer:
 def wrong(made: Optimizer) -> str | None:
     """What a formula does that it may not, in a sentence; None for one that keeps to the rules."""
     if binds_anew(made.formula, "a"):
-        return ("it binds a anew, a = …, so that what a held before is subtracted from the weights: write into it, as "
-                "in np.multiply(g, h.learning_rate, out=a)")
+        return ("it rebinds a with a = …, so the previous contents of a are subtracted from the weights: write into "
+                "it, as in np.multiply(g, h.learning_rate, out=a)")
     for count in (1, 2):
         g, slots = drawn(len(made.slots))
         try:
@@ -72,14 +72,14 @@ def wrong(made: Optimizer) -> str | None:
         except Exception as error:
             return told(error, made.formula)
         if not np.array_equal(g, drawn(0)[0]):
-            return "it writes to the gradient g, which is only to be read; use the scratch a or b"
+            return "it writes to the gradient g, which is read-only; use the scratch arrays a and b"
         if not np.isfinite(a).all():
-            return ("it leaves elements of a that it has not written, or that are not finite: the difference to be "
-                    "subtracted from the weights goes into a, as in np.multiply(g, h.learning_rate, out=a)")
+            return ("it leaves elements of a unwritten or not finite: write the difference to subtract from the "
+                    "weights into a, as in np.multiply(g, h.learning_rate, out=a)")
         for slot, before, now in zip(made.slots, slots, after, strict=True):
             if np.array_equal(before, now):
                 return (f"the slot {slot} does not change: write into it, {slot} *= … or {slot}[:] = …, and not "
-                        f"{slot} = …, which binds the name anew")
+                        f"{slot} = …, which rebinds the name")
         whole = [a, *after]
         pieces = [np.concatenate(each) for each in zip(*([p, *s] for p, s in parts), strict=True)]
         for what, one, other in zip(("the difference a", *(f"slot {s}" for s in made.slots)), whole, pieces,

@@ -67,8 +67,8 @@ class Loader:
         Raises `UsageError` where there is no such thing, it cannot be imported, or Python is not allowed.
         """
         if not self.allowed:
-            raise UsageError(f"{name} is Python, which --no-python refuses to run; leave out --no-python, or name a "
-                             "part that zerosim ships")
+            raise UsageError(f"{name} is Python code, which --no-python refuses; remove --no-python, or name a "
+                             f"shipped part")
         where, _, what = name.rpartition(":")
         key = str(folder / where) if where.endswith(".py") else where
         if key not in self._modules:
@@ -105,7 +105,7 @@ def meant(name: str, names: Iterable[str]) -> str:
 
 
 def read_python(file: str) -> bytes:
-    """The text of a Python file; `OSError` where it is no regular file, or longer than anybody writes one."""
+    """The text of a Python file; `OSError` where it is not a regular file, or longer than anybody writes one."""
     with open_regular(file) as opened:
         found = opened.read(MOST_BYTES + 1)
     if len(found) > MOST_BYTES:

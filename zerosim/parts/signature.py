@@ -39,8 +39,8 @@ def signature_of(name: str, function: Callable[..., Any], given: Collection[str]
     for key, default in keys.items():
         if not writable(default):
             said = "no default" if default is inspect.Parameter.empty else f"the default {default!r}"
-            raise UsageError(f"{name} has a key {key} with {said}; give it a number, a word, a truth value or a list "
-                             "of these, which a scenario can replace")
+            raise UsageError(f"{name} has a key {key} with {said}; give it a number, a string, a boolean or a list of "
+                             f"these")
     return Signature(positional, keys)
 
 

@@ -27,6 +27,6 @@ def as_source(name: str, found: Any) -> SampleSource:
                          "key=default, …), that returns x, y")
     signature = signature_of(name, found)
     if signature.positional:
-        raise UsageError(f"{name} takes {', '.join(signature.positional)}; it is called with keywords alone: write "
-                         f"def {found.__name__}(*, {signature.positional[0]}=…)")
+        raise UsageError(f"{name} takes {', '.join(signature.positional)}; it is called with keywords only: write def"
+                         f" {found.__name__}(*, {signature.positional[0]}=…)")
     return SampleSource(found, signature.keys)

@@ -38,7 +38,7 @@ def staying(name: str, rank: int) -> Iterator[None]:
         yield
     except SystemExit as error:
         called = error.code if isinstance(error, Leaving) else f"sys.exit({error.code!r})"
-        raise CollectiveError(f"{name} called {called} on rank {rank}: a rank's program ends by returning") from error
+        raise CollectiveError(f"{name} called {called} on rank {rank}; end a rank's program by returning") from error
 
 
 @cache

@@ -48,15 +48,15 @@ class Addable:
 
     def __truediv__(self, other: Any) -> "Sum":
         raise CollectiveError(
-            f"{self} was divided by {other}: symbols can only be added, and a sum is not an average; leave the "
-            "division to whoever wants the mean"
+            f"{self} was divided by {other}: symbols can only be added, and a sum is not an average; remove the "
+            f"division"
         )
 
     __floordiv__ = __mod__ = __truediv__
 
     def __mul__(self, other: Any) -> "Sum":
         raise CollectiveError(f"{self} was multiplied by {other}: symbols can only be added, and a sum is not an "
-                              "average; send and add what ranks bring as it is")
+                              "average; send and add contributions unchanged")
 
     __rmul__ = __mul__
 
@@ -70,12 +70,12 @@ class Addable:
     __gt__ = __le__ = __ge__ = __lt__
 
     def __float__(self) -> float:
-        raise CollectiveError(f"{self} was to become a float: keep the dtype of what ranks bring; {LIKE}")
+        raise CollectiveError(f"{self} was to become a float: keep the dtype of the input; {LIKE}")
 
     __int__ = __complex__ = __index__ = __float__
 
 
-LIKE = "make buffers with np.empty_like(chunks[c]), since np.empty and np.zeros are float64 whatever comes in"
+LIKE = "make buffers with np.empty_like(chunks[c]), since np.empty and np.zeros are float64 by default"
 """How to make a buffer of the right dtype."""
 
 
@@ -84,7 +84,7 @@ def not_added(symbol: Any, other: Any) -> str:
     if other is None:
         return f"{symbol} was added to a buffer that nobody filled, as np.empty and np.empty_like leave it"
     return (f"{symbol} was added to {other!r}, which no rank brought: begin with a copy of one contribution, not with "
-            "zeros (0 + -0.0 is 0.0, which is another bit)")
+            "zeros (0 + -0.0 is 0.0, which has other bits)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def advice(scenario: Scenario, missing_bytes: Callable[[Scenario], int]) -> str:
         together[change.key] = change
         if fits(together.values()):
             return f"it would fit with {joined([each.words for each in needed(together, fits)])}"
-    return "no change that is known here makes it fit; take a smaller model or a device with more memory"
+    return "no supported change makes it fit; use a smaller model or a device with more memory"
 
 
 def needed(together: dict[str, Change], fits: Callable[[Iterable[Change]], bool]) -> list[Change]:

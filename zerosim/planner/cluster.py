@@ -246,7 +246,7 @@ def in_8_bits(device: Device, origin: Origin, share: float) -> Device:
     if not device.flops_fp8:
         able = [name for name, entry in machines()["device"].items() if "flops_fp8" in entry]
         raise origin.error(
-            f'cluster.products: {device.title} multiplies nothing in 8 bits; there are {", ".join(able)}, '
+            f'cluster.products: {device.title} has no 8-bit matrix products; use {", ".join(able)}, '
             'or set it to "weights"', ("cluster", "products"))
     slower = device.flops / device.flops_fp8
     attention = {generation: share * slower for generation, share in device.attention.items()}

@@ -31,9 +31,9 @@ def document(path: str, flag: str) -> Document:
     except OSError as error:
         raise UsageError(f"{flag}: cannot read {path}: {reason(error)}; name a JSON file") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"{flag}: {path} is no JSON; name the file as the other project has it") from None
+        raise UsageError(f"{flag}: {path} is not JSON; give the other project's configuration file") from None
     if not isinstance(found, dict):
-        raise UsageError(f"{flag}: {path} has no JSON object; name the file as the other project has it")
+        raise UsageError(f"{flag}: {path} has no JSON object; give the other project's configuration file")
     return found
 
 
@@ -57,8 +57,8 @@ def hugging_face(path: str) -> ForeignKeys:
     found = document(path, "--model")
     kind = str(found.get("model_type", "none"))
     if kind not in ARCHITECTURES:
-        raise UsageError(f"--model: {path} has model_type {kind!r}; zerosim has {', '.join(ARCHITECTURES)}. "
-                         "Write any other as a model of your own (docs/extend.md)")
+        raise UsageError(f"--model: {path} has model_type {kind!r}; zerosim has {', '.join(ARCHITECTURES)}. Write "
+                         f"other models in Python (docs/extend.md)")
     read = ForeignKeys({"model.kind": "transformer", "model.architecture": ARCHITECTURES[kind]})
     for key, names in SIZES.items():
         said = next((found[name] for name in names if found.get(name) is not None), None)
@@ -179,7 +179,7 @@ def section(found: Document, name: str) -> Document:
 
 def count(said: Any) -> int:
     if isinstance(said, bool) or not isinstance(said, int) or said < 1:
-        raise UsageError(f"found {said!r}; give a whole number from 1 on")
+        raise UsageError(f"found {said!r}; give a whole number of at least 1")
     return said
 
 
@@ -195,4 +195,4 @@ def take(read: ForeignKeys, found: Document, name: str, key: str, made: Callable
     try:
         read.keys[key] = made(found[name])
     except (UsageError, TypeError, ValueError):
-        raise UsageError(f"{name} is {found[name]!r}, which is no value for it; mend the file") from None
+        raise UsageError(f"{name} is {found[name]!r}, which is not allowed; correct the file") from None

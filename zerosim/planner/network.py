@@ -70,9 +70,9 @@ class Lockstep:
         way = self._way(to, sent_bytes)
         begin = np.maximum(self._now, self._port_free)
         if way.shared is not None and np.ptp(begin[way.shared]):
-            raise Unlike("messages that share a link begin at different times")
+            raise Unlike("messages that share a link start at different times")
         if (self._arrived[to] > begin + way.latency_ns).any():
-            raise Unlike("a rank is sent to before what it was sent earlier has arrived")
+            raise Unlike("a message is sent to a rank before an earlier one has arrived")
         end = begin + way.message_ns
         self._arrived[to] = end
         self._port_free = end

@@ -144,10 +144,10 @@ class PlannedRow:
         exposed = self.exposed_seconds / self.step_seconds if self.step_seconds else 0.0
         if exposed > SHARE_THAT_BOUNDS:
             link = self.cluster.slowest(self.config.ranks)
-            return f"communication: {exposed:.0%} of a step waits for it, over {link.title}"
+            return f"communication: {exposed:.0%} of the step is exposed, over {link.title}"
         bound, ns = self.found.clock.bound_ns.most_common(1)[0]
         words = {"products": "matrix products", "attention": "attention", "memory": "the bandwidth of memory",
-                 "launches": "launches of kernels with little to do",
+                 "launches": "launch overhead of small kernels",
                  "offload": f"offloading, over {self.cluster.host_memory.title}"}
         return f"{words[bound]}: {ns / self.found.clock.now_ns:.0%} of a step; {exposed:.0%} waits for communication"
 

@@ -54,7 +54,7 @@ class Plan:
 
     @property
     def answers(self) -> Answers | None:
-        """What each row takes for the tokens that are asked about; None where nothing is asked."""
+        """Settings of each row for the tokens that are asked about; None where nothing is asked."""
         question = self.question
         return None if question is None else Answers(question, tuple(Answer(row, question) for row in self.rows))
 
@@ -162,7 +162,8 @@ def planned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> list
     cluster = cluster_of(scenario.cluster, scenario.origin, scenario.world.ranks)
     if scenario.parallel.order == "exact":
         raise scenario.origin.error(
-            "parallel.order exact adds integers, as many as values ask for, and has no plan; take ring, rank or tree",
+            "parallel.order exact adds integers whose number depends on values, and cannot be planned; use ring, rank "
+            "or tree",
             ("parallel", "order"))
     task = task_of(scenario)
     names = scenario.names({key: stage.title for key, stage in STAGES.items()})

@@ -141,7 +141,7 @@ def training(path: Source, overrides: Sequence[str], *, python: bool) -> Scenari
     """The scenario of training in a file."""
     found = load(path, overrides, python=python)
     if not isinstance(found, Scenario):
-        raise UsageError(f"{path} is a scenario of collectives, which have no plan; give one of training")
+        raise UsageError(f"{path} is a scenario of collectives, which cannot be planned; give a training scenario")
     return found
 
 

@@ -84,7 +84,8 @@ def rehearse(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehear
     except Unlike as unlike:
         if config.ranks > MOST_APART:
             raise ZerosimError(
-                f"{config.name}: {unlike}, and at most {MOST_APART} are planned one by one; set world.ranks to that"
+                f"{config.name}: {unlike}, and at most {MOST_APART} ranks are planned one by one; set world.ranks to "
+                f"at most that"
             ) from unlike
         return worst(rehearsed_apart(config, cluster, curve=curve))
 

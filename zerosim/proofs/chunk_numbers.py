@@ -13,10 +13,8 @@ def slice_ends(case: Case) -> str | None:
     for size, rank, start, stop in case.subject.cut_short:
         if size == case.size and start < size < stop < 2 * size:
             return (f"chunks[{start}:{stop}] on rank {rank} of {size} has {listed('chunk', range(start, size))} "
-                    "alone: a slice "
-                    "ends at the last chunk, and does not go around to chunk 0; take the two ends apart, or collect "
-                    "what "
-                    "arrives in a buffer of its own and put it in its places in the end")
+                    "alone: a slice ends at the last chunk, and does not go around to chunk 0; send the two ends "
+                    "separately, or collect arrivals in a separate buffer and copy them to their places at the end")
     return None
 
 
@@ -44,8 +42,8 @@ def stays_on_one_chunk(case: Case) -> str | None:
         if len(found) > 1 and len({message.to for message in found}) == 1 and len(same) == 1 and found[0].carried:
             what = case.words(found[0].outgoing) if found[0].outgoing else case.cargo(found[0].carried)
             return (
-                f"rank {source} sends {what} in each of its {len(found)} rounds: after the "
-                "first, send the chunk that has just arrived, one number less in every round (… − step)"
+                f"rank {source} sends {what} in each of its {len(found)} rounds: after the first, send the chunk that "
+                "has just arrived, one number less in every round (… − step)"
             )
     return None
 
@@ -141,15 +139,15 @@ def stays_where_it_is(case: Case, where: dict[int, list[int]], number: int, elem
     """Why the full sums of an all-reduce do not reach all ranks."""
     alone = all(len(ranks) == 1 for ranks in where.values())
     if alone and len({ranks[0] for ranks in where.values()}) == 1 < case.size:
-        return (f"all full sums are on rank {where[element][0]} alone, and nobody sends them on: what is missing "
-                "is to broadcast them from there")
+        return (f"all full sums are on rank {where[element][0]} alone, and nobody sends them on: broadcast them from "
+                f"there")
     if alone:
         return (
             f"the full sum of each chunk is on one rank alone (that of chunk {number} on rank {where[element][0]}): "
-            "what is missing is the second half, the all-gather, which passes full sums on"
+            f"the second half, the all-gather, is missing"
         )
     lacking = sorted({rank for rank, each in case.wrong if each == element})
-    return (f"the full sum of chunk {number} is on {listed('rank', where[element])} in the end, and never comes to "
+    return (f"the full sum of chunk {number} is on {listed('rank', where[element])} in the end, and never reaches "
             f"{listed('rank', lacking)}: pass it on to them, once it is full")
 
 
@@ -187,8 +185,7 @@ def advice(case: Case, shift: int) -> str:
         return f"{named}: chunk c must end on its owner"
     begins, ends = next(filter(None, begun))
     return (f"{named}: in step 0 send chunk {signed(begins + ends)}, where it sends {signed(begins)}, and count on "
-            "from "
-            "there")
+            "from there")
 
 
 SURE = (5, 7)

@@ -71,19 +71,18 @@ def replaces(case: Case) -> str | None:
             if case.subject.kind.reducing and any(m.reduced and m.round > message.round for m in case.messages):
                 return (
                     f"from round {message.round} on what arrives replaces, as in an all-gather, and contributions are "
-                    f"lost ({old} from {where}); what adds comes later: first the half that adds, with reduce=reduce, "
-                    "then the half that passes full sums on"
+                    f"lost ({old} from {where}); move it after the additions: first the half that adds, with "
+                    "reduce=reduce, then the half that passes full sums on"
                 )
             if case.subject.kind.reducing:
                 sums = any(len(terms(symbol)) > 1 for symbol in (old, *message.carried))
                 return (Observation if sums else str)(
                     f"in round {message.round} what comes from rank {message.source}, {new}, replaces {where}, {old}, "
-                    "and "
-                    "is not added to it" + (", so that what that held is lost" if sums else
+                    "and is not added" + (", so that what that held is lost" if sums else
                                             ": give comm.exchange or comm.recv reduce=reduce")
                 )
             return (f"in round {message.round} what comes from rank {message.source} overwrites {where}, {old}, which "
-                    "is still wanted there: receive into another chunk")
+                    f"is still needed there: receive into another chunk")
         held[message.to] = vector
     return None
 
@@ -121,7 +120,7 @@ def drops_what_arrived(case: Case) -> str | None:
                     "np.add(total, arrived) gives a new array, so write np.add(total, arrived, out=total)"
                     f"{never_written_back(case)}"
                 )
-            return f"{told}and does not get into the result: copy it to its place, chunks[c][:] = arrived"
+            return f"{told}and does not reach the result: copy it to its place, chunks[c][:] = arrived"
     return None
 
 
@@ -131,7 +130,7 @@ def never_written_back(case: Case) -> str:
             symbol != Term(rank, element)
             for rank in range(case.size) for element, symbol in enumerate(case.last(rank))):
         return ""
-    return (". Nothing at all is ever written into chunks: if the sum is in a copy or in a new array, write it back, "
+    return (". Nothing is ever written into chunks: if the sum is in a copy or in a new array, write it back, "
             "chunks[c][:] = …, or work on chunks themselves")
 
 
@@ -157,7 +156,8 @@ def passes_its_sum_on(case: Case) -> str | None:
                     f"that is round {message.round}, and {case.size - 1} bring every contribution around: "
                     "range(comm.size − 1)"
                 ) if late else (
-                    "each contribution must come to a rank once: does what is sent on hold the receiver's own already?"
+                    "each contribution must come to a rank once: does the forwarded sum already hold the receiver's "
+                    "own?"
                 )
                 return (f"in round {message.round} rank {message.to} adds {carried}, which comes from rank "
                         f"{message.source}, to what has {again} in it already: {advice}")
@@ -165,8 +165,7 @@ def passes_its_sum_on(case: Case) -> str | None:
         again = twice(case.last(rank)[element])
         if again == str(Term(rank)):
             return (f"rank {rank} adds its own contribution a second time, beside what messages bring: it is in the "
-                    "sum "
-                    "already, and must be added once")
+                    "sum already, and must be added once")
         if again:
             return f"rank {rank} adds {again} more than once, beside what messages bring: which loop adds it again?"
     return None
@@ -231,14 +230,12 @@ def sent_without(case: Case, last: Message, term: Term) -> str:
                 f"{term}{memory}")
     if sent and case.subject.kind.rooted and case.subject.kind.reducing:
         message, _ = sent[-1]
-        return (f"; that has sent its sum up already, in round {message.round}, to rank {message.to}: a rank must "
-                "receive from "
-                "all below it before it sends up, the farthest round first where a broadcast has it last")
+        return (f"; it has already sent its sum up, in round {message.round}, to rank {message.to}: a rank must "
+                "receive from all below it before it sends up, the farthest round first where a broadcast has it last")
     if sent:
         message, _ = sent[-1]
         return (f"; that has sent chunk {chunk} in round {message.round} already, to rank {message.to}, and sends it "
-                "no "
-                "more")
+                "no more")
     return f", which never sends chunk {chunk} on"
 
 

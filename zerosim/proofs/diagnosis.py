@@ -64,7 +64,7 @@ def of_case(case: Case) -> Diagnosis:
     telling = on_more_ranks(case)
     seen = roots(telling) or only_on_some(case)
     if seen is None and (more := cause(telling)) and telling.size != case.size:
-        seen = type(more)(f"on {telling.size} ranks, where more of it is seen: {more}")
+        seen = type(more)(f"on {telling.size} ranks, where the pattern is clearer: {more}")
     return Diagnosis(seen or cause(case), command(telling if cause(telling) else case))
 
 

@@ -17,12 +17,11 @@ NAMED = ("only what is sent goes without a name: comm.exchange(outgoing, to=…,
 WHOLE = "a rank, a chunk and a length are integers: / makes a float of them, // does not"
 CUT = ("chunks have ceil(count / size) elements, and the last may have fewer or none: take the length of chunks[c] "
        "itself, or cut with zerosim.sharding.split")
-AROUND = ("a partner's number is reckoned that no rank has: where ranks go around take it modulo comm.size, as "
-          "right(comm) "
-          "does; in a tree leave out the exchange where there is no partner; in groups look at which number is the "
-          "group's and which is that within it")
-ASKED = ("a communicator has rank, size, exchange, send and recv, and no more: MPI's Get_rank() is comm.rank, its "
-         "Sendrecv comm.exchange, its Send and Recv comm.send and comm.recv; an all-reduce is to be written with these")
+AROUND = ("a partner's number is outside 0 … comm.size − 1: on a ring take it modulo comm.size, as right(comm) does; "
+          "in a tree skip the exchange if there is no partner; in groups check the group's number and the number "
+          "within the group")
+ASKED = ("a communicator has only rank, size, exchange, send and recv: MPI's Get_rank() is comm.rank, its "
+         "Sendrecv comm.exchange, its Send and Recv comm.send and comm.recv; write an all-reduce with these")
 
 HINTS: tuple[tuple[str, str], ...] = (
     (r"(exchange|send|recv)\(\) (takes|missing|got an unexpected|got some positional)", NAMED),
@@ -33,29 +32,29 @@ HINTS: tuple[tuple[str, str], ...] = (
     (r"(left|right)\(\) missing 1 required", "left and right take the communicator: right(comm), left(comm)"),
     (r"'int' object is not iterable", "a loop over a number goes through range: for step in range(comm.size - 1)"),
     (r"add\(\) takes from 2 to 3 positional arguments but 0 were given",
-     "hand the function itself on, reduce=reduce or np.add: with parentheses it is called at once"),
+     "pass the function itself, reduce=reduce or np.add; parentheses call it at once"),
     (r"name '(left|right)' is not defined", "from zerosim.comm import left, right"),
     (r"name 'np' is not defined", "import numpy as np"),
-    (r"=-?\d+ is no rank here", AROUND),
-    (r"=-?\d+\.\d* is no rank here", WHOLE),
-    (r"=None is no rank here", "a rank that has no partner in a round sends nothing: leave the call out there"),
+    (r"=-?\d+ is not a rank", AROUND),
+    (r"=-?\d+\.\d* is not a rank", WHOLE),
+    (r"=None is not a rank", "a rank that has no partner in a round sends nothing: leave the call out there"),
     (r"(slice indices|list indices|indices|index) must be integers", WHOLE),
     (r"'(numpy\.)?float(64)?' object cannot be interpreted as an integer", WHOLE),
     (r"(Cannot cast ufunc|cast.*from dtype\('O'\))", LIKE),
     (r"(could not broadcast|operands could not be broadcast|non-broadcastable|cannot reshape|equal division)", CUT),
-    (r"^matmul:", "what comes in has another width than the unit: hand each unit what the one before it returned, "
-                  "and the first part.inputs"),
+    (r"^matmul:", "the input has another width than the unit: pass each unit the result of the one before it, and the "
+                  "first one part.inputs"),
     (r"truth value of an array",
-     "one array stands where a list of arrays is due (forward and backward take one for each micro-batch, as "
+     "an array was given where a list of arrays is expected (forward and backward take one for each micro-batch, as "
      "part.inputs is), or two arrays are compared: np.array_equal does that"),
-    (r"cannot access local variable", "it has no value there: was it deleted before, or set on another path alone?"),
-    (r"'generator' object is not subscriptable", "go through all of it: for part in replica.parts(batch)"),
+    (r"cannot access local variable", "it has no value there: was it deleted before, or set only on another path?"),
+    (r"'generator' object is not subscriptable", "loop over it: for part in replica.parts(batch)"),
     (r"zero-size array", "a chunk may be empty: " + CUT),
     (r"too many values to unpack|not enough values to unpack", "there are comm.size chunks, on one rank a single one"),
     (r"(modulo by zero|division by zero|modulo or division by zero)",
      "on one rank comm.size − 1 is 0: count ranks and chunks modulo comm.size"),
     (r"math domain error|log2", "on one rank there may be nothing to do: let the loop run no rounds"),
-    (r"maximum recursion depth", "it calls itself without end: does its name hide that of another function?"),
+    (r"maximum recursion depth", "it calls itself without end: does its name hide another function?"),
     (r"assignment destination is read-only", "write into a copy: x = x.copy()"),
     (r"(string|str)' object is not callable", "reduce= is a function of two arrays, such as np.add"),
     (r"sum\(\) (got|takes)|'Term' object cannot be interpreted as an integer|_sum_dispatcher",
@@ -64,16 +63,15 @@ HINTS: tuple[tuple[str, str], ...] = (
     (r"is of type (Chunks|list|tuple); a message is", "send one chunk, chunks[c], or several at once, chunks[a:b]"),
     (r"is of type (\w+); a message is a NumPy array", "wrap a single number: np.array([value])"),
     (r"operand type\(s\) for .*: '(NoneType|builtin_function_or_method|function|method)'",
-     "a function that works in place returns None: use what it has written to, not what it returns"),
+     "a function that works in place returns None: use the array that it wrote to"),
     (r"'NoneType' object (has no attribute|is not subscriptable|is not iterable)",
-     "a function that works in place returns None: use what it has written to, not what it returns"),
+     "a function that works in place returns None: use the array that it wrote to"),
 )
 """What the words of an exception match, and what it comes from."""
 
 
-TOO_MUCH = ("it wants more memory than a function is given here, 4 GB: vectors have some dozens of elements, so look "
-            "for a "
-            "list or an array that grows in a loop, or for a length that is reckoned wrong")
+TOO_MUCH = ("it needs more than the 4 GB that a function may use here: vectors have a few dozen elements, so look for "
+            "a list or an array that grows in a loop, or for a wrong length")
 UNCERTAIN = (CUT, AROUND, WHOLE)
 """What is often so where these are raised, and not always."""
 

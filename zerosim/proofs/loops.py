@@ -52,7 +52,7 @@ def asked_by(loop: ast.While, place: CodePlace) -> str:
     """What its condition depends on, with the numbers as they are now, and what in the loop changes it."""
     names = names_in(loop.test)
     if not names:
-        return "nothing but break or return ends it, and it comes to neither"
+        return "only break or return ends it, and it reaches neither"
     now = " and ".join(f"{name} is {place.numbers[name]}" for name in names if name in place.numbers)
     changed = [name for name in names if may_change(name, loop, place)]
     if not changed:

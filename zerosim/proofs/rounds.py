@@ -53,7 +53,7 @@ def gathers_no_full_sum(case: Case) -> str | None:
         full = sorted({case.chunk_of[e] for e, symbol in enumerate(held) if case.complete(symbol) is not None})
         return (
             f"in round {message.round} rank {message.source} sends {case.cargo(message.carried)} to rank {message.to} "
-            f"as {partial[0]}, which is no full sum; the full sum that it has by then is that of "
+            f"as {partial[0]}, which is not a full sum; the full sum that it has by then is that of "
             f"{listed('chunk', full)}: begin the second half, the all-gather, with chunks[comm.rank] where "
             "reduce-scatter leaves chunk r on rank r"
         )

@@ -142,8 +142,8 @@ class Subject:
             )
         if result.size != where.size or result.dtype != where.dtype:
             raise CollectiveError(
-                f"{self.name} returned {result.size} × {result.dtype} on rank {rank}, "
-                f"where {where.size} × {where.dtype} are due"
+                f"{self.name} returned {result.size} × {result.dtype} on rank {rank}; expected {where.size} × "
+                f"{where.dtype}"
             )
         where[...] = result.reshape(where.shape)
 
@@ -163,8 +163,8 @@ def subject(function: Callable[..., Any] | Algorithm, collective: str | None = N
     claimed = collective or collective_in(name)
     if claimed not in COLLECTIVES:
         raise UsageError(
-            f"which collective is {collective or name!r}? Name one of {', '.join(COLLECTIVES)} "
-            "(on the command line with --as), or let the function's name contain it"
+            f"which collective is {collective or name!r}? Name one of {', '.join(COLLECTIVES)} (on the command line "
+            "with --as), or let the function's name contain it"
         )
     parameters = list(inspect.signature(function).parameters)
     manner: Literal["in place", "array"] = "in place" if parameters[1:2] and parameters[1] in IN_PLACE else "array"
@@ -192,7 +192,7 @@ def named_subject(
     if name in ALGORITHMS:
         row = ALGORITHMS[name]
         if collective not in (None, row.collective):
-            raise UsageError(f"{name} is an algorithm of {row.collective}, not of {collective}; leave out --as")
+            raise UsageError(f"{name} is an algorithm of {row.collective}, not of {collective}; remove --as")
         return Subject(name, row.collective, row.function, "in place", row)
     if not is_python(name):
         among = f" nor a stage ({', '.join(stages)})" if stages else ""
@@ -211,7 +211,7 @@ def with_hosts(found: Subject, ranks_per_host: int | None) -> Subject:
     if ranks_per_host is None:
         return found
     if found.algorithm is None or not found.algorithm.per_host:
-        raise UsageError(f"leave out --ranks-per-host: {found.name} knows no hosts; two_level.* do")
+        raise UsageError(f"leave out --ranks-per-host: {found.name} does not use hosts; two_level.* do")
     row = next(row for row in on_hosts(ranks_per_host) if row.collective == found.collective)
     return replace(found, function=row.function, algorithm=row)
 

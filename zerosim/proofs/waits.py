@@ -24,7 +24,7 @@ def why_it_ended(case: Case) -> str | None:
     failure = case.recording.failure
     if "comm" in case.subject.parameters[1:]:
         return (f"its parameters are ({', '.join(case.subject.parameters)}), and it is called with the communicator "
-                "first: let comm come before what it works on")
+                "first: make comm the first parameter")
     if isinstance(failure, StillRunning | Runaway):
         return why_it_never_ends(places_in(failure), case.subject.file)
     if isinstance(failure, Deadlock):
@@ -43,23 +43,21 @@ def why_it_waits(case: Case) -> str:
     alone = [rank for rank, receive in awaited.items() if receive.source == rank]
     if alone:
         return (f"rank {alone[0]} waits for a message from rank {alone[0]}, itself, which it has not sent: source= "
-                "comes "
-                "to its own number there; in a loop over all ranks leave out the rank itself, and otherwise look at "
-                "how "
-                "the partner is reckoned")
+                "comes to its own number there; in a loop over all ranks leave out the rank itself, and otherwise "
+                "check how the partner is computed")
     stray = [sent for sent in unasked if sent.to in awaited and awaited[sent.to].source != sent.source]
     if stray:
         first = stray[0]
         return (
-            f"nobody asked for {drawn(case, stray)}: rank {first.to} waits for a message from rank "
+            f"no rank receives {drawn(case, stray)}: rank {first.to} waits for a message from rank "
             f"{awaited[first.to].source} meanwhile. {FITTING if around(case, stray) else PAIRED}"
         )
     ended = [rank for rank, receive in awaited.items() if receive.source not in awaited]
     if ended:
         return too_few_sent(case, ended[0])
     return (
-        "all of them receive before they send, so nobody is ever the first: let comm.exchange do both at once, or let "
-        "one of each pair send first"
+        "all of them receive before they send: use comm.exchange, which does both at once, or let one of each pair "
+        "send first"
     )
 
 
@@ -118,7 +116,7 @@ def unequal(case: Case) -> str | None:
 
 def returned_otherwise(case: Case) -> str | None:
     """Why a result is refused: it has another length or dtype than is due."""
-    found = re.search(r"returned (\d+) × (\S+) on rank \d+, where (\d+) × (\S+) are due", f"{case.recording.failure}")
+    found = re.search(r"returned (\d+) × (\S+) on rank \d+; expected (\d+) × (\S+)", f"{case.recording.failure}")
     if found is None:
         return None
     count, dtype, due, due_dtype = found.groups()
@@ -135,7 +133,7 @@ def left_over(case: Case) -> str | None:
     """Why messages are left over: nobody had received them when all ranks had ended."""
     if "ended without receiving" not in f"{case.recording.failure}":
         return None
-    return (f"nobody asked for {drawn(case, case.recording.unasked)}: a send too many, or a receive too few; "
+    return (f"no rank receives {drawn(case, case.recording.unasked)}: a send too many, or a receive too few; "
             "do sends and receives run for the same number of rounds, and on the same ranks?")
 
 

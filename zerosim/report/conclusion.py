@@ -12,7 +12,7 @@ def show_conclusion(console: Console, outcome: Outcome) -> None:
     """PASSED or FAILED in the last line, in several where it is a terminal's; failures beyond a line stand above it."""
     alone = not console.is_terminal
     if claimed := untrained(outcome):
-        show_words(console, f"Not judged: {joined(claimed)} must not fit, by which no row trains here")
+        show_words(console, f"Not checked: {joined(claimed)} must not fit, but no row here uses it")
     if outcome.passed:
         console.print(passed(outcome), style="bold green", markup=False, soft_wrap=alone)
         return

@@ -35,7 +35,7 @@ def legend(outcome: Outcome, *, bars: bool) -> Iterator[tuple[str, str | Text]]:
     if outcome.scenario.train.steps:
         yield "keeps", meaning_of_kept(outcome, bars=bars)
         yield "sends", meaning_of_sent(outcome)
-    yield "peak", "the most that a rank holds at one time, activations and messages too"
+    yield "peak", "largest memory of a rank at any time, with activations and messages"
     yield WRONG, "not what the formula says"
 
 
@@ -62,7 +62,7 @@ def meaning_of_sent(outcome: Outcome) -> str:
     """The multiples that texts about ZeRO speak of."""
     count = gathering_bytes(outcome)
     if not count:
-        return "one rank has nobody to send to"
+        return "one rank sends nothing"
     unit, ranks = memory_unit(outcome), outcome.scenario.world.ranks
     evenly = all(len({rank.counts.sent_bytes for rank in stage.traffic}) == 1 for stage in outcome.trained)
     multiples = [f"{sent_in_units(outcome, stage):.4g}" for stage in outcome.trained]

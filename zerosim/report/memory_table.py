@@ -44,11 +44,10 @@ def show_activations(console: Console, found: BlockActivations) -> None:
     show_grid(console, list(figures), [Column(unit.name, [two_decimals(Fraction(each, unit.size))
                                                           for each in figures.values()])])
     show_notes(console, [
-        "A block of GPT-2's shape keeps s b h (32 + 2 a s / h) bytes; Korthikanti et al. (2022) count "
-        "s b h (34 + 5 a s / h), with masks of dropout, which are drawn again here, and dropout within attention, "
-        "which is not here. Recomputed: every unit keeps its input alone. Kernels are unfused: a scores matrix is kept "
-        "whole, and the peak has what an operation holds within itself; zerosim plan with kernels = \"fused\" has "
-        "neither.",
+        "A block of GPT-2's shape keeps s b h (32 + 2 a s / h) bytes; Korthikanti et al. (2022) count s b h (34 + 5 a "
+        "s / h), with masks of dropout, which are drawn again here, and dropout within attention, which is not here. "
+        "Recomputed: every unit keeps its input alone. Kernels are unfused: a scores matrix is kept whole, and the "
+        "peak has what an operation holds within itself; zerosim plan with kernels = \"fused\" has neither.",
     ])
 
 

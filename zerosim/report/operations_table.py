@@ -12,10 +12,11 @@ from zerosim.report.grid import show_words
 from zerosim.words import joined
 
 NOTES = (
-    "keeps: from forward to backward; y is the output, saved what forward returns; weight and bias are not kept but "
-    "handed in again",
-    "operations: floating-point operations of matrix products, which a plan charges; the others cost what they move",
-    "moves: bytes read and written, each number once",
+    "keeps: from forward to backward; y is the output, saved the extra results of forward; weight and bias are not "
+    "kept but passed again",
+    "operations: floating-point operations of matrix products; a plan charges all other operations by the bytes they "
+    "move",
+    "moves: bytes read and written, each element once",
 )
 
 

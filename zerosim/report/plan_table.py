@@ -71,7 +71,7 @@ def answered(answers: Answers, names: Sequence[str]) -> list[str]:
     """Sentences about the fewest devices and the cheapest row that are in time."""
     what = answers.question.words
     if answers.fewest is None:
-        return [f"No row that fits trains {what}"]
+        return [f"No row that fits trains on {what}"]
     best = {"Fewest devices": answers.fewest, "Cheapest": answers.cheapest}
     return [
         f"{which} for {what}: {names[answers.each.index(answer)]}: {answer.devices:,} devices, {answer.days:,.1f} days"
@@ -122,14 +122,14 @@ def sentence(plan: Plan) -> str:
 def legend(rows: Sequence[PlannedRow]) -> list[tuple[str, str]]:
     """The meaning of the columns."""
     found = [
-        ("memory", "at the peak, on each device; below 'fits' what is too much for it"),
-        ("step", "the time of one; compute is forward, backward and what is computed again"),
-        ("waits", "while nothing is computed because something is communicated"),
-        ("MFU, HFU", "operations that the model needs, and that are computed, over what the device could do"),
+        ("memory", "at the peak, on each device; below 'fits': the bytes beyond its memory"),
+        ("step", "time of one step; compute: forward, backward and recomputation"),
+        ("waits", "exposed communication: nothing is computed meanwhile"),
+        ("MFU, HFU", "operations that the model needs, and operations executed, over the device's peak rate"),
     ]
     if any(round(row.hfu, 3) < round(row.mfu, 3) for row in rows):
         found.append(("HFU < MFU", "MFU counts 6 operations for every parameter and token; HFU counts matrix products "
-                                   "alone, and an embedding that is looked up, a norm or a bias has none"))
+                                   "only; the lookup of an embedding, a norm and a bias have none"))
     return found
 
 

@@ -62,14 +62,14 @@ def claims(proof: Proof) -> list[str]:
     """What was proved, in words."""
     subject = proof.subject
     if not subject.kind.reducing:
-        return ["everything arrives where it belongs", "nothing else does", tried(proof)]
-    words = ["every contribution once, none twice"]
+        return ["every contribution arrives at its place", "nothing else does", tried(proof)]
+    words = ["every contribution arrives exactly once"]
     if proof.order == "declared":
         words.append("added in the declared order")
     elif proof.order is not None:
         words.append(f"added in {proof.order if proof.order.endswith('order') else f'the order of the {proof.order}'}")
     else:
-        words.append("added in an order of its own")
+        words.append("added in no named order")
     if subject.kind.agreeing:
         words.append("the same on every rank")
     return [*words, tried(proof)]

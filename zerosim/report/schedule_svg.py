@@ -48,14 +48,11 @@ TONES = (
 SEVERAL = Tone("#808080", "#e8e8e8")
 
 STYLE = (
-    "text{font:12px system-ui,sans-serif;fill:#808080}"
-    ".name{font-size:16px;font-weight:600}"
-    ".cell text,.cargo{font:11px ui-monospace,monospace;fill:#1c1c1c;text-anchor:middle}"
-    ".cell .new{font-weight:700}"
-    ".place{font:10px ui-monospace,monospace;text-anchor:end}"
-    ".heading{text-anchor:middle;font-weight:600}"
-    ".message path{fill:none;stroke-width:1.6}"
-    ".failed{fill:#d0433f;font-weight:600}.passed{fill:#1f9470;font-weight:600}"
+    "text{font:12px system-ui,sans-serif;fill:#808080}.name{font-size:16px;font-weight:600}.cell "
+    "text,.cargo{font:11px ui-monospace,monospace;fill:#1c1c1c;text-anchor:middle}.cell "
+    ".new{font-weight:700}.place{font:10px "
+    "ui-monospace,monospace;text-anchor:end}.heading{text-anchor:middle;font-weight:600}.message "
+    "path{fill:none;stroke-width:1.6}.failed{fill:#d0433f;font-weight:600}.passed{fill:#1f9470;font-weight:600}"
 )
 
 
@@ -152,7 +149,7 @@ class SvgPicture:
             "2[1]: chunk 1 of rank 2": self.schedule.subject.kind.displacing,
             "⊕ adds what arrives": any(arrow.reduced for arrow in self.schedule.arrows),
             "✓ complete": any(cell.complete for cell in cells),
-            "(1): not yet in its place": any(cell.outside for cell in cells),
+            "(1): not yet in its final place": any(cell.outside for cell in cells),
         }
         return "; ".join(words for words, occurs in entries.items() if occurs)
 

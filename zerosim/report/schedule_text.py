@@ -84,7 +84,7 @@ class Drawing:
             f"{CHANGED} new": any(cell.since for cell in cells),
             "only what is new is shown": not self.side_by_side,
             "✓ complete": any(cell.complete for cell in cells),
-            "(1) not yet in its place": any(cell.outside for cell in cells),
+            "(1) not yet in its final place": any(cell.outside for cell in cells),
             "· nothing": any(cell.text == "·" for cell in cells),
         }
         return [words for words, occurs in entries.items() if occurs]

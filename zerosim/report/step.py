@@ -114,8 +114,8 @@ def events_of(trace: Trace) -> list[StepEvent]:
     columns = [list(acts(step)) for step in steps]
     names = [[(what, unit) for what, unit, _, _ in column] for column in columns]
     if any(each != names[0] for each in names):
-        raise UsageError("ranks did different things in this step, so there is no drawing of all of them; "
-                         "zerosim run --timeline draws each by itself")
+        raise UsageError("ranks did different things in this step, so they have no common drawing; zerosim run "
+                         "--timeline draws each rank")
     found = [
         StepEvent(what, unit, [Did(column[number][2], held_at(step, column[number][3]))
                             for step, column in zip(steps, columns, strict=True)])

@@ -250,11 +250,13 @@ def show_apart(console: Console, found: Apart) -> None:
     one, other = found.values
     index = f"[{', '.join(map(str, found.index))}]" if found.index else ""
     console.print()
-    show_words(console, f"{found.other} is not {found.first}, and each has the bits of one process: why?", style="bold")
+    told = f"{found.other} is not {found.first}, and each has the bits of one process. Reason:"
+    show_words(console, told, style="bold")
     show_words(
         console,
-        f"In step {found.step} they part: the {found.what} of {found.name}{index} is {one!r} in {found.first} and "
-        f"{other!r} in {found.other} ({plural(found.ulps, 'ULP')} apart). {found.cause[:1].upper()}{found.cause[1:]}."
+        f"They first differ in step {found.step}: the {found.what} of {found.name}{index} is {one!r} in {found.first} "
+        f"and {other!r} in {found.other} ({plural(found.ulps, 'ULP')} apart). "
+        f"{found.cause[:1].upper()}{found.cause[1:]}."
     )
     orders = zip(found.chunks, found.orders, strict=True)
     adding = list(dict.fromkeys(f"adds it in chunk {chunk}, {order}" for chunk, order in orders))

@@ -97,7 +97,7 @@ def show_timeline(console: Console, outcome: Outcome, *, warned: str) -> None:
     traces = [(row.name, row.measured.trace) for row in outcome.trained]
     rows = [(name, typical_step(trace)) for name, trace in traces if trace and trace.steps]
     if not rows:
-        show_words(console, "No step was taken, so there is none to draw.")
+        show_words(console, "No step ran, so there is no timeline.")
         return
     columns = max(min(console.width, MOST_WIDE) - LABEL, 1)
     scale = Scale(max(duration(trace) for _, trace in rows), columns)
@@ -274,7 +274,7 @@ def show_legend(console: Console, drawn: set[str], scale: Scale, warned: str) ->
     show_words(console, words)
     column = f"{scale.whole_ns / scale.columns / 1e6:.2g}"
     notes = [
-        f"A column is {column} ms, a small letter less than half of it.",
+        f"A column is {column} ms; a small letter fills less than half of it.",
         ". is waiting for others." * (WAITS in drawn), "| ends the step." * (ENDS in drawn),
         "A message is sent until its call returns; in an exchange one must come before that." * bool(drawn & SENT),
         warned,

@@ -13,11 +13,10 @@ FIGURES = {"step": "ns", "computing": "computation_ns", "waiting": "waiting_ns",
 OF_MEMORY = {"offload": "moving_ns", "exposed": "waiting_for_memory_ns"}
 """Carried between tiers of memory, and how long the step waits for that."""
 LEGEND = (
-    "The mean over ranks, of the steps that were traced. Waiting: the step communicates and does nothing else, or "
-    "waits for what is communicated beside it. Hidden: of the time in collectives, how much the rank computed "
-    "meanwhile."
+    "Mean over ranks and traced steps. Waiting: exposed communication. Hidden: the share of the time in collectives "
+    "that overlaps computation."
 )
-TURNS = "In this process ranks take turns, so that others compute while one waits; mpirun makes them real."
+TURNS = "In this process ranks take turns: others compute while one waits. Use mpirun for real times."
 
 
 def warning(outcome: Outcome, *, timed: bool, shared_cores: int) -> str:

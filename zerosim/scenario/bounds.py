@@ -34,7 +34,7 @@ PARTS = re.compile(PART, re.VERBOSE)
 def check_size(size: int, file: str) -> None:
     """Refuse a text of so many bytes (of a stream: at least so many)."""
     if size > MOST_BYTES:
-        message = f"found {size:,} bytes; a scenario has at most {MOST_BYTES:,}, and samples go into an .npz file"
+        message = f"found {size:,} bytes; a scenario has at most {MOST_BYTES:,}, and put samples into an .npz file"
         raise ScenarioError(message, file=file)
 
 

@@ -40,7 +40,7 @@ def check_quantized_gradients(parallel: Parallel, ranks: int, origin: Origin) ->
     if parallel.group_of(ranks) != ranks:
         raise origin.error(
             "parallel.quantized_gradients adds over all ranks at once, and shard_ranks or replicas makes several "
-            "groups; leave one of them out", ("parallel", "quantized_gradients"), ("parallel", "shard_ranks"))
+            "groups; remove one of them", ("parallel", "quantized_gradients"), ("parallel", "shard_ranks"))
     if parallel.bucket_mb:
         raise leave_one_out("quantized_gradients", "encodes a whole chunk", "bucket_mb", origin)
     if parallel.reduce_scatter:
@@ -49,5 +49,5 @@ def check_quantized_gradients(parallel: Parallel, ranks: int, origin: Origin) ->
 
 
 def leave_one_out(key: str, why: str, other: str, origin: Origin) -> ScenarioError:
-    return origin.error(f"parallel.{key} {why}, and parallel.{other} asks for something else; leave one of them out",
+    return origin.error(f"parallel.{key} {why}, and parallel.{other} conflicts with it; remove one of them",
                         ("parallel", key), ("parallel", other))

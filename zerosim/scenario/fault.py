@@ -48,15 +48,15 @@ class Fault:
     def problem(self) -> tuple[str, str] | None:
         """The key that does not go with the kind, and why, in words."""
         if self.kind in OF_MESSAGES and self.collective is None:
-            return "kind", f"kind {self.kind} is of a message; say in which collective: {', '.join(COLLECTIVES)}"
+            return "kind", f"kind {self.kind} needs a collective; give one of {', '.join(COLLECTIVES)}"
         if self.message > 1 and (self.collective is None or self.kind == "slow"):
             return "message", (
-                "message is one of those that the rank sends in a collective; say in which, or leave it out, and of "
-                "slow, which is for all")
+                "message counts the messages of a collective; add collective, or remove message; a slow fault takes "
+                "neither")
         if self.seconds is not None and self.kind not in LASTING:
-            return "seconds", f"seconds is for {' and '.join(LASTING)}; leave it out of a {self.kind}"
+            return "seconds", f"seconds is for {' and '.join(LASTING)}; remove it from a {self.kind}"
         if self.bit and self.kind != "flip":
-            return "bit", f"bit is for flip; leave it out of a {self.kind}"
+            return "bit", f"bit is for flip; remove it from a {self.kind}"
         return None
 
     @property

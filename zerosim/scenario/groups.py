@@ -26,7 +26,7 @@ def check_groups(parallel: Parallel, world: WorldKeys, other_ranks: Sequence[int
     said = f"{key} = {getattr(parallel, key)}"
     if parallel.secondary_ranks:
         if grouped:
-            raise no_copy(f"of weights that all ranks share, and {said} makes groups", key, origin)
+            raise no_copy(f"of weights that all ranks share, but {said} makes groups", key, origin)
         check_second_copy(parallel, world.ranks_per_host, origin)
     if grouped and parallel.order in ALL_AT_ONCE:
         raise origin.error(
@@ -49,16 +49,16 @@ def check_product(parallel: Parallel, numbers: Sequence[int], origin: Origin) ->
         if product not in (0, ranks):
             raise origin.error(
                 f"parallel.shard_ranks = {parallel.shard_ranks} times replicas = {parallel.replicas} is {product}, "
-                f"and the ranks are {ranks}; leave one of them out",
+                f"and the ranks are {ranks}; remove one of them",
                 ("parallel", "shard_ranks"), ("parallel", "replicas"), ("world", "ranks"))
 
 
 def check_second_copy(parallel: Parallel, per_host: int, origin: Origin) -> None:
     secondary = parallel.secondary_ranks
     if parallel.all_gather:
-        raise no_copy("that rings gather, and all_gather names something else", "all_gather", origin)
+        raise no_copy("that a ring gathers, but all_gather names another algorithm", "all_gather", origin)
     if not parallel.reshard_after_forward:
-        raise no_copy("for backward to gather from, which reshard_after_forward = false spares",
+        raise no_copy("for backward to gather from, but reshard_after_forward = false needs none",
                       "reshard_after_forward", origin)
     if parallel.order in ON_HOSTS and secondary % per_host and per_host % secondary:
         raise no_copy(f"over {secondary} ranks, which are no part of a host of {per_host} and no whole hosts, as order "
@@ -66,5 +66,5 @@ def check_second_copy(parallel: Parallel, per_host: int, origin: Origin) -> None
 
 
 def no_copy(why: str, key: str, origin: Origin) -> ScenarioError:
-    return origin.error(f"parallel.secondary_ranks keeps a second copy {why}; leave one of them out",
+    return origin.error(f"parallel.secondary_ranks keeps a second copy {why}; remove one of them",
                         ("parallel", "secondary_ranks"), ("parallel", key))

@@ -102,7 +102,7 @@ def read_text(file: str) -> str:
     except UnicodeDecodeError as error:
         before = error.object[: error.start].decode()
         line, column = place(before, len(before))
-        message = f"found the byte 0x{error.object[error.start]:02x}; a scenario is text in UTF-8"
+        message = f"found the byte 0x{error.object[error.start]:02x}; a scenario is UTF-8 text"
         raise ScenarioError(message, file=file, line=line, column=column) from None
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()

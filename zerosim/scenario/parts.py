@@ -139,4 +139,4 @@ def parts_in(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str
 def python_run(scenario: Any) -> list[str]:
     """A line that says which Python a scenario runs, if any."""
     found = {f"{part} (sha256 {part.sha256[:8]}…)": None for _, part in parts_in(scenario)}
-    return [f"runs Python of yours: {', '.join(found)}"] if found else []
+    return [f"runs your Python code: {', '.join(found)}"] if found else []

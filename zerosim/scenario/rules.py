@@ -270,8 +270,8 @@ def section_values(
              if rule.brings_keys and key in table}
     for name, value in named.items():
         for key in getattr(getattr(value, "part", None), "keys", {}).keys() & getattr(section, "shared", ()):
-            raise origin.error(f"{value} has a key {key}, which [{dotted(path)}] has for every part; give its "
-                               "parameter another name", (*path, name))
+            told = f"{value} has a key {key}, which [{dotted(path)}] reserves; rename the parameter"
+            raise origin.error(told, (*path, name))
     own = {key: value for name in named for key, value in allowed[name].own(named[name], table, path, origin).items()}
     for name in table:
         if name not in allowed and name not in own:

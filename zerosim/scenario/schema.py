@@ -92,8 +92,8 @@ class Scenario:
     def _check_faults(self) -> None:
         for index, fault in enumerate(self.fault):
             if fault.step > self.train.steps:
-                raise self._no_fault(index, "step", f"step is {fault.step}, and the last step is {self.train.steps}; "
-                                                    "name one that there is")
+                raise self._no_fault(index, "step", f"step is {fault.step}, but the last step is {self.train.steps}; "
+                                                    f"give an existing step")
             if fault.problem is not None:
                 raise self._no_fault(index, *fault.problem)
 
@@ -108,7 +108,7 @@ class Scenario:
         for index, fault in due:
             if fault.rank > last:
                 raise self._no_fault(
-                    index, "rank", f"rank is {fault.rank}, and the last rank is {last}; name one that there is")
+                    index, "rank", f"rank is {fault.rank}, but the last rank is {last}; give an existing rank")
         return [fault for _, fault in due]
 
     @property
@@ -149,21 +149,21 @@ class Scenario:
             at = ("check", "same_bits_on", index)
             if self.train.micro_batches % ranks:
                 raise self.origin.error(
-                    f"check.same_bits_on names {ranks} ranks, over which {self.train.micro_batches} micro-batches "
-                    "do not divide; name divisors of train.micro_batches", at,
+                    f"check.same_bits_on names {ranks} ranks, which do not divide {self.train.micro_batches} "
+                    f"micro-batches; give divisors of train.micro_batches", at,
                 )
             if ranks > self.world.ranks:
                 raise self.origin.error(
-                    f"check.same_bits_on names {ranks} ranks, world.ranks has {self.world.ranks}; "
-                    "let world.ranks be the largest", at,
+                    f"check.same_bits_on names {ranks} ranks, but world.ranks is {self.world.ranks}; set world.ranks "
+                    f"to the largest", at,
                 )
 
     def _check_tree(self) -> None:
         numbers = [self.world.ranks, self.train.micro_batches, *self.check.same_bits_on]
         if self.parallel.order == "tree" and any(number.bit_count() != 1 for number in numbers):
             raise self.origin.error(
-                "parallel.order tree needs powers of two for world.ranks and train.micro_batches, "
-                f"found {self.world.ranks} and {self.train.micro_batches}; set them so, or parallel.order to exact",
+                "parallel.order tree needs powers of two for world.ranks and train.micro_batches, found "
+                f"{self.world.ranks} and {self.train.micro_batches}; set them so, or parallel.order to exact",
                 ("parallel", "order"), ("world", "ranks"), ("train", "micro_batches"),
             )
 
@@ -177,7 +177,7 @@ class Scenario:
             if per_host and ranks > per_host and ranks % per_host:
                 raise self.origin.error(
                     f"world.ranks_per_host = {per_host} does not divide {ranks} ranks; give a divisor, or 0 for the "
-                    "hosts that there are", ("world", "ranks_per_host"), ("world", "ranks"))
+                    f"real hosts", ("world", "ranks_per_host"), ("world", "ranks"))
 
     def _check_rows(self) -> None:
         rows = self.names({})
@@ -192,7 +192,7 @@ class Scenario:
         for index, stage in enumerate(self.check.does_not_fit):
             if stage not in stages and not changed:
                 raise self.origin.error(
-                    f"check.does_not_fit names {stage}, by which no row trains; rows are {'; '.join(rows)}",
+                    f"check.does_not_fit names {stage}, but no row uses it; rows are {'; '.join(rows)}",
                     (*DOES_NOT_FIT, index),
                 )
 
@@ -233,26 +233,26 @@ class Scenario:
             algorithm = SERVING[kind][name]
             if not algorithm.serves(ranks):
                 raise self.origin.error(
-                    f"parallel.{kind} {name} serves {algorithm.limit}, and they are {ranks}; name another, or another "
-                    "number of ranks", ("parallel", kind), ("world", "ranks"))
+                    f"parallel.{kind} {name} serves {algorithm.limit}, not {ranks}; use another algorithm or another "
+                    f"number of ranks", ("parallel", kind), ("world", "ranks"))
             joins = algorithm.users or any(
                 len(message) > 1 for rank in range(ENOUGH_TO_JOIN)
                 for message in algorithm.volume(rank, ENOUGH_TO_JOIN, 0))
             if parallel.bucket_mb and joins and kind != "broadcast":
                 raise self.origin.error(
                     "parallel.bucket_mb cuts chunks into pieces that do not lie side by side, and "
-                    f"parallel.{kind} {name} may send neighbouring chunks in one message; leave one of them out",
+                    f"parallel.{kind} {name} may send neighbouring chunks in one message; remove one of them",
                     ("parallel", kind), ("parallel", "bucket_mb"))
             if kind == "reduce_scatter" and parallel.order == "exact":
                 raise self.origin.error(
-                    f"parallel.reduce_scatter {name} adds in an order, and order exact in none; set order to ring, "
-                    "rank or tree, or leave it out", ("parallel", kind), ("parallel", "order"))
+                    f"parallel.reduce_scatter {name} adds in a fixed order, and order exact has none; set order to "
+                    f"ring, rank or tree, or remove it", ("parallel", kind), ("parallel", "order"))
 
     def _check_offloading(self, parallel: Parallel) -> None:
         if parallel.offload_activations and not parallel.recompute:
             raise self.origin.error(
-                "parallel.offload_activations is for the inputs of units that are run again; set parallel.recompute to "
-                "true or to layers as well, or leave it out",
+                "parallel.offload_activations offloads the inputs of recomputed units; set parallel.recompute to true "
+                "or to layers too, or remove it",
                 ("parallel", "offload_activations"), ("parallel", "recompute"),
             )
         if parallel.recompute_keeps and not parallel.recompute:
@@ -262,7 +262,7 @@ class Scenario:
                 ("parallel", "recompute_keeps"), ("parallel", "recompute"),
             )
         if "\0" in parallel.offload_folder:
-            raise self.origin.error("parallel.offload_folder: a path has no NUL byte in it", OFFLOAD_FOLDER)
+            raise self.origin.error("parallel.offload_folder: a path cannot contain a NUL byte", OFFLOAD_FOLDER)
 
     def _check_layers(self, parallel: Parallel) -> None:
         with self.origin.blaming(("model", "kind")):
@@ -360,7 +360,7 @@ class Scenario:
         for unit in found:
             if 0 < len(frozen & set(unit)) < len(unit):
                 raise self.origin.error(
-                    f"the unit of layers {list(unit)} is frozen in part; freeze all of it or none, or change "
+                    f"the unit of layers {list(unit)} is partly frozen; freeze all of its layers or none, or change "
                     "parallel.units", ("model", "frozen"), ("parallel", "units"),
                 )
         return found

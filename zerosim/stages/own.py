@@ -52,7 +52,7 @@ def declared(
         raise UsageError(f"{name} shards {', '.join(map(str, sharded))}; a stage shards one of: {allowed} (of "
                          f"{', '.join(MODEL_STATES)})")
     if wire and wire not in PRECISIONS:
-        raise UsageError(f"{name} has the wire {wire!r}; it is one of {', '.join(PRECISIONS)}")
+        raise UsageError(f"{name} has the wire {wire!r}; use one of {', '.join(PRECISIONS)}")
     if accumulation not in ("", "micro_batch"):
         raise UsageError(f"{name} has the accumulation {accumulation!r}; leave it out, or declare micro_batch")
     like = SHIPPED[frozenset(sharded)]

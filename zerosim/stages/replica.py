@@ -242,8 +242,8 @@ class Replica:
         """The full weights of a unit, for as long as the caller holds them."""
         if "parameters" not in self.state.layouts.sharded:
             raise CollectiveError(
-                f"gather fills the full weights of {unit.name} from shards, and this stage keeps them in full: they "
-                "are replica.state.weights[unit]"
+                f"gather fills the full weights of {unit.name} from shards, but this stage keeps them in full: use "
+                f"replica.state.weights[unit]"
             )
         return self.gathering.gather(self, unit)
 
@@ -335,7 +335,7 @@ class Replica:
             layout = self.state.layouts.of(unit, "optimizer")
             sharded = layout.length < self.state.layouts.full(unit).length
             mine = "replica.own(full), this rank's chunk of them" if sharded else "the full weights"
-            self._expect("update", unit, weights, layout, f"as many as the optimizer state has: hand it {mine}")
+            self._expect("update", unit, weights, layout, f"as many as the optimizer state has: pass {mine}")
             if unit not in self.state.gradient_layouts:
                 raise CollectiveError(
                     f"update found no gradient of {unit.name}: keep or keep_shard it first, after zero_grad(batch)"
@@ -355,7 +355,7 @@ class Replica:
     def _expect(self, verb: str, unit: Unit, buffer: Array, layout: Layout, words: str) -> None:
         if len(buffer) != layout.length:
             raise CollectiveError(
-                f"{verb} got {len(buffer)} elements of {unit.name}, where {layout.length} are due, {words}"
+                f"{verb} got {len(buffer)} elements of {unit.name}; expected {layout.length}, {words}"
             )
 
     def optimizer_step(self, unit: Unit, weights: Array) -> None:

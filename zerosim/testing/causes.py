@@ -8,9 +8,9 @@ from zerosim.proofs.subject import Subject
 from zerosim.testing.example import Example
 
 OWN_WORDS = {
-    "inputs_stay_unchanged": "it writes into what it is given, which belongs to the caller: begin with x = x.copy()",
-    "results_stay_as_they_are": "what it returns shares memory with a buffer that is used again, a default argument or "
-                                "a global: return a copy of it (result.copy()), or make the buffer in the function",
+    "inputs_stay_unchanged": "it changes its argument, which belongs to the caller: begin with x = x.copy()",
+    "results_stay_as_they_are": "its result shares memory with a reused buffer, a default argument or a global: "
+                                "return a copy (result.copy()), or create the buffer in the function",
 }
 """The words for laws that are about one thing."""
 
@@ -18,7 +18,7 @@ COUNTS = ("sends_the_declared_bytes", "sends_the_declared_messages")
 
 
 NUMBERS_ALONE = "right on symbols, wrong on these numbers: does it convert, round or compare what it adds?"
-ONLY_ADDS = "right where reduce is np.add: hand reduce on to comm.exchange and comm.recv, and add with it alone"
+ONLY_ADDS = "right where reduce is np.add: pass reduce on to comm.exchange and comm.recv, and add with it alone"
 
 
 def diagnosed(law: str, subject: Subject, example: Example) -> Diagnosis:

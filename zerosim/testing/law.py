@@ -144,7 +144,7 @@ class Law:
             raise self.diagnosed(examined, broken) from broken.__cause__
         except Flaky:
             raise LawBroken(
-                f"{found[-1]}\n  but not when asked again: does it read memory that nobody has written?",
+                f"{found[-1]}\n  but not when repeated: does it read uninitialized memory?",
                 found[-1].example,
             ) from None
         except Stranded as stranded:

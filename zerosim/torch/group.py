@@ -34,10 +34,10 @@ def refused(name: str) -> Callable[..., Any]:
 
     >>> refused("split_group")()
     Traceback (most recent call last):
-    zerosim.errors.CollectiveError: split_group is not supported over zerosim; docs/torch.md lists what is
+    zerosim.errors.CollectiveError: split_group is not supported over zerosim; docs/torch.md lists the supported calls
     """
     def call(*args: Any, **kwargs: Any) -> Any:
-        raise CollectiveError(f"{name} is not supported over zerosim; docs/torch.md lists what is")
+        raise CollectiveError(f"{name} is not supported over zerosim; docs/torch.md lists the supported calls")
 
     return call
 

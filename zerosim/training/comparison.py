@@ -182,8 +182,7 @@ class Checker:
         expected, state, rank = self.history[step], self.replica.state, self.replica.comm.rank
         for name, found in counts(state.updates, state.scaling).items():
             if found != expected.counts[name]:
-                yield (f"after step {step} rank {rank} has {name} {found:g}, "
-                       f"one process has {expected.counts[name]:g}")
+                yield (f"after step {step} rank {rank} has {name} {found:g}, one process has {expected.counts[name]:g}")
         for unit, chunks in zip(self.replica.units, expected.chunks, strict=True):
             held = kept_of(state, unit)
             due = set(chunks) - ({GRADIENT, ACCUMULATED} if rests else set())

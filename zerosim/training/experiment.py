@@ -42,7 +42,7 @@ class Experiment:
 def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
     """The rows of a scenario, with models as wide as the data.
 
-    Raises `ScenarioError` when a test accuracy is wanted of data that cannot give one, a unit is frozen in part, or
+    Raises `ScenarioError` when a test accuracy is wanted of data that cannot give one, a unit is partly frozen, or
     nothing can be offloaded to the folder named.
     """
     check_claims(scenario, dataset)
@@ -86,7 +86,7 @@ def check_claims(scenario: Scenario, dataset: Dataset) -> None:
     if scenario.check.test_accuracy and measure not in ("accuracy", "exact sequences"):
         raise scenario.origin.error(
             "check.test_accuracy needs integer labels and a test split, x_test and y_test, in data.source" +
-            ("; of this data there is check.test_loss" if measure == "loss" else ""),
+            ("; of this data use check.test_loss" if measure == "loss" else ""),
             ("check", "test_accuracy"),
         )
     if scenario.check.test_loss and measure != "loss":

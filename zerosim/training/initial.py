@@ -38,7 +38,7 @@ def problems(file: WeightsFile, config: Config) -> Iterator[str]:
     for name in due:
         if name not in file.shapes:
             near = nearest(name, file.shapes)
-            yield f"there is no array {shown(name)}{f', there is {shown(near)}' if near else ''}; the model has one"
+            yield f"there is no array {shown(name)}{f', there is {shown(near)}' if near else ''}; but the model has one"
     for name in file.shapes:
         if name not in due:
             near = nearest(name, due)

@@ -61,8 +61,8 @@ class Apart:
         if first != other:
             return (f"the rows add in different orders: {self.differing:,} of {self.elements:,} elements differ, "
                     f"{self.moved:,} lie in another chunk")
-        return (f"the rows add in one order, and round at other places: {self.differing:,} of {self.elements:,} "
-                "elements differ")
+        return (f"the rows add in the same order but round at different places: {self.differing:,} of "
+                f"{self.elements:,} elements differ")
 
 
 def rows_apart(

@@ -108,7 +108,7 @@ def unsteady(config: Config, figures: MemoryFigures) -> list[str]:
 def lingering(config: Config, figures: MemoryFigures) -> list[str]:
     """What a step should have let go of before it reduced a gradient, or updated weights."""
     return [
-        f"{held:,} B of {kind} as {words} begins, where {due:,} are due"
+        f"{held:,} B of {kind} as {words} begins; expected {due:,}"
         for name, words in (("reduce_scatter", "a reduce-scatter"), ("update", "an update"))
         for kind, due in needed_as_began(config).get(name, {}).items()
         if (held := figures.held_as_began.get(name, {}).get(kind, 0)) > due
@@ -123,7 +123,7 @@ def overweight(config: Config, figures: MemoryFigures) -> list[str]:
         for unit in config.model.units:
             due, _ = unit_bytes(config, unit).get(kind, (0, 0))
             if owners.get(unit.name, 0) > due:
-                found.append(f"{owners[unit.name]:,} B of {unit.name}'s {kind}, where {due:,} are due")
+                found.append(f"{owners[unit.name]:,} B of {unit.name}'s {kind}; expected {due:,}")
     return found
 
 

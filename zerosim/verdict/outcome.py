@@ -43,7 +43,7 @@ class RankTraffic:
             figures += [
                 (f"{what} of {name}", ours.get(what, 0), theirs.get(what, 0)) for what in {**ours, **theirs}]
         return next((
-            f"{what} are not the formula's: {found:,} of rank {seen.rank}, where {expected:,} are due"
+            f"{what} are not the formula's: {found:,} of rank {seen.rank}; expected {expected:,}"
             for what, found, expected in figures if found != expected
         ), None)
 
@@ -89,16 +89,16 @@ class RankMemory:
         for kind, bound in self.bound_bytes.items():
             peak, least = found.peak_bytes[kind], self.least_bytes.get(kind, 0)
             if peak > bound:
-                return (f"more is alive at the peak than should be: rank {found.rank} holds {peak:,} B of {kind}, "
-                        f"where {bound:,} are enough")
+                return (f"more memory than allowed is in use at the peak: rank {found.rank} holds {peak:,} B of "
+                        f"{kind}; {bound:,} are enough")
             if peak < least:
-                return (f"less is alive at the peak than must be: rank {found.rank} holds {peak:,} B of {kind}, "
-                        f"where {least:,} are used")
+                return (f"less memory than required is in use at the peak: rank {found.rank} holds {peak:,} B of "
+                        f"{kind}, where {least:,} are used")
         if self.lingering:
-            return f"more is held than is needed: rank {found.rank} holds {self.lingering[0]}"
+            return f"memory is held too long: rank {found.rank} holds {self.lingering[0]}"
         if found.offloaded_bytes != self.formula_offloaded_bytes:
-            return (f"what is offloaded is not the formula's: rank {found.rank} had {found.offloaded_bytes:,} B in its "
-                    f"file, where {self.formula_offloaded_bytes:,} are due")
+            return (f"offloaded bytes are not the formula's: rank {found.rank} had {found.offloaded_bytes:,} B in its "
+                    f"file; expected {self.formula_offloaded_bytes:,}")
         return self.misplaced
 
     @property
@@ -113,11 +113,11 @@ class RankMemory:
             for tier in ("host", "disk")
             for kind in sorted({*seen.get(tier, {}), *due.get(tier, {})})
         ]
-        moves = [(f"what was carried of {what}", found.moved_bytes, self.formula_moved_bytes, what)
+        moves = [(f"bytes moved of {what}", found.moved_bytes, self.formula_moved_bytes, what)
                  for what in sorted({*found.moved_bytes, *self.formula_moved_bytes})]
         return next((
-            f"far memory is not the formula's: rank {found.rank}, {words}: {seen.get(key, 0):,} B, where "
-            f"{due.get(key, 0):,} are due"
+            f"far memory is not the formula's: rank {found.rank}, {words}: {seen.get(key, 0):,} B; "
+            f"expected {due.get(key, 0):,}"
             for words, seen, due, key in [*tiers, *moves] if seen.get(key, 0) != due.get(key, 0)
         ), None)
 
@@ -286,7 +286,7 @@ def failed_checks(stage: TrainedRow) -> list[str]:
     checks: list[tuple[Any, str]] = [
         (stage.equal is False, differing(stage)),
         (never_skips and stage.measured.updates != stage.config.steps,
-         f"counts {stage.measured.updates} updates in {stage.config.steps} steps, of which none may be skipped"),
+         f"counts {stage.measured.updates} updates in {stage.config.steps} steps, but no update may be skipped"),
         (stage.measured.disagreement, stage.measured.disagreement or ""),
         (not all(rank.holds for rank in stage.traffic), miscounted(stage)),
         (any(each != stage.formula_operations for each in stage.measured.operations), miscalculated(stage)),
@@ -369,8 +369,8 @@ def miscalculated(stage: TrainedRow) -> str:
     due = stage.formula_operations
     rank, found = next((pair for pair in enumerate(stage.measured.operations) if pair[1] != due), (0, due))
     what = next((each for each in due if found.get(each, 0) != due[each]), "forward")
-    return (f"floating-point operations of {what} are not the model's: {found.get(what, 0):,} of rank {rank}, where "
-            f"{due[what]:,} are due")
+    return (f"floating-point operations of {what} are not the model's: {found.get(what, 0):,} of rank {rank}; "
+            f"expected {due[what]:,}")
 
 
 def differing(stage: TrainedRow) -> str:

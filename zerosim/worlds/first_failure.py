@@ -89,7 +89,8 @@ class FirstFailure:
 
         Without a handler a rank could not be hung up: UCX takes the signal for its debugger.
         """
-        error = ZerosimError("hung up (SIGHUP): its terminal has ended; start it with nohup to outlive that")
+        error = ZerosimError("hung up (SIGHUP): the terminal was closed; start the command with nohup to keep it "
+                             "running")
         self(ZerosimError, error, None)
 
     def __call__(

@@ -203,7 +203,7 @@ def watch(rank: int, proxy: int, expected: int | None, pipe: int) -> None:
         if expected is None or living_children(proxy) >= expected:
             complete = time.monotonic()
         elif time.monotonic() - complete > LAST_WORDS:
-            sys.stderr.write("zerosim: a rank ended before MPI had started\n")
+            sys.stderr.write("zerosim: a rank ended before MPI started\n")
             sys.stderr.flush()
             time.sleep(FORWARDING)
             end(rank, BROKE)

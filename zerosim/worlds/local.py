@@ -233,7 +233,7 @@ class _World:
         except SystemExit as exit_:
             if self.failure is None:
                 self.failure = CollectiveError(
-                    f"rank {rank} of {self.size} called sys.exit({exit_.code!r}): a rank's program ends by returning"
+                    f"rank {rank} of {self.size} called sys.exit({exit_.code!r}); end a rank's program by returning"
                 )
         except BaseException as error:
             if self.failure is None:

@@ -30,12 +30,12 @@ class RankVector(np.ndarray[Any, Any]):
     def __bool__(self) -> bool:
         if self.size and (self == self.flat[0]).view(np.ndarray).all():
             return bool(self.flat[0])
-        raise Unlike("ranks would do different things: here a text asks what is true of some of them alone")
+        raise Unlike("ranks would do different things: the code branches on a condition that holds on some ranks only")
 
     def __index__(self) -> int:
         if self.size and (self == self.flat[0]).view(np.ndarray).all():
             return int(self.flat[0])
-        raise Unlike("ranks would do different things: here a text wants one number, and each rank has its own")
+        raise Unlike("ranks would do different things: the code needs one number where each rank has its own")
 
 
 def ranks(count: int) -> RankVector:
@@ -70,7 +70,7 @@ class LockstepArray:
     def __getitem__(self, index: Any) -> "LockstepArray":
         if index is Ellipsis or index == slice(None):
             return self
-        raise Unlike("ranks would do different things: they cut a message in different places")
+        raise Unlike("ranks would do different things: they slice a message at different places")
 
     def __setitem__(self, index: Any, other: Any) -> None:
         """Write nothing."""
@@ -154,10 +154,10 @@ class LockstepCommunicator:
         )
 
     def send(self, outgoing: Payload, *, to: Any) -> None:
-        raise Unlike("ranks would do different things: one sends and another receives")
+        raise Unlike("ranks would do different things: some send and others receive")
 
     def recv(self, *, into: Payload, source: Any, reduce: Reduction | None = None) -> None:
-        raise Unlike("ranks would do different things: one sends and another receives")
+        raise Unlike("ranks would do different things: some send and others receive")
 
     def _numbers(self, given: SupportsIndex | Array) -> Array:
         if isinstance(given, np.ndarray) and given.shape == (self.size,):
@@ -208,7 +208,7 @@ class LockstepWorld:
 
     def kill(self, comm: Communicator) -> NoReturn:
         """Refused: all ranks are one thread."""
-        raise Unlike("one rank cannot end alone where all ranks do the same at once")
+        raise Unlike("a single rank cannot end in the lockstep world")
 
     def stop(self, comm: Communicator) -> NoReturn:
         """Refused: all ranks are one thread."""

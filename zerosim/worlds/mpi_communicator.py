@@ -373,8 +373,8 @@ class MpiCommunicator:
     def _waited(self, awaited: str) -> Deadlock:
         everyone = spaced(HERE.location) if self.board is None else explained(self.board.what_all_do())
         return Deadlock(
-            f"rank {self.rank} waited {self.timeout_seconds:g} s {awaited}{everyone}; every send "
-            "needs its receive, and a slow rank a longer timeout_seconds"
+            f"rank {self.rank} waited {self.timeout_seconds:g} s {awaited}{everyone}; every send needs its receive, "
+            "and a slow rank a longer timeout_seconds"
         )
 
     def _check_outgoing(self, outgoing: Array, to: int) -> None:
@@ -400,4 +400,4 @@ class MpiCommunicator:
             check_into(into)
 
     def _closed(self) -> CollectiveError:
-        return CollectiveError(f"rank {self.rank} has closed this communicator: close it when all has been said")
+        return CollectiveError(f"rank {self.rank} has closed this communicator: close it after the last message")

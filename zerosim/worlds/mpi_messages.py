@@ -69,6 +69,6 @@ def check_array(array: object, role: str) -> None:
     refuse_mask(array, role)
     if array.dtype.hasobject:
         raise CollectiveError(
-            f"{role} has dtype {array.dtype}; under MPI a message is of fixed-size elements, "
-            "Python objects travel in the local world only"
+            f"{role} has dtype {array.dtype}; under MPI a message is of fixed-size elements, Python objects travel in "
+            "the local world only"
         )

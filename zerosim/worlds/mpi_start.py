@@ -183,8 +183,8 @@ def shared_memory_bytes() -> float:
 def foreign_launcher(vendor: str) -> LaunchError:
     """The error of ranks whom the launcher cannot acquaint with each other."""
     return LaunchError(
-        f"the launcher started {launched()} ranks but belongs to another MPI library than mpi4py, "
-        f"which runs on {vendor}; launch with {own_launcher()}"
+        f"the launcher started {launched()} ranks but belongs to another MPI library than mpi4py, which runs on "
+        f"{vendor}; launch with {own_launcher()}"
     )
 
 

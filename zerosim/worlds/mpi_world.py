@@ -32,7 +32,7 @@ class MpiWorld:
     @property
     def transport(self) -> str:
         if self._comm.refused:
-            return f"Messages within a host travel by MPI, because memory could not be shared: {self._comm.refused}."
+            return f"Messages within a host travel by MPI: no shared memory, {self._comm.refused}."
         carrier = "through shared memory" if self._comm.transport == "shared" else "by MPI"
         return f"Messages within a host travel {carrier}."
 

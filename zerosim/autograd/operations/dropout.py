@@ -52,7 +52,7 @@ def mask(x: Array, out: Array, empty: Empty, probability: float, draws: Draws | 
 def dropout_shape(x: Shape, *, probability: float) -> Shape:
     """The shape of x. Raises `ZerosimError` unless the probability is from 0 to below 1."""
     if not 0.0 <= probability < 1.0:
-        raise ZerosimError(f"dropout wants a probability from 0 to below 1, found {probability}")
+        raise ZerosimError(f"dropout needs a probability from 0 to below 1, found {probability}")
     return x
 
 

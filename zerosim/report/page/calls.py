@@ -14,8 +14,8 @@ def calls(row: PageRow) -> Markup:
     ]
     heads = ("collective", "called by", "bytes sent", "messages")
     return section(
-        "calls", f"{row.name}: who calls which collective",
-        element("p", "Rank 0 in the last step. A line of PyTorch's comes before the line of the script that led to it.",
+        "calls", f"{row.name}: calls of collectives",
+        element("p", "Rank 0 in the last step. A line of PyTorch is followed by the line of the script that called it.",
                 class_="legend"),
         scrolling(element("table", element("thead", element("tr", *(
             element("th", each, scope="col") for each in heads))), element("tbody", *lines))))

@@ -20,7 +20,7 @@ def divergence(rows: Sequence[PageRow]) -> Markup:
 def apart(runs: Sequence[PageRun]) -> Markup:
     """Why rows differ that are each equal to one process; nothing where none do."""
     found = [each for run in runs for each in run.document.get("differences", [])]
-    return section("apart", "Both right, and not the same", *map(one_apart, found)) if found else joined()
+    return section("apart", "Both correct, but different", *map(one_apart, found)) if found else joined()
 
 
 def one_apart(found: dict[str, Any]) -> Markup:

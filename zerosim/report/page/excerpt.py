@@ -9,8 +9,8 @@ from zerosim.report.page.page_run import PageRun
 from zerosim.report.page.sections import failures, rows_table
 from zerosim.report.page.vega import svg
 
-PICTURES = {"kept": "what a rank of each row keeps between steps, by kind",
-            "sent": "what a rank of each row sends in a step, by collective"}
+PICTURES = {"kept": "memory of a rank between steps, by kind",
+            "sent": "bytes sent by a rank in a step, by collective"}
 
 
 def excerpt(run: PageRun) -> Markup:

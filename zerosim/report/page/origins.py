@@ -27,10 +27,11 @@ def origin(run: PageRun) -> Markup:
     prefix = f"mpirun -n {run.ranks} " if world["kind"] == "mpi" else ""
     name = f"{run.label}: " if run.label else ""
     return section(
-        f"origin{run.label}", f"{name}How to have it again",
+        f"origin{run.label}", f"{name}How to reproduce it",
         *([element("p", "This was run as"), element("pre", str(command))] if command else []),
         *([] if run.is_script else [
-            element("p", "The scenario as resolved, every default filled in. As again.toml it gives the same bits by ",
+            element("p", "The resolved scenario, with all defaults. Saved as again.toml, it reproduces the same bits "
+                         "with ",
                     element("code", f"{prefix}zerosim run again.toml --report again.html"), "."),
             element("details", element("summary", "again.toml"), element("pre", again, class_="scenario"))]),
         element("table", element("tbody", *(
@@ -92,7 +93,8 @@ def differences(runs: Sequence[PageRun]) -> Markup:
         element("td", json.dumps(each, ensure_ascii=False)) for each in both)) for key, *both in changed]
     said = element("table", element("thead", element("tr", *(
         element("th", each, scope="col") for each in ("key", *(run.label for run in runs))))),
-        element("tbody", *lines)) if lines else element("p", "Both have the same scenario but for words.")
+        element("tbody", *lines)) if lines else element("p", "Both have the same scenario, except for titles and "
+                                                             "captions.")
     return section("differences", "In what the two differ", scrolling(said), element("p", same_bits(runs)))
 
 

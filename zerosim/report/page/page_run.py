@@ -217,12 +217,12 @@ def runs_of(documents: Sequence[Any], names: Sequence[str]) -> list[PageRun]:
         schema = document.get("schema") if isinstance(document, dict) else None
         if schema != SCHEMA:
             found = f"its schema is {schema!r}" if schema else "it names no schema"
-            raise UsageError(f"{name} is no outcome of a training: {found}, not {SCHEMA!r}; "
+            raise UsageError(f"{name} is not an outcome of a training run: {found}, not {SCHEMA!r}; "
                              "write one with zerosim run SCENARIO --json FILE")
         lacking = [key for key in NEEDED if key not in document]
         lacking += [key for row in rows_in(document) for key in NEEDED_OF_A_ROW if key not in row]
         if lacking:
-            raise UsageError(f"{name} has no {lacking[0]!r}: another version of zerosim wrote it; "
-                             "write it anew with zerosim run SCENARIO --json FILE")
+            raise UsageError(f"{name} has no {lacking[0]!r}: it was written by another version of zerosim; write it "
+                             "again with zerosim run SCENARIO --json FILE")
     labels = ["A", "B"] if len(documents) > 1 else [""]
     return [PageRun(document, label) for document, label in zip(documents, labels, strict=True)]

@@ -116,15 +116,15 @@ def table(plan: Plan, names: Sequence[str]) -> Markup:
     meanings = "; ".join(f"{word}: {meaning}" for word, meaning in legend(plan.rows))
     undrawn = f"Pictures have the first {MOST_DRAWN} of these {len(names)} rows."
     return sections.section(
-        "table", "What each row takes", sections.scrolling(element(
+        "table", "Settings of each row", sections.scrolling(element(
             "table", element("thead", element("tr", *headings)), element("tbody", *lines), class_="rows")),
         element("p", meanings, class_="legend"), element("ul", *bounds, class_="facts"),
         *(element("p", words) for words in ignored_in_words(
             (name, row.config.ignored) for name, row in zip(names, plan.rows, strict=True))),
         *([element("p", undrawn, class_="note")] if len(names) > MOST_DRAWN else []),
-        sections.picture("peaks", "what a rank of each row holds at the peak, by kind, and the memory of the device",
+        sections.picture("peaks", "memory of a rank at the peak, by kind, and the memory of the device",
                          {"bars": "peaks"}, {"row": "row", "kind": "kind", "bytes": "bytes"}),
-        sections.picture("kept", "what a rank of each row keeps between steps, by kind", {"bars": "kept"},
+        sections.picture("kept", "memory of a rank between steps, by kind", {"bars": "kept"},
                          {"row": "row", "kind": "kind", "bytes": "bytes"}))
 
 
@@ -147,6 +147,6 @@ def scaling(plan: Plan) -> Markup:
 def origin(plan: Plan, command: str) -> Markup:
     """The command and the scenario, with every default filled in."""
     return sections.section(
-        "origin", "How to have it again", element("p", "This was planned by"), element("pre", command),
+        "origin", "How to reproduce it", element("p", "This was planned by"), element("pre", command),
         element("details", element("summary", "the scenario as resolved"),
                 element("pre", origins.toml(resolved(plan.scenario)), class_="scenario")))

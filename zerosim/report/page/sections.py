@@ -70,14 +70,14 @@ def table(runs: Sequence[PageRun]) -> Markup:
     rows = [row for run in runs for row in run.rows]
     legend = (
         "bits: compared with one process, or with the first row that adds in the same order: loss, weights, gradients "
-        "and optimizer state of every step. sent, to other hosts, messages: by a rank in a step. weights, "
-        "gradients, optimizer: what a rank keeps between steps. peak: the most that it holds at a time, activations "
-        "and buffers too. "
-        f"P: bytes of all weights, N: ranks. {CHANGED} not as in the row above; {WRONG} not what the formula says."
+        "and optimizer state of every step. sent, to other hosts, messages: by a rank in a step. weights, gradients, "
+        "optimizer: what a rank keeps between steps. peak: the most that it holds at a time, activations and buffers "
+        f"too. P: bytes of all weights, N: ranks. {CHANGED} not as in the row above; {WRONG} not what the formula "
+        "says."
     )
-    return section("table", "What each row does", scrolling(rows_table(rows)),
+    return section("table", "Settings of each row", scrolling(rows_table(rows)),
         element("p", legend, class_="legend"), ignored(rows), *map(shared, runs), *map(shortages, runs),
-        picture("kept", "what a rank of each row keeps between steps, by kind", {"bars": "kept"},
+        picture("kept", "memory of a rank between steps, by kind", {"bars": "kept"},
                 {"row": "row", "kind": "kind", "bytes": "bytes"}))
 
 
@@ -174,9 +174,9 @@ def step(rows: Sequence[PageRow], drawings: Drawings, about_times: Sequence[str]
     ), class_="chooser")
     cards = [card(number, row) for number, row in enumerate(rows, 1)]
     keys = element(
-        "p", "Click a picture, or reach it with the tab key: the wheel and + and − zoom all of them alike, dragging "
-        "and ← and → move along, 0 shows the whole step; n and p walk from span to span, ↑ and ↓ from lane to lane, "
-        "Escape lets go.", class_="legend")
+        "p", "Click a picture, or reach it with the tab key. The wheel and + and − zoom all pictures; dragging and ← "
+             "and → pan; 0 shows the whole step; n and p select the next and previous span, ↑ and ↓ the lane above "
+             "and below; Escape clears the selection.", class_="legend")
     buttons = element("p", *(
         element("button", words, type="button", data_zoom=what, title=title) for words, what, title in
         (("−", "out", "zoom out"), ("+", "in", "zoom in"), ("←", "left", "earlier"), ("→", "right", "later"),
@@ -219,7 +219,7 @@ def card(number: int, row: PageRow) -> Markup:
     """A row's timeline, if it was traced, and its memory."""
     rank = row.fullest["rank"]
     timeline = picture(
-        "timeline", f"{row.name}: what every rank computes, sends and receives in a step",
+        "timeline", f"{row.name}: computation and messages of every rank in a step",
         {"spans": f"spans-{number}", "links": f"links-{number}"}, SPAN_COLUMNS, timed=True)
     curve = picture(
         "memory", f"{row.name}: memory of rank {rank} by kind in a step", {"curve": f"curve-{number}"}, CURVE_COLUMNS,
@@ -232,7 +232,7 @@ def card(number: int, row: PageRow) -> Markup:
 
 def traffic(rows: Sequence[PageRow]) -> Markup:
     """Who sent how much to whom, and by which collective."""
-    bars = picture("sent", "what a rank of each row sends in a step, by collective", {"bars": "sent"},
+    bars = picture("sent", "bytes sent by a rank in a step, by collective", {"bars": "sent"},
                    {"row": "row", "collective": "collective", "bytes": "bytes", "messages": "messages"})
     squares = [
         element("article", element("h3", row.name), picture(
@@ -241,7 +241,7 @@ def traffic(rows: Sequence[PageRow]) -> Markup:
             {"source": "from rank", "to": "to rank", "bytes": "bytes", "messages": "messages"}))
         for number, row in enumerate(rows, 1) if row.spans
     ]
-    return section("traffic", "Who sends how much to whom", bars, element("div", *squares, class_="squares"))
+    return section("traffic", "Bytes between each pair of ranks", bars, element("div", *squares, class_="squares"))
 
 
 def losses(rows: Sequence[PageRow]) -> Markup:
@@ -279,9 +279,9 @@ def step_by_step(found: RecordedStep, kinds: dict[str, dict[str, str]]) -> Marku
     return section(
         "step", "Event by event",
         element("p", f"A row of letters for each rank: {letters}. A colour is an activity, and every other layer is "
-                     "paler. Below, what the rank holds when that event ends. All ranks go through the same "
-                     "events; how long each took is not drawn. ← and → step, as Page Up and Page Down do, Home and "
-                     "End lead to the first and the last, space plays, P is for a projector: all text twice as large.",
+                     "paler. Below: the memory of the rank at the end of the event. All ranks run the same events; "
+                     "durations are not drawn. ← and → step, as do Page Up and Page Down; Home and End go to the "
+                     "first and the last event; space plays; P doubles the size of all text for a projector.",
                 class_="legend"),
         element("ul", *patches, class_="keys"),
         element("p",
@@ -290,7 +290,7 @@ def step_by_step(found: RecordedStep, kinds: dict[str, dict[str, str]]) -> Marku
                     "input", type="range", min=0, max=0, value=0, step=1, id="step-event")),
                 element("output", "", id="step-heading", aria_live="polite"), class_="buttons"),
         element("div", "", id="step-drawing", class_="scrolling", tabindex=0, role="application",
-                aria_label="what every rank does and holds in each event"),
+                aria_label="activity and memory of every rank in each event"),
         element("div", element("table", element("thead", element("tr", *(element("th", head) for head in heads))),
                                element("tbody", "", id="step-rows")), class_="scrolling"))
 
@@ -304,12 +304,12 @@ def schedules(stepped: Sequence[dict[str, Any]], ranks: int) -> Markup:
     title = "Round by round" if len(stepped) == 1 else "The collectives, round by round"
     return section(
         "schedule", title,
-        element("p", "Columns are ranks, rows are chunks. A cell says whose contributions a rank holds there, in their "
-                     "order of addition: 2+3+0 is rank 2's, then 3's, then 0's; 1…7+0…2 is rank 1's to 7's, one by "
-                     "one, then 0's to 2's. ✓ is what the collective promises. On more than 8 ranks a cell is as "
-                     "full as its sum; point at it to read it, or press D for words. A thick border is news of this "
-                     "round. ← and → step, as Page Up and Page Down do, Home and End lead to the start and the end, "
-                     "space plays, P is for a projector: all text twice as large.",
+        element("p", "Columns are ranks, rows are chunks. A cell says whose contributions a rank holds there, in "
+                     "their order of addition: 2+3+0 is rank 2's, then 3's, then 0's; 1…7+0…2 is rank 1's to 7's, one "
+                     "by one, then 0's to 2's. ✓ is what the collective promises. On more than 8 ranks a cell is as "
+                     "full as its sum; point at it to read it, or press D for words. A thick border marks a change in "
+                     "this round. ← and → step, as do Page Up and Page Down; Home and End go to the start and the "
+                     "end; space plays; P doubles the size of all text for a projector.",
                 class_="legend"),
         *fewer,
         element("div",
@@ -320,6 +320,6 @@ def schedules(stepped: Sequence[dict[str, Any]], ranks: int) -> Markup:
                             "input", type="range", min=0, max=0, value=0, step=1, id="schedule-round")),
                         element("output", "", id="schedule-heading"), class_="buttons"),
                 element("div", "", id="schedule-drawing", class_="scrolling", tabindex=0, role="application",
-                        aria_label="what every rank holds after this round"),
+                        aria_label="contents of every rank after this round"),
                 element("p", "", id="schedule-detail", class_="legend", aria_live="polite"),
                 element("p", "", id="schedule-words", aria_live="polite"), id="player"))
