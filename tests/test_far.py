@@ -268,7 +268,7 @@ def test_what_is_carried_twice_is_seen(monkeypatch):
         honest(self, *about)
 
     monkeypatch.setattr(CopyingLane, "_copy", twice)
-    fails(outcome_of(**ALL[0], stages=("zero3",)), "far memory is not the formula's: rank 0, what was carried of ")
+    fails(outcome_of(**ALL[0], stages=("zero3",)), "far memory is not the formula's: rank 0, bytes moved of ")
 
 
 def test_state_lost_at_resume_is_seen(tmp_path, monkeypatch):

@@ -73,7 +73,7 @@ def test_nothing_is_overwritten(tmp_path):
     source, (first, second) = tmp_path / "source", (tmp_path / "a", tmp_path / "b")
     source.write_text("text")
     second.write_text("mine")
-    with pytest.raises(UsageError, match="b is there already"):
+    with pytest.raises(UsageError, match="b exists already"):
         course.copy_out([(source, first), (source, second)])
     assert not first.exists()
     assert second.read_text() == "mine"
@@ -176,7 +176,7 @@ def test_exercises_and_lessons_are_copied_out(tmp_path, capsys):
     assert out[-1] == f"    zerosim grade {mine / '1_ring.py'}"
     assert main(["run", str(mine / "scenarios" / "unsafe_sends.toml")]) == 3, "what it needs beside it was copied too"
     assert main(["exercises", str(mine)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     (tmp_path / "file").touch()
     assert main(["lessons", str(tmp_path / "file")]) == 2
     assert capsys.readouterr().err.endswith("; name a folder that can be written to\n")
