@@ -500,7 +500,7 @@ OF_VARIANTS = {
     ("train.precision = 'fp64'\nparallel.quantized_weights = 'int8'", "quantized_weights int8 has fewer bits than"),
     ("parallel.quantized_weights = 'int4'\nparallel.all_gather = 'direct'", "shards of bytes by the all-gather of"),
     ("[[variant]]\nstage = 'zero2'\nparam_dtype = 'bf16'", "its ranks keep full weights, and gather none"),
-    ("parallel.recompute_keeps = 'products'", "recompute_keeps is for units that are run again"),
+    ("parallel.recompute_keeps = 'products'", "recompute_keeps is for recomputed units"),
     ("parallel.offload_activations = true", "offload_activations offloads the inputs of recomputed units"),
     ("parallel.offload_activations = true\nparallel.recompute = true\n[[variant]]\nrecompute = false", "of recomputed"),
     ('parallel.offload_folder = "a\\u0000b"', "parallel.offload_folder: a path cannot contain a NUL byte"),

@@ -98,5 +98,5 @@ def test_a_run_equals_the_reference_and_holds_between_nothing_and_all():
 
 
 def test_a_selection_without_recomputation_is_refused_in_one_line():
-    with pytest.raises(ScenarioError, match="recompute_keeps is for units that are run again"):
+    with pytest.raises(ScenarioError, match="recompute_keeps is for recomputed units"):
         sorted_by(recompute_keeps="products")

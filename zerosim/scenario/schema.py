@@ -257,7 +257,7 @@ class Scenario:
             )
         if parallel.recompute_keeps and not parallel.recompute:
             raise self.origin.error(
-                "parallel.recompute_keeps is for units that are run again; set parallel.recompute to true or to layers "
+                "parallel.recompute_keeps is for recomputed units; set parallel.recompute to true or to layers "
                 "as well, or leave it out",
                 ("parallel", "recompute_keeps"), ("parallel", "recompute"),
             )
