@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from zerosim.bench.outside import compare_outside, figures_of, grouped
-from zerosim.bench.published import lines_of, shipped
+from zerosim.bench.outside import CONTEXT_BYTES, GIB, compare_outside, figures_of, grouped, without_source
+from zerosim.bench.published import lines_of, shipped, task_of
 from zerosim.cli import main
+from zerosim.planner.planning import planned
 
 LINES = lines_of(shipped("outside.csv"))
 
@@ -40,7 +41,34 @@ def test_figures_are_grouped_by_software_and_feature():
     found = compare_outside(small)
     groups = grouped(found)
     assert len(groups["memory, all"]) == 3
-    assert groups["memory, all"][0] == pytest.approx(found[0].planned / small[0].measured - 1)
+    assert groups["memory, all"][0].error == pytest.approx(found[0].planned / small[0].measured - 1)
+
+
+def test_a_source_is_left_out_of_what_is_fitted_to_it():
+    """torchtitan's H100 without a known limit of power, and the reserve of torchao's peaks."""
+    figures = figures_of(LINES, "")
+    ours = next(each for each in figures if each.source == "torchtitan" and not each.memory)
+    left = without_source(ours).cluster
+    assert (left.device, left.reserve, left.figures.memory) == ("h100_80gb", 0.25, 100.9e9)
+    other = next(each for each in figures if each.source == "IBM fms-fsdp")
+    assert without_source(other) == other.scenario
+    (fitted,) = compare_outside([ours])
+    assert fitted.error_left_out > fitted.error
+
+
+def test_notes_say_how_a_peak_was_measured_and_how_8_bits_are_scaled(tmp_path):
+    peaks = {each.source: each for each in figures_of(LINES, "") if each.memory}
+    found = {each.figure.source: each for each in compare_outside(
+        [peaks["dlrover atorch"], peaks["InternEvo"], peaks["torchao B200"]])}
+    row = {source: found[source].planned * GIB for source in found}
+    (alive,), (held,) = (
+        planned(peaks[source].scenario, (), task_of) for source in ("dlrover atorch", "InternEvo"))
+    assert row["dlrover atorch"] == pytest.approx(alive.peak_bytes)
+    assert row["InternEvo"] == pytest.approx(held.reserved_bytes + CONTEXT_BYTES)
+    by_row = {**LINES[1], "notes": "compile; fp8 = rowwise; reduce fp32"}
+    (figure,) = figures_of([by_row], "")
+    assert (figure.scenario.cluster.products, figure.scenario.parallel.param_dtype) == ("fp8_rowwise", "bf16")
+    assert figure.scenario.parallel.recompute_keeps == "half_products"
 
 
 def test_a_file_of_such_figures_is_planned_alone(tmp_path, capsys):

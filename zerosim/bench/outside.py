@@ -5,14 +5,14 @@ A line of the file is one figure of one run. Sizes, sharding and precision have 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zerosim.bench.published import task_of
 from zerosim.errors import UsageError
 from zerosim.planner.planned_row import PlannedRow
 from zerosim.planner.planning import planned
-from zerosim.scenario.machine import ClusterKeys
+from zerosim.scenario.machine import ClusterKeys, DeviceFigures
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import ModelKeys, Parallel, Train, WorldKeys
 
@@ -21,6 +21,15 @@ FITTED = {
     "memory": {"torchtitan", "torchao H100", "torchao nocompile"}, "throughput": {"torchtitan", "ml-engineering"},
 }
 """Sources to which a number is fitted: the reserve, and the effect of a limit of power or the rate of a host."""
+LEFT_OUT: dict[str, dict[str, Any]] = {
+    "torchtitan": {"device": "h100_80gb", "reserve": 0.25, "figures": DeviceFigures(
+        memory=100.9e9, memory_bandwidth=2410e9)},
+    "torchao H100": {"reserve": 0.11},
+    "torchao nocompile": {"reserve": 0.11},
+}
+"""The keys of [cluster] that a source's runs would have if nothing were fitted to it: an H100 whose limit of power is
+unknown, and the reserve that the other one's peaks have on average. Without a rate of the host, which is fitted to
+ml-engineering, its offloaded runs would have no plan."""
 LONG = 32768
 """Tokens of a sequence from which on it counts as long."""
 SMALL = 4096
@@ -117,17 +126,26 @@ class ComparedFigure:
     planned: float
     fits: bool
 
+    left_out: float
+    """The plan's figure with nothing fitted to the figure's source."""
+
     @property
     def error(self) -> float:
         """The error as a share of what was measured."""
         return self.planned / self.figure.measured - 1
+
+    @property
+    def error_left_out(self) -> float:
+        """The error with nothing fitted to the figure's source."""
+        return self.left_out / self.figure.measured - 1
 
     def document(self) -> dict[str, Any]:
         """The comparison in JSON's own types."""
         figure = self.figure
         return {
             "source": figure.source, "run": figure.name, "software": figure.software, "measured_kind": figure.kind,
-            "measured": figure.measured, "planned": self.planned, "error": self.error, "fits": self.fits,
+            "measured": figure.measured, "planned": self.planned, "error": self.error,
+            "error_left_out": self.error_left_out, "fits": self.fits,
         }
 
 
@@ -240,15 +258,21 @@ def compare_outside(figures: Sequence[OutsideFigure]) -> list[ComparedFigure]:
             (rows[key],) = planned(scenario, (), task_of)
         return rows[key]
 
-    found = [(each, row_of(each.scenario)) for each in figures]
-    return [ComparedFigure(each, each.planned_as(row), row.fits) for each, row in found]
+    found = [(each, row_of(each.scenario), row_of(without_source(each))) for each in figures]
+    return [ComparedFigure(each, each.planned_as(row), row.fits, each.planned_as(left)) for each, row, left in found]
 
 
-def grouped(found: Sequence[ComparedFigure]) -> dict[str, list[float]]:
-    """The errors of each group of figures, by its name."""
-    groups: dict[str, list[float]] = {}
+def without_source(figure: OutsideFigure) -> Scenario:
+    """The scenario of a figure with nothing fitted to the figure's source."""
+    cluster = replace(figure.scenario.cluster, **LEFT_OUT.get(figure.source, {}))
+    return replace(figure.scenario, cluster=cluster)
+
+
+def grouped(found: Sequence[ComparedFigure]) -> dict[str, list[ComparedFigure]]:
+    """The figures of each group, by its name."""
+    groups: dict[str, list[ComparedFigure]] = {}
     for each in found:
         for name in each.figure.features:
-            groups.setdefault(name, []).append(each.error)
+            groups.setdefault(name, []).append(each)
     return dict(sorted(groups.items()))
 

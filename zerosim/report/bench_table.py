@@ -137,12 +137,14 @@ def show_outside(console: Console, compared: Sequence[ComparedFigure]) -> None:
             f"{each.error:+.1%}", "yes" if each.fits else "no")
     console.print(table)
     console.print()
-    summary = columns("figures elsewhere", "figures", "mean error", f"within {NEAR_ELSEWHERE:.0%}", "worst")
+    summary = columns(
+        "figures elsewhere", "figures", "mean error", f"within {NEAR_ELSEWHERE:.0%}", "worst", "source left out")
     for name, found in grouped(compared).items():
-        sizes = [abs(error) for error in found]
+        sizes = [abs(each.error) for each in found]
         summary.add_row(
             name, str(len(sizes)), f"{fmean(sizes):.1%}", f"{fmean(size <= NEAR_ELSEWHERE for size in sizes):.0%}",
-            f"{max(found, key=abs):+.1%}")
+            f"{max((each.error for each in found), key=abs):+.1%}",
+            f"{fmean(abs(each.error_left_out) for each in found):.1%}")
     console.print(summary)
     refused = sum(not each.fits for each in compared)
     console.print(f"{refused} of {len(compared)} figures are of runs that would not fit", style="dim")
