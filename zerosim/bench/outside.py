@@ -58,7 +58,8 @@ STAGES = {
     "FULL_SHARD": "zero3", "HYBRID_SHARD": "zero3", "ZERO3 DeepSpeed": "zero3", "ZERO2": "zero2", "ZERO1": "zero1",
     "DDP": "ddp", "none": "ddp",
 }
-ON_HOST = "optimizer offloaded"
+ON_HOST = {"optimizer offloaded": "host", "parameters offloaded": "host"}
+"""Where the optimizer is, by these words in the notes. With FSDP's offloaded parameters it is on the host as well."""
 COLUMNS = (
     "source", "model", "layers", "width", "heads", "kv_heads", "inner", "vocabulary", "sequence", "devices", "device",
     "devices_per_host", "sharding", "micro_batch", "accumulation", "precision", "recompute", "measured_kind",
@@ -195,7 +196,8 @@ def scenario_of(line: Mapping[str, str]) -> Scenario:
         model=model_of(line),
         train=Train(
             micro_batch=int(line["micro_batch"]), micro_batches=devices * int(line["accumulation"]),
-            optimizer="adamw", precision="fp32" if in_fsdp else "fp16" if line["precision"] == "fp16" else "bf16",
+            optimizer="sgd" if "SGD" in notes else "adamw",
+            precision="fp32" if in_fsdp else "fp16" if line["precision"] == "fp16" else "bf16",
         ),
         parallel=Parallel(
             stages=(stage,), recompute=recomputed("full" if selected else line["recompute"], int(line["layers"])),
@@ -208,7 +210,7 @@ def scenario_of(line: Mapping[str, str]) -> Scenario:
         cluster=ClusterKeys(
             software=said_in(notes, SOFTWARE) or UNNAMED.get(line["source"], "eager"),
             loss="chunked" if "tiled" in notes else COMPILED_LOSS.get(line["source"], ""),
-            optimizer="host" if ON_HOST in notes else "device",
+            optimizer=said_in(notes, ON_HOST) or "device",
             device=said_in(notes, DEVICES) or DEVICE_OF.get(line["source"], line["device"]), devices_per_host=per_host,
             between=said_in(notes, BETWEEN), kernels="fused",
             products="weights" if line["precision"] != "fp8" else said_in(notes, SCALES) or "fp8",
