@@ -2,18 +2,18 @@
 
     python -m tests.notebooks    runs every notebook and saves what its cells show
 
-Cells are plain Python and are run as such, in this process and in the notebook's folder.
+Cells are plain Python and are run as such, in this process and in an empty folder, since a notebook must run anywhere.
 """
 
 import ast
 import io
 import json
-import os
 import re
 from collections import Counter
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
 from pprint import pformat
+from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
@@ -34,10 +34,10 @@ def written(notebook):
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
-def run(notebook, folder):
-    """The same notebook with what its cells show now; a cell that raises ends it."""
+def run(notebook):
+    """The same notebook with what its cells show now, run in an empty folder; a cell that raises ends it."""
     names, cells, count = {"__name__": "__main__"}, [], 0
-    with chdir(folder):
+    with TemporaryDirectory() as empty, chdir(empty):
         for cell in notebook["cells"]:
             if cell["cell_type"] != "code":
                 cells.append(cell)
@@ -79,7 +79,7 @@ def lines(words):
 def faults(path):
     """In words, which cells do not show what is saved, times aside; and what they show that could not be drawn."""
     saved = read(path)
-    now = run(saved, Path(path).parent)
+    now = run(saved)
     found = []
     for number, (before, after) in enumerate(zip(saved["cells"], now["cells"], strict=True), 1):
         if before["cell_type"] != "code":
@@ -127,6 +127,5 @@ def unfit(output):
 
 
 if __name__ == "__main__":
-    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(ROOT / ".hypothesis")
     for path in NOTEBOOKS:
-        path.write_text(written(run(read(path), path.parent)), encoding="utf-8")
+        path.write_text(written(run(read(path))), encoding="utf-8")

@@ -39,7 +39,7 @@ def notebook(*sources):
 
 def saved(folder, *sources):
     path = folder / "mine.ipynb"
-    found = notebooks.run(notebook(*sources), folder)
+    found = notebooks.run(notebook(*sources))
     path.write_text(written(found))
     return path, found
 
@@ -52,6 +52,21 @@ def test_another_output_is_seen(tmp_path):
         changed["cells"][cell]["outputs"][output][key] = value
         path.write_text(written(changed))
         assert faults(path) == ["cell 2 shows something else than is saved"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_notebook_runs_anywhere(path):
+    """The first cell installs the package, no other cell needs an extra, and none names a file."""
+    first, *others = ["".join(cell["source"]) for cell in read(path)["cells"] if cell["cell_type"] == "code"]
+    assert '"pip", "install"' in first
+    assert [cell for cell in others if "hypothesis" in cell or "zerosim.testing" in cell or "../" in cell] == []
+
+
+def test_a_relative_path_is_not_found(tmp_path, monkeypatch):
+    (tmp_path / "here.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        saved(tmp_path, 'open("here.txt")')
 
 
 def test_a_cell_that_raises_is_no_output(tmp_path):
