@@ -1,7 +1,8 @@
 # make run      train digits by DDP and ZeRO Stages I–III on 4 MPI processes and compare every bit
-# make test     the suite, the tests under mpirun included
+# make test     the suite, the tests under mpirun included, and of each long table of cases 6 that are evenly spread
 # make check    for every save: ruff, mypy, and the tests that need no MPI, no browser and little time
-# make whole    the cases that take longest, and the shipped scenarios with their own models; the suite has smaller ones
+# make whole    the rest of these tables, the tests that take longest, and the shipped scenarios with their own models; CI
+#               runs both
 # make oracles  ask PyTorch anew what the suite has recorded, and Perfetto whether it reads our traces, in
 #               environments of their own
 # make torch    train one model by our stages, by PyTorch and by DeepSpeed over the same collectives, and write the table of
@@ -31,7 +32,7 @@ run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
 
 test: .venv/test
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not long"
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not (long or rest)"
 
 check: .venv/test .venv/lint
 	$(BIN)/ruff check
@@ -39,7 +40,7 @@ check: .venv/test .venv/lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not (mpi or long or broad)" --ignore tests/browser
 
 whole: .venv/test
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m long
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "long or rest"
 	SCENARIOS=whole $(BIN)/python -m pytest --numprocesses 2 tests/test_scenarios.py
 
 oracles: .venv/test .venv-torch/torch .venv-perfetto/perfetto

@@ -3,6 +3,7 @@
 import compileall
 import os
 import sys
+from itertools import groupby
 from pathlib import Path
 
 from hypothesis import settings
@@ -36,9 +37,27 @@ BROAD = {
 """The files whose tests train, prove or draw many cases: `make check` leaves them to `make test`."""
 
 
+def in_sample(cases):
+    """Each of `cases`, and whether it is one of at most SAMPLE that are evenly spread.
+
+    >>> [case for case, kept in in_sample(range(20)) if kept]
+    [0, 4, 8, 12, 16]
+    """
+    step = -(-len(cases) // SAMPLE)
+    return [(case, index % step == 0) for index, case in enumerate(cases)]
+
+
+SAMPLE = 6
+"""The cases that `make test` tries of a table in such a file, evenly spread; `make whole`, and so CI, tries the rest."""
+
+
 def pytest_collection_modifyitems(items):
     """Tests that start processes come first: one worker has them in turn, and no long one is left to the end."""
-    for item in items:
-        if item.path.stem.removeprefix("test_") in BROAD:
-            item.add_marker("broad")
+    for _, cases in groupby(items, key=lambda item: item.nodeid.partition("[")[0]):
+        for item, kept in in_sample(list(cases)):
+            broad = item.path.stem.removeprefix("test_") in BROAD
+            if broad:
+                item.add_marker("broad")
+            if not kept and (broad or item.get_closest_marker("mpi")):
+                item.add_marker("rest")
     items.sort(key=lambda item: item.get_closest_marker("mpi") is None)
