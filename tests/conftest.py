@@ -48,7 +48,7 @@ def in_sample(cases):
 
 
 SAMPLE = 6
-"""The cases, evenly spread, that `make test` tries of a table in such a file; `make whole`, and so CI, tries the rest."""
+"""The cases that `make test` tries of a table in such a file, evenly spread; `make whole` tries all others, for CI."""
 
 
 def pytest_collection_modifyitems(items):
