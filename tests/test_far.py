@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -20,8 +21,14 @@ from tests.test_planted import fails, outcome_of
 from tests.training import labelled, scenario
 from zerosim.checkpoint.resuming import Restoring
 from zerosim.cli import main
-from zerosim.formulas.far import pipeline
+from zerosim.formulas.far import far_peaks, moved_bytes, pipeline
+from zerosim.formulas.peaks import peak_bounds
+from zerosim.instruments.trace import OFFLOAD
+from zerosim.planner.cluster import cluster_of
+from zerosim.planner.rehearsal import rehearse
+from zerosim.scenario.machine import ClusterKeys, LinkKeys
 from zerosim.stages.storage import FarUpdates, Places
+from zerosim.training.experiment import prepare
 from zerosim.training.tiers import CopyingLane, MappedFile, on_host
 
 FAR = [{"offload_optimizer": one, "offload_parameters": other}
@@ -206,6 +213,43 @@ def test_a_limit_counts_the_device_and_admits_what_fits_offloaded(tmp_path):
     written = json.loads(found.read_text())
     assert [row["name"] for row in written["did_not_fit"]] == ["near"], done.stderr
     assert [row["name"] for row in written["rows"]] == ["far"]
+
+
+# Plans.
+
+
+def planned(far, **parallel):
+    """The rehearsal of a row on one rank, with links of 1 byte a nanosecond and of a tenth of that."""
+    built = far_scenario(ranks=1, **far, **parallel)
+    own = ClusterKeys(host_memory=LinkKeys(0, 1.0), nvme=LinkKeys(0, 0.1))
+    (config,) = prepare(built, labelled()).rows
+    return config, rehearse(config, cluster_of(own, built.origin, 1))
+
+
+@pytest.mark.parametrize("far", FAR, ids=lambda far: "-".join(far.values()))
+@pytest.mark.parametrize("keys", [{}, {"prefetch": True}, {"reshard_after_forward": False}], ids=str)
+def test_a_plan_has_the_bytes_of_a_run_in_every_tier(far, keys):
+    config, found = planned(far, **keys)
+    due = {tier: {kind: held for kind, held in kinds.items() if held} for tier, kinds in far_peaks(config).items()}
+    assert {tier: {kind: held for kind, held in kinds.items() if held} for tier, kinds in found.far_peak.items()} == due
+    assert found.peak["parameters"] == peak_bounds(config)["parameters"]
+    carried = Counter()
+    for span in found.clock.spans:
+        if span.lane == OFFLOAD:
+            carried[span.what] += span.bytes
+    one = replace(config, row=replace(config.row, train=replace(config.row.train, steps=1)))
+    assert dict(carried) == moved_bytes(one, 1)
+
+
+def test_the_time_of_a_plan_by_hand():
+    """On the host the step waits for gradients, weights out and weights back, of 74 numbers each, 4 bytes a number."""
+    near, host = (planned(far)[1].clock for far in ({}, {"offload_optimizer": "host"}))
+    assert 6 * 5 + 5 + 5 * 4 + 4 + 4 * 3 + 3 == 74
+    assert host.computing_ns["offload"] == 3 * 74 * 4
+    assert host.computing_ns["update"] == pytest.approx(74 * (4 + 2 * 12) / 14, abs=3)
+    assert host.now_ns - near.now_ns == 3 * 74 * 4 + host.computing_ns["update"] - near.computing_ns["update"]
+    disk = planned({"offload_optimizer": "disk"})[1].clock
+    assert disk.now_ns > host.now_ns + 2 * 74 * 8 * 10 * 0.6
 
 
 # Faults.

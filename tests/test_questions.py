@@ -229,7 +229,7 @@ def test_a_configuration_of_deepspeed_is_read_and_what_is_not_is_said(written):
         "parallel.stages": ["zero3"], "parallel.quantized_weights": "int8", "train.micro_batch": 2,
         "train.micro_batches": 64, "train.clip_norm": 1.0,
         "train.precision": "bf16", "parallel.overlap": True, "parallel.secondary_ranks": 8, "parallel.prefetch": True,
-        "cluster.optimizer": "host", "train.optimizer": "adamw"}
+        "parallel.offload_optimizer": "host", "train.optimizer": "adamw"}
     assert found.unread == ["zero_optimization.reduce_bucket_size", "flops_profiler"]
     (row,) = read_plan(LLAMA, [16], SMALL | {"world.ranks": 16} | found.keys, {}).rows
     assert (row.config.row.stage, row.config.block) == ("zero3", 4)
@@ -251,15 +251,20 @@ def test_what_deepspeed_leaves_to_the_trainer_is_left_to_the_scenario(written):
     assert keys == {"parallel.stages": ["ddp"]}
 
 
-def test_an_optimizer_that_deepspeed_keeps_on_disk_is_not_planned_and_said(written):
-    found = foreign.deepspeed(written({"zero_optimization": {"offload_optimizer": {"device": "nvme"}}}), 2)
-    assert found.unread == ["zero_optimization.offload_optimizer"]
-    assert "cluster.optimizer" not in found.keys
+@pytest.mark.parametrize(("stage", "keys", "unread"), [
+    (3, {"parallel.offload_optimizer": "disk", "parallel.offload_parameters": "host"}, []),
+    (2, {"parallel.offload_optimizer": "disk"}, ["zero_optimization.offload_param"])])
+def test_what_deepspeed_offloads_is_planned_where_the_stage_can(written, stage, keys, unread):
+    said = {"stage": stage, "offload_optimizer": {"device": "nvme"}, "offload_param": {"device": "cpu"}}
+    found = foreign.deepspeed(written({"zero_optimization": said}), 2)
+    assert {key: value for key, value in found.keys.items() if "offload" in key} == keys
+    assert found.unread == unread
 
 
 def test_what_fsdp_says_and_no_plan_has_is_said(written):
     found = foreign.fsdp(written({"fsdp_offload_params": True, "fsdp_forward_prefetch": True}), 16, 8)
-    assert found.unread == ["offload_params", "forward_prefetch"]
+    assert found.unread == ["forward_prefetch"]
+    assert [found.keys[f"parallel.offload_{what}"] for what in ("optimizer", "parameters")] == ["host", "host"]
 
 
 def test_rows_of_a_scenario_do_not_hide_the_stage_of_a_file(written, tmp_path, capsys):

@@ -63,6 +63,7 @@ device = "a100_80gb"
 devices_per_host = 4
 inside = "nvlink3"
 host_memory = "pcie3"
+nvme = "pcie3"
 between = { latency_us = 5, gigabytes_per_second = 25 }
 collectives = "written"
 kernels = "fused"
@@ -264,6 +265,7 @@ def test_the_defaults_of_the_design():
         },
         "cluster": {
             "device": "h100_80gb", "devices_per_host": 8, "inside": "", "between": "", "host_memory": "",
+            "nvme": "nvme_dgx_a100",
             "collectives": "pipelined", "kernels": "written", "products": "weights", "software": "", "attention": "",
             "loss": "", "reserve": "usual", "optimizer": "device",
             "short_gather_kb": 64.0,

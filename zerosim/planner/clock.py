@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zerosim.comm import Payload
-from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, WAIT, WAITING, RankStep, Span
+from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, OFFLOAD, WAIT, WAITING, RankStep, Span
 
 Counts = dict[tuple[str, str], Any]
 
@@ -87,6 +87,10 @@ class VirtualClock:
         self.now_ns += ns
         self.computing_ns[what] += ns
         self.bound_ns[bound] += ns
+
+    def carry(self, what: str, unit: str, began_ns: int, ended_ns: int, moved_bytes: int) -> None:
+        """Note what is carried between tiers of memory beside the step."""
+        self.spans.append(Span(0, OFFLOAD, 2, what, unit, began_ns, ended_ns, moved_bytes))
 
     def wait_for_host(self, until_ns: int) -> None:
         """Nothing else goes on until the memory of the host has, or has given, what is offloaded."""

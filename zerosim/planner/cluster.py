@@ -129,7 +129,9 @@ class Cluster:
     software: Software = Software()
     optimizer_on_host: bool = False
     host_memory: Link = Link("memory at hand", 0, inf)
-    """The link from a device to the memory of its host, where activations are offloaded to."""
+    """The link from a device to the memory of its host, to which is offloaded."""
+    nvme: Link = Link("files at hand", 0, inf)
+    """The link to files of its host, as far as one device has it."""
     fabric: Fabric = Fabric()
     dollars_per_hour: float = 0.0
     failures: Failures = Failures()
@@ -161,9 +163,9 @@ class Cluster:
         between = replace(self.between, bytes_per_second=self.between.bytes_per_second / sharing)
         return replace(self, devices_per_host=max(self.devices_per_host // stride, 1), between=between)
 
-    def update_ns(self, moved_bytes: float) -> float:
+    def update_ns(self, moved_bytes: float, *, on_host: bool = False) -> float:
         """The time of an optimizer's step that reads and writes so many bytes, on the device or on its host."""
-        if self.optimizer_on_host:
+        if on_host or self.optimizer_on_host:
             return moved_bytes * NS / HOST_BYTES_PER_SECOND
         return self.device.update_ns(moved_bytes * self.software.update)
 
@@ -204,6 +206,7 @@ def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
         inside=link_of(said.inside, usual["inside"], origin, "inside"),
         between=link_of(said.between, usual["between"], origin, "between"),
         host_memory=link_of(said.host_memory, usual["host_memory"], origin, "host_memory"),
+        nvme=link_of(said.nvme, "nvme_dgx_a100", origin, "nvme"),
         pipelined=said.collectives == "pipelined",
         fused=said.kernels == "fused",
         fp8="" if said.products == "weights" else said.products,

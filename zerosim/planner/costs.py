@@ -170,8 +170,8 @@ class Costs:
     def moved_ns(self, moved_bytes: float) -> int:
         return round(self.cluster.device.moved_ns(moved_bytes))
 
-    def update_ns(self, moved_bytes: int) -> int:
-        return round(self.cluster.update_ns(moved_bytes))
+    def update_ns(self, moved_bytes: int, *, on_host: bool = False) -> int:
+        return round(self.cluster.update_ns(moved_bytes, on_host=on_host))
 
     def of(self, comm: Communicator) -> "Costs":
         """The costs of collectives among the ranks of `comm`: all of them, or a group of a mesh."""

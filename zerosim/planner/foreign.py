@@ -97,11 +97,12 @@ def deepspeed(path: str, ranks: int) -> ForeignKeys:
         read.keys["parallel.prefetch"] = True
     if stage == 3 and zero.get("zero_quantized_weights"):
         read.keys["parallel.quantized_weights"] = "int8"
-    places = {name: section(zero, name).get("device", "none") for name in ("offload_optimizer", "offload_param")}
-    if places["offload_optimizer"] == "cpu":
-        read.keys["cluster.optimizer"] = "host"
-        del places["offload_optimizer"]
-    read.unread += [f"zero_optimization.{name}" for name, place in places.items() if place != "none"]
+    for name, key in OFFLOADED.items():
+        place = section(zero, name).get("device", "none")
+        if place in TIERS_OF_DEEPSPEED and (stage == 3 or name == "offload_optimizer"):
+            read.keys[key] = TIERS_OF_DEEPSPEED[place]
+        elif place != "none":
+            read.unread.append(f"zero_optimization.{name}")
     read.unread += [f"zero_optimization.{name}" for name in zero if name not in READ_OF_ZERO and zero[name]]
     optimizer_of(section(found, "optimizer"), read)
     read.unread += [name for name in found if name not in READ_OF_DEEPSPEED]
@@ -109,6 +110,9 @@ def deepspeed(path: str, ranks: int) -> ForeignKeys:
 
 
 STAGES_BY_NUMBER = {0: "ddp", 1: "zero1", 2: "zero2", 3: "zero3"}
+
+OFFLOADED = {"offload_optimizer": "parallel.offload_optimizer", "offload_param": "parallel.offload_parameters"}
+TIERS_OF_DEEPSPEED = {"cpu": "host", "nvme": "disk"}
 
 READ_OF_ZERO = {
     "stage", "overlap_comm", "zero_hpz_partition_size", "mics_shard_size", "stage3_prefetch_bucket_size",
@@ -153,6 +157,8 @@ def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
     if hybrid and ranks > per_host:
         read.keys["parallel.shard_ranks"] = per_host
     take(read, found, "activation_checkpointing", "parallel.recompute", bool)
+    if found.get("offload_params") and stage == "zero3":
+        read.keys |= dict.fromkeys(OFFLOADED.values(), "host")
     read.unread += [name for name, said in found.items() if name not in READ_OF_FSDP and said]
     return read
 
@@ -160,7 +166,7 @@ def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
 READ_OF_FSDP = {
     "config", "sharding_strategy", "reshard_after_forward", "backward_prefetch", "activation_checkpointing", "version",
     "auto_wrap_policy", "transformer_layer_cls_to_wrap", "state_dict_type", "sync_module_states", "use_orig_params",
-    "cpu_ram_efficient_loading", "limit_all_gathers"}
+    "cpu_ram_efficient_loading", "limit_all_gathers", "offload_params"}
 """Keys of FSDP that are read, or change nothing that a plan has."""
 
 

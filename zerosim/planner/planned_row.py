@@ -177,6 +177,7 @@ class PlannedRow:
                 "peak": self.peak_bytes,
                 "device": int(self.cluster.device.memory),
                 "resting": {kind: self.found.resting[kind] for kind in KINDS},
+                **{tier: sum(kinds.values()) for tier, kinds in self.found.far_peak.items()},
             },
             "step_seconds": self.step_seconds,
             "uneven_step_seconds": None if self.uneven is None else dataclasses.asdict(self.uneven),

@@ -7,15 +7,15 @@ what it has in memory is seen once for each shape.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from zerosim.allocation import Allocator, Kind
+from zerosim.allocation import Allocator, Kind, Tier
 from zerosim.autograd.graph import Step
 from zerosim.autograd.player import Player, perform
 from zerosim.autograd.shelf import Offloaded
@@ -34,10 +34,10 @@ from zerosim.planner.clock import VirtualClock
 from zerosim.planner.cluster import Cluster
 from zerosim.planner.costs import Costs, of_rank
 from zerosim.planner.skipping import Skipping
-from zerosim.planner.timed import HostMemory, NoSums, OnTheClock, SilentWire, Timed, TimedWire, UpdateRoom
+from zerosim.planner.timed import HostMemory, NoSums, OnTheClock, SilentWire, Timed, TimedLane, TimedWire, UpdateRoom
 from zerosim.sharding import padded
 from zerosim.stages.replica import Batch, Replica
-from zerosim.training.build import gathering, reduce_scatter, replica
+from zerosim.training.build import gathering, kept, reduce_scatter, replica
 from zerosim.training.config import Config
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.lockstep import LockstepWorld
@@ -47,6 +47,14 @@ MOST_APART = 64
 
 IN_REGISTERS = frozenset({"widened"})
 """Owners of what a device has in its registers: copies of 16-bit numbers in 32 bits."""
+
+@dataclass(frozen=True)
+class TiersOnTheClock:
+    """Memory beside the device's, without memory, and the lane to it."""
+
+    rooms: Mapping[Tier, Allocator]
+    lane: TimedLane
+
 
 @dataclass(frozen=True)
 class Rehearsal:
@@ -60,6 +68,8 @@ class Rehearsal:
     """Floating-point operations of matrix products, in forward, backward and recomputation."""
     curve: Curve
     """What is alive from each change on, by the clock, if that was asked for."""
+    far_peak: dict[str, Counter[Kind]] = field(default_factory=dict)
+    """The most in each tier of memory beside the device's."""
 
     @property
     def step(self) -> RankStep:
@@ -120,23 +130,26 @@ def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
 def rehearsed(config: Config, comm: "Clocked", *, curve: bool) -> Rehearsal:
     """What a step takes of whom `comm` speaks for: of one rank, or of all at once."""
     ledger = Ledger(clock=lambda: comm.clock.now_ns)
-    mine, skipping, room = on_shapes(config, comm, ledger, each_segment=curve)
+    far: dict[Tier, Ledger] = {"host": Ledger(), "disk": Ledger()}
+    mine, skipping, room = on_shapes(config, comm, ledger, far, each_segment=curve)
     mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
     comm.begun = True
     ledger.begin_peak()
     if curve:
         ledger.begin_curve()
     config.stage.step(mine, whole_batch(config))
+    mine.storage.settle()
     room.release()
     skipping.repeat_skipped(mine.tape.operations)
     return Rehearsal(
         resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=comm.clock,
         operations=Counter(mine.tape.operations), curve=ledger.curve_so_far(),
+        far_peak={str(tier): Counter(each.peak) for tier, each in far.items()},
     )
 
 
 def on_shapes(
-    config: Config, comm: "Clocked", ledger: Ledger, *, each_segment: bool
+    config: Config, comm: "Clocked", ledger: Ledger, far: Mapping[Tier, Ledger], *, each_segment: bool
 ) -> tuple[Replica, Skipping, UpdateRoom]:
     """A replica of a row that has no numbers, the micro-batches that it skips, and the room of its updates.
 
@@ -150,13 +163,19 @@ def on_shapes(
     performer = (CallByCall if called else Performer)(comm.clock, comm.costs, allocate)
     segments = SeenSegments(ledger.pass_by, uncounted, performer.carry_out, performer.charge)
     players = Player if called or each_segment else segments.player
-    built = replica(config, comm, allocate, perform=performer.perform, players=players)
+    tiers = TiersOnTheClock(
+        {"host": ObservedAllocator(extent, far["host"]), "disk": ObservedAllocator(extent, far["disk"])},
+        TimedLane(comm.clock, cluster, lambda: comm.begun))
+    built = replica(config, comm, allocate, perform=performer.perform, players=players, tiers=tiers)
     if config.row.parallel.offload_activations:
         built.tape.shelf = Offloaded(HostMemory(comm.clock, comm.costs.cluster.host_memory), allocate)
     beside = telling(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
     room = UpdateRoom(built, allocate, cluster.software)
-    rule = Timed(config.rule, comm.clock, comm.costs, room)
-    alike = comm.alike and not each_segment and config.row.parallel.order != "tree"
+    timed = Timed(config.rule, comm.clock, comm.costs, room, on_host="optimizer" in config.tiers)
+    told = telling(timed, comm.instruments, update="update", differences="update", apply="update")
+    storage, shards, rule = kept(config, allocate, tiers, built.state, told)
+    repeats = config.row.parallel.order != "tree" and "parameters" not in config.tiers
+    alike = comm.alike and not each_segment and repeats
     wire = config.weights_wire and TimedWire(config.weights_wire, comm.clock, comm.costs)
     silent_wire = config.gradients_wire and SilentWire(config.gradients_wire)
     skipping = Skipping(built.accumulation, comm.clock, alike)
@@ -167,7 +186,9 @@ def on_shapes(
         collectives=replace(built.collectives, reduce_scatter=reduce_scatter(config, comm, allocate, silent_wire)),
         gathering=gathering(config, beside, wire),
         overlap=beside if config.row.parallel.overlap else None,
-        rule=telling(rule, comm.instruments, update="update", differences="update", apply="update"),
+        storage=storage,
+        shards=shards,
+        rule=rule,
     ), skipping, room
 
 

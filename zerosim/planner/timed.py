@@ -15,7 +15,7 @@ from zerosim.models.units import Unit
 from zerosim.numerics.precisions import Precision
 from zerosim.optim.update import UpdateRule
 from zerosim.planner.clock import VirtualClock
-from zerosim.planner.cluster import Link
+from zerosim.planner.cluster import Cluster, Link
 from zerosim.planner.costs import Costs
 from zerosim.planner.software import Software
 from zerosim.stages.beside import Beside, Coming, Work
@@ -72,6 +72,37 @@ class HostMemory:
 
 
 @dataclass(eq=False)
+class TimedLane:
+    """Carries nothing, and takes the time of a link: files' own, also on their way to the device, else the host's.
+
+    One array is carried after the other, beside the step, from the step's beginning on.
+    """
+
+    clock: VirtualClock
+    cluster: Cluster
+    begun: Callable[[], bool]
+    free_ns: int = 0
+    """When all that it was given is carried."""
+
+    def begin(self, what: str, owner: str, into: Any, source: Any) -> int:
+        if self.begun():
+            link = self.cluster.nvme if "disk" in what else self.cluster.host_memory
+            began_ns = max(self.clock.now_ns, self.free_ns)
+            self.free_ns = began_ns + link.message_ns(source.nbytes)
+            self.clock.carry(what, owner, began_ns, self.free_ns, source.nbytes)
+        return self.free_ns
+
+    def wait(self, owner: str, moving: int) -> None:
+        self.clock.wait_for_host(moving)
+
+    def settle(self) -> None:
+        self.clock.wait_for_host(self.free_ns)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass(eq=False)
 class UpdateRoom:
     """What an optimizer's step over all parameters has beside its operands, from the first update to the step's end.
 
@@ -100,13 +131,14 @@ class UpdateRoom:
 class Timed:
     """In place of a rule: leaves weights and state as they are, and takes the time of reading and writing them.
 
-    The first update takes `room`, and the others have it as well.
+    The first update takes `room`, and the others have it as well. On the host nothing of the device is taken.
     """
 
     rule: UpdateRule
     clock: VirtualClock
     costs: Costs
     room: "UpdateRoom"
+    on_host: bool = False
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -126,10 +158,11 @@ class Timed:
         self._take(weights, differences, {}, [])
 
     def _take(self, weights: Any, gradient: Any, state: Any, written: list[Any]) -> None:
-        self.room.take(gradient)
+        if not self.on_host:
+            self.room.take(gradient)
         both_ways = [weights, *state.values()]
         moved = 2 * sum(each.nbytes for each in both_ways) + sum(each.nbytes for each in [gradient, *written])
-        self.clock.compute("update", self.costs.update_ns(moved))
+        self.clock.compute("update", self.costs.update_ns(moved, on_host=self.on_host))
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,8 @@ class ClusterKeys:
     """Whether the switch inside a host adds: NVLink SHARP, for DDP's all-reduce."""
     host_memory: str | LinkKeys = name_or(LinkKeys, "")
     """The link of a device to its host's memory; without a name, the device's usual one."""
+    nvme: str | LinkKeys = name_or(LinkKeys, "nvme_dgx_a100")
+    """The link to files of the host, as far as one device has it."""
     collectives: str = choice("pipelined", COLLECTIVE_COSTS)
     """What one costs: as libraries pipeline it, or message by message as its text is written."""
     short_gather_kb: float = number(64.0, at_least=0)

@@ -46,6 +46,15 @@ class CopyLane(Protocol):
         """End the use of the lane."""
 
 
+class FarMemory(Protocol):
+    """The memory of tiers beside the device's, and the lane to it."""
+
+    @property
+    def rooms(self) -> Mapping[Tier, Allocator]: ...
+    @property
+    def lane(self) -> CopyLane: ...
+
+
 @dataclass(frozen=True)
 class Places:
     """The tier of each kind of model state, and the memory of each tier."""

@@ -35,7 +35,7 @@ from zerosim.stages.norms import SquareSums
 from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.replica import Collectives, Gathering, GradientReduction, Initial, Replica
 from zerosim.stages.state import Layouts, TrainingState
-from zerosim.stages.storage import Far, FarShards, FarUpdates, Near, NearShards, Places, Shards, Storage
+from zerosim.stages.storage import Far, FarMemory, FarShards, FarUpdates, Near, NearShards, Places, Shards, Storage
 from zerosim.training.config import Config
 from zerosim.training.offload import shelf
 from zerosim.training.tiers import Tiers
@@ -60,7 +60,7 @@ def initial_weights(config: Config) -> Initial:
 
 def replica(
     config: Config, comm: Observed, allocate: Allocator, second_channel: Communicator | None = None,
-    perform: Perform = perform, players: Players = Player, tiers: Tiers | None = None,
+    perform: Perform = perform, players: Players = Player, tiers: FarMemory | None = None,
 ) -> Replica:
     """One rank's tools, before its states are begun; who observes `comm` is told of its collectives and computations.
 
@@ -116,7 +116,7 @@ def replica(
 
 
 def kept(
-    config: Config, allocate: Allocator, tiers: Tiers | None, state: TrainingState, rule: WeightUpdates
+    config: Config, allocate: Allocator, tiers: FarMemory | None, state: TrainingState, rule: WeightUpdates
 ) -> tuple[Storage, Shards, WeightUpdates]:
     """Where a row keeps its states, how Stage III comes by its shards, and how states are updated there."""
     if not config.tiers:
