@@ -150,6 +150,7 @@ output_dtype = "weights"
 quantized_weights = "none"
 quantized_gradients = "none"
 quantized_block = 1
+error_feedback = false
 reduce_scatter = "direct"
 all_gather = "direct"
 broadcast = "naive"
@@ -204,7 +205,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
     default = Scenario()
     changed = {
         "source", "prefetch", "hidden", "activation", "own", "secondary_ranks", "param_dtype", "quantized_weights",
-        "quantized_gradients"}
+        "quantized_gradients", "error_feedback"}
     for section in fields(Scenario):
         if is_dataclass(getattr(default, section.name)) and section.name != "origin":
             for key in fields(getattr(default, section.name)):
@@ -222,8 +223,8 @@ def test_every_key_can_be_set_and_is_reported(loaded):
         {"name": "first", "stage": "zero2", "units": "model", "accumulation": "boundary",
          "accumulate_dtype": "weights", "param_dtype": "weights", "reduce_dtype": "weights",
          "output_dtype": "weights", "quantized_weights": "none",
-         "quantized_gradients": "none", "quantized_block": 1, "reduce_scatter": "direct",
-         "all_gather": "direct", "broadcast": "naive"},
+         "quantized_gradients": "none", "quantized_block": 1, "error_feedback": False,
+         "reduce_scatter": "direct", "all_gather": "direct", "broadcast": "naive"},
         {"name": "second", "stage": "zero1", "shard_ranks": 1, "replicas": 2, "secondary_ranks": 0,
          "gradients": "reduce_scatter", "publish": "broadcasts",
          "reshard_after_forward": True, "prefetch": False, "overlap": False, "recompute": False,
@@ -256,6 +257,7 @@ def test_the_defaults_of_the_design():
             "accumulation": "boundary", "accumulate_dtype": "weights",
             "param_dtype": "weights", "reduce_dtype": "weights", "output_dtype": "weights",
             "quantized_weights": "none", "quantized_gradients": "none", "quantized_block": 256,
+            "error_feedback": False,
             "reduce_scatter": "", "all_gather": "", "broadcast": "",
             "gradients": "reduce_scatter", "publish": "weights", "reshard_after_forward": True,
             "prefetch": False, "overlap": False, "recompute": False, "recompute_keeps": "",
@@ -498,6 +500,9 @@ OF_VARIANTS = {
         ("parallel.shard_ranks = 2", "adds over all ranks at once, and shard_ranks or replicas makes several"),
         ("parallel.bucket_mb = 1", "encodes a whole chunk, and parallel.bucket_mb conflicts with it"),
         ("parallel.reduce_scatter = 'ring'", "sends chunks by the reduce-scatter of parallel.order, and"))),
+    *((f"{at}\nerror_feedback = true", "parallel.error_feedback adds what quantised gradients have lost, and parallel."
+       "quantized_gradients is none; name a format there, or set error_feedback to false")
+      for at in ("[parallel]", "[[variant]]")),
     ("parallel.order = 'two_hop'", "parallel.order two_hop adds within hosts first; set world.ranks_per_host"),
     ("train.precision = 'fp64'\nparallel.quantized_weights = 'int8'", "quantized_weights int8 has fewer bits than"),
     ("parallel.quantized_weights = 'int4'\nparallel.all_gather = 'direct'", "shards of bytes by the all-gather of"),

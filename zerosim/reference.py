@@ -33,6 +33,8 @@ from zerosim.optim.update import MASTER, UpdateRule
 from zerosim.sharding import Mesh, bounds, padded
 
 MicroBatches = Sequence[tuple[Array, Array]]
+ResidualsOfRanks = Mapping[Unit, Sequence[Array]]
+"""Unpadded float32 of each rank, by unit."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Snapshot:
     scaling: Scaling
     wire_errors: Mapping[str, WireError] = field(default_factory=dict)
     """How far weights and gradients of the step were off because they travelled as codes."""
+    residuals: "ResidualsOfRanks" = field(default_factory=dict)
+    """What codes have lost of each unit's gradient on each rank, where that is fed back."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class Arithmetic:
     `compute`: weights are cast to it before they are used, and gradients come out in it. `output`: what the model's
     outputs are cast to before the loss. `weights_wire`: how shards are quantised, each by itself, as they are gathered.
     `gradients_wire`: how what a rank sends of a chunk is quantised, so that others receive something else.
+    `error_feedback`: what that loses is added to what the rank sends of the chunk next.
     `accumulate`, `wire`: in which a rank's micro-batches, and then the ranks, are added. `part_by_part`: ranks are
     added before micro-batches. `publishes_updates`: updates are rounded to the precision of the weights, and subtracted
     from these, instead of from the master copy alone.
@@ -82,6 +87,7 @@ class Arithmetic:
     output: npt.DTypeLike
     weights_wire: BlockWire | None
     gradients_wire: BlockWire | None
+    error_feedback: bool
     accumulate: npt.DTypeLike
     wire: npt.DTypeLike
     accumulates_in_float32: bool
@@ -114,8 +120,10 @@ class Reference:
         start = self.begun() if after is None else self.taken_over(after)
         yield start
         weights, optimizer, scaling, count = start.weights, start.optimizer, start.scaling, start.updates
+        residuals = start.residuals
         for step, micro_batches in enumerate(batches, start=start.step + 1):
-            loss, gradients = self.gradients(weights, micro_batches, step, scaling.loss_scale)
+            scale, before = scaling.loss_scale, copied(residuals)
+            loss, gradients = self.gradients(weights, micro_batches, step, scale, residuals)
             errors = self.wire_errors(weights, gradients)
             factor = scaling.factor(self.square_sums(gradients))
             if factor is not None:
@@ -125,7 +133,8 @@ class Reference:
                         unit, weights[unit], gradients[unit].used, optimizer[unit],
                         step=step, count=count, factor=factor,
                     )
-            yield Snapshot(step, with_one_nan(loss), weights, optimizer, gradients, count, scaling, errors)
+            residuals = copied(before if factor is None else residuals, scaling.loss_scale / scale)
+            yield Snapshot(step, with_one_nan(loss), weights, optimizer, gradients, count, scaling, errors, residuals)
 
     def begun(self) -> Snapshot:
         """Before the first step: initial weights, master copies of them, and zeros."""
@@ -138,16 +147,39 @@ class Reference:
             }
             for unit in self.trained
         }
-        return Snapshot(0, np.zeros(1, self.rule.precision.state), weights, optimizer, {}, 0, self.scaling())
+        loss = np.zeros(1, self.rule.precision.state)
+        return Snapshot(
+            0, loss, weights, optimizer, {}, 0, self.scaling(), residuals=self.nothing_lost())
+
+    def nothing_lost(self) -> ResidualsOfRanks:
+        """Zeros for each rank and unit, where losses are fed back."""
+        fed = self.trained if self.arithmetic.error_feedback else []
+        return {unit: [np.zeros(unit.count, np.float32) for _ in range(self.mesh.size)] for unit in fed}
 
     def taken_over(self, after: Snapshot) -> Snapshot:
-        """A training state in the units of this model; gradients are those of a step that is over."""
+        """A training state in the units of this model; gradients are those of a step that is over.
+
+        ResidualsOfRanks stay with their ranks, as many as before.
+        """
         slots = {
             slot: regrouped(self.trained, {unit: state[slot] for unit, state in after.optimizer.items()})
             for slot in self.rule.slots
         }
         optimizer = {unit: {slot: slots[slot][unit] for slot in self.rule.slots} for unit in self.trained}
-        return replace(after, weights=regrouped(self.model.units, after.weights), optimizer=optimizer, gradients={})
+        return replace(
+            after, weights=regrouped(self.model.units, after.weights), optimizer=optimizer, gradients={},
+            residuals=self.losses_taken_over(after.residuals))
+
+    def losses_taken_over(self, residuals: ResidualsOfRanks) -> ResidualsOfRanks:
+        """Each rank's residuals in the units of this model; zeros if there were none."""
+        found = self.nothing_lost()
+        if not found or not residuals:
+            return found
+        ranks = [
+            regrouped(self.trained, {unit: each[rank] for unit, each in residuals.items()})
+            for rank in range(self.mesh.size)
+        ]
+        return {unit: [mine[unit] for mine in ranks] for unit in found}
 
     def update(
         self, unit: Unit, weights: Array, gradient: Array, state: Mapping[str, Array],
@@ -162,9 +194,13 @@ class Reference:
         self.rule.apply(unit, 0, weights, updates, step=step)
 
     def gradients(
-        self, weights: Mapping[Unit, Array], micro_batches: MicroBatches, step: int, loss_scale: float
+        self, weights: Mapping[Unit, Array], micro_batches: MicroBatches, step: int, loss_scale: float,
+        residuals: ResidualsOfRanks,
     ) -> tuple[Array, dict[Unit, Gradient]]:
-        """The loss and every unit's gradient of one global batch, summed over all micro-batches."""
+        """The loss and every unit's gradient of one global batch, summed over all micro-batches.
+
+        What codes lose on the way goes into `residuals`.
+        """
         samples = sum(len(inputs) for inputs, _ in micro_batches)
         losses: list[Array] = []
         contributions: dict[Unit, list[Array]] = {unit: [] for unit in self.trained}
@@ -178,7 +214,7 @@ class Reference:
             for unit in self.trained:
                 contributions[unit].append(found[unit])
         return self.order.total(losses, self.mesh), {
-            unit: self.gradient(each) for unit, each in contributions.items()
+            unit: self.gradient(each, residuals.get(unit, ())) for unit, each in contributions.items()
         }
 
     def computed_with(self, flat: Array) -> Array:
@@ -201,13 +237,13 @@ class Reference:
             upstreams, gradients[unit] = tape.backward(unit, weights[unit], upstreams)
         return loss, gradients
 
-    def gradient(self, contributions: Sequence[Array]) -> Gradient:
+    def gradient(self, contributions: Sequence[Array], residuals: Sequence[Array]) -> Gradient:
         """A unit's gradient: all micro-batches, rank by rank, or part by part the k-th of every rank."""
         contributions = [each.astype(self.arithmetic.accumulate, copy=False) for each in contributions]
         block = len(contributions) // self.mesh.size
         parts = [contributions[k::block] for k in range(block)] if self.arithmetic.part_by_part else [contributions]
         coded = self.arithmetic.gradients_wire
-        arrives = None if coded is None else coded.arriving
+        arrives = None if coded is None else partial(received, coded, residuals)
         sums = [self.order.total(part, self.mesh, self.arithmetic.wire, arrives) for part in parts]
         kept_in = self.rule.precision.weights
         wide = added(sums, np.float32) if self.arithmetic.accumulates_in_float32 else None
@@ -230,6 +266,23 @@ class Reference:
         for unit in self.trained:
             for start, stop in bounds(unit.count, self.mesh.size):
                 yield square_sum(gradients[unit].used[start:stop])
+
+
+def received(wire: BlockWire, residuals: Sequence[Array], start: int, sent: Array, sender: int) -> Array:
+    """What others receive of elements from `start` on that one rank sends; what is lost stays in its residual."""
+    if not residuals:
+        return wire.arriving(sent)
+    lost = residuals[sender][start : start + len(sent)]
+    due = sent.astype(np.float32) + lost
+    arrived = wire.arriving(due).astype(sent.dtype)
+    missing = due - arrived.astype(np.float32)
+    lost[:] = np.where(np.isfinite(missing), missing, np.float32(0))
+    return arrived
+
+
+def copied(residuals: ResidualsOfRanks, factor: float = 1.0) -> ResidualsOfRanks:
+    """Copies, each multiplied by a factor."""
+    return {unit: [each * np.float32(factor) for each in mine] for unit, mine in residuals.items()}
 
 
 def regrouped(units: Sequence[Unit], flats: Mapping[Unit, Array]) -> dict[Unit, Array]:

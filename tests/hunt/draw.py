@@ -431,6 +431,8 @@ def agree(row: Document, parallel: Document, train: Document) -> None:
     grouped = whole.get("shard_ranks") or whole.get("replicas")
     if parallel.get("order", "ring") in ("tree", "exact") or grouped or whole.get("bucket_mb"):
         row["quantized_gradients"] = "none"
+    if {**parallel, **row}.get("quantized_gradients", "none") == "none" and {**parallel, **row}.get("error_feedback"):
+        row["error_feedback"] = False
     if whole.get("secondary_ranks") and not whole.get("reshard_after_forward", True):
         row["secondary_ranks"] = 0
     if whole.get("offload_activations") and not whole.get("recompute"):

@@ -271,7 +271,8 @@ def computations(scenario: Document) -> list[str]:
         widths = (row["accumulate_dtype"],) if rounded or cast != "weights" else ()
         codes = (row["quantized_weights"], row["quantized_block"], row["shard_ranks"], row["replicas"])
         widths += codes if row["stage"] == "zero3" and row["quantized_weights"] != "none" else ()
-        widths += (row["quantized_gradients"], row["quantized_block"]) * (row["quantized_gradients"] != "none")
+        codes = (row["quantized_gradients"], row["quantized_block"], row["error_feedback"])
+        widths += codes * (row["quantized_gradients"] != "none")
         dtypes = (*widths, cast, row["reduce_dtype"], row["output_dtype"])
         updates = rounded and row["publish"] == "updates" and row["stage"] in ("zero1", "zero2")
         units = sorted(map(sorted, groups(row["units"], layers_of(model), tied))) if chunks_tell else []

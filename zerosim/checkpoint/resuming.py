@@ -63,6 +63,11 @@ class Restoring:
                     buffer = room(layout.length, precision.state, kind="optimizer", owner=unit.name)
                     saved.fill(unit, slot, layout, buffer)
                     state.optimizer[unit][slot] = buffer
+                state.residuals.begin(unit, state.layouts.full(unit).length, replica.allocate)
+                if config.resumed.last.row.parallel.error_feedback:
+                    for what, residual in state.residuals_of(unit).items():
+                        saved.fill(unit, what, state.layouts.full(unit), residual)
+        state.residuals.settle(used=True, rescaled=1.0)
         losses = np.empty(manifest.step, precision.state)
         saved.fill_losses(LOSSES, losses)
         return [loss.copy() for loss in losses.reshape(-1, 1)]
@@ -88,6 +93,7 @@ def resumed(
         else:
             manifest = manifests[str(from_folder)]
             legs = legs_of(experiment.scenario, str(from_folder), manifest, config)
+            refuse_residuals_of_others(experiment.scenario, str(from_folder), legs[-1].config, config)
             rows.append(replace(config, resumed=Resumed(str(from_folder), manifest.step, legs)))
     return replace(experiment, rows=tuple(rows)), Restoring(manifests)
 
@@ -137,6 +143,17 @@ def refuse_another_training(experiment: Experiment, folder: str, manifest: Manif
     if manifest.step > steps:
         raise CheckpointError(f"{folder} is of step {manifest.step}, and train.steps is {steps}; set it to at least "
                               f"that")
+
+
+def refuse_residuals_of_others(scenario: Scenario, folder: str, was: Config, config: Config) -> None:
+    """A residual belongs to the rank that lost it: other ranks cannot go on with it, and would lose it again."""
+    if not was.row.parallel.error_feedback or not config.row.parallel.error_feedback:
+        return
+    for ranks in (config.ranks, *scenario.check.same_bits_on):
+        if ranks != was.ranks:
+            raise CheckpointError(
+                f"{folder} has what each of {was.ranks} ranks is to feed back, and {config.name} would go on with "
+                f"{ranks}; resume it on {was.ranks} ranks, or with parallel.error_feedback = false")
 
 
 def refuse_other_python(scenario: Scenario, folder: str, manifest: Manifest) -> None:

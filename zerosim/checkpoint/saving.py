@@ -161,7 +161,7 @@ def file_name(rank: int) -> str:
 
 
 def write_shard(folder: Path, rank: int, replica: Replica, losses: Sequence[Array]) -> Shard:
-    """The chunk of every state that no other rank writes, whatever else this one holds; raises `OSError`."""
+    """The chunk of every state that no other rank writes, and the rank's own residuals; raises `OSError`."""
     arrays: dict[str, Array] = {}
     pieces: dict[str, PieceRecord] = {}
     for number, unit in enumerate(replica.units):
@@ -170,6 +170,10 @@ def write_shard(folder: Path, rank: int, replica: Replica, losses: Sequence[Arra
             name = f"{what}.{unit.name}"
             arrays[name] = unpadded(layout.part(buffer, mine), mine)
             pieces[name] = PieceRecord(number, what, mine)
+        whole = replica.state.layouts.full(unit)
+        for what, residual in replica.state.residuals_of(unit).items():
+            name = f"{what}.{unit.name}"
+            arrays[name], pieces[name] = unpadded(residual, whole), PieceRecord(number, what, whole)
     if rank == 0:
         arrays[LOSSES] = np.concatenate(losses)
     return Shard(shards.write(folder / file_name(rank), arrays), pieces)

@@ -1,7 +1,8 @@
 """What every rank must keep between steps, by formula, for every stage and variant, padding included and apart.
 
 The ZeRO paper's table, sections 3 and 5, unit by unit as `sharding` cuts them: 2Ψ or 4Ψ for weights and for gradients,
-K Ψ for the optimizer, divided by N where the stage shards them. Float32 accumulation adds 4Ψ to the gradients.
+K Ψ for the optimizer, divided by N where the stage shards them. Float32 accumulation adds 4Ψ to the gradients. Error
+feedback adds 4Ψ to the optimizer state in every stage, or 8Ψ where steps may be skipped.
 """
 
 from collections import Counter
@@ -38,6 +39,9 @@ def resting_bytes(config: Config, tier: Tier = "device") -> Resting:
         for kind, (kept, exact) in unit_bytes(config, unit, tier).items():
             sums[kind] += kept
             padding += kept - exact
+        kept, exact = residual_bytes(config, unit)
+        sums["optimizer"] += kept
+        padding += kept - exact
     return Resting(sums["parameters"], sums["gradients"], sums["optimizer"], round(padding))
 
 
@@ -61,6 +65,12 @@ def unit_bytes(config: Config, unit: Unit, tier: Tier = "device") -> dict[str, t
         found["parameters"] = (second[0] + owned(unit.count, once).length * copied,
                                second[1] + unit.count / once.group * copied)
     return found
+
+
+def residual_bytes(config: Config, unit: Unit) -> tuple[int, int]:
+    """What each rank keeps of what quantisation has lost of a unit's gradient: with padding, and without."""
+    copies = 0 if unit.frozen else config.residuals
+    return copies * FLOAT_BYTES * padded(unit.count, config.ranks), copies * FLOAT_BYTES * unit.count
 
 
 def later_uses(model: Model, unit: Unit) -> int:

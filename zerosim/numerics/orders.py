@@ -29,24 +29,31 @@ from zerosim.sharding import Mesh, bounds
 AddingOrder = Callable[..., Any]
 """`order(contributions, chunk)`; those of chunks that travel one by one also take `arrives`."""
 
+Arrives = Callable[[Any, int], Any]
+"""`arrives(sent, sender)` makes of what is sent what is received; the sender is a number among the contributions."""
 
-def unchanged(x: Any) -> Any:
+
+Received = Callable[[int, Any, int], Any]
+"""`received(start, sent, sender)`: the same of elements from `start` on of a flat array."""
+
+
+def unchanged(sent: Any, sender: int) -> Any:
     """What arrives of a sum that is sent as it is."""
-    return x
+    return sent
 
 
-def ring(contributions: Sequence[Any], chunk: int, arrives: Callable[[Any], Any] = unchanged) -> Any:
+def ring(contributions: Sequence[Any], chunk: int, arrives: Arrives = unchanged) -> Any:
     """((g[c+1] + g[c+2]) + …) + g[c], indices modulo the number of ranks: the owner comes last.
 
-    `arrives` makes of what is sent what is received: each partial sum is sent.
+    Each partial sum is sent, by the rank that has added to it last.
 
-    >>> ring(["a", "b", "c"], 0), ring(["a", "b", "c"], 0, lambda sent: f"({sent})")
-    ('bca', '((b)c)a')
+    >>> ring(["a", "b", "c"], 0), ring(["a", "b", "c"], 0, lambda sent, sender: f"({sent} of {sender})")
+    ('bca', '((b of 1)c of 2)a')
     """
     size = len(contributions)
     total = contributions[(chunk + 1) % size]
     for distance in range(2, size + 1):
-        total = arrives(total) + contributions[(chunk + distance) % size]
+        total = arrives(total, (chunk + distance - 1) % size) + contributions[(chunk + distance) % size]
     return total
 
 
@@ -57,23 +64,38 @@ def two_level(per_host: int) -> AddingOrder:
     'dceba'
     """
 
-    def two_level(contributions: Sequence[Any], chunk: int, arrives: Callable[[Any], Any] = unchanged) -> Any:
-        host, place = divmod(chunk, per_host)
-        hosts = [contributions[first : first + per_host] for first in range(0, len(contributions), per_host)]
-        return ring([ring(ranks, place % len(ranks), arrives) for ranks in hosts], host, arrives)
+    def two_level(contributions: Sequence[Any], chunk: int, arrives: Arrives = unchanged) -> Any:
+        return on_two_levels(ring, per_host, contributions, chunk, arrives)
 
     return two_level
 
 
-def rank_order(contributions: Sequence[Any], chunk: int, arrives: Callable[[Any], Any] = unchanged) -> Any:
+def on_two_levels(
+    order: AddingOrder, per_host: int, contributions: Sequence[Any], chunk: int, arrives: Arrives
+) -> Any:
+    """The ranks of each host in an order, and then the hosts' sums in it.
+
+    A host's sum is sent by the rank of the chunk's place, or by who stands in for it there.
+    """
+    host, place = divmod(chunk, per_host)
+    hosts = [range(len(contributions))[first : first + per_host] for first in range(0, len(contributions), per_host)]
+    sums = [
+        order([contributions[rank] for rank in ranks], place % len(ranks),
+              lambda sent, sender, ranks=ranks: arrives(sent, ranks[sender]))
+        for ranks in hosts
+    ]
+    return order(sums, host, lambda sent, sender: arrives(sent, hosts[sender][place % len(hosts[sender])]))
+
+
+def rank_order(contributions: Sequence[Any], chunk: int, arrives: Arrives = unchanged) -> Any:
     """((g[0] + g[1]) + g[2]) + …: left to right.
 
-    `arrives` makes of what is sent what is received: every contribution but the owner's is sent.
+    Every contribution but the owner's is sent.
 
-    >>> rank_order(["a", "b", "c"], 0), rank_order(["a", "b", "c"], 0, lambda sent: f"({sent})")
-    ('abc', 'a(b)(c)')
+    >>> rank_order(["a", "b", "c"], 0), rank_order(["a", "b", "c"], 0, lambda sent, sender: f"({sent} of {sender})")
+    ('abc', 'a(b of 1)(c of 2)')
     """
-    total, *others = (mine if rank == chunk else arrives(mine) for rank, mine in enumerate(contributions))
+    total, *others = (mine if rank == chunk else arrives(mine, rank) for rank, mine in enumerate(contributions))
     for contribution in others:
         total = total + contribution
     return total
@@ -87,10 +109,8 @@ def two_hops(per_host: int) -> AddingOrder:
     (((g0 + g1) + (g2 + g3)) + g4)
     """
 
-    def two_hops(contributions: Sequence[Any], chunk: int, arrives: Callable[[Any], Any] = unchanged) -> Any:
-        host, place = divmod(chunk, per_host)
-        hosts = [contributions[first : first + per_host] for first in range(0, len(contributions), per_host)]
-        return rank_order([rank_order(ranks, place % len(ranks), arrives) for ranks in hosts], host, arrives)
+    def two_hops(contributions: Sequence[Any], chunk: int, arrives: Arrives = unchanged) -> Any:
+        return on_two_levels(rank_order, per_host, contributions, chunk, arrives)
 
     return two_hops
 
@@ -162,13 +182,13 @@ class Order:
 
     def total(
         self, contributions: Sequence[Any], mesh: Mesh, wire: npt.DTypeLike | None = None,
-        arrives: Callable[[Any], Any] | None = None,
+        arrives: "Received | None" = None,
     ) -> Any:
         """The sum of flat arrays, one for each micro-batch in the global order, of which each rank takes a block.
 
         Chunk by chunk the ranks of each group add first, and then the groups' sums are added. What
         a rank has added is rounded to the dtype of the wire, if one is named, before that. `arrives`, if any, makes of
-        what one rank sends of a chunk what another receives.
+        what one rank sends of a chunk what another receives; it is for one group of all ranks.
 
         >>> parts, mesh = [np.array([1.0, 2.0]), np.array([3.0, 4.0])], Mesh(0, 2, 2)
         >>> ORDERS["ring"].total(parts, mesh), ORDERS["exact"].total(parts, mesh)
@@ -176,7 +196,6 @@ class Order:
         """
         if self.within is None or self.across is None:
             return exact_sum(contributions)
-        across = self.across if arrives is None else partial(self.across, arrives=arrives)
         block = len(contributions) // mesh.size
         partials = [self.within(contributions[start : start + block]) for start in range(0, mesh.size * block, block)]
         partials = [partial.astype(wire or partial.dtype, copy=False) for partial in partials]
@@ -185,6 +204,7 @@ class Order:
             place, part = divmod(chunk, mesh.replicas)
             mine = [partial[start:stop] for partial in partials]
             groups = [[mine[rank] for rank in ranks] for ranks in mesh.groups]
+            across = self.across if arrives is None else partial(self.across, arrives=partial(arrives, start))
             whole[start:stop] = across([across(group, place) for group in groups], part)
         return whole
 

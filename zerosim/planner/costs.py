@@ -200,7 +200,7 @@ class Costs:
         """The price of a reduce-scatter whose chunks travel as codes; each message is encoded, decoded and added."""
         algorithm, length = recorded(algorithm_of(narrow.collective)), narrow.wire.encoded_bytes(len(chunk))
         price = self._price(algorithm, length, True, 0)
-        passes_ns = self.moved_ns(2 * chunk.nbytes + length) + self.moved_ns(length + 4 * chunk.nbytes)
+        passes_ns = self.moved_ns(narrow.encoding_bytes(chunk)) + self.moved_ns(length + 4 * chunk.nbytes)
         return price._replace(ns=price.ns + algorithm.messages(0, self.ranks) * passes_ns)
 
     def _price(self, algorithm: Algorithm, length: int, chunked: bool, root: int) -> Price:

@@ -183,7 +183,8 @@ def on_shapes(
         built,
         accumulation=skipping,
         norms=NoSums(),
-        collectives=replace(built.collectives, reduce_scatter=reduce_scatter(config, comm, allocate, silent_wire)),
+        collectives=replace(built.collectives, reduce_scatter=reduce_scatter(
+            config, comm, allocate, built.state.residuals, silent_wire)),
         gathering=gathering(config, beside, wire),
         overlap=beside if config.row.parallel.overlap else None,
         storage=storage,

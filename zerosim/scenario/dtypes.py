@@ -31,6 +31,11 @@ def check_dtypes(parallel: Parallel, train: Train, ranks: int, origin: Origin) -
 def check_quantized_gradients(parallel: Parallel, ranks: int, origin: Origin) -> None:
     """Raises `ScenarioError` where chunks do not travel one by one, each in one message."""
     if parallel.quantized_gradients == "none":
+        if parallel.error_feedback:
+            raise origin.error(
+                "parallel.error_feedback adds what quantised gradients have lost, and parallel.quantized_gradients is "
+                "none; name a format there, or set error_feedback to false",
+                ("parallel", "error_feedback"), ("parallel", "quantized_gradients"))
         return
     if parallel.order in ("tree", "exact"):
         raise origin.error(

@@ -212,6 +212,8 @@ class Parallel:
     """The codes in which gradients travel to be added: decoded before each addition, encoded anew for the next hop."""
     quantized_block: int = integer(256, at_least=0, at_most=10**9)
     """Elements that share a scale; 0: all of a message."""
+    error_feedback: bool = switch(False)
+    """Whether what quantisation loses of gradients is added to what is quantised next."""
     gradients: str = choice("reduce_scatter", REDUCTIONS)
     publish: str = choice("weights", PUBLICATIONS)
     reshard_after_forward: bool = switch(True)
@@ -269,6 +271,7 @@ class Variant:
     quantized_weights: str | None = maybe_choice(QUANTIZED)
     quantized_gradients: str | None = maybe_choice(QUANTIZED)
     quantized_block: int | None = maybe_integer(at_least=0)
+    error_feedback: bool | None = maybe()
     gradients: str | None = maybe_choice(REDUCTIONS)
     publish: str | None = maybe_choice(PUBLICATIONS)
     reshard_after_forward: bool | None = maybe()

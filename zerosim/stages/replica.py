@@ -184,6 +184,7 @@ class Replica:
             del weights
             if not unit.frozen:
                 self._begin_optimizer(unit, initial(unit))
+                self.state.residuals.begin(unit, layouts.full(unit).length, self.allocate)
 
     def _begin_optimizer(self, unit: Unit, values: Array) -> None:
         """Zeros in every slot, and a master copy of `values`."""
@@ -326,8 +327,11 @@ class Replica:
     def unscale_and_clip(self) -> None:
         """Agree on the factor for all gradients, or to skip this update: from their norm, if anything asks for it."""
         sums = self.norms.of_gradients(self) if self.state.scaling.needs_norm else ()
+        scale = self.state.scaling.loss_scale
         self.factor = self.state.scaling.factor(sums)
         self.state.updates += self.factor is not None
+        self.state.residuals.settle(
+            used=self.factor is not None, rescaled=self.state.scaling.loss_scale / scale)
 
     def update(self, unit: Unit, weights: Array) -> None:
         """Compute this step's updates of `weights`, laid out as the optimizer state is, and apply them."""

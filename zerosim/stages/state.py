@@ -10,6 +10,7 @@ from zerosim.allocation import Array, Kind
 from zerosim.models.units import Unit
 from zerosim.optim.scaling import Scaling
 from zerosim.sharding import Layout, Mesh, full, owned
+from zerosim.stages.feedback import Residuals
 
 GRADIENT, ACCUMULATED = "gradient", "accumulated gradient"
 
@@ -47,6 +48,8 @@ class TrainingState:
     gradient_layouts: dict[Unit, Layout] = field(default_factory=dict)
     """The layouts of `gradients` and `accumulated`, as the verbs that keep them have noted."""
     optimizer: dict[Unit, dict[str, Array]] = field(default_factory=dict)
+    residuals: Residuals = field(default_factory=Residuals)
+    """What quantisation has lost of gradients, where that is fed back."""
     step: int = 0
     updates: int = 0
     """Steps that were not skipped."""
@@ -55,3 +58,13 @@ class TrainingState:
         """What is kept of a unit's gradient, by the name that comparisons have for it."""
         found = {GRADIENT: self.gradients, ACCUMULATED: self.accumulated}
         return {name: held[unit] for name, held in found.items() if unit in held}
+
+    def residuals_of(self, unit: Unit) -> Mapping[str, Array]:
+        """This rank's residual of a unit, if it keeps one, by the name that comparisons and checkpoints have for it."""
+        now = self.residuals.now
+        return {residual_of(self.layouts.mesh.rank): now[unit]} if unit in now else {}
+
+
+def residual_of(rank: int) -> str:
+    """What comparisons and checkpoints call a rank's residual of a unit."""
+    return f"residual of rank {rank}"

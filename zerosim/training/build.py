@@ -10,7 +10,7 @@ from zerosim.allocation import Allocator, Array
 from zerosim.autograd.player import Perform, Player, Players, perform
 from zerosim.autograd.tape import Tape
 from zerosim.collectives import ring, tree
-from zerosim.collectives.narrow import OnNarrowWires
+from zerosim.collectives.narrow import OnNarrowWires, WithErrorFeedback
 from zerosim.comm import Communicator
 from zerosim.instruments.observed import Observed, telling
 from zerosim.instruments.trace import WAIT
@@ -21,6 +21,7 @@ from zerosim.reference import Arithmetic, Reference
 from zerosim.stages.accumulating import ACCUMULATION
 from zerosim.stages.adding import add_replicas, widening
 from zerosim.stages.beside import Beside
+from zerosim.stages.feedback import Residuals
 from zerosim.stages.gathering import (
     Fill,
     Filled,
@@ -70,7 +71,9 @@ def replica(
     beside = telling(Beside(comm, second_channel), comm.instruments, wait=WAIT)
     addition = config.addition
     accumulate = widening(addition.accumulate, allocate) if config.widens else addition.accumulate
-    state = TrainingState(Layouts(config.mesh_of(comm.rank), config.stage.sharded), config.scaling())
+    residuals = Residuals(config.residuals)
+    state = TrainingState(
+        Layouts(config.mesh_of(comm.rank), config.stage.sharded), config.scaling(), residuals=residuals)
 
     def draw(out: Array, micro_batch: int, layer: int, operation: int) -> None:
         draws.uniform(config.row.train.seed, state.step, out, micro_batch, layer, operation)
@@ -98,7 +101,7 @@ def replica(
         accumulation=ACCUMULATION[config.accumulation](),
         norms=SquareSums(),
         collectives=Collectives(
-            reduce_scatter=reduce_scatter(config, comm, allocate),
+            reduce_scatter=reduce_scatter(config, comm, allocate, residuals),
             add_replicas=replicas_added(config, comm),
             all_gather=for_owners(buckets.chunked, comm.named("all_gather", config.addition.all_gather)),
             gather_norms=for_owners(buckets.chunked, comm.named("gather_norms", ring.all_gather)),
@@ -129,18 +132,33 @@ def kept(
 
 
 def reduce_scatter(
-    config: Config, comm: Observed, allocate: Allocator, wire: WireFormat | None = None
+    config: Config, comm: Observed, allocate: Allocator, residuals: Residuals, wire: WireFormat | None = None
 ) -> Callable[..., Any]:
     """How gradients are added over the ranks, bucket by bucket if the scenario asks for that.
 
-    `wire` stands in for the format in which they are quantised.
+    `wire` stands in for the format in which they are quantised; what is lost there is added to `residuals`, if any are
+    kept.
     """
     addition, name, buckets, wire = config.addition, "reduce_scatter", config.buckets, wire or config.gradients_wire
     if addition.collective is None:
         return for_owners(lambda add: buckets.order_free(add, allocate), comm.named(name, addition.reduce_scatter))
     collective = addition.collective if wire is None else OnNarrowWires(addition.collective, wire, allocate)
-    return for_owners(
-        lambda collective: addition.by(buckets.chunked(collective)).reduce_scatter, comm.named(name, collective))
+    named = comm.named(name, collective)
+    if isinstance(collective, OnNarrowWires) and residuals.copies:
+        named = fed_back(config, comm, collective, residuals)
+    return for_owners(lambda collective: addition.by(buckets.chunked(collective)).reduce_scatter, named)
+
+
+def fed_back(config: Config, comm: Observed, narrow: OnNarrowWires, residuals: Residuals) -> Callable[..., Any]:
+    """A reduce-scatter of the gradient of the unit that it is called for, with that unit's residual."""
+    units = {unit.name: unit for unit in config.model.units}
+
+    def call(owner: str, *args: Any) -> Any:
+        residual = residuals.now[units[owner]]
+        collective = WithErrorFeedback(narrow.collective, narrow.wire, narrow.allocate, residual)
+        return comm.named("reduce_scatter", collective)(owner, *args)
+
+    return call
 
 
 def replicas_added(config: Config, comm: Observed) -> Callable[..., Any]:
@@ -202,6 +220,7 @@ def reference(config: Config) -> Reference:
             output=config.outputs,
             weights_wire=config.weights_wire,
             gradients_wire=config.gradients_wire,
+            error_feedback=config.row.parallel.error_feedback,
             accumulate=config.summed,
             wire=config.wire,
             accumulates_in_float32=config.accumulates_in_float32,

@@ -36,7 +36,7 @@ from zerosim.optim.scaling import Scaling
 from zerosim.reference import Snapshot
 from zerosim.sharding import padded, split
 from zerosim.stages.replica import Replica
-from zerosim.stages.state import ACCUMULATED, GRADIENT, TrainingState
+from zerosim.stages.state import ACCUMULATED, GRADIENT, TrainingState, residual_of
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 WEIGHTS = "weights"
@@ -120,6 +120,7 @@ def states(snapshot: Snapshot, unit: Unit) -> dict[str, Array]:
         found[GRADIENT] = gradient.narrow
         if gradient.accumulated is not None:
             found[ACCUMULATED] = gradient.accumulated
+    found |= {residual_of(rank): flat for rank, flat in enumerate(snapshot.residuals.get(unit, ()))}
     return found
 
 
@@ -185,7 +186,8 @@ class Checker:
                 yield (f"after step {step} rank {rank} has {name} {found:g}, one process has {expected.counts[name]:g}")
         for unit, chunks in zip(self.replica.units, expected.chunks, strict=True):
             held = kept_of(state, unit)
-            due = set(chunks) - ({GRADIENT, ACCUMULATED} if rests else set())
+            others = {residual_of(other) for other in range(self.replica.mesh.size) if other != rank}
+            due = set(chunks) - others - ({GRADIENT, ACCUMULATED} if rests else set())
             for what in sorted(held ^ due):
                 yield f"after step {step} rank {rank} keeps {'a' if what in held else 'no'} {what} of {unit.name}"
 
@@ -208,6 +210,9 @@ def held_chunks(replica: Replica, sums_everywhere: bool) -> Iterator[tuple[int, 
         for slot, buffer in state.optimizer.get(unit, {}).items():
             for chunk, values in state.layouts.of(unit, "optimizer").chunks(buffer):
                 yield number, slot, chunk, values
+        for what, buffer in state.residuals_of(unit).items():
+            for chunk, values in state.layouts.full(unit).chunks(buffer):
+                yield number, what, chunk, values
         for what, gradient in state.gradients_of(unit).items():
             for chunk, values in state.gradient_layouts[unit].chunks(gradient):
                 if sums_everywhere or chunk in replica.mesh.owned:
@@ -216,7 +221,7 @@ def held_chunks(replica: Replica, sums_everywhere: bool) -> Iterator[tuple[int, 
 
 def kept_of(state: TrainingState, unit: Unit) -> set[str]:
     """The names of what this rank keeps of a unit, its own chunk included."""
-    held = {WEIGHTS, *state.optimizer.get(unit, {})}
+    held = {WEIGHTS, *state.optimizer.get(unit, {}), *state.residuals_of(unit)}
     for what in state.gradients_of(unit):
         layout = state.gradient_layouts[unit]
         if set(state.layouts.mesh.owned) <= set(range(layout.first, layout.last)):

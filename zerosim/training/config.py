@@ -178,6 +178,11 @@ class Config:
         """The format in which gradients travel to be added, if they are quantised."""
         return self.wire_of(self.row.parallel.quantized_gradients)
 
+    @property
+    def residuals(self) -> int:
+        """How many copies a rank keeps of what quantised gradients have lost: two where a step may be skipped."""
+        return (1 + self.scaling().dynamic) * self.row.parallel.error_feedback
+
     def wire_of(self, codes: str) -> BlockWire | None:
         """The format with these codes, in blocks as the row has them; None for none."""
         return None if codes == "none" else wire(codes, self.row.parallel.quantized_block)
@@ -292,7 +297,7 @@ class Config:
         return (
             self.row.layers, self.part_by_part, parallel.accumulate_dtype, parallel.reduce_dtype,
             self.publishes_updates, self.stage.wire, parallel.reduce_scatter, self.computing, parallel.output_dtype,
-            self.weights_wire, self.gradients_wire,
+            self.weights_wire, self.gradients_wire, parallel.error_feedback,
         )
 
     @property

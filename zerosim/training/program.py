@@ -265,6 +265,7 @@ def begun(comm: Communicator, run: Run, mine: Replica, config: Config) -> list[A
         short = True
         mine.state.weights.clear()
         mine.state.optimizer.clear()
+        mine.state.residuals.clear()
     return None if any(agreed(comm, short)) else losses
 
 

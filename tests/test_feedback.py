@@ -1,0 +1,379 @@
+"""Error feedback: what quantised gradients lose comes back, to the bit that loops over single numbers say."""
+
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from tests import quantiser
+from tests.checkpointing import bits, go
+from tests.test_rehearsal import CLUSTER
+from tests.test_variants import run
+from tests.test_whole_steps import outcome_of
+from tests.training import labelled, scenario
+from zerosim.allocation import allocate
+from zerosim.checkpoint.resuming import Restoring
+from zerosim.collectives import direct, ring, two_level
+from zerosim.collectives.narrow import FedBack, WithErrorFeedback
+from zerosim.errors import CheckpointError
+from zerosim.formulas.peaks import peak_bounds
+from zerosim.formulas.resting import resting_bytes
+from zerosim.numerics.wires import CODES, wire
+from zerosim.planner.rehearsal import rehearse
+from zerosim.scenario import Check, Parallel, WorldKeys
+from zerosim.scenario.sections import Variant
+from zerosim.sharding import split
+from zerosim.stages.feedback import Residuals
+from zerosim.stages.state import residual_of
+from zerosim.training.alone import alone
+from zerosim.training.batches import Batches
+from zerosim.training.experiment import prepare
+from zerosim.worlds.local import spawn
+
+# One process replays it.
+
+
+def hosts(order, per_host, **keys):
+    return {"order": order, "ranks_per_host": per_host, **keys}
+
+
+CASES = (
+    {"ranks": 2, "quantized_block": 4}, {"ranks": 1, "micro_batches": 2}, {"quantized_block": 3, "order": "rank"},
+    {"quantized_block": 0, "overlap": True, "prefetch": True}, {"accumulation": "micro_batch", "order": "rank"},
+    {"accumulation": "micro_batch", "ranks": 4, "micro_batches": 8}, {"accumulation": "layered", "units": "model"},
+    {"quantized_block": 5, "precision": "bf16", "clip_norm": 0.1, "reduce_dtype": "fp32"},
+    {"reduce_dtype": "bf16", "frozen": (1,), "recompute": True},
+    hosts("two_hop", 2, ranks=4, micro_batches=8, quantized_block=4), hosts("two_hop", 3, gradients="all_reduce"),
+    hosts("two_level", 2, ranks=4, micro_batches=4, quantized_block=2),
+    hosts("two_hop", 3, ranks=6, publish="updates", precision="fp16"),
+    {"precision": "fp16", "loud": 300, "steps": 14, "activation": "relu", "learning_rate": 1.0, "micro_batch": 1},
+    {"learning_rate": 1e30, "optimizer": "sgd"},
+    {"quantized_weights": "int8", "param_dtype": "bf16", "reduce_dtype": "fp32"},
+)
+
+
+@pytest.mark.parametrize("keys", CASES, ids=str)
+@pytest.mark.parametrize("name", ["int8", "int4", "fp8_e5m2"])
+def test_what_is_lost_is_added_to_what_is_sent_next_as_one_process_does(name, keys):
+    outcome = outcome_of(quantized_gradients=name, error_feedback=True, **keys)
+    assert outcome.failures == []
+    if "loud" in keys:
+        assert all(0 < row.measured.updates < 14 for row in outcome.trained)
+
+
+def test_losses_that_come_back_change_bits():
+    plain, fed = (run(stages=("zero2",), quantized_gradients="int4", error_feedback=feedback).trained[0].measured
+                  for feedback in (False, True))
+    assert plain.weights_sha256 != fed.weights_sha256
+    assert {"gradients"} == plain.wire_errors.keys() == fed.wire_errors.keys()
+
+
+# A second implementation: loops over single numbers.
+
+
+class Loops:
+    """All ranks' vectors, and what each has lost of each chunk."""
+
+    def __init__(self, name, block, size, length):
+        self.name, self.block, self.size, self.length = name, block, size, length
+        self.lost = defaultdict(lambda: [np.float32(0)] * length)
+
+    def arrived(self, rank, chunk, values):
+        """What others receive of values of a chunk that a rank sends."""
+        due = [np.float32(value + lost) for value, lost in zip(values, self.lost[rank, chunk], strict=True)]
+        message = quantiser.encode(self.name, self.block, due)
+        found = [np.float32(each) for each in quantiser.decode(self.name, self.block, message, len(due))]
+        self.lost[rank, chunk] = [
+            np.float32(wanted - came) if np.isfinite(wanted) else np.float32(0)
+            for wanted, came in zip(due, found, strict=True)]
+        return found
+
+    def ring(self, brought, chunk, ranks=None):
+        """The sum of what `ranks` brought of a chunk; the last is its owner."""
+        ranks = ranks or [(chunk + distance) % self.size for distance in range(1, self.size + 1)]
+        total = brought[ranks[0]]
+        for sender, receiver in pairwise(ranks):
+            came = self.arrived(sender, chunk, total)
+            total = [np.float32(x + y) for x, y in zip(came, brought[receiver], strict=True)]
+        return total
+
+    def direct(self, brought, chunk, ranks=None, owner=None):
+        """The sum of what `ranks` brought of a chunk, in their order."""
+        ranks, owner = ranks or range(self.size), chunk if owner is None else owner
+        came = [brought[rank] if rank == owner else self.arrived(rank, chunk, brought[rank]) for rank in ranks]
+        total = came[0]
+        for each in came[1:]:
+            total = [np.float32(x + y) for x, y in zip(total, each, strict=True)]
+        return total
+
+    def two_hops(self, brought, chunk):
+        """On hosts of two ranks: of each host, and then of the hosts' sums."""
+        place, sums = chunk % 2, {}
+        for host in range(self.size // 2):
+            here = 2 * host + place
+            sums[here] = self.direct(brought, chunk, [2 * host, 2 * host + 1], owner=here)
+        return self.direct(sums, chunk, list(sums))
+
+
+WAYS = (
+    (ring.reduce_scatter, Loops.ring, 2), (ring.reduce_scatter, Loops.ring, 3),
+    (direct.reduce_scatter, Loops.direct, 3),
+    (two_level.in_two_hops(2).reduce_scatter, Loops.two_hops, 4),
+)
+
+
+@pytest.mark.parametrize("name", CODES)
+@pytest.mark.parametrize(("collective", "way", "size"), WAYS, ids=lambda each: getattr(each, "__qualname__", each))
+def test_every_byte_is_that_of_loops_over_single_numbers(name, collective, way, size):
+    steps, length, block = 3, 5, 2
+    brought = np.random.default_rng(size).standard_normal((steps, size, size * length)).astype(np.float32)
+    brought[1, 0, 3] = np.inf
+    brought[1, 1, size * length - 1] = np.nan
+
+    def program(comm):
+        residual, found = np.zeros(size * length, np.float32), []
+        for vectors in brought:
+            vector = vectors[comm.rank].copy()
+            fed = WithErrorFeedback(collective, wire(name, block), allocate, residual)
+            fed(comm, split(vector, size))
+            found.append(split(vector, size)[comm.rank].copy())
+        return found, residual
+
+    with np.errstate(all="ignore"):
+        ranks, loops = spawn(program, size), Loops(name, block, size, length)
+        for step, vectors in enumerate(brought):
+            for chunk in range(size):
+                due = np.float32(way(loops, [list(split(mine, size)[chunk]) for mine in vectors], chunk))
+                found = ranks[chunk][0][step]
+                assert np.array_equal(np.isnan(found), np.isnan(due))
+                assert found[~np.isnan(found)].tobytes() == due[~np.isnan(due)].tobytes(), (step, chunk)
+    for rank, (_, residual) in enumerate(ranks):
+        due = np.float32([loops.lost[rank, chunk] for chunk in range(size)])
+        assert residual.tobytes() == due.tobytes()
+        assert np.isfinite(residual).all()
+        assert residual.any()
+
+
+# What it is for.
+
+
+def drifts(collective, size, name, steps=60, count=32):
+    """How far the sums that have arrived are from those that were due after each step, with and without feedback.
+
+    In steps of quantisation: the largest scale of any message.
+    """
+    random = np.random.default_rng(size)
+    steady = random.standard_normal((size, size * count)).astype(np.float32)
+    brought = [steady + np.float32(0.1) * random.standard_normal(steady.shape).astype(np.float32) for _ in range(steps)]
+    code = wire(name, 0)
+    scales = []
+
+    class Noting:
+        encoded_bytes, decode = code.encoded_bytes, code.decode
+
+        def encode(self, x, out):
+            code.encode(x, out)
+            scales.append(float(out[:4].view("<f4")[0]))
+
+    def apart(feedback):
+        def program(comm):
+            residual, total, found = np.zeros(size * count, np.float32), np.zeros(count), []
+            for vectors in brought:
+                vector = vectors[comm.rank].copy()
+                if not feedback:
+                    residual[:] = 0
+                WithErrorFeedback(collective, Noting(), allocate, residual)(comm, split(vector, size))
+                total += split(vector, size)[comm.rank]
+                found.append(total.copy())
+            return found
+
+        due = np.cumsum([vectors.astype(np.float64).sum(axis=0) for vectors in brought], axis=0)
+        found = np.concatenate(spawn(program, size), axis=1)
+        return np.abs(found - due).max(axis=1) / max(scales)
+
+    return apart(True), apart(False)
+
+
+@pytest.mark.parametrize("name", ["int8", "int4"])
+@pytest.mark.parametrize(("collective", "size"), [
+    (ring.reduce_scatter, 2), (ring.reduce_scatter, 4), (direct.reduce_scatter, 4),
+    (two_level.in_two_hops(2).reduce_scatter, 4)])
+def test_accumulated_sums_stay_within_half_a_step_of_each_sender_and_drift_without(collective, size, name):
+    fed, plain = drifts(collective, size, name)
+    assert fed.max() <= 0.5 * (size - 1) + 1e-3
+    assert plain[-1] > 3 * fed.max()
+    assert plain[-1] > 3 * plain[0]
+
+
+@pytest.mark.parametrize("order", ["ring", "rank"])
+def test_gradients_of_a_training_have_arrived_but_for_what_is_in_residuals(order):
+    """What all steps together are off by is what ranks still have; without feedback it is many times as much."""
+    def off(feedback):
+        config, = prepare(replace(scenario(steps=30), parallel=Parallel(
+            stages=("zero2",), order=order, quantized_gradients="int4", error_feedback=feedback)), labelled()).rows
+        total = 0.0
+        for _, snapshot in alone(Batches(config, labelled())):
+            for each in snapshot.gradients.values():
+                total = total + np.pad((each.narrow - each.unquantised).astype(np.float64), (0, 35))[:35]
+        return total, sum(np.pad(np.sum(mine, axis=0), (0, 35))[:35] for mine in snapshot.residuals.values())
+
+    (fed, residuals), (plain, _) = off(feedback=True), off(feedback=False)
+    assert np.allclose(fed, -residuals, atol=1e-5)
+    assert np.linalg.norm(fed) < 0.5 * np.linalg.norm(plain)
+
+
+# Memory.
+
+
+def test_residuals_are_a_full_gradient_that_ledger_formula_and_plan_know():
+    """Units of 35, 24 and 15 weights on 3 ranks are padded to 36, 24 and 15; fp16 keeps a second copy."""
+    for precision, copies in (("fp32", 1), ("bf16", 1), ("fp16", 2)):
+        changes = {"stages": ("ddp", "zero3"), "precision": precision}
+        plain = run(**changes, quantized_gradients="int8").trained
+        outcome = run(**changes, quantized_gradients="int8", error_feedback=True)
+        assert outcome.failures == []
+        for row, without in zip(outcome.trained, plain, strict=True):
+            owners = row.memory[1].figures.owners["optimizer"]
+            kept = {owner: held for owner, held in owners.items() if owner.endswith(" residual")}
+            assert [*kept.values()] == [copies * 4 * length for length in (36, 24, 15)]
+            more = sum(owners.values()) - sum(without.memory[1].figures.owners["optimizer"].values())
+            assert more == sum(kept.values())
+            assert resting_bytes(row.config).optimizer == sum(owners.values())
+            planned = rehearse(row.config, CLUSTER)
+            assert planned.peak == peak_bounds(row.config)
+            assert planned.clock.now_ns >= rehearse(without.config, CLUSTER).clock.now_ns
+
+
+# A step that is skipped.
+
+
+def test_a_skipped_step_leaves_residuals_as_they_were_in_units_of_the_new_scale():
+    unit = prepare(scenario(), labelled()).rows[0].model.units[0]
+    residuals = Residuals(copies=2)
+    residuals.begin(unit, 3, allocate)
+    residuals.now[unit][:] = (1, -2, 3)
+    residuals.settle(used=True, rescaled=1.0)
+    residuals.now[unit][:] = (7, np.inf, 9)
+    residuals.settle(used=False, rescaled=0.5)
+    assert residuals.now[unit].tolist() == [0.5, -1.0, 1.5]
+    assert residuals.settled[unit].tolist() == [0.5, -1.0, 1.5]
+
+
+def test_a_skipped_step_of_a_training_only_rescales_residuals():
+    loud, keys = 300, {"learning_rate": 1.0, "micro_batch": 1, "activation": "relu", "precision": "fp16", "steps": 25}
+    outcome = outcome_of(quantized_gradients="int8", error_feedback=True, stages=("zero2",), loud=loud, **keys)
+    assert outcome.failures == []
+    config, data = outcome.trained[0].config, labelled()
+    updates, before, skipped = 0, [], 0
+    with np.errstate(all="ignore"):
+        for _, snapshot in alone(Batches(config, replace(data, x=data.x * np.float32(loud)))):
+            now = [np.concatenate(mine) for mine in snapshot.residuals.values()]
+            assert all(np.isfinite(each).all() for each in now)
+            if snapshot.step and snapshot.updates == updates:
+                assert all((each == np.float32(0.5) * was).all() for each, was in zip(now, before, strict=True))
+                skipped += any(each.any() for each in now)
+            updates, before = snapshot.updates, now
+    assert skipped
+
+
+# Checkpoints.
+
+FED = Parallel(stages=("zero2",), quantized_gradients="int4", quantized_block=4, error_feedback=True)
+
+
+def training(**keys):
+    """Six micro-batches of two samples for three ranks, four steps."""
+    return replace(scenario(), parallel=replace(FED, **keys))
+
+
+def test_a_run_that_goes_on_has_its_residuals(tmp_path):
+    for precision in ("fp32", "fp16"):
+        built = training(stages=("ddp", "zero3"))
+        built = replace(built, train=replace(built.train, precision=precision))
+        whole = go(built, labelled())
+        go(built, labelled(), save=tmp_path / precision, steps=2)
+        rest = go(built, labelled(), resume=tmp_path / precision)
+        assert (rest.failures, bits(rest)) == ([], bits(whole))
+
+
+def test_skipped_steps_go_on(tmp_path):
+    data = labelled()
+    loud = replace(data, x=data.x * np.float32(30000))
+    built = training()
+    built = replace(built, train=replace(built.train, precision="fp16", steps=8))
+    whole = go(built, loud)
+    assert 0 < whole.trained[0].measured.updates < 8
+    go(built, loud, save=tmp_path / "a", steps=5)
+    rest = go(built, loud, resume=tmp_path / "a")
+    assert (rest.failures, bits(rest)) == ([], bits(whole))
+
+
+@pytest.mark.parametrize("keys", [
+    {"stages": ("ddp", "zero1", "zero3")}, {"order": "rank"}, {"units": "model"}, {"quantized_gradients": "int8"},
+    {"error_feedback": False}, {"error_feedback": False, "quantized_gradients": "none"}], ids=str)
+def test_the_same_ranks_go_on_in_another_way(tmp_path, keys):
+    go(training(), labelled(), save=tmp_path / "a", steps=2)
+    assert go(training(**keys), labelled(), resume=tmp_path / "a").failures == []
+
+
+def test_a_run_without_feedback_goes_on_with_it_from_nothing_lost(tmp_path):
+    go(training(error_feedback=False), labelled(), save=tmp_path / "a", steps=2)
+    assert go(training(), labelled(), resume=tmp_path / "a").failures == []
+
+
+def test_other_ranks_are_refused_in_a_line_and_go_on_without_feedback(tmp_path):
+    go(training(), labelled(), save=tmp_path / "a", steps=2)
+    for other in (replace(training(), world=WorldKeys(2)), replace(training(), check=Check(same_bits_on=(1,)))):
+        with pytest.raises(CheckpointError) as caught:
+            go(other, labelled(), resume=tmp_path / "a")
+        assert "has what each of 3 ranks is to feed back, and Stage II would go on with" in str(caught.value)
+        assert str(caught.value).endswith("resume it on 3 ranks, or with parallel.error_feedback = false")
+    other = replace(training(error_feedback=False), world=WorldKeys(2))
+    assert go(other, labelled(), resume=tmp_path / "a").failures == []
+
+
+# What goes wrong is noticed.
+
+
+def test_a_residual_that_is_lost_at_resume_is_missed(tmp_path, monkeypatch):
+    go(training(), labelled(), save=tmp_path / "a", steps=2)
+    honest = Restoring.restore
+
+    def restore(self, config, replica):
+        losses = honest(self, config, replica)
+        for residual in replica.state.residuals.now.values():
+            residual[:] = 0
+        return losses
+
+    monkeypatch.setattr(Restoring, "restore", restore)
+    outcome = go(training(), labelled(), resume=tmp_path / "a")
+    assert outcome.failures == [("Stage II", "bits differ")]
+    assert outcome.trained[0].first_divergence.step == 2
+    assert outcome.trained[0].first_divergence.state == residual_of(outcome.trained[0].first_divergence.rank)
+
+
+PLANTED = {
+    "of the wrong chunk": lambda self, outgoing: self._residuals[0],
+    "in the wrong chunk": lambda self, outgoing: honest(self, outgoing)[::-1],
+    "not updated": lambda self, outgoing: honest(self, outgoing).copy(),
+}
+honest = FedBack._residual_of
+
+
+@pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
+def test_a_residual_that_is_kept_otherwise_is_noticed(monkeypatch, planted):
+    monkeypatch.setattr(FedBack, "_residual_of", planted)
+    outcome = outcome_of(quantized_gradients="int8", quantized_block=4, error_feedback=True)
+    assert {what for _, what in outcome.failures} == {"bits differ"}
+
+
+def test_each_row_may_feed_back_or_not():
+    base = scenario()
+    built = replace(base, parallel=Parallel(quantized_gradients="int4"), variant=(
+        Variant("with", stage="zero2", error_feedback=True), Variant("without", stage="zero2")))
+    outcome = go(built, labelled())
+    assert outcome.failures == []
+    fed, plain = outcome.trained
+    assert fed.measured.weights_sha256 != plain.measured.weights_sha256
