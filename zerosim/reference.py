@@ -159,7 +159,7 @@ class Reference:
     def taken_over(self, after: Snapshot) -> Snapshot:
         """A training state in the units of this model; gradients are those of a step that is over.
 
-        ResidualsOfRanks stay with their ranks, as many as before.
+        Residuals stay with their ranks, as many as before.
         """
         slots = {
             slot: regrouped(self.trained, {unit: state[slot] for unit, state in after.optimizer.items()})
