@@ -51,6 +51,7 @@ CASES = (
     {"precision": "fp16", "loud": 300, "steps": 14, "activation": "relu", "learning_rate": 1.0, "micro_batch": 1},
     {"learning_rate": 1e30, "optimizer": "sgd"},
     {"quantized_weights": "int8", "param_dtype": "bf16", "reduce_dtype": "fp32"},
+    {"offload_optimizer": "host", "offload_parameters": "disk"},
 )
 
 
@@ -244,6 +245,8 @@ def test_residuals_are_a_full_gradient_that_ledger_formula_and_plan_know():
             planned = rehearse(row.config, CLUSTER)
             assert planned.peak == peak_bounds(row.config)
             assert planned.clock.now_ns >= rehearse(without.config, CLUSTER).clock.now_ns
+            on_host = rehearse(row.config, replace(CLUSTER, optimizer_on_host=True))
+            assert on_host.resting["optimizer"] == sum(kept.values())
 
 
 # A step that is skipped.

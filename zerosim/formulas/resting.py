@@ -39,7 +39,7 @@ def resting_bytes(config: Config, tier: Tier = "device") -> Resting:
         for kind, (kept, exact) in unit_bytes(config, unit, tier).items():
             sums[kind] += kept
             padding += kept - exact
-        kept, exact = residual_bytes(config, unit)
+        kept, exact = residual_bytes(config, unit, tier)
         sums["optimizer"] += kept
         padding += kept - exact
     return Resting(sums["parameters"], sums["gradients"], sums["optimizer"], round(padding))
@@ -67,9 +67,9 @@ def unit_bytes(config: Config, unit: Unit, tier: Tier = "device") -> dict[str, t
     return found
 
 
-def residual_bytes(config: Config, unit: Unit) -> tuple[int, int]:
-    """What each rank keeps of what quantisation has lost of a unit's gradient: with padding, and without."""
-    copies = 0 if unit.frozen else config.residuals
+def residual_bytes(config: Config, unit: Unit, tier: Tier) -> tuple[int, int]:
+    """What each rank keeps, on the device, of what quantisation has lost of a unit's gradient: padded, and not."""
+    copies = 0 if unit.frozen or tier != "device" else config.residuals
     return copies * FLOAT_BYTES * padded(unit.count, config.ranks), copies * FLOAT_BYTES * unit.count
 
 

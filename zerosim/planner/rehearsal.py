@@ -36,6 +36,7 @@ from zerosim.planner.costs import Costs, of_rank
 from zerosim.planner.skipping import Skipping
 from zerosim.planner.timed import HostMemory, NoSums, OnTheClock, SilentWire, Timed, TimedLane, TimedWire, UpdateRoom
 from zerosim.sharding import padded
+from zerosim.stages.feedback import RESIDUAL
 from zerosim.stages.replica import Batch, Replica
 from zerosim.training.build import gathering, kept, reduce_scatter, replica
 from zerosim.training.config import Config
@@ -214,7 +215,8 @@ def counted_but(uncounted: Uncounted, optimizer_on_host: bool, counted: Allocato
     """The allocator `counted`, except that arrays without memory of the device are not counted."""
 
     def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
-        elsewhere = uncounted(shape, owner) or (optimizer_on_host and kind == "optimizer")
+        on_host = optimizer_on_host and kind == "optimizer" and not owner.endswith(RESIDUAL)
+        elsewhere = on_host or uncounted(shape, owner)
         return (extent if elsewhere else counted)(shape, dtype, kind=kind, owner=owner)
 
     return allocate

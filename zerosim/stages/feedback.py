@@ -23,6 +23,9 @@ import numpy as np
 from zerosim.allocation import Allocator, Array
 from zerosim.models.units import Unit
 
+RESIDUAL = " residual"
+"""What stands behind a unit's name where the ledger has its residual."""
+
 
 @dataclass
 class Residuals:
@@ -47,7 +50,7 @@ class Residuals:
     def begin(self, unit: Unit, length: int, allocate: Allocator) -> None:
         """Zeros for a unit's full, padded length."""
         for kept in (self.now, self.settled)[: self.copies]:
-            kept[unit] = allocate(length, np.float32, kind="optimizer", owner=f"{unit.name} residual")
+            kept[unit] = allocate(length, np.float32, kind="optimizer", owner=unit.name + RESIDUAL)
             kept[unit][:] = 0
 
     def settle(self, *, used: bool, rescaled: float) -> None:
