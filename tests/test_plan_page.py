@@ -15,7 +15,8 @@ from zerosim.payloads.extents import Extent
 from zerosim.planner.clock import VirtualClock
 from zerosim.planner.cluster import Link
 from zerosim.planner.timed import HostMemory
-from zerosim.report.page.plan import plan_page, row_of, table, thinned
+from zerosim.report.page.drawings import Drawings
+from zerosim.report.page.plan import drawn, plan_page, row_of, table, thinned
 from zerosim.report.page.plan_pictures import peaks
 from zerosim.report.plan_table import legend, machine, names_of
 from zerosim.words import common_unit, in_unit
@@ -210,3 +211,15 @@ def test_a_machine_is_read_as_a_scenario_is(content, found, tmp_path, capsys):
     said = capsys.readouterr().err
     assert found in said
     assert said.count("\n") == 1
+
+
+def test_every_picture_of_memory_has_a_line_at_the_device():
+    plan = zs.plan("scenarios/plans/mpt_7b.toml", set={"model.layers": 2}).plan
+    drawings = Drawings(drawn(plan), int(plan.rows[0].cluster.device.memory))
+    for name in ("memory", "kept"):
+        _, line = drawings.specs[name]["layer"]
+        (value,) = line["data"]["values"]
+        assert value["bytes"] == int(plan.rows[0].cluster.device.memory)
+    scale = drawings.specs["memory"]["layer"][0]["encoding"]["y"]["scale"]
+    assert scale["domain"][1] >= int(plan.rows[0].cluster.device.memory)
+    assert "layer" not in Drawings(drawn(plan)).specs["memory"], "a run has no device"

@@ -82,7 +82,8 @@ def main(arguments: argparse.Namespace) -> int:
         arguments.scenario, ranks(arguments.ranks), changes, swept(arguments.sweep), question=asked(arguments),
         python=not arguments.no_python)
     check_writable(arguments, files_of_training(found.scenario))
-    pictures = pictured(arguments.picture, Drawings(drawn(found))) if arguments.picture else []
+    pictures = pictured(arguments.picture, Drawings(
+        drawn(found), int(found.rows[0].cluster.device.memory))) if arguments.picture else []
     console = standard_output(arguments)
     show_heading(console, found.scenario.title, found.scenario.caption, "\n".join(python_run(found.scenario)))
     if others.unread:

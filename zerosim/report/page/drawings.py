@@ -6,6 +6,7 @@ from zerosim.report.activities import activity, in_order
 from zerosim.report.page import pictures, step_pictures
 from zerosim.report.page.page_run import PageRow
 from zerosim.report.page.pictures import PictureValues
+from zerosim.report.page.plan_pictures import with_device
 from zerosim.report.page.vega import Spec
 from zerosim.words import common_unit
 
@@ -13,18 +14,20 @@ from zerosim.words import common_unit
 class Drawings:
     """`specs` by the name of the picture, `values` by the name of the data; all on one scale of time and of bytes."""
 
-    def __init__(self, rows: Sequence[PageRow]) -> None:
+    def __init__(self, rows: Sequence[PageRow], device_bytes: int = 0) -> None:
         self._rows = rows
+        self._device_bytes = device_bytes
         waited = ["wait" for row in rows for span in row.spans if span["waited_ns"]]
         self.activities = in_order([*(activity(span["what"]) for row in rows for span in row.spans), *waited])
         self.lanes = 1 + max((span["lane"] for row in rows for span in row.spans), default=0)
-        self.specs = self._specs()
+        self.specs = with_device(self._specs(), device_bytes) if device_bytes else self._specs()
         self.values = self._values()
 
     def _specs(self) -> dict[str, Spec]:
         rows = self._rows
         until = max((row.end_ns for row in rows), default=0) or 1
-        most_bytes = max((row.fullest["peak_bytes"]["total"] for row in rows), default=0) or 1
+        peaks = [row.fullest["peak_bytes"]["total"] for row in rows]
+        most_bytes = max([*peaks, self._device_bytes]) or 1
         curves = pictures.loss_curves(rows)
         losses = [loss for curve in curves.values() for loss in curve if loss is not None]
         logarithmic = bool(losses) and 0 < 20 * min(losses) < max(losses)

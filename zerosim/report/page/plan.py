@@ -34,11 +34,11 @@ def plan_page(plan: Plan, command: str) -> str:
     Raises `UsageError` where the extra that draws pictures is missing.
     """
     names, rows = names_of(plan.rows), drawn(plan)
-    drawings = Drawings(rows)
+    device_bytes = int(plan.rows[0].cluster.device.memory)
+    drawings = Drawings(rows, device_bytes)
     several = len({row.config.ranks for row in plan.rows}) > 1
     content = [head(plan), table(plan, names), scaling(plan) if several else joined(), sections.step(rows, drawings),
                origin(plan, command)]
-    device_bytes = int(plan.rows[0].cluster.device.memory)
     specs = drawings.for_a_page() | {"peaks": plan_pictures.peaks(rows, device_bytes)}
     values = drawings.values | {"peaks": plan_pictures.peak_values(rows)}
     if several:

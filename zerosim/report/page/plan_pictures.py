@@ -21,14 +21,26 @@ def peaks(rows: Sequence[PageRow], device_bytes: int) -> Spec:
     """What a rank of each row holds at its fullest moment, by kind, and a line at the memory of the device."""
     drawn = bars("held by a rank at the peak; the line is the device's memory", "kind", KINDS, KIND_COLOURS,
                  [row.name for row in rows])
-    held = {key: drawn.pop(key) for key in ("mark", "encoding")}
+    return beside_device(drawn, "x", device_bytes)
+
+
+def beside_device(drawn: Spec, axis: str, device_bytes: int) -> Spec:
+    """A picture of bytes with a line at the memory of the device across the axis of bytes."""
+    held = {key: drawn[key] for key in ("mark", "encoding")}
     line = {
         "data": {"values": [{"bytes": device_bytes, "of": "the device's memory"}]},
         "mark": {"type": "rule", "aria": False, "stroke": PICKED, "strokeWidth": 2},
-        "encoding": {"x": {"field": "bytes", "type": "quantitative"},
+        "encoding": {axis: {"field": "bytes", "type": "quantitative"},
                      "tooltip": [{"field": "of"}, {"field": "bytes", "format": ",.6~g"}]},
     }
-    return drawn | {"layer": [held, line]}
+    return {key: value for key, value in drawn.items() if key not in held} | {"layer": [held, line]}
+
+
+def with_device(specs: dict[str, Spec], device_bytes: int) -> dict[str, Spec]:
+    """The specifications with a line at the memory of the device in every picture of memory."""
+    axes = {"memory": "y", "kept": "x"}
+    return {name: beside_device(spec, axes[name], device_bytes) if name in axes else spec
+            for name, spec in specs.items()}
 
 
 def peak_values(rows: Sequence[PageRow]) -> PictureValues:
