@@ -31,7 +31,7 @@ COMMANDS = {
     "prove": ("zerosim.commands.prove", "prove a collective on symbols, a shipped one or yours"),
     "check": ("zerosim.commands.check", "check the parts in your Python file: gradients, formulas, stages, "
                                         "collectives"),
-    "lessons": ("zerosim.commands.lessons", "list the lessons that come with the package, or copy them"),
+    "lessons": ("zerosim.commands.lessons", "open, list or copy the lessons that come with the package"),
     "exercises": ("zerosim.commands.exercises", "copy the exercises, functions with empty bodies, into a folder"),
     "grade": ("zerosim.commands.grade", "grade a learner's functions against proofs and laws"),
     "memory": ("zerosim.commands.memory", "memory of model states, by formula"),
