@@ -11,7 +11,7 @@ SMALLER = {
         "train.steps=1", "model.layers=3", "check.beyond_peak=[44544, 7872, 15360, 40768]",
         "check.beyond_peak_laid_out=[14880, 26528, 28064, 119360]"),
     "offload.toml": ("train.steps=1", "model.layers=3", "check.activations=[483360, 224160, 216480, 216480]"),
-    "recompute.toml": ("train.steps=1", "model.layers=2", "check.activations=[836096, 524800]"),
+    "recompute.toml": ("train.steps=1", "model.layers=2", "check.activations=[836096, 524800, 754176]"),
     "shakespeare.toml": ("train.steps=2", "model.layers=1", "model.width=16", "model.sequence=16"),
 }
 """What makes these smaller, and the figures that they then claim."""
