@@ -435,6 +435,8 @@ def agree(row: Document, parallel: Document, train: Document) -> None:
         row["error_feedback"] = False
     if whole.get("secondary_ranks") and not whole.get("reshard_after_forward", True):
         row["secondary_ranks"] = 0
+    if whole.get("recompute_keeps") and not whole.get("recompute"):
+        row["recompute_keeps"] = ""
     if whole.get("offload_activations") and not whole.get("recompute"):
         row["offload_activations"] = False
     if whole.get("prefetch") and not whole.get("reshard_after_forward", True):
