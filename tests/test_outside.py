@@ -49,7 +49,7 @@ def test_a_source_is_left_out_of_what_is_fitted_to_it():
     figures = figures_of(LINES, "")
     ours = next(each for each in figures if each.source == "torchtitan" and not each.memory)
     left = without_source(ours).cluster
-    assert (left.device, left.reserve, left.figures.memory) == ("h100_80gb", 0.25, 100.9e9)
+    assert (left.device, left.reserve, left.figures.memory) == ("h100_80gb", 0.17, 100.9e9)
     other = next(each for each in figures if each.source == "IBM fms-fsdp")
     assert without_source(other) == other.scenario
     (fitted,) = compare_outside([ours])

@@ -100,3 +100,11 @@ def test_a_run_equals_the_reference_and_holds_between_nothing_and_all():
 def test_a_selection_without_recomputation_is_refused_in_one_line():
     with pytest.raises(ScenarioError, match="recompute_keeps is for recomputed units"):
         sorted_by(recompute_keeps="products")
+
+
+def test_embedding_and_head_in_one_unit_have_the_bits_of_one_process():
+    """FSDP's root: two segments of one unit, without tied weights."""
+    apart, root = sorted_by(recompute=[1, 2]), sorted_by(recompute=[1, 2], units=[[0, 3], [1], [2]])
+    assert activations(root) == activations(apart)
+    peaks = [max(each["peak_bytes"]["gradients"] for each in found["stages"][0]["memory"]) for found in (apart, root)]
+    assert peaks[1] > peaks[0]

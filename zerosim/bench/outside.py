@@ -22,10 +22,10 @@ FITTED = {
 }
 """Sources to which a number is fitted: the reserve, and the effect of a limit of power or the rate of a host."""
 LEFT_OUT: dict[str, dict[str, Any]] = {
-    "torchtitan": {"device": "h100_80gb", "reserve": 0.25, "figures": DeviceFigures(
+    "torchtitan": {"device": "h100_80gb", "reserve": 0.17, "figures": DeviceFigures(
         memory=100.9e9, memory_bandwidth=2410e9)},
-    "torchao H100": {"reserve": 0.11},
-    "torchao nocompile": {"reserve": 0.11},
+    "torchao H100": {"reserve": 0.10},
+    "torchao nocompile": {"reserve": 0.10},
 }
 """The keys of [cluster] that a source's runs would have if nothing were fitted to it: an H100 whose limit of power is
 unknown, and the reserve that the other one's peaks have on average. Without a rate of the host, which is fitted to
@@ -190,6 +190,7 @@ def scenario_of(line: Mapping[str, str]) -> Scenario:
     devices, notes, stage = int(line["devices"]), line.get("notes") or "", STAGES[line["sharding"]]
     selected = line["recompute"] == "op"
     in_fsdp = stage == "zero3" and "reduce " in notes
+    compiled_loss = COMPILED_LOSS.get(line["source"], "")
     per_host = min(int(line["devices_per_host"]), devices)
     return Scenario(
         world=WorldKeys(devices),
@@ -200,7 +201,8 @@ def scenario_of(line: Mapping[str, str]) -> Scenario:
             precision="fp32" if in_fsdp else "fp16" if line["precision"] == "fp16" else "bf16",
         ),
         parallel=Parallel(
-            stages=(stage,), recompute=recomputed("full" if selected else line["recompute"], int(line["layers"])),
+            stages=(stage,), units=root_unit(int(line["layers"])) if in_fsdp and not compiled_loss else "layer",
+            recompute=recomputed("full" if selected else line["recompute"], int(line["layers"])),
             recompute_keeps="half_products" if selected else "", prefetch=stage == "zero3",
             overlap=True, shard_ranks=per_host if line["sharding"] == "HYBRID_SHARD" else 0,
             accumulation="micro_batch" if stage in ("zero2", "zero3") else "boundary",
@@ -209,7 +211,7 @@ def scenario_of(line: Mapping[str, str]) -> Scenario:
         ),
         cluster=ClusterKeys(
             software=said_in(notes, SOFTWARE) or UNNAMED.get(line["source"], "eager"),
-            loss="chunked" if "tiled" in notes else COMPILED_LOSS.get(line["source"], ""),
+            loss="chunked" if "tiled" in notes else compiled_loss,
             optimizer=said_in(notes, ON_HOST) or "device",
             device=said_in(notes, DEVICES) or DEVICE_OF.get(line["source"], line["device"]), devices_per_host=per_host,
             between=said_in(notes, BETWEEN), kernels="fused",
@@ -227,6 +229,15 @@ def model_of(line: Mapping[str, str]) -> ModelKeys:
         inner=int(line["inner"]), vocabulary=int(line["vocabulary"]), sequence=int(line["sequence"]),
         tied_embeddings=line["model"].startswith("gpt2"),
     )
+
+
+def root_unit(blocks: int) -> tuple[tuple[int, ...], ...]:
+    """The layers of each unit of FSDP: blocks by themselves, and embedding and head in the root, as one unit.
+
+    >>> root_unit(2)
+    ((0, 3), (1,), (2,))
+    """
+    return (0, blocks + 1), *((block,) for block in range(1, blocks + 1))
 
 
 def recomputed(said: str, layers: int) -> bool | tuple[int, ...]:

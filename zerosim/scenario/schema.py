@@ -285,14 +285,14 @@ class Scenario:
     def _check_units(self, units: tuple[tuple[int, ...], ...], layers: int) -> None:
         named = [layer for unit in units for layer in unit]
         tied = self.model.tied
-        expected = sorted(named) if tied else named
-        if expected != list(range(layers)):
+        together = any({0, layers - 1} <= set(unit) for unit in units)
+        if (sorted(named) if tied or together else named) != list(range(layers)):
             raise self.origin.error(
                 f"parallel.units must name layers 0 to {layers - 1}, each once{'' if tied else ' and in order'}, "
                 f"found {shortened(str(named))}",
                 ("parallel", "units"),
             )
-        if tied and not any({0, layers - 1} <= set(unit) for unit in units):
+        if tied and not together:
             raise self.origin.error(
                 f"model.tied_embeddings: layers 0 and {layers - 1} share their weights, so parallel.units must name "
                 "them in one unit; or untie them", ("parallel", "units"), ("model", "tied_embeddings"),
