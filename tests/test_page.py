@@ -26,6 +26,7 @@ from zerosim.report.page.page_run import PageRow, PageRun
 from zerosim.report.page.pictures import KIND_COLOURS
 from zerosim.report.page.step_times import StepTimes
 from zerosim.report.page.textures import TEXTURES
+from zerosim.report.times import TURNS
 from zerosim.scenario import load, resolved
 from zerosim.scenario.sections import Variant
 
@@ -81,7 +82,7 @@ def seen(four):
 
 def test_its_sections_are_in_the_order_in_which_one_reads_a_run(seen, four):
     assert seen.ids == ["table", "step", "traffic", "losses", "schedule", "origin"]
-    assert seen.text.index(four["verdict"]) < seen.text.index("Settings of each row")
+    assert seen.text.index(four["verdict"]) < seen.text.index("Results")
     assert [tag for tag in seen.tags if tag == "article"] == ["article"] * 8
     for words in (four["command"], four["rows"][3]["weights_sha256"], four["versions"]["numpy"]):
         assert words in seen.text
@@ -302,6 +303,19 @@ def test_a_run_and_its_outcome_give_the_same_page(tmp_path, monkeypatch):
     assert written["command"] == f"zerosim run {SCENARIO} --set train.steps=3 --set check.test_accuracy=0"
     assert written["rows"][0]["trace"]["steps"][0]["step"] == 3
     assert sorted(os.listdir()) == ["a.html", "a.json", "b.html", "pictures"]
+
+
+def test_a_narrow_page_has_a_heading_beside_each_figure(four):
+    """There tables have no line of headings, see `page.css`."""
+    rows = page_of(four).partition('class="rows aliased"')[2].partition("</table>")[0]
+    headings = re.findall(r'<th scope="col">([^<]*)</th>', rows)[2:]
+    assert re.findall(r'data-heading="([^"]*)"', rows) == headings * 4
+
+
+def test_times_of_ranks_that_take_turns_are_said_to_be_none(four):
+    assert four["world"]["kind"] == "local"
+    assert TURNS in page_of(four)
+    assert TURNS not in page_of(four | {"world": four["world"] | {"kind": "mpi"}})
 
 
 def test_a_collective_is_a_page_too(tmp_path, capsys):

@@ -117,7 +117,7 @@ def test_the_command_draws_a_stage_and_a_learners_own(tmp_path, monkeypatch, cap
         "broken.py:zero1_step": "AttributeError: 'Replica' object has no attribute 'nothing', in line 2",
         "mine.py:zero3_step": "has no function 'zero3_step'",
         "zero1 --round 99": "has events 1 to ",
-        "zero1 --root 0": "leave out --root",
+        "zero1 --root 0": "remove --root",
     }.items():
         assert main(["show", *words.split()]) == 2
         err = capsys.readouterr().err

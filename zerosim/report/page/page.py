@@ -14,7 +14,7 @@ from zerosim.report.page.page_run import PageRun
 from zerosim.report.page.textures import definitions
 from zerosim.report.schedule import Schedule
 from zerosim.report.step import KIND_WORDS, RecordedStep
-from zerosim.report.times import sharing
+from zerosim.report.times import TURNS, sharing
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:"
 """What the browser may load: nothing. Vega makes functions of its expressions, which counts as evaluating."""
@@ -32,7 +32,8 @@ def page(runs: Sequence[PageRun]) -> str:
                for each in steps.of_run(order, ranks)]
     content = [sections.head(runs), sections.table(runs), origins.differences(runs)]
     if any(row.steps for row in rows):
-        about_times = [words for run in runs if (words := sharing(run.ranks, run.shared_cores))]
+        warned = [TURNS if run.takes_turns else sharing(run.ranks, run.shared_cores) for run in runs]
+        about_times = [*filter(None, warned)]
         content += [sections.step(rows, drawings, about_times), sections.traffic(rows), sections.losses(rows)]
     content += map(calls, filter(lambda row: "calls" in row.found, rows))
     content += [sections.schedules(stepped, ranks), divergences.divergence(rows), divergences.apart(runs)]

@@ -178,6 +178,11 @@ class PageRun:
         return int(self.document["world"].get("shared_cores", 0))
 
     @property
+    def takes_turns(self) -> bool:
+        """Whether all ranks ran in one process, where others compute while one waits."""
+        return bool(self.document["world"]["kind"] == "local")
+
+    @property
     def steps(self) -> int:
         return int(self.scenario["train"]["steps"])
 

@@ -109,14 +109,15 @@ def table(plan: Plan, names: Sequence[str]) -> Markup:
     headings = [element("th", heading.replace("\n", " "), scope="col") for heading in ("row", *(
         each.heading for each in shown))]
     lines = [
-        element("tr", element("th", name, scope="row"), *(element("td", str(each.cells[at])) for each in shown))
+        element("tr", element("th", name, scope="row"), *(
+            element("td", str(each.cells[at]), data_heading=each.heading.replace("\n", " ")) for each in shown))
         for at, name in enumerate(names)
     ]
     bounds = [element("li", f"{name}: {row.bound}") for name, row in zip(names, plan.rows, strict=True)]
     meanings = "; ".join(f"{word}: {meaning}" for word, meaning in legend(plan.rows))
     undrawn = f"Pictures have the first {MOST_DRAWN} of these {len(names)} rows."
     return sections.section(
-        "table", "Settings of each row", sections.scrolling(element(
+        "table", "Memory and time of each row", sections.scrolling(element(
             "table", element("thead", element("tr", *headings)), element("tbody", *lines), class_="rows")),
         element("p", meanings, class_="legend"), element("ul", *bounds, class_="facts"),
         *(element("p", words) for words in ignored_in_words(

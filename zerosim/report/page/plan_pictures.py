@@ -18,8 +18,8 @@ from zerosim.report.page.vega import Spec
 
 
 def peaks(rows: Sequence[PageRow], device_bytes: int) -> Spec:
-    """What a rank of each row holds at its fullest moment, by kind, and a line at the memory of the device."""
-    drawn = bars("held by a rank at the peak; the line is the device's memory", "kind", KINDS, KIND_COLOURS,
+    """What a rank of each row holds at the peak, by kind, and a line at the memory of the device."""
+    drawn = bars("held at the peak; line: device memory", "kind", KINDS, KIND_COLOURS,
                  [row.name for row in rows])
     return beside_device(drawn, "x", device_bytes)
 
@@ -44,7 +44,7 @@ def with_device(specs: dict[str, Spec], device_bytes: int) -> dict[str, Spec]:
 
 
 def peak_values(rows: Sequence[PageRow]) -> PictureValues:
-    """For every row and kind, what is held at the fullest moment of the step."""
+    """For every row and kind, what is held at the peak of the step."""
     return [
         {"row": row.name, "kind": kind, "place": place, "bytes": fullest.get(kind, 0)}
         for row in rows for fullest in [max(row.curve, key=held)] for place, kind in enumerate(KINDS)
@@ -52,7 +52,7 @@ def peak_values(rows: Sequence[PageRow]) -> PictureValues:
 
 
 def held(at: dict[str, Any]) -> int:
-    """Bytes of all kinds at a moment of a curve."""
+    """Bytes of all kinds at one time of a curve."""
     return sum(at.get(kind, 0) for kind in KINDS)
 
 

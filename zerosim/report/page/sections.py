@@ -75,7 +75,7 @@ def table(runs: Sequence[PageRun]) -> Markup:
         f"too. P: bytes of all weights, N: ranks. {CHANGED} not as in the row above; {WRONG} not what the formula "
         "says."
     )
-    return section("table", "Settings of each row", scrolling(rows_table(rows)),
+    return section("table", "Results", scrolling(rows_table(rows)),
         element("p", legend, class_="legend"), ignored(rows), *map(shared, runs), *map(shortages, runs),
         picture("kept", "memory of a rank between steps, by kind", {"bars": "kept"},
                 {"row": "row", "kind": "kind", "bytes": "bytes"}))
@@ -105,19 +105,19 @@ def rows_table(rows: Sequence[PageRow]) -> Markup:
     headings = [element("th", heading, scope="col") for heading in ("row", "", *(name for name, _ in columns))]
     lines = [
         element("tr", element("th", row.name, scope="row"), element("td", also[number]),
-                *(cell(cells, number) for _, cells in columns))
+                *(cell(heading, cells, number) for heading, cells in columns))
         for number, row in enumerate(rows)
     ]
     return element("table", element("thead", element("tr", *headings)), element("tbody", *lines), class_="rows aliased")
 
 
-def cell(cells: Sequence[str], number: int) -> Markup:
-    """A cell, marked where it is not as in the row above."""
+def cell(heading: str, cells: Sequence[str], number: int) -> Markup:
+    """A cell, marked where it is not as in the row above; a narrow page shows its heading beside it."""
     changed = number > 0 and cells[number] != cells[number - 1]
     wrong = cells[number] == "differ" or cells[number].startswith(WRONG)
     kind = "wrong" if wrong else "changed" if changed else ""
     mark = CHANGED if changed and not wrong else ""
-    return element("td", mark + cells[number], class_=kind or False)
+    return element("td", mark + cells[number], class_=kind or False, data_heading=heading)
 
 
 def scrolling(content: Markup) -> Markup:
@@ -292,7 +292,7 @@ def step_by_step(found: RecordedStep, kinds: dict[str, dict[str, str]]) -> Marku
         element("div", "", id="step-drawing", class_="scrolling", tabindex=0, role="application",
                 aria_label="activity and memory of every rank in each event"),
         element("div", element("table", element("thead", element("tr", *(element("th", head) for head in heads))),
-                               element("tbody", "", id="step-rows")), class_="scrolling"))
+                               element("tbody", "", id="step-rows"), class_="rows"), class_="scrolling"))
 
 
 def schedules(stepped: Sequence[dict[str, Any]], ranks: int) -> Markup:

@@ -62,6 +62,8 @@
     part("rows").replaceChildren(...event.ranks.map((did, rank) => row(did, rank)));
   }
 
+  const headings = [...document.querySelectorAll("#step thead th")].map((each) => each.textContent);
+
   function row(did, rank) {
     const found = document.createElement("tr");
     const sent = Object.entries(did.sent_bytes).map(([to, bytes]) => `${kB(bytes)} to rank ${to}`).join(", ");
@@ -69,6 +71,7 @@
     cells.forEach((words, number) => {
       const each = document.createElement(number ? "td" : "th");
       each.textContent = words;
+      if (number) each.dataset.heading = headings[number];
       found.appendChild(each);
     });
     return found;

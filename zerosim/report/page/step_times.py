@@ -29,6 +29,12 @@ class StepTimes:
         """Time in which a rank computes nothing: communication that is exposed, and Python."""
         return self.step_ns - self.computing_ns
 
+    @property
+    def words(self) -> list[str]:
+        """The figures of its line in the table."""
+        hidden = "–" if self.row.hidden is None else f"{self.row.hidden:.0%}"
+        return [*(short(each / MS) for each in (self.step_ns, self.computing_ns, self.rest_ns)), hidden]
+
     def _lane(self, kind: str) -> float:
         spans = self.row.spans
         ranks = len({span["rank"] for span in spans}) or 1
@@ -44,8 +50,7 @@ def step_times(rows: Sequence[PageRow]) -> Markup:
     heads = ("row", "step, ms", "computes, ms", "not computing, ms", "communication overlapped")
     lines = [
         element("tr", element("th", times.row.name, scope="row"),
-                *(element("td", short(each / MS)) for each in (times.step_ns, times.computing_ns, times.rest_ns)),
-                element("td", "–" if times.row.hidden is None else f"{times.row.hidden:.0%}"))
+                *(element("td", words, data_heading=head) for head, words in zip(heads[1:], times.words, strict=True)))
         for times in traced
     ]
     table = element("table", element("thead", element("tr", *(element("th", head, scope="col") for head in heads))),
