@@ -193,6 +193,9 @@ VARIANTS = (
     Variant(stage="zero3", reshard_after_forward=False, accumulate_dtype="fp32"),
     Variant(stage="zero3", accumulation="micro_batch", reduce_dtype="fp32", overlap=True),
     Variant(stage="zero3", recompute=True, offload_activations=True, bucket_mb=0.002),
+    Variant(stage="zero3", recompute=True, recompute_keeps="products", prefetch=True),
+    Variant(stage="zero2", recompute=True, recompute_keeps="half_products", offload_activations=True),
+    Variant(stage="ddp", recompute=True, recompute_keeps="all_but_attention"),
 )
 
 
@@ -227,6 +230,7 @@ SKIPPING = [
         ("zero3", "micro_batch", {"overlap": True, "prefetch": True}), ("zero3", "boundary", {"prefetch": True}),
         ("zero3", "boundary", {"reshard_after_forward": False, "overlap": True, "recompute": True}),
         ("zero2", "micro_batch", {"recompute": True, "offload_activations": True}),
+        ("zero3", "micro_batch", {"recompute": True, "recompute_keeps": "products"}),
         ("zero2", "boundary", {"accumulate_dtype": "fp32"}), ("zero1", None, {"overlap": True}), ("ddp", None, {}),
     ]
 ]
