@@ -21,13 +21,14 @@ from tests.test_planted import fails, outcome_of
 from tests.training import labelled, scenario
 from zerosim.checkpoint.resuming import Restoring
 from zerosim.cli import main
+from zerosim.errors import CheckpointError, ScenarioError
 from zerosim.formulas.far import far_peaks, moved_bytes, pipeline
 from zerosim.formulas.peaks import peak_bounds
 from zerosim.instruments.trace import OFFLOAD
 from zerosim.planner.cluster import cluster_of
 from zerosim.planner.rehearsal import rehearse
 from zerosim.scenario.machine import ClusterKeys, LinkKeys
-from zerosim.stages.storage import FarUpdates, Places
+from zerosim.stages.storage import DelayedUpdates, FarUpdates, Places
 from zerosim.training.experiment import prepare
 from zerosim.training.tiers import CopyingLane, MappedFile, on_host
 
@@ -213,6 +214,66 @@ def test_a_limit_counts_the_device_and_admits_what_fits_offloaded(tmp_path):
     written = json.loads(found.read_text())
     assert [row["name"] for row in written["did_not_fit"]] == ["near"], done.stderr
     assert [row["name"] for row in written["rows"]] == ["far"]
+
+
+# Delayed updates.
+
+DELAYED = {"offload_optimizer": "host", "delayed_update": True}
+
+
+@pytest.mark.parametrize("keys", [
+    {}, {"ranks": 1}, {"precision": "bf16", "accumulate_dtype": "fp32"}, {"precision": "fp64"}, {"clip_norm": 0.01},
+    {"prefetch": True, "overlap": True}, {"optimizer": "adamw", "schedule": "cosine", "warmup_steps": 2, "steps": 5},
+    {"precision": "fp16", "loss_scale": 8.0}, {"steps": 1}, {"frozen": (0,)}, {"publish": "broadcasts"},
+    {"accumulation": "micro_batch"}, {"decay_biases": False, "weight_decay": 0.1}, {"param_dtype": "bf16"}], ids=str)
+def test_delayed_updates_are_replayed_bit_for_bit(keys):
+    outcome = outcome_of(**DELAYED | {"steps": 3} | keys)
+    assert outcome.failures == []
+    assert all(stage.equal for stage in outcome.trained)
+
+
+def test_each_step_applies_the_update_of_the_one_before():
+    """The first step leaves weights; then the weights of t + 1 delayed steps of one batch follow those of t steps."""
+    keys = {"stages": ("zero1",), "optimizer": "sgd", "ranks": 1}
+    first, none = outcome_of(**keys, **DELAYED, steps=1), outcome_of(**keys, steps=0)
+    assert first.trained[0].measured.weights_sha256 == none.trained[0].measured.weights_sha256
+    second, once = outcome_of(**keys, **DELAYED, steps=2), outcome_of(**keys, steps=1)
+    assert second.trained[0].measured.weights_sha256 == once.trained[0].measured.weights_sha256
+
+
+def test_a_delayed_run_resumes_and_reshards(tmp_path):
+    whole = bits(go(far_scenario(**DELAYED), labelled()))
+    go(far_scenario(**DELAYED), labelled(), save=tmp_path / "a", steps=2)
+    rest = go(far_scenario(**DELAYED), labelled(), resume=tmp_path / "a")
+    assert (rest.failures, bits(rest)) == ([], whole)
+    assert go(far_scenario(ranks=4, **DELAYED), labelled(), resume=tmp_path / "a").failures == []
+    with pytest.raises(CheckpointError, match=r"was trained with parallel\.delayed_update = true"):
+        go(far_scenario(**ALL[0]), labelled(), resume=tmp_path / "a")
+
+
+def test_an_update_that_is_not_delayed_is_seen(monkeypatch):
+    def at_once(self, unit, start, weights, gradient, state, **about):
+        self.rule.update(unit, start, weights, gradient, state, **about)
+
+    monkeypatch.setattr(DelayedUpdates, "update", at_once)
+    fails(outcome_of(**DELAYED, stages=("zero3",)), "bits differ")
+
+
+@pytest.mark.parametrize(("keys", "words"), [
+    ({"offload_optimizer": "none"}, "the optimizer is on the device; set parallel.offload_optimizer to host"),
+    ({"offload_optimizer": "disk"}, "the optimizer is on the disk"),
+    ({"offload_parameters": "host"}, "does not go with parallel.offload_parameters"),
+    ({"publish": "updates"}, "does not go with parallel.publish"),
+    ({"precision": "fp16"}, "does not go with train.loss_scale")])
+def test_what_does_not_go_with_delayed_updates_is_refused(keys, words):
+    with pytest.raises(ScenarioError, match=words):
+        outcome_of(**DELAYED | keys)
+
+
+def test_a_plan_hides_the_host_s_update_behind_the_next_step():
+    config, found = planned(DELAYED)
+    assert config.rule.slots[-1] == "delayed gradient"
+    assert found.clock.now_ns < planned({"offload_optimizer": "host"})[1].clock.now_ns
 
 
 # Plans.

@@ -169,6 +169,7 @@ recompute_keeps = ""
 offload_activations = false
 offload_optimizer = "none"
 offload_parameters = "none"
+delayed_update = false
 bucket_mb = 0
 overlap = false
 """
@@ -229,6 +230,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
          "gradients": "reduce_scatter", "publish": "broadcasts",
          "reshard_after_forward": True, "prefetch": False, "overlap": False, "recompute": False,
          "recompute_keeps": "", "offload_activations": False, "offload_optimizer": "none", "offload_parameters": "none",
+         "delayed_update": False,
          "bucket_mb": 0.0},
     ]
     assert {key for variant in said for key in variant} == {key.name for key in fields(Variant)}
@@ -262,7 +264,7 @@ def test_the_defaults_of_the_design():
             "gradients": "reduce_scatter", "publish": "weights", "reshard_after_forward": True,
             "prefetch": False, "overlap": False, "recompute": False, "recompute_keeps": "",
             "offload_activations": False, "offload_optimizer": "none", "offload_parameters": "none",
-            "offload_folder": "",
+            "delayed_update": False, "offload_folder": "",
             "bucket_mb": 0.0,
         },
         "cluster": {
@@ -452,6 +454,7 @@ OF_VARIANTS = {
     "recompute": "true, false or an array, each an integer of at least 0",
     "offload_activations": "true or false",
     **dict.fromkeys(("offload_optimizer", "offload_parameters"), "none, host or disk"),
+    "delayed_update": "true or false",
 }
 
 

@@ -40,7 +40,8 @@ def step_faults(step):
             if other.begin_ns < one.end_ns:
                 yield f"{whose}: {one.what} and {other.what} overlap in {lane}, channel {channel}"
     yield from (f"{whose}: {fault}" for fault in collective_faults(step.spans))
-    if step.computation_ns + step.waiting_ns + step.idle_ns != step.ns or step.idle_ns < 0:
+    parts = step.computation_ns + step.waiting_ns + step.waiting_for_memory_ns + step.idle_ns
+    if parts != step.ns or step.idle_ns < 0:
         yield f"{whose}: computation, waiting and idle are not the step"
     if not 0 <= step.hidden_ns <= min(step.communication_ns, step.computation_ns):
         yield f"{whose}: more is hidden than there is"

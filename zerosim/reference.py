@@ -29,7 +29,7 @@ from zerosim.numerics.orders import Order
 from zerosim.numerics.wire_errors import WireError, wire_error
 from zerosim.numerics.wires import BlockWire
 from zerosim.optim.scaling import Scaling, square_sum
-from zerosim.optim.update import MASTER, UpdateRule
+from zerosim.optim.update import DELAYED, MASTER, UpdateRule, delay
 from zerosim.sharding import Mesh, bounds, padded
 
 MicroBatches = Sequence[tuple[Array, Array]]
@@ -93,6 +93,8 @@ class Arithmetic:
     accumulates_in_float32: bool
     part_by_part: bool
     publishes_updates: bool
+    delayed: bool = False
+    """Whether each step applies the update of the one before, whose gradient is kept until then."""
 
 
 @dataclass(frozen=True)
@@ -129,10 +131,7 @@ class Reference:
             if factor is not None:
                 count += 1
                 for unit in self.trained:
-                    self.update(
-                        unit, weights[unit], gradients[unit].used, optimizer[unit],
-                        step=step, count=count, factor=factor,
-                    )
+                    self.apply(unit, weights[unit], gradients[unit].used, optimizer[unit], step, count, factor)
             residuals = copied(before if factor is None else residuals, scaling.loss_scale / scale)
             yield Snapshot(step, with_one_nan(loss), weights, optimizer, gradients, count, scaling, errors, residuals)
 
@@ -180,6 +179,18 @@ class Reference:
             for rank in range(self.mesh.size)
         ]
         return {unit: [mine[unit] for mine in ranks] for unit in found}
+
+    def apply(
+        self, unit: Unit, weights: Array, gradient: Array, state: Mapping[str, Array], step: int, count: int,
+        factor: float,
+    ) -> None:
+        """The update of this step or, where updates are delayed, of the step before, with what belongs to that one."""
+        if not self.arithmetic.delayed:
+            self.update(unit, weights, gradient, state, step=step, count=count, factor=factor)
+            return
+        if count > 1:
+            self.update(unit, weights, state[DELAYED], state, step=step - 1, count=count - 1, factor=1.0)
+        delay(state[DELAYED], gradient, factor)
 
     def update(
         self, unit: Unit, weights: Array, gradient: Array, state: Mapping[str, Array],

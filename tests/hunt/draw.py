@@ -439,6 +439,10 @@ def agree(row: Document, parallel: Document, train: Document) -> None:
         row["recompute_keeps"] = ""
     if whole.get("offload_activations") and not whole.get("recompute"):
         row["offload_activations"] = False
+    late = whole.get("offload_optimizer") == "host" and whole.get("offload_parameters", "none") == "none"
+    skips = train.get("precision") == "fp16" and train.get("loss_scale", "dynamic") == "dynamic"
+    if whole.get("delayed_update") and (not late or skips or whole.get("publish") == "updates"):
+        row["delayed_update"] = False
     if whole.get("prefetch") and not whole.get("reshard_after_forward", True):
         row["reshard_after_forward"] = True
 

@@ -94,6 +94,10 @@ def resumed(
             manifest = manifests[str(from_folder)]
             legs = legs_of(experiment.scenario, str(from_folder), manifest, config)
             refuse_residuals_of_others(experiment.scenario, str(from_folder), legs[-1].config, config)
+            if legs[-1].config.rule.delayed != config.rule.delayed:
+                raise CheckpointError(
+                    f"{from_folder} was trained with parallel.delayed_update = {str(not config.rule.delayed).lower()}, "
+                    "and a gradient that waits is part of a state or is not; set it as it was")
             rows.append(replace(config, resumed=Resumed(str(from_folder), manifest.step, legs)))
     return replace(experiment, rows=tuple(rows)), Restoring(manifests)
 

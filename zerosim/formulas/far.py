@@ -98,6 +98,10 @@ def staged_on_host(config: Config) -> Staged:
     units = trained(config)
     if tier(config, "optimizer") == "device" or not units:
         return Staged()
+    if config.row.parallel.delayed_update:
+        near = 0 if "gradients" in config.tiers else max(gradient_bytes(config, unit) for unit in units)
+        waits = len(delayed_steps(config, config.steps_here)) > 0
+        return Staged(parameters=waits * sum(weights_bytes(config, unit) for unit in units), gradients=near)
     return Staged(
         parameters={
             "device": max(weights_bytes(config, unit) for unit in units),
@@ -108,6 +112,11 @@ def staged_on_host(config: Config) -> Staged:
         optimizer=pipeline([state_bytes(config, unit) for unit in units]) * (tier(config, "optimizer") == "disk"),
         buffers=max(difference_bytes(config, unit) for unit in units),
     )
+
+
+def delayed_steps(config: Config, updates: int) -> range:
+    """The steps of this run that apply the update of the one before: all but the first of a training."""
+    return range(1, updates + (config.done > 0))
 
 
 def pipeline(staged: Sequence[int]) -> int:
@@ -259,7 +268,8 @@ def moved_bytes(config: Config, updates: int) -> dict[str, int]:
         once = shards * config.precision.weights.itemsize
         found[f"parameters, {weights} to device"] += config.steps_here * config.passes * once
     if weights != place:
-        once = updates * sum(weights_bytes(config, unit) for unit in units)
+        applied = len(delayed_steps(config, updates)) if config.row.parallel.delayed_update else updates
+        once = applied * sum(weights_bytes(config, unit) for unit in units)
         found[f"parameters, {weights} to {place}"] += once * (not config.precision.mixed)
         found[f"parameters, {place} to {weights}"] += once * (not difference_bytes(config, config.model.units[0]))
     if place == "host":

@@ -2,6 +2,7 @@
 
     weights    what the model computes with, in its precision
     state      the optimizer's slots and, with 16-bit weights, `master`, the float32 weights that are really updated
+    delayed    a slot for the gradient of the step before, where each step applies that one's update
     start      where in the unit the stretch begins
     count      which update this is; the first is 1, and skipped steps do not count
 
@@ -16,12 +17,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+
 from zerosim.allocation import Array
 from zerosim.models.units import Unit
+from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.numerics.precisions import Precision
 from zerosim.optim.optimizers import Hyperparameters, Optimizer, apply
 
-MASTER = "master"
+MASTER, DELAYED = "master", "delayed gradient"
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,21 @@ class WeightUpdates(Protocol):
     def apply(self, unit: Unit, start: int, weights: Array, differences: Array, *, step: int) -> None: ...
 
 
+def delay(kept: Array, gradient: Array, factor: float) -> None:
+    """Keep a gradient for the next step, as an update would read it: multiplied by `factor`, any NaN the one there is.
+
+    >>> kept = np.zeros(2, np.float32)
+    >>> delay(kept, np.array([1.0, np.nan], np.float16), 0.5)
+    >>> kept
+    array([0.5, nan], dtype=float32)
+    """
+    kept[:] = gradient
+    if factor != 1.0:
+        kept *= factor
+    if np.isnan(np.dot(kept, kept)):
+        with_one_nan(kept)
+
+
 @dataclass(frozen=True)
 class UpdateRule:
     """The rule by which weights are updated: the optimizer, its settings, and in which precision."""
@@ -74,11 +93,12 @@ class UpdateRule:
     schedule: LearningRate
     precision: Precision
     decays_biases: bool = True
+    delayed: bool = False
 
     @property
     def slots(self) -> tuple[str, ...]:
         """The names of the state: vectors as long as the weights."""
-        return (MASTER, *self.optimizer.slots) if self.precision.mixed else self.optimizer.slots
+        return (MASTER,) * self.precision.mixed + self.optimizer.slots + (DELAYED,) * self.delayed
 
     def update(
         self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
@@ -108,6 +128,10 @@ class UpdateRule:
                 if updated is not weights:
                     apply(updated[stretch][piece], exact, self.optimizer.decay(h))
                 out[stretch][piece] = exact
+
+    def delay(self, kept: Array, gradient: Array, factor: float) -> None:
+        """Keep a gradient for the next step; see `delay`."""
+        delay(kept, gradient, factor)
 
     def apply(self, unit: Unit, start: int, weights: Array, differences: Array, *, step: int) -> None:
         """Subtract differences from weights, after the decay that belongs to the step."""

@@ -8,7 +8,7 @@ goes on beside it when its result is wanted. Meanwhile it takes its share of wha
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,6 +87,13 @@ class VirtualClock:
         self.now_ns += ns
         self.computing_ns[what] += ns
         self.bound_ns[bound] += ns
+
+    def aside(self, work: Callable[[], None]) -> int:
+        """The time that `work` computes, which does not pass for the step."""
+        before_ns = self.now_ns
+        work()
+        took_ns, self.now_ns = self.now_ns - before_ns, before_ns
+        return took_ns
 
     def carry(self, what: str, unit: str, began_ns: int, ended_ns: int, moved_bytes: int) -> None:
         """Note what is carried between tiers of memory beside the step."""

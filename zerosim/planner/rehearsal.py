@@ -134,6 +134,7 @@ def rehearsed(config: Config, comm: "Clocked", *, curve: bool) -> Rehearsal:
     far: dict[Tier, Ledger] = {"host": Ledger(), "disk": Ledger()}
     mine, skipping, room = on_shapes(config, comm, ledger, far, each_segment=curve)
     mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
+    mine.state.updates = 1      # no first step: something is delayed already
     comm.begun = True
     ledger.begin_peak()
     if curve:
@@ -173,8 +174,7 @@ def on_shapes(
     beside = telling(OnTheClock(comm, comm.clock), comm.instruments, wait=WAIT)
     room = UpdateRoom(built, allocate, cluster.software)
     timed = Timed(config.rule, comm.clock, comm.costs, room, on_host="optimizer" in config.tiers)
-    told = telling(timed, comm.instruments, update="update", differences="update", apply="update")
-    storage, shards, rule = kept(config, allocate, tiers, built.state, told)
+    storage, shards, rule = kept(config, allocate, tiers, built.state, timed, comm.instruments)
     repeats = config.row.parallel.order != "tree" and "parameters" not in config.tiers
     alike = comm.alike and not each_segment and repeats
     wire = config.weights_wire and TimedWire(config.weights_wire, comm.clock, comm.costs)

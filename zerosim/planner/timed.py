@@ -92,6 +92,12 @@ class TimedLane:
             self.clock.carry(what, owner, began_ns, self.free_ns, source.nbytes)
         return self.free_ns
 
+    def call(self, what: str, owner: str, work: Callable[[], None]) -> int:
+        began_ns = max(self.clock.now_ns, self.free_ns)
+        self.free_ns = began_ns + self.clock.aside(work)
+        self.clock.carry(what, owner, began_ns, self.free_ns, 0)
+        return self.free_ns
+
     def wait(self, owner: str, moving: int) -> None:
         self.clock.wait_for_host(moving)
 
@@ -156,6 +162,9 @@ class Timed:
 
     def apply(self, unit: Unit, start: int, weights: Any, differences: Any, **_: Any) -> None:
         self._take(weights, differences, {}, [])
+
+    def delay(self, kept: Any, gradient: Any, factor: float) -> None:
+        self.clock.compute("update", self.costs.update_ns(kept.nbytes + gradient.nbytes, on_host=self.on_host))
 
     def _take(self, weights: Any, gradient: Any, state: Any, written: list[Any]) -> None:
         if not self.on_host:

@@ -21,6 +21,7 @@ from zerosim.scenario.fields import choice, section, sections, text
 from zerosim.scenario.groups import ON_HOSTS, check_groups
 from zerosim.scenario.ignored import ignored_by_stage, others_keys
 from zerosim.scenario.machine import ClusterKeys
+from zerosim.scenario.offloading import check_delayed
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.parts import parts_in
 from zerosim.scenario.row import Claims, Row
@@ -261,6 +262,7 @@ class Scenario:
                 "as well, or leave it out",
                 ("parallel", "recompute_keeps"), ("parallel", "recompute"),
             )
+        check_delayed(parallel, self.train, self.origin)
         if "\0" in parallel.offload_folder:
             raise self.origin.error("parallel.offload_folder: a path cannot contain a NUL byte", OFFLOAD_FOLDER)
 

@@ -229,6 +229,8 @@ class Parallel:
     """Where optimizer state is kept, if not on the device; the host then updates: ZeRO-Offload, ZeRO-Infinity."""
     offload_parameters: str = choice("none", FAR)
     """Where Stage III keeps its shards of the weights, if not on the device: ZeRO-Infinity."""
+    delayed_update: bool = switch(False)
+    """Whether the host updates while the next step computes, so that each step applies the update of the one before."""
     offload_folder: str = text("")
     """The folder of these files; empty: where the system has its temporary ones."""
     bucket_mb: float = number(0.0, at_least=0)
@@ -282,6 +284,7 @@ class Variant:
     offload_activations: bool | None = maybe()
     offload_optimizer: str | None = maybe_choice(FAR)
     offload_parameters: str | None = maybe_choice(FAR)
+    delayed_update: bool | None = maybe()
     bucket_mb: float | None = number(None, at_least=0)
 
     def __post_init__(self) -> None:

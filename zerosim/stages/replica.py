@@ -223,6 +223,7 @@ class Replica:
         self.state.step = batch.step
         self.tape.loss_scale = self.state.scaling.loss_scale
         self.tape.first_micro_batch = batch.first
+        self.storage.begin_step(batch.step)
 
     def parts(self, batch: Batch) -> Iterator[Batch]:
         """What goes forward and backward at a time: a micro-batch or, in layered accumulation, all of this rank's."""

@@ -17,8 +17,9 @@ ZeRO-Offload (Ren et al., 2021) keeps optimizer state and reduced gradients on t
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -26,7 +27,7 @@ import numpy.typing as npt
 from zerosim.allocation import Allocator, Array, Kind, Tier
 from zerosim.models.units import Unit
 from zerosim.numerics.precisions import Precision
-from zerosim.optim.update import MASTER, WeightUpdates
+from zerosim.optim.update import DELAYED, MASTER, WeightUpdates
 from zerosim.stages.state import TrainingState
 
 
@@ -36,8 +37,11 @@ class CopyLane(Protocol):
     def begin(self, what: str, owner: str, into: Array, source: Array) -> Any:
         """Begin to copy `source` to `into`, which the caller may use when it has waited for what is returned."""
 
+    def call(self, what: str, owner: str, work: Callable[[], None]) -> Any:
+        """Begin `work` on the host, behind all copies so far."""
+
     def wait(self, owner: str, moving: Any) -> None:
-        """Return when the copy is done; raises what prevented it."""
+        """Return when the copy, or the work, is done; raises what prevented it."""
 
     def settle(self) -> None:
         """Return when all copies are done."""
@@ -79,6 +83,9 @@ class Storage(Protocol):
     def keep(self, owner: str, array: Array, dtype: npt.DTypeLike, kind: Kind) -> Array:
         """A copy of `array`, which is on the device, where its kind is kept."""
 
+    def begin_step(self, step: int) -> None:
+        """Let begin what goes on beside a step."""
+
     def settle(self) -> None:
         """End a step: everything that is under way is where it belongs."""
 
@@ -100,6 +107,9 @@ class Near:
         copy[:] = array
         return copy
 
+    def begin_step(self, step: int) -> None:
+        """Nothing goes on beside."""
+
     def settle(self) -> None:
         """Nothing is under way."""
 
@@ -113,6 +123,8 @@ class Far:
 
     places: Places
     lane: CopyLane
+    begins: Callable[[int], None] | None = None
+    """What begins with a step, if anything does."""
 
     def room(self, kind: Kind) -> Allocator:
         return self.places.room(kind)
@@ -125,6 +137,10 @@ class Far:
         else:
             self.lane.wait(owner, self.lane.begin(carried(kind, "device", tier), owner, copy, array))
         return copy
+
+    def begin_step(self, step: int) -> None:
+        if self.begins is not None:
+            self.begins(step)
 
     def settle(self) -> None:
         self.lane.settle()
@@ -318,3 +334,70 @@ class FarUpdates:
         while len(self._behind) > but:
             for owner, _, moving in self._behind.popleft():
                 self.lane.wait(owner, moving)
+
+
+class LateUpdates(WeightUpdates, Protocol):
+    """A rule that can keep a gradient until the next step."""
+
+    def delay(self, kept: Array, gradient: Array, factor: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class DelayedUpdates:
+    """In place of a rule: the host updates while the next step computes, and its weights come at that step's end.
+
+    So a step applies the update of the step before, with that one's learning rate, count and factor. This is
+    ZeRO-Offload's one-step delayed parameter update. State is on the host, weights on the device.
+    """
+
+    rule: LateUpdates
+    places: Places
+    lane: CopyLane
+    state: TrainingState
+    order: Sequence[Unit]
+    _coming: dict[Unit, tuple[Array, Any]] = field(default_factory=dict)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return self.rule.slots
+
+    @property
+    def precision(self) -> Precision:
+        return self.rule.precision
+
+    def begin_step(self, step: int) -> None:
+        """Let the host update every unit by the gradient of the step before, if there is one."""
+        for unit in self.order if self.state.updates else ():
+            slots, layout = self.state.optimizer[unit], self.state.layouts.of(unit, "optimizer")
+            whole = self.state.layouts.of(unit, "parameters")
+            weights = whole.part(self.state.weights[unit], layout)
+            staged = self.places.rooms["host"](len(weights), weights.dtype, kind="parameters", owner=unit.name)
+            if MASTER not in slots:
+                self.lane.begin(carried("parameters", "device", "host"), unit.name, staged, weights)
+            self._coming[unit] = staged, self.lane.call("update", unit.name, partial(
+                self.rule.update, unit, layout.start, staged, slots[DELAYED], slots,
+                step=step - 1, count=self.state.updates, factor=1.0))
+
+    def update(
+        self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array], *, step: int,
+        count: int, factor: float,
+    ) -> None:
+        """Apply what the host has updated, and keep the gradient for the next step."""
+        if unit in self._coming:
+            staged, updated = self._coming.pop(unit)
+            self.lane.wait(unit.name, updated)
+            self.lane.wait(unit.name, self.lane.begin(
+                carried("parameters", "host", "device"), unit.name, weights, staged))
+        room, near = self.places.rooms["host"], self.places.tier("gradients") == "device"
+        arrived = room(len(gradient), gradient.dtype, kind="gradients", owner=unit.name) if near else gradient
+        if near:
+            what = carried("gradients", "device", "host")
+            self.lane.wait(unit.name, self.lane.begin(what, unit.name, arrived, gradient))
+        kept = max(min(len(gradient), unit.count - start), 0)
+        self.lane.wait(unit.name, self.lane.call(
+            "keep", unit.name, partial(self.rule.delay, state[DELAYED][:kept], arrived[:kept], factor)))
+
+    def differences(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError("delayed updates arrive as weights")
+
+    apply = differences

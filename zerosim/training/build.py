@@ -1,6 +1,6 @@
 """A row's tools: the replica of one rank, and the one process that everything is compared with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,19 @@ from zerosim.stages.norms import SquareSums
 from zerosim.stages.publishing import PUBLISHING
 from zerosim.stages.replica import Collectives, Gathering, GradientReduction, Initial, Replica
 from zerosim.stages.state import Layouts, TrainingState
-from zerosim.stages.storage import Far, FarMemory, FarShards, FarUpdates, Near, NearShards, Places, Shards, Storage
+from zerosim.stages.storage import (
+    DelayedUpdates,
+    Far,
+    FarMemory,
+    FarShards,
+    FarUpdates,
+    LateUpdates,
+    Near,
+    NearShards,
+    Places,
+    Shards,
+    Storage,
+)
 from zerosim.training.config import Config
 from zerosim.training.offload import shelf
 from zerosim.training.tiers import Tiers
@@ -79,8 +91,7 @@ def replica(
         draws.uniform(config.row.train.seed, state.step, out, micro_batch, layer, operation)
 
     buckets = config.buckets
-    rule: WeightUpdates = telling(config.rule, comm.instruments, update="update", differences="update", apply="update")
-    storage, shards, rule = kept(config, allocate, tiers, state, rule)
+    storage, shards, rule = kept(config, allocate, tiers, state, config.rule, comm.instruments)
     return Replica(
         comm=comm,
         model=config.model,
@@ -119,16 +130,24 @@ def replica(
 
 
 def kept(
-    config: Config, allocate: Allocator, tiers: FarMemory | None, state: TrainingState, rule: WeightUpdates
+    config: Config, allocate: Allocator, tiers: FarMemory | None, state: TrainingState, rule: LateUpdates,
+    instruments: Sequence[object],
 ) -> tuple[Storage, Shards, WeightUpdates]:
-    """Where a row keeps its states, how Stage III comes by its shards, and how states are updated there."""
+    """Where a row keeps its states, how Stage III comes by its shards, and how states are updated there.
+
+    Instruments are told of updates that the step itself computes.
+    """
+    told: WeightUpdates = telling(rule, instruments, update="update", differences="update", apply="update")
     if not config.tiers:
-        return Near(allocate), NearShards(state), rule
+        return Near(allocate), NearShards(state), told
     tiers = tiers or Tiers(config.row.parallel.offload_folder)
     places, lane = Places(config.tiers, {"device": allocate, **tiers.rooms}), tiers.lane
     shards = FarShards(state, places, lane) if "parameters" in config.tiers else NearShards(state)
     trained = [unit for unit in config.model.units if not unit.frozen]
-    return Far(places, lane), shards, FarUpdates(rule, places, lane, state, trained)
+    if config.row.parallel.delayed_update:
+        delayed = DelayedUpdates(rule, places, lane, state, trained)
+        return Far(places, lane, delayed.begin_step), shards, delayed
+    return Far(places, lane), shards, FarUpdates(told, places, lane, state, trained)
 
 
 def reduce_scatter(
@@ -226,5 +245,6 @@ def reference(config: Config) -> Reference:
             accumulates_in_float32=config.accumulates_in_float32,
             part_by_part=config.part_by_part,
             publishes_updates=config.publishes_updates,
+            delayed=config.row.parallel.delayed_update,
         ),
     )

@@ -280,6 +280,7 @@ class Config:
             LearningRate(train.learning_rate, train.schedule, train.warmup_steps, train.steps),
             self.precision,
             train.decay_biases,
+            self.row.parallel.delayed_update,
         )
 
     def scaling(self) -> Scaling:
@@ -297,7 +298,7 @@ class Config:
         return (
             self.row.layers, self.part_by_part, parallel.accumulate_dtype, parallel.reduce_dtype,
             self.publishes_updates, self.stage.wire, parallel.reduce_scatter, self.computing, parallel.output_dtype,
-            self.weights_wire, self.gradients_wire, parallel.error_feedback,
+            self.weights_wire, self.gradients_wire, parallel.error_feedback, parallel.delayed_update,
         )
 
     @property

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -171,11 +171,25 @@ class CopyingLane:
         return ThreadPoolExecutor(1)
 
     def begin(self, what: str, owner: str, into: Array, source: Array) -> "Future[None]":
+        return self._submitted(self._copy, what, owner, into, source)
+
+    def call(self, what: str, owner: str, work: Callable[[], None]) -> "Future[None]":
+        return self._submitted(self._work, what, owner, work)
+
+    def _submitted(self, function: Callable[..., None], *about: Any) -> "Future[None]":
         while self._under_way and self._under_way[0].done():
             self._under_way.popleft().result()
-        moving = self._thread.submit(self._copy, what, owner, into, source)
+        moving = self._thread.submit(function, *about)
         self._under_way.append(moving)
         return moving
+
+    def _work(self, what: str, owner: str, work: Callable[[], None]) -> None:
+        for tell in self._moving:
+            tell(what, owner)
+        with np.errstate(all="ignore"):
+            work()
+        for tell in self._moved:
+            tell(what, owner, 0)
 
     def _copy(self, what: str, owner: str, into: Array, source: Array) -> None:
         for tell in self._moving:
