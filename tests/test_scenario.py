@@ -206,7 +206,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
     default = Scenario()
     changed = {
         "source", "prefetch", "hidden", "activation", "own", "secondary_ranks", "param_dtype", "quantized_weights",
-        "quantized_gradients", "error_feedback"}
+        "quantized_gradients", "error_feedback", "delayed_update"}
     for section in fields(Scenario):
         if is_dataclass(getattr(default, section.name)) and section.name != "origin":
             for key in fields(getattr(default, section.name)):

@@ -437,8 +437,8 @@ def agree(row: Document, parallel: Document, train: Document) -> None:
         row["secondary_ranks"] = 0
     if whole.get("recompute_keeps") and not whole.get("recompute"):
         row["recompute_keeps"] = ""
-    if whole.get("offload_activations") and not whole.get("recompute"):
-        row["offload_activations"] = False
+    if not whole.get("recompute"):
+        row |= {"offload_activations": False, "recompute_keeps": ""}
     late = whole.get("offload_optimizer") == "host" and whole.get("offload_parameters", "none") == "none"
     skips = train.get("precision") == "fp16" and train.get("loss_scale", "dynamic") == "dynamic"
     if whole.get("delayed_update") and (not late or skips or whole.get("publish") == "updates"):
