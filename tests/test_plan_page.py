@@ -223,3 +223,13 @@ def test_every_picture_of_memory_has_a_line_at_the_device():
     scale = drawings.specs["memory"]["layer"][0]["encoding"]["y"]["scale"]
     assert scale["domain"][1] >= int(plan.rows[0].cluster.device.memory)
     assert "layer" not in Drawings(drawn(plan)).specs["memory"], "a run has no device"
+
+
+def test_a_plan_shows_machine_software_and_rows_in_a_notebook_and_little_at_the_prompt():
+    found = zs.plan("scenarios/plans/mpt_7b.toml", set={"model.layers": 2, "cluster.software": "eager"})
+    html = found._repr_html_()
+    for said in ("64 ranks of A100 SXM 40 GB", "PyTorch&#x27;s kernels one by one", "<table", "<li>"):
+        assert said in html
+    assert html.count("<tr>") == 1 + len(found.plan.rows)
+    assert "<script" not in html
+    assert len(repr(found)) < 1000

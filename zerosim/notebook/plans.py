@@ -9,7 +9,7 @@ from zerosim.notebook.display import Bundle, Page, printed
 from zerosim.notebook.shown import Shown
 from zerosim.planner.planning import Plan
 from zerosim.report.grid import Column, show_grid
-from zerosim.report.page.plan import plan_page
+from zerosim.report.page.plan import excerpt, plan_page
 from zerosim.report.plan_csv import flat
 from zerosim.report.plan_table import columns, names_of, sentence, show_plan
 
@@ -47,6 +47,10 @@ class ShownPlan(Shown):
 
     def __repr__(self) -> str:
         return printed(self._show_short, width=100)
+
+    def _repr_html_(self) -> str:
+        """The machine, the verdict, the table, and what bounds each row."""
+        return str(excerpt(self.plan))
 
     def _show_short(self, console: Console) -> None:
         rows = self.plan.rows

@@ -103,23 +103,38 @@ def head(plan: Plan) -> Markup:
         *(element("p", f"Not judged: {words}") for words in not_judged(plan))))
 
 
-def table(plan: Plan, names: Sequence[str]) -> Markup:
-    """A line for each row, what bounds it, and what it keeps by kind."""
+def excerpt(plan: Plan) -> Markup:
+    """A plan without its pictures, for a cell of a notebook: no script and no style of its own."""
+    names = names_of(plan.rows)
+    return joined(head(plan), lines(plan, names), facts(plan, names))
+
+
+def facts(plan: Plan, names: Sequence[str]) -> Markup:
+    """A list of what bounds each row."""
+    bounds = [element("li", f"{name}: {row.bound}") for name, row in zip(names, plan.rows, strict=True)]
+    return element("ul", *bounds, class_="facts")
+
+
+def lines(plan: Plan, names: Sequence[str]) -> Markup:
+    """The table: a line for each row."""
     shown = [*columns_of(plan.rows), *between_hosts(plan.rows)]
     headings = [element("th", heading.replace("\n", " "), scope="col") for heading in ("row", *(
         each.heading for each in shown))]
-    lines = [
+    found = [
         element("tr", element("th", name, scope="row"), *(
             element("td", str(each.cells[at]), data_heading=each.heading.replace("\n", " ")) for each in shown))
         for at, name in enumerate(names)
     ]
-    bounds = [element("li", f"{name}: {row.bound}") for name, row in zip(names, plan.rows, strict=True)]
+    return element("table", element("thead", element("tr", *headings)), element("tbody", *found), class_="rows")
+
+
+def table(plan: Plan, names: Sequence[str]) -> Markup:
+    """A line for each row, what bounds it, and what it keeps by kind."""
     meanings = "; ".join(f"{word}: {meaning}" for word, meaning in legend(plan.rows))
     undrawn = f"Pictures have the first {MOST_DRAWN} of these {len(names)} rows."
     return sections.section(
-        "table", "Memory and time of each row", sections.scrolling(element(
-            "table", element("thead", element("tr", *headings)), element("tbody", *lines), class_="rows")),
-        element("p", meanings, class_="legend"), element("ul", *bounds, class_="facts"),
+        "table", "Memory and time of each row", sections.scrolling(lines(plan, names)),
+        element("p", meanings, class_="legend"), facts(plan, names),
         *(element("p", words) for words in ignored_in_words(
             (name, row.config.ignored) for name, row in zip(names, plan.rows, strict=True))),
         *([element("p", undrawn, class_="note")] if len(names) > MOST_DRAWN else []),
