@@ -9,9 +9,10 @@ those is on both sides of every comparison: in 16 bits relu and tanh were once n
 passed. Two trainers written from `docs/computation.md` alone (`tests/independent.py`,
 `tests/independent_transformer.py`) and recorded answers of PyTorch give the second opinion.
 
-It replays what a variant changes: 16-bit weights to which updates are applied, micro-batches reduced one by one,
-groups whose sums are added, the change of order after resharding. It trains from the start even when a run resumes:
-reading the checkpoint would put what a checkpoint forgot on both sides. That costs the time of the steps before.
+It replays what a variant changes: 16-bit weights to which updates are applied, micro-batches reduced one by one, groups
+whose sums are added, the change of order after resharding, on each rank what its codes have lost. It trains from the
+start even when a run resumes: reading the checkpoint would put what a checkpoint forgot on both sides. That costs the
+time of the steps before.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

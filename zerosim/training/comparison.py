@@ -4,11 +4,9 @@ Rank 0 trains alone once and publishes a fingerprint of every step. Then each ra
 the fingerprints by itself, so that checking moves no weights, and keeps the first thing that differs. Only when
 something did is the reference trained again, up to that step, to name the element.
 
-What is compared, after every step: the loss, the weights, the optimizer state and the gradients. All of them with
-their padding, which is zero. Of a gradient that is not a number only that it is none counts: the optimizer makes every
-NaN the same one.
-
-Without a reference, ranks that hold the same chunk are held to each other.
+What is compared, after every step: the loss, the weights, the optimizer state and the gradients, and what a rank feeds
+back. All of them with their padding, which is zero. Of a gradient that is not a number only that it is none counts: the
+optimizer makes every NaN the same one. Without a reference, ranks that hold the same chunk are held to each other.
 
 Every rank's replica is checked, and nothing of a large model is kept twice. Without a reference the only other
 opinion is another row. Rows that add in another order are right to differ and are not compared; `compared_with` in
