@@ -105,7 +105,7 @@ def test_collectives_have_nothing_to_save(small, capsys):
         file.write('kind = "collective"\n[[program]]\ncalls = ["all_reduce"]\n')
     for flags in (["--checkpoint", "a"], ["--resume", "a"]):
         assert zerosim("run", "collective.toml", *flags) == 2
-        assert "has no weights; leave out --" in capsys.readouterr().err
+        assert "has no weights; remove --" in capsys.readouterr().err
 
 
 def test_a_notebook_saves_where_the_scenario_says(small):

@@ -162,7 +162,7 @@ def test_a_file_without_a_cluster_is_refused_in_one_line(content, found, tmp_pat
 
 def test_only_a_cluster_is_written_as_one(capsys):
     assert main(["bench", "plan", "--toml", "x.toml"]) == 2
-    assert "leave out --toml" in capsys.readouterr().err
+    assert "remove --toml" in capsys.readouterr().err
 
 
 @pytest.mark.mpi

@@ -330,11 +330,11 @@ def test_a_schedule_too_large_to_draw_is_words(monkeypatch):
     (("ring.all_reduc",), "did you mean 'ring.all_reduce'"),
     (("ring.all_reduce", 0), "ranks=0: a schedule is drawn for 1 to 128 ranks"),
     (("ring.all_reduce", 2.0), "ranks=2.0"),
-    (("ring.all_reduce", 4, 1), "leave out root: ring.all_reduce has none"),
+    (("ring.all_reduce", 4, 1), "remove root: ring.all_reduce has none"),
     (("tree.broadcast", 4, 4), "root 4 is none of the 4 ranks: give one from 0 to 3"),
     (("halving.reduce_scatter", 3), "power"),
     ((np.add,), "which collective is 'add'"),
-    (("zero3", 2, 1), "leave out root and claims: they are for a collective"),
+    (("zero3", 2, 1), "remove root and claims: they are for a collective"),
     ((3,), "found 3; give the name of an algorithm"),
 ])
 def test_what_cannot_be_shown_is_said(arguments, said):

@@ -152,7 +152,7 @@ def test_bars_are_as_long_as_what_is_kept_and_sent(four, width, most):
 
 
 def test_headings_marks_and_names_are_explained_and_no_others(four):
-    lines = shown(four, 200)
+    lines = shown(four, 220)
     keys = [line.split("  ")[0] for line in lines[lines.index("") + 1 : -1]]
     assert keys == [*FOUR, "same bits", "keeps", "sends", "peak"]
     assert "keeps      between steps: █ weights  ▓ gradients  ░ optimizer state" in shown(four)
@@ -192,9 +192,9 @@ def test_rows_that_send_alike_are_spoken_of_as_their_stage(four):
         return next(line for line in shown(with_stages(four, stages)) if line.startswith("sends "))
 
     first, *_, third = four.trained
-    assert "each: 2 in DDP; 3 in Stage III. " in sent([first, called(first, "DDP, overlap"), third])
+    assert "a step: 2× that in DDP; 3× that in Stage III. " in sent([first, called(first, "DDP, overlap"), third])
     more = replace(called(third, "a, b"), volume=2.0)
-    assert "each: 2 in DDP and a, b; 3 in Stage III. " in sent([first, more, third])
+    assert "a step: 2× that in DDP and a, b; 3× that in Stage III. " in sent([first, more, third])
 
 
 def test_every_figure_behind_verbose(four):

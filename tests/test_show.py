@@ -289,7 +289,7 @@ MISTAKES = {
     "zero4": "nor a stage (ddp, zero1, zero2, zero3) nor FILE.py:FUNCTION; did you mean 'zero3'?",
     "tree.reduce --svg x.png": "--svg: found 'x.png'; give a name that ends in .svg",
     "doubling.all_gather --ranks 6": "not 6: use 'bruck' or 'ring' or 'direct'",
-    "ring.all_reduce --root 0": "leave out root: ring.all_reduce has none",
+    "ring.all_reduce --root 0": "remove root: ring.all_reduce has none",
     "tree.reduce --root 4": "root 4 is none of the 4 ranks: give one from 0 to 3",
     "tree.reduce --root -1": "root -1 is none of the 4 ranks",
     "tree.reduce --svg /": "--svg: cannot write '/': is a directory",

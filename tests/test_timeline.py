@@ -208,4 +208,4 @@ def test_the_command_line(tmp_path, capsys):
     assert "No step ran, so there is no timeline." in capsys.readouterr().out
     scenario.write_text("kind = 'collective'\n[[program]]\ncalls = ['ring.all_reduce']\n")
     assert main(["run", str(scenario), "--timeline"]) == 2
-    assert "leave out --trace, --trace-steps and --timeline" in capsys.readouterr().err
+    assert "remove --trace, --trace-steps and --timeline" in capsys.readouterr().err

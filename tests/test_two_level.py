@@ -170,7 +170,7 @@ def test_the_commands_name_hosts(capsys):
     capsys.readouterr()
     for command in (["prove", "ring.all_reduce"], ["show", "ring.all_reduce"], ["show", "zero3"], ["show", "--list"]):
         assert main([*command, "--ranks-per-host", "2"]) == 2
-        assert "leave out --ranks-per-host" in capsys.readouterr().err
+        assert "remove --ranks-per-host" in capsys.readouterr().err
 
 
 # The order of addition of a training.

@@ -121,7 +121,7 @@ def refuse(args: argparse.Namespace, names: Iterable[str], reason: str) -> None:
     """End with exit code 2 if one of the flags `names` is not at its default."""
     for name in names:
         if getattr(args, name) != args.memory_parser.get_default(name):
-            args.memory_parser.error(f"leave out --{name.replace('_', '-')}: {reason}")
+            args.memory_parser.error(f"remove --{name.replace('_', '-')}: {reason}")
 
 
 def estimated(args: argparse.Namespace) -> Estimate:

@@ -48,7 +48,7 @@ class CollectivesJob:
                 ("world", "sends"))
 
     def check_resumable(self) -> None:
-        raise UsageError("a scenario of collectives has nothing to resume from; leave out --restarts")
+        raise UsageError("a scenario of collectives has nothing to resume from; remove --restarts")
 
     def on_ranks(self, ranks: int) -> list[list[str]]:
         return [[f"world.ranks={ranks}"]]
@@ -71,10 +71,10 @@ def collectives_job(scenario: CollectiveScenario, request: Request) -> Collectiv
     """The scenario ready to run; `UsageError` for a request that is only of trainings."""
     for flag in ("weights", "checkpoint", "every", "resume"):
         if getattr(request, flag):
-            raise UsageError(f"a scenario of collectives has no weights; leave out --{flag}")
+            raise UsageError(f"a scenario of collectives has no weights; remove --{flag}")
     if request.trace or request.trace_steps or request.timeline:
         raise UsageError(
-            "a scenario of collectives has no steps to trace; leave out --trace, --trace-steps and --timeline")
+            "a scenario of collectives has no steps to trace; remove --trace, --trace-steps and --timeline")
     if request.report:
-        raise UsageError("a scenario of collectives has no page; leave out --report, and draw it with zerosim show")
+        raise UsageError("a scenario of collectives has no page; remove --report, and draw it with zerosim show")
     return CollectivesJob(scenario, programs_of(scenario))

@@ -44,7 +44,7 @@ def stage_step(subject: str, ranks: int, **variant: int) -> RecordedStep:
     if subject in STAGES:
         return recorded_stage(subject, ranks, **variant)
     if variant:
-        raise UsageError(f"leave out {', '.join(variant)}: they are for {', '.join(STAGES)}")
+        raise UsageError(f"remove {', '.join(variant)}: they are for {', '.join(STAGES)}")
     file, _, function = subject.rpartition(":")
     if not is_learners(subject):
         code = Loader().load(subject)
@@ -73,6 +73,6 @@ def check_root(subject: Subject, size: int, root: int | None) -> None:
     if root is None:
         return
     if not subject.kind.rooted:
-        raise UsageError(f"leave out root: {subject.name} has none")
+        raise UsageError(f"remove root: {subject.name} has none")
     if not 0 <= root < size:
         raise UsageError(f"root {root} is none of the {size} ranks: give one from 0 to {size - 1}")

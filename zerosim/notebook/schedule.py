@@ -71,7 +71,7 @@ def shown(
         raise UsageError(f"ranks={ranks!r}: a schedule is drawn for 1 to {MOST_RANKS} ranks")
     if isinstance(collective, str) and is_stage(collective):
         if root is not None or claims is not None:
-            raise UsageError("leave out root and claims: they are for a collective, not for a stage")
+            raise UsageError("remove root and claims: they are for a collective, not for a stage")
         return ShownStep(stage_step(collective, ranks))
     if is_step(collective):
         return ShownStep(step_of(collective, ranks))

@@ -211,7 +211,7 @@ def with_hosts(found: Subject, ranks_per_host: int | None) -> Subject:
     if ranks_per_host is None:
         return found
     if found.algorithm is None or not found.algorithm.per_host:
-        raise UsageError(f"leave out --ranks-per-host: {found.name} does not use hosts; two_level.* do")
+        raise UsageError(f"remove --ranks-per-host: {found.name} does not use hosts; two_level.* do")
     row = next(row for row in on_hosts(ranks_per_host) if row.collective == found.collective)
     return replace(found, function=row.function, algorithm=row)
 

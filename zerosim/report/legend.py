@@ -65,7 +65,7 @@ def meaning_of_sent(outcome: Outcome) -> str:
         return "one rank sends nothing"
     unit, ranks = memory_unit(outcome), outcome.scenario.world.ranks
     evenly = all(len({rank.counts.sent_bytes for rank in stage.traffic}) == 1 for stage in outcome.trained)
-    multiples = [f"{sent_in_units(outcome, stage):.4g}" for stage in outcome.trained]
+    multiples = [f"{sent_in_units(outcome, stage):.4g}× that" for stage in outcome.trained]
     by_title = dict.fromkeys(
         (STAGES[stage.config.row.stage].title, each) for stage, each in zip(outcome.trained, multiples, strict=True))
     names = [stage.name for stage in outcome.trained]
@@ -75,7 +75,7 @@ def meaning_of_sent(outcome: Outcome) -> str:
     once, whole = in_one_unit([count, outcome.model.count * element_bytes(outcome)], unit)
     mean = "" if evenly else ", the mean over all"
     return (
-        f"bytes per rank and step{mean}; in all-gathers of all weights, {once} {unit.name} each: {whose}. "
+        f"bytes per rank and step{mean}. One all-gather of all weights: {once} {unit.name}; a step: {whose}. "
         f"(Papers write P (N−1)/N: P = {whole} {unit.name} of weights, N = {ranks} ranks.)"
     )
 
