@@ -397,7 +397,7 @@ def test_colour_on_a_terminal_unless_no_color(capsys, monkeypatch):
     [
         ([], "--parameters --model --table is required"),
         (["--model", "layers=2,vocabulary=5,sequence=4"], "--model needs --ranks"),
-        (["--model", "layers=2", "--ranks", "2"], "give it a vocabulary and a sequence"),
+        (["--model", "layers=2", "--ranks", "2"], "give vocabulary and sequence"),
         (["--model", "layer=2", "--ranks", "2"], "unknown key 'layer' in [model]; did you mean 'layers'?"),
         (["--model", "layers=0", "--ranks", "2"], "model.layers must be an integer of at least 1"),
         (["--model", "layers", "--ranks", "2"], "found 'layers'; give key=value pairs"),

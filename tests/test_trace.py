@@ -365,7 +365,7 @@ def test_steps_as_one_writes_them(text, due):
 
 @pytest.mark.parametrize("text", ["", "0", "0..2", "5..3", "3..", "..3", "1..2..3", "a", "1.5", "-1", "1,2"])
 def test_what_are_no_steps_is_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="give a step"):
+    with pytest.raises(argparse.ArgumentTypeError, match="give one step"):
         steps_in_order(text)
 
 

@@ -183,7 +183,7 @@ def test_a_message_too_many_breaks_the_traffic_formula(monkeypatch):
     monkeypatch.setitem(STAGES, "zero1", sabotaged(STAGES, "zero1", step=chatty))
     outcome = run(stages=("zero1",))
     assert outcome.trained[0].equal
-    assert outcome.failures == [("Stage I", "bytes sent are not the formula's: 1,616 of rank 0, where 1,600 are due")]
+    assert outcome.failures == [("Stage I", "bytes sent are not the formula's: 1,616 of rank 0; expected 1,600")]
     assert not outcome.passed
 
 
