@@ -276,6 +276,21 @@ def test_a_plan_hides_the_host_s_update_behind_the_next_step():
     assert found.clock.now_ns < planned({"offload_optimizer": "host"})[1].clock.now_ns
 
 
+def test_the_page_has_a_column_for_each_tier_and_the_trace_a_lane(tmp_path):
+    path, page, trace = tmp_path / "far.toml", tmp_path / "far.html", tmp_path / "far.json"
+    path.write_text("[world]\nranks = 2\n[train]\nsteps = 2\n[[variant]]\noffload_optimizer = 'disk'\n[[variant]]\n")
+    command = ["run", str(path), "--progress", "none", "--report", str(page), "--trace", str(trace)]
+    assert main(command) == 0
+    assert all(words in page.read_text() for words in ("on the host, ", "in files, "))
+    events = json.loads(trace.read_text())["traceEvents"]
+    lanes = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert {"offload", "offload, beside the step"} <= lanes
+    carried = [event["args"]["bytes"] for event in events if event.get("cat") == "offload" and "disk" in event["name"]]
+    ranks, units, slots, ways = 2, 3, 2, 2
+    assert len(carried) == ranks * units * slots * ways
+    assert min(carried) > 0
+
+
 # Plans.
 
 

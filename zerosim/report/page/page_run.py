@@ -106,6 +106,10 @@ class PageRow:
         found: dict[str, Any] = max(self.found["memory"], key=lambda rank: rank["peak_bytes"]["total"])
         return found
 
+    def kept_on(self, tier: str) -> int:
+        """Bytes that the fullest rank keeps between steps in a tier of memory beside the device's."""
+        return sum(self.fullest.get("far_resting_bytes", {}).get(tier, {}).values())
+
     @property
     def first_ns(self) -> int:
         """When the first rank begins the traced step."""

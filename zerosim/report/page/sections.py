@@ -100,6 +100,8 @@ def rows_table(rows: Sequence[PageRow]) -> Markup:
         ("messages", [messages(row) for row in rows]),
         *((f"{'weights' if kind == 'parameters' else kind}, {unit.name}",
            [in_unit(row.fullest["resting_bytes"].get(kind, 0), unit) for row in rows]) for kind in KINDS[:3]),
+        *((f"{words}, {unit.name}", [in_unit(row.kept_on(tier), unit) for row in rows])
+          for tier, words in (("host", "on the host"), ("disk", "in files")) if any(row.kept_on(tier) for row in rows)),
         (f"peak, {unit.name}", [in_unit(row.fullest["peak_bytes"]["total"], unit) for row in rows]),
     ]
     headings = [element("th", heading, scope="col") for heading in ("row", "", *(name for name, _ in columns))]
