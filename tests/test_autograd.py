@@ -229,7 +229,7 @@ def test_a_tape_holds_no_weights_and_activations_die_as_backward_passes(
         del gradient
         assert sorted(living.alive("activations")) == sorted(kept)
     assert living.most == min(count, 2)
-    with pytest.raises(CollectiveError, match=r"backward of layers.0: forward left nothing for it"):
+    with pytest.raises(CollectiveError, match=r"backward of layers.0: forward has not run for it"):
         tape.backward(first, weights, upstreams)
 
 

@@ -274,7 +274,7 @@ def test_messages_share_the_cards_of_the_host_that_has_more_of_them():
 
 def test_two_messages_to_one_rank_that_are_on_their_way_together_are_nobody_s_vector():
     swap, others = ([1, 0, 3, 2], [1, 0, 3, 2]), ([3, 2, 1, 0], [3, 2, 1, 0])
-    with pytest.raises(Unlike, match="before what it was sent earlier has arrived"):
+    with pytest.raises(Unlike, match="before an earlier one has arrived"):
         exchanged((*swap, [5, 1000, 9, 9]), (*others, [5] * 4), cluster=replace(CLUSTER, devices_per_host=4))
 
 

@@ -393,4 +393,4 @@ def test_a_variant_that_sends_what_it_should_not_is_caught(monkeypatch):
 
     plant(monkeypatch, "zero1", reduces_to_all)
     assert run(stages=("zero1",)).failures == [
-        ("Stage I", "bytes sent are not the formula's: 2,400 of rank 0, where 1,600 are due")]
+        ("Stage I", "bytes sent are not the formula's: 2,400 of rank 0; expected 1,600")]
