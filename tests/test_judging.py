@@ -273,7 +273,7 @@ def test_an_element_and_the_padding_behind_it():
 def test_a_difference_is_located_in_its_chunk():
     units = config("ddp").model.units
     weights = {unit: np.arange(unit.count, dtype=F32) for unit in units}
-    snapshot = SimpleNamespace(loss=np.ones(1, F32), weights=weights, optimizer={}, gradients={})
+    snapshot = SimpleNamespace(loss=np.ones(1, F32), weights=weights, optimizer={}, gradients={}, residuals={})
     values = np.arange(8, 16, dtype=F32)
     values[[2, 5]] = [11, np.nan]
     found = locate(units, evidence(step=3, unit=1, chunk=1, rank=2, values=values), snapshot, 3)

@@ -20,7 +20,7 @@ from zerosim.optim.scaling import skipped_in_vain
 from zerosim.optim.update import MASTER, LearningRate, UpdateRule
 from zerosim.sharding import Mesh
 from zerosim.stages.beside import Beside
-from zerosim.stages.gathering import Prefetched
+from zerosim.stages.gathering import Filled, Prefetched
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
@@ -118,13 +118,13 @@ def test_what_is_prefetched_travels_in_the_second_channel():
     shard = np.ones(3, np.float32)
     replica = SimpleNamespace(
         comm=SimpleNamespace(rank=0, size=1), full=lambda unit, kind: np.empty(3, np.float32), own=lambda full: full,
-        state=SimpleNamespace(weights={UNIT: shard}), mesh=Mesh(0, 1, 1),
+        shards=SimpleNamespace(begin=lambda unit: None, take=lambda unit: shard), mesh=Mesh(0, 1, 1),
         collectives=SimpleNamespace(all_gather=lambda owner, comm, chunks: channels.append(comm)),
     )
     second = SimpleNamespace(rank=0, size=1)
     for comm, due in ((second, [second] * 2), (None, [replica.comm] * 2)):
         channels.clear()
-        ahead = Prefetched(Beside(replica.comm, comm))
+        ahead = Prefetched(Beside(replica.comm, comm), Filled())
         ahead.prefetch(replica, None)
         assert ahead.gather(replica, UNIT).tolist() == [1, 1, 1]
         ahead.prefetch(replica, UNIT)

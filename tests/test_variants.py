@@ -158,7 +158,7 @@ def test_a_skipped_step_changes_nothing():
 def gradient_of_first_step(built):
     batches = batches_of(built)
     initial = {unit: initial_weights(batches.config)(unit) for unit in batches.config.model.units}
-    _, found = reference(batches.config).gradients(initial, batches.micro_batches(1), 1, 1.0)
+    _, found = reference(batches.config).gradients(initial, batches.micro_batches(1), 1, 1.0, {})
     return {name: view for unit, flat in found.items() for name, view in unit.views(flat.used).items()}, {
         name: view for unit, flat in initial.items() for name, view in unit.views(flat).items()
     }
