@@ -6,8 +6,8 @@
 Documents keep their places relative to each other, so links work as in the repository. A file that a document links to
 is copied; a link to a folder of code becomes plain text, because a site has no page for it.
 
-Search needs a server: `python -m http.server -d build/site`. The plugin that makes it work from a file loads a script
-from a CDN, which the check refuses.
+Pages are files, and search works in them too: Material's plugin `offline` puts the index into a script. It would load
+a worker for such pages from a CDN, unless one of that name is there: `site_worker.js` is.
 """
 
 import argparse
@@ -61,6 +61,7 @@ def gather(folder):
         place.write_text(gathered(page, folder))
     (folder / "cli.md").write_text(commands())
     (folder / "api.md").write_text(api())
+    shutil.copyfile(ROOT / "tests/site_worker.js", folder / "iframe-worker.js")
 
 
 def loaded(folder):
