@@ -111,7 +111,7 @@ def some_twice(comm, chunks):
 @pytest.mark.parametrize("collective", [next_to_each_other, some_twice])
 def test_a_bucket_that_moves_a_boundary_is_seen(monkeypatch, collective):
     """The same sums, in the order of other chunks; or elements that two buckets have."""
-    monkeypatch.setattr(build, "reduce_scatter", lambda config, comm, allocate: comm.named(
+    monkeypatch.setattr(build, "reduce_scatter", lambda config, comm, allocate, residuals: comm.named(
         "reduce_scatter", config.addition.by(collective).reduce_scatter))
     fails(outcome_of(stages=("ddp",), bucket_mb=TINY), "bits differ")
 

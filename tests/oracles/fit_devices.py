@@ -39,7 +39,7 @@ class Noting(Costs):
     def moved_ns(self, moved_bytes):
         return self._note(moved_bytes, 0, 0)
 
-    def update_ns(self, moved_bytes):
+    def update_ns(self, moved_bytes, *, on_host=False):
         return self._note(moved_bytes, 0, 0)
 
     def loss_ns(self, outputs):
