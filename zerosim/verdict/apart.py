@@ -24,6 +24,7 @@ from zerosim.verdict.diagnosis import bit_pattern, element, full_name, number_li
 
 EDGES = (1, 2, 4, 16, 256)
 """The most ULPs in each bin of the histogram; a last bin has what is further apart."""
+LATER = ", applied one step later"
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,10 @@ class Apart:
         if self.moved and self.differing == self.moved_and_differing:
             return (f"{self.moved:,} of {self.elements:,} elements ({self.moved / self.elements:.1%}) lie in another "
                     f"chunk, and are added in another order; {self.differing:,} of these differ, and none of the rest")
+        late = [order.endswith(LATER) for order in self.orders]
+        if late[0] != late[1]:
+            return (f"{self.first if late[0] else self.other} applies each update one step later: {self.differing:,} of "
+                    f"{self.elements:,} elements differ")
         first, other = (order.partition(", in ")[0] for order in self.orders)
         if first != other:
             return (f"the rows add in different orders: {self.differing:,} of {self.elements:,} elements differ, "
@@ -123,7 +128,8 @@ def order(config: Config, chunk: int) -> str:
     codes = f", sent as {sent}" if sent != "none" else ""
     codes += " with what that lost before" if config.row.parallel.error_feedback else ""
     cast = "" if config.computing is config.precision else f", of gradients computed in {config.computing.weights}"
-    return f"{added}{again}, in {config.wire} over ranks and {config.summed} over micro-batches{cast}{codes}"
+    later = LATER if config.row.parallel.delayed_update else ""
+    return f"{added}{again}, in {config.wire} over ranks and {config.summed} over micro-batches{cast}{codes}{later}"
 
 
 def layers_of(what: str, model: Model, snapshot: Snapshot) -> list[tuple[int, Unit]]:
