@@ -60,8 +60,9 @@ class Apart:
                     f"chunk, and are added in another order; {self.differing:,} of these differ, and none of the rest")
         late = [order.endswith(LATER) for order in self.orders]
         if late[0] != late[1]:
-            return (f"{self.first if late[0] else self.other} applies each update one step later: {self.differing:,} of "
-                    f"{self.elements:,} elements differ")
+            whose = self.first if late[0] else self.other
+            return (f"{whose} applies each update one step later: {self.differing:,} of {self.elements:,} elements "
+                    "differ")
         first, other = (order.partition(", in ")[0] for order in self.orders)
         if first != other:
             return (f"the rows add in different orders: {self.differing:,} of {self.elements:,} elements differ, "
