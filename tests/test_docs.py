@@ -12,6 +12,7 @@ from rich.console import Console
 from zerosim.data import load_dataset
 from zerosim.report.table import show_outcome
 from zerosim.scenario import load
+from zerosim.stages.replica import Replica
 from zerosim.training.experiment import prepare
 from zerosim.training.program import Silent
 from zerosim.verdict.judged_run import run_locally
@@ -97,6 +98,33 @@ def test_words_are_where_the_notation_says(words, places):
 
 def test_a_word_that_is_elsewhere_is_missed():
     assert missing(["rank", "unit"], ["comm.py"]) == ["unit"]
+
+
+def code_nowhere(table):
+    """Names in the second column of a table of the glossary that neither `Replica` nor a file beside them defines."""
+    nowhere = []
+    for here in re.findall(r"^\| [^|]+ \| ([^|]+) \|", table, re.MULTILINE):
+        files = [ROOT / "docs" / path for path in re.findall(r"\]\(([^)]+)\)", here)]
+        written = "".join(file.read_text() for file in files if file.exists())
+        for name in re.findall(r"`([A-Za-z_][\w.]*)`", re.sub(r"\[[^]]*\]\([^)]*\)", "", here)):
+            owner, _, verb = name.rpartition(".")
+            defined = all(re.search(rf"^ *(def|class) {part}\b", written, re.MULTILINE) for part in name.split("."))
+            nowhere += [] if hasattr(Replica, verb) and owner == "Replica" or defined else [name]
+        nowhere += [file.name for file in files if not file.exists()]
+    return nowhere
+
+
+def test_code_that_the_glossary_names_exists():
+    section = (ROOT / "docs" / "glossary.md").read_text().partition("## Their code and ours")[2].partition("\n## ")[0]
+    assert len(re.findall(r"^\| `", section, re.MULTILINE)) > 12
+    assert code_nowhere(section) == []
+
+
+def test_code_that_the_glossary_invents_is_seen():
+    row = "| `theirs` | {} in [`its file`](../zerosim/stages/{}) | |"
+    assert code_nowhere(row.format("`Replica.gather`, `Filled.fill`, `Prefetched`", "gathering.py")) == []
+    assert code_nowhere(row.format("`Replica.collect`, `filled`", "gathering.py")) == ["Replica.collect", "filled"]
+    assert code_nowhere(row.format("`Replica.gather`", "gather.py")) == ["gather.py"]
 
 
 def test_every_folder_is_in_the_architecture():
