@@ -109,7 +109,7 @@ def code_nowhere(table):
         for name in re.findall(r"`([A-Za-z_][\w.]*)`", re.sub(r"\[[^]]*\]\([^)]*\)", "", here)):
             owner, _, verb = name.rpartition(".")
             defined = all(re.search(rf"^ *(def|class) {part}\b", written, re.MULTILINE) for part in name.split("."))
-            nowhere += [] if hasattr(Replica, verb) and owner == "Replica" or defined else [name]
+            nowhere += [] if (hasattr(Replica, verb) and owner == "Replica") or defined else [name]
         nowhere += [file.name for file in files if not file.exists()]
     return nowhere
 
