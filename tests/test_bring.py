@@ -159,7 +159,7 @@ def test_a_fault_in_an_optimizer_is_named(old, new, words, folder, capsys):
     ('linear(x, w["up"])', "x", "layer blocks.0: an operation on two arrays"),
     ('linear(x, w["weight"], w["bias"])', 'linear(x, w["weight"])', "does not read the parameter 'bias'"),
     ('w["gate"]', 'w["gat"]', "layer blocks.0: line 23"),
-    ("(task.outputs, d)", "(task.outputs + 1, d)", "layer head: linear wants"),
+    ("(task.outputs, d)", "(task.outputs + 1, d)", "layer head: linear needs"),
     ('return [*blocks, Layer("head", "head."', 'return [*blocks, *blocks, Layer("head", "head."',
      "has two parameters 'blocks.0.gate'"),
     ("return [*blocks,", "return blocks, [", "return a list of Layer"),

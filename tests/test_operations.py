@@ -564,7 +564,7 @@ def test_what_does_not_go_together_is_named(name):
         with pytest.raises(ZerosimError) as raised:
             OPERATIONS[name].shape(*wrong, **given_settings)
         assert "\n" not in str(raised.value)
-        assert "wants" in str(raised.value)
+        assert "needs" in str(raised.value)
         assert "found" in str(raised.value)
 
 

@@ -111,7 +111,7 @@ def test_a_span_tells_everything_and_a_message_shows_its_other_end(opens):
     assert page.locator("#row-1 .chosen_marks path").count() == 1
     number = page.evaluate("""() => drawings.get(document.querySelector('#row-1 .timed')).spans
         .findIndex((span) => span.kind === 'communication out')""")
-    page.evaluate("""(number) => segment(drawings.get(document.querySelector('#row-1 .timed')), number)""", number)
+    page.evaluate("""(number) => select(drawings.get(document.querySelector('#row-1 .timed')), number)""", number)
     assert re.search(r"communication out\nreduce-scatter of layers\.\d\nto rank 1\n\d+ bytes\n", tip.inner_text())
     assert page.locator("#row-1 .chosen_marks path").count() == 2
     assert page.locator("#row-1 .links_marks line").count() == 1

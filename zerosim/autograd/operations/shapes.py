@@ -60,7 +60,7 @@ def elements(shape: Shape) -> int:
 def refuse(operation: str, wants: str, *found: Shape | None) -> ZerosimError:
     """The error to raise for shapes that an operation cannot take."""
     shapes = ", ".join(str(shape) for shape in found if shape is not None)
-    return ZerosimError(f"{operation} wants {wants}, found {shapes}")
+    return ZerosimError(f"{operation} needs {wants}, found {shapes}")
 
 
 def same_shape(x: Shape, **_: Any) -> Shape:
