@@ -7,7 +7,8 @@
 #               environments of their own
 # make torch    train one model by our stages, by PyTorch and by DeepSpeed over the same collectives, and write the table of
 #               what each sends and keeps
-# make browser  the page of a run in the system's Chromium, driven by Playwright from an environment of its own
+# make browser  the page of a run and the documentation's site in the system's Chromium, driven by Playwright from an
+#               environment of its own
 # make hosts    two to four hosts on this machine, as network namespaces (Linux, root): conformance, hybrid scenarios, kills of a
 #               rank, a link and a host, and restarts; make hosts MEASURE=1 times collectives and steps on links of 100 Mbit/s
 #               to 10 Gbit/s beside their plans
@@ -57,7 +58,7 @@ torch: .venv/run .venv-torch/deepspeed
 	$(BIN)/zerosim run scenarios/compare.toml --set train.steps=3 --set train.micro_batch=16 --set check.test_accuracy=0 --progress none --json build/ours.json --trace build/ours_trace.json
 	.venv-torch/bin/mpirun -n 4 .venv-torch/bin/python -W ignore -m tests.torch.compared build/ours.json docs/torch_compared.md
 
-browser: .venv-browser/playwright
+browser: docs .venv-browser/playwright
 	BROWSER=required .venv-browser/bin/python -m pytest tests/browser
 
 hosts: .venv/test
