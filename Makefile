@@ -17,7 +17,7 @@
 # make fuzz     random scenarios, 500 in the local world and 60 under MPI; SEED=n COUNT=n MPI=n for some again; then
 #               10,000 mutated scenarios and 1,000 mutants of every other kind of file, signals in every phase of a run,
 #               and the laws of the suite on examples that no run had before
-# make lint     ruff, mypy --strict, and in documents and --help the words that docs/style.md rules out, and spelling
+# make lint     ruff, mypy --strict, and in documents, --help and messages the words that docs/style.md rules out, and spelling
 # make docs     the documentation as a site in build/site, which needs no network; its links are checked
 # make mutants  change one line at a time and see which test notices: SEED=1 COUNT=800 for others, and more; before that
 #               plant the faults of tests/mutants/by_hand.jsonl, each of which has a test that must notice it

@@ -1,4 +1,4 @@
-"""Words and constructions that `docs/style.md` rules out, in documents and in `--help`.
+"""Words and constructions that `docs/style.md` rules out, in documents, in `--help` and in messages.
 
     python -m tests.style
 
@@ -6,6 +6,7 @@ prints each with its file and line. The words are those of the page's table.
 """
 
 import argparse
+import ast
 import contextlib
 import io
 import re
@@ -18,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 STYLE = ROOT / "docs" / "style.md"
 FOLDERS = ("*.md", "docs/*.md", "docs/[!d]*/*.md", "scenarios/**/*.md")
 PAGES = sorted({page for folder in FOLDERS for page in ROOT.glob(folder)} - {STYLE})
+SOME_WORDS = 4
 BEFORE = r"(?:(?<=[.:!?] )|(?<=\n\n)|(?<=^- )|(?<=\*\*)|(?<=\| )|\A)"
 FRONTED = re.compile(BEFORE + r"(?:Of (?:an?|the)|Who|What)\b[^.?!|:]*[.?!|:]", re.MULTILINE)
 
@@ -57,6 +59,21 @@ def helps():
         yield f"zerosim {command} --help", printed.getvalue()
 
 
+def messages(code):
+    """Line and words of each string of some words in code that is no docstring; X stands for what is put in."""
+    tree = ast.parse(code)
+    silent = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+    silent |= {id(part) for each in ast.walk(tree) if isinstance(each, ast.JoinedStr) for part in each.values}
+    for node in ast.walk(tree):
+        words = ""
+        if isinstance(node, ast.JoinedStr):
+            words = "".join(part.value if isinstance(part, ast.Constant) else "X" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent:
+            words = node.value
+        if len(words.split()) >= SOME_WORDS:
+            yield node.lineno, words
+
+
 def everything():
     """All that is out, each with its place."""
     for page in PAGES:
@@ -66,6 +83,10 @@ def everything():
     for command, printed in helps():
         for line, each in faults(printed):
             yield f"{command}:{line}: {each}"
+    for file in sorted((ROOT / "zerosim").rglob("*.py")):
+        for line, words in messages(file.read_text()):
+            for _, each in faults(words):
+                yield f"{file.relative_to(ROOT)}:{line}: {each}"
 
 
 if __name__ == "__main__":

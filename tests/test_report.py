@@ -209,7 +209,7 @@ def test_every_figure_behind_verbose(four):
     assert held == [f"{count / 1e3:.1f}" for count in [*memory.resting_bytes.values(),
                                                        sum(memory.resting_bytes.values())]]
     assert peak == [f"{count / 1e3:.1f}" for count in memory.peak_bytes.values()]
-    assert any(line.startswith("What is kept are the formula's bytes, ") for line in verbose)
+    assert any(line.startswith("Kept bytes are the formula's, ") for line in verbose)
 
 
 def test_the_time_of_a_step_is_shown_only_where_it_was_measured(four):
@@ -228,7 +228,7 @@ def test_what_is_not_the_formulas_is_marked(four):
     assert [cell[0] == "≠" for cell in rows(wrong, *FOUR)["Stage I"]] == [False, True, True, False]
     assert sum(line.startswith("  by formula") for line in wrong) == 1
     assert "≠          not what the formula says" in wrong
-    assert not any("What is kept are the formula's bytes" in line for line in wrong)
+    assert not any("Kept bytes are the formula's" in line for line in wrong)
     assert wrong[-1].startswith(
         "FAILED: Stage I: messages are not the formula's: 72 of rank 0; expected 17; Stage I: bytes kept are not")
     right = shown(four, verbose=True)

@@ -46,3 +46,10 @@ def test_what_notation_names_is_checked_in_its_meaning_alone():
 def test_the_style_page_has_twenty_pairs():
     pairs = style.STYLE.read_text().partition("| before | after |\n|---|---|\n")[2].partition("\n\n")[0]
     assert len(re.findall(r"^\|", pairs, re.MULTILINE)) == 20
+
+
+def test_messages_are_read_and_docstrings_are_not():
+    code = '"""Whoever reads this is not told."""\nraise E(f"rank {rank} waits, whoever it is")\nraise E("whoever")\n'
+    (found,) = style.messages(code)  # the third string has one word
+    assert found == (2, "rank X waits, whoever it is")
+    assert style.faults(found[1]) == [(1, "whoever")]

@@ -1,7 +1,7 @@
 """Every rank sends to the right and waits for the right.
 
 Says: no rank receives
-Says: What one rank sends to right(comm) its neighbour receives from left(comm)
+Says: A message sent to right(comm) is received from left(comm) by that neighbour
 """
 
 import numpy as np

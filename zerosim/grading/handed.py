@@ -187,7 +187,7 @@ def stretches(case: StageCase, unit: str, mine: Array, due: Array, rank: int) ->
              for place in range(size)]
     if order == [(place + rank) % size for place in range(size)] and size > 1:
         return (f"its shards stand in the order {', '.join(map(str, order))}, its own first, then in the order of "
-                "their arrival: rank r's shard must stand in place r, whoever gathers it")
+                "their arrival: rank r's shard must stand in place r on every rank")
     if set(order) == {rank} and size > 1:
         return f"its own shard stands in every place: nobody gathered the others'; replica.gather({unit}) does"
     if None not in order and len(set(order)) == size:

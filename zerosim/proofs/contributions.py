@@ -246,5 +246,5 @@ def kept_back(case: Case, term: Term, rank: int) -> str | None:
             continue
         if term in before(case, message.source, message.round) and term not in message.carried:
             return (f"is on rank {message.source} when that sends to rank {rank} in round {message.round}, and it "
-                    f"sends {case.cargo(message.carried)} alone: send all that has come by then")
+                    f"sends {case.cargo(message.carried)} alone: send all that has arrived by then")
     return None

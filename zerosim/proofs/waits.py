@@ -16,7 +16,7 @@ from zerosim.worlds.local import StillRunning
 SHOWN = 4
 """Messages that are drawn."""
 
-FITTING = "What one rank sends to right(comm) its neighbour receives from left(comm): to= and source= must fit"
+FITTING = "A message sent to right(comm) is received from left(comm) by that neighbour: to= and source= must fit"
 
 
 def why_it_ended(case: Case) -> str | None:

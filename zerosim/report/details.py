@@ -114,7 +114,7 @@ def show_padding(console: Console, outcome: Outcome) -> None:
     if all(rank.rests for stage in outcome.trained for rank in stage.memory):
         paddings = sorted(rank.padding_bytes for stage in outcome.trained for rank in stage.memory)
         padding = spread(map(str, paddings))
-        show_words(console, f"What is kept are the formula's bytes, {padding} B of padding included.", style="dim")
+        show_words(console, f"Kept bytes are the formula's, {padding} B of padding included.", style="dim")
 
 
 def show_digests(console: Console, stages: Sequence[TrainedRow]) -> None:
