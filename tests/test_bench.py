@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from tests.mpi.launch import mpirun
 from zerosim.bench import timings as bench
 from zerosim.bench.checkpoints import remove_before_last, saves, time_checkpoints, writes
-from zerosim.bench.collectives import COLLECTIVES, GLOO, OWN, fit, measured_switches, time_collectives
+from zerosim.bench.collectives import COLLECTIVES, GLOO, OWN, TimedCollective, fit, measured_switches, time_collectives
 from zerosim.bench.timings import Duration, Overhead, Timing, Workload, time_ledgers, time_steps, time_worlds
 from zerosim.checkpoint.saving import Saving
 from zerosim.cli import main
@@ -193,3 +193,10 @@ def test_the_local_world_is_not_measured_under_mpirun():
     done = mpirun(2, ["-m", "zerosim", "bench", "worlds"])
     assert done.returncode == 2
     assert "run it without mpirun" in done.stderr
+
+
+def test_the_switch_is_where_the_short_algorithm_first_falls_behind():
+    seconds = {"doubling": (1.0, 3.0, 1.0), "ring": (2.0, 2.0, 2.0)}
+    found = [TimedCollective("all_gather", name, 4, 1 << 10 + power, [each], [1.0])
+             for name, of_sizes in seconds.items() for power, each in enumerate(of_sizes)]
+    assert measured_switches(found) == {"all_gather": 1 << 10}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import zerosim
+from tests.conftest import in_sample
 
 ROOT = Path(zerosim.__file__).parent
 TREES = {
@@ -162,3 +163,17 @@ def test_overriding_what_is_private_is_seen(text):
 def test_no_file_is_long():
     lines = {path: len((ROOT.parent / path).read_text().splitlines()) for path in TREES}
     assert {path: count for path, count in lines.items() if count > MOST_LINES} == {}
+
+
+@pytest.mark.parametrize(
+    ("cases", "kept"), [(1, [0]), (6, [0, 1, 2, 3, 4, 5]), (7, [0, 2, 4, 6]), (20, [0, 4, 8, 12, 16])])
+def test_a_sample_of_a_table_is_spread_over_it_and_the_rest_is_left_to_make_whole(cases, kept):
+    found = in_sample(range(cases))
+    assert [case for case, _ in found] == [*range(cases)]
+    assert [case for case, taken in found if taken] == kept
+
+
+def test_make_test_and_make_whole_try_every_case_together():
+    makefile = (ROOT.parent / "Makefile").read_text()
+    assert '-m "not (long or rest)"' in makefile
+    assert '-m "long or rest"' in makefile

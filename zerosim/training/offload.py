@@ -4,18 +4,16 @@ The name is gone before the first byte is written, so a killed process leaves no
 """
 
 import os
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import BinaryIO
 
 import numpy as np
 
 from zerosim.allocation import Allocator, Array
 from zerosim.autograd.shelf import InMemory, Offloaded, Shelf
-from zerosim.errors import OffloadError
 from zerosim.training.config import Config
+from zerosim.training.nameless import NamelessFile
 
 
 def shelf(config: Config, allocate: Allocator) -> Shelf:
@@ -24,7 +22,7 @@ def shelf(config: Config, allocate: Allocator) -> Shelf:
     return Offloaded(OffloadFile(parallel.offload_folder), allocate) if parallel.offload_activations else InMemory()
 
 
-class OffloadFile:
+class OffloadFile(NamelessFile):
     """A `Store` in a folder, that of `TMPDIR` if none is named; made when it is first used, gone when it is closed.
 
     A thread reads, so that what is asked for ahead of time comes while others compute. What the operating system keeps
@@ -41,15 +39,7 @@ class OffloadFile:
     array([1., 2.])
     """
 
-    def __init__(self, folder: str = "") -> None:
-        self.folder = folder or tempfile.gettempdir()
-
-    @cached_property
-    def _file(self) -> BinaryIO:
-        try:
-            return tempfile.TemporaryFile(dir=self.folder, prefix="zerosim-", buffering=0)
-        except OSError as error:
-            raise self._refused("make a file", error) from None
+    holds = "activations"
 
     @cached_property
     def _thread(self) -> ThreadPoolExecutor:
@@ -59,10 +49,10 @@ class OffloadFile:
         rest = raw(array)
         try:
             while rest:
-                written = os.pwrite(self._file.fileno(), rest, start)
+                written = os.pwrite(self.file.fileno(), rest, start)
                 start, rest = start + written, rest[written:]
         except OSError as error:
-            raise self._refused(f"write {len(rest):,} bytes", error) from None
+            raise self.refused(f"write {len(rest):,} bytes", error) from None
 
     def read(self, start: int, array: Array) -> Callable[[], object]:
         return self._thread.submit(self._fill, start, raw(array)).result
@@ -70,29 +60,17 @@ class OffloadFile:
     def _fill(self, start: int, rest: memoryview) -> None:
         try:
             while rest:
-                came = os.preadv(self._file.fileno(), [rest], start)
+                came = os.preadv(self.file.fileno(), [rest], start)
                 if not came:
                     raise OSError("it has ended")
                 start, rest = start + came, rest[came:]
         except OSError as error:
-            raise self._refused(f"read {len(rest):,} bytes", error) from None
-
-    def _refused(self, what: str, error: OSError) -> OffloadError:
-        reason = (error.strerror or str(error)).lower()
-        return OffloadError(
-            f"cannot {what} for offloaded activations in {self.folder}: {reason}; name another folder in "
-            "parallel.offload_folder"
-        )
-
-    def open(self) -> None:
-        """See whether a file can be made."""
-        self._file.flush()
+            raise self.refused(f"read {len(rest):,} bytes", error) from None
 
     def close(self) -> None:
         if "_thread" in self.__dict__:
             self._thread.shutdown()
-        if "_file" in self.__dict__:
-            self._file.close()
+        super().close()
 
 
 def raw(array: Array) -> memoryview:

@@ -14,20 +14,19 @@
 
 import mmap
 import os
-import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Allocator, Array, Kind, Tier
-from zerosim.errors import OffloadError
 from zerosim.instruments.observed import callbacks
+from zerosim.training.nameless import NamelessFile
 
 PIECE = 1 << 20
 """Elements that are copied before pages are given back."""
@@ -76,7 +75,7 @@ def address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-class MappedFile:
+class MappedFile(NamelessFile):
     """Arrays in one file without a name, in a folder; empty: that of `TMPDIR`. It is made when it is first used.
 
     Raises `OffloadError` where the file cannot be made, or has no room.
@@ -90,17 +89,12 @@ class MappedFile:
     >>> file.close()
     """
 
+    holds = "states"
+
     def __init__(self, folder: str = "") -> None:
-        self.folder = folder or tempfile.gettempdir()
+        super().__init__(folder)
         self._segments: list[MappedStretch] = []
         self._end = self._mapped = 0
-
-    @cached_property
-    def _file(self) -> BinaryIO:
-        try:
-            return tempfile.TemporaryFile(dir=self.folder, prefix="zerosim-", buffering=0)
-        except OSError as error:
-            raise self._refused("make a file", error) from None
 
     def allocate(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str) -> Array:
         found = np.dtype(dtype)
@@ -111,19 +105,19 @@ class MappedFile:
             self._map(max(whole_pages(wanted), SEGMENT_BYTES))
         start, segment = self._end, self._segments[-1]
         try:
-            os.posix_fallocate(self._file.fileno(), start, wanted)
+            os.posix_fallocate(self.file.fileno(), start, wanted)
         except OSError as error:
-            raise self._refused(f"have {wanted:,} bytes", error) from None
+            raise self.refused(f"have {wanted:,} bytes", error) from None
         self._end = start + whole_pages(wanted)
         return np.frombuffer(segment.pages, np.uint8, wanted, start - segment.begin).view(found).reshape(shape)
 
     def _map(self, length: int) -> None:
         begin = self._mapped
         try:
-            os.ftruncate(self._file.fileno(), begin + length)
-            self._segments.append(MappedStretch(begin, mmap.mmap(self._file.fileno(), length, offset=begin)))
+            os.ftruncate(self.file.fileno(), begin + length)
+            self._segments.append(MappedStretch(begin, mmap.mmap(self.file.fileno(), length, offset=begin)))
         except OSError as error:
-            raise self._refused(f"map {length:,} bytes", error) from None
+            raise self.refused(f"map {length:,} bytes", error) from None
         self._end, self._mapped = begin, begin + length
 
     def give_back(self, array: Array | None = None) -> None:
@@ -132,22 +126,6 @@ class MappedFile:
             first, length = (0, len(segment.pages)) if array is None else segment.pages_of(array)
             if length:
                 segment.pages.madvise(mmap.MADV_DONTNEED, first, length)
-
-    def _refused(self, what: str, error: OSError) -> OffloadError:
-        reason = (error.strerror or str(error)).lower()
-        return OffloadError(
-            f"cannot {what} for offloaded states in {self.folder}: {reason}; name another folder in "
-            "parallel.offload_folder"
-        )
-
-    def open(self) -> None:
-        """See whether a file can be made."""
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file; arrays in it last as long as somebody holds them."""
-        if "_file" in self.__dict__:
-            self._file.close()
 
 
 def whole_pages(count: int) -> int:
