@@ -14,7 +14,7 @@ import numpy as np
 
 from zerosim.allocation import Array
 from zerosim.worlds.copies import Bytes, Copies, shaped
-from zerosim.worlds.mpi_messages import FAREWELL, NOTHING, tag_for, tag_of
+from zerosim.worlds.mpi_messages import FAREWELL, NOTHING, UNUSED, tag_for, tag_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -104,8 +104,11 @@ class MpiMail:
         return self._status.Get_tag()
 
     def go_on(self) -> None:
-        """Let MPI go on with what any communicator of this process has under way."""
-        self._comm.Iprobe(self._any_source, self.tag)
+        """Let MPI go on with what any communicator of this process has under way.
+
+        It looks for a message that never comes: MPICH, where it finds one, returns and sends nothing.
+        """
+        self._comm.Iprobe(self._any_source, UNUSED)
 
 
 def is_unfinished() -> bool:

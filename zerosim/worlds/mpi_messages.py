@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 FAREWELL = 0x7FFF
 """The tag of the last message between two ranks; the largest that every MPI library has."""
+UNUSED = FAREWELL - 1
+"""A tag that no message has."""
 NOTHING = np.empty(0, np.uint8)
 TAGGED = FAREWELL + 1
 """MPI's tag of messages with tag 0. Those with a tag of their own do not tell their dtype."""
@@ -23,7 +25,7 @@ TAGGED = FAREWELL + 1
 @cache
 def dtype_tag(dtype: np.dtype[Any]) -> int:
     """The tag of messages of this dtype, the same in every process; two dtypes nearly never share one."""
-    return zlib.crc32(spelled(dtype).encode()) % FAREWELL
+    return zlib.crc32(spelled(dtype).encode()) % UNUSED
 
 
 def tag_of(tag: int, comm: "MPI.Intracomm") -> int:
