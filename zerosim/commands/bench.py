@@ -27,6 +27,7 @@ from zerosim.bench.timings import (
     time_steps,
     time_worlds,
 )
+from zerosim.bench.wires import measure_sums
 from zerosim.comm import Communicator
 from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json
@@ -45,11 +46,13 @@ from zerosim.report.bench_table import (
     show_saving,
     show_spent,
     show_timings,
+    show_wires,
 )
 from zerosim.report.cluster_toml import cluster_toml, measured_toml
 from zerosim.report.grid import show_words
 from zerosim.report.page.vega import svg
 from zerosim.report.times import sharing
+from zerosim.report.wire_picture import wire_picture
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator
@@ -66,6 +69,7 @@ SUBJECTS = {
     "cluster": "this machine as the [cluster] of a plan, and steps of four models on 2 MPI ranks against their plans",
     "collectives": "every algorithm of four collectives, 1 KiB to 64 MiB, and MPI's own, on any number of ranks",
     "torch": "a step of each stage on 2 MPI ranks against PyTorch's trainers over gloo, and those over zerosim",
+    "wires": "the relative error of quantised sums on 2 to 32 ranks, in a ring and in two hops",
     "published": "the errors of plans of published runs; measures nothing here",
 }
 
@@ -98,7 +102,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--toml", metavar="FILE",
         help="for cluster: write this machine as a [cluster] table, for zerosim plan --cluster FILE; for "
              "collectives: write only its links and the switch of all-gathers")
-    parser.add_argument("--svg", metavar="FILE", help="for collectives: draw bandwidth over the length of a vector")
+    parser.add_argument(
+        "--svg", metavar="FILE", help="for collectives: draw bandwidth over the length of a vector; for wires: draw "
+                                      "the error over hops")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -107,16 +113,16 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.toml and arguments.what not in ("cluster", "collectives"):
         raise UsageError(f"bench {arguments.what} measures no cluster; remove --toml, or use bench cluster or bench "
                          "collectives")
-    if arguments.svg and arguments.what != "collectives":
-        raise UsageError(f"bench {arguments.what} draws nothing; --svg is for bench collectives")
+    if arguments.svg and arguments.what not in ("collectives", "wires"):
+        raise UsageError(f"bench {arguments.what} draws nothing; --svg is for bench collectives and bench wires")
     if arguments.runs is not None and arguments.what != "published":
         raise UsageError(f"bench {arguments.what} compares no runs; --runs is for bench published")
     if arguments.what == "published":
         return report_published(arguments)
-    if arguments.what in ALONE:
+    if arguments.what in (*ALONE, "wires"):
         if launched() is not None:
             raise UsageError(f"bench {arguments.what} measures one process; run it without mpirun")
-        return report(arguments, ALONE[arguments.what]())
+        return report_wires(arguments) if arguments.what == "wires" else report(arguments, ALONE[arguments.what]())
     if launched() is None:
         start_ranks(arguments.what)
     if arguments.what == "collectives":
@@ -196,6 +202,17 @@ def report_collectives(arguments: argparse.Namespace) -> int:
             write_text(arguments.toml, measured_toml(line, switches))
         if arguments.svg:
             write_text(arguments.svg, svg(bandwidth_picture(found, comm.library)))
+    return 0
+
+
+def report_wires(arguments: argparse.Namespace) -> int:
+    """Show, draw and write the errors of quantised sums."""
+    found = measure_sums()
+    show_wires(standard_output(arguments), found)
+    if arguments.svg:
+        write_text(arguments.svg, svg(wire_picture(found)))
+    if arguments.json:
+        write_json(arguments.json, {"schema": "zerosim.bench/1", "wires": [each.document() for each in found]})
     return 0
 
 

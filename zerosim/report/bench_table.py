@@ -14,6 +14,9 @@ from zerosim.bench.published import NEAR, errors
 from zerosim.bench.published import ComparedRun as Published
 from zerosim.bench.spent import KINDS, SpentStep
 from zerosim.bench.timings import RANKS, Duration, Overhead, Timing, Workload
+from zerosim.bench.wires import QuantisedSum
+from zerosim.report.grid import show_words
+from zerosim.report.wire_picture import NAMES, answer
 from zerosim.stages import STAGES
 
 
@@ -163,6 +166,17 @@ def by_device(compared: Sequence[Published]) -> dict[str, list[Published]]:
         device = each.run.device + (", fp8" if each.run.precision == "amp_fp8" else "")
         found.setdefault(device, []).append(each)
     return found
+
+
+def show_wires(console: Console, found: Sequence[QuantisedSum]) -> None:
+    """A row for each format and sum, a column for each number of ranks; before it what they answer."""
+    show_words(console, answer(found))
+    sizes = list(dict.fromkeys(each.ranks for each in found))
+    table = columns("relative error", *(f"{ranks} ranks" for ranks in sizes))
+    for code, name in dict.fromkeys((each.format, each.algorithm) for each in found):
+        shares = [each.error for each in found if (each.format, each.algorithm) == (code, name)]
+        table.add_row(f"{code}, {NAMES[name]}", *(f"{each:.2%}" for each in shares))
+    console.print(table)
 
 
 def columns(first: str, *others: str) -> Table:
