@@ -1,4 +1,4 @@
-"""What would make a row fit: each change is planned, and named only if the row fits with it."""
+"""Advice: the changes to a scenario that make a row fit; each is planned before it is named."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -10,11 +10,11 @@ from zerosim.scenario.schema import Scenario
 from zerosim.words import joined
 
 SHORTEST = 256
-"""Tokens below which no shorter sequence is suggested."""
+"""Sequences are not shortened below this number of tokens."""
 
 
 class Change(NamedTuple):
-    """A key of a scenario and a value for it."""
+    """A key of a scenario and a new value."""
 
     section: str
     key: str
@@ -30,9 +30,9 @@ class Change(NamedTuple):
 
 
 def advice(scenario: Scenario, missing_bytes: Callable[[Scenario], int]) -> str:
-    """A sentence that names changes with which the only row of `scenario` fits, one by one or else together.
+    """A sentence that names changes with which the only row of `scenario` fits: single ones, or else several together.
 
-    `missing_bytes` plans a scenario, and says what its device has too little of.
+    `missing_bytes` plans a scenario and returns the bytes by which it exceeds the device's memory.
     """
     def fits(changes: Iterable[Change]) -> bool:
         return not missing_bytes(reduce(lambda done, change: change.made(done), changes, scenario))
@@ -53,7 +53,7 @@ def advice(scenario: Scenario, missing_bytes: Callable[[Scenario], int]) -> str:
 
 
 def needed(together: dict[str, Change], fits: Callable[[Iterable[Change]], bool]) -> list[Change]:
-    """The changes without which it does not fit."""
+    """The changes of `together` that are necessary to fit."""
     kept = list(together.values())
     for change in together.values():
         rest = [each for each in kept if each is not change]
@@ -63,7 +63,7 @@ def needed(together: dict[str, Change], fits: Callable[[Iterable[Change]], bool]
 
 
 def possible(scenario: Scenario) -> Iterator[Change]:
-    """The changes that are not made yet, those first that cost least; a number is halved, again and again."""
+    """The changes that are still possible, in ascending order of cost; numbers are halved repeatedly."""
     parallel, train, model, cluster = scenario.parallel, scenario.train, scenario.model, scenario.cluster
     if cluster.loss != "chunked" and model.vocabulary:
         yield Change("cluster", "loss", "chunked")

@@ -1,11 +1,11 @@
-"""What an operation's text asks of NumPy, call by call, and what these calls take on a device that says so.
+"""The NumPy calls of an operation, and their times on a device that has rates for calls.
 
-    product        2 · m · k · n operations for each matrix product, at the rate that its narrowest side reaches
-    exp, max, …    numbers read, or written, at the function's own rate
-    anything       bytes read and written, at the bandwidth of memory that holds as many
+    product        2 · m · k · n operations per matrix product, at the rate that its narrowest side allows
+    exp, max, …    numbers read or written, at the function's own rate
+    any call       bytes read and written, at the memory bandwidth for that number of bytes
 
-A call takes the longest of these, and its launch. Devices whose kernels are fused have one launch for an operation:
-`costs` reckons with that. Here an operation is run on shapes that tell of every call.
+A call takes the longest of these times, plus its launch. On devices with fused kernels an operation has one launch
+(see `costs`). Here the operation runs on shapes that report every call.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from zerosim.payloads.extents import Extent, Shape
 
 
 class NumpyCall(NamedTuple):
-    """One call: of which function, of products m, k, n and how many, numbers, and bytes read and written."""
+    """One call: function, sides m, k, n and number of its products, numbers, bytes read and written."""
 
     name: str
     sides: tuple[int, int, int, int] | None
@@ -32,7 +32,7 @@ Tell = Callable[[NumpyCall], None]
 
 
 class NotedExtent(Extent):
-    """An extent that tells of every call it goes through, and so does everything made of it.
+    """An extent that reports every call on it and on everything computed from it.
 
     >>> calls = []
     >>> x = NotedExtent((2, 3), np.float32, tell=calls.append)
@@ -59,7 +59,7 @@ class NotedExtent(Extent):
         return NotedExtent(shape, self.dtype, self if self.base is None else self.base, tell=self.tell)
 
     def _told(self, name: str, inputs: Any, found: Any) -> Any:
-        """`found`, as an extent that tells too, after telling what made it."""
+        """`found` as a `NotedExtent`, after reporting the call that made it."""
         read = [each for each in inputs if isinstance(each, Extent | np.ndarray)]
         written = found.nbytes if isinstance(found, Extent) else 0
         numbers = max((each.size for each in (*read, found) if isinstance(each, Extent)), default=0)
@@ -101,15 +101,15 @@ class NotedExtent(Extent):
 
 @dataclass(frozen=True)
 class Rates:
-    """What calls take on a device: rates in seconds; of a function that has none of its own, its bytes say all."""
+    """The rates of a device for calls, per second; a function without a rate takes the time of its bytes."""
 
     launch_ns: float
     product: tuple[float, float]
-    """Operations a second of wide products, and the narrowest side at which half of that is reached."""
+    """Operations per second of wide products, and the narrowest side at which half of that rate is reached."""
     bandwidths: tuple[tuple[float, float], ...]
-    """Bytes that a call works on, ascending, and how many a second are then read and written."""
+    """Bytes per call, ascending, each with the bytes per second that such a call reads and writes."""
     functions: dict[str, float]
-    """Numbers a second."""
+    """Numbers per second, by function."""
 
     def ns(self, call: NumpyCall) -> float:
         """
@@ -125,13 +125,13 @@ class Rates:
         return self.launch_ns + 1e9 * max(worked, call.moved_bytes / self.bandwidth(call.moved_bytes))
 
     def bandwidth(self, moved_bytes: int) -> float:
-        """The bandwidth of calls on so many bytes: interpolated over the logarithms of the measured sizes."""
+        """The bandwidth for calls of that many bytes, interpolated over the logarithms of the measured sizes."""
         sizes, rates = zip(*self.bandwidths, strict=True)
         return float(np.interp(log(max(moved_bytes, 1)), np.log(sizes), rates))
 
 
 def calls_of(function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]) -> list[NumpyCall]:
-    """What a function of arrays without numbers calls, itself unseen by whoever these arrays tell."""
+    """The calls that `function` makes on extents; the callers' own `tell` does not see them."""
     found: list[NumpyCall] = []
 
     def noted(value: Any) -> Any:
@@ -147,7 +147,7 @@ def calls_of(function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[
 
 
 def silent(value: Any) -> Any:
-    """Views of the same extents, which tell nobody."""
+    """Views of the same extents that do not report calls."""
     if isinstance(value, dict):
         return {key: silent(each) for key, each in value.items()}
     if isinstance(value, list):

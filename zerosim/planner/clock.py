@@ -1,10 +1,10 @@
-"""The virtual clock of a rank: integer nanoseconds, one count for what it computes and one for what it communicates.
+"""The virtual clock of a rank, in integer nanoseconds: one count for computation and one for communication.
 
-    now       when the step's own text stands: computation, and waiting
-    stream    when the last collective that was begun will have ended; they go one after the other, in order
+    now       the time of the step's code: computation and waiting
+    stream    the end of the last collective that was begun; collectives run one after the other, in order
 
-The two wait for each other only where the text does: a collective of the step itself is waited for at once, one that
-goes on beside it when its result is wanted. Meanwhile it takes its share of what the device computes with.
+The two counts wait for each other only where the code waits: at once for a collective of the step itself, and at the
+use of the result for an overlapped collective. A running collective occupies a share of the device.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ Counts = dict[tuple[str, str], Any]
 
 @dataclass(frozen=True)
 class Reading:
-    """What a clock says, and how many spans it has."""
+    """The state of a clock: times, counts and number of spans."""
 
     now_ns: int
     exposed_ns: int
@@ -31,7 +31,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Interval:
-    """What has taken place between two readings. Two that are equal left as much on its way, too."""
+    """The events between two readings. Equal intervals also leave equal work under way."""
 
     ns: int
     exposed_ns: int
@@ -41,7 +41,7 @@ class Interval:
 
 @dataclass(eq=False)
 class VirtualClock:
-    """Starts at 0.
+    """A clock that starts at 0.
 
     >>> clock = VirtualClock()
     >>> clock.compute("forward", 100)
@@ -52,7 +52,7 @@ class VirtualClock:
     >>> clock.now_ns, clock.exposed_ns
     (170, 20)
 
-    What is computed beside a collective that has a fifth of the device is slower by that.
+    Computation beside a collective that occupies a fifth of the device slows down by that share.
 
     >>> clock = VirtualClock(taken_by_collectives=0.2)
     >>> with clock.beside():
@@ -66,20 +66,20 @@ class VirtualClock:
     now_ns: int = 0
     stream_ns: int = 0
     exposed_ns: int = 0
-    """While nothing is computed because something is communicated."""
+    """Exposed communication."""
     computing_ns: Counter[str] = field(default_factory=Counter)
     communicating_ns: Counter[str] = field(default_factory=Counter)
     sent_counts: Counter[str] = field(default_factory=Counter)
-    """Bytes, and messages."""
+    """Bytes and messages."""
     bound_ns: Counter[str] = field(default_factory=Counter)
-    """What is computed, by what bounds it: products, attention, memory, what is offloaded."""
+    """Computing time by what bounds it: products, attention, memory, offloading."""
     spans: list[Span] = field(default_factory=list)
     _beside: bool = False
     _open: list[tuple[str, str, int]] = field(default_factory=list)
 
     @property
     def doing(self) -> str:
-        """What the step has begun, innermost, and not ended."""
+        """The innermost operation that has begun and not ended."""
         return self._open[-1][0] if self._open else ""
 
     def compute(self, what: str, ns: int, bound: str = "memory") -> None:
@@ -89,18 +89,18 @@ class VirtualClock:
         self.bound_ns[bound] += ns
 
     def aside(self, work: Callable[[], None]) -> int:
-        """The time that `work` computes, which does not pass for the step."""
+        """The computing time of `work`, which the clock itself does not advance by."""
         before_ns = self.now_ns
         work()
         took_ns, self.now_ns = self.now_ns - before_ns, before_ns
         return took_ns
 
     def carry(self, what: str, unit: str, began_ns: int, ended_ns: int, moved_bytes: int) -> None:
-        """Note what is carried between tiers of memory beside the step."""
+        """Record a transfer between memory tiers beside the step."""
         self.spans.append(Span(0, OFFLOAD, 2, what, unit, began_ns, ended_ns, moved_bytes))
 
     def wait_for_host(self, until_ns: int) -> None:
-        """Nothing else goes on until the memory of the host has, or has given, what is offloaded."""
+        """Stall the step until a transfer to or from host memory has ended."""
         ns = max(until_ns - self.now_ns, 0)
         self.now_ns += ns
         self.computing_ns["offload"] += ns
@@ -108,18 +108,18 @@ class VirtualClock:
 
     @property
     def free_ns(self) -> int:
-        """When a collective can begin: now, or once the one before has ended."""
+        """The earliest start of a collective: now, or the end of the previous one."""
         return max(self.now_ns, self.stream_ns)
 
     def _slowed_ns(self, ns: int) -> int:
-        """How much longer what takes `ns` alone takes because of what is communicated beside it."""
+        """The delay of a computation of `ns` by collectives that run beside it."""
         beside_ns, left = self.stream_ns - self.now_ns, 1.0 - self.taken_by_collectives
         if beside_ns <= 0:
             return 0
         return round(min(ns / left, beside_ns) * self.taken_by_collectives)
 
     def communicate(self, what: str, ns: int, unit: str = "", sent_bytes: int = 0, others_ns: int = 0) -> int:
-        """A collective, begun as soon as it can be, and all others have come to it; when it will have ended."""
+        """Begin a collective as soon as the stream is free and all ranks have reached it; return its end."""
         began_ns = max(self.free_ns, others_ns)
         self.stream_ns = began_ns + ns
         self.communicating_ns[what] += ns
@@ -130,7 +130,7 @@ class VirtualClock:
         return self.stream_ns
 
     def send(self, sent_bytes: Any, messages: Any) -> None:
-        """Count what is sent; both may be vectors, with a number for each rank."""
+        """Count sent bytes and messages; both may be vectors with one number per rank."""
         for what, count in (("bytes", sent_bytes), ("messages", messages)):
             self.sent_counts[what] = self.sent_counts[what] + count
 
@@ -139,13 +139,13 @@ class VirtualClock:
         self.send(outgoing.nbytes, 1)
 
     def wait(self, until_ns: int) -> None:
-        """For what goes on beside the step."""
+        """Wait until an overlapped collective or transfer ends; the wait counts as exposed."""
         self.exposed_ns += max(until_ns - self.now_ns, 0)
         self.now_ns = max(until_ns, self.now_ns)
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Let what is communicated go on beside the step."""
+        """Run the collectives of this block beside the step."""
         self._beside = True
         try:
             yield
@@ -153,7 +153,7 @@ class VirtualClock:
             self._beside = False
 
     def computing(self, name: str, owner: str) -> None:
-        """Note that the step begins to compute, or to wait."""
+        """Record the beginning of a computation or of a wait."""
         self._open.append((name, owner, self.now_ns))
 
     def computed(self, name: str, owner: str) -> None:
@@ -164,16 +164,16 @@ class VirtualClock:
 
     @property
     def step(self) -> RankStep:
-        """All that took place."""
+        """All spans so far, as one step."""
         return RankStep(0, 1, 0, self.now_ns, self.spans)
 
     def reading(self) -> "Reading":
-        """All counts as they stand."""
+        """The present state of all counts."""
         counts = {(name, what): count for name, found in self._counts.items() for what, count in found.items()}
         return Reading(self.now_ns, self.exposed_ns, counts, len(self.spans))
 
     def since(self, reading: "Reading") -> "Interval":
-        """What has taken place since then, as it would be told by a clock that was at 0 then."""
+        """The events since `reading`, with times relative to it."""
         counts = {key: count - reading.counts.get(key, 0) for key, count in self.reading().counts.items()}
         spans = [
             span._replace(begin_ns=span.begin_ns - reading.now_ns, end_ns=span.end_ns - reading.now_ns)
@@ -189,7 +189,7 @@ class VirtualClock:
         }
 
     def repeat(self, times: int, interval: "Interval") -> None:
-        """Count an interval so many times more; it has no further spans. Nothing may be on its way.
+        """Count an interval `times` more times, without spans. No collective may be under way.
 
         >>> clock = VirtualClock()
         >>> before = clock.reading()

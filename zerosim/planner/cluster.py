@@ -1,7 +1,7 @@
-"""The machine of a plan: devices, and the links inside a host and between hosts.
+"""The cluster of a plan: devices, links inside a host, links between hosts.
 
-Names are looked up in `machines.toml`, which says where its numbers come from. A device or a link that a scenario
-writes out itself is taken at its word: its numbers are what is reached.
+Names are looked up in `machines.toml`, which cites a source for each number. The numbers of a device or link that a
+scenario defines itself are taken as achieved rates.
 """
 
 import difflib
@@ -26,20 +26,23 @@ from zerosim.scenario.rules import shown
 NS = 10**9
 
 HALF_TOKENS = 300
-"""Tokens of a sequence on which causal attention reaches half of its rate: 260 to 390 by the figures of Shah et al.,
-"FlashAttention-3" (2024), for sequences from 512 to 16,384 on an H100."""
+"""Sequence length at which causal attention reaches half of its rate: 260 to 390 tokens by the figures of Shah et al.,
+"FlashAttention-3" (2024), for sequences from 512 to 16,384 on an H100.
+"""
 
 ROW_WISE = 0.95
-"""What 8-bit products with a scale for each row reach of those with one for an array: on most shapes 90 to 100%,
-github.com/pytorch/pytorch issue 147971."""
+"""The rate of 8-bit products with one scale per row, relative to one scale per array: 90 to 100% on most shapes,
+github.com/pytorch/pytorch issue 147971.
+"""
 
 HOST_BYTES_PER_SECOND = 14e9
-"""Bytes a second that an optimizer on the host reads and writes for each device, gradients and weights brought over
-included: fitted to one run of 8 devices, ml-engineering's Llama 3 8B with sequences of 8,192 on B200."""
+"""Bytes per second that an optimizer on the host reads and writes per device, transfers of gradients and weights
+included; fitted to one run on 8 devices, ml-engineering's Llama 3 8B with sequences of 8,192 on B200.
+"""
 
 @dataclass(frozen=True)
 class Device:
-    """What a rank computes with; rates are in seconds, shares say how much of them is reached."""
+    """The device of a rank; rates are per second, shares are the achieved fractions of them."""
 
     title: str
     flops: float
@@ -50,22 +53,24 @@ class Device:
     attention_share: float = 1.0
     memory_share: float = 1.0
     flops_fp8: float = 0.0
-    """Operations a second in 8 bits; 0: the device has none."""
+    """Operations per second in 8 bits; 0 means that the device has none."""
     multiprocessors: int = 1
     channels: int = 0
-    """Multiprocessors that collectives occupy while they run."""
+    """Multiprocessors that a running collective occupies."""
     launch_ns: float = 0.0
-    """The least that a kernel takes. A kernel is launched while the one before it runs, so a longer one hides it."""
+    """The shortest time of a kernel. A kernel is launched while the previous one runs, so a longer kernel hides its
+    launch.
+    """
     calls: Rates | None = None
-    """What calls take, launches included, where operations are charged call by call."""
+    """The times of calls, launches included, if operations are charged call by call."""
     attention: dict[str, float] = field(default_factory=dict)
     """The share of `flops` that causal attention reaches on long sequences, by generation of its kernels."""
     update_bandwidth: float = 0.0
-    """Bytes a second that an optimizer reads and writes, if its formulas bound it and not memory."""
+    """Bytes per second that an optimizer reads and writes, if its formulas are slower than memory."""
 
     @property
     def taken_by_collectives(self) -> float:
-        """The share of what it computes with that collectives have."""
+        """The share of the device that collectives occupy."""
         return self.channels / self.multiprocessors
 
     def products_ns(self, operations: int, width: int) -> float:
@@ -74,18 +79,18 @@ class Device:
         return operations * NS / (self.flops * share)
 
     def attention_ns(self, operations: int, tokens: int = 0, generation: str = "") -> float:
-        """The time of matrix products without weights; of a generation with its own rate, half are behind the mask."""
+        """The time of matrix products without weights; a generation with its own rate skips the masked half."""
         if generation in self.attention:
             reached = self.attention[generation] * tokens / (tokens + HALF_TOKENS)
             return operations * NS / (2 * self.flops * reached)
         return operations * NS / (self.flops * self.attention_share)
 
     def moved_ns(self, moved_bytes: float) -> float:
-        """The time to read and write so many bytes of memory."""
+        """The time to read and write `moved_bytes` of memory."""
         return moved_bytes * NS / (self.memory_bandwidth * self.memory_share)
 
     def update_ns(self, moved_bytes: float) -> float:
-        """The time of an optimizer's step that reads and writes so many bytes, in one kernel."""
+        """The time of an optimizer step that reads and writes `moved_bytes` in one kernel."""
         if self.update_bandwidth:
             return moved_bytes * NS / self.update_bandwidth
         return max(self.moved_ns(moved_bytes), self.launch_ns)
@@ -93,7 +98,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Link:
-    """`bytes_per_second` each way, after `latency_ns`.
+    """A link with `bytes_per_second` in each direction, after `latency_ns`.
 
     >>> Link("", 1000, 10**9).message_ns(500)
     1500
@@ -104,34 +109,35 @@ class Link:
     bytes_per_second: float
 
     def message_ns(self, message_bytes: int) -> int:
-        """The time of a message that has the link to itself."""
+        """The time of a message that does not share the link."""
         return self.latency_ns + self.transfer_ns(message_bytes)
 
     def transfer_ns(self, message_bytes: int) -> int:
-        """How long a message is on its way, its first byte's latency apart."""
+        """The time of a message without its latency."""
         return round(message_bytes * NS / self.bytes_per_second)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Hosts of equal devices; `between` is what all network cards of a host have together."""
+    """Hosts of equal devices; `between` is the sum of all network cards of a host."""
 
     device: Device
     devices_per_host: int
     inside: Link
     between: Link
     pipelined: bool
-    """Whether collectives cost what libraries make of them, or what they are as written."""
+    """Whether collectives are priced as pipelined libraries run them, or as written."""
     fused: bool
-    """Whether operations leave in memory what fused kernels do."""
+    """Whether only the arrays that fused kernels write are counted as memory."""
     fp8: str = ""
-    """How weights are multiplied in 8 bits, `fp8` or `fp8_rowwise`, if they are; the device's rate is then that."""
+    """How weights are multiplied in 8 bits, `fp8` or `fp8_rowwise`; `device` then has that rate. Empty: they are not.
+    """
     software: Software = Software()
     optimizer_on_host: bool = False
     host_memory: Link = Link("memory at hand", 0, inf)
-    """The link from a device to the memory of its host, to which is offloaded."""
+    """The link from a device to its host's memory, used for offloading."""
     nvme: Link = Link("files at hand", 0, inf)
-    """The link to files of its host, as far as one device has it."""
+    """One device's share of the link to its host's files."""
     fabric: Fabric = Fabric()
     dollars_per_hour: float = 0.0
     failures: Failures = Failures()
@@ -139,7 +145,7 @@ class Cluster:
 
     @property
     def port_bytes_per_second(self) -> float:
-        """The bandwidth of a rank's own link, each way; alone on its host it has that host's."""
+        """The bandwidth of a rank's own link, each way; with one device per host, that of the host."""
         return (self.between if self.devices_per_host == 1 else self.inside).bytes_per_second
 
     @property
@@ -148,9 +154,9 @@ class Cluster:
         return self.between.bytes_per_second / self.fabric.cards
 
     def seen_by(self, stride: int) -> "Cluster":
-        """The cluster as every `stride`-th rank sees it, while the ranks between do the same among themselves.
+        """The cluster as a group of every `stride`-th rank sees it, while the other groups do the same.
 
-        As many such groups as have a rank on a host share its links to other hosts.
+        The groups that have a rank on a host share its links to other hosts.
 
         >>> from zerosim.scenario.origin import Origin
         >>> from zerosim.scenario.machine import ClusterKeys as Keys
@@ -164,7 +170,7 @@ class Cluster:
         return replace(self, devices_per_host=max(self.devices_per_host // stride, 1), between=between)
 
     def update_ns(self, moved_bytes: float, *, on_host: bool = False) -> float:
-        """The time of an optimizer's step that reads and writes so many bytes, on the device or on its host."""
+        """The time of an optimizer step that reads and writes `moved_bytes`, on the device or on its host."""
         if on_host or self.optimizer_on_host:
             return moved_bytes * NS / HOST_BYTES_PER_SECOND
         return self.device.update_ns(moved_bytes * self.software.update)
@@ -176,7 +182,7 @@ class Cluster:
         return -(-ranks // self.devices_per_host)
 
     def links(self, ranks: int) -> list[Link]:
-        """The links that a ring through so many ranks passes."""
+        """The kinds of links in a ring through `ranks` ranks."""
         inside = [self.inside] if min(ranks, self.devices_per_host) > 1 else []
         if ranks <= self.devices_per_host:
             return inside
@@ -184,12 +190,12 @@ class Cluster:
         return [*inside, replace(self.between, bytes_per_second=self.between.bytes_per_second * share)]
 
     def slowest(self, ranks: int) -> Link:
-        """The link with the least bandwidth in a ring through so many ranks; for one rank, the link inside a host."""
+        """The link with the least bandwidth in a ring through `ranks` ranks; for one rank, the link inside a host."""
         return min(self.links(ranks) or [self.inside], key=lambda link: link.bytes_per_second)
 
 
 def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
-    """What a scenario's [cluster] is in numbers; raises `ScenarioError` for names that nobody knows."""
+    """The cluster of a scenario's [cluster]. Raises `ScenarioError` for unknown names."""
     device, usual = device_of(said.device, origin)
     device = replace(device, **{name: figure for name, figure in vars(said.figures).items() if figure})
     if ranks > said.devices_per_host and ranks % said.devices_per_host:
@@ -220,7 +226,7 @@ def cluster_of(said: Said, origin: Origin, ranks: int) -> Cluster:
 
 
 def fabric_of(said: Said, usual_inside: str, origin: Origin) -> Fabric:
-    """What [cluster] says of cards and switches. Raises `ScenarioError` for a switch that cannot add."""
+    """The fabric of [cluster]. Raises `ScenarioError` for `sharp` on a link whose switch cannot add."""
     adds, latency_us = 0.0, 0.0
     if said.sharp:
         link = {} if isinstance(said.inside, SaidLink) else machines()["link"].get(said.inside or usual_inside, {})
@@ -235,7 +241,7 @@ def fabric_of(said: Said, usual_inside: str, origin: Origin) -> Fabric:
 
 
 def software_of(said: Said) -> Software:
-    """What [cluster] says of its software; without a name, nothing beside the device's fitted runs."""
+    """The software of [cluster]; without a name, that of the device's fitted runs."""
     entry = machines()["software"].get(said.software, {})
     numbers = {name: entry[name] for name in Software.__dataclass_fields__ if name in entry}
     found = Software(**numbers)
@@ -245,7 +251,7 @@ def software_of(said: Said) -> Software:
 
 
 def in_8_bits(device: Device, origin: Origin, share: float) -> Device:
-    """The device with this share of its rate of products in 8 bits; attention stays in 16."""
+    """The device with this share of its 8-bit rate for products; attention stays in 16 bits."""
     if not device.flops_fp8:
         able = [name for name, entry in machines()["device"].items() if "flops_fp8" in entry]
         raise origin.error(
@@ -259,7 +265,7 @@ def in_8_bits(device: Device, origin: Origin, share: float) -> Device:
 
 
 USUAL = {"inside": "nvlink4", "between": "infiniband_8x400", "host_memory": "pcie5"}
-"""The links of a device that a scenario writes out."""
+"""The usual links of a device that a scenario defines itself."""
 
 
 def device_of(said: str | SaidDevice, origin: Origin) -> tuple[Device, dict[str, str]]:
@@ -272,7 +278,7 @@ def device_of(said: str | SaidDevice, origin: Origin) -> tuple[Device, dict[str,
 
 
 def own_device(said: SaidDevice, origin: Origin) -> Device:
-    """A device that a scenario writes out."""
+    """A device that a scenario defines itself."""
     sets, bandwidths, launch_ns = said.working_sets, said.bandwidths, said.launch_us * 1000
     if len(sets) != len(bandwidths) or list(sets) != sorted(set(sets)) or min((*sets, *bandwidths), default=1) <= 0:
         raise origin.error(
@@ -310,7 +316,7 @@ def look_up(kind: str, name: str, origin: Origin, key: str) -> dict[str, Any]:
 
 @cache
 def machines() -> dict[str, Any]:
-    """All devices and links by name.
+    """All devices, links and software by name.
 
     >>> machines()["device"]["a100_80gb"]["memory_bandwidth"]
     2039000000000.0

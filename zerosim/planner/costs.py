@@ -1,30 +1,30 @@
-"""What an operation, an update and a collective take on a cluster, in integer nanoseconds.
+"""The times of operations, updates and collectives on a cluster, in integer nanoseconds.
 
-    operation     its floating-point operations by the rate that products reach, then the bytes of what it reads and
-                  writes, each number once, by the bandwidth of memory; at least the launch of a kernel. On a device
-                  that says what calls take, every call of its text instead: see `calls`
+    operation     its floating-point operations by the achieved rate of products, then the bytes that it reads and
+                  writes, each number once, by the memory bandwidth; at least the launch of a kernel. On a device
+                  with rates for calls, the sum over all calls of its code instead: see `calls`
     loss          its passes over the outputs, in 32 bits; at least a launch
     update        the bytes of gradient, weights and state that it reads and writes; at least a launch
-    collective    pipelined, which is the default: the bytes a rank sends, by the bandwidth of a ring through all ranks,
-                  and a latency for each step; or as written: message by message, see `network`
+    collective    pipelined, the default: the bytes a rank sends, by the bandwidth of a ring through all ranks,
+                  and a latency per step; or as written: message by message, see `network`
 
 The first is the roofline of Williams, Waterman and Patterson, "Roofline: an insightful visual performance model"
-(2009), for an operation that does not overlap its two parts: one takes their sum then, and not the larger. That
-products of narrow matrices are slower needs no number of its own so. Fused attention computes its scores again in
-backward: five products, where the text has four (Dao, "FlashAttention-2", 2023, section 4.1).
+(2009), for an operation that does not overlap its two parts: it takes their sum, not the larger. So narrow matrix
+products are slower without a further number. Fused attention computes its scores again in backward: five products,
+where the code here has four (Dao, "FlashAttention-2", 2023, section 4.1).
 
-The bandwidth of a pipelined ring is the least of what it passes: rings enter and leave a host by all of its network
-cards together. Steps between hosts are as many as hosts but one: so NCCL reckons (src/graph/tuning.cc).
+The bandwidth of a pipelined ring is the least along it; rings enter and leave a host by all of its network cards
+together. The number of steps between hosts is the number of hosts minus one, as in NCCL (src/graph/tuning.cc).
 
-Pipelined is the default. A ring as written passes one network card of a host at a time and waits for whole chunks;
-libraries run as many rings as there are cards, in slices.
+Pipelined is the default, because libraries run as many rings as there are cards, in slices. A ring as written uses one
+network card of a host at a time and waits for whole chunks.
 
-There are two kinds of kernels. `written` has in memory what a run of zerosim has, to the byte, and is what tests
-need; `fused` leaves out what devices keep in registers, and is what a plan for a device needs.
+There are two kinds of kernels. `written` has the same arrays in memory as a run of zerosim, to the byte; tests need
+it. `fused` leaves out what devices keep in registers; plans for a device need it.
 
-A device that says what calls take is charged call by call. What NumPy does for an operation is the calls in its code,
-so no operation has a second description of its cost. Single functions have rates because on a core `max` of short
-rows takes ten times what memory would.
+A device with rates for calls is charged call by call. The calls are those of the operation's code, so no operation has
+a second description of its cost. Single functions have rates because on a core `max` of short rows takes ten times as
+long as its memory traffic.
 """
 
 from collections import Counter
@@ -48,14 +48,14 @@ from zerosim.planner.cluster import Cluster
 from zerosim.planner.network import written_ns
 
 MOST_COUNTED = 1024
-"""Ranks of which each one's messages are counted where they differ; of more, rank 0's alone."""
+"""Up to this number of ranks the messages of every rank are counted where they differ; above it, only rank 0's."""
 
 Each = int | Array
-"""A number of each rank; one, where it is the same for all."""
+"""One number per rank, or one number for all ranks."""
 
 
 def of_rank(count: Each, rank: int) -> int:
-    """What one of them has."""
+    """The number of one rank."""
     return int(count[rank]) if isinstance(count, np.ndarray) else count
 
 
@@ -76,13 +76,13 @@ class Time(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Costs:
-    """On `cluster`, of numbers of `itemsize` bytes, over `ranks` ranks. What has been asked once is remembered."""
+    """Prices on `cluster` for numbers of `itemsize` bytes over `ranks` ranks, computed once for equal arguments."""
 
     cluster: Cluster
     ranks: int
     itemsize: int
     all_reduces: bool = False
-    """Whether its reduce-scatters and all-gathers are halves of all-reduces, as DDP's are."""
+    """Whether reduce-scatters and all-gathers are halves of all-reduces, as in DDP."""
     _prices: dict[Any, Price] = field(default_factory=dict)
     _operations: dict[Any, Time] = field(default_factory=dict)
     _messages: dict[Any, Array] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Costs:
         return self._operations[key]
 
     def of_calls(self, key: Any, function: Callable[..., Any], arrays: Any, named: dict[str, Any]) -> Time:
-        """The time of all calls in a function of arrays without numbers; equal keys have equal calls."""
+        """The total time of the calls that `function` makes on extents; equal keys have equal calls."""
         if key not in self._operations:
             spent = Counter[str]()
             for call in calls_of(function, arrays, named):
@@ -120,12 +120,13 @@ class Costs:
         return self._operations[key]
 
     def call_ns(self, call: NumpyCall) -> float:
-        """The time of one call, on a device that says what calls take."""
+        """The time of one call, on a device with rates for calls."""
         assert self.cluster.device.calls is not None
         return self.cluster.device.calls.ns(call)
 
     def products(self, step: Step, operations: int) -> Time:
-        """The time of a step's matrix products, operands at hand; their width is the weights' narrower side."""
+        """The time of a step's matrix products without memory traffic; their width is the narrower side of the weights.
+        """
         device, software = self.cluster.device, self.cluster.software
         if is_attention(step):
             return Time(round(device.attention_ns(operations, step.shape[-2], software.attention)), "attention")
@@ -133,18 +134,18 @@ class Costs:
         return Time(round(ns), "products")
 
     def copied_ns(self, sent_bytes: Each) -> int:
-        """The time of software's own copies for a collective that sends so much: to where it is gathered or added."""
+        """The time of the software's copies for a collective that sends `sent_bytes`: into and out of its buffers."""
         copies = self.cluster.software.copies
         return self.moved_ns(copies * of_rank(sent_bytes, 0)) if copies else 0
 
     def cast_bytes(self, step: Step, way: str) -> int:
-        """What casting to 8 bits reads and writes.
+        """The bytes that casts to 8 bits read and write.
 
-        With a scale for an array, forward casts activations and weights, and backward the gradient of the output: every
-        number is read twice, for its range and for its value, and written to two copies, one of them transposed
-        (Micikevicius et al., "FP8 formats for deep learning", 2022). With a scale for each row, rows and columns are
-        cast apart: forward casts rows of activations and weights, backward their columns, and of the gradient both. A
-        row is in registers until it is cast, and so is read once; columns are read twice.
+        With one scale per array, forward casts activations and weights, and backward casts the gradient of the output.
+        Each number is read twice, for the range and for the value, and written to two copies, one of them transposed
+        (Micikevicius et al., "FP8 formats for deep learning", 2022). With one scale per row, rows and columns are cast
+        separately: forward casts the rows of activations and weights; backward casts their columns, and both of the
+        gradient. A row stays in registers until it is cast, so it is read once; columns are read twice.
         """
         if not self.cluster.fp8 or is_attention(step) or not step.forward_operations:
             return 0
@@ -158,7 +159,7 @@ class Costs:
         return prod(shape) * self.itemsize
 
     def loss_ns(self, outputs: Shape) -> int:
-        """The time of a loss and its gradient: widen outputs, take logarithms, write and round a gradient.
+        """The time of a loss and its gradient: widen the outputs, take logarithms, write and round a gradient.
 
         A compiled loss reads the outputs twice and writes the gradient.
         """
@@ -174,7 +175,7 @@ class Costs:
         return round(self.cluster.update_ns(moved_bytes, on_host=on_host))
 
     def of(self, comm: Communicator) -> "Costs":
-        """The costs of collectives among the ranks of `comm`: all of them, or a group of a mesh."""
+        """The costs of collectives among the ranks of `comm`: all ranks, or one group of a mesh."""
         stride = comm.stride if isinstance(comm, Strided) else 1
         key = comm.size, stride
         if key == (self.ranks, 1):
@@ -185,7 +186,7 @@ class Costs:
         return self._groups[key]
 
     def price(self, function: Callable[..., None], argument: Any, root: int = 0) -> Price:
-        """The price of a collective on equally long chunks, one for each rank, or on one vector, from a root."""
+        """The price of a collective on chunks of equal length, one per rank, or on one vector, from `root`."""
         if isinstance(function, OnNarrowWires):
             return self._price_of_codes(function, argument[0])
         chunked = isinstance(argument, Sequence)
@@ -197,7 +198,7 @@ class Costs:
         return self._prices[key]
 
     def _price_of_codes(self, narrow: OnNarrowWires, chunk: Any) -> Price:
-        """The price of a reduce-scatter whose chunks travel as codes; each message is encoded, decoded and added."""
+        """The price of a reduce-scatter of encoded chunks; each message is encoded, decoded and added."""
         algorithm, length = recorded(algorithm_of(narrow.collective)), narrow.wire.encoded_bytes(len(chunk))
         price = self._price(algorithm, length, True, 0)
         passes_ns = self.moved_ns(narrow.encoding_bytes(chunk)) + self.moved_ns(length + 4 * chunk.nbytes)
@@ -217,7 +218,7 @@ class Costs:
         return Price(ns, messages * length, messages)
 
     def _messages_from(self, algorithm: Algorithm, root: int) -> Array:
-        """How many copies of the root's vector each rank passes on."""
+        """The number of copies of the root's vector that each rank forwards."""
         key = algorithm.name, root
         if key not in self._messages:
             ranks = range(self.ranks if self.ranks <= MOST_COUNTED else 1)
@@ -225,20 +226,20 @@ class Costs:
         return self._messages[key]
 
     def _adding_ns(self, chunk_bytes: int) -> int:
-        """The time to add what the others send to a rank's chunk, call by call."""
+        """The time to add the other ranks' chunks to a rank's own, call by call."""
         return round((self.ranks - 1) * self.call_ns(NumpyCall("add", None, 0, 3 * chunk_bytes)))
 
     def _written_ns(self, algorithm: Algorithm, vector_bytes: int) -> int:
-        """Message by message; of a collective with a root, rank 0 stands for all."""
+        """The time message by message; in a collective with a root, rank 0 is the root."""
         collective = algorithm.function
         if algorithm.collective == "broadcast":
             collective = from_first(collective)
         return written_ns(collective, vector_bytes, 1, self.cluster, self.ranks)
 
     def pipelined_ns(self, algorithm: Algorithm, sent_bytes: int) -> int:
-        """The time of one ring through all ranks, or of one for each network card, that work on slices of messages.
+        """The time of pipelined rings through all ranks, one per network card, on slices of messages.
 
-        Of two levels, one after the other: the rings within hosts, and those between them, which share a host's cards.
+        A two-level collective runs the rings within hosts first, then those between hosts, which share a host's cards.
         """
         if algorithm.per_host:
             return self._two_level_ns(algorithm, sent_bytes)
@@ -263,7 +264,7 @@ class Costs:
 
 
 def moved_bytes(step: Step, way: str, itemsize: int) -> int:
-    """What an operation reads and writes: in backward also ∂L/∂y, and the gradients that are wanted."""
+    """The bytes that an operation reads and writes; in backward also ∂L/∂y and the wanted gradients."""
     operation, shapes = step.instruction.operation, step.input_shapes
     if operation.moves and operation.needs and way == "forward":
         moved = [step.shape, step.shape]
@@ -276,7 +277,7 @@ def moved_bytes(step: Step, way: str, itemsize: int) -> int:
 
 
 def is_attention(step: Step) -> bool:
-    """Whether its matrix products, if it has any, have no weights."""
+    """Whether the matrix products of a step, if any, have no weights."""
     return "weight" not in step.input_shapes
 
 
@@ -290,7 +291,7 @@ def from_first(broadcast: Callable[..., None]) -> Callable[..., None]:
 
 
 def cut(length: int, ranks: int) -> list[int]:
-    """A vector's bytes as chunks.
+    """The bytes of a vector's chunks.
 
     >>> cut(10, 4)
     [3, 3, 3, 1]

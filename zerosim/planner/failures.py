@@ -1,12 +1,12 @@
-"""What failures cost a long training: how often to save, and which share of the time is training.
+"""The cost of failures in a long training: the best interval between checkpoints, and the goodput.
 
     δ    seconds to save a checkpoint        R    seconds to restart
     τ    seconds of training between two checkpoints
     M    mean seconds between failures of the job
 
 Young, "A first order approximation to the optimum checkpoint interval" (1974): τ = √(2δM). Daly, "A higher order
-estimate of the optimum checkpoint interval for restart dumps" (2006), equations 20 and 37. Failures are independent and
-exponentially distributed, and strike while saving and restarting too.
+estimate of the optimum checkpoint interval for restart dumps" (2006), equations 20 and 37. Failures are independent
+and exponentially distributed; they also occur while saving and restarting.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from math import exp, expm1, inf, sqrt
 
 @dataclass(frozen=True)
 class Failures:
-    """How often one device fails, and what a checkpoint and a restart take; `device_hours` of 0: it never does.
+    """The failure rate of a device and the time of a checkpoint and a restart; `device_hours` 0 means no failures.
 
     >>> one = Failures(device_hours=50_000, checkpoint_seconds=30, restart_seconds=600)
     >>> round(one.seconds_between(16_384)), round(one.interval(16_384)), round(one.goodput(16_384), 3)
@@ -27,11 +27,11 @@ class Failures:
     restart_seconds: float = 0.0
 
     def seconds_between(self, devices: int) -> float:
-        """Mean seconds between failures of a job on so many devices, any of which ends it."""
+        """Mean seconds between failures of a job on `devices` devices; a failure of any device ends the job."""
         return self.device_hours * 3600 / devices if self.device_hours else inf
 
     def interval(self, devices: int) -> float:
-        """Daly's seconds of training between checkpoints; infinite where nothing fails, 0 where saving is free."""
+        """Daly's seconds of training between checkpoints; infinite without failures, 0 if saving is free."""
         saving, between = self.checkpoint_seconds, self.seconds_between(devices)
         if between == inf:
             return inf
@@ -45,7 +45,7 @@ class Failures:
         return sqrt(2 * self.checkpoint_seconds * self.seconds_between(devices))
 
     def goodput(self, devices: int) -> float:
-        """The share of the time that is training which no failure undoes, at Daly's interval."""
+        """The goodput: the share of the time spent on training that no failure undoes, at Daly's interval."""
         between = self.seconds_between(devices)
         if between == inf:
             return 1.0
@@ -57,4 +57,4 @@ class Failures:
 
 
 MOST_EXPONENT = 700.0
-"""Beyond this e to its power is no float, and a segment is never finished."""
+"""The exponential of a larger number is no float, and such a segment never finishes."""

@@ -1,13 +1,13 @@
-"""Messages that share links: each gets what is left to it, until another begins or ends.
+"""Messages that share links; the rate of each changes when another message begins or ends.
 
-    program     what a rank sends and waits for, in order
-    capacity    bytes a second of a link, one way
-    rate        of a message that is on its way: the most that is fair. Links are filled in turn, the one first that
-                has least for each of its messages; of equal claims those with less latency get more, in proportion
+    program     the sends and receives of a rank, in order
+    capacity    bytes per second of a link, one way
+    rate        the max-min fair rate of a message under way. Links are filled in turn, beginning with the link that
+                has least capacity per message; among equal claims, messages with less latency get proportionally more
 
-A rank's messages leave one after the other, each when the one before has arrived. Bytes begin to flow when the latency
-has passed. This is the model that SimGrid calls CM02 (Casanova and Marchal, "A network model for simulation of grid
-applications", 2002; Velho, Schnorr, Casanova and Legrand, "On the validity of flow-level TCP network models", 2013).
+The messages of a rank leave one after the other, each when the previous one has arrived. Bytes begin to flow after the
+latency. This is SimGrid's model CM02 (Casanova and Marchal, "A network model for simulation of grid applications",
+2002; Velho, Schnorr, Casanova and Legrand, "On the validity of flow-level TCP network models", 2013).
 """
 
 from collections import Counter, deque
@@ -22,29 +22,29 @@ from zerosim.errors import Deadlock
 from zerosim.planner.cluster import NS
 
 TOGETHER = 1e-9
-"""Messages that end within this share of the time so far end together."""
+"""Messages whose ends differ by less than this share of the present time end together."""
 
 
 class Transfer(NamedTuple):
-    """Sent to a rank."""
+    """A message to a rank."""
 
     to: int
     bytes: int
 
 
 class ReceiveFrom(NamedTuple):
-    """Wait for the next message of a rank."""
+    """A wait for the next message from a rank."""
 
     source: int
 
 
 FluidProgram = list[Transfer | ReceiveFrom]
 Route = Callable[[int, int], tuple[int, list[int]]]
-"""`route(source, to)` gives a message's latency in nanoseconds, and the numbers of the links it passes."""
+"""`route(source, to)` returns a message's latency in nanoseconds and the numbers of its links."""
 
 
 class Links(NamedTuple):
-    """Capacities of all links, and which of them a message passes."""
+    """The capacities of all links, and the route of each message."""
 
     capacities: list[float]
     route: Route
@@ -52,7 +52,7 @@ class Links(NamedTuple):
 
 @dataclass(eq=False)
 class Underway:
-    """A message on its way: the latency that is left, or then the bytes."""
+    """A message under way: its remaining latency, then its remaining bytes."""
 
     source: int
     to: int
@@ -63,7 +63,7 @@ class Underway:
 
 
 def last_end_ns(programs: list[FluidProgram], links: Links) -> int:
-    """When the last rank has ended its program; all begin at 0.
+    """The end of the last rank's program; all programs begin at 0.
 
     >>> one = Links([1e9, 1e9], lambda source, to: (1000, [source]))
     >>> last_end_ns([[Transfer(1, 500)], [ReceiveFrom(0)]], one)
@@ -73,7 +73,7 @@ def last_end_ns(programs: list[FluidProgram], links: Links) -> int:
 
 
 def ends_ns(programs: list[FluidProgram], links: Links) -> list[float]:
-    """When each rank has ended its program. Raises `Deadlock` if one of them never does."""
+    """The end of each rank's program. Raises `Deadlock` if a program does not end."""
     state = FluidState([deque(program) for program in programs], links)
     while state.advance():
         pass
@@ -99,7 +99,8 @@ class FluidState:
         self._runnable = set(range(len(self.programs)))
 
     def advance(self) -> bool:
-        """Let ranks do what they can, and time pass until a message arrives or begins to flow; whether any did."""
+        """Advance to the next event, the arrival of a message or the end of its latency; return whether there was one.
+        """
         for rank in self._runnable:
             self._run(rank)
         self._runnable.clear()
@@ -156,7 +157,7 @@ class FluidState:
         self._runnable |= {flow.to, flow.source}
 
     def _rates(self) -> Array:
-        """The rate of each flow, found by filling links; 0 while its latency has not passed."""
+        """The rate of each flow, by filling links; 0 during its latency."""
         rates = np.zeros(len(self.flows))
         active = np.array([not flow.latency_ns for flow in self.flows])
         numbers = np.flatnonzero(active)

@@ -1,7 +1,7 @@
-"""Files of other projects as keys of a scenario: a model's `config.json`, DeepSpeed's JSON, Accelerate's FSDP keys.
+"""Readers of other projects' configurations: Hugging Face's `config.json`, DeepSpeed's JSON, Accelerate's FSDP keys.
 
-Each reader names what it does not read: a plan for less than the file says must not look like a plan for all of it.
-JSON is data; nothing in it is executed.
+Each reader lists the keys that it does not read, so that a plan does not look more complete than it is. JSON is data;
+nothing in it is executed.
 """
 
 import json
@@ -18,14 +18,14 @@ Document = Mapping[str, Any]
 
 @dataclass
 class ForeignKeys:
-    """The keys of a scenario that a file gives, and the keys of the file that say something no scenario can."""
+    """The scenario keys that a file gives, and the keys of the file that have no counterpart in a scenario."""
 
     keys: dict[str, Any] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
 
 
 def document(path: str, flag: str) -> Document:
-    """A JSON object; raises `UsageError` for anything else."""
+    """The JSON object in a file. Raises `UsageError` for anything else."""
     try:
         found = json.loads(read_at_most(path, MOST_BYTES))
     except OSError as error:
@@ -38,7 +38,7 @@ def document(path: str, flag: str) -> Document:
 
 
 ARCHITECTURES = {"gpt2": "gpt2", "llama": "llama", "mistral": "llama"}
-"""Hugging Face's `model_type`, and the architecture here with the same parameters."""
+"""Hugging Face's `model_type`, and zerosim's architecture with the same parameters."""
 
 SIZES = {
     "layers": ("num_hidden_layers", "n_layer"), "width": ("hidden_size", "n_embd"),
@@ -46,13 +46,13 @@ SIZES = {
     "inner": ("intermediate_size", "n_inner"), "vocabulary": ("vocab_size",),
     "sequence": ("max_position_embeddings", "n_positions"),
 }
-"""For each key of [model] the names that Hugging Face's configs have for it."""
+"""For each key of [model], its names in Hugging Face's configurations."""
 
 
 def hugging_face(path: str) -> ForeignKeys:
-    """[model] of a `config.json` of Hugging Face's; a sequence is as long as its longest.
+    """The [model] of a Hugging Face `config.json`; the sequence has its greatest length.
 
-    Raises `UsageError` for a type of model that has no like here, and where a size is missing.
+    Raises `UsageError` for a type of model that zerosim does not have, and for a missing size.
     """
     found = document(path, "--model")
     kind = str(found.get("model_type", "none"))
@@ -77,7 +77,7 @@ def hugging_face(path: str) -> ForeignKeys:
 
 
 def deepspeed(path: str, ranks: int) -> ForeignKeys:
-    """[train], [parallel] and [cluster] of a configuration of DeepSpeed's, on so many ranks."""
+    """The [train], [parallel] and [cluster] of a DeepSpeed configuration, on `ranks` ranks."""
     found = document(path, "--ds-config")
     read, zero = ForeignKeys(), section(found, "zero_optimization")
     stage = zero.get("stage", 0)
@@ -118,7 +118,7 @@ READ_OF_ZERO = {
     "stage", "overlap_comm", "zero_hpz_partition_size", "mics_shard_size", "stage3_prefetch_bucket_size",
     "zero_quantized_weights", "offload_optimizer", "offload_param", "contiguous_gradients", "reduce_scatter",
     "stage3_gather_16bit_weights_on_model_save", "round_robin_gradients", "sub_group_size"}
-"""Keys of zero_optimization that are read, or change nothing that a plan has."""
+"""Keys of zero_optimization that are read or have no effect on a plan."""
 
 OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "sgd": "sgd", "torchadam": "adam"}
 
@@ -128,7 +128,7 @@ READ_OF_DEEPSPEED = {
 
 
 def optimizer_of(said: Document, read: ForeignKeys) -> None:
-    """The optimizer of a configuration of DeepSpeed's; as there, Adam is AdamW unless it says otherwise."""
+    """Read the optimizer of a DeepSpeed configuration; as in DeepSpeed, Adam is AdamW by default."""
     kind = str(said.get("type", "auto")).lower()
     if kind == "auto":
         return
@@ -141,7 +141,9 @@ def optimizer_of(said: Document, read: ForeignKeys) -> None:
 
 
 def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
-    """[parallel] and [cluster] of the FSDP keys of Accelerate or of Hugging Face's trainer, with or without fsdp_."""
+    """The [parallel] and [cluster] of FSDP keys of Accelerate or Hugging Face's trainer, with or without the prefix
+    fsdp_.
+    """
     found = {name.removeprefix("fsdp_"): said for name, said in document(path, "--fsdp-config").items()}
     found = {**section(found, "config"), **found}
     read, strategy = ForeignKeys(), str(found.get("sharding_strategy", "FULL_SHARD")).upper()
@@ -167,7 +169,7 @@ READ_OF_FSDP = {
     "config", "sharding_strategy", "reshard_after_forward", "backward_prefetch", "activation_checkpointing", "version",
     "auto_wrap_policy", "transformer_layer_cls_to_wrap", "state_dict_type", "sync_module_states", "use_orig_params",
     "cpu_ram_efficient_loading", "limit_all_gathers", "offload_params"}
-"""Keys of FSDP that are read, or change nothing that a plan has."""
+"""Keys of FSDP that are read or have no effect on a plan."""
 
 
 STRATEGIES = {
@@ -175,7 +177,7 @@ STRATEGIES = {
     "HYBRID_SHARD": ("zero3", True, True), "HYBRID_SHARD_ZERO2": ("zero3", False, True),
     "_HYBRID_SHARD_ZERO2": ("zero3", False, True),
 }
-"""FSDP's strategies: the stage, whether forward's weights are freed, whether a host's ranks hold a whole copy."""
+"""FSDP's strategies: the stage, whether weights are freed after forward, whether each host has a whole copy."""
 
 
 def section(found: Document, name: str) -> Document:
@@ -190,12 +192,12 @@ def count(said: Any) -> int:
 
 
 def more_than_one(said: Any) -> int:
-    """A number of ranks that share; 0 for DeepSpeed's 1 and -1, with which none do."""
+    """The number of ranks that share; 0 for DeepSpeed's 1 and -1, which mean no sharing."""
     return said if isinstance(said, int) and said > 1 else 0
 
 
 def take(read: ForeignKeys, found: Document, name: str, key: str, made: Callable[[Any], Any]) -> None:
-    """Read one key, if it is there; "auto" is left to the scenario, as DeepSpeed leaves it to the trainer."""
+    """Read one key if it is present; the scenario decides about "auto", as the trainer does for DeepSpeed."""
     if name not in found or found[name] == "auto":
         return
     try:

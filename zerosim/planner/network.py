@@ -1,21 +1,21 @@
-"""What messages take on a cluster, one by one, as a text has them sent: the links of every rank and of every host.
+"""The times of messages on a cluster, one by one, as the code of a collective sends them over the links.
 
-    port      a rank's own link, each way: messages leave it one after the other, each when the one before has arrived
-    cards     a host's links to other hosts, each way, which its ranks share
-    leaf      a switch between hosts, with links to the others; see `fabric`
-    message   begins when it is sent and the port is free; its latency passes, then its bytes, at what its links have
+    port      a rank's own link, each way: messages leave it one after the other, each when the previous one has arrived
+    cards     a host's links to other hosts, each way; its ranks share them
+    leaf      a switch between hosts, with links to other leaves; see `fabric`
+    message   begins when it is sent and the port is free; takes its latency, then its bytes at the rate of its links
 
-A send does not wait; an exchange ends when what it receives has arrived. `Lockstep` has the clocks of all ranks as a
-vector, in fractions of a nanosecond: rounded to whole ones, a hundred short messages would be off by fifty. It is exact
-where messages that share a link begin together and are equally long; where they do not it raises `Unlike`, and `fluid`
-follows every message by itself.
+A send does not wait; an exchange ends when its incoming message has arrived. `Lockstep` holds the clocks of all ranks
+as a vector, in fractions of a nanosecond: with whole nanoseconds, a hundred short messages would be off by fifty. It
+is exact if messages that share a link begin together and have equal lengths; otherwise it raises `Unlike`, and `fluid`
+follows every message.
 
-A port is busy until its message has arrived. A rank's messages then leave in order, an exchange of equals takes
-latency plus bytes over bandwidth, and SimGrid can be asked the same question.
+A port is busy until its message has arrived. So a rank's messages leave in order, an exchange of equal messages takes
+latency plus bytes over bandwidth, and SimGrid answers the same question.
 
-Fractions of a nanosecond are whole 1,024ths. Rounded one by one, 64 short messages of a ring were off by half a
-nanosecond each, 6 · 10⁻⁵ of SimGrid's time. In 1,024ths sums are exact, so messages that begin together are still
-recognised; the end is rounded once.
+Fractions of a nanosecond are whole 1,024ths. With rounding to nanoseconds, 64 short messages of a ring were off by
+half a nanosecond each, 6 · 10⁻⁵ of SimGrid's time. In 1,024ths sums are exact, so messages that begin together are
+still recognised; only the end is rounded.
 """
 
 from collections.abc import Callable
@@ -34,11 +34,11 @@ from zerosim.worlds.local import spawn
 from zerosim.worlds.lockstep import LockstepChunks, LockstepWorld
 
 TICKS = 1024
-"""In a nanosecond. Sums of whole ticks are exact for two hours, so that equal times are seen to be equal."""
+"""Ticks per nanosecond. Sums of whole ticks are exact for two hours, so equal times compare equal."""
 
 
 class Lockstep:
-    """The clocks of all ranks, each of which may have begun at another time.
+    """The clocks of all ranks, which may have begun at different times.
 
     >>> from zerosim.collectives import ring
     >>> from zerosim.planner.cluster import Device, Link
@@ -79,7 +79,9 @@ class Lockstep:
         self._now = np.maximum(self._now, end[source])
 
     def _way(self, to: Array, sent_bytes: Array) -> "MessageTimes":
-        """What the messages of an exchange take, found once for the same arrays, which it holds so that they stay."""
+        """The times of an exchange's messages, cached by the arrays' ids; the entry holds the arrays, so ids stay
+        valid.
+        """
         key = id(to), id(sent_bytes)
         if key not in self._seen:
             self._seen[key] = self._found(to, sent_bytes)
@@ -105,17 +107,17 @@ class Lockstep:
 
 @dataclass(frozen=True)
 class MessageTimes:
-    """What each rank's message of an exchange takes."""
+    """The time of each rank's message in an exchange."""
 
     latency_ns: Array
     message_ns: Array
     shared: Array | None
-    """Which messages share links with others, if any do."""
+    """Which messages share links with others; None if no messages do."""
     found_for: tuple[Array, Array]
 
 
 def written_ns(collective: Callable[..., None], elements: int, itemsize: int, cluster: Cluster, ranks: int) -> int:
-    """When the last rank has ended a collective on chunks of a vector, all ranks having begun at 0."""
+    """The end of a collective on chunks of a vector, at the last rank; all ranks begin at 0."""
     dtype = np.dtype(f"V{itemsize}")
     clocks = Lockstep(cluster, ranks)
     try:
@@ -126,7 +128,7 @@ def written_ns(collective: Callable[..., None], elements: int, itemsize: int, cl
 
 
 def programs(collective: Callable[..., None], elements: int, dtype: Any, ranks: int) -> list[FluidProgram]:
-    """What each rank sends and receives, in order, found by running the collective on shapes in the local world."""
+    """The sends and receives of each rank in order, found by running the collective on shapes in the local world."""
 
     def program(comm: Any) -> FluidProgram:
         noting = Noting(comm)
@@ -137,7 +139,7 @@ def programs(collective: Callable[..., None], elements: int, dtype: Any, ranks: 
 
 
 class Noting:
-    """A communicator that notes what its rank sends and receives."""
+    """A communicator that records its rank's sends and receives."""
 
     def __init__(self, comm: Any) -> None:
         self.rank, self.size = comm.rank, comm.size
@@ -158,19 +160,19 @@ class Noting:
 
 
 def keep(arrived: Any, mine: Any) -> Any:
-    """In place of a sum: there are no numbers."""
+    """Return `mine`: shapes have no sums."""
     return mine
 
 
 @dataclass(frozen=True)
 class ClusterLinks:
-    """The links that a message passes on a cluster: ports, between hosts cards, and between leaves their uplinks."""
+    """The links of a cluster that messages use: ports; between hosts also cards; between leaves also uplinks."""
 
     cluster: Cluster
     ranks: int
 
     def capacities(self) -> list[float]:
-        """Bytes a second: of ports, cards and uplinks, of each first all ways out, and then all ways in."""
+        """Bytes per second of ports, cards and uplinks; of each kind, all outgoing links precede all incoming ones."""
         cluster, hosts = self.cluster, self.cluster.hosts(self.ranks)
         uplink = cluster.fabric.uplink_bytes_per_second(hosts, cluster.between.bytes_per_second)
         return [
@@ -180,7 +182,7 @@ class ClusterLinks:
         ]
 
     def route(self, source: int, to: int) -> tuple[int, list[int]]:
-        """Its latency, and the numbers of its links."""
+        """A message's latency, and the numbers of its links."""
         ports = [source, self.ranks + to]
         one, other = self.cluster.host(source), self.cluster.host(to)
         if one == other:

@@ -1,11 +1,11 @@
-"""What an operation keeps and costs, on shapes: what a plan reckons with, for one operation by itself.
+"""The arrays that one operation keeps for backward, and its costs in a plan, found by running it on shapes.
 
-    keeps      arrays that stay from forward to backward; no parameters (`weight`, `bias`), which are handed in again
-    products   floating-point operations of matrix products, 2 for a multiplication and an addition
-    moves      bytes that are read and written, each number once
+    keeps      arrays kept from forward to backward, without parameters (`weight`, `bias`), which are passed again
+    products   floating-point operations of matrix products; a multiplication and an addition count as 2
+    moves      bytes read and written, each number once
 
-All numbers are float32 here and indices int64. Nothing is written by hand: the operation itself runs on shapes, with
-the player that runs it in a step.
+All numbers are float32 here and indices int64. The figures are not declared by hand: the operation itself runs on
+shapes, by the player that runs it in a step.
 """
 
 from collections.abc import Mapping
@@ -24,14 +24,14 @@ from zerosim.payloads.extents import Extent
 from zerosim.planner.costs import moved_bytes
 
 PARAMETERS = ("weight", "bias")
-"""Inputs of these names are parameters here."""
+"""Inputs with these names are parameters here."""
 
 ITEMSIZE = np.dtype(np.float32).itemsize
 
 
 @dataclass(frozen=True)
 class OperationFigures:
-    """One operation on one example."""
+    """The figures of one operation on one example."""
 
     name: str
     formula: str
@@ -42,7 +42,7 @@ class OperationFigures:
     gradients: tuple[str, ...]
     """The inputs that have a gradient."""
     keeps: tuple[str, ...]
-    """The arrays that backward needs, `y` for the output and `saved` for what forward returns."""
+    """The arrays that backward needs: inputs, `y` for the output, `saved` for what forward saves."""
     kept_bytes: int
     forward_products: int
     backward_products: int
@@ -51,19 +51,19 @@ class OperationFigures:
 
 
 def declared(names: Mapping[str, Any]) -> dict[str, tuple[Operation, OperationExample | None]]:
-    """The operations that a file itself declares, and the example that its `EXAMPLES` has for each."""
+    """The operations that a file itself declares, each with its example in the file's `EXAMPLES`."""
     examples = names.get("EXAMPLES", {})
     return {name: (each, examples.get(name)) for name, each in names.items()
             if isinstance(each, Operation) and each.forward.__module__ == names["__name__"]}
 
 
 def extent(shape: int | Shape, dtype: Any, *, kind: Kind, owner: str) -> Any:
-    """An `Extent`: allocates without memory."""
+    """An `Extent`, which occupies no memory."""
     return Extent(shape, dtype)
 
 
 def figures(operation: Operation, example: OperationExample) -> OperationFigures:
-    """The figures of an operation; runs forward and backward on shapes, and raises what they raise there.
+    """The figures of an operation from forward and backward on shapes; raises the errors of both.
 
     >>> from zerosim.autograd.operations.linear import linear
     >>> found = figures(linear, ((4, 16), (8, 16)))
@@ -96,7 +96,9 @@ def given(operation: Operation, example: OperationExample) -> tuple[dict[str, Ex
 
 
 def graph_of(operation: Operation, inputs: dict[str, Extent], settings: dict[str, Any]) -> Graph:
-    """A graph of this operation alone: its first input is the graph's, others are parameters, or views of such."""
+    """A graph of this operation alone: its first input is the graph's input, the others are parameters or views of
+    them.
+    """
     first, *others = inputs
     graph = Graph(inputs[first].shape)
 
@@ -109,7 +111,7 @@ def graph_of(operation: Operation, inputs: dict[str, Extent], settings: dict[str
 
 
 def run(plan: GraphPlan, inputs: dict[str, Extent]) -> tuple[int, bool]:
-    """Run forward and backward; the bytes that are kept in between, and whether forward returns some of them."""
+    """Run forward and backward; return the bytes kept in between, and whether forward itself saves some of them."""
     first, *others = inputs
     parameters: Any = {name: inputs[name] for name in others}
     player = Player(plan, parameters, Precise(extent, ""), lambda _: None)
@@ -124,6 +126,6 @@ def run(plan: GraphPlan, inputs: dict[str, Extent]) -> tuple[int, bool]:
 
 
 def computes(step: Step) -> bool:
-    """Whether backward computes anything, rather than to pass on what it is given."""
+    """Whether backward computes anything, beyond passing gradients on."""
     operation = step.instruction.operation
     return operation.backward is not None and any(name not in operation.passed for name in step.wanted)

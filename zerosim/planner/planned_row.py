@@ -1,8 +1,8 @@
-"""One row of a plan: whether it fits, how long a step takes, what bounds it, and how well it uses the device.
+"""One row of a plan: whether it fits, the time of a step, its bottleneck, and the utilisation of the device.
 
-    MFU    model FLOPs utilisation: 6 operations for each parameter and token (of an mlp, sample) and, in a transformer,
-           12 · layers · width · sequence for each token, over what the device could do in the time of a step
-    HFU    hardware FLOPs utilisation: the same of all matrix products that are computed, recomputation included
+    MFU    model FLOPs utilisation: 6 operations per parameter and token (in an mlp, per sample), plus
+           12 · layers · width · sequence per token in a transformer, over the device's peak in the time of a step
+    HFU    hardware FLOPs utilisation: the same ratio for all matrix products computed, recomputation included
 
 MFU is defined in Chowdhery et al., "PaLM: scaling language modeling with pathways" (2022), appendix B, and HFU beside
 it in Korthikanti et al., "Reducing activation recomputation in large transformer models" (2022).
@@ -24,21 +24,21 @@ from zerosim.scenario.schema import Scenario
 from zerosim.training.config import Config
 
 SHARE_THAT_BOUNDS = 0.25
-"""A row that waits for communication for this share of its step is bound by it."""
+"""A row is bound by communication if exposed communication exceeds this share of its step."""
 
 MOST_TRACED = 8
-"""Micro-batches of a rank that a traced step has at most, where they follow one another."""
+"""The greatest number of consecutive micro-batches per rank in a traced step."""
 
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """One row on so many ranks; `swept` is what a sweep has set for it."""
+    """One row on one number of ranks; `swept` lists the keys that a sweep set for it."""
 
     config: Config
     cluster: Cluster
     found: Rehearsal
     scenario: Scenario
-    """A scenario of this row alone."""
+    """A scenario with this row only."""
     swept: tuple[str, ...] = ()
 
     @property
@@ -51,13 +51,13 @@ class PlannedRow:
 
     @property
     def reserved_bytes(self) -> int:
-        """What the allocator holds at the peak: what is alive and its reserve, for which there may be less room."""
+        """The memory that the allocator holds at the peak: live arrays plus a reserve, at most the device's memory."""
         wished = self.peak_bytes + round(self.cluster.software.reserve * self.peak_bytes)
         return max(min(wished, int(self.cluster.device.memory)), self.peak_bytes)
 
     @property
     def missing_bytes(self) -> int:
-        """What the device has too little of; 0 where the row fits."""
+        """The bytes by which the peak exceeds the device's memory; 0 if the row fits."""
         return max(self.peak_bytes - int(self.cluster.device.memory), 0)
 
     @property
@@ -70,14 +70,14 @@ class PlannedRow:
 
     @cached_property
     def uneven(self) -> UnevenSteps | None:
-        """The times of a step where ranks are uneven; None where they are not."""
+        """The step times with uneven ranks; None with even ranks."""
         stragglers = self.cluster.stragglers
         computing = self.compute_seconds + self.update_seconds
         return uneven_steps(stragglers, self.config.ranks, computing, self.step_seconds) if stragglers.any else None
 
     @property
     def mean_seconds(self) -> float:
-        """The mean of a step: that of even ranks, or of uneven ones."""
+        """The mean time of a step, with even or uneven ranks."""
         return self.step_seconds if self.uneven is None else self.uneven.mean
 
     @property
@@ -86,7 +86,7 @@ class PlannedRow:
 
     @property
     def compute_seconds(self) -> float:
-        """Forward, loss, backward and recomputation."""
+        """The time of forward, loss, backward and recomputation."""
         return sum(self.found.clock.computing_ns.values()) / NS - self.update_seconds
 
     @property
@@ -95,12 +95,12 @@ class PlannedRow:
 
     @property
     def exposed_seconds(self) -> float:
-        """While nothing is computed because something is communicated."""
+        """Exposed communication."""
         return self.found.clock.exposed_ns / NS
 
     @property
     def between_bytes_per_host(self) -> int:
-        """Bytes that leave the first host in a step, by formula."""
+        """The bytes that leave the first host per step, by formula."""
         one = dataclasses.replace(self.config.row, train=dataclasses.replace(self.config.row.train, steps=1))
         config, numbers = dataclasses.replace(self.config, row=one), [*map(self.cluster.host, range(one.ranks))]
         first = range(numbers.count(0))
@@ -108,14 +108,14 @@ class PlannedRow:
 
     @property
     def units_of_data(self) -> int:
-        """Tokens of a rank in a step; of an mlp samples."""
+        """The tokens of a rank per step; in an mlp, the samples."""
         samples = self.config.samples // self.config.ranks
         task = self.config.model.task
         return samples * task.inputs if task.tokens else samples
 
     @property
     def tokens_per_second(self) -> float:
-        """The tokens that one device trains on in a second."""
+        """Tokens per second and device."""
         return self.units_of_data / self.mean_seconds if self.mean_seconds else 0.0
 
     @property
@@ -136,7 +136,7 @@ class PlannedRow:
 
     @property
     def bound(self) -> str:
-        """What bounds the row, in a sentence."""
+        """The bottleneck of the row, in a sentence."""
         device = self.cluster.device
         if not self.fits:
             missing, there = self.missing_bytes / 1e9, device.memory / 1e9
@@ -153,9 +153,10 @@ class PlannedRow:
 
     @property
     def trace(self) -> Trace:
-        """A traced step of the rank that stands for all, rehearsed again with its memory, which a plan does not keep.
+        """A traced step of one rank, planned again with its memory, which a plan does not store.
 
-        Of a rank's micro-batches that follow one another it has `MOST_TRACED` at most, the last among them.
+        If a rank's micro-batches run one after the other, the trace has at most `MOST_TRACED` of them, the last one
+        included.
         """
         config = self.config
         if config.at_once == 1 < config.block:
@@ -166,7 +167,7 @@ class PlannedRow:
         return Trace([ClockOffset(0, "virtual")], [step])
 
     def document(self) -> dict[str, Any]:
-        """In JSON's own types."""
+        """The row as JSON types."""
         return {
             "name": self.name,
             "stage": self.config.row.stage,

@@ -1,15 +1,15 @@
-"""A plan: for each row of a scenario, on so many ranks, whether it fits, how long a step takes, and what bounds it.
+"""A plan: for each row of a scenario on each number of ranks, whether it fits, the time of a step, and the bottleneck.
 
-Of four fitted numbers for a device three are left. Where plans were off in the same way again and again, the missing
-effect was looked for instead of fitting a number: PyTorch's checkpoint stops early, a loss has more passes, an
-operation's bytes come after its products, collectives occupy multiprocessors, fused attention is computed again in
-backward. Each has a source and lowered the errors; all together were then compared with runs that no fit had seen.
+Each device has three fitted numbers; there were four. Where plans were off in the same direction repeatedly, the
+missing effect was modelled instead of fitted: PyTorch's checkpoint stops early, a loss has more passes, an operation's
+bytes come after its products, collectives occupy multiprocessors, fused attention is computed again in backward. Each
+has a source and lowered the errors; all together were then compared with runs that were not used for fitting.
 
-Memory that is nearly full has no number. Four published runs are slow there, because an allocator has to stop the
-device; others with as little left are not. A number for that would fit four runs and predict none.
+Nearly full memory is not modelled. Four published runs are slow with little memory left, because an allocator has to
+stall the device; other runs with as little left are not. A number for that would fit four runs and predict none.
 
-A plan keeps no curve of memory. It has tens of thousands of changes for a model of a hundred blocks, and a sweep
-would hold a thousand of them; whoever looks at one has the step rehearsed again.
+A plan stores no curve of memory. A curve has tens of thousands of points for a model of a hundred blocks, and a sweep
+would hold a thousand curves; `PlannedRow.trace` computes one on demand.
 """
 
 import dataclasses
@@ -32,46 +32,46 @@ from zerosim.training.config import Config, configured
 
 
 class PlanClaim(NamedTuple):
-    """What a scenario claims, and in which sentences it is broken: None where what it is about is not planned."""
+    """A claim of a scenario, and the sentences in which it is broken; None if what it concerns is not planned."""
 
     words: str
     broken: list[str] | None
 
 
 PLANNED = ("world", "data", "model", "train", "parallel", "variant", "cluster")
-"""The sections of a scenario that say what is planned."""
+"""The sections of a scenario that determine a plan."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All rows, and which claims of the scenario they break."""
+    """All rows of a plan, and the claims of the scenario that they break."""
 
     scenario: Scenario
     rows: tuple[PlannedRow, ...]
     question: Question | None = None
     advice: str = ""
-    """Where no row fits, what would make one fit that lacks least."""
+    """If no row fits, the changes that make the nearest one fit."""
 
     @property
     def answers(self) -> Answers | None:
-        """Settings of each row for the tokens that are asked about; None where nothing is asked."""
+        """The answer of each row to the question; None without a question."""
         question = self.question
         return None if question is None else Answers(question, tuple(Answer(row, question) for row in self.rows))
 
     @property
     def best(self) -> PlannedRow | None:
-        """The row that fits with the most tokens a second on each device."""
+        """The row that fits with the most tokens per second and device."""
         fitting = [row for row in self.rows if row.fits]
         return max(fitting, key=lambda row: row.tokens_per_second, default=None)
 
     @property
     def judged(self) -> list[PlannedRow]:
-        """The rows that the scenario's claims concern: on its own number of ranks, with no key that was swept."""
+        """The rows that the scenario's claims concern: those on its own number of ranks and without swept keys."""
         return [row for row in self.rows if row.config.ranks == self.scenario.world.ranks and not row.swept]
 
     @property
     def claims(self) -> list[PlanClaim]:
-        """What the scenario's [check] claims of a plan."""
+        """The claims of the scenario's [check] about plans."""
         check = self.scenario.check
         found = [self._claim_of_fit(key, stage) for key in ("fits", "does_not_fit") for stage in getattr(check, key)]
         return [*found, self._claim_of_mfu(*check.mfu)] if check.mfu else found
@@ -93,14 +93,14 @@ class Plan:
         return PlanClaim(words, broken if rows else None)
 
     def _rows_of(self, key: str) -> list[PlannedRow]:
-        """What `check.<key>` is about; nothing where an override changes what is planned, and not the claim."""
+        """The rows that `check.<key>` concerns; none if an override changes the plan but not the claim."""
         origin = self.scenario.origin
         stands = origin.is_override(("check", key)) or not origin.overridden(*PLANNED)
         return self.judged if stands else []
 
     @property
     def broken(self) -> list[str]:
-        """The claims that do not hold, each in a sentence."""
+        """The broken claims, each as a sentence."""
         return [words for claim in self.claims for words in claim.broken or []]
 
     @property
@@ -108,7 +108,7 @@ class Plan:
         return not self.broken
 
     def document(self) -> dict[str, Any]:
-        """In JSON's own types."""
+        """The plan as JSON types."""
         return {
             "schema": "zerosim.plan/1",
             "title": self.scenario.title,
@@ -123,24 +123,24 @@ class Plan:
 
 
 MOST_TOGETHER = 1_000
-"""Micro-batches of a rank that are followed one by one: those that go forward and backward together."""
+"""The most micro-batches of a rank that a plan follows one by one, because all go forward and backward together."""
 
 MOST_IN_TURN = 1_000_000
-"""Micro-batches of a rank that go one after another: of these, most do what the one before did."""
+"""The most micro-batches of a rank that run one after the other; most of them repeat the previous one."""
 
 MOST_TOKENS = 2**25
-"""The largest micro-batch; a loss has its numbers in memory, 400 MB for so many."""
+"""The most tokens in a micro-batch; the loss really allocates its numbers, 400 MB for this many tokens."""
 
 TaskOf = Callable[[Scenario], Task]
 Swept = tuple[tuple[str, ...], Scenario]
-"""What a sweep has set, and the scenario that this makes."""
+"""The values that a sweep set, and the resulting scenario."""
 
 
 def plan(scenario: Scenario, swept: Sequence[Swept], ranks: Sequence[int], task_of: TaskOf) -> Plan:
     """Every row of each swept scenario on each number of ranks, or on its own number if none is given.
 
-    A rank's micro-batches stay as many when ranks change, so that the batch of a step grows with them. `task_of` says
-    what data ask of a model. Raises `ScenarioError` where numbers do not go together.
+    The number of micro-batches per rank stays the same, so the batch of a step grows with the ranks. `task_of` returns
+    what the data require of a model. Raises `ScenarioError` for numbers that do not go together.
     """
     rows = [
         row
@@ -152,7 +152,7 @@ def plan(scenario: Scenario, swept: Sequence[Swept], ranks: Sequence[int], task_
 
 
 def advised(rows: Sequence[PlannedRow], task_of: TaskOf) -> str:
-    """What would make a row fit that lacks least."""
+    """The changes that make the row fit that exceeds memory by least."""
     nearest = min(rows, key=lambda row: row.missing_bytes)
     return f"{nearest.name}: {advice(nearest.scenario, lambda each: planned(each, (), task_of)[0].missing_bytes)}"
 
@@ -179,7 +179,7 @@ def planned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> list
 
 
 def refuse_what_never_ends(config: Config, origin: Origin) -> None:
-    """Raises `ScenarioError` for what would be planned for hours, or in more memory than there is."""
+    """Raises `ScenarioError` for a plan that would take hours or more memory than this machine has."""
     train, task = config.row.train, config.model.task
     one_by_one = config.at_once > 1 or config.row.parallel.order == "tree"
     most = MOST_TOGETHER if one_by_one else MOST_IN_TURN
@@ -195,7 +195,7 @@ def refuse_what_never_ends(config: Config, origin: Origin) -> None:
 
 
 def on_ranks(scenario: Scenario, ranks: int) -> Scenario:
-    """The scenario on so many ranks, each with as many micro-batches as before."""
+    """The scenario on `ranks` ranks, with the same number of micro-batches per rank."""
     if ranks == scenario.world.ranks:
         return scenario
     each = scenario.train.micro_batches // scenario.world.ranks
@@ -208,7 +208,7 @@ def on_ranks(scenario: Scenario, ranks: int) -> Scenario:
 
 
 def task_in_words(scenario: Scenario) -> Task | None:
-    """What a scenario's own keys say of its data: all, of a transformer with a vocabulary and a sequence."""
+    """The task, if the scenario's own keys determine it: for a transformer with a vocabulary and a sequence."""
     model = scenario.model
     kind = MODELS[model.kind]
     if not (kind.reads_tokens and model.vocabulary and model.sequence):

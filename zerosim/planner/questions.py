@@ -1,4 +1,4 @@
-"""How long and how dear a training is on so many devices, and the fewest or the cheapest that meet a date."""
+"""The duration and cost of a training on some devices, and the fewest or cheapest devices that meet a date."""
 
 from dataclasses import dataclass
 from math import inf
@@ -13,7 +13,7 @@ HOUR = 3600
 
 @dataclass(frozen=True)
 class Question:
-    """Train on so many tokens (samples, of an mlp), within so many days if these are given.
+    """Train on `tokens` tokens (in an mlp, samples), within `days` days if given.
 
     >>> Question.read("2T", 30.0), Question.read("15e9", None)
     (Question(tokens=2000000000000.0, days=30.0), Question(tokens=15000000000.0, days=inf))
@@ -24,9 +24,9 @@ class Question:
 
     @classmethod
     def read(cls, tokens: str | float, days: float | None = None) -> "Question":
-        """The question with these tokens, a number or words such as 2T, 300B or 1.5e12.
+        """The question for `tokens`, a number or words such as 2T, 300B or 1.5e12.
 
-        Raises `UsageError` for what is no number above 0.
+        Raises `UsageError` for anything else than a number above 0.
         """
         said = str(tokens)
         number, unit = (said[:-1], UNITS[said[-1]]) if said[-1:] in UNITS else (said, 1.0)
@@ -57,7 +57,7 @@ UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 @dataclass(frozen=True)
 class Answer:
-    """What one row takes for all tokens, failures included."""
+    """The days and dollars of one row for all tokens, failures included."""
 
     row: PlannedRow
     question: Question
@@ -68,7 +68,7 @@ class Answer:
 
     @property
     def goodput(self) -> float:
-        """The share of the time that is training which no failure undoes."""
+        """The share of the time spent on training that no failure undoes."""
         return self.row.cluster.failures.goodput(self.devices)
 
     @property
@@ -78,7 +78,7 @@ class Answer:
 
     @property
     def dollars(self) -> float | None:
-        """None where the scenario does not say what a device costs."""
+        """None if the scenario gives no price of a device."""
         price = self.row.cluster.dollars_per_hour
         return self.days * DAY / HOUR * self.devices * price if price else None
 
@@ -87,7 +87,7 @@ class Answer:
         return self.row.fits and self.days <= self.question.days
 
     def document(self) -> dict[str, Any]:
-        """In JSON's own types; what is infinite is null."""
+        """The answer as JSON types; infinite numbers are null."""
         interval = self.row.cluster.failures.interval(self.devices)
         return {
             "name": self.row.name, "ranks": self.devices, "fits": self.row.fits, "in_time": self.in_time,
@@ -98,19 +98,19 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """An answer for each row of a plan, and which of them is best."""
+    """The answer of each row of a plan, and the best ones."""
 
     question: Question
     each: tuple[Answer, ...]
 
     @property
     def fewest(self) -> Answer | None:
-        """The row on the fewest devices that is in time, the fastest of these."""
+        """The fastest of the rows in time on the fewest devices."""
         return min(self._in_time, key=lambda answer: (answer.devices, answer.days), default=None)
 
     @property
     def cheapest(self) -> Answer | None:
-        """The row in time that costs least; None where no price is known."""
+        """The cheapest row in time; None without a price."""
         priced = [answer for answer in self._in_time if answer.dollars is not None]
         return min(priced, key=lambda answer: (answer.dollars or 0.0, answer.devices), default=None)
 
@@ -119,7 +119,7 @@ class Answers:
         return [answer for answer in self.each if answer.in_time]
 
     def document(self) -> dict[str, Any]:
-        """In JSON's own types."""
+        """The answers as JSON types."""
         days = self.question.days
         return {
             "tokens": self.question.tokens, "days": days if days < inf else None,

@@ -1,4 +1,4 @@
-"""Read a scenario's file and plan it."""
+"""Read a scenario file and plan it."""
 
 import itertools
 import json
@@ -25,7 +25,7 @@ from zerosim.scenario.sections import MOST_RANKS
 MOST_ROWS = 1000
 
 MOST_SEARCHED = 2**16
-"""The most devices on which a date is tried to be met."""
+"""The most devices that a search for a date tries."""
 
 WRITE_ONE = "write one with zerosim bench cluster --toml FILE"
 
@@ -34,11 +34,11 @@ def read_plan(
     path: Source, ranks: Sequence[int], overrides: Mapping[str, Any],
     sweep: Mapping[str, Sequence[Any]], *, question: Question | None = None, python: bool = True,
 ) -> Plan:
-    """The plan of a scenario's file, its keys replaced by `overrides`, for all combinations of what `sweep` gives keys.
+    """The plan of a scenario file with its keys replaced by `overrides`, for all combinations of the values in `sweep`.
 
-    Values are TOML's, or text as it stands in a command line. Without `python` keys that name some are refused. A
-    `question` with a date and no `ranks` is answered on ever more devices. Raises `UsageError` for numbers of ranks
-    that are none, and for what cannot be swept.
+    Values are TOML values, or text as on a command line. `python=False` refuses keys that name Python code. A
+    `question` with a date and without `ranks` is answered on increasing numbers of devices. Raises `UsageError` for
+    wrong numbers of ranks and for a wrong sweep.
     """
     counts = numbers_of_ranks(ranks)
     fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
@@ -54,14 +54,15 @@ def read_plan(
 
 
 def scenario_of(path: Source, overrides: Mapping[str, Any], *, python: bool = True) -> Scenario:
-    """The scenario of training in a file, its keys replaced."""
+    """The training scenario in a file, with keys replaced by `overrides`."""
     return training(path, [f"{key}={written(value)}" for key, value in overrides.items()], python=python)
 
 
 def searched(scenario: Scenario, swept: Sequence[Swept], question: Question) -> Plan:
-    """A plan on ever more devices, twice as many each time, up to the first on which a row that fits is in time.
+    """A plan on numbers of devices that double, up to the first on which a row fits and is in time.
 
-    It has the fastest row that fits on each number of devices, and of the last one all that fit, or all if none does.
+    It has the fastest row that fits on each number of devices; on the last number all rows that fit, or all rows if
+    none fits.
     """
     fastest: list[PlannedRow] = []
     count = scenario.cluster.devices_per_host
@@ -76,7 +77,7 @@ def searched(scenario: Scenario, swept: Sequence[Swept], question: Question) -> 
 
 
 def listed(key: str, values: Any) -> list[Any]:
-    """The values of a key that is swept; raises `UsageError` where they are none."""
+    """The values of a swept key as a list. Raises `UsageError` for anything else."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise UsageError(f"sweep: found {values!r} for {key}; give a list of its values")
     return list(values)
@@ -85,7 +86,7 @@ def listed(key: str, values: Any) -> list[Any]:
 def one_of_a_sweep(
     path: Source, fixed: Sequence[str], names: Sequence[str], *, python: bool
 ) -> Scenario:
-    """The scenario with these values too; what is wrong with them is an error of the sweep."""
+    """The scenario with these values; its errors are reported as errors of the sweep."""
     try:
         return training(path, [*fixed, *names], python=python)
     except ScenarioError as error:
@@ -104,9 +105,10 @@ def numbers_of_ranks(given: Sequence[Any]) -> list[int]:
 
 
 def cluster_in(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The keys of the [cluster] in a file, each with its section.
+    """The keys of [cluster] in a file, each prefixed with its section.
 
-    Raises `UsageError` where there is none, and `ScenarioError` where it is not TOML within the bounds of a scenario.
+    Raises `UsageError` if there is no [cluster], and `ScenarioError` if the file is not TOML within a scenario's
+    bounds.
     """
     try:
         content = read_at_most(path, MOST_BYTES)
@@ -120,9 +122,9 @@ def cluster_in(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def written(value: Any) -> str:
-    """A value as an override has it.
+    """A value as the right-hand side of an override.
 
-    What has no counterpart in JSON, such as TOML's dates, is text, which no key but one of text takes.
+    A value without counterpart in JSON, such as a TOML date, becomes text, which only keys of text accept.
 
     >>> written("adam"), written(True), written([1, 2]), written({"flops": 1e12})
     ('adam', 'true', '[1, 2]', '{flops = 1000000000000.0}')
@@ -133,12 +135,12 @@ def written(value: Any) -> str:
 
 
 def inner(value: Any) -> str:
-    """The TOML of a value within a table, where words need quotes."""
+    """A value as TOML within a table, where words need quotes."""
     return json.dumps(value) if isinstance(value, str) else written(value)
 
 
 def training(path: Source, overrides: Sequence[str], *, python: bool) -> Scenario:
-    """The scenario of training in a file."""
+    """The training scenario in a file."""
     found = load(path, overrides, python=python)
     if not isinstance(found, Scenario):
         raise UsageError(f"{path} is a scenario of collectives, which cannot be planned; give a training scenario")
@@ -146,7 +148,7 @@ def training(path: Source, overrides: Sequence[str], *, python: bool) -> Scenari
 
 
 def task_of(scenario: Scenario) -> Task:
-    """What its data ask of a model; data are read only where the scenario does not say it itself."""
+    """The task of the data; data are read only if the scenario's keys do not determine it."""
     said = task_in_words(scenario)
     if said is not None:
         return said

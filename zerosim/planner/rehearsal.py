@@ -1,9 +1,9 @@
-"""A step on shapes alone: the stage's own text, with a memory ledger and a clock, without memory.
+"""A step on shapes alone: the code of the stages with a memory ledger and a clock, without arrays.
 
-All ranks go at once, in the lockstep world: a rank is a vector, so that what is found holds for each of them. Where
-the text has ranks do different things, that world says so, and each goes by itself in the local world: there messages
-travel, and collectives begin when the last rank has come. A collective costs what `costs` says; an operation too, and
-what it has in memory is seen once for each shape.
+All ranks run at once in the lockstep world, where a rank is a vector and each result holds for all ranks. If ranks do
+different things, that world raises `Unlike`, and each rank runs separately in the local world: messages are sent, and
+a collective begins when the last rank has reached it. Prices of collectives and operations come from `costs`; the
+memory of an operation is observed once per shape.
 """
 
 from collections import Counter
@@ -44,14 +44,14 @@ from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.lockstep import LockstepWorld
 
 MOST_APART = 64
-"""Ranks that are rehearsed one by one."""
+"""The most ranks that are rehearsed one by one."""
 
 IN_REGISTERS = frozenset({"widened"})
-"""Owners of what a device has in its registers: copies of 16-bit numbers in 32 bits."""
+"""Owners of arrays that a device keeps in registers: 32-bit copies of 16-bit numbers."""
 
 @dataclass(frozen=True)
 class TiersOnTheClock:
-    """Memory beside the device's, without memory, and the lane to it."""
+    """Memory tiers beside the device's, without arrays, and the timed lane to them."""
 
     rooms: Mapping[Tier, Allocator]
     lane: TimedLane
@@ -59,35 +59,35 @@ class TiersOnTheClock:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What one step holds, takes and sends on a rank."""
+    """The memory, time and traffic of one step on a rank."""
 
     resting: Counter[Kind]
     peak: Counter[Kind]
     peak_total: int
     clock: VirtualClock
     operations: Counter[str]
-    """Floating-point operations of matrix products, in forward, backward and recomputation."""
+    """Floating-point operations of matrix products in forward, backward and recomputation."""
     curve: Curve
-    """What is alive from each change on, by the clock, if that was asked for."""
+    """Live bytes after each change, by the clock, if requested."""
     far_peak: dict[str, Counter[Kind]] = field(default_factory=dict)
-    """The most in each tier of memory beside the device's."""
+    """The peak of each memory tier beside the device's."""
 
     @property
     def step(self) -> RankStep:
-        """All that took place, and what was in memory meanwhile, as a traced step of a run has it."""
+        """All spans and the memory curve, as a traced step of a run."""
         return replace(self.clock.step, memory=self.curve)
 
     def sent(self, rank: int) -> dict[str, int]:
-        """The bytes and the messages that a rank sends."""
+        """The bytes and messages that a rank sends."""
         return {what: of_rank(count, rank) for what, count in self.clock.sent_counts.items()}
 
 
 def rehearse(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehearsal:
-    """One step of a row on a cluster: what holds for every rank or, where they differ, for the worst off.
+    """One step of a row on a cluster; it holds for every rank or, if ranks differ, for the slowest.
 
-    A `curve` of what is in memory has tens of thousands of changes where a model has a hundred blocks.
+    A `curve` of memory has tens of thousands of points for a model of a hundred blocks.
 
-    Raises `ZerosimError` where they differ and are too many.
+    Raises `ZerosimError` if ranks differ and are too many to rehearse one by one.
     """
     assert config.addition.collective is not None
     try:
@@ -102,14 +102,14 @@ def rehearse(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehear
 
 
 def rehearsed_at_once(config: Config, cluster: Cluster, *, curve: bool = False) -> Rehearsal:
-    """The rehearsal of all ranks as vectors. Raises `Unlike` where they do different things."""
+    """The rehearsal of all ranks as vectors. Raises `Unlike` if ranks do different things."""
     asked = costs(config, cluster)
     (found,) = LockstepWorld(config.ranks).run(lambda comm: rehearsed(config, Clocked(comm, asked), curve=curve))
     return found
 
 
 def rehearsed_apart(config: Config, cluster: Cluster, *, curve: bool = False) -> list[Rehearsal]:
-    """The rehearsal of each rank by itself; messages are sent, and counted one by one."""
+    """The rehearsal of each rank separately; messages are sent and counted one by one."""
     asked, meetings = costs(config, cluster), Meetings()
     return LocalWorld(config.ranks).run(lambda comm: rehearsed(config, Meeting(comm, asked, meetings), curve=curve))
 
@@ -119,7 +119,7 @@ def costs(config: Config, cluster: Cluster) -> Costs:
 
 
 def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
-    """The slowest rank, with the most memory that any has."""
+    """The slowest rank, with the greatest memory of any rank."""
     slowest = max(ranks, key=lambda rank: rank.clock.now_ns)
     resting, peak = Counter[Kind](), Counter[Kind]()
     for rank in ranks:
@@ -129,12 +129,12 @@ def worst(ranks: Sequence[Rehearsal]) -> Rehearsal:
 
 
 def rehearsed(config: Config, comm: "Clocked", *, curve: bool) -> Rehearsal:
-    """What a step takes of whom `comm` speaks for: of one rank, or of all at once."""
+    """A step of the ranks that `comm` represents: one rank, or all at once."""
     ledger = Ledger(clock=lambda: comm.clock.now_ns)
     far: dict[Tier, Ledger] = {"host": Ledger(), "disk": Ledger()}
     mine, skipping, room = on_shapes(config, comm, ledger, far, each_segment=curve)
     mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
-    mine.state.updates = 1      # no first step: something is delayed already
+    mine.state.updates = 1      # not the first step: delayed updates already have something to apply
     comm.begun = True
     ledger.begin_peak()
     if curve:
@@ -153,9 +153,9 @@ def rehearsed(config: Config, comm: "Clocked", *, curve: bool) -> Rehearsal:
 def on_shapes(
     config: Config, comm: "Clocked", ledger: Ledger, far: Mapping[Tier, Ledger], *, each_segment: bool
 ) -> tuple[Replica, Skipping, UpdateRoom]:
-    """A replica of a row that has no numbers, the micro-batches that it skips, and the room of its updates.
+    """A replica of a row on shapes, with the micro-batches that it skips and the buffers of its updates.
 
-    With `each_segment`, memory is followed within each segment of a unit.
+    `each_segment` follows memory within each segment of a unit.
     """
     cluster = comm.costs.cluster
     called = cluster.device.calls is not None
@@ -195,13 +195,14 @@ def on_shapes(
 
 
 def whole_batch(config: Config) -> Batch:
-    """A rank's micro-batches."""
+    """The micro-batches of a rank."""
     inputs, targets = activations.batch(config)
     return Batch(1, [inputs] * config.block, [targets] * config.block, config.samples, 0)
 
 
 def uncounted_on(config: Config, cluster: Cluster) -> Uncounted:
-    """Which arrays have no memory: what fused kernels have in registers, and scores that a loss takes in chunks."""
+    """A test for arrays without memory: those that fused kernels keep in registers, and the scores of a chunked loss.
+    """
     registers = IN_REGISTERS if cluster.fused else frozenset[str]()
     scores = config.model.task.outputs if cluster.software.loss == "chunked" and config.model.task.tokens else 0
 
@@ -212,7 +213,7 @@ def uncounted_on(config: Config, cluster: Cluster) -> Uncounted:
 
 
 def counted_but(uncounted: Uncounted, optimizer_on_host: bool, counted: Allocator) -> Allocator:
-    """The allocator `counted`, except that arrays without memory of the device are not counted."""
+    """The allocator `counted`, which does not count arrays outside the device's memory."""
 
     def allocate(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
         on_host = optimizer_on_host and kind == "optimizer" and not owner.endswith(RESIDUAL)
@@ -223,7 +224,7 @@ def counted_but(uncounted: Uncounted, optimizer_on_host: bool, counted: Allocato
 
 
 def charged(taken: Allocator, comm: "Clocked") -> Allocator:
-    """The allocator `taken`, on whose arrays every call takes time: what a stage's code copies and adds."""
+    """The allocator `taken`, whose arrays charge every call to the clock: the copies and sums in a stage's code."""
 
     def tell(call: NumpyCall) -> None:
         if comm.begun:
@@ -237,7 +238,7 @@ def charged(taken: Allocator, comm: "Clocked") -> Allocator:
 
 
 class Clocked(Observed):
-    """A communicator of which collectives take time, and nothing else: no message is sent."""
+    """A communicator whose collectives take time and send no messages."""
 
     alike = True
     """Whether all ranks do the same at the same time."""
@@ -246,11 +247,11 @@ class Clocked(Observed):
         self.clock = VirtualClock(costs.cluster.device.taken_by_collectives)
         self.costs = costs
         self.begun = False
-        """Whether the step has begun: what is copied before it takes no time of it."""
+        """Whether the step has begun; earlier copies take no time of it."""
         super().__init__(comm, self.clock)
 
     def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function` on the clock."""
+        """`function` as a timed collective."""
 
         def call(owner: str, comm: Communicator, *arguments: Any) -> None:
             price = self.costs.of(comm).price(function, *arguments)
@@ -265,22 +266,23 @@ class Clocked(Observed):
 
 
 class Meetings:
-    """When the last rank came to each collective, of all that ranks call in the same order."""
+    """The time at which the last rank reached each collective; all ranks call them in the same order."""
 
     def __init__(self) -> None:
         self._began_ns = Counter[int]()
 
     def come(self, number: int, at_ns: int) -> None:
-        """A rank has come to the collective with this number."""
+        """Record that a rank has reached the collective with this number."""
         self._began_ns[number] = max(self._began_ns[number], at_ns)
 
     def began_ns(self, number: int) -> int:
-        """Once all have come."""
+        """The time at which all ranks have reached it."""
         return self._began_ns[number]
 
 
 class Meeting(Clocked):
-    """One rank's communicator: messages travel and are counted, and a collective begins when all ranks have come."""
+    """One rank's communicator: messages are sent and counted, and a collective begins when all ranks have reached it.
+    """
 
     alike = False
 
@@ -291,7 +293,7 @@ class Meeting(Clocked):
         self._number = 0
 
     def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, on shapes, and on the clock."""
+        """`function` on shapes, as a timed collective."""
 
         def call(owner: str, comm: Communicator, *arguments: Any) -> None:
             before, number = self.clock.sent_counts["bytes"], self._number
@@ -308,7 +310,7 @@ class Meeting(Clocked):
 
 @dataclass(frozen=True, eq=False)
 class Performer:
-    """Carries out a tape's operations on shapes: they take time, and of fused ones only what is kept has memory."""
+    """Run the operations of a tape on shapes: they take time, and fused ones allocate only what they keep."""
 
     clock: VirtualClock
     costs: Costs
@@ -329,7 +331,7 @@ class Performer:
         return self.carry_out(step, function, *arrays, **named)
 
     def charge(self, step: Step, function: Callable[..., Any]) -> None:
-        """Let an operation take its time; PyTorch's checkpoint stops when it has what backward needs, and so do we."""
+        """Charge an operation to the clock; recomputation stops, as PyTorch's does, once backward has what it needs."""
         if self.costs.cluster.fused and self.clock.doing == "recompute" and not step.for_backward:
             return
         if function is step.instruction.operation.forward:
@@ -338,7 +340,7 @@ class Performer:
             self.clock.compute("backward", *self.costs.backward(step))
 
     def carry_out(self, step: Step, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-        """In no time."""
+        """Run an operation without charging it."""
         if not self.costs.cluster.fused:
             return perform(step, function, *arrays, **undrawn(named))
         kept = self.costs.cluster.software.keeps.get(step.instruction.operation.name, 0.0)
@@ -346,10 +348,10 @@ class Performer:
 
 
 class CallByCall(Performer):
-    """Performs on a device that says what calls take: each call in an operation's code takes its time."""
+    """A performer for devices with rates for calls: each call in an operation's code is charged."""
 
     def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-        """A loss tells of its calls itself."""
+        """Charge the calls, then run the operation; the calls of a loss charge themselves."""
         if step is None:
             return function(*arrays, **named)
         arrays, named = tuple(map(silent, arrays)), {name: silent(each) for name, each in named.items()}
@@ -360,7 +362,7 @@ class CallByCall(Performer):
     def _charge_calls(
         self, step: Step, function: Callable[..., Any], arrays: tuple[Any, ...], named: dict[str, Any]
     ) -> None:
-        """What the function's text calls."""
+        """Charge the calls in the function's code."""
         given = {name: each for name, each in named.items() if name not in ("empty", "draws")}
         what = "forward" if function is step.instruction.operation.forward else "backward"
         key = (function, *(described(each) for each in (*arrays, *given.values())))
@@ -373,7 +375,7 @@ def undrawn(named: dict[str, Any]) -> dict[str, Any]:
 
 
 def described(value: Any) -> Any:
-    """The part of an argument that matters for shapes."""
+    """The part of an argument that determines shapes."""
     if isinstance(value, dict):
         return tuple((name, described(each)) for name, each in value.items())
     if hasattr(value, "shape"):
@@ -384,9 +386,9 @@ def described(value: Any) -> Any:
 def kept_by_fused(
     step: Step, function: Callable[..., Any], kept: float, *arrays: Any, empty: Any, **named: Any
 ) -> Any:
-    """A fused kernel's work is in registers, and of what it saves a number for each row is enough.
+    """Allocate what a fused kernel keeps: of what forward saves, one number per row; the rest stays in registers.
 
-    What is no such kernel keeps `kept` numbers for each of its outputs, in the precision of the weights.
+    An operation with `kept` above 0 keeps that many numbers per output instead, in 16 bits.
     """
     if function is step.instruction.operation.backward:
         return None

@@ -1,7 +1,8 @@
-"""Micro-batches that a rehearsal need not go through, because they would take what the one before them took.
+"""Micro-batches that a rehearsal skips, because they would take the same time as the previous ones.
 
-What a micro-batch does depends on what is on its way as it begins. So once two have taken the same intervals, all
-others do, up to the last one, which may reduce gradients. Orders in which sums get more and more have no such two.
+The time of a micro-batch depends on the work under way when it begins. So once two have taken equal intervals, all
+others do, up to the last one, which may reduce gradients. Orders of addition in which the number of sums grows have no
+two equal intervals.
 """
 
 from collections import Counter
@@ -14,7 +15,7 @@ from zerosim.stages.replica import Accumulation, Batch, Replica
 
 @dataclass(eq=False)
 class Skipping:
-    """The accumulation `whole`, except that micro-batches between two alike and the last are skipped."""
+    """The accumulation `whole`, which skips micro-batches after two equal ones, except the last."""
 
     whole: Accumulation
     clock: VirtualClock
@@ -22,7 +23,7 @@ class Skipping:
     """Whether any may be skipped."""
     skipped: int = 0
     steady: tuple[Interval, Counter[str]] | None = None
-    """What each of those skipped would have taken: time, and floating-point operations."""
+    """The interval and floating-point operations of each skipped micro-batch."""
 
     def parts(self, replica: Replica, batch: Batch) -> Iterator[Batch]:
         self.steady, before = None, None
@@ -41,7 +42,7 @@ class Skipping:
         return self.whole.reduces(part)
 
     def repeat_skipped(self, operations: dict[str, int]) -> None:
-        """At the end of the step: add what the skipped ones would have taken, to the clock and to `operations`."""
+        """Add the skipped micro-batches to the clock and to `operations`, at the end of the step."""
         if self.steady is not None:
             taken, each = self.steady
             self.clock.repeat(self.skipped, taken)

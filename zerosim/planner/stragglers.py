@@ -1,14 +1,14 @@
-"""Ranks that are slower than others, for a step or for good: the time of a step that waits for the slowest of them.
+"""Stragglers: ranks that are slower in one step or in all, and the time of a step that waits for the slowest.
 
-    jitter       standard deviation of the logarithm of a rank's computing time, drawn anew for each rank and step
+    jitter       standard deviation of the logarithm of a rank's computing time, drawn again for each rank and step
     slow ranks   a share of all ranks, drawn once, that compute longer by `slow_by` in every step
 
-All ranks wait for each other in each step, so a step computes as long as the slowest rank; what it waits for
-communication stays as it is. Delays of a rank within a step are taken to come together. If they came unit by unit, with
-a wait for all ranks in each unit, steps would take longer with the same deviation of a rank alone.
+All ranks wait for each other in each step, so a step computes as long as its slowest rank; exposed communication does
+not change. The delays of a rank within a step are assumed to occur together. If they occurred unit by unit, with a
+wait for all ranks in each unit, steps would take longer at the same deviation per rank.
 
-The slowest of n equal ranks is drawn at once: its quantile is the n-th root of a uniform number. So a hundred thousand
-ranks take no longer than one. Everything is drawn from one seed.
+The slowest of n equal ranks is drawn directly: its quantile is the n-th root of a uniform number. So a hundred
+thousand ranks take no longer than one. All draws use one seed.
 """
 
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ import numpy as np
 from zerosim.allocation import Array
 
 STEPS = 2_000
-"""Steps that are drawn."""
+"""The number of steps drawn."""
 LEAST = 1e-12
-"""The least distance of a quantile from 0 and from 1."""
+"""The least distance of a quantile from 0 and 1."""
 
 
 @dataclass(frozen=True)
 class Stragglers:
-    """How uneven ranks are; by default not at all.
+    """The unevenness of ranks; none by default.
 
     >>> Stragglers(jitter=0.02).factors(1024).shape
     (2000,)
@@ -42,11 +42,11 @@ class Stragglers:
 
     @property
     def any(self) -> bool:
-        """Whether ranks are uneven at all."""
+        """Whether ranks are uneven."""
         return bool(self.jitter or (self.slow_share and self.slow_by))
 
     def factors(self, ranks: int) -> Array:
-        """How many times as long as an even rank the slowest of all computes, in each of `STEPS` steps."""
+        """The computing time of the slowest rank relative to an even rank, in each of `STEPS` steps."""
         draw = np.random.default_rng(self.seed)
         slow = int(draw.binomial(ranks, self.slow_share))
         found = np.zeros(STEPS)
@@ -57,7 +57,7 @@ class Stragglers:
         return found
 
     def _slowest(self, quantiles: Array) -> Array:
-        """The computing time at each quantile, of ranks whose median is 1."""
+        """The computing time at each quantile for ranks with a median of 1."""
         if not self.jitter:
             return np.ones(len(quantiles))
         normal = NormalDist(0.0, self.jitter).inv_cdf
@@ -66,7 +66,7 @@ class Stragglers:
 
 @dataclass(frozen=True)
 class UnevenSteps:
-    """Seconds of a step with uneven ranks: the mean, the median, and what 95% of steps stay below."""
+    """Seconds of a step with uneven ranks: the mean, the median and the 95th percentile."""
 
     mean: float
     p50: float
@@ -74,7 +74,7 @@ class UnevenSteps:
 
 
 def uneven_steps(stragglers: Stragglers, ranks: int, computing_seconds: float, step_seconds: float) -> UnevenSteps:
-    """The times of a step that would take `step_seconds`, of these `computing_seconds`, on even ranks."""
+    """The times of a step that takes `step_seconds` on even ranks, `computing_seconds` of it for computation."""
     steps = step_seconds + computing_seconds * (stragglers.factors(ranks) - 1)
     p50, p95 = np.quantile(steps, [0.5, 0.95])
     return UnevenSteps(float(steps.mean()), float(p50), float(p95))

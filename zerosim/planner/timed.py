@@ -1,4 +1,4 @@
-"""Parts of a rehearsed replica that take time: what goes on beside the step, the host's memory, updates."""
+"""The timed parts of a rehearsed replica: overlapped work, host memory, updates."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -25,7 +25,7 @@ from zerosim.stages.replica import Replica
 
 
 class Arriving(Coming):
-    """An array that is there when the clock says so."""
+    """An array that is available at a time of the clock."""
 
     def __init__(self, found: Array, ready_ns: int) -> None:
         done: Future[Array] = Future()
@@ -35,7 +35,7 @@ class Arriving(Coming):
 
 
 class OnTheClock(Beside):
-    """What goes on beside the step takes place in the clock's stream, and the step waits for it where it is wanted."""
+    """Overlapped work in the clock's stream; the step waits for it where its result is used."""
 
     def __init__(self, comm: Communicator, clock: VirtualClock) -> None:
         super().__init__(comm)
@@ -53,12 +53,12 @@ class OnTheClock(Beside):
 
 @dataclass(eq=False)
 class HostMemory:
-    """A store at the other end of a link: the step waits for what it writes, and for what it reads once it wants it."""
+    """A store behind a link: the step waits for each write at once, and for each read when it uses the array."""
 
     clock: VirtualClock
     link: Link
     free_ns: int = 0
-    """When the link has carried all that it was given to read."""
+    """The time at which the link has carried all requested reads."""
 
     def write(self, start: int, array: Any) -> None:
         self.clock.wait_for_host(self.clock.now_ns + self.link.message_ns(array.nbytes))
@@ -73,16 +73,16 @@ class HostMemory:
 
 @dataclass(eq=False)
 class TimedLane:
-    """Carries nothing, and takes the time of a link: files' own, also on their way to the device, else the host's.
+    """A lane that carries no data and takes the time of a link: that of files for the disk, else that of host memory.
 
-    One array is carried after the other, beside the step, from the step's beginning on.
+    It carries one array after the other, beside the step, and is free of charge before the step begins.
     """
 
     clock: VirtualClock
     cluster: Cluster
     begun: Callable[[], bool]
     free_ns: int = 0
-    """When all that it was given is carried."""
+    """The time at which all transfers have ended."""
 
     def begin(self, what: str, owner: str, into: Any, source: Any) -> int:
         if self.begun():
@@ -110,9 +110,9 @@ class TimedLane:
 
 @dataclass(eq=False)
 class UpdateRoom:
-    """What an optimizer's step over all parameters has beside its operands, from the first update to the step's end.
+    """The buffers of an optimizer step over all parameters, from the first update to the end of the step.
 
-    Software that has anything there also has gradients of 16 bits widened there, as the master weights are.
+    Software that has such buffers also holds 16-bit gradients widened to 32 bits there.
     """
 
     replica: Replica
@@ -121,7 +121,7 @@ class UpdateRoom:
     held: Any = None
 
     def take(self, gradient: Any) -> None:
-        """Take it, if it is not taken."""
+        """Allocate the buffers, unless they are allocated."""
         if self.held is None and self.software.update_bytes:
             each = self.software.update_bytes + (FLOAT_BYTES if gradient.dtype.itemsize < FLOAT_BYTES else 0)
             layouts = self.replica.state.layouts
@@ -129,15 +129,16 @@ class UpdateRoom:
             self.held = self.allocate(round(trained * each), np.uint8, kind="buffers", owner="update")
 
     def release(self) -> None:
-        """Give it back."""
+        """Free the buffers."""
         self.held = None
 
 
 @dataclass(frozen=True)
 class Timed:
-    """In place of a rule: leaves weights and state as they are, and takes the time of reading and writing them.
+    """An update rule that leaves weights and state unchanged and takes the time to read and write them.
 
-    The first update takes `room`, and the others have it as well. On the host nothing of the device is taken.
+    The first update allocates `room`, which later updates share. An update on the host allocates nothing on the
+    device.
     """
 
     rule: UpdateRule
@@ -176,7 +177,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class TimedWire:
-    """In place of a wire format: writes nothing, and takes the time of reading numbers and codes, and writing them.
+    """A wire format that writes nothing and takes the time to read and write numbers and codes.
 
     Encoding reads its numbers twice, for scales and for codes.
     """
@@ -197,7 +198,8 @@ class TimedWire:
 
 @dataclass(frozen=True)
 class SilentWire:
-    """In place of a wire format whose passes the price of a collective has already: knows lengths, writes nothing."""
+    """A wire format that takes no time, because the price of the collective includes its passes; it only has lengths.
+    """
 
     wire: WireFormat
 
@@ -211,7 +213,7 @@ class SilentWire:
 
 
 class NoSums(SquareSums):
-    """The norm of gradients that have no numbers: what is known of the others is all-gathered all the same."""
+    """The norm of gradients without numbers; the ranks' square sums are still all-gathered."""
 
     def of_chunk(self, replica: Replica, chunk: int) -> list[float]:
         return [0.0 for _ in replica.trained]
