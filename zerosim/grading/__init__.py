@@ -1,15 +1,15 @@
-"""Exercises graded: what holds of a learner's functions, and the smallest example of what does not.
+"""Grading of exercises: the claims that hold for a learner's functions, and the smallest example for those that do not.
 
-- An item is worth points of its own. A proof, or a training to the bits of one process, comes first and is worth
-  most; nothing else is asked before it holds, because every law would fail for the same reason. After that each item
-  is asked by itself.
-- Order, bytes and messages are proved on symbols, for 1 to 8 ranks. They were laws, needed Hypothesis, and were less
-  exact.
-- The points of an exercise stand in one table, and a test holds that its claims add up to them. A mark does not
-  depend on what is installed.
-- Where the library has the same step, the exercise gets a replica that chooses nothing. The library's Stage II
-  reduces every micro-batch only because its replica is told to. The library's code is therefore right and not a
+- Each item has its own points. A proof, or a training that must reproduce the bits of one process, comes first and has
+  most points; nothing else is checked before it holds, because every law would fail for the same reason. After that
+  each item is checked separately.
+- Order of addition, bytes and messages are proved on symbols, for 1 to 8 ranks. Formerly they were laws, which needed
+  Hypothesis and were less exact.
+- The points of each exercise are in one table, and a test holds that its claims add up to them. A mark does not depend
+  on what is installed.
+- Where the library has the same step, the exercise gets a replica that makes no choices. The library's Stage II
+  reduces every micro-batch only because its replica says so. The library's code is therefore correct and not a
   solution.
-- Time targets run on virtual clocks, the same on every machine.
+- Time targets run on virtual clocks, which are the same on every machine.
 - A function that only raises `NotImplementedError` is not run; grading a folder of skeletons takes a second.
 """

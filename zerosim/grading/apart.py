@@ -1,4 +1,4 @@
-"""The grade of a submission's function: causes from a process of its own, points from this one."""
+"""The grade of one submitted function: causes come from a separate process, points from this one."""
 
 from zerosim.errors import ScenarioError
 from zerosim.grading.channel import Ended, asked_apart
@@ -7,9 +7,9 @@ from zerosim.grading.exercises import PATIENCE_SECONDS, Grade, from_document, st
 
 
 def grade_apart(file: str, name: str, patience_seconds: float = PATIENCE_SECONDS) -> Grade:
-    """The grade of one function, in a process that lives no longer than `patience_seconds`, nor than this one.
+    """The grade of one function, in a process that ends with this one or after `patience_seconds`.
 
-    One that is not written yet is not run. Raises `ScenarioError` where the file cannot be imported.
+    A function that is not yet written is not run. Raises `ScenarioError` if the file cannot be imported.
     """
     line = unwritten(file, name)
     if line is not None:

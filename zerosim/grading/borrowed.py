@@ -1,22 +1,21 @@
-"""What of zerosim itself a learner's program uses, read in its text by one that does not run it.
+"""The parts of zerosim that a learner's program uses, found in its source without running it.
 
-What everybody needs is not told: who is where on the ring, and how a vector is cut. Of ways around an import that is
-written down it is told that there is one.
+The names in `FREE`, which every solution needs, are not reported. Ways around a plain import are reported as such.
 """
 
 import ast
 from collections.abc import Iterator
 
 FREE = ("zerosim.comm", "zerosim.sharding", "zerosim.errors")
-"""What every solution may use."""
+"""Modules that every solution may use."""
 AROUND = ("__import__", "eval", "exec", "compile", "globals", "vars", "setattr", "delattr", "import_module",
           "__class__", "__globals__", "__dict__", "__subclasses__", "modules", "_getframe", "settrace",
           "setprofile", "ctypes", "gc", "inspect", "importlib", "ast")
-"""Names by which a program comes by what it does not import by name, or changes what is not its own."""
+"""Names by which a program obtains what it does not import, or changes what belongs to others."""
 
 
 def borrowed(source: str) -> list[str]:
-    """What it uses, each with its line, in the order of the text; nothing of a text that is not Python.
+    """The uses, each with its line, in the order of the source; empty for source that is not Python.
 
     >>> borrowed("from zerosim.comm import left\\nfrom zerosim.collectives import ring\\nring.all_gather = 1")
     ['zerosim.collectives.ring in line 2', 'writes to ring.all_gather in line 3']
@@ -55,7 +54,7 @@ def is_own(module: str) -> bool:
 
 
 def root(node: ast.expr) -> str:
-    """The name that an expression begins with.
+    """The name with which an expression begins.
 
     >>> root(ast.parse("a.b.c", mode="eval").body)
     'a'

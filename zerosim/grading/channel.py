@@ -1,10 +1,9 @@
-"""A process of its own for what a learner wrote, and a channel to its examiner that the learner's code cannot speak in.
+"""A separate process for a learner's code, and a channel to the grader that the learner's code cannot write to.
 
-The examiner answers through a pipe of its own, behind a secret that is drawn for each examination and is in no file,
-argument or variable of the environment.
+The examination answers through its own pipe, behind a secret that is drawn for each examination and is in no file,
+argument or environment variable.
 
-A learner's function runs with a time limit: a loop that never ends must end somewhere. Its process ends with its
-parent.
+A learner's function has a time limit, because a loop may never end. Its process ends with its parent.
 """
 
 import ctypes
@@ -21,17 +20,17 @@ from contextlib import suppress
 from typing import IO, Any
 
 MOST_BYTES = 1 << 20
-"""How much is kept, the last, of what is said in the channel and on standard error."""
+"""The bytes kept of the channel and of standard error; the last ones are kept."""
 PR_SET_PDEATHSIG = 1
-"""The number in Linux's `prctl.h`."""
+"""The number of this option in Linux's `prctl.h`."""
 
 
 GRACE_SECONDS = 10.0
-"""How long one waits for a process that is to end itself when its patience is over, and tell where it was."""
+"""The time for a process to end itself and report its position after its time limit."""
 
 
 class Ended(Exception):
-    """A process ended without an answer: its exit code, and the last line that it said; `complained` has all lines."""
+    """A process ended without an answer: its exit code and last line of output; `complained` has all lines."""
 
     def __init__(self, message: str, complained: str) -> None:
         super().__init__(message)
@@ -39,14 +38,14 @@ class Ended(Exception):
 
     @property
     def out_of_patience(self) -> bool:
-        """Whether its patience was over, so that it told where its threads were."""
+        """Whether the process reached its time limit, and so reported the positions of its threads."""
         return "Timeout (" in self.complained
 
 
 def asked_apart(module: str, arguments: list[str], patience_seconds: float) -> dict[str, Any]:
-    """What `answer` says in a process that runs `module`, which lives no longer than this one and its patience.
+    """The answer of a process that runs `module`; it ends with this one or at its time limit.
 
-    Raises `Ended` where there is no answer, `TimeoutError` where it does not even end when its patience is over.
+    Raises `Ended` if there is no answer, and `TimeoutError` if the process does not end after its time limit.
     """
     secret = secrets.token_hex(16)
     reading, writing = os.pipe()
@@ -76,7 +75,7 @@ def asked_apart(module: str, arguments: list[str], patience_seconds: float) -> d
 
 
 def ending(code: int) -> str:
-    """How a process ended.
+    """The end of a process, in words.
 
     >>> ending(3), ending(-9)
     ('ended with code 3', 'was ended by SIGKILL')
@@ -85,9 +84,9 @@ def ending(code: int) -> str:
 
 
 def heard(channel: IO[bytes], process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
-    """The last bytes that came through the channel, and the last on standard error, once the process has ended.
+    """The last bytes of the channel and of standard error, after the process has ended.
 
-    Raises `TimeoutError` if it has not by `deadline`, in seconds of the monotonic clock.
+    Raises `TimeoutError` if it has not ended by `deadline`, in seconds of the monotonic clock.
     """
     assert process.stderr is not None
     last: dict[Any, bytes] = {channel: b"", process.stderr: b""}
@@ -111,7 +110,7 @@ def heard(channel: IO[bytes], process: subprocess.Popen[bytes], deadline: float)
 
 
 def behind(secret: str, said: bytes) -> dict[str, Any] | None:
-    """What stands behind the secret, if that was said: JSON, and nothing else.
+    """The JSON behind the secret; None if the secret is absent or anything but JSON follows it.
 
     >>> behind("abc", b'xabc{"x": 1}'), behind("abc", b'{"x": 1}'), behind("abc", b'abc{"x": 1}y')
     ({'x': 1}, None, None)
@@ -127,7 +126,7 @@ def behind(secret: str, said: bytes) -> dict[str, Any] | None:
 
 
 class Answering:
-    """The other end, in the process that is asked: made first of all."""
+    """The examination's end of the channel; it must be made before the learner's code is imported."""
 
     def __init__(self, descriptor: str, parent: str, patience_seconds: str) -> None:
         end_with(int(parent))
@@ -135,13 +134,13 @@ class Answering:
         self._descriptor, self._secret = int(descriptor), sys.stdin.read()
 
     def say(self, answer: dict[str, Any]) -> None:
-        """Answer, and nothing after it."""
+        """Send the answer and close the channel."""
         with open(self._descriptor, "w", encoding="utf-8") as channel:
             channel.write(f"{self._secret}{json.dumps(answer)}")
 
 
 def end_with(parent: int) -> None:
-    """Let Linux end this process when `parent` has ended, however busy this is then."""
+    """Make Linux kill this process when `parent` has ended, whatever it is doing."""
     with suppress(AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

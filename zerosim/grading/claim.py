@@ -1,4 +1,4 @@
-"""What can be claimed of a function, and found out."""
+"""Claims about a function, each of which can be checked."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Claim:
-    """One thing a function must do, in a learner's words; `complaint()` is what is wrong, None where nothing is."""
+    """One requirement of a function, in a learner's words; `complaint()` returns the error, None if it holds."""
 
     says: str
     complaint: Callable[[], str | None]
     points: int = 1
     law: str = ""
-    """The name of the law that it is, if it is one."""
+    """The name of the law, if the claim is a law."""
     first: bool = False
-    """Whether nothing further is asked while it does not hold."""
+    """Whether nothing further is checked until this claim holds."""
     needs: str = ""
-    """What has to be installed before it can be asked, in words."""
+    """The package that must be installed for the check, in words."""
 
 
 ClaimsOf = Callable[[Callable[..., Any]], Sequence[Claim]]
-"""All that is claimed of a function, the most basic first; nothing of it is run before it is asked."""
+"""All claims about a function, the most basic first; none runs until it is checked."""

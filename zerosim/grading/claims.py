@@ -1,6 +1,6 @@
-"""What is claimed of each exercise, in a learner's words, the most basic first.
+"""The claims of each exercise, in a learner's words, the most basic first.
 
-Proofs and trainings need nothing but zerosim; laws need Hypothesis, and are asked where it is installed.
+Proofs and trainings need only zerosim; laws need Hypothesis and are checked where it is installed.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from zerosim.proofs.subject import Subject, subject
 
 
 def ring_claims(name: str, function: Callable[..., Any]) -> list[Claim]:
-    """Right, and the ring: its order of addition, its messages, its bytes, its time."""
+    """The claims of a ring: correct, with its order of addition, messages, bytes and time."""
     row, examined = ALGORITHMS[f"ring.{name}"], subject(function, name)
     found = everything_arrives(examined)
     if row.order is not None:
@@ -41,7 +41,7 @@ def ring_claims(name: str, function: Callable[..., Any]) -> list[Claim]:
 
 
 def tree_claims(name: str, function: Callable[..., Any]) -> list[Claim]:
-    """Right, and in as few rounds as a tree."""
+    """The claims of a tree: correct, in the least number of rounds."""
     examined = subject(function, name)
     quick = Claim("it takes ⌈log2 N⌉ rounds, whichever the root",
                   lambda: rounds_at_most(examined, lambda size: (size - 1).bit_length()), 2)
@@ -49,12 +49,12 @@ def tree_claims(name: str, function: Callable[..., Any]) -> list[Claim]:
 
 
 def with_laws(name: str, examined: Subject, found: Sequence[Claim]) -> list[Claim]:
-    """And what the laws say, for all points that are left."""
+    """The claims in `found`, and laws for the remaining points."""
     return [*found, *law_claims(examined, EXERCISES[name] - sum(claim.points for claim in found))]
 
 
 def stage_claims(stage: str, step: Callable[..., Any]) -> list[Claim]:
-    """The bits of one process, and what the formulas say of bytes sent and kept."""
+    """The claims of a stage: the bits of one process, and the bytes sent and kept that the formulas state."""
     training = StageTrial(stage, step, in_parts=True)
     return [
         *bits_claims(training, 4),
@@ -89,4 +89,4 @@ STAGE_TRIALS: dict[str, Callable[[LearnersStep], StageTrial]] = {
     "zero3_kept_step": kept_trial,
     "fsdp_step": partial(StageTrial, "zero3"),
 }
-"""How each exercise that is a step of a stage is trained."""
+"""The training of each exercise that is a step of a stage."""

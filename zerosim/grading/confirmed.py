@@ -1,11 +1,11 @@
-"""What earns points is confirmed by this process, which never imports a submission.
+"""Confirmation of points by this process, which never imports a submission.
 
-The examination finds causes in the process of the submission, so what it says may be the submission's own words. Before
-it counts, the exercise runs once more on ranks that are processes of their own, on values that are drawn here, with
-messages that pass through here. What must come of it is computed here.
+The examination looks for causes in the submission's process, so its answer may be forged. Before the answer counts,
+the exercise runs once more on ranks in separate processes, on values drawn here, with messages routed through here.
+The expected results are computed here.
 
-What is not confirmed: times on a virtual machine; laws, but for what is run here; and the bytes that a rank keeps and
-holds, which it tells itself. Ranks that exchange values through files rather than messages are not seen.
+Not confirmed are times on a virtual machine, laws beyond these runs, and the bytes that a rank keeps and holds, which
+it reports itself. Values that ranks exchange through files instead of messages are not detected.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,16 +31,16 @@ from zerosim.sharding import bounds, split
 from zerosim.words import plural
 
 Confirming = Callable[[RankProcesses], str | None]
-"""What is wrong after all, None where nothing is."""
+"""The error, None if there is none."""
 
 REFUTED = "it works only while ranks share a process; with separate ranks: "
 FORGED = "the check's answer is malformed: leave the process in which the function runs as it is"
 
 
 def confirmed(grade: Grade, file: str) -> Grade:
-    """The grade, if what holds also holds on ranks apart; else without the points of what does not.
+    """The grade, without the points of items that fail on separate ranks.
 
-    Laws need all of what is run apart.
+    Laws count only if all items hold on separate ranks.
     """
     claims = [claim for claim in CLAIMS[grade.function](stand_in) if not (claim.law or claim.needs)]
     found = [item for item in grade.items if not (item.law or item.state == "cannot be asked")]
@@ -60,11 +60,13 @@ def confirmed(grade: Grade, file: str) -> Grade:
 
 
 def stand_in(comm: Communicator, chunks: Any, root: int = 0, reduce: Any = np.add) -> None:
-    """In place of a submission's function, where claims are only read."""
+    """A function in place of the submission's, for reading claims."""
 
 
 def possible(grade: Grade, due: Sequence[tuple[str, int]]) -> bool:
-    """Whether an examination can have said this: all its claims, for their points, and laws after what comes first."""
+    """Whether an examination can give this answer: all its claims with their points, and laws only after the first
+    claims.
+    """
     if not grade.items:
         return grade.state in ("not yet written", "does not hold yet")
     plain = [item for item in grade.items if not (item.law or item.state == "cannot be asked")]
@@ -79,7 +81,7 @@ def possible(grade: Grade, due: Sequence[tuple[str, int]]) -> bool:
 
 
 def again(item: Item, confirm: Confirming | None, ranks: RankProcesses) -> Item:
-    """The item as it is found apart."""
+    """The item with the result on separate ranks."""
     if item.state != "holds" or confirm is None:
         return item
     try:
@@ -92,7 +94,8 @@ def again(item: Item, confirm: Confirming | None, ranks: RankProcesses) -> Item:
 
 
 def checks(name: str) -> list[Confirming | None]:
-    """The check of each claim of an exercise that is no law, in order; None for those asked only in its own process."""
+    """The check of each claim except laws, in order; None for a claim that is checked only in the submission's process.
+    """
     if name in STAGE_TRIALS:
         return of_a_stage(name)
     if name == "all_reduce_two_level":
@@ -111,7 +114,7 @@ def checks(name: str) -> list[Confirming | None]:
 
 
 def arriving(kind: CollectiveKind) -> Iterator[Confirming]:
-    """The checks that everything arrives."""
+    """The checks that all data arrive."""
     yield partial(arrives, kind, [(size, size) for size in PLAIN], "")
     yield partial(arrives, kind, [(size, size) for size in OTHERS], "")
     yield partial(arrives, kind, [(size, count) for size in RANKS for count in (2 * size + 1, 1, 0)], "")
@@ -121,7 +124,7 @@ def arriving(kind: CollectiveKind) -> Iterator[Confirming]:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Values that each rank goes in with, drawn here."""
+    """The values of each rank, drawn here."""
 
     kind: CollectiveKind
     vectors: Sequence[Array]
@@ -133,7 +136,7 @@ class Drawn:
                           for vector in self.vectors])
 
     def wrong(self, run: RoutedRun, total: Callable[[Sequence[Any], int], Any]) -> str | None:
-        """The first chunk that is not the `total` of what is due there, to the bit."""
+        """The first chunk that differs from the `total` of its contributions in any bit."""
         size = len(self.vectors)
         for rank, said in enumerate(run.gave):
             vector, was = unpacked(said), self.vectors[rank]
@@ -149,7 +152,7 @@ class Drawn:
 
 
 def drawn(kind: CollectiveKind, size: int, count: int, root: int = 0) -> Drawn:
-    """Integers whose sums tell who is in them."""
+    """Random integers, whose sum identifies its terms."""
     random = np.random.default_rng()
     return Drawn(kind, [random.integers(-1 << 40, 1 << 40, count) for _ in range(size)], root)
 
@@ -159,7 +162,7 @@ def roots(kind: CollectiveKind, size: int) -> Sequence[int]:
 
 
 def arrives(kind: CollectiveKind, sizes: Sequence[tuple[int, int]], reduce: str, ranks: RankProcesses) -> str | None:
-    """What is wrong on some numbers of ranks and elements."""
+    """The error on these numbers of ranks and elements."""
     for size, count in sizes:
         for root in roots(kind, size):
             values = drawn(kind, size, count, root)
@@ -174,7 +177,7 @@ TOTALS: dict[str, AddingOrder] = {
 
 
 def added(kind: CollectiveKind, order: AddingOrder, ranks: RankProcesses) -> str | None:
-    """The first chunk whose bits are those of another order."""
+    """The first chunk that was added in another order."""
     random = np.random.default_rng()
     for size in RANKS:
         values = Drawn(kind, [random.standard_normal(9 * size).astype(np.float32) for _ in range(size)])
@@ -184,7 +187,7 @@ def added(kind: CollectiveKind, order: AddingOrder, ranks: RankProcesses) -> str
 
 
 def sent(name: str, ranks: RankProcesses) -> str | None:
-    """The first rank that sends more or less than the ring."""
+    """The first rank that does not send what the ring sends."""
     row = ALGORITHMS[f"ring.{name}"]
     for size in RANKS:
         for count in (size, 2 * size + 1):
@@ -203,7 +206,7 @@ def many(size: int, rank: int, have: tuple[int, int], due: tuple[int, int]) -> s
 
 
 def sent_once(ranks: RankProcesses) -> str | None:
-    """The first rank that does not send N − 1 messages of a chunk each."""
+    """The first rank that does not send N − 1 messages of one chunk."""
     for size in RANKS:
         run = drawn(ELSEWHERE, size, size).run(ranks)
         for rank in range(size):
@@ -213,7 +216,7 @@ def sent_once(ranks: RankProcesses) -> str | None:
 
 
 def sent_left(ranks: RankProcesses) -> str | None:
-    """The first message that goes elsewhere, or the first rank that sends more or less."""
+    """The first message to another rank than the left neighbour, or the first rank with another count of messages."""
     for size in RANKS:
         run = drawn(KINDS["reduce_scatter"], size, size).run(ranks)
         for message in run.messages:
@@ -226,7 +229,7 @@ def sent_left(ranks: RankProcesses) -> str | None:
 
 
 def quick(kind: CollectiveKind, ranks: RankProcesses) -> str | None:
-    """The first number of ranks on which it takes too many rounds."""
+    """The first number of ranks with too many rounds."""
     for size in RANKS:
         for root in range(size):
             rounds, enough = drawn(kind, size, size, root).run(ranks).rounds, (size - 1).bit_length()

@@ -1,7 +1,7 @@
-"""Why a learner's stage trains to other bits than ours: its step beside our own, verb by verb and value by value.
+"""Causes for other bits: a learner's stage step beside the library's, verb by verb and value by value.
 
-Each of `CAUSES` knows one kind of mistake, and says in words what was done and what to do instead, or None. The first
-call that is handed another value than ours is where a step goes wrong: what comes after it is wrong because of it.
+Each function in `CAUSES` detects one kind of mistake and returns what was done and what to do instead, or None. The
+first call with another value than the library's is the cause; later differences follow from it.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from zerosim.stages.state import GRADIENT
 
 
 def begins_without_zero_grad(case: StageCase) -> str | None:
-    """Gradients of the step before are still there."""
+    """The previous step's gradients are still kept."""
     for rank in range(case.ranks):
         verbs = [call.verb for call in case.mine(rank).calls]
         if "loss" in verbs and "zero_grad" not in verbs:
@@ -29,7 +29,7 @@ def begins_without_zero_grad(case: StageCase) -> str | None:
 
 
 def zeroes_too_late(case: StageCase) -> str | None:
-    """Gradients are thrown away that have just been kept, or a step has begun without."""
+    """zero_grad discards gradients of this step, or comes after the first loss."""
     for rank in range(case.ranks):
         verbs = [call.verb for call in case.mine(rank).calls]
         if "zero_grad" not in verbs:
@@ -46,7 +46,7 @@ def zeroes_too_late(case: StageCase) -> str | None:
 
 
 def loses_inputs(case: StageCase) -> str | None:
-    """Fewer micro-batches or parts go forward than there are."""
+    """The number of micro-batches in the loss is wrong."""
     for rank in range(case.ranks):
         mine, due = case.mine(rank).of("loss"), case.due(rank).of("loss")
         have = sum(len(call.handed[1]) for call in mine if len(call.handed) > 1 and isinstance(call.handed[1], list))
@@ -62,7 +62,7 @@ def loses_inputs(case: StageCase) -> str | None:
 
 
 def adds_before_it_reduces(case: StageCase) -> str | None:
-    """What is to be reduced after every micro-batch is reduced once, or the reverse."""
+    """Micro-batches are reduced together that must be reduced separately, or the reverse."""
     for rank in range(case.ranks):
         mine, due = len(case.mine(rank).of("loss")), len(case.due(rank).of("loss"))
         at_once = max((len(each) for call in case.mine(rank).of("loss") for each in call.handed[1:2]
@@ -78,7 +78,7 @@ def adds_before_it_reduces(case: StageCase) -> str | None:
 
 
 def loses_a_part_of_the_loss(case: StageCase) -> str | None:
-    """The loss is another, and the gradients need not be."""
+    """The loss differs, even if the gradients are right."""
     for rank in range(case.ranks):
         mine, due = case.mine(rank), case.due(rank)
         totals = [call.gave[0] for call in due.of("loss")]
@@ -107,7 +107,7 @@ def keeps_no_gradient(case: StageCase) -> str | None:
 
 
 def keeps_another_gradient(case: StageCase) -> str | None:
-    """The gradient that is kept is not the sum over all ranks."""
+    """The kept gradient is not the sum over all ranks."""
     for rank, unit in case.places:
         mine = case.gradient(rank, unit)
         if mine is None or (GRADIENT, unit) not in case.due(rank).after or not len(mine):
@@ -119,7 +119,7 @@ def keeps_another_gradient(case: StageCase) -> str | None:
 
 
 def adds_in_another_order(case: StageCase) -> str | None:
-    """The gradient that is kept is the right sum but for its last bits."""
+    """The kept gradient is the right sum with other last bits."""
     for rank, unit in case.places:
         mine = case.gradient(rank, unit)
         if mine is None or (GRADIENT, unit) not in case.due(rank).after or not len(mine):
@@ -132,7 +132,7 @@ def adds_in_another_order(case: StageCase) -> str | None:
 
 
 def updates_before_it_agrees(case: StageCase) -> str | None:
-    """An update comes before the ranks have agreed on the step, or that before all gradients are kept."""
+    """An update precedes `unscale_and_clip`, or that precedes the last kept gradient."""
     for rank in range(case.ranks):
         verbs = [call.verb for call in case.mine(rank).calls]
         if "unscale_and_clip" not in verbs:
@@ -148,7 +148,7 @@ def updates_before_it_agrees(case: StageCase) -> str | None:
 
 
 def goes_forward_twice_before_backward(case: StageCase) -> str | None:
-    """Several parts go forward before the first of them goes backward."""
+    """Several parts run forward before the first runs backward."""
     for rank in range(case.ranks):
         verbs = [call.verb for call in case.mine(rank).calls if call.verb in ("loss", "backward")]
         ahead = verbs.index("backward") if "backward" in verbs else 0
@@ -162,7 +162,7 @@ def goes_forward_twice_before_backward(case: StageCase) -> str | None:
 
 
 def updates_step_by_step(case: StageCase) -> str | None:
-    """An update comes within the loop of parts."""
+    """An update is within the loop over parts."""
     for rank in range(case.ranks):
         updated: set[str] = set()
         for call in case.mine(rank).calls:
@@ -176,7 +176,7 @@ def updates_step_by_step(case: StageCase) -> str | None:
 
 
 def loses_optimizer_state(case: StageCase) -> str | None:
-    """After a step in which the weights were updated slots are zero, or gone."""
+    """An optimizer slot is zero or missing after a step with updates."""
     for rank in range(case.ranks):
         seen = case.mine(rank)
         for (what, unit), due in case.due(rank).after.items():
@@ -190,7 +190,7 @@ def loses_optimizer_state(case: StageCase) -> str | None:
 
 
 def does_not_update(case: StageCase) -> str | None:
-    """A rank's own chunk of the weights is not what one update makes of it."""
+    """A rank's own chunk of the weights is not the result of one update."""
     for rank, unit in case.places:
         mine, seen = case.mine(rank).after.get(("weights", unit)), case.mine(rank)
         if mine is None or ("weights", unit) not in seen.before:
@@ -234,7 +234,7 @@ def updated_otherwise(seen: WitnessedStep, unit: str) -> str | None:
 
 
 def publishes_otherwise(case: StageCase) -> str | None:
-    """A rank's copy of another's chunk is not what its owner has."""
+    """A rank's copy of another rank's chunk differs from the owner's."""
     for rank, unit in case.places:
         seen = case.mine(rank)
         mine, due = seen.after.get(("weights", unit)), case.due(rank).after.get(("weights", unit))
@@ -252,7 +252,7 @@ def publishes_otherwise(case: StageCase) -> str | None:
 
 
 def other_copy(case: StageCase, rank: int, owner: int, unit: str, now: Array) -> str:
-    """What a copy is, if not the owner's chunk after its update."""
+    """A description of a copy that is not the owner's updated chunk."""
     for other in case.honest.units:
         full = case.due(rank).after["weights", other]
         for chunk in range(case.ranks):
@@ -273,7 +273,7 @@ def why_not_published(seen: WitnessedStep, unit: str) -> str:
 
 
 def rounds_off(case: StageCase) -> str | None:
-    """Something has another precision than the weights."""
+    """An array has another precision than the weights."""
     for rank in range(case.ranks):
         for call, due, _ in case.beside(rank):
             for mine, wanted in zip(call.handed, due.handed if due else (), strict=False):
@@ -286,7 +286,7 @@ def rounds_off(case: StageCase) -> str | None:
 
 
 def differs_somewhere(case: StageCase) -> str | None:
-    """What is seen, where no cause is known: the first thing kept that is another."""
+    """The first kept array that differs, if no cause is known."""
     for rank in range(case.ranks):
         for (what, unit), due in case.due(rank).after.items():
             mine = case.mine(rank).after.get((what, unit))
@@ -317,9 +317,9 @@ CAUSES: tuple[Callable[[StageCase], str | None], ...] = (
     calls_otherwise,
     differs_somewhere,
 )
-"""In the order in which a step would show them."""
+"""The causes, in the order in which a step would show them."""
 
 
 def why_it_differs(case: StageCase) -> str | None:
-    """The first cause that is found."""
+    """The first cause found."""
     return next(filter(None, (cause(case) for cause in CAUSES)), None)

@@ -1,10 +1,10 @@
-"""Edits: every program that differs from a learner's in one place, the likelier first.
+"""Edits: all programs that differ from a learner's in one place, likely ones first.
 
-    tree     a program, as `ast` has it
-    edit     one change, in words, and the nodes or lists of statements that stand in the place of others
-    scope    one function of the program, its names, and which node is within which
+    tree     a program as an `ast`
+    edit     one change, in words, and the nodes or lists of statements that replace others
+    scope    one function of the program, its names, and the nesting of its nodes
 
-An edit is an attempt. Whether it mends anything is found out by running the program that it makes.
+An edit is an attempt; running the edited program shows whether it repairs anything.
 """
 
 import ast
@@ -26,7 +26,7 @@ from zerosim.grading.scope import Edit, Scope, name_of, written
 
 
 def edits(tree: ast.Module, name: str, others: Sequence[str] = ()) -> Iterator[Edit]:
-    """All edits of the function `name` and of those beside it, except for those named in `others`."""
+    """All edits of the function `name` and of other functions in its file, except those named in `others`."""
     scopes = [
         (within, Scope(node)) for within in tree.body for node in ast.walk(within) if isinstance(node, ast.FunctionDef)
         if getattr(within, "name", "") == name or getattr(within, "name", "") not in others
@@ -40,11 +40,11 @@ def edits(tree: ast.Module, name: str, others: Sequence[str] = ()) -> Iterator[E
                     yield replace(edit, within=within)
 
 
-# Two things for each other.
+# Swaps.
 
 
 def swapped(scope: Scope) -> Iterator[Edit]:
-    """Operands, targets, arguments, neighbours on the ring."""
+    """Swap operands, targets, arguments, or neighbours on the ring."""
     for node in scope.nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
             targets = node.targets[0]
@@ -74,7 +74,7 @@ def exchanged(items: Sequence[Any], one: int, other: int) -> list[Any]:
 
 
 def swapped_arguments(scope: Scope, call: ast.Call) -> Iterator[Edit]:
-    """Two positional ones; to= and source=; what is sent and what is received into."""
+    """Swap two positional arguments, to= and source=, or the sent and the received array."""
     for second in range(len(call.args)):
         for first in range(second):
             yield scope.instead(call, ast.Call(call.func, exchanged(call.args, first, second), call.keywords))
@@ -96,7 +96,7 @@ AROUND = {"left": "right", "right": "left"}
 
 
 def around_the_other_way(scope: Scope) -> Iterator[Edit]:
-    """left(comm) for right(comm), in one call or in all; chunks counted up for counted down."""
+    """Swap left(comm) and right(comm), in one call or in all; count chunks in the other direction."""
     found = [node.func for node in scope.calls("left", "right") if isinstance(node.func, ast.Name)]
     replaced = {id(node): ast.Name(AROUND[node.id], ast.Load()) for node in found}
     if len(found) > 1:
@@ -113,7 +113,7 @@ def around_the_other_way(scope: Scope) -> Iterator[Edit]:
 
 
 def mirrored(node: ast.expr) -> ast.expr:
-    """An expression with + for each − behind the first term, and the reverse.
+    """An expression with + and − swapped after the first term.
 
     >>> ast.unparse(mirrored(ast.parse("(rank - step + 1) % size", mode="eval").body))
     '(rank + step - 1) % size'
@@ -126,11 +126,11 @@ def mirrored(node: ast.expr) -> ast.expr:
     return node
 
 
-# Something less.
+# Omissions.
 
 
 def left_out(scope: Scope) -> Iterator[Edit]:
-    """Statements, conditions, operands, subscripts, calls around a value."""
+    """Omit statements, conditions, operands, subscripts, or calls around a value."""
     for body in scope.bodies:
         for number, each in enumerate(body):
             yield from without(body, number, each)
@@ -150,7 +150,7 @@ def left_out(scope: Scope) -> Iterator[Edit]:
 
 
 def without(body: list[ast.stmt], number: int, each: ast.stmt) -> Iterator[Edit]:
-    """Without a statement, or without its condition."""
+    """Omit a statement, or its condition."""
     before, after = body[:number], body[number + 1 :]
     if not isinstance(each, ast.Return | ast.FunctionDef | ast.Pass):
         yield Edit(each.lineno, f"without {written(each)}", {id(body): [*before, *after] or [ast.Pass()]})
@@ -177,4 +177,4 @@ KINDS: tuple[Callable[[Scope], Iterator[Edit]], ...] = (
     swapped, left_out, other_numbers, all_shifted, other_operators, other_methods, something_more, other_names, moved,
     inserted,
 )
-"""The likelier first."""
+"""All kinds of edits, likely ones first."""

@@ -1,7 +1,7 @@
-"""The examination of one function: claim by claim, and what it printed meanwhile.
+"""The examination of one function, claim by claim, with its printed output.
 
-`python -m zerosim.grading.examination DESCRIPTOR PARENT PATIENCE FILE FUNCTION` answers with the grade, or why the file
-cannot be used, as `zerosim.grading.channel` asks.
+`python -m zerosim.grading.examination DESCRIPTOR PARENT PATIENCE FILE FUNCTION` answers with the grade, or with the
+reason why the file cannot be used, through `zerosim.grading.channel`.
 """
 
 import contextlib
@@ -27,13 +27,13 @@ from zerosim.proofs.diagnosis import because
 from zerosim.proofs.hints import hint, raised
 
 MOST_PRINTED = 12
-"""Lines of a learner's that are shown."""
+"""The lines of a learner's output that are shown."""
 
 
 def grade(function: Callable[..., Any], name: str, claims: ClaimsOf, file: str = "") -> Grade:
-    """The grade of one function; `file` is where it was written.
+    """The grade of one function, which was written in `file`.
 
-    What does not hold costs its own points and no others; but what comes first must hold before anything else is asked.
+    A failed item loses only its own points, but items marked `first` must hold before any later one is checked.
 
     >>> def claims(function):
     ...     return [Claim("it returns 1", lambda: None if function() == 1 else f"it returns {function()}")]
@@ -57,9 +57,9 @@ def grade(function: Callable[..., Any], name: str, claims: ClaimsOf, file: str =
 
 
 def with_mend(complaint: str, name: str, function: Callable[..., Any], claims: ClaimsOf, failed: int, file: str) -> str:
-    """The complaint, and a change of the program with which it is gone, if one is found.
+    """The complaint, with a change of the program that removes the error, if one is found.
 
-    Of a stage one is looked for where its cause is not known.
+    For a stage the search runs only if the cause is not known.
     """
     if "MemoryError" in complaint:
         return complaint
@@ -91,7 +91,7 @@ def with_mend(complaint: str, name: str, function: Callable[..., Any], claims: C
 
 
 KNOWN_SECONDS, UNKNOWN_SECONDS = 4.0, 12.0
-"""How long a mend is looked for where the cause is known, and where it is not."""
+"""The time limit of the search for a change, with a known and with an unknown cause."""
 
 
 def holds_without_error(quickly: Callable[..., bool], function: Callable[..., Any]) -> bool:
@@ -102,14 +102,14 @@ def holds_without_error(quickly: Callable[..., bool], function: Callable[..., An
 
 
 class Examination:
-    """Claims asked one after the other, and what was printed while the first was asked that is of interest."""
+    """Claims checked one after the other, with the output printed during the first one of interest."""
 
     def __init__(self, file: str) -> None:
         self.printed: list[str] = []
         self._file = file
 
     def items(self, claims: Sequence[Claim]) -> Iterator[Item]:
-        """What is found out about each."""
+        """The result of each claim."""
         stopped, failed = False, False
         for number, claim in enumerate(claims):
             if stopped:
@@ -125,7 +125,7 @@ class Examination:
                 yield Item(claim.says, claim.points, "does not hold" if complaint else "holds", claim.law, complaint)
 
     def _asked(self, claim: Claim) -> tuple[str | None, list[str]]:
-        """What is wrong, if anything is, and what was printed."""
+        """The error, if any, and the printed output."""
         heard = Heard()
         with contextlib.redirect_stdout(heard):
             try:
@@ -138,7 +138,7 @@ class Examination:
 
 
 class Heard(io.TextIOBase):
-    """Takes what is printed, and keeps its first lines."""
+    """A stream that keeps the first lines printed to it."""
 
     def __init__(self) -> None:
         self._lines = [""]
@@ -157,7 +157,7 @@ class Heard(io.TextIOBase):
         return len(text)
 
     def told(self) -> list[str]:
-        """The first lines, and how many more there were.
+        """The first lines, and the number of further ones.
 
         >>> heard = Heard()
         >>> print("rank", 0, file=heard)
@@ -169,12 +169,12 @@ class Heard(io.TextIOBase):
 
 
 def told(error: Exception, file: str) -> str:
-    """An exception in one line, with the line of the learner's file that it came through last; then what it means."""
+    """An exception in one line, with the last line of the learner's file in its traceback, then its meaning."""
     return "\n".join([raised(error, file), *because(hint(error))])
 
 
 def answer(file: str, name: str) -> dict[str, Any]:
-    """The grade as JSON, or why there is none."""
+    """The grade as JSON, or the reason why there is none."""
     before, claims, judge, look = fingerprint(), CLAIMS[name], grade, touched
     try:
         function = getattr(load_file(file), name)
@@ -189,7 +189,7 @@ def answer(file: str, name: str) -> dict[str, Any]:
 
 
 def limit_memory() -> None:
-    """Let this process have so much more memory than it has, where the system can say so."""
+    """Limit this process to `MOST_BYTES` more memory than it has, on systems that support limits."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource  # noqa: PLC0415 - Windows has none
 
@@ -201,7 +201,7 @@ MOST_BYTES = 4 << 30
 
 
 def main(descriptor: str, parent: str, patience_seconds: str, file: str, name: str) -> None:
-    """Examine, and answer."""
+    """Examine the function and answer."""
     answering = Answering(descriptor, parent, patience_seconds)
     limit_memory()
     with contextlib.redirect_stdout(sys.stderr):

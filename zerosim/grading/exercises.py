@@ -1,6 +1,6 @@
-"""The exercises in a learner's file, each graded in a process of its own.
+"""The exercises in a learner's file, and their grades.
 
-One that never ends is ended, and what it prints or breaks is its own affair.
+Each function is graded in a separate process with a time limit.
 """
 
 import ast
@@ -22,10 +22,10 @@ EXERCISES = {
     "reduce_scatter_left": 8, "reduce_scatter_elsewhere": 8, "all_reduce_two_level": 10,
     "zero2_each_part_step": 10, "zero3_kept_step": 12, "fsdp_step": 12,
 }
-"""The points of each exercise, in the order in which they are met."""
+"""The points of each exercise, in the order of the course."""
 
 PATIENCE_SECONDS = 60.0
-"""How long the examination of one function may take; that of an honest one takes a few seconds."""
+"""The time limit of one examination; a correct function takes a few seconds."""
 
 State = Literal["holds", "holds so far", "does not hold yet", "not yet written", "does not end"]
 Found = Literal["holds", "does not hold", "not asked", "cannot be asked"]
@@ -33,7 +33,7 @@ Found = Literal["holds", "does not hold", "not asked", "cannot be asked"]
 
 @dataclass(frozen=True)
 class Item:
-    """One claim, and what was found out about it."""
+    """One claim and its result."""
 
     says: str
     points: int
@@ -43,15 +43,15 @@ class Item:
 
     @property
     def earned(self) -> int:
-        """All of its points, or none."""
+        """All points of the item, or none."""
         return self.points if self.state == "holds" else 0
 
 
 @dataclass(frozen=True)
 class Grade:
-    """What was found out about one function: item by item, and a complaint about the first that does not hold.
+    """The result of one function: its items, and a complaint about the first that does not hold.
 
-    It "holds so far" when nothing was found that does not, and something could not be asked here.
+    The state "holds so far" means that no item failed and that some could not be checked here.
     """
 
     function: str
@@ -59,7 +59,7 @@ class Grade:
     items: list[Item] = field(default_factory=list)
     complaint: str | None = None
     printed: list[str] = field(default_factory=list)
-    """What the function itself printed while the first item was asked that does not hold, or the first of all."""
+    """The output of the function during the first failed item, or during the first item if none failed."""
 
     @property
     def held(self) -> list[str]:
@@ -72,11 +72,11 @@ class Grade:
 
     @property
     def points(self) -> int:
-        """What a solution earns."""
+        """The points of a correct solution."""
         return EXERCISES.get(self.function, 0) or sum(item.points for item in self.items)
 
     def document(self) -> dict[str, Any]:
-        """The grade of a function as JSON has it."""
+        """The grade as JSON types."""
         return {
             "function": self.function, "state": self.state, "earned": self.earned, "points": self.points,
             "held": self.held, "complaint": self.complaint, "items": [asdict(item) for item in self.items],
@@ -85,7 +85,7 @@ class Grade:
 
 
 def from_document(document: dict[str, Any]) -> Grade:
-    """The grade that `Grade.document` gave; raises `KeyError`, `TypeError` or `ValueError` for what it cannot give.
+    """The grade from `Grade.document`. Raises `KeyError`, `TypeError` or `ValueError` for anything else.
 
     >>> grade = Grade("all_gather", "holds", [Item("it returns", 2, "holds")])
     >>> from_document(grade.document()) == grade
@@ -104,9 +104,9 @@ def from_document(document: dict[str, Any]) -> Grade:
 
 
 def exercises_in(file: str) -> list[str]:
-    """The exercises that `file` defines at its top level, in their own order; nothing in it is run.
+    """The exercises that `file` defines at its top level, in the order of `EXERCISES`; the file is not run.
 
-    Raises `ScenarioError` for a file that cannot be read or has none of them.
+    Raises `ScenarioError` for a file that cannot be read or defines no exercise.
     """
     try:
         body = ast.parse(read_python(file), file).body
@@ -129,7 +129,7 @@ def exercises_in(file: str) -> list[str]:
 
 
 def unwritten(file: str, name: str) -> int | None:
-    """The line in which a function of a file does nothing but raise NotImplementedError, if it is one."""
+    """The line in which a function only raises NotImplementedError; None for other functions."""
     for node in ast.parse(read_python(file), file).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             body = node.body if ast.get_docstring(node) is None else node.body[1:]
@@ -139,7 +139,7 @@ def unwritten(file: str, name: str) -> int | None:
 
 
 def still_busy(patience_seconds: float, file: str, complained: str) -> str:
-    """What to say of a function that does not end: since when and, if its process has told, in which line and loop."""
+    """The message about a function that does not end: its time and, if its process has reported it, line and loop."""
     line = busy_line(complained, os.path.abspath(file))
     where = f", in line {line}" if line else ""
     why = (why_it_never_ends([CodePlace(file, line, {})], file) or no_return(file, line)) if line else None
@@ -147,7 +147,7 @@ def still_busy(patience_seconds: float, file: str, complained: str) -> str:
 
 
 def no_return(file: str, line: int) -> str:
-    """Names a line outside any loop that has not returned.
+    """A message that names a line outside any loop that has not returned.
 
     >>> no_return(os.devnull, 3)
     'it has not returned'
@@ -157,7 +157,7 @@ def no_return(file: str, line: int) -> str:
 
 
 def busy_line(complained: str, file: str) -> int | None:
-    """The line of `file` in which a thread is that does not wait for its turn, in what `faulthandler` has written.
+    """The line of `file` in which a thread runs that is not waiting for its turn, from `faulthandler`'s output.
 
     >>> busy_line('Thread 0x1 (most recent call first):\\n  File "/mine.py", line 7 in all_gather\\n', "/mine.py")
     7

@@ -1,4 +1,4 @@
-"""Why a learner's step raises something: what it had done up to there, and what the exception's words mean there."""
+"""Causes of an exception in a learner's step: the step's calls up to there, and the meaning of the exception."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ TOGETHER = ("gather", "reduce_scatter", "reduce", "all_gather", "publish")
 
 
 def why_it_fails(case: StageCase, error: Exception) -> str | None:
-    """Why it raised that."""
+    """The cause of an exception, if known."""
     known = hint(error)
     apart = ranks_part_ways(case) if isinstance(error, Deadlock) or "without receiving" in str(error) else None
     zero = begins_without_zero_grad(case) if isinstance(error, ZeroDivisionError) else zeroes_too_late(case)
@@ -30,7 +30,7 @@ def why_it_fails(case: StageCase, error: Exception) -> str | None:
 
 
 def no_such_attribute(error: Exception) -> str | None:
-    """The cause if a verb does not exist: the nearest that does."""
+    """The cause if a verb does not exist, with the nearest name."""
     found = re.match(r"'(\w*Replica|\w*Tape|Batch|TrainingState|Unit)' object has no attribute '(\w+)'", str(error))
     if found is None or not isinstance(error, AttributeError):
         return None
@@ -54,11 +54,11 @@ ELSEWHERE = {
     "rank": "replica.comm.rank", "size": "replica.comm.size", "forward": "replica.tape.forward",
     "backward": "replica.tape.backward", "loss": "replica.tape.loss", "optimizer": "replica.state.optimizer",
 }
-"""What is looked for on a replica, and stands somewhere else."""
+"""Names that learners look for on a replica, and their true place."""
 
 
 def wrong_length(case: StageCase, error: Exception) -> str | None:
-    """The cause if a verb was handed another buffer than is due: which one it was."""
+    """The cause if a verb got a buffer of another length: the buffer that it got."""
     found = re.match(r"(\w+) got (\d+) elements of ([\w.]+); expected (\d+)", str(error))
     if found is None:
         return None
@@ -79,7 +79,7 @@ def wrong_length(case: StageCase, error: Exception) -> str | None:
 
 
 def of_length(case: StageCase, unit: str, length: int) -> str:
-    """What has so many elements."""
+    """The buffer with this number of elements, in words."""
     shard = case.shard_lengths.get(unit, 0)
     if length in (shard, shard * case.ranks) and case.ranks > 1:
         return f"the full buffer of {unit}" if length > shard else f"a shard of {unit}"
@@ -88,7 +88,7 @@ def of_length(case: StageCase, unit: str, length: int) -> str:
 
 
 def no_gradient(case: StageCase, error: Exception) -> str | None:
-    """The cause if an update found no gradient: how far its unit came."""
+    """The cause if an update found no gradient: the last verb that its unit reached."""
     found = re.match(r"update found no gradient of ([\w.]+)", str(error)) or (
         re.match(r"'?<?.*", str(error)) if isinstance(error, KeyError) else None)
     if found is None:
@@ -114,12 +114,12 @@ def no_gradient(case: StageCase, error: Exception) -> str | None:
 
 
 def of_all(case: StageCase, calls: Sequence[VerbCall]) -> str:
-    """How many others do."""
+    """The number of units that were called."""
     return f"{len({call.unit for call in calls})} of {plural(len(case.honest.units), 'unit')} do"
 
 
 def ranks_part_ways(case: StageCase) -> str | None:
-    """Ranks do not call the same collectives in the same order."""
+    """The first collective that not all ranks call in the same order."""
     first = [(call.verb, call.unit) for call in case.mine(0).calls if call.verb in TOGETHER]
     for rank in range(1, case.ranks):
         mine = [(call.verb, call.unit) for call in case.mine(rank).calls if call.verb in TOGETHER]

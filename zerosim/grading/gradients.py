@@ -1,4 +1,4 @@
-"""What a kept gradient is, if not the sum of what all ranks have: whose gradients are in it, and how often."""
+"""Causes of a wrong gradient: the ranks' and parts' gradients that it contains, and how often."""
 
 from itertools import product
 
@@ -12,11 +12,11 @@ from zerosim.proofs.words import Observation
 from zerosim.stages.state import GRADIENT
 
 Brought = dict[tuple[int, int], Array]
-"""The gradient of a unit that a rank has of a part of the batch, by rank and part."""
+"""The gradient of a unit on a rank for a part of the batch, by rank and part."""
 
 
 def what_gradient(case: StageCase, rank: int, unit: str, mine: Array, due: Array) -> str:
-    """What a gradient is instead of the sum over all ranks."""
+    """A description of a gradient that is not the sum over all ranks."""
     told = f"rank {rank} keeps as the gradient of {unit}"
     if not np.any(mine):
         return f"{told} zeros: was it freed or overwritten before it was kept?"
@@ -52,7 +52,7 @@ def value(array: Array) -> str:
 
 
 def brought_by(case: StageCase, rank: int, unit: str) -> Brought:
-    """What each rank has of each part, the chunk of `rank`."""
+    """The gradients of each rank and part, the chunk of `rank`."""
     found = {}
     for each in range(case.ranks):
         for part, call in enumerate(case.due(each).of("backward", unit)):
@@ -62,7 +62,7 @@ def brought_by(case: StageCase, rank: int, unit: str) -> Brought:
 
 
 def combination(brought: Brought, mine: Array) -> dict[tuple[int, int], float] | None:
-    """How often each is in `mine`, if it is made of these alone and that can be told."""
+    """The factor of each gradient in `mine`, if `mine` is a linear combination of them and the factors are unique."""
     columns = np.stack([*brought.values()], axis=1)
     if np.linalg.matrix_rank(columns) < len(brought) or columns.shape[0] <= len(brought):
         return None
@@ -74,7 +74,7 @@ def combination(brought: Brought, mine: Array) -> dict[tuple[int, int], float] |
 
 
 def in_words(case: StageCase, rank: int, often: dict[tuple[int, int], float]) -> str:
-    """Which ranks' and which parts' gradients are in it, and how often."""
+    """The ranks' and parts' gradients in a sum and their factors, in words."""
     parts = range(case.parts)
     counts = {*often.values()}
     if counts == {1.0}:

@@ -1,4 +1,4 @@
-"""The first call of a step that is handed another value than ours, and whose that value is."""
+"""The first call of a step with another value than the library's step passes, and the source of that value."""
 
 from typing import Any
 
@@ -16,20 +16,20 @@ ARGUMENTS = {
     "loss": ("the loss's name", "outputs", "targets", "samples", "the loss so far"),
     "reduce_scatter": ("its gradient",), "reduce": ("its gradient",),
 }
-"""What the verbs that are looked at are handed, in their order."""
+"""The names of the arguments of each checked verb, in order."""
 ORDERS = {"forward": "forward goes through all of replica.units, first to last",
           "backward": "backward goes through replica.backward_units, last to first"}
 
 
 def hands_in_something_else(case: StageCase) -> str | None:
-    """The first call of any rank that hands in something else than our own step does."""
+    """The first call of any rank that passes another value than the library's step."""
     found = [(number, rank, said) for rank in range(case.ranks)
              for number, said in [first_otherwise(case, rank)] if said]
     return min(found)[-1] if found else None
 
 
 def first_otherwise(case: StageCase, rank: int) -> tuple[int, str | None]:
-    """The first call of a rank that is not as ours, by its number, and what is wrong with it."""
+    """The number of a rank's first call that differs from the library's, and the error."""
     expected = {verb: [call.unit for call in case.due(rank).of(verb)] for verb in ORDERS}
     made: dict[str, int] = dict.fromkeys(ORDERS, 0)
     for number, (call, due, part) in enumerate(case.beside(rank)):
@@ -52,7 +52,7 @@ def first_otherwise(case: StageCase, rank: int) -> tuple[int, str | None]:
 
 
 def otherwise(case: StageCase, rank: int, call: VerbCall, due: VerbCall | None, part: int) -> str | None:
-    """What is wrong with one call."""
+    """The error of one call."""
     named = f"{'tape' if call.verb in ('forward', 'backward', 'loss') else 'replica'}.{call.verb}"
     where = f"rank {rank}: {named}{f' of {call.unit}' * bool(call.unit)}{f' in part {part}' * (case.parts > 1)}"
     if due is None:
@@ -81,14 +81,14 @@ def otherwise(case: StageCase, rank: int, call: VerbCall, due: VerbCall | None, 
 
 
 def lacks_earlier_parts(case: StageCase, rank: int, unit: str, mine: Any, due: Any) -> bool:
-    """Whether a gradient is what is due but for that of the parts before."""
+    """Whether a gradient lacks only the sum of earlier parts."""
     so_far = [call.gradient for call in case.due(rank).of("backward", unit) if call.gradient is not None][:-1]
     arrays = isinstance(mine, np.ndarray) and isinstance(due, np.ndarray) and mine.shape == due.shape
     return bool(arrays and so_far and so_far[-1].shape == due.shape and like(mine, due - so_far[-1]))
 
 
 def rounded_to(mine: Any, due: Any) -> str | None:
-    """The precision of 16 bits to which a gradient was rounded, if it was: bf16 or fp16."""
+    """The 16-bit precision to which a gradient was rounded, bf16 or fp16; None if it was not."""
     arrays = isinstance(mine, np.ndarray) and isinstance(due, np.ndarray) and mine.shape == due.shape
     if not arrays or same(mine, due):
         return None
@@ -97,7 +97,7 @@ def rounded_to(mine: Any, due: Any) -> str | None:
 
 
 def equal(mine: Any, due: Any) -> bool:
-    """Whether two values have equal bytes, or numbers equal but for rounding."""
+    """Whether two values have equal bytes, or equal numbers up to rounding."""
     if isinstance(mine, np.ndarray) and isinstance(due, np.ndarray):
         return same(mine, due) or like(mine, due)
     if isinstance(mine, list | tuple) and isinstance(due, list | tuple):
@@ -106,7 +106,7 @@ def equal(mine: Any, due: Any) -> bool:
 
 
 def other_value(case: StageCase, rank: int, name: str, mine: Any, due: Any) -> str | None:
-    """Whose a value is, and whose is due."""
+    """The source of a value, and the expected value."""
     has, wanted = case.whose(mine, rank), case.whose(due, rank) or shape(due)
     if name == "samples":
         return (f"{mine}; expected {due}: pass it batch.samples, the samples of all ranks together, by which it "
@@ -130,7 +130,7 @@ def other_value(case: StageCase, rank: int, name: str, mine: Any, due: Any) -> s
 
 
 def of_gradient(has: str) -> str:
-    """What to do where another gradient is handed in."""
+    """The advice for a wrong gradient."""
     if "gave to go upstream" in has:
         return ": tape.backward returns what goes further upstream, and then the gradient"
     if " times " in has or has.startswith("1/"):
@@ -160,11 +160,11 @@ def shape(value: Any) -> str:
     return f"{value!r}" if isinstance(value, int | float | None) else str(value)
 
 
-# Weights: whose each element is.
+# Weights: the source of each element.
 
 
 def other_weights(case: StageCase, rank: int, call: VerbCall, mine: Array, due: Array) -> str:
-    """What is wrong with the weights of one call."""
+    """The error in the weights of one call."""
     told = f"rank {rank} goes {call.verb} through {call.unit} with"
     has = case.whose(mine, rank)
     if has and " of step " in has:
@@ -181,7 +181,7 @@ def other_weights(case: StageCase, rank: int, call: VerbCall, mine: Array, due: 
 
 
 def stretches(case: StageCase, unit: str, mine: Array, due: Array, rank: int) -> str:
-    """What stands where, shard by shard, and how it should be."""
+    """The shards in a buffer in their order, and the expected order."""
     length, size = case.shard_lengths[unit], case.ranks
     order = [next((c for c in range(size) if same(mine[place * length :][:length], due[c * length :][:length])), None)
              for place in range(size)]
@@ -212,7 +212,7 @@ Elements = dict[bytes, set[tuple[int, str, int]]]
 
 
 def elements(case: StageCase) -> Elements:
-    """The step, the unit and the element of each value that is among the weights."""
+    """The steps, units and elements in which each value of the weights occurs."""
     found: Elements = {}
     for step in range(1, case.step + 1):
         for unit in case.honest.units:
@@ -224,7 +224,7 @@ def elements(case: StageCase) -> Elements:
 
 
 def what_stands(case: StageCase, part: Array, known: Elements) -> str:
-    """Whose weights these are."""
+    """The unit and rank of these weights, in words."""
     if not np.any(part):
         return "zeros: nothing was written there"
     owners: list[str] = []

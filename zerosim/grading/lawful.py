@@ -1,4 +1,4 @@
-"""The laws as claims, where Hypothesis is installed; where it is not, one claim that says how to install it."""
+"""The laws as claims; without Hypothesis, one claim that says how to install it."""
 
 import sys
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ EXAMPLES = 40
 
 
 def law_claims(examined: Subject, points: int) -> Iterator[Claim]:
-    """Each law that speaks of it, on numbers; all together are worth `points`, one each."""
+    """Each law that applies, checked on numbers; they have `points` points in total, one each."""
     try:
         from zerosim.testing import LAWS  # noqa: PLC0415 - needs Hypothesis
         from zerosim.testing.law import under_examination  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""A virtual machine on which a learner's collective is timed: its own messages, over links of which all is known."""
+"""A virtual machine that times the messages of a learner's collective over links with known rates."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from zerosim.words import short
 from zerosim.worlds.local import spawn
 
 ELEMENTS = 64
-"""The length of each chunk when messages are noted; their bytes are then multiplied."""
+"""The length of each chunk while messages are recorded; their bytes are scaled afterwards."""
 
 Collective = Callable[..., None]
 """`collective(comm, chunks, reduce)`"""
@@ -22,7 +22,7 @@ Collective = Callable[..., None]
 
 @dataclass(frozen=True)
 class TimedMachine:
-    """Hosts of equal devices and a vector that is worked on."""
+    """Hosts of equal devices, and the length of a vector."""
 
     ranks: int
     per_host: int
@@ -38,14 +38,14 @@ class TimedMachine:
         return f"{hosts} hosts of {self.per_host} ranks, {links}, {vector}"
 
     def ns(self, collective: Collective) -> int:
-        """When the last rank has ended, all having begun at 0."""
+        """The end of the last rank; all ranks begin at 0."""
         cluster = Cluster(Device("", 1, 1, 1), self.per_host, self.inside, self.between, pipelined=False, fused=False)
         programs = spawn(lambda comm: noted(collective, comm), self.ranks)
         scale = self.vector_bytes // (self.ranks * ELEMENTS * 4)
         return last_end_ns([list(map(longer(scale), each)) for each in programs], links(cluster, self.ranks))
 
     def too_slow(self, collective: Collective, limit_ns: int) -> str | None:
-        """What is wrong if it takes longer than `limit_ns`."""
+        """The error if the collective takes longer than `limit_ns`."""
         took_ns = self.ns(collective)
         if took_ns <= limit_ns:
             return None
@@ -53,7 +53,7 @@ class TimedMachine:
 
 
 def noted(collective: Collective, comm: Any) -> FluidProgram:
-    """What this rank sends and receives."""
+    """The sends and receives of this rank."""
     noting = Noting(comm)
     collective(noting, split(np.zeros(comm.size * ELEMENTS, np.float32), comm.size), np.add)
     return noting.program

@@ -1,7 +1,7 @@
-"""Mends: the edit of a learner's program with which everything holds, found by trying.
+"""Repairs: an edit of a learner's program that makes all claims hold, found by trying.
 
-Edits are tried in processes of their own, since a changed program may never end. What is offered as a mend has been
-tried on all numbers of ranks, and nothing else is.
+Edits are tried in separate processes, because a changed program may never end. An edit is offered only after it was
+tried on all numbers of ranks.
 """
 
 import ast
@@ -19,21 +19,21 @@ from zerosim.grading.scope import Edit
 
 STUCK_SECONDS, JUDGED_SECONDS = 0.5, 5.0
 STARTED_SECONDS = 2.0
-"""For a glance at one edit; and for all that is asked of one that is promising."""
+"""The time limits of the quick check of one edit, of the full check, and of the first answer."""
 
 Quickly = Callable[[Callable[..., Any]], bool]
-"""Whether nothing wrong is seen of a function at a glance."""
+"""Whether the quick check of a function finds no error."""
 Verdict = Callable[[Callable[..., Any]], str]
-"""The verdict on a function: `ALL` where everything holds, `SOME` where what was wrong does, else `NOTHING`."""
+"""The verdict on a function: `ALL` if all claims hold, `SOME` if the failed claim now holds, else `NOTHING`."""
 ALL, SOME, NOTHING, PROMISING = "+", "~", "-", "."
 
 
 def mend(
     source: str, name: str, others: Sequence[str], quickly: Quickly, verdict: Verdict, budget_seconds: float
 ) -> tuple[str, bool] | None:
-    """An edit of `source` with which everything holds of the function `name`, in words, and whether it does.
+    """An edit of `source`, in words, that makes all claims about the function `name` hold, and True.
 
-    Where none is found it is one with which at least what was wrong does.
+    If there is none, an edit that repairs at least the failed claim, and False; else None.
     """
     try:
         tree = ast.parse(source)
@@ -51,7 +51,7 @@ def mend(
 def tried_out(
     tree: ast.Module, name: str, tried: Sequence[Edit], quickly: Quickly, verdict: Verdict, budget_seconds: float
 ) -> dict[int, str]:
-    """What came of each edit, by its number, up to the first with which everything holds, in the time that there is."""
+    """The verdict on each edit by its number, up to the first with `ALL` or the time limit."""
     deadline, found = time.monotonic() + budget_seconds, dict[int, str]()
     while len(found) < len(tried) and time.monotonic() < deadline and ALL not in found.values():
         for said in progress(tree, name, tried[len(found) :], quickly, verdict, deadline):
@@ -62,7 +62,7 @@ def tried_out(
 def progress(
     tree: ast.Module, name: str, tried: Sequence[Edit], quickly: Quickly, verdict: Verdict, deadline: float
 ) -> Iterator[str]:
-    """What comes of each edit, up to the first with which everything holds, or one that is stuck."""
+    """The verdict on each edit, up to the first with `ALL` or one that does not end."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -90,7 +90,7 @@ def progress(
 def try_all(
     tree: ast.Module, name: str, tried: Sequence[Edit], quickly: Quickly, verdict: Verdict, writing: int
 ) -> None:
-    """Say what comes of each edit, and end this process."""
+    """Write the verdict on each edit to the pipe, then end this process."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
@@ -103,7 +103,7 @@ def try_all(
 
 
 def of_program(program: ast.Module, name: str, quickly: Quickly, verdict: Verdict, writing: int) -> str:
-    """What holds of a function of a program, if that can be run."""
+    """The verdict on a function of a program, if the program runs."""
     module: dict[str, Any] = {"__name__": "mended"}
     try:
         exec(compile(program, "mended.py", "exec"), module)

@@ -1,4 +1,4 @@
-"""Edits that put a statement somewhere else, or add one."""
+"""Edits that move or insert a statement."""
 
 import ast
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from zerosim.grading.scope import Edit, Scope, name_of, parsed, rebuilt, stateme
 
 
 def moved(scope: Scope) -> Iterator[Edit]:
-    """A statement to another place among its neighbours, out of its loop, or into a loop beside it."""
+    """Move a statement among its neighbours, out of its loop, or into a loop beside it."""
     for body in scope.bodies:
         for number, each in enumerate(body):
             rest = [*body[:number], *body[number + 1 :]]
@@ -42,7 +42,7 @@ def into_and_out_of(scope: Scope, body: list[ast.stmt], number: int, loop: ast.F
 
 
 def something_more(scope: Scope) -> Iterator[Edit]:
-    """reduce=, a copy, a chunk of one's own, an order, a pop in place of a look."""
+    """Insert reduce=, a copy, replica.own or reversed, or use pop for a subscript."""
     for loop in scope.expressions(ast.For):
         yield from guarded(scope, loop)
     for call in scope.calls("exchange", "recv"):
@@ -67,7 +67,7 @@ def something_more(scope: Scope) -> Iterator[Edit]:
 
 
 def guarded(scope: Scope, loop: ast.For) -> Iterator[Edit]:
-    """Leave out the rank itself, or the root, in a loop over ranks."""
+    """Exclude the rank itself, or the root, in a loop over ranks."""
     if isinstance(loop.target, ast.Name):
         for other in ("comm.rank", "root"):
             if other.partition(".")[0] in scope.names:
@@ -77,7 +77,7 @@ def guarded(scope: Scope, loop: ast.For) -> Iterator[Edit]:
 
 
 def inserted(scope: Scope) -> Iterator[Edit]:
-    """A statement that a step or a loop may lack."""
+    """Insert a statement that a step or a loop may lack."""
     for body in scope.bodies:
         for place in range(len(body) + 1):
             last = body[place - 1] if place else None
@@ -90,7 +90,7 @@ def inserted(scope: Scope) -> Iterator[Edit]:
 
 
 def lacking(scope: Scope, body: list[ast.stmt], place: int) -> Iterator[str]:
-    """What may be missing at a place among statements."""
+    """Statements that may be missing at this place."""
     parents = [scope.function, *(node for node in scope.nodes if getattr(node, "body", None) is body)]
     around, last = parents[-1], body[place - 1] if place else None
     if isinstance(around, ast.While) and place == len(body):

@@ -1,4 +1,4 @@
-"""Edits that put another number, operator or name in the place of one."""
+"""Edits that replace a number, an operator or a name."""
 
 import ast
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from zerosim.grading.scope import Edit, Scope, parsed, rebuilt, written
 
 
 def other_numbers(scope: Scope) -> Iterator[Edit]:
-    """Numbers, bounds of loops, and numbers of chunks and ranks, by one more or less."""
+    """Change numbers, bounds of loops, and numbers of chunks and ranks by one."""
     for node in scope.expressions(ast.Constant):
         if type(node.value) is int and not isinstance(scope.parents.get(id(node)), ast.Expr):
             parent = scope.parents.get(id(node))
@@ -32,7 +32,7 @@ def other_numbers(scope: Scope) -> Iterator[Edit]:
 
 
 def shifted(node: ast.expr, by: int) -> ast.expr:
-    """A number, by one more or less; of a remainder, before it is taken.
+    """A number changed by `by`; in a remainder, the dividend.
 
     >>> ast.unparse(shifted(parsed("(rank - 1) % size"), 1)), ast.unparse(shifted(parsed("n"), -1))
     ('rank % size', 'n - 1')
@@ -47,7 +47,7 @@ def shifted(node: ast.expr, by: int) -> ast.expr:
 
 
 def indices(scope: Scope) -> list[ast.expr]:
-    """What numbers a chunk or a rank: indices, bounds of slices, to=, source=, and remainders that have a name."""
+    """Expressions that number a chunk or a rank: indices, bounds of slices, to=, source=, and assigned remainders."""
     found: list[ast.expr] = []
     for node in scope.nodes:
         if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Constant | ast.Slice | ast.Tuple):
@@ -63,14 +63,14 @@ def indices(scope: Scope) -> list[ast.expr]:
 
 
 def remainders(scope: Scope, body: list[ast.stmt]) -> list[ast.BinOp]:
-    """The numbers of chunks and ranks in some statements that are taken modulo something."""
+    """Those numbers of chunks and ranks in `body` that are remainders."""
     within = {id(node) for each in body for node in ast.walk(each)}
     return [index for index in indices(scope) if id(index) in within and isinstance(index, ast.BinOp)
             and isinstance(index.op, ast.Mod)]
 
 
 def all_shifted(scope: Scope) -> Iterator[Edit]:
-    """All numbers of chunks within one loop, by as many more or less."""
+    """Change all numbers of chunks in one loop by the same amount."""
     for body in scope.loops:
         found = remainders(scope, body)
         if len(found) < 2:
@@ -100,7 +100,7 @@ STEPS: dict[tuple[type[ast.operator], Any], tuple[ast.operator, int]] = {
     (ast.Add, 1): (ast.Mult(), 2), (ast.Mult, 2): (ast.Add(), 1), (ast.Add, 2): (ast.Mult(), 2),
     (ast.Sub, 1): (ast.FloorDiv(), 2), (ast.FloorDiv, 2): (ast.Sub(), 1),
 }
-"""Counting one by one, and doubling."""
+"""Replacements between counting and doubling."""
 
 
 def other_operators(scope: Scope) -> Iterator[Edit]:
@@ -130,7 +130,7 @@ def other_operators(scope: Scope) -> Iterator[Edit]:
 
 
 def written_otherwise(scope: Scope, node: ast.Assign) -> Iterator[Edit]:
-    """Into an array in place of to a name; added in place of replaced."""
+    """Assign into an array instead of a name; add instead of assign."""
     target = node.targets[0]
     if isinstance(target, ast.Name):
         inside = ast.Subscript(ast.Name(target.id, ast.Load()), ast.Slice(), ast.Store())
@@ -143,7 +143,7 @@ def written_otherwise(scope: Scope, node: ast.Assign) -> Iterator[Edit]:
 
 
 def other_names(scope: Scope) -> Iterator[Edit]:
-    """Another variable; the root, the rank or the number of ranks for a number."""
+    """Use another variable; use the root, the rank or the number of ranks for a number."""
     loads = [node for node in scope.expressions(ast.Name) if node.id in scope.names]
     for node in loads:
         for other in scope.names:
@@ -165,7 +165,7 @@ def other_names(scope: Scope) -> Iterator[Edit]:
 
 
 def renamed(scope: Scope) -> Iterator[Edit]:
-    """One variable for another, as often as it is read in one expression."""
+    """Replace all uses of one variable in one expression."""
     for node in scope.expressions(ast.Subscript | ast.BinOp | ast.Call | ast.Tuple | ast.ListComp):
         loads = [each for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)]
         for name in dict.fromkeys(each.id for each in loads if each.id in scope.names):
@@ -177,7 +177,7 @@ def renamed(scope: Scope) -> Iterator[Edit]:
 
 
 def root_everywhere(scope: Scope) -> Iterator[Edit]:
-    """The root wherever a rank is compared with 0, or named by it."""
+    """Use the root wherever 0 stands for a rank."""
     if "root" not in scope.names:
         return
     zeros = [node for node in scope.expressions(ast.Constant) if node.value == 0 and type(node.value) is int

@@ -1,12 +1,12 @@
-"""What is claimed of a part of one's own, whichever kind it is: what a scenario tries before a run, and more.
+"""The claims about a user's own part: the checks that a scenario makes before a run, and more.
 
-    collective   it is proved on 1 to 8 ranks, and adds in its declared order
-    stage        it trains to the bits of the shipped stage that shards the same, sends and keeps as much
-    optimizer    its formula works element by element, in place
-    model        its layers fit together, and their gradients are what differences say
-    samples      a function gives the same arrays twice
+    collective   proofs on 1 to 8 ranks, and the declared order of addition
+    stage        the bits of the shipped stage with the same sharding, and the same bytes sent and kept
+    optimizer    an elementwise formula that works in place
+    model        layers that fit together, and gradients that agree with finite differences
+    samples      a function that returns the same arrays twice
 
-Every part but a stage, which is compared by itself, is also trained with by all stages, beside one process.
+Each part except a stage, which is compared separately, is also trained with by all stages and by one process.
 """
 
 import inspect
@@ -48,7 +48,7 @@ PATIENCE_SECONDS = 60.0
 
 
 def grade_named(name: str, part: Any) -> Grade:
-    """The grade of an exercise, if a function has the name of one, else of a part."""
+    """The grade of an exercise if the function has the name of one, else of a part."""
     function = getattr(part, "__name__", "")
     if function not in CLAIMS:
         return grade_part(name, part)
@@ -56,7 +56,7 @@ def grade_named(name: str, part: Any) -> Grade:
 
 
 def grade_part(name: str, part: Any) -> Grade:
-    """The grade of a part of one's own; raises `UsageError` for what is no part."""
+    """The grade of a user's own part. Raises `UsageError` for anything else."""
     file = getattr(inspect.getmodule(part), "__file__", None) or name.rpartition(":")[0]
     examination = Examination(file)
     try:
@@ -69,7 +69,7 @@ def grade_part(name: str, part: Any) -> Grade:
 
 
 def part_claims(name: str, part: Any) -> list[Claim]:
-    """All that is claimed of a part, the most basic first; what cannot be one says so in its first claim."""
+    """All claims about a part, the most basic first; a malformed part has one claim, which fails."""
     claims_of, made = KINDS[kind_of(name, part)]
     try:
         return claims_of(name, made(name, part))
@@ -79,7 +79,7 @@ def part_claims(name: str, part: Any) -> list[Claim]:
 
 
 def kind_of(name: str, part: Any) -> str:
-    """The kind of a part, by what a decorator made of it or by its parameters."""
+    """The kind of a part, by the type that its decorator gave it, or by its parameters."""
     for row, kind in DECLARED.items():
         if isinstance(part, row):
             return kind
@@ -103,11 +103,11 @@ DECLARED: dict[type, str] = {
     Algorithm: "collective", Stage: "stage", Optimizer: "optimizer", ModelKind: "model",
 }
 BY_COUNT = ("samples", "model", "stage")
-"""The kind of a function by its positional parameters."""
+"""The kind of a function by the number of its positional parameters."""
 
 
 def collective_of(name: str, part: Any) -> Algorithm:
-    """The algorithm, of the kind that its name contains."""
+    """The algorithm, of the kind in its name."""
     function = part.function if isinstance(part, Algorithm) else part
     kind = collective_in(function.__name__)
     if kind not in SERVING:
@@ -116,7 +116,7 @@ def collective_of(name: str, part: Any) -> Algorithm:
 
 
 def collective_claims(name: str, row: Algorithm) -> list[Claim]:
-    """Proofs, on the ranks that it serves, and a training."""
+    """Proofs on the numbers of ranks that the algorithm supports, and a training."""
     examined = Subject(row.function.__name__, row.collective, row.function, "in place", declared=row)
     sizes = [size for size in RANKS if row.serves(size)]
     found = [
@@ -133,7 +133,7 @@ def collective_claims(name: str, row: Algorithm) -> list[Claim]:
 
 
 def unproved_on(examined: Subject, sizes: Sequence[int]) -> str | None:
-    """What is wrong on the fewest ranks, and what to declare where it is right on powers of two."""
+    """The error on the fewest ranks, and the declaration to add if it is correct on powers of two."""
     found = unproved(examined, sizes)
     if found is None or unproved(examined, [size for size in PLAIN if size in sizes]) is not None:
         return found
@@ -144,7 +144,7 @@ DECLARE = "or declare it: @collective(powers_of_two=True) is for one that serves
 
 
 def stage_claims(name: str, part: Stage) -> list[Claim]:
-    """The bits, and what is sent, kept and held, of the shipped stage that shards the same."""
+    """The bits of the shipped stage with the same sharding, and its bytes sent, kept and held."""
     at_once, in_turn = trials = trials_of(part)
     return [
         Claim("it trains to the bits of the stage that shards the same", partial(fault_in, at_once, part.wire), 3,
@@ -158,7 +158,7 @@ def stage_claims(name: str, part: Stage) -> list[Claim]:
 
 
 def either(trials: Sequence[StageTrial], ask: Callable[[StageTrial], str | None]) -> str | None:
-    """The first complaint about any of the trials."""
+    """The first complaint about the trials."""
     return next(filter(None, map(ask, trials)), None)
 
 
@@ -207,7 +207,7 @@ def samples_claims(name: str, part: Any) -> list[Claim]:
 
 
 def said(name: str, call: Callable[[], Any]) -> str | None:
-    """What a named error says, without the name of the part; None where there is none."""
+    """The message of a named error without the part's name; None without an error."""
     try:
         call()
     except ZerosimError as error:
@@ -219,7 +219,7 @@ def small(
     *, data: dict[str, Any] | None = None, model: ModelKeys | None = None, train: dict[str, Any] | None = None,
     parallel: dict[str, Any] | None = None,
 ) -> Scenario:
-    """Two steps on four ranks, by every stage."""
+    """A scenario of two steps on four ranks by every stage."""
     return Scenario(
         world=WorldKeys(4), data=Data(**data or {}), model=model or ModelKeys(hidden=(9,)),
         train=Train(steps=2, micro_batch=4, micro_batches=8, **train or {}),
@@ -227,7 +227,7 @@ def small(
 
 
 def differs(**sections: Any) -> str | None:
-    """What does not hold in a training with the part, and the first number that differs."""
+    """The failed claims of a training with the part, and the first number that differs."""
     scenario = small(**sections)
     try:
         outcome = run_locally(prepare(scenario, load_dataset(scenario)), Silent(), limit_seconds=PATIENCE_SECONDS)
@@ -247,4 +247,4 @@ KINDS: dict[str, tuple[Callable[[str, Any], list[Claim]], Callable[[str, Any], A
     "model": (model_claims, as_model),
     "samples": (samples_claims, as_source),
 }
-"""The claims of each kind, and what makes a part of it of what is named."""
+"""The claims of each kind, and the constructor of a part of that kind."""

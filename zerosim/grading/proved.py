@@ -1,4 +1,4 @@
-"""What is claimed of a collective and found out on symbols, which finds the place of a mistake."""
+"""Claims about a collective that are proved on symbols, which locate a mistake."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,13 +22,13 @@ from zerosim.words import plural
 from zerosim.worlds.local import StillRunning, spawn
 
 RANKS = range(1, 9)
-"""Numbers of ranks on which everything is asked."""
+"""Numbers of ranks for all checks."""
 PLAIN, OTHERS = (1, 2, 4, 8), (3, 5, 6, 7)
-"""Powers of two, which most get right first; and the others."""
+"""Powers of two, on which most mistakes do not show, and the other numbers."""
 
 
 def everything_arrives(examined: Subject) -> list[Claim]:
-    """The proof, in the plain cases first: nothing else is asked before it holds there."""
+    """The proofs of delivery, the plain cases first; no other claim is checked before they hold."""
     reducing = examined.kind.reducing
     found = [
         Claim(f"every contribution arrives at its place, once, on {in_words(PLAIN)} ranks",
@@ -50,9 +50,9 @@ def in_words(sizes: Sequence[int]) -> str:
 
 
 def first_tried(examined: Subject, sizes: Sequence[int]) -> str | None:
-    """What is wrong if it does not end, on the fewest ranks but one, or on the fewest.
+    """The complaint if the function does not end, on the second fewest ranks or on the fewest.
 
-    Raises the `NotImplementedError` of a function that does so there.
+    Raises the function's own `NotImplementedError`.
     """
     for size in (*sizes[1:2], sizes[0]):
         recording = run(examined, size, size)
@@ -65,7 +65,7 @@ def first_tried(examined: Subject, sizes: Sequence[int]) -> str | None:
 
 
 def unproved(examined: Subject, sizes: Sequence[int] = RANKS, *, divided: bool = True) -> str | None:
-    """The first fault, on the fewest ranks, and why; with an element in each chunk, or with other lengths."""
+    """The first fault on the fewest ranks, and its cause; with one element per chunk, or with other lengths."""
     if endless := first_tried(examined, sizes):
         return endless
     for number, size in enumerate(sizes):
@@ -79,7 +79,7 @@ def unproved(examined: Subject, sizes: Sequence[int] = RANKS, *, divided: bool =
 
 
 def reduces_otherwise(examined: Subject) -> str | None:
-    """What is wrong if it reduces by something else than it is told."""
+    """The complaint if the function ignores `reduce`."""
     if "reduce" not in examined.parameters:
         named = ", ".join(examined.parameters)
         return (f"it takes ({named}): give it a last parameter reduce=np.add, and pass that on to comm.exchange and "
@@ -99,19 +99,19 @@ ONLY_ADDS = "right where reduce is np.add: pass reduce on to comm.exchange and c
 
 
 def reduced_by(examined: Subject, vectors: Sequence[Array], reduce: Reduction, comm: Communicator) -> Array:
-    """What one rank is left with."""
+    """The result of one rank."""
     vector = vectors[comm.rank].copy()
     examined(comm, vector, 0, reduce)
     return vector
 
 
 def arrives(examined: Subject, size: int, count: int) -> bool:
-    """Whether it leaves what it should there."""
+    """Whether all contributions arrive at their places."""
     return not any(faults(examined, run(examined, size, count), count))
 
 
 def added_in(examined: Subject, order: AddingOrder, sizes: Sequence[int] = RANKS) -> str | None:
-    """The first chunk that is added otherwise, on the fewest ranks of those on which all arrives."""
+    """The first chunk that is added in another order, on the fewest ranks on which all data arrive."""
     for size in (size for size in sizes if arrives(examined, size, size)):
         results = run(examined, size, size).results or []
         for (rank, chunk), terms in claims(examined.kind, size, size, 0).items():
@@ -123,7 +123,7 @@ def added_in(examined: Subject, order: AddingOrder, sizes: Sequence[int] = RANKS
 
 
 def sent_as(examined: Subject, row: Algorithm, sizes: Sequence[int] = RANKS) -> str | None:
-    """The first rank that sends more or less than an algorithm of ours, where all arrives."""
+    """The first rank that does not send as much as the library's algorithm, where all data arrive."""
     for size in sizes:
         for count in (each for each in (size, 2 * size + 1) if arrives(examined, size, each)):
             recording = run(examined, size, count)
@@ -139,7 +139,7 @@ def sent_as(examined: Subject, row: Algorithm, sizes: Sequence[int] = RANKS) -> 
 
 
 def sent_by(rank: int, recording: Recording) -> tuple[int, int]:
-    """How many messages, and elements in them."""
+    """The number of messages from a rank, and of elements in them."""
     lengths = [len(message.carried) for message in recording.messages if message.source == rank]
     return len(lengths), sum(lengths)
 
@@ -149,7 +149,7 @@ def in_messages(messages: int, elements: int) -> str:
 
 
 def rounds_at_most(examined: Subject, enough: Callable[[int], int]) -> str | None:
-    """The first number of ranks on which it takes more rounds than are enough."""
+    """The first number of ranks on which the function takes more than `enough` rounds."""
     for size in RANKS:
         for root in roots(examined, size):
             rounds = run(examined, size, size, root).rounds
@@ -164,7 +164,7 @@ TREE = "why: one rank tells the others one by one: let those who have heard tell
 
 
 def in_time(machine: TimedMachine, collective: Collective, ours: Collective) -> Claim:
-    """A target: no longer than ours takes on a virtual machine."""
+    """The claim that a collective is at most as slow as the library's on a virtual machine."""
     return Claim(
         f"it is as quick as can be on a virtual machine: {machine}",
         lambda: machine.too_slow(collective, machine.ns(ours)), 2)

@@ -1,4 +1,4 @@
-"""Whether something is wrong with a function, as quickly as can be: what it is does not matter."""
+"""Quick checks of a function, which find whether it has an error but not which."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,11 +15,11 @@ from zerosim.proofs.proof import faults, roots, run
 from zerosim.proofs.subject import Subject, subject
 
 RANKS = (2, 3, 1, 4)
-"""Numbers of ranks on which a collective is tried, those first on which most is seen."""
+"""Numbers of ranks for a quick check of a collective, those first on which most errors show."""
 
 
 def verdict(claims: ClaimsOf, failed: int, function: Callable[..., Any]) -> str:
-    """What holds of a function of which the claim of this number did not: everything, at least that, or nothing."""
+    """The verdict on an edited function whose claim number `failed` did not hold before."""
     everything = True
     for number, claim in enumerate(claims(function)):
         if claim.law or claim.needs:
@@ -32,14 +32,14 @@ def verdict(claims: ClaimsOf, failed: int, function: Callable[..., Any]) -> str:
 
 
 def arrives(examined: Subject, sizes: Sequence[int] = RANKS) -> bool:
-    """Whether a collective leaves what it should on a few ranks."""
+    """Whether all data arrive on a few numbers of ranks."""
     return all(
         not any(faults(examined, run(examined, size, size, root), size, root))
         for size in sizes for root in roots(examined, size))
 
 
 def arrives_as(name: str, function: Callable[..., Any]) -> bool:
-    """Whether everything arrives, for an exercise that has the name of its collective in its own."""
+    """Whether all data arrive, for an exercise with its collective's name in its own."""
     return arrives(subject(function, name.removesuffix("_left")))
 
 
@@ -52,7 +52,7 @@ def arrives_on_hosts(function: Callable[..., Any]) -> bool:
 
 
 def trains(name: str, step: Callable[..., Any]) -> bool:
-    """Whether a stage trains to the bits of ours on two ranks."""
+    """Whether a stage trains to the bits of the library's stage on two ranks."""
     trial = STAGE_TRIALS[name](step)
     return all(
         first_difference(trial.trained(tiny), trial.due(tiny), tiny, trial.stage, trial.variant) is None
@@ -64,4 +64,4 @@ QUICKLY: dict[str, Quickly] = {
     **{name: partial(trains, name) for name in STAGE_TRIALS},
 }
 DIRECTED = ("reduce_scatter_left", "reduce_scatter_elsewhere", "all_reduce_two_level")
-"""Exercises in which it matters how something arrives: what only arrives is not mended."""
+"""Exercises in which the route matters; an edit that only delivers the data does not repair them."""

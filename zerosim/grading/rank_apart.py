@@ -1,11 +1,11 @@
-"""A rank in a process of its own, which knows what it brought and what it was sent, and nothing else.
+"""A rank in a separate process, which has only its own input and its messages.
 
 `python -m zerosim.grading.rank_apart PARENT FILE FUNCTION DESCRIPTOR…` forks a process for each descriptor. Each
-imports the file, and runs the function as often as it is asked through its descriptor, in lines of JSON:
+imports the file and runs the function on each request through its descriptor, in lines of JSON:
 
-    asked       {"size", "rank"}; of a collective {"root", "vector", "reduce", "per_host"}, of a step {"tiny"}
-    messages    {"to", "array"}, {"from"}, or all three of an exchange; a receive is answered with the array
-    answered    {"gave"}, or {"raised"} with the words of an exception
+    request     {"size", "rank"}; for a collective {"root", "vector", "reduce", "per_host"}, for a step {"tiny"}
+    messages    {"to", "array"}, {"from"}, or all three for an exchange; a receive is answered with the array
+    answer      {"gave"}, or {"raised"} with the message of an exception
 """
 
 import base64
@@ -38,14 +38,14 @@ from zerosim.worlds.delivery import check_into, check_match, check_payload, deli
 
 Said = dict[str, Any]
 COLLECTIVES = {"reduce_scatter_left": "reduce_scatter", "reduce_scatter_elsewhere": "reduce_scatter"}
-"""The collective of each exercise that does not have its name."""
+"""The collective of each exercise that has another name."""
 NUMBERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
            "float32", "float64")
 LEAVE = os._exit
 
 
 def packed(array: Array) -> Said:
-    """An array as JSON has it.
+    """An array as JSON types.
 
     >>> packed(np.arange(2, dtype=np.uint8))
     {'dtype': 'uint8', 'shape': [2], 'bytes': 'AAE='}
@@ -54,7 +54,7 @@ def packed(array: Array) -> Said:
 
 
 def unpacked(said: Any) -> Array:
-    """The array that `packed` gave; raises `ValueError` for anything else.
+    """The array from `packed`. Raises `ValueError` for anything else.
 
     >>> unpacked(packed(np.array([[1.5]])))
     array([[1.5]])
@@ -70,7 +70,7 @@ def unpacked(said: Any) -> Array:
 
 
 class Wire:
-    """Lines of JSON through a socket."""
+    """Lines of JSON over a socket."""
 
     def __init__(self, descriptor: int) -> None:
         self._stream = socket.socket(fileno=descriptor).makefile("rwb")
@@ -80,7 +80,7 @@ class Wire:
         self._stream.flush()
 
     def hear(self) -> Said:
-        """What is said next; ends the process where nobody is there any more."""
+        """The next line; ends the process if the other end is closed."""
         line = self._stream.readline()
         if not line:
             LEAVE(0)
@@ -89,7 +89,7 @@ class Wire:
 
 
 class Routed:
-    """A communicator whose messages all pass through the process that judges."""
+    """A communicator whose messages all pass through the grading process."""
 
     def __init__(self, wire: Wire, rank: int, size: int) -> None:
         self.rank, self.size, self._wire = rank, size, wire
@@ -125,7 +125,7 @@ class Routed:
 
 
 def examined(function: Callable[..., Any], name: str, size: int, per_host: int) -> Subject:
-    """The function as its exercise wants it to be called."""
+    """The function with the calling convention of its exercise."""
     if name == "all_reduce_two_level":
         return Hosts(size, per_host).subject(function)
     found = subject(function, COLLECTIVES.get(name, name))
@@ -133,7 +133,7 @@ def examined(function: Callable[..., Any], name: str, size: int, per_host: int) 
 
 
 def carried_out(function: Callable[..., Any], name: str, comm: Routed, asked: Said) -> Any:
-    """What one run leaves this rank with."""
+    """The result of one run on this rank."""
     if "tiny" in asked:
         return trained_here(function, name, comm, asked["tiny"])
     vector = unpacked(asked["vector"])
@@ -143,7 +143,7 @@ def carried_out(function: Callable[..., Any], name: str, comm: Routed, asked: Sa
 
 
 def trained_here(function: Callable[..., Any], name: str, comm: Routed, tiny: Said) -> Any:
-    """What this rank's training came to: losses, what was held, bytes kept after each step and at most."""
+    """The results of a training on this rank: losses, kept arrays, bytes kept after each step, peak bytes."""
     trial, size = STAGE_TRIALS[name](function), tiny_of(tiny)
     experiment = prepared(size, trial.stage, tuple(trial.variant.items()))
     found = Trained(figures=[Figures() for _ in range(comm.size)])
@@ -159,12 +159,12 @@ def trained_here(function: Callable[..., Any], name: str, comm: Routed, tiny: Sa
 
 
 def tiny_of(said: Said) -> Tiny:
-    """The scenario that `dataclasses.asdict` gave, through JSON."""
+    """The `Tiny` from `dataclasses.asdict`, after JSON."""
     return Tiny(**said | {"hidden": tuple(said["hidden"]), "train": tuple(map(tuple, said["train"]))})
 
 
 def serve(file: str, name: str, descriptor: int) -> None:
-    """Run the function until nobody asks any more."""
+    """Run the function on each request until the other end is closed."""
     wire = Wire(descriptor)
     function = getattr(load_file(file), name)
     while True:
@@ -177,7 +177,7 @@ def serve(file: str, name: str, descriptor: int) -> None:
 
 
 def fork(descriptors: Sequence[int], serving: Callable[[int], None]) -> list[int]:
-    """The ids of a process for each descriptor, which has no other of them."""
+    """Fork a process for each descriptor, in which the other descriptors are closed; return the process ids."""
     here, found = os.getpid(), []
     for descriptor in descriptors:
         process = os.fork()
@@ -189,7 +189,7 @@ def fork(descriptors: Sequence[int], serving: Callable[[int], None]) -> list[int
 
 
 def end(descriptors: Sequence[int], mine: int, parent: int, serving: Callable[[int], None]) -> NoReturn:
-    """The life of a forked process."""
+    """The main function of a forked process."""
     try:
         end_with(parent)
         for other in descriptors:
@@ -201,7 +201,7 @@ def end(descriptors: Sequence[int], mine: int, parent: int, serving: Callable[[i
 
 
 def main(parent: str, file: str, name: str, *descriptors: str) -> None:
-    """Start the ranks, and wait until they have ended."""
+    """Start the ranks and wait until they end."""
     end_with(int(parent))
     limit_memory()
     children = fork([*map(int, descriptors)], lambda mine: serve(file, name, mine))

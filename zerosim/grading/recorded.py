@@ -1,4 +1,4 @@
-"""A step of a stage, ours or a learner's, trained on a few digits and recorded."""
+"""A recorded step of a stage, of the library or of a learner, in a short training on digits."""
 
 import os
 from collections.abc import Callable
@@ -27,13 +27,13 @@ from zerosim.worlds.local import StillRunning
 
 LIMIT_SECONDS = 60.0
 STEPS = 2
-"""The last is recorded, so that all states are there."""
+"""The last step is recorded, when all states exist."""
 
 
 def recorded_stage(name: str, ranks: int, **variant: int) -> RecordedStep:
-    """A step of a stage of ours; `variant` has keys of [parallel], which are named in its title.
+    """A step of a shipped stage; `variant` has keys of [parallel], which its title names.
 
-    Raises `UsageError` for what [parallel] refuses.
+    Raises `UsageError` for keys that [parallel] refuses.
 
     >>> [event.words for event in recorded_stage("zero1", 2).events][:2]
     ['forward layers.0', 'forward layers.1']
@@ -48,7 +48,7 @@ def recorded_stage(name: str, ranks: int, **variant: int) -> RecordedStep:
 
 
 def recorded_step(file: str, name: str, function: Callable[..., Any], ranks: int) -> RecordedStep:
-    """A step of a learner's. Raises `UsageError` for what it raises, with the line."""
+    """A step of a learner's stage. Raises `UsageError` for its exceptions, with the line."""
     try:
         found = recorded(f"{file}:{name}", STAGE_TRIALS[name](function), ranks)
         return replace(found, fault=f"{found.fault}; zerosim grade {file} says why") if found.fault else found
@@ -64,7 +64,7 @@ def recorded_step(file: str, name: str, function: Callable[..., Any], ranks: int
 
 
 def recorded_part(name: Named, ranks: int) -> RecordedStep:
-    """A step of a user's stage. Raises `UsageError` for what it raises, with the line."""
+    """A step of a user's stage. Raises `UsageError` for its exceptions, with the line."""
     file = os.path.abspath(name.part.step.__code__.co_filename)
     try:
         found = recorded_row(str(name), Parallel((name,)), ranks)
@@ -77,13 +77,13 @@ def recorded_part(name: Named, ranks: int) -> RecordedStep:
 
 
 def recorded(title: str, trial: StageTrial, ranks: int) -> RecordedStep:
-    """A step of a trial, in the place of that of its stage."""
+    """A step of a trial, which replaces the step of its stage."""
     with in_place_of(trial.stage, trial.given):
         return recorded_row(title, Parallel((trial.stage,), **trial.variant), ranks)
 
 
 def recorded_row(title: str, parallel: Parallel, ranks: int) -> RecordedStep:
-    """The last of a few steps of a small perceptron."""
+    """The last step of a short training of a small perceptron."""
     scenario = Scenario(
         world=WorldKeys(ranks), model=ModelKeys(hidden=(64, 32)),
         train=Train(steps=STEPS, micro_batch=8, micro_batches=ranks), parallel=parallel)

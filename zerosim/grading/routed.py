@@ -1,7 +1,7 @@
-"""The ranks of a submission, each in a process of its own; their messages pass through this one, which counts them.
+"""Ranks of a submission in separate processes; this process routes and counts their messages.
 
-No rank sees what another brings but in messages. So what a rank gives back, where the values were drawn here, came to
-it through messages that this process has carried, or the ranks speak behind its back.
+A rank receives the other ranks' values only in messages. So a result from values drawn here was computed from messages
+routed here, unless the ranks communicate secretly.
 """
 
 import json
@@ -23,18 +23,18 @@ from zerosim.grading.rank_apart import Said, packed, unpacked
 from zerosim.words import plural
 
 MOST_BYTES = 1 << 24
-"""The longest line that a rank may say."""
+"""The longest line that a rank may send."""
 LIMIT_SECONDS = 60.0
-"""For all runs together."""
+"""The time limit of all runs together."""
 
 
 class Astray(Exception):
-    """A run that came to no end, in words."""
+    """A run that did not end correctly; the message is the cause."""
 
 
 @dataclass(frozen=True)
 class Carried:
-    """A message that was received."""
+    """A received message."""
 
     source: int
     to: int
@@ -45,13 +45,13 @@ class Carried:
 
 @dataclass
 class RoutedRun:
-    """What each rank gave back, and all messages, in the order in which they were received."""
+    """The result of each rank, and all messages in the order of their receipt."""
 
     gave: list[Any] = field(default_factory=list)
     messages: list[Carried] = field(default_factory=list)
 
     def sent_by(self, rank: int) -> tuple[int, int]:
-        """How many messages, and elements in them."""
+        """The number of messages from a rank, and of elements in them."""
         found = [message.elements for message in self.messages if message.source == rank]
         return len(found), sum(found)
 
@@ -64,7 +64,7 @@ class RoutedRun:
 
 
 class RankProcesses:
-    """So many processes that run a function of a file."""
+    """Processes that run a function of a file, one per rank."""
 
     def __init__(self, file: str, name: str, most: int) -> None:
         pairs = [socket.socketpair() for _ in range(most)]
@@ -94,10 +94,9 @@ class RankProcesses:
             each.close()
 
     def run(self, asked: Sequence[Said]) -> RoutedRun:
-        """One run on as many ranks as are asked.
+        """One run on `len(asked)` ranks.
 
-        Raises `Astray` where a rank raises, waits for what cannot come, says what is no message, or ends; and from
-        then on.
+        Raises `Astray` if a rank raises, deadlocks, sends anything malformed, or ends; later runs raise it as well.
         """
         if self._trouble:
             raise Astray(self._trouble)
@@ -118,7 +117,7 @@ class PostedArray:
 
 
 class Routing:
-    """One run: who waits for whom, and what is on its way."""
+    """One run: the waiting ranks, and the messages under way."""
 
     def __init__(self, wires: Sequence[socket.socket], deadline: float) -> None:
         self._wires, self._deadline, self._size = wires, deadline, len(wires)
@@ -153,7 +152,7 @@ class Routing:
         return f"on {plural(self._size, 'rank')}"
 
     def _hear(self, rank: int) -> None:
-        """All whole lines that a rank has said."""
+        """Process all complete lines from a rank."""
         piece = self._wires[rank].recv(1 << 16)
         *lines, rest = (self._heard[rank] + piece).split(b"\n")
         self._heard[rank] = rest

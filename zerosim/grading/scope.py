@@ -1,4 +1,4 @@
-"""One function of a learner's program, and one change of it: what is read in it, and what may stand in its place."""
+"""One function of a learner's program, and one edit of it."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -7,37 +7,37 @@ from functools import cached_property
 from typing import Any
 
 LONGEST = 100
-"""Signs of an expression that is shown."""
+"""The greatest number of characters shown of an expression."""
 
 Replaced = Mapping[int, Any]
-"""What stands in the place of a node, or of a list of statements, by the identity of that."""
+"""The replacements of nodes, or of lists of statements, by `id`."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One change of a program: the line that it begins in, and in words what is written there."""
+    """One edit of a program: its line, its description, and the nodes that it replaces."""
 
     line: int
     says: str
     replaced: Replaced
     within: ast.AST | None = None
-    """The statement of the program that holds all of it."""
+    """The top-level statement of the program that contains the edit."""
 
     def applied(self, tree: ast.Module) -> ast.Module:
-        """The changed program; `tree` stays as it is.
+        """The edited program; `tree` is not changed.
 
-        >>> tree = ast.parse("def f(a, b):\\n    return a - b")
-        >>> old = tree.body[0].body[0].value
-    >>> edit = Scope(tree.body[0]).instead(old, ast.BinOp(old.right, old.op, old.left))
-        >>> edit.says, ast.unparse(edit.applied(tree))
-        ('`b - a` in place of `a - b`', 'def f(a, b):\\n    return b - a')
+            >>> tree = ast.parse("def f(a, b):\\n    return a - b")
+            >>> old = tree.body[0].body[0].value
+        >>> edit = Scope(tree.body[0]).instead(old, ast.BinOp(old.right, old.op, old.left))
+            >>> edit.says, ast.unparse(edit.applied(tree))
+            ('`b - a` in place of `a - b`', 'def f(a, b):\\n    return b - a')
         """
         body = [rebuilt(each, self.replaced) if self.within in (None, each) else each for each in tree.body]
         return ast.fix_missing_locations(ast.Module(body, tree.type_ignores))
 
 
 def rebuilt(part: Any, replaced: Replaced) -> Any:
-    """A node, or a list of nodes, in which others stand in the place of some; what holds none of these is itself."""
+    """A node, or list of nodes, after the replacements; parts without replacements are reused."""
     if id(part) in replaced:
         return replaced[id(part)]
     if isinstance(part, list):
@@ -63,49 +63,49 @@ class Scope:
 
     @cached_property
     def parents(self) -> dict[int, ast.AST]:
-        """The node that a node is directly within."""
+        """The parent of each node."""
         return {id(child): node for node in ast.walk(self.function) for child in ast.iter_child_nodes(node)}
 
     @cached_property
     def names(self) -> list[str]:
-        """Its parameters and variables."""
+        """The parameters and variables of the function."""
         given = [each.arg for each in self.function.args.args]
         stored = [node.id for node in self.nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
         return list(dict.fromkeys([*given, *stored]))
 
     @cached_property
     def bodies(self) -> list[list[ast.stmt]]:
-        """Its lists of statements, the outermost first."""
+        """All lists of statements, the outermost first."""
         inner = [getattr(node, field) for node in self.nodes for field in ("body", "orelse")
                  if isinstance(getattr(node, field, None), list)]
         return [self.function.body, *(body for body in inner if body)]
 
     @property
     def loops(self) -> list[list[ast.stmt]]:
-        """What is within each loop."""
+        """The body of each loop."""
         return [node.body for node in self.nodes if isinstance(node, ast.For | ast.While)]
 
     def expressions(self, kind: Any) -> Iterator[Any]:
-        """The expressions of a kind that are read."""
+        """The expressions of one kind that are read."""
         for node in self.nodes:
             if isinstance(node, kind) and not isinstance(getattr(node, "ctx", ast.Load()), ast.Store | ast.Del):
                 yield node
 
     def instead(self, old: ast.AST, new: ast.AST) -> Edit:
-        """`new` where `old` stands."""
+        """The edit that replaces `old` by `new`."""
         shown = self.shown(old)
         replaced = {id(old): new}
         return Edit(getattr(old, "lineno", 1), f"{written(rebuilt(shown, replaced))} in place of {written(shown)}",
                     replaced)
 
     def shown(self, node: ast.AST) -> ast.AST:
-        """The expression around a node that tells what it is for."""
+        """The enclosing expression that shows the purpose of a node."""
         while isinstance(parent := self.parents.get(id(node)), EXPLAINED_BY_PARENT):
             node = parent
         return node
 
     def calls(self, *methods: str) -> Iterator[ast.Call]:
-        """The calls of a method, or a function, of one of these names."""
+        """The calls of methods or functions with one of these names."""
         for node in self.expressions(ast.Call):
             if name_of(node) in methods:
                 yield node
@@ -124,7 +124,7 @@ def name_of(call: ast.Call) -> str:
 
 
 def written(node: ast.AST) -> str:
-    """An expression or a statement as one line.
+    """An expression or a statement in one line.
 
     >>> written(ast.parse("for unit in units:\\n    pass").body[0])
     '`for unit in units:`'
@@ -137,7 +137,7 @@ def written(node: ast.AST) -> str:
 
 
 def parsed(text: str) -> Any:
-    """An expression."""
+    """The expression in a string."""
     return ast.parse(text, mode="eval").body
 
 

@@ -1,4 +1,4 @@
-"""State that ranks or calls share in a learner's program: found by running it with nothing shared."""
+"""State that a learner's program shares between ranks or calls, found by a run that shares nothing."""
 
 import ast
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def afresh(source: str, file: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, whose module is made anew for each rank and each call."""
+    """The function, which executes its module again for each rank and each call."""
     code = compile(source, file, "exec")
 
     @wraps(function)
@@ -20,7 +20,7 @@ def afresh(source: str, file: str, name: str, function: Callable[..., Any]) -> C
 
 
 def what_is_shared(source: str) -> str:
-    """The names of what the module or a function keeps and somebody may change, with their lines.
+    """The mutable state of the module or of a function, by name and line.
 
     >>> what_is_shared("CACHE = {}\\ndef f(x, seen=[]):\\n    CACHE[x] = seen")
     '`CACHE` of line 1 and the default of `seen` in line 2'

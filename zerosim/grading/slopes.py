@@ -1,4 +1,4 @@
-"""A user's layers beside central differences, in float64: which layer's backward is wrong, and of which parameter."""
+"""Gradients of a user's layers against central differences in float64, by layer and parameter."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,11 +13,11 @@ from zerosim.models.units import Layer, Task
 SAMPLES = 4
 STEP = 1e-6
 TOLERANCE = 1e-5
-"""The error relative to the sum of the terms that make the slope."""
+"""The greatest error relative to the sum of the terms in the slope."""
 
 
 def wrong_slope(layers: Sequence[Layer], task: Task) -> str | None:
-    """The first layer, first to last, in which a gradient is not what differences say; None where all agree."""
+    """The first layer whose gradient differs from central differences; None if all agree."""
     random = np.random.default_rng(19)
     weights = {layer.prefix + each.name: drawn(random, each) for layer in layers for each in layer.parameters}
     shape = (SAMPLES, task.inputs)
@@ -39,7 +39,7 @@ def wrong_slope(layers: Sequence[Layer], task: Task) -> str | None:
 
 
 def drawn(random: np.random.Generator, parameter: Any) -> Array:
-    """Initial numbers, moved a little, so that no two of them are equal."""
+    """Initial values plus small noise, so that no two are equal."""
     flat = np.zeros(parameter.count, np.float32)
     parameter.initial(random, flat)
     moved: Array = (flat + 0.1 * random.standard_normal(flat.shape)).reshape(parameter.shape)
@@ -49,7 +49,7 @@ def drawn(random: np.random.Generator, parameter: Any) -> Array:
 def player_of(
     layer: Layer, weights: Mapping[str, Array], x: Array, *, of_input: bool
 ) -> tuple[Player, dict[str, Array]]:
-    """A player of the layer, and its parameters by the names that its code has for them."""
+    """A player of the layer, and its parameters by the names in its code."""
     names = {name: name for name in layer.borrows} | {each.name: layer.prefix + each.name for each in layer.parameters}
     graph, own = Graph(x.shape), {name: weights[full] for name, full in names.items()}
     variables = {name: graph.parameter(name, array.shape) for name, array in own.items()}
@@ -66,7 +66,7 @@ def forward(layer: Layer, weights: Mapping[str, Array], x: Array) -> Array:
 def backward(
     layer: Layer, weights: Mapping[str, Array], x: Array, upstream: Array, *, of_input: bool
 ) -> dict[str, Array]:
-    """The gradient of each parameter by its name and, if it is wanted, that of the input under ""."""
+    """The gradients of the parameters by name and, if requested, that of the input under ""."""
     player, own = player_of(layer, weights, x, of_input=of_input)
     _, kept = player.forward(x.copy())
     contribution = Contribution(np.empty(0), {name: np.empty_like(array) for name, array in own.items()})
@@ -76,14 +76,14 @@ def backward(
 
 
 def uniform(array: Array) -> None:
-    """The random numbers of dropout, the same ones each time."""
+    """Fill with the random numbers of dropout, which are always the same."""
     array[...] = np.random.default_rng(19).random(array.shape)
 
 
 def slope(
     layer: Layer, weights: Mapping[str, Array], x: Array, upstream: Array, name: str, direction: Array
 ) -> float:
-    """The slope of Σ upstream · y along a direction of a parameter, or of the input, by central differences."""
+    """The slope of Σ upstream · y along a direction of a parameter or of the input, by central differences."""
     full, found = name if name in layer.borrows else layer.prefix + name, []
     for step in (STEP * direction, -STEP * direction):
         moved = {**weights, full: weights[full] + step} if name else weights

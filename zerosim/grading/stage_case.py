@@ -1,7 +1,7 @@
-"""A learner's step beside our own: what each rank did in one step, what it should have done, and whose each value is.
+"""A learner's step beside the library's: the calls of each rank, the expected calls, and the source of each value.
 
-    due        the same call of our own step: of the same verb, for the same unit, as often called before
-    whose      what an array is, in words, found among all that our own step had: a unit's weights, a rank's gradient
+    due        the expected call: the library's call with the same verb, unit and number
+    whose      the source of an array in the library's step, in words: a unit's weights, a rank's gradient
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ from zerosim.stages.state import GRADIENT
 
 @dataclass(frozen=True, eq=False)
 class StageCase:
-    """What `ranks` ranks did in step `step`, and what they should have done."""
+    """The calls on `ranks` ranks in step `step`, and the expected calls."""
 
     ranks: int
     step: int
@@ -34,7 +34,7 @@ class StageCase:
 
     @property
     def places(self) -> Iterator[tuple[int, str]]:
-        """Each rank with each unit."""
+        """All pairs of a rank and a unit."""
         for unit in self.honest.units:
             for rank in range(self.ranks):
                 yield rank, unit
@@ -46,12 +46,12 @@ class StageCase:
                 for call in self.due(0).of("forward") if call.given is not None}
 
     def own(self, rank: int, unit: str, array: Array) -> Array:
-        """The chunk of `rank` in a full buffer, or a shard itself."""
+        """The chunk of `rank` in a full buffer; a shard is returned unchanged."""
         length = self.shard_lengths[unit]
         return array if len(array) == length else array[rank * length :][:length]
 
     def gradient(self, rank: int, unit: str) -> Array | None:
-        """The own chunk of what `rank` keeps as the gradient."""
+        """The chunk of `rank` in its kept gradient."""
         kept = self.mine(rank).after.get((GRADIENT, unit))
         return None if kept is None else self.own(rank, unit, kept)
 
@@ -59,12 +59,12 @@ class StageCase:
         return self.own(rank, unit, self.due(rank).after[GRADIENT, unit])
 
     def weights(self, unit: str, step: int | None = None) -> Array | None:
-        """The full weights of a unit as they should be in a step."""
+        """The expected full weights of a unit in a step."""
         seen = self.honest.seen.get((0, step or self.step), WitnessedStep())
         return next((call.given for call in seen.of("forward", unit)), None)
 
     def beside(self, rank: int) -> Iterator[tuple[VerbCall, VerbCall | None, int]]:
-        """Each call that a rank made, the one that was due, and in which part of the batch it was, from 1 on."""
+        """Each call of a rank, the expected call, and its part of the batch, counted from 1."""
         waiting: dict[tuple[str, str], list[VerbCall]] = defaultdict(list)
         for call in self.due(rank).calls:
             waiting[ALIKE.get(call.verb, call.verb), call.unit].append(call)
@@ -74,12 +74,12 @@ class StageCase:
 
     @cached_property
     def parts(self) -> int:
-        """The number of parts of the batch, as our own step takes it."""
+        """The number of parts of the batch in the library's step."""
         return max(len(self.due(0).of("loss")), 1)
 
     @cached_property
     def known(self) -> dict[Any, tuple[str, int | None]]:
-        """What each value of our own step is and on which rank, by its bytes; what all ranks have is on none."""
+        """The name and rank of each value in the library's step, by its bytes; None for values that all ranks have."""
         found: dict[Any, tuple[str, int | None]] = {}
         for step in [self.step, *range(self.step - 1, 0, -1)]:
             late = "" if step == self.step else f" of step {step}"
@@ -90,7 +90,7 @@ class StageCase:
         return found
 
     def whose(self, value: Any, rank: int) -> str | None:
-        """What a value is, in words, if our own step has it anywhere: on `rank`, or on another."""
+        """The name of a value, if the library's step has it on `rank` or on another rank."""
         words, where = self.known.get(key(value), (None, None))
         return words if words is None or where in (None, rank) else f"{words} on rank {where}"
 
@@ -99,7 +99,7 @@ ALIKE = {"reduce": "reduce_scatter"}
 
 
 def in_parts(seen: WitnessedStep) -> Iterator[tuple[VerbCall, int]]:
-    """The calls of a step, each with the part of the batch that it is in: a part begins when one has gone backward."""
+    """Each call of a step with its part of the batch; a part begins at the first forward after a backward."""
     part, behind = 1, False
     for call in seen.calls:
         if call.verb == "forward" and behind:
@@ -109,18 +109,18 @@ def in_parts(seen: WitnessedStep) -> Iterator[tuple[VerbCall, int]]:
 
 
 def key(value: Any) -> Any:
-    """What is equal of equal values, and of no others."""
+    """A key that is equal for equal values only."""
     if isinstance(value, np.ndarray):
         return value.shape, value.dtype.str, value.tobytes()
     return tuple(map(key, value)) if isinstance(value, list | tuple) else value
 
 
 NamedValue = tuple[str, Any, bool]
-"""A value, what it is, and whether all ranks have it."""
+"""A name, its value, and whether all ranks have it."""
 
 
 def values(seen: WitnessedStep, rank: int, ranks: int, several: bool) -> Iterator[NamedValue]:
-    """What there is in a step of ours on a rank; of what has several names the one that it is called by first."""
+    """The named values of the library's step on a rank; the first of several names comes first."""
     last, inputs = "", []
     for call, part in in_parts(seen):
         of_part = f" in part {part}" * several

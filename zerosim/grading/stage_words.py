@@ -1,4 +1,4 @@
-"""Words for what a learner's stage keeps, holds and calls, and what is as good as equal."""
+"""Explanations of what a learner's stage keeps, holds and calls, and tests of equality."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,7 +39,7 @@ SCALED = (
 
 
 def sent_in(mine: Figures, due: Figures, variant: Mapping[str, Any]) -> str | None:
-    """In which of the replica's collectives more or less was sent, or that it was in none of them."""
+    """The replica's collective that sent another number of bytes; None if none did."""
     for name in dict.fromkeys([*mine.by_collective, *due.by_collective]):
         (calls, sent), (due_calls, enough) = (each.by_collective.get(name, (0, 0)) for each in (mine, due))
         own = mine.sent_bytes - sum(sent for _, sent in mine.by_collective.values())
@@ -54,7 +54,7 @@ def sent_in(mine: Figures, due: Figures, variant: Mapping[str, Any]) -> str | No
 
 
 def held_too_long(case: StageCase, kind: str) -> str:
-    """What is held longer than it must be: all gradients until the last one, or one until the next."""
+    """The explanation of memory that is held too long: gradients until the last one, or arrays until the next unit."""
     backward = [number for number, call in enumerate(case.mine(0).calls) if call.verb == "backward"]
     reduced = [number for number, call in enumerate(case.mine(0).calls) if call.verb in ("reduce_scatter", "reduce")]
     if kind == "gradients" and len(backward) > 1 and reduced and reduced[0] > backward[1]:
@@ -65,7 +65,7 @@ def held_too_long(case: StageCase, kind: str) -> str:
 
 
 def like(mine: Array, due: Array) -> bool:
-    """Equal but for rounding, and not all zero."""
+    """Equal up to rounding, and not all zero."""
     return mine.shape == due.shape and bool(np.any(due)) and np.allclose(
         mine.astype(np.float64), due.astype(np.float64), rtol=1e-3, atol=1e-6)
 
@@ -75,7 +75,7 @@ def same(mine: Array, due: Array) -> bool:
 
 
 def factor(mine: Array, due: Array) -> float | None:
-    """The one number by which all of `due` is multiplied in `mine`; None where there is none, or it is 1."""
+    """The factor between `due` and `mine`; None if there is none, or if it is 1."""
     large = np.abs(due) > 1e-3 * np.max(np.abs(due), initial=1e-12)
     if mine.shape != due.shape or not large.any():
         return None
@@ -85,7 +85,7 @@ def factor(mine: Array, due: Array) -> float | None:
 
 
 def times_of(mine: Array, due: Array) -> str | None:
-    """The number by which `due` is multiplied in `mine`, in words."""
+    """The factor between `due` and `mine`, in words."""
     found = factor(mine, due)
     return None if found is None else times(found)
 
@@ -100,7 +100,7 @@ def times(number: float) -> str:
 
 
 def calls_otherwise(case: StageCase) -> str | None:
-    """A verb is called more or less often for a unit than our own step calls it."""
+    """The first verb that is called more or less often for a unit than in the library's step."""
     for rank in range(case.ranks):
         mine, due = case.mine(rank), case.due(rank)
         for verb in ("gather", "reduce_scatter", "reduce", "all_gather", "publish", "update", "unscale_and_clip"):

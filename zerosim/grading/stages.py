@@ -1,4 +1,4 @@
-"""What is claimed of a learner's stage, found out by training with it beside our own step."""
+"""Claims about a learner's stage, checked by training with it and with the library's step."""
 
 import os
 import re
@@ -36,21 +36,21 @@ MACHINE_IN_WORDS = "on 64 H100, 8 a host, with three layers of 4,096"
 
 @dataclass
 class StageTrial:
-    """A learner's `step` in the place of that of `stage`; what came of it, once it has trained."""
+    """A learner's `step`, which replaces the step of `stage`, and the outcomes of its trainings."""
 
     stage: str
     step: LearnersStep
     variant: Mapping[str, Any] = field(default_factory=dict)
-    """What the row is asked to do, as keys of [parallel]."""
+    """The variant of the row, as keys of [parallel]."""
     hand: Hand = itself
-    """What the step is given in place of a replica that does all that by itself."""
+    """The function that turns a replica into the one that the step gets, which may make fewer choices itself."""
     in_parts: bool = False
-    """Whether it is also tried on micro-batches that are parts of their own, if the stage may reduce them so."""
+    """Whether the step is also tried with one micro-batch per part, if the stage may reduce parts."""
     outcomes: dict[Tiny, Trained] = field(default_factory=dict)
-    """The results of trainings that gave the same bits."""
+    """The results of trainings with the right bits."""
 
     def first_difference(self, sizes: Sequence[Tiny]) -> str | None:
-        """Where training first differs from training alone."""
+        """The first difference from training in one process."""
         asked = [tiny for tiny in sizes if not tiny.part_by_part or self.reduces_parts]
         for tiny in asked:
             found = self.wrong(tiny)
@@ -69,7 +69,7 @@ class StageTrial:
         return self.in_parts and STAGES[self.stage].may_reduce_parts
 
     def wrong(self, tiny: Tiny) -> tuple[str, str | None] | None:
-        """What is wrong on one of the scenarios, and why."""
+        """The error on one of the scenarios, and its cause."""
         try:
             found = self.trained(tiny)
         except NotImplementedError:
@@ -88,15 +88,15 @@ class StageTrial:
         return trained(tiny, self.stage, self.variant, self.step, self.hand, witness)
 
     def due(self, tiny: Tiny) -> Trained:
-        """What our own step comes to."""
+        """The results of the library's step."""
         return honest(tiny, self.stage, tuple(self.variant.items()))
 
     def told(self, complaint: str, cause: str | None, tiny: Tiny) -> str:
-        """The complaint, why, and the commands that show the step, and how it should be."""
+        """The complaint, its cause, and the commands that show the step and the expected step."""
         return "\n".join([complaint, *because(cause), f"see: {self.command(tiny)}"])
 
     def command(self, tiny: Tiny) -> str:
-        """What shows this step, and beside it one as it should be."""
+        """The commands that show this step and the expected step."""
         due = f"zerosim show {STAGES[self.stage].key} --ranks {tiny.ranks}"
         if not os.path.isfile(self.file):
             return due
@@ -104,12 +104,13 @@ class StageTrial:
 
     @property
     def file(self) -> str:
-        """Where the step is written."""
+        """The file of the step."""
         code = getattr(self.step, "__code__", None)
         return code.co_filename if code else ""
 
     def case(self, tiny: Tiny, step: int | None = None) -> StageCase:
-        """The learner's step and our own, watched; step `step`, or the last that was begun."""
+        """The recorded calls of the learner's step and of the library's, for step `step` or the last step that began.
+        """
         ours = Witness()
         with suppress(Exception):
             self.trained(tiny, ours)
@@ -118,7 +119,7 @@ class StageTrial:
         return StageCase(tiny.ranks, max(ours.last_step if step is None else step, 1), ours, theirs)
 
     def sent_otherwise(self) -> str | None:
-        """The first rank that sent other bytes than ours."""
+        """The first rank that sent another number of bytes than in the library's step."""
 
         def complaint(tiny: Tiny, rank: int, mine: Figures, due: Figures) -> str | None:
             if mine.sent_bytes == due.sent_bytes:
@@ -131,7 +132,7 @@ class StageTrial:
         return self.first_of_ranks(complaint)
 
     def kept_otherwise(self) -> str | None:
-        """The first rank that kept something else between steps than ours."""
+        """The first rank that kept more or less between steps than in the library's step."""
 
         def complaint(tiny: Tiny, rank: int, mine: Figures, due: Figures) -> str | None:
             for step, (kept, wanted) in enumerate(zip(mine.kept, due.kept, strict=True), start=1):
@@ -145,7 +146,7 @@ class StageTrial:
         return self.first_of_ranks(complaint)
 
     def held_too_much(self) -> str | None:
-        """The first rank that held more at once within a step than it had to."""
+        """The first rank that held more memory within a step than in the library's step."""
 
         def complaint(tiny: Tiny, rank: int, mine: Figures, due: Figures) -> str | None:
             for kind, enough in due.peak.items():
@@ -164,7 +165,7 @@ class StageTrial:
         return self.first_of_ranks(complaint)
 
     def first_of_ranks(self, complaint: Callable[[Tiny, int, Figures, Figures], str | None]) -> str | None:
-        """The first complaint about the figures of a rank, beside ours."""
+        """The first complaint about a rank's figures."""
         for tiny, outcome in self.outcomes.items():
             for rank, (mine, due) in enumerate(zip(outcome.figures, self.due(tiny).figures, strict=True)):
                 if said := complaint(tiny, rank, mine, due):
@@ -172,18 +173,18 @@ class StageTrial:
         return None
 
     def too_slow(self) -> str | None:
-        """What is wrong if a step takes longer on a virtual machine than ours."""
+        """The error if a step takes longer on a virtual machine than the library's."""
         took_ns, enough_ns = self.planned_ns(self.given), self.planned_ns(STAGES[self.stage].step)
         if took_ns <= enough_ns:
             return None
         return f"{MACHINE_IN_WORDS} a step takes {short(took_ns / 1e6)} ms; {short(enough_ns / 1e6)} are enough"
 
     def given(self, replica: Any, batch: Any) -> Any:
-        """The step, on what it is handed."""
+        """The step on a replica after `hand`."""
         return self.step(self.hand(replica), batch)
 
     def planned_ns(self, step: LearnersStep) -> int:
-        """The time of a step on shapes, over the clock of a plan."""
+        """The time of a step on shapes, by the clock of a plan."""
         scenario = replace(PLANNED, parallel=Parallel((self.stage,), **self.variant))
         with in_place_of(self.stage, step):
             (row,) = prepare(scenario, load_dataset(scenario)).rows
@@ -191,7 +192,7 @@ class StageTrial:
 
 
 def unlike(one: str, other: str) -> bool:
-    """Whether they say something else, whatever their numbers are.
+    """Whether two messages differ in more than their numbers.
 
     >>> unlike("rank 0 keeps layers.1", "rank 2 keeps layers.0"), unlike("rank 0 keeps", "rank 0 sends")
     (False, True)
@@ -200,11 +201,11 @@ def unlike(one: str, other: str) -> bool:
 
 
 ALIKE = 40
-"""Signs in which two causes of one kind are the same."""
+"""The number of characters by which two causes of one kind are compared."""
 
 
 def bits_claims(training: StageTrial, points: int, what: str = "one process") -> list[Claim]:
-    """It trains to the same bits: in plain cases, in those where ranks divide nothing, and in other precisions."""
+    """The claims about bits: in plain cases, with ranks that do not divide the layers, and in other precisions."""
     return [
         Claim(f"it trains to the bits of {what}", partial(training.first_difference, EVEN), points - 2, first=True),
         Claim("also where the ranks do not divide the layers", partial(training.first_difference, ODD)),

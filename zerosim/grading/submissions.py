@@ -1,4 +1,4 @@
-"""What a course has handed in: each learner's files, copied before any of them runs."""
+"""The submissions of a course: each learner's files, copied before any of them runs."""
 
 import ast
 import os
@@ -13,31 +13,28 @@ from zerosim.grading.exercises import EXERCISES, exercises_in
 from zerosim.parts.loading import read_python
 
 LEFT_OUT = ("site-packages", "node_modules", "__pycache__", "venv", "env")
-"""Folders in which nothing is handed in; nor is there in one whose name begins with a dot."""
+"""Folders that contain no submissions; folders whose name begins with a dot contain none either."""
 
 
 @dataclass(frozen=True)
 class Submission:
-    """One learner's files that have exercises, and what is wrong with the others."""
+    """One learner's files with exercises, and the errors in the other files."""
 
     name: str
-    """The file, or the folder that was handed in."""
+    """The submitted file or folder."""
     files: dict[str, list[str]] = field(default_factory=dict)
-    """The exercises in each."""
+    """The exercises in each file."""
     trouble: str = ""
     own: tuple[str, ...] = ()
-    """What of zerosim itself they use."""
+    """The parts of zerosim that the files use."""
 
     def within(self, folder: str) -> str:
-        """The copy of a file in `folder`, where all of them lie as they did."""
+        """The path of the copy of a submission in `folder`."""
         return os.path.join(folder, os.path.abspath(self.name).lstrip(os.sep))
 
 
 def submissions(given: Sequence[str]) -> Iterator[Submission]:
-    """A file is one; of a folder each folder in it is one, and each file that lies beside these.
-
-    A folder that has exercises itself, and no folders with Python in them, is one as well.
-    """
+    """The submissions in files and folders: a file is one; in a folder, each folder and each Python file is one."""
     for name in given:
         folder = Path(name)
         if not folder.is_dir():
@@ -55,7 +52,7 @@ def handed_in(path: Path) -> bool:
 
 
 def python_files(folder: Path) -> Iterator[Path]:
-    """The Python files in a folder and in those within it."""
+    """The Python files in a folder and in its subfolders."""
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.is_symlink() and handed_in(path):
             yield from python_files(path)
@@ -64,7 +61,7 @@ def python_files(folder: Path) -> Iterator[Path]:
 
 
 def submission(name: str, files: Sequence[str]) -> Submission:
-    """What is in these files; nothing of them is run."""
+    """The submission in these files; they are not run."""
     found: dict[str, list[str]] = {}
     wrong: list[str] = []
     for file in files:
@@ -79,7 +76,7 @@ def submission(name: str, files: Sequence[str]) -> Submission:
 
 
 def twice(found: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
-    """Exercises that stand in a second file, which are not asked there."""
+    """Exercises that a second file defines again; they are removed from its list."""
     seen: set[str] = set()
     for file, names in found.items():
         for name in [each for each in names if each in seen]:
@@ -96,7 +93,7 @@ def text_of(file: str) -> str:
 
 
 def nearly(file: str) -> str | None:
-    """A function that may be meant for an exercise, by its name or definition, in a file that has none."""
+    """A hint to a function that may be meant as an exercise, by its name or place, in a file without exercises."""
     try:
         tree = ast.parse(text_of(file))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -113,7 +110,7 @@ def nearly(file: str) -> str | None:
 
 
 def copied(handed: Sequence[Submission], folder: str) -> None:
-    """Copy each into `folder`; what cannot be read is left out, and is told of when it is asked for."""
+    """Copy each submission into `folder`. Unreadable files are left out and reported when they are graded."""
     for each in handed:
         goal = each.within(folder)
         os.makedirs(os.path.dirname(goal), exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a learner's stage is trained on: a few digits' worth of samples, on a few ranks, each a scenario of its own."""
+"""Tiny scenarios for training a learner's stage: few samples, few ranks."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,16 +18,16 @@ LEARNING_RATE = 0.01
 
 @dataclass(frozen=True)
 class Tiny:
-    """So many ranks, hidden layers and steps; `train` has further keys of [train], and their values."""
+    """The numbers of ranks, hidden layers and steps; `train` has further keys of [train] and their values."""
 
     ranks: int
     hidden: tuple[int, ...]
     steps: int
     part_by_part: bool = False
-    """Whether each micro-batch is a part of its own, for stages that may reduce it by itself."""
+    """Whether each micro-batch is a separate part, for stages that may reduce parts."""
     train: tuple[tuple[str, Any], ...] = ()
     drawn: int = 0
-    """The seed of its samples."""
+    """The seed of the samples."""
 
     def __str__(self) -> str:
         layers = len(self.hidden) + 1
@@ -36,7 +36,9 @@ class Tiny:
         return f"on {plural(self.ranks, 'rank')}, {plural(layers, 'layer')}, {plural(self.steps, 'step')}{parts}{keys}"
 
     def scenario(self, stage: str, variant: Mapping[str, Any]) -> Scenario:
-        """Two micro-batches of two samples on every rank, trained by `stage`; `variant` has keys of [parallel]."""
+        """A scenario with two micro-batches of two samples per rank, trained by `stage`; `variant` has keys of
+        [parallel].
+        """
         accumulation = {"accumulation": "micro_batch" if self.part_by_part else "layered"}
         return Scenario(
             world=WorldKeys(self.ranks),
@@ -54,19 +56,19 @@ EVEN = (
 )
 """Layers that the ranks divide, the smallest first."""
 ODD = (Tiny(3, (), 1), Tiny(3, (5, 4), 3), Tiny(4, (5, 4), 2))
-"""Layers that they do not."""
+"""Layers that the ranks do not divide."""
 CLIPPED = (("clip_norm", 0.05),)
 PRECISE = (
     Tiny(2, (3,), 2, train=CLIPPED), Tiny(2, (3,), 2, train=(("precision", "bf16"),)),
     Tiny(3, (5,), 3, train=(("precision", "fp16"), *CLIPPED)), Tiny(2, (), 2, train=(("precision", "fp64"),)),
 )
-"""Trainings that clip gradients, and in other precisions."""
+"""Trainings with clipped gradients, and in other precisions."""
 SIZES = (*EVEN, *ODD, *PRECISE)
 
 
 @contextmanager
 def in_place_of(stage: str, step: LearnersStep) -> Iterator[None]:
-    """The table of stages with another step in the row of `stage`, for as long as this lasts."""
+    """Replace the step of `stage` in the table of stages, for the duration of the block."""
     honest = STAGES[stage]
     STAGES[stage] = replace(honest, step=step)
     try:

@@ -1,7 +1,7 @@
-"""A step of a stage, ours or a learner's, trained on every rank, and what each rank then holds, has sent and had.
+"""Training with a stage's step, of the library or of a learner, and the results of each rank.
 
-    trained    all of it, without a word of what it should be: plain data, which another process can judge
-    held       copies of all that a rank keeps after a step
+    trained    the results without expected values: plain data, which another process can judge
+    held       copies of all arrays that a rank keeps after a step
 """
 
 from collections.abc import Callable, Mapping
@@ -33,29 +33,31 @@ from zerosim.verdict.diagnosis import Divergence, bit_pattern, element, full_nam
 from zerosim.worlds.local import spawn
 
 LIMIT_SECONDS = 30.0
-"""For training on one of the scenarios, which takes a fraction of a second."""
+"""The time limit of one training, which usually takes a fraction of a second."""
 
 Hand = Callable[[Replica], Replica]
-"""What a step is given in place of a replica that does all by itself."""
+"""The function that turns a replica into the one that a step gets."""
 
 
 @dataclass
 class Figures:
-    """Bytes and messages that one rank sent in all steps; bytes by kind that it had after each, and at most."""
+    """The bytes and messages that one rank sent in all steps, and its bytes of memory by kind after each step and at
+    the peak.
+    """
 
     sent_bytes: int = 0
     messages: int = 0
     by_collective: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Calls, and bytes sent in them, of the replica's own collectives."""
+    """The calls of the replica's collectives, and the bytes sent in them."""
     kept: list[dict[str, int]] = field(default_factory=list)
     peak: dict[str, int] = field(default_factory=dict)
     weights_in_backward: list[tuple[str, int]] = field(default_factory=list)
-    """Bytes of weights that were alive as each unit's backward began."""
+    """The live bytes of weights at the beginning of each unit's backward."""
 
 
 @dataclass
 class Trained:
-    """What was seen of all ranks, by rank and step."""
+    """The results of all ranks, by rank and step."""
 
     held: dict[tuple[int, int], Held] = field(default_factory=dict)
     losses: dict[tuple[int, int], Array] = field(default_factory=dict)
@@ -65,7 +67,7 @@ class Trained:
 
 @dataclass
 class Backwards:
-    """An instrument: what weights are alive as a backward begins."""
+    """An instrument that records the live weights at the beginning of each backward."""
 
     ledger: Ledger
     found: list[tuple[str, int]] = field(default_factory=list)
@@ -76,7 +78,7 @@ class Backwards:
 
 
 def itself(replica: Replica) -> Replica:
-    """The replica as it is."""
+    """Return the replica unchanged."""
     return replica
 
 
@@ -84,9 +86,9 @@ def trained(
     tiny: Tiny, stage: str, variant: Mapping[str, Any], step: LearnersStep, hand: Hand = itself,
     witness: Witness | None = None,
 ) -> Trained:
-    """Train with `step` in the place of that of `stage`; raises what it raises.
+    """Train with `step` in place of the step of `stage`; its exceptions pass through.
 
-    `witness` is told of every verb, up to where something is raised.
+    `witness` records every verb, up to an exception.
     """
     experiment = prepared(tiny, stage, tuple(variant.items()))
     found = Trained(witness=witness, figures=[Figures() for _ in range(tiny.ranks)])
@@ -102,7 +104,7 @@ def prepared(tiny: Tiny, stage: str, variant: tuple[tuple[str, Any], ...]) -> Ex
 
 
 def on_a_rank(comm: Communicator, experiment: Experiment, step: LearnersStep, hand: Hand, found: Trained) -> None:
-    """One rank's part: a replica, which is handed to the learner once, and its steps."""
+    """The training on one rank: a replica, which is passed to `hand` once, and its steps."""
     (config,) = experiment.rows
     ledger, traffic, figures = Ledger(), Traffic(), found.figures[comm.rank]
     backwards = Backwards(ledger, figures.weights_in_backward)
@@ -123,13 +125,13 @@ def on_a_rank(comm: Communicator, experiment: Experiment, step: LearnersStep, ha
 
 
 def counted(replica: Replica) -> Held:
-    """What a rank counts of its steps."""
+    """The counters of a rank's state."""
     counted = counts(replica.state.updates, replica.state.scaling)
     return {(what, ""): np.array([count]) for what, count in counted.items()}
 
 
 def checked(step: LearnersStep) -> LearnersStep:
-    """The step, and a look at what it returns."""
+    """The step, with a check of its return value."""
 
     def looked_at(replica: Replica, batch: Batch) -> Any:
         loss = step(replica, batch)
@@ -143,14 +145,14 @@ def checked(step: LearnersStep) -> LearnersStep:
 
 @cache
 def honest(tiny: Tiny, stage: str, variant: tuple[tuple[str, Any], ...]) -> Trained:
-    """What our own step leaves on every rank when it is trained and watched."""
+    """The results of the library's step on every rank, with its recorded calls."""
     return trained(tiny, stage, dict(variant), STAGES[stage].step, witness=Witness())
 
 
 def first_difference(
     mine: Trained, due: Trained, tiny: Tiny, stage: str, variant: Mapping[str, Any]
 ) -> Divergence | None:
-    """The first element that is not what it should be: the earliest step first, in it losses before what is kept."""
+    """The first element that differs from the expected one: the earliest step first, then losses before kept arrays."""
     (config,) = prepared(tiny, stage, tuple(variant.items())).rows
     units = {unit.name: unit for unit in config.model.units}
     for step in range(1, tiny.steps + 1):
@@ -174,14 +176,14 @@ def first_difference(
 
 
 def own(array: Array, rank: int, length: int) -> Array:
-    """The chunk of `rank` in a full buffer, or a shard itself."""
+    """The chunk of `rank` in a full buffer; a shard is returned unchanged."""
     return array if len(array) == length else array[rank * length :][:length]
 
 
 def apart(
     have: Array | None, due: Array, where: tuple[str, Unit | None, int], step: int, rank: int, length: int = 0
 ) -> Divergence | None:
-    """The first element that differs; `where` is what it is, of which unit, and from which element on."""
+    """The first element that differs; `where` is the kind of array, its unit, and the number of its first element."""
     what, unit, start = where
     if have is None or have.shape != due.shape or have.dtype != due.dtype:
         have = np.full(due.shape, np.nan, due.dtype if due.dtype.kind == "f" else np.float64)

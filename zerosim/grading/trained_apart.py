@@ -1,4 +1,4 @@
-"""Trainings of a submission's step on ranks apart, beside our own step on the same samples, which are drawn here."""
+"""Trainings of a submitted step on separate ranks, compared with the library's step on the same samples, drawn here."""
 
 import secrets
 import threading
@@ -24,12 +24,12 @@ from zerosim.words import plural
 from zerosim.worlds.local import spawn
 
 ONE_AT_A_TIME = threading.Lock()
-"""The number of BLAS threads is the process's."""
+"""The number of BLAS threads is global to a process, so trainings run one at a time."""
 
 
 @dataclass
 class Both:
-    """One training, twice; bytes and messages are those of all that a rank sent."""
+    """The results of one training by both steps; bytes and messages count all that a rank sent."""
 
     tiny: Tiny
     mine: Trained
@@ -38,19 +38,19 @@ class Both:
 
 @dataclass
 class TrainedApart:
-    """The trainings of one exercise, and what is wrong with them."""
+    """The trainings of one exercise, and their errors."""
 
     name: str
     found: list[Both] = field(default_factory=list)
 
     @property
     def trial(self) -> StageTrial:
-        """The trial of our own step."""
+        """The trial of the library's step."""
         trial = STAGE_TRIALS[self.name](STAGES["zero1"].step)
         return replace(trial, step=STAGES[trial.stage].step)
 
     def bits(self, sizes: Sequence[Tiny], in_parts: bool, ranks: RankProcesses) -> str | None:
-        """Where training first differs from ours."""
+        """The first difference from the library's training."""
         trial = self.trial
         for size in sizes:
             if size.part_by_part and not (in_parts and STAGES[trial.stage].may_reduce_parts):
@@ -64,7 +64,7 @@ class TrainedApart:
         return None
 
     def theirs(self, tiny: Tiny, ranks: RankProcesses) -> Trained:
-        """What the ranks gave back, and what they sent."""
+        """The results of the ranks, and their traffic."""
         run = ranks.run([{"tiny": asdict(tiny)}] * tiny.ranks)
         found = Trained()
         for rank, gave in enumerate(run.gave):
@@ -89,7 +89,7 @@ class TrainedApart:
         return None
 
     def in_pairs(self, ranks: RankProcesses) -> str | None:
-        """Whether other messages were sent than where two layers are gathered in one."""
+        """The complaint if the number of messages is not that of gathering two layers in one message."""
         for both in self.found:
             tiny = both.tiny
             layers = len(tiny.hidden) + 1
@@ -116,7 +116,7 @@ def held_at_most(mine: Figures, due: Figures) -> str | None:
 
 
 def ours(trial: StageTrial, tiny: Tiny) -> Trained:
-    """What our own step leaves on every rank when it is trained in this process."""
+    """The results of the library's step on every rank, trained in this process."""
     experiment = prepared(tiny, trial.stage, tuple(trial.variant.items()))
     found = Trained(figures=[Figures() for _ in range(tiny.ranks)])
     counted = [Traffic() for _ in range(tiny.ranks)]
@@ -132,7 +132,7 @@ def ours(trial: StageTrial, tiny: Tiny) -> Trained:
 
 
 def of_a_stage(name: str) -> list[Callable[[RankProcesses], str | None] | None]:
-    """What confirms each claim of an exercise that is a step."""
+    """The check of each claim about an exercise that is a step."""
     training = TrainedApart(name)
     parts = name in ("zero1_step", "zero2_step", "zero3_step")
     found: list[Callable[[RankProcesses], str | None] | None] = [

@@ -1,4 +1,6 @@
-"""A user's stage tried before a run, as an exercise is: on few samples, beside the shipped one that shards the same."""
+"""A user's stage, tried before a run like an exercise: on few samples, against the shipped stage with the same
+sharding.
+"""
 
 from functools import partial
 
@@ -10,24 +12,24 @@ from zerosim.stages.own import like
 
 SIZES = (EVEN[2], EVEN[3], ODD[0])
 WAYS = ("layered", "boundary")
-"""The accumulations with which a stage is tried: micro-batches all at once, and one after another."""
+"""The accumulations with which a stage is tried: all micro-batches at once, and one after another."""
 DECLARED = "or declare it: @stage(…, wire=\"bf16\") lets gradients travel, and be added, in fewer bits"
 
 
 def trials_of(stage: Stage) -> list[StageTrial]:
-    """A trial beside the shipped stage that shards the same, for each of `WAYS`."""
+    """A trial against the shipped stage with the same sharding, for each of `WAYS`."""
     return [StageTrial(like(stage), stage.step, {"accumulation": way}) for way in WAYS]
 
 
 def fault_of_stage(name: Named) -> str | None:
-    """Where training with a stage first differs from what it declares, and why; None where it does not."""
+    """The first difference between training with a stage and what it declares, and the cause; None if there is none."""
     asked = [ask for trial in trials_of(name.part) for ask in (
         partial(fault_in, trial, name.part.wire), trial.sent_otherwise, trial.kept_otherwise, trial.held_too_much)]
     return next((found for ask in asked if (found := ask())), None)
 
 
 def fault_in(trial: StageTrial, wire: str) -> str | None:
-    """Where the bits of a trial first differ, and why, for a stage that declares this wire; None where they do not."""
+    """The first difference in bits and its cause, for a stage that declares this wire format; None if there is none."""
     try:
         found = trial.first_difference(SIZES)
         narrows = not wire and found and "hands reduce_scatter" in found and "an array of" in found

@@ -1,10 +1,10 @@
-"""Whether a submission has changed zerosim, or NumPy, in the process that examines it.
+"""A check whether a submission has changed zerosim or NumPy in the process that examines it.
 
-    fingerprint    what every name of every module, and of every class in it, refers to
+    fingerprint    the objects that all names of the modules, and of the classes in them, refer to
 
-The examination goes on in the process in which a submission runs. So its code is looked at before the submission is
-imported and after the last claim: who has put something else in the place of any part of it is told, and has no points.
-Who hides that from this look still earns nothing by it: `confirmed.py` gives points in another process.
+The examination runs in the submission's process. So the loaded code is fingerprinted before the import of the
+submission and after the last claim; a submission that has replaced any part of it is reported and gets no points.
+Hiding a change earns nothing, because `confirmed.py` awards points in another process.
 """
 
 import sys
@@ -14,13 +14,13 @@ from typing import Any
 
 LOOKED_AT = ("zerosim", "numpy", "hypothesis")
 TABLES = ("CLAIMS", "EXERCISES", "STAGES", "KINDS", "ALGORITHMS", "LAWS")
-"""What is looked up, beside what is called."""
+"""The names of tables, which are checked beside callables."""
 
 ModuleFingerprint = dict[str, tuple[Any, ...]]
 
 
 def fingerprint() -> ModuleFingerprint:
-    """Each part of the modules that are looked at, by its name, and of a function its code."""
+    """Each part of the checked modules by name; for a function also its code."""
     modules = [(name, module) for name, module in [*sys.modules.items()]
                if name.partition(".")[0] in LOOKED_AT and isinstance(module, ModuleType)]
     return dict(part for name, module in modules for part in parts(name, vars(module), set()))
@@ -43,12 +43,12 @@ def code_of(value: Any) -> tuple[Any, ...]:
 
 
 def content_of(value: Any) -> tuple[Any, ...]:
-    """What a table has in it."""
+    """The items of a table."""
     return tuple(value.items()) if isinstance(value, dict) else ()
 
 
 def touched(before: ModuleFingerprint) -> str | None:
-    """The first part that is no longer what it was.
+    """The first part that has changed.
 
     >>> before = fingerprint()
     >>> touched(before) is None
@@ -64,6 +64,6 @@ def touched(before: ModuleFingerprint) -> str | None:
 
 
 def same_items(new: Any, old: Any) -> bool:
-    """Whether an entry of a table has the same key and value."""
+    """Whether two entries of a table have the same key and value."""
     pair = isinstance(new, tuple) and isinstance(old, tuple) and len(new) == len(old) == 2
     return pair and new[0] == old[0] and new[1] is old[1]

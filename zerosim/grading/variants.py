@@ -1,8 +1,8 @@
-"""Exercises beyond the functions of exercise 1: other rings, other owners, two levels, other ways through a step.
+"""Exercises beyond exercise 1: another ring, other owners, two levels, other variants of a step.
 
     left        every message goes to the left neighbour
-    elsewhere   rank r is left with the sum of chunk r − 1, so the owner of chunk c is rank c + 1
-    two levels  within hosts, then between them, then within them again
+    elsewhere   rank r keeps the sum of chunk r − 1, so rank c + 1 owns chunk c
+    two levels  within hosts, then between hosts, then within hosts again
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ ELSEWHERE = replace(
 
 
 def left_claims(function: Callable[..., Any]) -> list[Claim]:
-    """A reduce-scatter around the ring in the other direction."""
+    """The claims about a reduce-scatter in the other direction around the ring."""
     examined = subject(function, "reduce_scatter")
     return [
         *everything_arrives(examined),
@@ -70,7 +70,7 @@ def sent_left(examined: Subject) -> str | None:
 
 
 def sent_once_around(recording: Recording) -> str | None:
-    """What is wrong if a rank does not send N − 1 messages of a chunk each."""
+    """The error if a rank does not send N − 1 messages of one chunk."""
     size = recording.size
     for rank in range(size):
         messages, elements = sent_by(rank, recording)
@@ -81,7 +81,7 @@ def sent_once_around(recording: Recording) -> str | None:
 
 
 def elsewhere_claims(function: Callable[..., Any]) -> list[Claim]:
-    """A reduce-scatter that leaves each sum with another rank than usual."""
+    """The claims about a reduce-scatter with another owner of each chunk."""
     examined = replace(subject(function, "reduce_scatter"), promise=ELSEWHERE)
     return [
         *everything_arrives(examined),
@@ -97,7 +97,7 @@ def first_of_sizes(examined: Subject) -> str | None:
 
 @dataclass(frozen=True)
 class Hosts:
-    """So many ranks, so many of them on each host."""
+    """The number of ranks, and of ranks per host."""
 
     ranks: int
     per_host: int
@@ -113,9 +113,9 @@ class Hosts:
 
 
 def by_contract(found: Subject) -> Subject:
-    """A function that has the name of an exercise as that exercise wants it; any other as it is.
+    """An exercise's function with the exercise's calling convention; other functions are returned unchanged.
 
-    Ranks of two levels are two a host, or as few as there can be.
+    With two levels a host has two ranks, or the least number that divides the ranks.
     """
     name, function = getattr(found.function, "__name__", ""), found.function
     if name == "reduce_scatter_elsewhere":
@@ -134,7 +134,7 @@ HOSTS = (Hosts(1, 1), Hosts(2, 2), Hosts(2, 1), Hosts(4, 2), Hosts(6, 2), Hosts(
 
 
 def two_levels(function: Callable[..., Any]) -> list[Claim]:
-    """An all-reduce that sends little between hosts."""
+    """The claims about an all-reduce with little traffic between hosts."""
     return [
         Claim("every contribution arrives at its place, once, on 1 to 4 hosts of 1 to 4 ranks",
               lambda: wrong_on_hosts(function), 5, first=True),
@@ -150,7 +150,7 @@ def on_hosts(function: Callable[..., Any], machine: TimedMachine) -> Callable[..
 
 
 def wrong_on_hosts(function: Callable[..., Any]) -> str | None:
-    """The first fault, on the fewest ranks, and why."""
+    """The first fault on the fewest ranks, and its cause."""
     for hosts in HOSTS:
         complaint = unproved(hosts.subject(function), [hosts.ranks])
         if complaint:
@@ -162,7 +162,7 @@ def wrong_on_hosts(function: Callable[..., Any]) -> str | None:
 
 
 def between_hosts(function: Callable[..., Any], hosts: Hosts) -> str | None:
-    """The cause between hosts: which ranks send nothing to other hosts, though sums lack what these bring."""
+    """The cause between hosts: ranks that send nothing to other hosts, if sums lack the other hosts' values."""
     examined = hosts.subject(function)
     case = Case(examined, run(examined, hosts.ranks, hosts.ranks), hosts.ranks)
     if case.recording.results is None or not case.wrong or hosts.ranks == hosts.per_host:
@@ -186,7 +186,7 @@ def between_hosts(function: Callable[..., Any], hosts: Hosts) -> str | None:
 
 
 TELLING = Hosts(4, 2)
-"""The fewest on which there are hosts and ranks in them."""
+"""The fewest ranks with several hosts and several ranks per host."""
 
 
 def sent_between(function: Callable[..., Any]) -> str | None:
@@ -204,7 +204,7 @@ def sent_between(function: Callable[..., Any]) -> str | None:
 
 
 def sketch(comm: Any, chunks: Any, per_host: int, reduce: Any) -> None:
-    """The messages of two levels, and none of their chunks: for their time alone."""
+    """The messages of a two-level all-reduce with no results, for its time."""
     hosts = comm.size // per_host
     host, place = divmod(comm.rank, per_host)
     within = [(host * per_host + (place + way) % per_host) for way in (1, -1)]
@@ -215,7 +215,7 @@ def sketch(comm: Any, chunks: Any, per_host: int, reduce: Any) -> None:
 
 
 def parts_claims(step: Callable[..., Any]) -> list[Claim]:
-    """Stage II that reduces the gradients of every micro-batch, given a replica that would take them all at once."""
+    """The claims about a Stage II that reduces every micro-batch, on a replica that would take them all at once."""
     return variant_claims(parts_trial(step), sent=3, kept=1)
 
 
@@ -228,7 +228,7 @@ def layered_accumulation(replica: Replica) -> Replica:
 
 
 def variant_claims(training: StageTrial, sent: int, kept: int) -> list[Claim]:
-    """The bits of one process that adds in the same order, and what our own step sends and keeps."""
+    """The bits of one process with the same order of addition, and the bytes sent and kept by the library's step."""
     return [
         *bits_claims(training, 4, "one process that adds in this order"),
         Claim("every rank sends the bytes of the formula", training.sent_otherwise, sent),
@@ -238,7 +238,7 @@ def variant_claims(training: StageTrial, sent: int, kept: int) -> list[Claim]:
 
 
 def kept_claims(step: Callable[..., Any]) -> list[Claim]:
-    """Stage III that keeps gathered weights until backward, given a replica that keeps none by itself."""
+    """The claims about a Stage III that keeps gathered weights until backward, on a replica that would not."""
     training = kept_trial(step)
     return [*variant_claims(training, sent=3, kept=1), Claim(
         "a step on a virtual machine takes no longer than it must", training.too_slow, 2)]
@@ -253,7 +253,7 @@ def keeping_nothing(replica: Replica) -> Replica:
 
 
 def fsdp_claims(step: Callable[..., Any]) -> list[Claim]:
-    """Stage III that gathers two layers in one message."""
+    """The claims about a Stage III that gathers two layers in one message."""
     training = StageTrial("zero3", step)
     return [
         *bits_claims(training, 4),
@@ -265,7 +265,7 @@ def fsdp_claims(step: Callable[..., Any]) -> list[Claim]:
 
 
 def gathered_in_pairs(training: StageTrial) -> str | None:
-    """The first rank that does not send one message a step around the ring for each pair of layers, both ways."""
+    """The first rank that does not send N − 1 messages per step for each pair of layers, forward and backward."""
 
     def complaint(tiny: Tiny, rank: int, mine: Figures, due: Figures) -> str | None:
         layers, clipped = len(tiny.hidden) + 1, "clip_norm" in dict(tiny.train)

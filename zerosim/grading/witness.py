@@ -1,8 +1,8 @@
-"""What a learner's step does, written down: every verb it calls, with what it hands in, and the state that it leaves.
+"""A record of a learner's step: its verbs with their arguments and results, and the state after it.
 
-    seen     of one step on one rank
-    call     one verb, of the replica or of its tape, in the order of the step
-    honest   the same of our own stage, on the same tiny scenario: what the learner's is held against
+    seen     the record of one step on one rank
+    call     one verb of the replica or of its tape, in the order of the step
+    honest   the record of the library's step on the same tiny scenario, for comparison
 """
 
 from collections.abc import Callable
@@ -25,34 +25,34 @@ TAPE_VERBS = ("forward", "loss", "backward", "recompute")
 
 @dataclass
 class VerbCall:
-    """A verb, for which unit, copies of what it was handed and of what it gave, and whether it came to an end.
+    """A verb and its unit, copies of its arguments and results, and whether it returned.
 
-    Of a list of arrays the copy is a list. `lives` is whether an array handed in is memory of the weights that the
-    rank keeps.
+    The copy of a list of arrays is a list. `lives` states whether an argument shares memory with the rank's kept
+    weights.
     """
 
     verb: str
     unit: str
     handed: list[Any] = field(default_factory=list)
-    """All but the unit."""
+    """All arguments but the unit."""
     gave: Any = None
     lives: bool = False
     ended: bool = False
 
     @property
     def given(self) -> Array | None:
-        """The first array handed in."""
+        """The first argument that is an array."""
         return next((each for each in self.handed if isinstance(each, np.ndarray)), None)
 
     @property
     def gradient(self) -> Array | None:
-        """What `backward` gave beside what goes upstream, or the loss that `loss` gave."""
+        """The gradient from `backward`, or the loss from `loss`."""
         found = self.gave[self.verb == "backward"] if isinstance(self.gave, tuple) else self.gave
         return found if isinstance(found, np.ndarray) else None
 
 
 Held = dict[tuple[str, str], Array]
-"""Copies of arrays, by what they are (`weights`, `gradient`, an optimizer's slot) and by unit."""
+"""Copies of arrays, by kind (`weights`, `gradient`, an optimizer's slot) and unit."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class WitnessedStep:
     loss: Any = None
 
     def of(self, verb: str, unit: str | None = None) -> list[VerbCall]:
-        """The calls of a verb, all or those for one unit."""
+        """The calls of a verb, all or for one unit."""
         return [call for call in self.calls if call.verb == verb and unit in (None, call.unit)]
 
 
@@ -77,7 +77,7 @@ class Witness:
     units: list[str] = field(default_factory=list)
 
     def watching(self, step: LearnersStep) -> LearnersStep:
-        """`step`, on a replica that writes down what it is asked."""
+        """`step` on a replica that records its calls."""
 
         def watched(replica: Replica, batch: Batch) -> Any:
             self.units = [unit.name for unit in replica.units]
@@ -91,12 +91,12 @@ class Witness:
 
     @property
     def last_step(self) -> int:
-        """The last that any rank began."""
+        """The last step that any rank began."""
         return max((step for _, step in self.seen), default=0)
 
 
 def held(replica: Replica) -> Held:
-    """Copies of all that a rank keeps."""
+    """Copies of all arrays that a rank keeps."""
     state = replica.state
     found: Held = {}
     for unit in replica.units:
@@ -110,7 +110,7 @@ def held(replica: Replica) -> Held:
 
 
 class WatchedReplica:
-    """A replica whose verbs are written down."""
+    """A replica whose verbs are recorded."""
 
     def __init__(self, replica: Replica, seen: WitnessedStep) -> None:
         self.__dict__.update(_replica=replica, tape=WatchedTape(replica, seen))
@@ -124,7 +124,7 @@ class WatchedReplica:
 
 
 class WatchedTape:
-    """Its tape, the same."""
+    """A tape whose verbs are recorded."""
 
     def __init__(self, replica: Replica, seen: WitnessedStep) -> None:
         self.__dict__.update(_tape=replica.tape)
@@ -138,7 +138,7 @@ class WatchedTape:
 
 
 def noted(replica: Replica, seen: WitnessedStep, verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """`method`, whose calls are added to `seen`."""
+    """`method`, which adds its calls to `seen`."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         unit = getattr(args[0], "name", None) if args else None
@@ -156,7 +156,7 @@ def noted(replica: Replica, seen: WitnessedStep, verb: str, method: Callable[...
 
 
 def copied(value: Any) -> Any:
-    """An array, or a list or tuple of them, as it is now; of anything else what it is."""
+    """A copy of an array, or of a list or tuple of arrays; for other values the value or the name of its type."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, list | tuple):
