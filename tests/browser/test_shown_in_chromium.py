@@ -91,3 +91,17 @@ def test_the_measure_of_text_sees_what_a_style_makes_small(opens):
         assert smaller(page, PROJECTED_PIXELS) != []
         page.evaluate("(selector) => document.querySelector(selector).removeAttribute('style')", selector)
         assert smaller(page, PROJECTED_PIXELS) == []
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_telephone_shows_the_whole_drawing(opens, name):
+    page = opens(name)
+    drawing = "step" if name == "stage" else "schedule"
+    for width in (1280, 400, 900):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.keyboard.press("PageDown")
+        found, room = page.evaluate(
+            "(name) => { const at = document.getElementById(name); return [at.scrollWidth, at.clientWidth]; }",
+            f"{drawing}-drawing")
+        assert found <= room <= width
+        assert smaller(page, 7) == []

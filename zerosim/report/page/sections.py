@@ -273,8 +273,8 @@ def verdict_of_step(found: RecordedStep) -> Markup:
 def step_by_step(found: RecordedStep, kinds: dict[str, dict[str, str]]) -> Markup:
     """A stage's step to step through."""
     done = in_order(activity(event.what) for event in found.events)
-    patches = [colour_key(WORDS.get(each, each), ACTIVITIES[each]) for each in done]
-    patches += [colour_key(each["words"], each["colour"]) for each in kinds.values()]
+    activities = [colour_key(WORDS.get(each, each), ACTIVITIES[each]) for each in done]
+    memory = [colour_key(each["words"], each["colour"]) for each in kinds.values()]
     letters = ", ".join(f"{event.letter} {event.words.removesuffix(event.unit).strip()}" for event in {
         each.letter: each for each in found.events if each.letter}.values())
     heads = ["", "sends, kB", *(f"{each['words']}, kB" for each in kinds.values()), "in all, kB"]
@@ -285,7 +285,8 @@ def step_by_step(found: RecordedStep, kinds: dict[str, dict[str, str]]) -> Marku
                      "durations are not drawn. ← and → step, as do Page Up and Page Down; Home and End go to the "
                      "first and the last event; space plays; P doubles the size of all text for a projector.",
                 class_="legend"),
-        element("ul", *patches, class_="keys"),
+        element("ul", element("li", "activity"), *activities, class_="keys"),
+        element("ul", element("li", "memory"), *memory, class_="keys"),
         element("p",
                 element("button", "play", type="button", id="step-play"),
                 element("label", "event ", element(
@@ -308,7 +309,7 @@ def schedules(stepped: Sequence[dict[str, Any]], ranks: int) -> Markup:
         "schedule", title,
         element("p", "Columns are ranks, rows are chunks. A cell says whose contributions a rank holds there, in "
                      "their order of addition: 2+3+0 is rank 2's, then 3's, then 0's; 1…7+0…2 is rank 1's to 7's, one "
-                     "by one, then 0's to 2's. ✓ is what the collective promises. On more than 8 ranks a cell is as "
+                     "by one, then 0's to 2's. ✓ is what the collective promises. Where words do not fit, a cell is as "
                      "full as its sum; point at it to read it, or press D for words. A thick border marks a change in "
                      "this round. ← and → step, as do Page Up and Page Down; Home and End go to the start and the "
                      "end; space plays; P doubles the size of all text for a projector.",

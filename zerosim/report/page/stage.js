@@ -6,8 +6,9 @@
   const part = (name) => document.getElementById(`step-${name}`);
   const play = part("play"), slider = part("event"), drawing = part("drawing");
   const kinds = Object.entries(step.kinds), last = step.moments.length - 1;
-  const CELL = 40, LEFT = 76, TOP = 8, STRIP = 24, BARS = step.ranks > 8 ? 16 : step.ranks > 4 ? 30 : 48, LANE = STRIP + BARS + 12;
-  let timer = null;
+  const LEFT = 64, TOP = 8, RIGHT = 16, WIDEST = 40, NARROWEST = 14, STRIP = 24,
+    BARS = step.ranks > 8 ? 16 : step.ranks > 4 ? 30 : 48, LANE = STRIP + BARS + 12;
+  let timer = null, cellWidth = WIDEST;
 
   function svg(name, attributes, words) {
     const found = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -18,38 +19,40 @@
 
   const kB = (bytes) => (bytes / 1000).toFixed(1);
   const total = (counts) => Object.values(counts).reduce((sum, count) => sum + count, 0);
-  const x = (event) => LEFT + event * CELL;
+  const x = (event) => LEFT + event * cellWidth;
   const y = (rank) => TOP + rank * LANE;
 
   function cell(picture, number, event, rank, now) {
     const group = svg("g", { class: number === now ? "event now" : number > now ? "event later" : "event" });
     group.addEventListener("click", () => { stop(); show(number); });
-    group.appendChild(svg("rect", { x: x(number) + 1, y: y(rank), width: CELL - 2, height: STRIP - 4, rx: 3,
+    group.appendChild(svg("rect", { x: x(number) + 1, y: y(rank), width: cellWidth - 2, height: STRIP - 4, rx: 3,
       fill: event.colour, "fill-opacity": event.paler ? 0.5 : 0.85, stroke: event.colour }));
-    group.appendChild(svg("text", { x: x(number) + CELL / 2, y: y(rank) + 14, class: event.paler ? "" : "on" }, event.letter));
+    group.appendChild(svg("text", { x: x(number) + cellWidth / 2, y: y(rank) + 14, class: event.paler ? "" : "on" }, event.letter));
     let below = y(rank) + STRIP + BARS;
     const held = event.ranks[rank].held_bytes;
     for (const [kind, { colour }] of kinds) {
       const height = (held[kind] ?? 0) * BARS / step.most;
       below -= height;
-      group.appendChild(svg("rect", { x: x(number) + 3, y: below, width: CELL - 6, height, fill: colour, class: kind }));
+      group.appendChild(svg("rect", { x: x(number) + 3, y: below, width: cellWidth - 6, height, fill: colour, class: kind }));
     }
     group.appendChild(svg("title", {}, `rank ${rank}, ${event.words}: holds ${kB(total(held))} kB`));
     picture.appendChild(group);
   }
 
   function arrow(picture, number, source, to) {
-    const from = y(source) + STRIP / 2 + 4, end = y(to) + STRIP / 2 - 6, at = x(number) + CELL;
-    const reach = 18 + 8 * Math.abs(to - source), up = end < from ? -1 : 1;
-    picture.appendChild(svg("path", { class: "arrow", d: `M${at} ${from}C${at + reach} ${from} ${at + reach} ${end} ${at + 8} ${end}` }));
-    picture.appendChild(svg("path", { class: "head", d: `M${at + 1} ${end}l9 ${-4 * up}v${8 * up}z` }));
+    const from = y(source) + STRIP / 2 + 4, end = y(to) + STRIP / 2 - 6, up = end < from ? -1 : 1;
+    const reach = 18 + 8 * Math.abs(to - source), way = x(number) + cellWidth + reach > x(last + 1) + RIGHT ? -1 : 1;
+    const at = way > 0 ? x(number) + cellWidth : x(number), far = at + way * reach;
+    picture.appendChild(svg("path", { class: "arrow", d: `M${at} ${from}C${far} ${from} ${far} ${end} ${at + way * 8} ${end}` }));
+    picture.appendChild(svg("path", { class: "head", d: `M${at + way} ${end}l${way * 9} ${-4 * up}v${8 * up}z` }));
   }
 
   function show(now) {
-    const event = step.moments[now], width = x(last + 1) + 60, height = y(step.ranks) + 4;
+    cellWidth = Math.max(NARROWEST, Math.min(WIDEST, (drawing.clientWidth - LEFT - RIGHT) / (last + 1)));
+    const event = step.moments[now], width = x(last + 1) + RIGHT, height = y(step.ranks) + 4;
     const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
     picture.appendChild(svg("title", {}, `${step.title}; ${event.words}`));
-    picture.appendChild(svg("rect", { x: x(now) - 1, y: 2, width: CELL + 2, height: height - 4, rx: 5, class: "cursor" }));
+    picture.appendChild(svg("rect", { x: x(now) - 1, y: 2, width: cellWidth + 2, height: height - 4, rx: 5, class: "cursor" }));
     for (let rank = 0; rank < step.ranks; rank++) {
       picture.appendChild(svg("text", { x: LEFT - 10, y: y(rank) + 15, class: "name" }, `rank ${rank}`));
       picture.appendChild(svg("path", { class: "floor", d: `M${LEFT} ${y(rank) + STRIP + BARS}H${x(last + 1)}` }));
@@ -101,11 +104,11 @@
 
   const keys = {
     ArrowRight: () => go(now() + 1), ArrowLeft: () => go(now() - 1), Home: () => go(0), End: () => go(last),
-    " ": () => (timer === null ? start() : stop()), p: () => document.body.classList.toggle("projector"),
+    " ": () => (timer === null ? start() : stop()), p: () => { document.body.classList.toggle("projector"); show(now()); },
   };
   keys.PageDown = keys.ArrowRight;
   keys.PageUp = keys.ArrowLeft;
-  if (location.hash === "#projector") keys.p();
+  if (location.hash === "#projector") document.body.classList.add("projector");
   slider.max = last;
   slider.addEventListener("input", () => go(now()));
   play.addEventListener("click", keys[" "]);
@@ -117,4 +120,5 @@
     event.preventDefault();
   });
   show(step.first);
+  addEventListener("resize", () => show(now()));
 })();
