@@ -7,22 +7,22 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Kind = Literal["parameters", "gradients", "optimizer", "activations", "buffers"]
-"""What an array is for."""
+"""The purpose of an array."""
 
 Tier = Literal["device", "host", "disk"]
-"""Where an array is: in the memory that a device computes with, in that of its host, or in a file."""
+"""The memory that holds an array: the device's, the host's, or a file."""
 
 MODEL_STATES: tuple[Kind, ...] = ("parameters", "gradients", "optimizer")
 """The kinds that a stage may shard; activations and buffers are no model states."""
 
 
 class Allocator(Protocol):
-    """Hands out arrays; `kind` and `owner` say what for and for whom, to whoever keeps the ledger."""
+    """Hands out arrays; `kind` and `owner` tell a ledger the purpose of each array and the unit that owns it."""
 
     def __call__(
         self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str
     ) -> Array:
-        """A C-contiguous array whose contents are not defined. It is freed when nobody holds it."""
+        """A C-contiguous array with undefined contents. It is freed with its last reference."""
 
 
 def allocate(

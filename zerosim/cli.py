@@ -39,17 +39,17 @@ COMMANDS = {
     "torch": ("zerosim.commands.torch", "run a PyTorch script over zerosim's collectives"),
     "bench": ("zerosim.commands.bench", "benchmark: measure ratios of times within one run"),
 }
-"""The module of each command, and what it is for. Only the one that is called is imported."""
+"""The module and the purpose of each command. Only the module of the called command is imported."""
 
 PARALLEL = ("run", "torch", "bench")
-"""The commands that all ranks carry out; the others are rank 0's."""
+"""The commands that all ranks run; rank 0 alone runs the others."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its exit code.
 
-    Nothing that a command raises leaves here, except where it must end other ranks too. Those are connected first of
-    all: what fails later on one of them then ends them all.
+    No exception of a command leaves this function, except one that must end other ranks too. Ranks are connected first:
+    a rank that fails later then ends all others.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def agree(comm: Communicator, given: list[str]) -> None:
-    """Refuse command lines that differ, before any rank acts on its own."""
+    """Refuse command lines that differ between ranks, before any rank acts."""
     for rank, other in enumerate(gather_objects(comm, given) or []):
         if other != given:
             raise UsageError(
@@ -111,7 +111,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
 
 
 class Version(argparse.Action):
-    """Prints the version of what is installed, and ends."""
+    """Prints the version of the installed package, and exits."""
 
     def __init__(self, option_strings: Sequence[str], dest: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help="print the version")
@@ -127,7 +127,7 @@ class Version(argparse.Action):
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """What is printed goes nowhere."""
+    """Discards all output."""
     with open(os.devnull, "w", encoding="utf-8") as nowhere, \
             contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         yield

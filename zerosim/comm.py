@@ -1,4 +1,4 @@
-"""All that a collective may ask of the world: to send, to receive, or to do both at once.
+"""The communicator: collectives communicate through `exchange`, `send` and `recv` only.
 
 A receive always names its source. There are no tags, no wildcards and no probing, so what a program computes,
 what it sends and when its virtual clock ticks do not depend on how ranks happen to be scheduled.
@@ -19,18 +19,18 @@ import numpy as np
 from zerosim.errors import CollectiveError
 
 Payload = Any
-"""What travels: NumPy arrays in every world; in the local world also symbols and bare shapes."""
+"""The contents of a message: NumPy arrays in every world; in the local world also symbols and bare shapes."""
 
 Reduction = Callable[..., Any]
 """A binary ufunc such as `np.add`, or any function of `(arrived, mine)` that returns their reduction."""
 
 
 class ElementByElement(ABC):
-    """A reduction that a world may carry out on a message in pieces, as it may any ufunc without a signature."""
+    """A reduction that a world may apply to a message in pieces, as it may any ufunc without a signature."""
 
     @abstractmethod
     def reduce_into(self, arrived: Any, into: Any) -> None:
-        """Leave in `into` the reduction of the two arrays, which have one shape."""
+        """Write into `into` the reduction of the two arrays, which have one shape."""
 
     def __call__(self, arrived: Payload, mine: Payload) -> Payload:
         reduced = mine.copy()
@@ -39,7 +39,7 @@ class ElementByElement(ABC):
 
 
 class Swapped(ElementByElement):
-    """`ufunc` with what arrived as its right operand: `into = ufunc(into, arrived)`.
+    """`ufunc` with the arrived array as its right operand: `into = ufunc(into, arrived)`.
 
     >>> Swapped(np.subtract)(np.array([1]), np.array([10]))
     array([9])
@@ -55,9 +55,9 @@ class Swapped(ElementByElement):
 class Communicator(Protocol):
     """A rank among `size`, which can send and receive.
 
-    Buffered-copy semantics: what was in `outgoing` at the call is what arrives, however late, and a send never
-    waits for its receiver. `into` is complete on return. Messages between two ranks arrive in the order in which they
-    were sent. A rank may send to itself.
+    Buffered-copy semantics: the receiver gets the contents that `outgoing` had at the call, however late the message
+    arrives, and a send never waits for its receiver. `into` is complete on return. Messages between two ranks arrive in
+    the order in which they were sent. A rank may send to itself.
     """
 
     @property
@@ -66,7 +66,7 @@ class Communicator(Protocol):
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
 
     def exchange(
         self,
@@ -88,8 +88,8 @@ class Communicator(Protocol):
     def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
         """Receive the next message of `source`: `into = arrived` or, with `reduce`, `into = reduce(arrived, into)`.
 
-        Raises `CollectiveError` when the message has another length or dtype than `into`, and `Deadlock` when it
-        cannot come, or has not come in time.
+        Raises `CollectiveError` when the message has another length or dtype than `into`, and `Deadlock` when it cannot
+        arrive, or has not arrived in time.
         """
 
 
@@ -104,7 +104,7 @@ def left(comm: Communicator) -> int:
 
 
 class Renumbered(ABC):
-    """Some ranks of `comm`, numbered anew."""
+    """A communicator of some ranks of `comm`, numbered from 0."""
 
     def __init__(self, comm: Communicator, rank: Any, size: int) -> None:
         self.rank = rank
@@ -113,11 +113,11 @@ class Renumbered(ABC):
 
     @abstractmethod
     def _number(self, rank: Any, role: str) -> Any:
-        """The number in `comm` of what is called `rank` here."""
+        """The number in `comm` of this communicator's `rank`."""
 
     @property
     def came_ns(self) -> int:
-        """When the last message began to come, as the communicator beneath has it."""
+        """The time at which the last message began to arrive, by the clock of the underlying communicator."""
         return int(getattr(self.comm, "came_ns", 0))
 
     def exchange(
@@ -134,7 +134,7 @@ class Renumbered(ABC):
 
 
 class Among(Renumbered):
-    """Rank i of these is `ranks[i]` of `comm`."""
+    """A communicator whose rank i is `ranks[i]` of `comm`."""
 
     def __init__(self, comm: Communicator, ranks: Sequence[int]) -> None:
         super().__init__(comm, ranks.index(comm.rank), len(ranks))
@@ -146,10 +146,10 @@ class Among(Renumbered):
 
 
 class Strided(Renumbered):
-    """Rank i of these is first + i · stride of `comm`.
+    """A communicator whose rank i is rank first + i · stride of `comm`.
 
-    Arithmetic alone, so that in the lockstep world `rank` and `first` may be vectors: then these are as many
-    communicators at once as there are groups.
+    It uses arithmetic alone, so `rank` and `first` may be vectors in the lockstep world: one object then stands for the
+    communicators of all groups.
     """
 
     def __init__(self, comm: Communicator, rank: Any, size: int, *, first: Any, stride: int) -> None:

@@ -1,4 +1,4 @@
-"""The errors a user of zerosim can meet: each one line that says what was found, what is allowed, how to mend it."""
+"""The errors of zerosim. Each message is one line: what was found, what is allowed, how to fix it."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -12,7 +12,7 @@ class ZerosimError(Exception):
 
 
 class ScenarioError(ZerosimError):
-    """A scenario, its data or the command line is wrong: `file:line:column: what, and how to mend it`."""
+    """A scenario, its data or the command line is wrong: `file:line:column: what, and how to fix it`."""
 
     exit_code = 2
 
@@ -22,7 +22,7 @@ class ScenarioError(ZerosimError):
 
 
 class LaunchError(ZerosimError):
-    """The launcher, the MPI library, the scenario, and what the ranks have read do not go together."""
+    """The launcher, the MPI library, the scenario and the files that the ranks have read do not fit together."""
 
     exit_code = 2
 
@@ -32,11 +32,11 @@ class CollectiveError(ZerosimError):
 
 
 class Unlike(CollectiveError):
-    """The ranks of a lockstep world would do different things."""
+    """The ranks of a lockstep world would act differently."""
 
 
 class LengthError(CollectiveError):
-    """A message has another length or dtype than the memory it is to fill; `arrived` is the message."""
+    """A message has another length or dtype than its destination; `arrived` is the message."""
 
     def __init__(self, message: str, arrived: Any) -> None:
         super().__init__(message)
@@ -44,35 +44,35 @@ class LengthError(CollectiveError):
 
 
 class Runaway(CollectiveError):
-    """A program has done more than any that ends."""
+    """A program has exceeded the number of operations that any terminating program needs."""
 
 
 class MessageError(ZerosimError):
-    """A message did not come as it was sent: it was changed on the way, lost, or came twice."""
+    """A message was changed on its way, lost, or received twice."""
 
 
 class OffloadError(ZerosimError):
-    """What a rank offloads cannot be written to its file, or read."""
+    """The file of offloaded arrays cannot be written or read."""
 
 
 class Deadlock(ZerosimError):
-    """No rank can go on, or one waited too long; the message says who waits for whom."""
+    """No rank can proceed, or one has waited too long; the message says which rank waits for which."""
 
 
 class UsageError(ZerosimError):
-    """The command line names something that is not there or cannot be what it is said to be."""
+    """The command line names a thing that does not exist or has the wrong type."""
 
     exit_code = 2
 
 
 class CheckpointError(ZerosimError):
-    """A checkpoint is not there, not whole, or not of this training."""
+    """A checkpoint is missing, incomplete, or belongs to another training."""
 
     exit_code = 2
 
 
 def did_you_mean(name: str, names: Iterable[str], *, alike: float = 0.6) -> str:
-    """Which of `names` may have been meant, to be put at the end of a complaint; nothing where none is so much `alike`.
+    """A suffix for an error message that suggests the nearest of `names`; empty if none is at least `alike` similar.
 
     >>> did_you_mean("zero_3", ["zero2", "zero3"]), did_you_mean("mine", ["zero3"])
     ("; did you mean 'zero3'?", '')

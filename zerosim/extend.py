@@ -1,4 +1,4 @@
-"""All that a file of parts needs: what to declare parts with, what models are made of, operations, a rank's channel.
+"""The names that a file of user-defined parts imports: declarations, building blocks of models, operations, `channel`.
 
     from zerosim.extend import Layer, Parameter, collective, linear, model, optimizer, stage
 

@@ -1,4 +1,4 @@
-"""Files of others: read where they are regular and within bounds, written beside and renamed into place.
+"""Safe files: input must be regular and within bounds; output is written to a new file and renamed into place.
 
     a scenario and its overrides        250,000 bytes, 8 parts a key, 8 levels of brackets, 1,000 variants or programs
     an .npz                             1 GiB, and 1 GiB unpacked; its directory 1 MiB
@@ -8,12 +8,12 @@
     an outcome, for `report`            64 MiB
     a Python file to prove or grade     1 MiB
 
-A file is opened without waiting and must be regular. A scenario or an outcome may also come through a pipe, whose
-writer has 10 s. What cannot be read or written raises `OSError`, whose `strerror` says why.
+A file is opened without waiting and must be regular. A scenario or an outcome may also arrive through a pipe, whose
+writer has 10 s. A failed read or write raises `OSError`, whose `strerror` gives the reason.
 
-Writing is atomic: there is always the old file or the new one. A name is tried before anything runs, by creating the
-file beside it. What the run reads (scenario, data, weights, a learner's file, an outcome, anything in a checkpoint)
-is never overwritten. A pipe or a device is written to as it is.
+Writing is atomic: the path holds the old file or the new one at any time. An output path is tested before anything
+runs, by creating a file in the same folder. The inputs of a run (scenario, data, weights, a learner's file, an outcome,
+anything in a checkpoint) are never overwritten. Pipes and devices are written to directly.
 """
 
 import errno
@@ -32,7 +32,7 @@ from zerosim.errors import ZerosimError
 Name = str | os.PathLike[str]
 
 PIPE_SECONDS = 10.0
-"""How long a pipe may keep who reads it, or who waits for its reader."""
+"""The longest wait for the writer or the reader of a pipe."""
 
 
 @contextmanager
@@ -53,7 +53,8 @@ def irregular() -> OSError:
 
 
 def read_at_most(path: Name, most_bytes: int) -> bytes:
-    """What the file or pipe at `path` holds, one byte more than `most_bytes` at most: that tells who holds too much.
+    """The contents of the file or pipe at `path`, at most `most_bytes` + 1 bytes; the extra byte shows that it is too
+    long.
 
     The writer of a pipe has `PIPE_SECONDS`.
     """
@@ -76,7 +77,7 @@ def read_at_most(path: Name, most_bytes: int) -> bytes:
 
 
 def await_bytes(descriptor: int, deadline: float) -> None:
-    """Wait until a pipe has bytes, or its writers have left it."""
+    """Wait until a pipe has bytes, or its writers have closed it."""
     left_ms = max(deadline - time.monotonic(), 0) * 1000
     waiting = select.poll()
     waiting.register(descriptor, select.POLLIN)
@@ -85,7 +86,7 @@ def await_bytes(descriptor: int, deadline: float) -> None:
 
 
 def check_replaceable(path: Name) -> None:
-    """Refuse a name under which `replace` could write nothing, by making the file beside it."""
+    """Refuse a path that `replace` could not write, by creating a file in the same folder."""
     if not os.path.basename(path) or os.path.isdir(path):
         raise refused(errno.EISDIR)
     place = os.path.realpath(path)
@@ -103,7 +104,7 @@ def check_replaceable(path: Name) -> None:
 
 
 def reason(error: OSError | ValueError) -> str:
-    """Why something cannot be read or written, in small letters.
+    """The reason why a read or a write failed, in lower case.
 
     >>> reason(OSError(2, "No such file or directory"))
     'no such file or directory'
@@ -116,15 +117,15 @@ def refused(number: int) -> OSError:
 
 
 def beside_of(place: str) -> str:
-    """A new name beside `place`, hidden, and short however long that is."""
+    """A new hidden name in the folder of `place`, short even if the name in `place` is long."""
     return os.path.join(os.path.dirname(place), f".zerosim-{os.getpid()}-{secrets.token_hex(4)}.part")
 
 
 def replace(path: Name, pieces: Iterable[bytes]) -> None:
-    """Let the file at `path` hold `pieces`: whatever happens, there is the old one or the whole new one.
+    """Write `pieces` to the file at `path` atomically: the path holds the old file or the whole new one.
 
-    It is written beside, flushed to disk, and renamed. A link stays a link, and a file keeps its permissions. What is
-    no file, such as a pipe or a device, is written to.
+    The new file is written in the same folder, flushed to disk, and renamed. A link stays a link, and a file keeps its
+    permissions. A pipe or a device is written to directly.
     """
     place = os.path.realpath(path)
     mode = os.stat(place).st_mode if os.path.exists(place) else None
@@ -148,7 +149,7 @@ def replace(path: Name, pieces: Iterable[bytes]) -> None:
 
 
 def opened_for_writing(place: str) -> int:
-    """A descriptor of what is no file; of a pipe, once somebody reads it."""
+    """A descriptor of a pipe or a device; a pipe is opened when a reader has opened it."""
     deadline = time.monotonic() + PIPE_SECONDS
     while True:
         try:
@@ -169,7 +170,7 @@ def write_text(path: str, text: str) -> None:
 
 
 def write_bytes(path: str, content: bytes) -> None:
-    """Let the file at `path` hold `content`, as `replace` does; raises `ZerosimError` when that fails."""
+    """Write `content` to the file at `path`, as `replace` does; raises `ZerosimError` when that fails."""
     try:
         replace(path, [content])
     except OSError as error:

@@ -1,18 +1,18 @@
-"""Training alone: one process, full weights, full optimizer state, additions in the declared order.
+"""The reference: one process with full weights and full optimizer state, which adds in the declared order.
 
-Nothing here is distributed. The reference knows into how many ranks' blocks the micro-batches fall and into how many
-chunks a unit is cut, because the declared order of addition speaks of both; it imports no collective, no stage and
-no world, and its loops are meant to be believed by reading them.
+Nothing here is distributed. The reference knows how micro-batches are divided among ranks and into how many chunks a
+unit is cut, because the declared order of addition refers to both. It imports no collective, no stage and no world,
+and its loops are simple enough to be verified by reading.
 
-The reference shares the tape, the operations, the optimizer and the stream of samples with the stages. A mistake in
+The reference shares the tape, the operations, the optimizer and the stream of samples with the stages. An error in
 those is on both sides of every comparison: in 16 bits relu and tanh were once not applied for a day, and every run
 passed. Two trainers written from `docs/computation.md` alone (`tests/independent.py`,
 `tests/independent_transformer.py`) and recorded answers of PyTorch give the second opinion.
 
-It replays what a variant changes: 16-bit weights to which updates are applied, micro-batches reduced one by one, groups
-whose sums are added, the change of order after resharding, on each rank what its codes have lost. It trains from the
-start even when a run resumes: reading the checkpoint would put what a checkpoint forgot on both sides. That costs the
-time of the steps before.
+The reference replays what a variant changes: 16-bit weights to which updates are applied, micro-batches reduced one by
+one, groups whose sums are added, the change of order after resharding, the quantisation residuals of each rank. It
+trains from the start even when a run resumes: if it read the checkpoint, a value missing from the checkpoint would be
+missing on both sides. The cost is the time of the earlier steps.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,40 +48,40 @@ class Snapshot:
     optimizer: Mapping[Unit, Mapping[str, Array]]
     gradients: Mapping[Unit, "Gradient"]
     updates: int
-    """Steps that were not skipped."""
+    """The number of steps that were not skipped."""
     scaling: Scaling
     wire_errors: Mapping[str, WireError] = field(default_factory=dict)
-    """How far weights and gradients of the step were off because they travelled as codes."""
+    """The errors of this step's weights and gradients that quantised messages cause."""
     residuals: "ResidualsOfRanks" = field(default_factory=dict)
-    """What codes have lost of each unit's gradient on each rank, where that is fed back."""
+    """The quantisation residual of each unit's gradient on each rank, with error feedback."""
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """A unit's gradient in the precision of the weights and, where micro-batches add up in float32, that sum too."""
+    """A unit's gradient in the precision of the weights and, where micro-batches add up in float32, also that sum."""
 
     narrow: Array
     accumulated: Array | None
     unquantised: Array | None = None
-    """The sum as it would be, had it not travelled as codes; nobody trains with it."""
+    """The sum without quantised messages; used for `wire_errors` only."""
 
     @property
     def used(self) -> Array:
-        """The one that the optimizer reads."""
+        """The gradient that the optimizer reads."""
         return self.narrow if self.accumulated is None else self.accumulated
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Where sums are rounded, and in which order things are done.
+    """Where sums are rounded, and the order of operations.
 
-    `compute`: weights are cast to it before they are used, and gradients come out in it. `output`: what the model's
-    outputs are cast to before the loss. `weights_wire`: how shards are quantised, each by itself, as they are gathered.
-    `gradients_wire`: how what a rank sends of a chunk is quantised, so that others receive something else.
-    `error_feedback`: what that loses is added to what the rank sends of the chunk next.
-    `accumulate`, `wire`: in which a rank's micro-batches, and then the ranks, are added. `part_by_part`: ranks are
-    added before micro-batches. `publishes_updates`: updates are rounded to the precision of the weights, and subtracted
-    from these, instead of from the master copy alone.
+    `compute`: weights are cast to it before use, and gradients are computed in it. `output`: the model's outputs are
+    cast to it before the loss. `weights_wire`: how each shard is quantised for the all-gather. `gradients_wire`: how
+    each chunk that a rank sends is quantised; other ranks receive the quantised values. `error_feedback`: the
+    quantisation error is added to the next values of that chunk that the rank sends. `accumulate`, `wire`: the dtypes
+    in which a rank's micro-batches, and then the ranks, are added. `part_by_part`: ranks are added before
+    micro-batches. `publishes_updates`: updates are rounded to the precision of the weights, and subtracted from these,
+    instead of from the master copy alone.
     """
 
     compute: npt.DTypeLike
@@ -95,7 +95,7 @@ class Arithmetic:
     part_by_part: bool
     publishes_updates: bool
     delayed: bool = False
-    """Whether each step applies the update of the one before, whose gradient is kept until then."""
+    """Whether each step applies the update of the previous one, whose gradient is kept until then."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,8 @@ class Reference:
     def train(self, batches: Iterator[MicroBatches], after: Snapshot | None = None) -> Iterator[Snapshot]:
         """The snapshot before the first step, then one after each; the arrays in it are the live ones.
 
-        With `after` it goes on where another order of addition, or other units of the same layers, led.
+        With `after` training continues from a snapshot that another order of addition, or other units of the same
+        layers, produced.
         """
         start = self.begun() if after is None else self.taken_over(after)
         yield start
@@ -137,7 +138,7 @@ class Reference:
             yield Snapshot(step, with_one_nan(loss), weights, optimizer, gradients, count, scaling, errors, residuals)
 
     def begun(self) -> Snapshot:
-        """Before the first step: initial weights, master copies of them, and zeros."""
+        """The state before the first step: initial weights, master copies of them, and zeros."""
         initial = {unit: self.initial(unit) for unit in self.model.units}
         weights = {unit: values.astype(self.rule.precision.weights) for unit, values in initial.items()}
         optimizer = {
@@ -152,14 +153,14 @@ class Reference:
             0, loss, weights, optimizer, {}, 0, self.scaling(), residuals=self.nothing_lost())
 
     def nothing_lost(self) -> ResidualsOfRanks:
-        """Zeros for each rank and unit, where losses are fed back."""
+        """Zero residuals for each rank and unit, with error feedback."""
         fed = self.trained if self.arithmetic.error_feedback else []
         return {unit: [np.zeros(unit.count, np.float32) for _ in range(self.mesh.size)] for unit in fed}
 
     def taken_over(self, after: Snapshot) -> Snapshot:
-        """A training state in the units of this model; gradients are those of a step that is over.
+        """The state of `after` in the units of this model, without gradients.
 
-        Residuals stay with their ranks, as many as before.
+        Each rank keeps its residuals; the number of ranks is unchanged.
         """
         slots = {
             slot: regrouped(self.trained, {unit: state[slot] for unit, state in after.optimizer.items()})
@@ -185,7 +186,8 @@ class Reference:
         self, unit: Unit, weights: Array, gradient: Array, state: Mapping[str, Array], step: int, count: int,
         factor: float,
     ) -> None:
-        """The update of this step or, where updates are delayed, of the step before, with what belongs to that one."""
+        """The update of this step or, where updates are delayed, of the previous step with its step number and count.
+        """
         if not self.arithmetic.delayed:
             self.update(unit, weights, gradient, state, step=step, count=count, factor=factor)
             return
@@ -211,7 +213,7 @@ class Reference:
     ) -> tuple[Array, dict[Unit, Gradient]]:
         """The loss and every unit's gradient of one global batch, summed over all micro-batches.
 
-        What codes lose on the way goes into `residuals`.
+        Quantisation errors are added to `residuals`.
         """
         samples = sum(len(inputs) for inputs, _ in micro_batches)
         losses: list[Array] = []
@@ -230,7 +232,8 @@ class Reference:
         }
 
     def computed_with(self, flat: Array) -> Array:
-        """A unit's weights as ranks have them when these have been gathered: shard by shard, if they are quantised."""
+        """A unit's weights as ranks receive them from the all-gather: quantised shard by shard, if they are quantised.
+        """
         arriving = flat
         if self.arithmetic.weights_wire is not None:
             shards = bounds(padded(len(flat), self.mesh.size), self.mesh.group)
@@ -250,7 +253,8 @@ class Reference:
         return loss, gradients
 
     def gradient(self, contributions: Sequence[Array], residuals: Sequence[Array]) -> Gradient:
-        """A unit's gradient: all micro-batches, rank by rank, or part by part the k-th of every rank."""
+        """A unit's gradient: all micro-batches, rank by rank; or, `part_by_part`, the k-th micro-batch of every rank
+        for each k."""
         contributions = [each.astype(self.arithmetic.accumulate, copy=False) for each in contributions]
         block = len(contributions) // self.mesh.size
         parts = [contributions[k::block] for k in range(block)] if self.arithmetic.part_by_part else [contributions]
@@ -263,7 +267,7 @@ class Reference:
         return Gradient(added(sums, kept_in), wide, added(whole, kept_in) if whole else None)
 
     def wire_errors(self, weights: Mapping[Unit, Array], gradients: Mapping[Unit, Gradient]) -> dict[str, WireError]:
-        """The errors of what is quantised, of all units together."""
+        """The quantisation errors of weights and of gradients, over all units together."""
         found = {}
         if self.arithmetic.weights_wire is not None:
             found["weights"] = wire_error([self.computed_with(flat) for flat in weights.values()], [*weights.values()])
@@ -274,14 +278,15 @@ class Reference:
         return found
 
     def square_sums(self, gradients: Mapping[Unit, Gradient]) -> Iterator[float]:
-        """The sum of squares of every chunk of every unit, in this order."""
+        """The sum of squares of each chunk, unit by unit."""
         for unit in self.trained:
             for start, stop in bounds(unit.count, self.mesh.size):
                 yield square_sum(gradients[unit].used[start:stop])
 
 
 def received(wire: BlockWire, residuals: Sequence[Array], start: int, sent: Array, sender: int) -> Array:
-    """What others receive of elements from `start` on that one rank sends; what is lost stays in its residual."""
+    """The values that other ranks receive of a chunk of one rank, which begins at `start`; updates the rank's residual.
+    """
     if not residuals:
         return wire.arriving(sent)
     lost = residuals[sender][start : start + len(sent)]
@@ -298,7 +303,7 @@ def copied(residuals: ResidualsOfRanks, factor: float = 1.0) -> ResidualsOfRanks
 
 
 def regrouped(units: Sequence[Unit], flats: Mapping[Unit, Array]) -> dict[Unit, Array]:
-    """Flat arrays of `units`, layer by layer those of other units with the same layers."""
+    """Flat arrays of `units`, assembled layer by layer from those of other units with the same layers."""
     layers = {number: flat[slice(*unit.bounds(number))] for unit, flat in flats.items() for number in unit.numbers}
     return {unit: np.concatenate([layers[number] for number in unit.numbers]) for unit in units}
 

@@ -1,4 +1,4 @@
-"""Cutting a flat vector into chunks, and who has which: arithmetic only, the same in every stage and world.
+"""The cut of a flat vector into chunks, and their owners: arithmetic only, the same in every stage and world.
 
     chunk length   L = ceil(count / size)
     chunk c        elements c·L up to (c + 1)·L, clipped to count: the last chunks may be shorter, or empty
@@ -49,10 +49,10 @@ def bounds(count: int, size: int) -> list[tuple[int, int]]:
 
 
 class Chunks(Sequence[Any]):
-    """The chunks of one flat vector: `chunks[c]` is chunk c, `chunks[a:b]` chunks a … b − 1 in one piece.
+    """The chunks of one flat vector: `chunks[c]` is chunk c, `chunks[a:b]` chunks a … b − 1 as one contiguous piece.
 
     Slices of an array are views, so writing them writes the vector. Nothing is copied. `chunks[c] += x` adds in place;
-    nothing else can take the place of a chunk.
+    a chunk cannot be replaced by another array.
 
     >>> import numpy as np
     >>> vector = np.arange(5)
@@ -99,13 +99,13 @@ class Chunks(Sequence[Any]):
 
 
 def memory_of(array: Any) -> tuple[Any, ...] | None:
-    """Which memory an array is, so that `chunks[c] += x`, which puts back the view it has written to, can be told."""
+    """The address, shape, strides and type of an array; they identify the view that `chunks[c] += x` assigns back."""
     face = getattr(array, "__array_interface__", None)
     return None if face is None else (face["data"], face["shape"], face["strides"], face["typestr"])
 
 
 def split(flat: Any, size: int) -> Chunks:
-    """One chunk of `flat`, which may be anything with a length and slices, for each of `size` ranks.
+    """One chunk of `flat` for each of `size` ranks; `flat` is any object with a length and slices.
 
     >>> list(split([10, 11, 12, 13], 3))
     [[10, 11], [12, 13], []]
@@ -115,14 +115,14 @@ def split(flat: Any, size: int) -> Chunks:
 
 @dataclass(frozen=True)
 class Mesh:
-    """Which ranks share a unit with `rank`, and which hold copies of what it has.
+    """The ranks that share a unit with `rank`, and the ranks that hold copies of its shard.
 
-    `size` ranks fall into groups of `group` neighbours. A unit is always cut into `size` chunks; each rank of a group
-    owns as many neighbouring ones as there are groups, and the ranks with the same place in their groups own the same.
-    With one group of all ranks, which is plain ZeRO, a rank owns one chunk and nobody holds a copy. PyTorch calls the
-    two dimensions of such a mesh shard and replicate; MiCS calls a group a partition group (Zhang et al., 2022).
+    `size` ranks form groups of `group` neighbours. A unit is always cut into `size` chunks; each rank of a group owns
+    as many neighbouring ones as there are groups, and ranks with the same place in their groups own the same chunks.
+    With one group of all ranks, which is plain ZeRO, a rank owns one chunk without copies. PyTorch calls the two
+    dimensions of such a mesh shard and replicate; MiCS calls a group a partition group (Zhang et al., 2022).
 
-    In the lockstep world `rank` is the vector of all ranks, and what follows from it is a vector too.
+    In the lockstep world `rank` is the vector of all ranks, and the properties are vectors too.
 
     >>> mesh = Mesh(rank=5, size=6, group=2)
     >>> mesh.place, mesh.replicas, mesh.replica, mesh.owned
@@ -137,12 +137,13 @@ class Mesh:
 
     @property
     def place(self) -> Any:
-        """This rank's place in its group, which says what it owns."""
+        """This rank's place in its group; it determines the owned chunks."""
         return self.rank % self.group
 
     @property
     def replicas(self) -> int:
-        """How many ranks own the same: the number of groups, and of the chunks that each rank owns."""
+        """The number of ranks that own the same chunks; also the number of groups, and of the chunks that each rank
+        owns."""
         return self.size // self.group
 
     @property
@@ -152,7 +153,7 @@ class Mesh:
 
     @property
     def alone(self) -> Any:
-        """The one chunk among them that no other rank answers for, where each is to be told of once."""
+        """The one owned chunk for which this rank alone answers, where each chunk is reported once."""
         return self.place * self.replicas + self.replica
 
     @property
@@ -171,7 +172,7 @@ class Mesh:
 
     @property
     def copies(self) -> list[Any]:
-        """The ranks that own the same as this one, itself among them, in order."""
+        """The ranks that own the same chunks as this one, including itself, in order."""
         return [self.place + replica * self.group for replica in range(self.replicas)]
 
     @property
@@ -184,7 +185,7 @@ class Mesh:
         return [replace(self, rank=rank).neighbours for rank in replace(self, rank=0).copies]
 
     def within(self, comm: Communicator) -> Communicator:
-        """The ranks of this rank's group, among which a unit is shared out.
+        """The communicator of this rank's group, over which a unit is sharded.
 
         >>> from zerosim.worlds.local import spawn
         >>> def program(comm):
@@ -199,15 +200,15 @@ class Mesh:
         return Strided(comm, self.place, self.group, first=self.replica * self.group, stride=1)
 
     def across(self, comm: Communicator) -> Communicator:
-        """The ranks that own the same as this one, one of each group; rank k of them is of group k."""
+        """The communicator of the ranks that own the same chunks, one of each group; its rank k belongs to group k."""
         return Strided(comm, self.replica, self.replicas, first=self.place, stride=self.group)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the elements of a buffer lie in a unit: in chunks `first` … `last` − 1 of `size`, padding included.
+    """The place of a buffer's elements in a unit: chunks `first` … `last` − 1 of `size`, padding included.
 
-    A full buffer has all chunks, a rank's shard those that it owns.
+    A full buffer has all chunks; a rank's shard has the chunks that it owns.
 
     >>> full(10, 4).length, shard(10, 4, 3).length, shard(10, 4, 3).start
     (12, 3, 9)
@@ -226,7 +227,7 @@ class Layout:
 
     @property
     def start(self) -> int:
-        """Where in the unit the buffer begins."""
+        """The position in the unit of the buffer's first element."""
         return self.first * chunk_length(self.count, self.size)
 
     def part(self, buffer: Any, other: "Layout") -> Any:
@@ -259,7 +260,7 @@ def full(count: int, size: int) -> Layout:
 
 
 def shard(count: int, size: int, rank: int) -> Layout:
-    """The layout of the one chunk that `rank` owns where all ranks are one group."""
+    """The layout of the one chunk that `rank` owns if all ranks form one group."""
     return owned(count, Mesh(rank, size, size))
 
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 KEPT = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimizer"}
-"""The kinds of what a rank keeps between steps, and what tables call them."""
+"""The names that tables give to the kinds of state that a rank keeps between steps."""
 
 
 class ByteUnit(NamedTuple):
-    """A unit and its binary sister, for tables whose largest figure is `least` bytes or more."""
+    """A decimal unit and its binary counterpart, for tables whose largest figure is `least` bytes or more."""
 
     least: int
     name: str
@@ -31,7 +31,7 @@ TESTS = {
     "loss": "test loss",
     "mean squared error": "mean squared test error",
 }
-"""The words of terminal and page for each measure of a test split."""
+"""The names of test measures in the terminal and on the page."""
 
 
 def common_unit(most_bytes: int) -> ByteUnit:
@@ -52,7 +52,7 @@ def in_unit(count: int, unit: ByteUnit) -> str:
 
 
 def in_one_unit(counts: Sequence[int], unit: ByteUnit) -> list[str]:
-    """Counts in one unit, all with as many places as give the least two digits, and three at most.
+    """Counts in one unit, all with as many decimals as give the smallest two digits, and three at most.
 
     >>> in_one_unit([275_600, 3_400], common_unit(275_600)), in_one_unit([24_000_000, 68_000], common_unit(24_000_000))
     (['275.6', '3.4'], ['24.000', '0.068'])
@@ -63,7 +63,7 @@ def in_one_unit(counts: Sequence[int], unit: ByteUnit) -> list[str]:
 
 
 def short(value: float) -> str:
-    """A number with one place after the point, and none from 1000 on.
+    """A number with one decimal, and none from 1000 on.
 
     >>> short(1.98), short(1614.96)
     ('2.0', '1615')
@@ -88,7 +88,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def spread(figures: Iterable[str]) -> str:
-    """The first and the last of ascending figures, or one if they read the same.
+    """The first and the last of ascending figures, or one if they are equal.
 
     >>> spread(["15", "18", "21"]), spread(["18", "18"])
     ('15–21', '18')
@@ -118,7 +118,7 @@ def grouped(names: Sequence[str], figures: Sequence[str]) -> str:
 
 
 def ignored_in_words(rows: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
-    """Which keys of [parallel] which rows cannot follow, and why: a sentence for each key and reason.
+    """One sentence for each key of [parallel] that has no effect on some rows, with those rows and the reason.
 
     >>> ignored_in_words([("DDP", {"prefetch": "it has all"}), ("Stage I", {"prefetch": "it has all"}), ("III", {})])
     ['parallel.prefetch does nothing in DDP and Stage I: it has all']

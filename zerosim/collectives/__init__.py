@@ -1,8 +1,8 @@
 """Collectives on whole arrays. The modules here hold the algorithms beneath them, one file each.
 
-There are two manners. Algorithms work in place on the chunks of one flat vector, because stages and lessons speak of
-chunks and copies would hide what is sent. `arrays.py` wraps them for whole arrays in NumPy's manner. Both are
-accepted wherever a user names a function.
+There are two interfaces. Algorithms work in place on the chunks of one flat vector, because stages and lessons are
+written in terms of chunks and copies would hide what is sent. `arrays.py` wraps them for whole arrays, in NumPy's
+style. Both are accepted wherever a user names a function.
 """
 
 from zerosim.collectives.arrays import (

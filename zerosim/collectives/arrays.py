@@ -1,8 +1,8 @@
-"""Collectives on whole arrays, in NumPy's manner: any shape, any length, any dtype, `out=`.
+"""Collectives on whole arrays, in NumPy's style: any shape, any length, any dtype, `out=`.
 
     x           this rank's array; every rank passes the same shape and dtype
-    shard       this rank's chunk of a flat vector, cut as `zerosim.sharding` says
-    algorithm   a name from `ALGORITHMS`, or "auto" for the one that suits ranks and length, as `choose` says
+    shard       this rank's chunk of a flat vector, cut as in `zerosim.sharding`
+    algorithm   a name from `ALGORITHMS`, or "auto", with which `choose` selects by ranks and length
 
 Arrays are flattened in C order. Inputs are not modified and results are fresh arrays, unless `out`
 is given; `out` may be the input, or overlap it.
@@ -10,9 +10,9 @@ is given; `out` may be the input, or overlap it.
     reduce        np.add, np.maximum …, or a function `(arrived, mine)` of two flat arrays of equal
                   length, which works element by element and is associative. Elements that belong
                   together, such as those of a 2×2 matrix, go into one element of a structured dtype.
-    commutative   False for such a function whose operands may not be swapped: then only algorithms
-                  that keep the order of the ranks are used, and `reduce(left, right)` gets the lower
-                  ranks' operand as `left`.
+    commutative   False for a function whose operands may not be swapped: then only algorithms that
+                  keep the order of the ranks are used, and `reduce(left, right)` gets the operand
+                  of the lower ranks as `left`.
 
 The definitions are those of "MPI: A Message-Passing Interface Standard", chapter "Collective
 Communication"; the order of addition is the declared `order` of each algorithm in the table.
@@ -33,7 +33,7 @@ from zerosim.errors import CollectiveError
 from zerosim.sharding import split
 
 NO_NUMBERS = {"U": "strings", "T": "strings", "S": "byte strings", "M": "dates", "m": "spans of time"}
-"""The dtypes that are no numbers, by NumPy's letter for their kind."""
+"""The dtypes without arithmetic, by NumPy's letter for their kind."""
 
 ASSOCIATIVE = (
     np.add, np.multiply, np.maximum, np.minimum, np.fmax, np.fmin,
@@ -57,8 +57,8 @@ def all_reduce(
     `algorithm=None` is "ring", and "auto" with `commutative=False`. The ring adds chunk c as
     ((g[c+1] + g[c+2]) + …) + g[c].
 
-    Raises `CollectiveError` for an operation that is not associative or does not know the dtype, for
-    an `out` that does not fit, and for an algorithm that cannot serve.
+    Raises `CollectiveError` for an operation that is not associative or lacks the dtype, for an `out` of another shape
+    or dtype, and for an algorithm that does not support these ranks.
 
     >>> from zerosim.worlds.local import spawn
     >>> spawn(lambda comm: all_reduce(comm, [1, 10 * comm.rank]).tolist(), ranks=3)
@@ -107,15 +107,14 @@ def all_gather(
     algorithm: str = "ring",
     out: Array | None = None,
 ) -> Array:
-    """The shards of all ranks one after the other, flat: what `reduce_scatter` cut, put together.
+    """The shards of all ranks, concatenated in rank order: one axis, the inverse of `reduce_scatter`'s cut.
 
-    The shards are equally long, unless `out` is given, on every rank: its shape may be any, its
-    length is that of the whole, and the shards are its chunks as `zerosim.sharding` cuts them. For
-    blocks of any other lengths pass a list of views, one for each rank, to `ring.all_gather` or
-    `direct.all_gather`.
+    Shards are equally long, unless every rank passes `out`: it has any shape and the length of the whole vector, and
+    the shards are its chunks as `zerosim.sharding` cuts them. For blocks of any other lengths pass a list of views,
+    one for each rank, to `ring.all_gather` or `direct.all_gather`.
 
-    Raises `CollectiveError` for a shard that is not its rank's chunk of the whole, for an `out` of
-    another dtype, and for an algorithm that cannot serve.
+    Raises `CollectiveError` for a shard that is not its rank's chunk of the whole, for an `out` of another dtype, and
+    for an algorithm that does not support these ranks.
 
     >>> from zerosim.worlds.local import spawn
     >>> spawn(lambda comm: all_gather(comm, [comm.rank, -comm.rank]).tolist(), ranks=2)
@@ -141,10 +140,10 @@ def broadcast(
 ) -> Array:
     """The array that the root passed as `x`, on every rank, with its shape and dtype.
 
-    The other ranks pass any array of that shape and dtype; what is in it does not matter.
+    The other ranks pass any array of that shape and dtype; its contents are ignored.
 
-    Raises `CollectiveError` for a root that is no rank, for an `out` that does not fit, and for an
-    algorithm that cannot serve.
+    Raises `CollectiveError` for a root that is no rank, for an `out` of another shape or dtype, and for an algorithm
+    that does not support these ranks.
 
     >>> from zerosim.worlds.local import spawn
     >>> spawn(lambda comm: broadcast(comm, [comm.rank, 7], root=2).tolist(), ranks=3)
@@ -166,10 +165,10 @@ def reduce(
     commutative: bool = True,
     out: Array | None = None,
 ) -> Array | None:
-    """The root gets the reduction of `x` over all ranks, with its shape and dtype; the others, None.
+    """The reduction of `x` over all ranks on the root, with the shape and dtype of `x`; None on the others.
 
-    "auto" is the binomial tree, which adds ((g[0] + g[1]) + (g[2] + g[3])) + …, whichever the root.
-    `out` is used on the root alone.
+    "auto" is the binomial tree, which adds ((g[0] + g[1]) + (g[2] + g[3])) + … for every root. `out` is used on the
+    root alone.
 
     Raises `CollectiveError` as `all_reduce` does, and for a root that is no rank.
 
@@ -194,10 +193,10 @@ def scatter(
     algorithm: str = "auto",
     out: Array | None = None,
 ) -> Array:
-    """This rank's chunk of what the root passed as `x`, flattened: one axis, the dtype of `x`.
+    """This rank's chunk of the root's `x`, flattened: one axis, the dtype of `x`.
 
-    The other ranks pass any array of that shape and dtype; what is in it does not matter. For
-    blocks of unequal length pass a list of views, one for each rank, to `naive.scatter`.
+    The other ranks pass any array of that shape and dtype; its contents are ignored. For blocks of unequal length pass
+    a list of views, one for each rank, to `naive.scatter`.
 
     Raises `CollectiveError` as `broadcast` does.
 
@@ -222,11 +221,11 @@ def gather(
     algorithm: str = "auto",
     out: Array | None = None,
 ) -> Array | None:
-    """The root gets the shards of all ranks one after the other, flat; the others get None.
+    """The shards of all ranks on the root, concatenated in rank order: one axis; None on the others.
 
-    The shards are equally long, unless `out` is given, on every rank: its length is that of the
-    whole, and the shards are its chunks. It is written on the root alone. For blocks of any other
-    lengths pass a list of views, one for each rank, to `naive.gather`.
+    Shards are equally long, unless every rank passes `out`: it has the length of the whole vector, and the shards are
+    its chunks. It is written on the root alone. For blocks of any other lengths pass a list of views, one for each
+    rank, to `naive.gather`.
 
     Raises `CollectiveError` as `all_gather` does, and for a root that is no rank.
 
@@ -252,12 +251,12 @@ def all_to_all(
     algorithm: str = "auto",
     out: Array | None = None,
 ) -> Array:
-    """Block r is what rank r has in its block `comm.rank`; the shape and dtype are those of `x`.
+    """Block r of the result is block `comm.rank` of rank r; the shape and dtype are those of `x`.
 
-    Flat `x` is cut into as many equal blocks as there are ranks.
+    Flat `x` is cut into one block for each rank, all equally long.
 
-    Raises `CollectiveError` for a length that is no multiple of the number of ranks, for an `out`
-    that does not fit, and for an algorithm that cannot serve.
+    Raises `CollectiveError` for a length that is no multiple of the number of ranks, for an `out` of another shape or
+    dtype, and for an algorithm that does not support these ranks.
 
     >>> from zerosim.worlds.local import spawn
     >>> spawn(lambda comm: all_to_all(comm, [10 * comm.rank, 10 * comm.rank + 1]).tolist(), ranks=2)
@@ -310,7 +309,7 @@ def check_root(comm: Communicator, root: int) -> None:
 
 
 def check_reduction(reduce: Reduction, dtype: npt.DTypeLike) -> None:
-    """Refuse what is no function, NumPy's operations that are not associative, and wrong dtypes."""
+    """Refuse anything but a function, NumPy's operations that are not associative, and unsupported dtypes."""
     if not callable(reduce):
         raise CollectiveError(
             f"reduce={reduce!r} is not a function; pass a ufunc such as np.add, or (arrived, mine) -> …"
@@ -321,7 +320,7 @@ def check_reduction(reduce: Reduction, dtype: npt.DTypeLike) -> None:
 
 @lru_cache(maxsize=256)
 def check_ufunc(reduce: np.ufunc, dtype: np.dtype[Any]) -> None:
-    """Refuse NumPy's operations that are not associative or do not know the dtype."""
+    """Refuse NumPy's operations that are not associative or do not support the dtype."""
     name = reduce.__name__
     if getattr(np, name, None) is reduce and reduce not in ASSOCIATIVE:
         raise CollectiveError(

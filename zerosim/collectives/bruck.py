@@ -1,8 +1,8 @@
-"""Bruck's all-gather: what a rank knows doubles in every step, however many ranks there are.
+"""Bruck's all-gather: the number of chunks that a rank holds doubles in every step, for any number of ranks.
 
     chunks     one view for each rank, cut from one flat vector by `sharding.split`
-    rotated    the same vector with chunk `rank` in front, and around: what is known is its head
-    held       how many chunks are known
+    rotated    the same vector rotated so that chunk `rank` comes first; its head is what the rank holds
+    held       the number of chunks that the rank holds
 
 Laws, for n bytes in all chunks together and N = size:
 
@@ -20,7 +20,7 @@ from zerosim.sharding import Chunks
 
 
 def all_gather(comm: Communicator, chunks: Chunks) -> None:
-    """Fill every chunk with what its owner, the rank of the same number, holds in it."""
+    """Fill every chunk c with the chunk c of rank c, its owner."""
     rotated = chunks[:].copy()
     rotated[: len(chunks[comm.rank])] = chunks[comm.rank]
     for held in near_first(comm.size):
@@ -37,5 +37,5 @@ def all_gather(comm: Communicator, chunks: Chunks) -> None:
 
 
 def length(chunks: Chunks, first: int, count: int) -> int:
-    """The number of elements in `count` chunks from chunk `first` on, and around."""
+    """The number of elements in `count` chunks from chunk `first` on, modulo the number of chunks."""
     return sum(len(chunks[c % len(chunks)]) for c in range(first, first + count))

@@ -1,7 +1,7 @@
-"""The algorithm that "auto" takes for a vector, by its bytes and the number of ranks.
+"""The algorithm that "auto" selects for a vector, by its bytes and the number of ranks.
 
-Short vectors are sent whole in few steps, long ones in chunks. Algorithms among which "auto" chooses by length leave
-the same bits: they add in one order, or add nothing. So a result does not depend on where the switch is, which
+Short vectors are sent whole in few steps, long ones in chunks. The algorithms among which "auto" selects by length
+leave the same bits: they add in one order, or add nothing. A result therefore does not depend on the switch, which
 `zerosim bench collectives` measures and `switch_at` sets.
 
 The switches below are those of 2 and 4 processes on one host of 2 cores over shared memory.
@@ -17,18 +17,18 @@ from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError
 
 SHORT = {"all_reduce": ("doubling",), "all_gather": ("doubling", "bruck")}
-"""The algorithms for short vectors, the first that serves the ranks."""
+"""The algorithms for short vectors; the first that supports the number of ranks is used."""
 LONG = {"all_reduce": ("rabenseifner",), "all_gather": ("ring",)}
 SWITCHES = {"all_reduce": 32 << 10, "all_gather": 64 << 10}
-"""The bytes of the whole vector up to which it is short, by collective."""
+"""The largest bytes of a whole vector that count as short, by collective."""
 
 
 def choose(
     collective: str, size: int, vector_bytes: int, *, commutative: bool = True, short_bytes: int | None = None
 ) -> Algorithm:
-    """The algorithm that "auto" takes for a vector of so many bytes, on `size` ranks.
+    """The algorithm that "auto" selects for a vector of `vector_bytes` bytes on `size` ranks.
 
-    Vectors are short up to `short_bytes`, or where it is None up to what `SWITCHES` has.
+    Vectors are short up to `short_bytes`; None stands for the value in `SWITCHES`.
 
     >>> choose("all_reduce", size=4, vector_bytes=1024).name, choose("all_reduce", size=4, vector_bytes=1 << 20).name
     ('doubling', 'rabenseifner')
@@ -43,7 +43,7 @@ def choose(
 
 @dataclass(frozen=True)
 class BySize(Algorithm):
-    """A row of no table: for each vector the algorithm that `choose` takes.
+    """An algorithm outside the table that applies, to each vector, the algorithm that `choose` selects.
 
     >>> AUTO_ALL_GATHER.at(4, 1024).name, AUTO_ALL_GATHER.up_to(0).at(4, 1024).name
     ('doubling', 'ring')
@@ -55,7 +55,7 @@ class BySize(Algorithm):
         return choose(self.collective, size, vector_bytes, short_bytes=self.short_bytes)
 
     def up_to(self, short_bytes: int) -> "BySize":
-        """This choice, with vectors that are short up to so many bytes."""
+        """This choice with `short_bytes` as its switch."""
         return replace(self, short_bytes=short_bytes)
 
     def carry_out(self, comm: Communicator, *arguments: Any) -> None:
@@ -70,16 +70,17 @@ AUTO_ALL_GATHER = BySize(
 
 @lru_cache(maxsize=1024)
 def named(collective: str, algorithm: str, size: int, vector_bytes: int, *, commutative: bool = True) -> Algorithm:
-    """The algorithm of this name, or the one that "auto" takes; raises `CollectiveError` as `find` does."""
+    """The algorithm of this name, or the one that "auto" selects; raises `CollectiveError` as `find` does."""
     if algorithm == "auto":
         return choose(collective, size, vector_bytes, commutative=commutative)
     return find(collective, algorithm, size, commutative=commutative)
 
 
 def switch_at(switches: Mapping[str, int]) -> None:
-    """Let vectors be short up to so many bytes, by collective. All ranks say the same, before they call one.
+    """Set the largest bytes of a short vector, by collective. All ranks must set the same, before they call one.
 
-    Raises `CollectiveError` for a collective that has one algorithm for all lengths, and for no number of bytes.
+    Raises `CollectiveError` for a collective that has one algorithm for all lengths, and for a value that is no number
+    of bytes.
 
     >>> switch_at({"all_reduce": 32 << 10})
     """

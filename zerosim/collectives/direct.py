@@ -1,8 +1,8 @@
-"""Direct: every rank deals with every other itself, and nothing passes through a third.
+"""Direct: every rank exchanges messages with every other rank; no message passes through a third.
 
     chunks     one view for each rank, cut from one flat vector by `sharding.split`
-    partner    the rank that is sent to and received from; every rank takes its partners from 0 up
-    mine       what this rank brought to its own chunk
+    partner    the rank of this step, to which and from which a rank sends and receives; from 0 up
+    mine       this rank's contribution to its own chunk
 
 Laws, for n bytes in all chunks together and N = size:
 
@@ -12,8 +12,8 @@ Laws, for n bytes in all chunks together and N = size:
     scratch        one chunk
     addition       ((g[0] + g[1]) + g[2]) + … in rank order, in every chunk
 
-In step t of reduce_scatter rank r meets rank t − r, which in that step meets r. So contributions
-arrive in rank order and none has to be kept, for twice the steps of an order that starts at r.
+In step t of reduce_scatter rank r exchanges with rank t − r. So contributions arrive in rank order and none has to be
+kept. An order that starts at r would take half as many steps.
 
 Source: pairwise exchange in Thakur, Rabenseifner and Gropp, "Optimization of collective
 communication operations in MPICH" (2005), there without the order.
@@ -30,7 +30,7 @@ from zerosim.comm import Communicator, Payload, Reduction
 def reduce_scatter(
     comm: Communicator, chunks: Sequence[Payload], reduce: Reduction = np.add
 ) -> None:
-    """Leave in `chunks[comm.rank]` its reduction over all ranks; the others stay as they were."""
+    """Write into `chunks[comm.rank]` its reduction over all ranks; the other chunks are unchanged."""
     mine = chunks[comm.rank].copy()
     for partner in range(comm.size):
         if partner != comm.rank:
@@ -39,7 +39,7 @@ def reduce_scatter(
 
 
 def all_gather(comm: Communicator, chunks: Sequence[Payload]) -> None:
-    """Fill every chunk with what its owner, the rank of the same number, holds in it."""
+    """Fill every chunk c with the chunk c of rank c, its owner."""
     for step in range(1, comm.size):
         incoming = (comm.rank - step) % comm.size
         comm.exchange(chunks[comm.rank], to=(comm.rank + step) % comm.size,
@@ -47,7 +47,7 @@ def all_gather(comm: Communicator, chunks: Sequence[Payload]) -> None:
 
 
 def all_reduce(comm: Communicator, chunks: Sequence[Payload], reduce: Reduction = np.add) -> None:
-    """Leave in every chunk its reduction over all ranks: the same bytes on every rank."""
+    """Write into every chunk its reduction over all ranks: the same bytes on every rank."""
     reduce_scatter(comm, chunks, reduce)
     all_gather(comm, chunks)
 
@@ -55,7 +55,7 @@ def all_reduce(comm: Communicator, chunks: Sequence[Payload], reduce: Reduction 
 def all_to_all(
     comm: Communicator, outgoing: Sequence[Payload], incoming: Sequence[Payload]
 ) -> None:
-    """Fill `incoming[r]` with what rank r holds in `outgoing[comm.rank]`, for every r."""
+    """Fill `incoming[r]` with rank r's `outgoing[comm.rank]`, for every r."""
     incoming[comm.rank][...] = outgoing[comm.rank]
     for step in range(1, comm.size):
         to = (comm.rank + step) % comm.size

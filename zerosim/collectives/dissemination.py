@@ -1,4 +1,4 @@
-"""The dissemination barrier: in every step a rank hears, through one other, of twice as many.
+"""The dissemination barrier: the number of ranks that a rank knows to have arrived doubles in every step.
 
     nothing    an empty message
 

@@ -1,9 +1,9 @@
-"""Recursive doubling: partners tell each other all they hold, the nearest partner first.
+"""Recursive doubling: partners exchange all chunks that they hold, the nearest partner first.
 
     chunks     one view for each rank, cut from one flat vector by `sharding.split`
     partner    the rank whose number (among the members, in all_reduce) differs in one bit
-    length     how many chunks a rank holds before the step; also how far apart the two are
-    members    the ranks that go on after folding
+    length     how many chunks a rank holds before the step; also the distance of the two partners
+    members    the ranks that remain after folding
 
 Laws, for n bytes in all chunks together and N = size:
 
@@ -25,7 +25,7 @@ from zerosim.sharding import Chunks
 
 
 def all_gather(comm: Communicator, chunks: Chunks) -> None:
-    """Fill every chunk with what its owner, the rank of the same number, holds in it."""
+    """Fill every chunk c with the chunk c of rank c, its owner."""
     for length in near_first(comm.size):
         partner = comm.rank ^ length
         comm.exchange(aligned(chunks, comm.rank, length, comm.size), to=partner,
@@ -33,7 +33,7 @@ def all_gather(comm: Communicator, chunks: Chunks) -> None:
 
 
 def all_reduce(comm: Communicator, chunks: Chunks, reduce: Reduction = np.add) -> None:
-    """Leave in every chunk its reduction over all ranks: the same bytes on every rank."""
+    """Write into every chunk its reduction over all ranks: the same bytes on every rank."""
     vector, ranks = chunks[:], members(comm.size)
     fold(comm, vector, reduce)
     if comm.rank in ranks:

@@ -1,7 +1,7 @@
 """Sums without an order: the ranks agree on exponents, and then add integers.
 
     contributions   this rank's vectors: one, or one for each of its micro-batches
-    exponent        of each element, common to all contributions of all ranks
+    exponent        one for each element, common to all contributions of all ranks
     limb            one of the vectors of integers that stand for a vector of floats
 
 Laws, for n elements, N = size and floats of up to 4 bytes (float64 has two limbs):
@@ -9,7 +9,7 @@ Laws, for n elements, N = size and floats of up to 4 bytes (float64 has two limb
     bytes sent     2 · 2n (N − 1)/N for the exponents, 8n (N − 1)/N for the limb, by each rank
     addition       none: the bits depend neither on the order nor on how contributions are spread over ranks
 
-Which bits these are, `zerosim.numerics.fixed_point` says. Numbers only: there is nothing here for symbols to prove.
+`zerosim.numerics.fixed_point` defines the bits of the result. These functions take numbers only, no symbols.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ EXPONENT_BYTES, LIMB_BYTES = 2, 8
 
 
 def sent_bytes(dtype: npt.DTypeLike) -> int:
-    """The bytes sent for each element, in units of (N − 1)/N: its exponent, there and back, and its limbs.
+    """The bytes sent for each element, in units of (N − 1)/N: its exponent, twice, and its limbs.
 
     >>> sent_bytes(np.float32), sent_bytes(np.float64)
     (12, 20)
@@ -41,7 +41,7 @@ def messages(dtype: npt.DTypeLike) -> int:
 
 
 def reduce_scatter(comm: Communicator, contributions: Sequence[Array]) -> Array:
-    """This rank's chunk of the sum of all contributions of all ranks, each of which brings equally many.
+    """This rank's chunk of the sum of all contributions; every rank passes the same number of contributions.
 
     >>> from zerosim.worlds.local import spawn
     >>> spawn(lambda comm: reduce_scatter(comm, [np.array([1.0, 2.0**60 * (-1) ** comm.rank])]).tolist(), ranks=2)

@@ -1,13 +1,13 @@
-"""Folding: where ranks are no power of two, some step aside for their neighbour, and return.
+"""Folding: where the number of ranks is no power of two, some ranks send their vector to a neighbour and wait.
 
     vector     all chunks as one view
-    members    the ranks that go on, a power of two of them, ascending
-    extra      how many ranks there are beyond that power of two; as many step aside
+    members    the ranks that continue, a power of two of them, ascending
+    extra      the number of ranks beyond that power of two; as many fold
 
 Laws, for n bytes in the vector:
 
     steps          1 to fold, 1 to unfold; none where size is a power of two
-    bytes sent     n by each rank that steps aside, and n back by its neighbour
+    bytes sent     n by each rank that folds, and n back by its neighbour
     addition       g[0] + g[1], g[2] + g[3], … for the first `extra` pairs
 
 Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
@@ -40,7 +40,7 @@ def extra(size: int) -> int:
 
 
 def fold(comm: Communicator, vector: Payload, reduce: Reduction) -> None:
-    """Add what the ranks that step aside bring to what their neighbours bring."""
+    """Add the vector of each rank that folds to its neighbour's."""
     if comm.rank < 2 * extra(comm.size):
         if comm.rank % 2 == 0:
             comm.send(vector, to=comm.rank + 1)
@@ -49,7 +49,7 @@ def fold(comm: Communicator, vector: Payload, reduce: Reduction) -> None:
 
 
 def unfold(comm: Communicator, vector: Payload) -> None:
-    """Give the ranks that stepped aside what their neighbours hold."""
+    """Send the result to the ranks that folded."""
     if comm.rank < 2 * extra(comm.size):
         if comm.rank % 2 == 0:
             comm.recv(into=vector, source=comm.rank + 1)

@@ -1,8 +1,8 @@
-"""Recursive halving: partners swap halves of what they still work on, the farthest partner first.
+"""Recursive halving: partners exchange halves of the chunks that they still reduce, the farthest partner first.
 
     chunks     one view for each rank, cut from one flat vector by `sharding.split`
     partner    the rank whose number differs in one bit
-    half       how many chunks each of the two keeps; also how far apart they are
+    half       how many chunks each of the two keeps; also the distance of the two partners
 
 Laws, for n bytes in all chunks together and N = size, a power of two:
 
@@ -23,7 +23,7 @@ from zerosim.sharding import Chunks
 
 
 def reduce_scatter(comm: Communicator, chunks: Chunks, reduce: Reduction = np.add) -> None:
-    """Leave in `chunks[comm.rank]` its reduction over all ranks; the others hold partial sums."""
+    """Write into `chunks[comm.rank]` its reduction over all ranks; the other chunks hold partial sums."""
     for half in far_first(comm.size):
         partner = comm.rank ^ half
         comm.exchange(aligned(chunks, partner, half, comm.size), to=partner,

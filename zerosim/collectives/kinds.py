@@ -1,15 +1,15 @@
-"""The table of kinds: what each collective means, whichever algorithm carries it out.
+"""The table of kinds: the meaning of each collective, independent of its algorithm.
 
-    part       the chunks of a rank's vector that count; None where nothing does
-    sources    whose chunks a chunk is made of in the end: pairs of a rank and a chunk of its vector; several are added
+    part       the chunks of a rank's vector that are inputs or results; None if there are none
+    sources    the contributions to a chunk of the result: pairs of a rank and a chunk of its vector; several are added
 
-Proofs, laws, examples, scenarios and the command line read here what a rank brings and what it is left with. Who is
-root, whether anything is added, whether chunks change places and whether all ranks end with the same are computed
-from these columns and never stated again. `tests/test_kinds.py` replaces every entry by every other one: each time a
-proof or a law fails.
+Proofs, laws, examples, scenarios and the command line read a rank's inputs and results here. Four properties are
+computed from these columns and stated nowhere else: whether there is a root, whether contributions are added, whether
+chunks change places, and whether all ranks end with the same. `tests/test_kinds.py` replaces every entry by every other
+one: each time a proof or a law fails.
 
-Source: "MPI: A Message-Passing Interface Standard", chapter "Collective Communication", which has each of these under
-its own name, and with a v at the end where chunks are not equally long.
+Source: "MPI: A Message-Passing Interface Standard", chapter "Collective Communication", which defines each of these
+under its own name; a v at the end marks those whose chunks are not equally long.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ ChunkPart = Callable[[int, int], slice | None]
 """`part(rank, root)`"""
 
 Sources = Callable[[int, int, int, int], list[tuple[int, int]]]
-"""`sources(rank, chunk, size, root)`: what `rank` is left with in `chunk`"""
+"""`sources(rank, chunk, size, root)`: the contributions to `chunk` of `rank`'s result"""
 
 
 def whole(rank: int, root: int) -> slice:
@@ -50,7 +50,7 @@ def of_everyone(rank: int, chunk: int, size: int, root: int) -> list[tuple[int, 
 
 
 def of_owner(rank: int, chunk: int, size: int, root: int) -> list[tuple[int, int]]:
-    """This chunk of the rank of its number."""
+    """This chunk of the rank with the chunk's number."""
     return [(chunk, chunk)]
 
 
@@ -87,7 +87,7 @@ class CollectiveKind:
 
     @property
     def rooted(self) -> bool:
-        """Whether it matters who is root."""
+        """Whether the result depends on the root."""
         return any(part(0, 0) != part(0, 1) for part in (self.brings, self.leaves))
 
     @property
@@ -102,12 +102,12 @@ class CollectiveKind:
 
     @property
     def agreeing(self) -> bool:
-        """Whether all ranks are left with the same."""
+        """Whether all ranks end with the same."""
         one, other = ([self.leaves(rank, 0), *(self.sources(rank, c, 2, 0) for c in range(2))] for rank in range(2))
         return one == other
 
     def brought(self, vector: Any, rank: int, size: int, root: int) -> Any:
-        """The part of `vector` that counts when the collective begins, as a view, or None.
+        """The part of `vector` that is read when the collective begins, as a view, or None.
 
         >>> KINDS["gather"].brought([1, 2], rank=1, size=2, root=0)
         [2]
@@ -115,11 +115,11 @@ class CollectiveKind:
         return cut(vector, size, self.brings(rank, root))
 
     def left(self, vector: Any, rank: int, size: int, root: int) -> Any:
-        """The part of `vector` that counts when the collective has ended, as a view, or None."""
+        """The part of `vector` that holds the result when the collective has ended, as a view, or None."""
         return cut(vector, size, self.leaves(rank, root))
 
     def filled(self, rank: int, size: int, root: int) -> range:
-        """The numbers of the chunks that `rank` is left with.
+        """The numbers of the chunks that hold the result on `rank`.
 
         >>> KINDS["scatter"].filled(rank=2, size=4, root=0), KINDS["reduce"].filled(rank=2, size=4, root=0)
         (range(2, 3), range(0, 0))
@@ -127,7 +127,7 @@ class CollectiveKind:
         return range(size)[self.leaves(rank, root) or slice(0)]
 
     def contributions(self, vectors: Sequence[Any], rank: int, chunk: int, root: int) -> list[Any]:
-        """The contributions of which `chunk` of `rank` is made: views of the parts to be added.
+        """The contributions that add up to `chunk` of `rank`: views.
 
         >>> KINDS["all_to_all"].contributions([[1, 2], [3, 4]], rank=0, chunk=1, root=0)
         [[3]]
@@ -179,7 +179,8 @@ _ROWS = [
     ),
 ]
 KINDS: dict[str, CollectiveKind] = {kind.name: kind for kind in _ROWS}
-"""Longer names first where one contains the other, since the first that a function's name contains is meant."""
+"""The kinds by name. A longer name precedes one that it contains, since a function's kind is the first name found in
+its own."""
 
 COLLECTIVES = tuple(name for name, kind in KINDS.items() if kind.brings is not nothing)
-"""The kinds that move something."""
+"""The kinds that send data."""

@@ -1,4 +1,4 @@
-"""The root does it all: everyone else sends it one message, or receives one from it.
+"""Naive collectives: every other rank sends one message to the root, or receives one from it.
 
     root       the rank that has, or gets, the whole
     vector     a flat payload, of the same length on every rank
@@ -11,7 +11,7 @@ Laws, for n bytes in the vector and N = size:
     steps          N − 1, one after the other at the root; twice that for the two compositions
     bytes sent     broadcast n (N − 1) by the root, reduce n by every other rank;
                    scatter n (N − 1) / N by the root, gather n / N by every other rank
-    addition       ((g[0] + g[1]) + g[2]) + … in rank order, whichever the root
+    addition       ((g[0] + g[1]) + g[2]) + … in rank order, for every root
 
 Source: "MPI: A Message-Passing Interface Standard", chapter "Collective Communication", which
 defines each of these by what a root would do.
@@ -32,7 +32,7 @@ def others(comm: Communicator) -> Iterator[int]:
 
 
 def broadcast(comm: Communicator, vector: Payload, root: int) -> None:
-    """Fill `vector` with what the root holds in it."""
+    """Fill `vector` with the root's."""
     if comm.rank == root:
         for rank in others(comm):
             comm.send(vector, to=rank)
@@ -43,7 +43,7 @@ def broadcast(comm: Communicator, vector: Payload, root: int) -> None:
 def reduce(
     comm: Communicator, vector: Payload, root: int, reduce: Reduction = np.add
 ) -> None:
-    """Leave in the root's `vector` its reduction over all ranks; the others stay as they were."""
+    """Write into the root's `vector` its reduction over all ranks; the other vectors are unchanged."""
     if comm.rank != root:
         comm.send(vector, to=root)
         return
@@ -56,7 +56,7 @@ reduce_to = reduce  # below, `reduce` is the name of an argument
 
 
 def scatter(comm: Communicator, chunks: Sequence[Payload], root: int) -> None:
-    """Fill `chunks[comm.rank]` with what the root holds in it."""
+    """Fill `chunks[comm.rank]` with the root's chunk of that number."""
     if comm.rank == root:
         for rank in others(comm):
             comm.send(chunks[rank], to=rank)
@@ -65,7 +65,7 @@ def scatter(comm: Communicator, chunks: Sequence[Payload], root: int) -> None:
 
 
 def gather(comm: Communicator, chunks: Sequence[Payload], root: int) -> None:
-    """Fill the root's every chunk with what its owner, the rank of the same number, holds in it."""
+    """Fill every chunk c on the root with the chunk c of rank c, its owner."""
     if comm.rank == root:
         for rank in others(comm):
             comm.recv(into=chunks[rank], source=rank)
@@ -74,12 +74,12 @@ def gather(comm: Communicator, chunks: Sequence[Payload], root: int) -> None:
 
 
 def reduce_scatter(comm: Communicator, chunks: Chunks, reduce: Reduction = np.add) -> None:
-    """Leave in `chunks[comm.rank]` its reduction over all ranks."""
+    """Write into `chunks[comm.rank]` its reduction over all ranks."""
     reduce_to(comm, chunks[:], 0, reduce)
     scatter(comm, chunks, 0)
 
 
 def all_reduce(comm: Communicator, chunks: Chunks, reduce: Reduction = np.add) -> None:
-    """Leave in every chunk its reduction over all ranks: the same bytes on every rank."""
+    """Write into every chunk its reduction over all ranks: the same bytes on every rank."""
     reduce_to(comm, chunks[:], 0, reduce)
     broadcast(comm, chunks[:], 0)

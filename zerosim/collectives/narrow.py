@@ -1,20 +1,21 @@
-"""Any reduce-scatter on narrow wires: the collective's own text over a communicator that encodes what it sends.
+"""Any reduce-scatter with quantised messages: the code of the collective over a communicator that encodes messages.
 
     wire       a pair of functions, encode and decode, see `numerics.wires`
     narrowed   a communicator over which a message travels as bytes: scales, then codes
 
-What arrives is decoded before it is added, and what leaves next is encoded anew. So the text decides how often a sum is
-quantised: N − 1 times in a ring, where each partial sum travels on; once in `direct`, where every contribution goes
-straight to the owner of its chunk. What an owner brings to its own chunk never travels and stays as it is.
+A message is decoded before it is added, and a sum is encoded again before it is sent. The collective therefore decides
+how often a sum is quantised: N − 1 times in a ring, where each partial sum is sent on; once in `direct`, where every
+contribution goes straight to the owner of its chunk. An owner's contribution to its own chunk is never quantised.
 
-Blocks begin with a message. A collective that sends several chunks in one message has other blocks than one that sends
-them apart, and so other bits: orders of addition that declare `arrives` speak of chunks that travel one by one.
+Blocks of a scale start at the first element of a message. A collective that sends several chunks in one message has
+other blocks, and so other bits, than one that sends them separately: orders of addition that declare `arrives` refer to
+chunks that are sent one by one.
 
-Not for an all-gather: decoding what was encoded twice need not give the same numbers, so ranks would differ. There the
-bytes themselves are gathered, and decoded once (`stages/gathering.py`).
+Do not use it for an all-gather: decoding a value that was encoded twice need not give the same number, so ranks would
+differ. `stages/gathering.py` gathers the encoded bytes instead and decodes them once.
 
-With error feedback a rank adds to what it encodes what its earlier encoding of the same chunk has lost, and keeps the
-new loss: what it was to send, minus what arrives. Where that is not finite it keeps 0.
+With error feedback a rank adds, before it encodes a chunk, the loss of its earlier encoding of that chunk, and keeps
+the new loss: the value to be sent minus the value that arrives. A loss that is not finite is replaced by 0.
 
 Sources: Wang et al., "ZeRO++" (2023), section 3.3, which names the error of a quantised ring as the reason for qgZ; for
 error feedback see `stages/feedback.py`.
@@ -79,7 +80,7 @@ class Narrowed:
         self._take(coming, into, reduce)
 
     def _room(self, like: Payload) -> Array:
-        """Bytes for a message of as many numbers."""
+        """Bytes for a message of as many numbers as `like` has."""
         return self._allocate(self._wire.encoded_bytes(len(like)), np.uint8, kind="buffers", owner="codes")
 
     def _encoded(self, outgoing: Payload) -> Array:
@@ -100,7 +101,7 @@ class Narrowed:
 
 
 class FedBack(Narrowed):
-    """A communicator that also feeds back what its encoding of `chunks` loses; `residual` has it, chunk by chunk."""
+    """A communicator that also applies error feedback to the messages with `chunks`; `residual` holds the losses."""
 
     def __init__(
         self, comm: Communicator, wire: Narrow, allocate: Allocator, chunks: Sequence[Payload], residual: Array
@@ -118,7 +119,7 @@ class FedBack(Narrowed):
         return coded
 
     def _residual_of(self, outgoing: Payload) -> Array:
-        """What was lost of the chunk that leaves; some algorithms also send what has no elements."""
+        """The residual of the chunk that is sent; empty for a message without elements, which some algorithms send."""
         wanted = memory_of(outgoing)
         found: Array = next(
             (residual for chunk, residual in zip(self._chunks, self._residuals, strict=True)
@@ -138,11 +139,11 @@ class OnNarrowWires:
         self.collective(Narrowed(comm, self.wire, self.allocate), chunks)
 
     def encoding_bytes(self, chunk: Payload) -> int:
-        """How many bytes are read and written to encode a chunk: its numbers twice, for scales and for codes."""
+        """The bytes read and written to encode a chunk: its numbers twice, once for scales and once for codes."""
         return 2 * int(chunk.nbytes) + self.wire.encoded_bytes(len(chunk))
 
     def take_room(self, chunk: Payload) -> None:
-        """Take, and give back, what one exchange of a chunk takes: where none takes place, for the ledger."""
+        """Allocate and free the buffers of one exchange of a chunk, for the ledger of a run that exchanges none."""
         sizes = [self.wire.encoded_bytes(len(chunk))] * 2
         coded = [self.allocate(size, np.uint8, kind="buffers", owner="codes") for size in sizes]
         coded.pop()
@@ -151,7 +152,7 @@ class OnNarrowWires:
 
 @dataclass(frozen=True)
 class WithErrorFeedback(OnNarrowWires):
-    """A reduce-scatter that also adds what earlier ones have lost: `residual` is this rank's, of the same vector."""
+    """A reduce-scatter with error feedback; `residual` is this rank's, of the same vector."""
 
     residual: Array
 
@@ -159,6 +160,6 @@ class WithErrorFeedback(OnNarrowWires):
         self.collective(FedBack(comm, self.wire, self.allocate, chunks, self.residual), chunks)
 
     def encoding_bytes(self, chunk: Payload) -> int:
-        """How many bytes are read and written to add what was lost, to encode, to decode, and to keep the new loss."""
+        """The bytes read and written to add the residual, to encode, to decode, and to keep the new loss."""
         coded, residual = self.wire.encoded_bytes(len(chunk)), len(chunk) * int(self.residual.dtype.itemsize)
         return 3 * int(chunk.nbytes) + 6 * residual + 2 * coded

@@ -1,7 +1,7 @@
-"""A user's collective: a function in the manner of those here, in place on chunks, and the order in which it adds.
+"""A user's collective: a function in place on chunks, like those here, and the order in which it adds.
 
 The order is declared, and a proof on symbols confirms it before a run begins; the reference replays the declaration.
-What each rank sends is recorded from a run of the collective by itself.
+The messages of each rank are recorded from a run of the collective by itself.
 """
 
 import inspect
@@ -27,17 +27,17 @@ SERVING = {
     kind: Table({row.name: row for row in ALGORITHMS.values() if row.collective == kind and not row.per_host})
     for kind in ("reduce_scatter", "all_gather", "broadcast")
 }
-"""The algorithms that may serve a stage, by kind and name."""
+"""The algorithms that stages may use, by kind and name."""
 SERVING["all_gather"][AUTO_ALL_GATHER.name] = AUTO_ALL_GATHER
 
 
 def collective(
     *, order: str | AddingOrder | None = None, powers_of_two: bool = False
 ) -> Callable[[Callable[..., None]], Algorithm]:
-    """A decorator: the function as an algorithm that adds in this order, on any number of ranks or powers of two.
+    """A decorator that makes a function an `Algorithm` with this order, for any number of ranks or for powers of two.
 
-    `order` is ring, rank, near_tree, folded_tree or far_tree, or a function `order(contributions, chunk)` that adds
-    what the ranks bring of a chunk with `+`.
+    `order` is ring, rank, near_tree, folded_tree or far_tree, or a function `order(contributions, chunk)` that adds the
+    ranks' contributions to a chunk with `+`.
 
     >>> @collective(order="rank")
     ... def my_reduce_scatter(comm, chunks): ...
@@ -60,12 +60,12 @@ def declared(
 
 
 def unrecorded(*_: Any) -> NoReturn:
-    """Stands for what is known of a user's collective once it is recorded."""
+    """A placeholder for steps and volume until a user's collective is recorded."""
     raise AssertionError("what a user's collective sends is recorded first")
 
 
 def as_collective(kind: str) -> Callable[[str, Any], Algorithm]:
-    """What makes an algorithm of that kind of what a scenario names; it raises `UsageError` where it is none."""
+    """A function that turns the object that a scenario names into an algorithm of this kind; it raises `UsageError`."""
 
     def made(name: str, found: Any) -> Algorithm:
         if not isinstance(found, Algorithm) and not inspect.isfunction(found):
@@ -81,7 +81,7 @@ def as_collective(kind: str) -> Callable[[str, Any], Algorithm]:
 
 
 def check_parameters(name: str, kind: str, function: Callable[..., None]) -> None:
-    """Refuse a function that does not work in place on what its kind works on."""
+    """Refuse a function whose parameters are not those of its kind in place."""
     due: Sequence[str] = ("comm", *KINDS[kind].parameters, *(["root"] if KINDS[kind].rooted else []))
     required = [each.name for each in inspect.signature(function).parameters.values()
                 if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]

@@ -1,8 +1,8 @@
-"""What two partners agree on: how far apart they are, which chunks they mean, who adds to whom.
+"""Pairs of ranks: the distance of two partners, the chunks that they exchange, and the order in which they add.
 
     place      a rank's number among `places` ranks that take part, a power of two
     partner    the rank at the place whose number differs in one bit: `place ^ distance`
-    length     how many chunks a step deals with
+    length     how many chunks a step exchanges
 
 Laws:
 
@@ -53,7 +53,7 @@ def aligned(chunks: Any, place: int, length: int, places: int) -> Any:
 
 
 def on_the_right(reduce: Reduction) -> Reduction:
-    """`reduce` with what arrived as its right operand: `into = reduce(into, arrived)`.
+    """`reduce` with the arrived array as its right operand: `into = reduce(into, arrived)`.
 
     >>> on_the_right(lambda left, right: left + right)("arrived", "into")
     'intoarrived'
@@ -78,10 +78,10 @@ def ranked(reduce: Reduction, source: int, rank: int) -> Reduction:
 
 
 def in_turn(reduce: Reduction, source: int, rank: int, mine: Payload) -> Reduction | None:
-    """A function that adds the next arrival when the others arrive in rank order and `rank` brings `mine`.
+    """A function that adds the next arrival when the others arrive in rank order and `rank` contributes `mine`.
 
-    It makes `into` the sum of 0 … source, left to right, and puts `mine` in at its own place;
-    `into` holds `mine` at first.
+    After it, `into` is the sum of ranks 0 … source, left to right, with `mine` at its own place; before the first,
+    `into` holds `mine`.
     """
     if source == 0 and rank > 1:
         return None

@@ -1,10 +1,10 @@
-"""Rabenseifner's all-reduce: halve, the nearest partner first, then double back the same way.
+"""Rabenseifner's all-reduce: halving with the nearest partner first, then doubling with the partners in reverse order.
 
     chunks     one view for each rank, cut from one flat vector by `sharding.split`
     partner    the rank whose number (among the members, in all_reduce) differs in one bit
     theirs     the chunks that the partner keeps
     mine       the chunks that this rank keeps
-    members    the ranks that go on after folding
+    members    the ranks that remain after folding
 
 Laws, for n bytes in all chunks together and N = size:
 
@@ -13,9 +13,9 @@ Laws, for n bytes in all chunks together and N = size:
     addition       near tree: ((g[0] + g[1]) + (g[2] + g[3])) + …, after folding, in every chunk
     ranks          all_reduce any, others fold first; reduce_scatter a power of two
 
-all_reduce halves contiguous runs, so that chunk c is complete on the rank that reads c backwards in
-bits; reduce_scatter keeps every second chunk, then every fourth …, so that chunk c is complete on
-rank c, for which each chunk travels in a message of its own.
+all_reduce halves contiguous runs, so chunk c is complete on the rank whose number is c with its bits reversed.
+reduce_scatter keeps every second chunk, then every fourth …, so chunk c is complete on rank c; each chunk then needs a
+message of its own.
 
 Source: Rabenseifner, "Optimization of collective reduction operations" (2004); the order of
 addition is that of its form in MPICH.
@@ -35,7 +35,7 @@ from zerosim.sharding import Chunks
 def reduce_scatter(
     comm: Communicator, chunks: Sequence[Payload], reduce: Reduction = np.add
 ) -> None:
-    """Leave in `chunks[comm.rank]` its reduction over all ranks; the others hold partial sums."""
+    """Write into `chunks[comm.rank]` its reduction over all ranks; the other chunks hold partial sums."""
     for distance in near_first(comm.size):
         partner = comm.rank ^ distance
         for outgoing in range(partner % (2 * distance), comm.size, 2 * distance):
@@ -45,7 +45,7 @@ def reduce_scatter(
 
 
 def all_reduce(comm: Communicator, chunks: Chunks, reduce: Reduction = np.add) -> None:
-    """Leave in every chunk its reduction over all ranks: the same bytes on every rank."""
+    """Write into every chunk its reduction over all ranks: the same bytes on every rank."""
     fold(comm, chunks[:], reduce)
     partners = list(meetings(comm.rank, comm.size, chunks))
     for partner, theirs, mine in partners:
@@ -57,7 +57,7 @@ def all_reduce(comm: Communicator, chunks: Chunks, reduce: Reduction = np.add) -
 
 
 def meetings(rank: int, size: int, chunks: Any) -> Iterator[tuple[int, Any, Any]]:
-    """The partners of `rank`, nearest first, with `theirs` and `mine`; none if it stepped aside.
+    """The partners of `rank`, nearest first, with `theirs` and `mine`; none for a rank that folded.
 
     >>> list(meetings(1, 4, range(4)))
     [(0, range(0, 2), range(2, 4)), (3, range(3, 4), range(2, 3))]

@@ -1,4 +1,4 @@
-"""Where the result of a collective on a whole array goes: fresh memory or `out`, with as few copies as can be."""
+"""The destination of a collective on a whole array: fresh memory or `out`, with as few copies as possible."""
 
 from collections.abc import Callable
 
@@ -17,14 +17,14 @@ InPlace = Callable[[Communicator, Array], None]
 
 
 def memory(count: int, dtype: npt.DTypeLike, out: Array | None) -> Array:
-    """`count` elements on one axis: those of `out` where that is one piece, fresh ones elsewhere."""
+    """`count` elements on one axis: the memory of `out` if it is contiguous, otherwise fresh memory."""
     if out is None or not out.flags.c_contiguous:
         return np.empty(count, dtype)
     return out.reshape(-1)
 
 
 def worked_on(chosen: Algorithm, comm: Communicator, x: Array, out: Array | None, collective: InPlace) -> Array:
-    """What a collective in place makes of `x`, in fresh memory or in `out`."""
+    """The result of a collective in place on `x`, in fresh memory or in `out`."""
     check_out(out, x.shape, x.dtype)
     flat = memory(x.size, x.dtype, out)
     if x.nbytes >= WORTH_BYTES and x.flags.c_contiguous and not x.dtype.hasobject and not chosen.reads_vector:
@@ -43,7 +43,7 @@ def worked_on(chosen: Algorithm, comm: Communicator, x: Array, out: Array | None
 
 
 def copied(x: Array, out: Array | None) -> Array:
-    """A flat copy of `x`, in the memory of `out` where that is one piece."""
+    """A flat copy of `x`, in the memory of `out` if that is contiguous."""
     check_out(out, x.shape, x.dtype)
     flat = memory(x.size, x.dtype, out)
     flat.reshape(x.shape)[...] = x
@@ -51,7 +51,7 @@ def copied(x: Array, out: Array | None) -> Array:
 
 
 def returned(flat: Array, shape: tuple[int, ...], out: Array | None) -> Array:
-    """`flat` in `shape`, or in `out` if there is one, where it may be already."""
+    """`flat` in `shape`; or `out`, into which it is copied unless it is there already."""
     if out is None:
         return flat.reshape(shape)
     if not out.flags.c_contiguous:
@@ -68,7 +68,7 @@ def copied_out(chunk: Array, out: Array | None) -> Array:
 
 
 def whole_length(comm: Communicator, shard: Array, out: Array | None) -> int:
-    """The number of elements of which `shard` is this rank's chunk."""
+    """The number of elements of the vector of which `shard` is this rank's chunk."""
     if out is None:
         return shard.size * comm.size
     check_out(out, np.shape(out), shard.dtype)

@@ -1,13 +1,13 @@
-"""The table of algorithms: what each computes, what it costs, which ranks it serves, and in which order it adds.
+"""The table of algorithms: title, cost, supported numbers of ranks, order of addition, source.
 
     n          the bytes of the whole vector        N = size, the number of ranks
-    steps      when a rank sends one message and receives one in each step, and every one is as long
+    steps      each rank sends one message and receives one per step, all equally long
     short      ⌈N/2⌉ where N is odd, so that the last host of two ranks lacks one
     fold       2 where N is no power of two: some ranks fold into their neighbours first, and unfold last
 
 Volumes are declared here and compared with a counting communicator in the tests, to the byte. Orders are declared in
-`numerics/orders.py` and confirmed by proofs. Here "auto" looks at the number of ranks alone; `choosing` looks at
-lengths too, as MPI libraries do, among algorithms that leave the same bits.
+`numerics/orders.py` and confirmed by proofs. Here "auto" depends on the number of ranks alone; `choosing` also reads
+lengths, as MPI libraries do, and selects among algorithms that leave the same bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ THAKUR = "Thakur, Rabenseifner, Gropp, Optimization of collectives in MPICH (200
 
 @dataclass(frozen=True)
 class Algorithm(Declared):
-    """One way to carry out one collective.
+    """An algorithm of one collective.
 
     `ordered`: ranks are added in rank order, so that an operation need not commute. `order` is None
     where nothing is added.
@@ -72,23 +72,23 @@ class Algorithm(Declared):
     ordered: bool = False
     needs_power_of_two: bool = False
     reads_vector: bool = False
-    """Whether it reads what its rank brings otherwise than by sending it and by reducing what arrives with it."""
+    """Whether it reads its rank's input in any other way than to send it or to reduce an arrived message with it."""
     users: bool = False
-    """Whether it is a user's: what it sends is then recorded, and its order is proved up to a + b = b + a."""
+    """Whether it is a user's: its messages are then recorded, and its order is proved up to a + b = b + a."""
     per_host: int = 0
-    """Neighbouring ranks of each host, where it asks for that."""
+    """The number of neighbouring ranks on each host, if the algorithm depends on it; else 0."""
 
     @property
     def limit(self) -> str:
-        """The numbers of ranks that it serves, in words."""
+        """The supported numbers of ranks, in words."""
         return "a power of two of ranks" if self.needs_power_of_two else "any number of ranks"
 
     def carry_out(self, comm: Communicator, *arguments: Any) -> None:
-        """The collective itself, from which `algorithm_of` finds this row again."""
+        """Run the collective, from whose bound method `algorithm_of` finds this row."""
         self.function(comm, *arguments)
 
     def at(self, size: int, vector_bytes: int) -> "Algorithm":
-        """The algorithm that carries this out for a vector of so many bytes: itself."""
+        """The algorithm for a vector of `vector_bytes` bytes: itself."""
         return self
 
     def serves(self, size: int) -> bool:
@@ -114,12 +114,12 @@ def log2(size: int) -> int:
 
 
 def folding(steps: int, size: int) -> int:
-    """`steps` for each doubling of the ranks that go on, and one to fold and one to unfold."""
+    """`steps` for each doubling of the ranks that remain after folding, and one to fold and one to unfold."""
     return steps * (size.bit_length() - 1) + 2 * bool(extra(size))
 
 
 def two_level_steps(size: int, per_host: int) -> int:
-    """N − 1 on full hosts; more, where the ranks of a short one stand in for those that it lacks.
+    """N − 1 if all hosts are full; more if the last one is short, since its ranks stand in for those that it lacks.
 
     >>> [two_level_steps(size, 2) for size in (4, 5)]
     [3, 7]
@@ -131,7 +131,7 @@ def two_level_steps(size: int, per_host: int) -> int:
 
 
 def on_hosts(per_host: int) -> "list[Algorithm]":
-    """The algorithms of two levels, on hosts of so many neighbouring ranks.
+    """The two-level algorithms on hosts of `per_host` neighbouring ranks.
 
     >>> [row.sent_bytes([1] * 4, rank=0) for row in on_hosts(2)]
     [6, 3, 3, 8]
@@ -165,7 +165,8 @@ def on_hosts(per_host: int) -> "list[Algorithm]":
 
 
 def two_hop_steps(size: int, per_host: int) -> int:
-    """On full hosts: all-to-all within, row after row, of which one begins as the one before ends, and then between.
+    """The steps on full hosts: an all-to-all within the host for each row, one row after the other, then one between
+    hosts.
 
     >>> [two_hop_steps(size, per_host) for size, per_host in ((4, 2), (6, 3), (8, 4), (12, 4))]
     [3, 7, 10, 16]
@@ -176,7 +177,7 @@ def two_hop_steps(size: int, per_host: int) -> int:
 
 
 def in_two_hops(per_host: int) -> Algorithm:
-    """The reduce-scatter of two hops, on hosts of so many neighbouring ranks; `steps` holds on full hosts."""
+    """The two-hop reduce-scatter on hosts of `per_host` neighbouring ranks; `steps` holds on full hosts."""
     return Algorithm(
         "two_hop", "reduce_scatter", two_level.in_two_hops(per_host).reduce_scatter,
         f"two hops, hosts of {per_host} ranks: all-to-all within, then between",
@@ -332,7 +333,7 @@ _ROWS = [
     ),
 ]
 PER_HOST = 2
-"""Ranks of a host, where nothing else is said."""
+"""The default number of ranks on a host."""
 
 _BY_COLLECTIVE = {name: [row for row in [*_ROWS, *on_hosts(PER_HOST)] if row.collective == name]
                   for name in dict.fromkeys(row.collective for row in _ROWS)}
@@ -341,7 +342,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 
 def algorithm_of(function: Callable[..., None]) -> Algorithm:
-    """The row of a collective's function; of two levels on hosts of any number of ranks.
+    """The row of a collective's function; for two levels, with any number of ranks on a host.
 
     >>> algorithm_of(ring.all_gather).name, algorithm_of(two_level.on_hosts(4).all_gather).per_host
     ('ring', 4)
@@ -355,14 +356,13 @@ def algorithm_of(function: Callable[..., None]) -> Algorithm:
 
 
 def find(collective: str, algorithm: str, size: int, *, commutative: bool = True) -> Algorithm:
-    """The algorithm of that name, or for "auto" the first in the table that can serve.
+    """The algorithm of that name, or for "auto" the first in the table that supports these ranks.
 
-    The table lists the algorithms of a collective from the one to prefer: few steps, no more bytes
-    than needed. "auto" looks at the number of ranks alone, so that the order of addition is the same
-    for every vector. With `commutative=False` only algorithms that add in rank
-    order can serve.
+    The table lists the preferred algorithm of each collective first: few steps, no more bytes than needed. "auto"
+    depends on the number of ranks alone, so the order of addition is the same for every vector. With
+    `commutative=False` only algorithms that add in rank order are considered.
 
-    Raises `CollectiveError` for a name that is not in the table and for ranks it cannot serve.
+    Raises `CollectiveError` for a name that is not in the table and for ranks that it does not support.
 
     >>> find("all_gather", "auto", size=8).name, find("all_gather", "auto", size=6).name
     ('doubling', 'bruck')
@@ -397,7 +397,7 @@ def find(collective: str, algorithm: str, size: int, *, commutative: bool = True
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
-    """Words for the name that was meant, if one is close, and for those that there are."""
+    """The end of an error message: the name that was meant, if one is close, and the allowed names."""
     return f"{did_you_mean(str(name), names) or ';'} there are {', '.join(names)}"
 
 

@@ -1,19 +1,19 @@
-"""The binomial tree: ranks are halved until each is alone; the root of one half serves the other's.
+"""The binomial tree: runs of ranks are halved down to single ranks; the root of one half serves the root of the other.
 
     root       the rank that has, or gets, the whole
     near       the root of a run of ranks, and of the half of it that `near` is in
-    far        the root of the other half, which deals with `near` and, for that half, in its stead
-    half       the ranks of `far`'s half, and so the chunks: contiguous, whichever the root
+    far        the root of the other half, which exchanges with `near` on behalf of that half
+    half       the ranks of `far`'s half, and so the chunks: contiguous for every root
 
 Laws, for n bytes in the vector and N = size:
 
     steps          ⌈log2 N⌉
     bytes sent     broadcast n ⌈log2 N⌉ by the root at most, reduce n by every other rank;
                    scatter n (N − 1) / N by the root; gather n / 2 at most where N is a power of two
-    addition       the aligned binary tree ((g[0] + g[1]) + (g[2] + g[3])) + …, whichever the root
+    addition       the aligned binary tree ((g[0] + g[1]) + (g[2] + g[3])) + …, for every root
 
-A run is cut at the largest power of two below its length. From root 0 this is the binomial tree in
-which rank r hears from r without its lowest bit; from any other root it keeps those runs, and the
+A run is cut at the largest power of two below its length. With root 0 this is the binomial tree in
+which rank r receives from r without its lowest bit. With any other root it keeps those runs and the
 order of the ranks, where the usual tree renumbers the ranks from the root on.
 
 Source: Johnsson and Ho, "Optimum broadcasting and personalized communication in hypercubes" (1989).
@@ -48,7 +48,7 @@ def halvings(rank: int, size: int, root: int) -> Iterator[tuple[int, int, slice]
 
 
 def broadcast(comm: Communicator, vector: Payload, root: int) -> None:
-    """Fill `vector` with what the root holds in it."""
+    """Fill `vector` with the root's."""
     for near, far, _ in halvings(comm.rank, comm.size, root):
         if comm.rank == near:
             comm.send(vector, to=far)
@@ -59,7 +59,7 @@ def broadcast(comm: Communicator, vector: Payload, root: int) -> None:
 def reduce(
     comm: Communicator, vector: Payload, root: int, reduce: Reduction = np.add
 ) -> None:
-    """Leave in the root's `vector` its reduction over all ranks; the others hold partial sums."""
+    """Write into the root's `vector` its reduction over all ranks; the other vectors hold partial sums."""
     for near, far, _ in reversed(list(halvings(comm.rank, comm.size, root))):
         if comm.rank == far:
             comm.send(vector, to=near)
@@ -68,7 +68,7 @@ def reduce(
 
 
 def scatter(comm: Communicator, chunks: Chunks, root: int) -> None:
-    """Fill `chunks[comm.rank]` with what the root holds in it; chunks on their way pass others."""
+    """Fill `chunks[comm.rank]` with the root's chunk of that number; intermediate ranks overwrite other chunks."""
     for near, far, half in halvings(comm.rank, comm.size, root):
         if comm.rank == near:
             comm.send(chunks[half], to=far)
@@ -77,7 +77,7 @@ def scatter(comm: Communicator, chunks: Chunks, root: int) -> None:
 
 
 def gather(comm: Communicator, chunks: Chunks, root: int) -> None:
-    """Fill the root's every chunk with what its owner, the rank of the same number, holds in it."""
+    """Fill every chunk c on the root with the chunk c of rank c, its owner."""
     for near, far, half in reversed(list(halvings(comm.rank, comm.size, root))):
         if comm.rank == far:
             comm.send(chunks[half], to=near)

@@ -1,10 +1,10 @@
-"""Collectives out of place: an input that is only read, a result elsewhere, and no copy from one to the other.
+"""Collectives out of place: the input is only read, the result goes elsewhere, and most of the input is never copied.
 
-A collective works in place on `out`. Until something is written into a part of `out`, that part stands for the same
-part of `x`: it is sent from there, and what arrives for it is reduced with it, as into = arrived + x. Only what nobody
-ever writes is copied in the end. So a ring passes over memory as often as in place.
+A collective works in place on `out`. Until a part of `out` is written, it stands for the same part of `x`: the part is
+sent from `x`, and an arriving message is reduced with it, as into = arrived + x. Parts that are never written are
+copied at the end. A ring therefore reads and writes memory as often as in place.
 
-    fresh      runs of elements of which `out` stands for `x`, as pairs of numbers
+    fresh      runs of elements for which `out` still stands for `x`, as pairs of numbers
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from zerosim.allocation import Array
 from zerosim.comm import Communicator, ElementByElement, Reduction, Swapped
 
 WORTH_BYTES = 1 << 20
-"""Below this a copy costs less than to keep account of it."""
+"""The least bytes of a vector for which a copy costs more than this bookkeeping."""
 
 
 class From(ElementByElement):
@@ -34,7 +34,7 @@ class From(ElementByElement):
 
 
 class Unmodified:
-    """`comm`, for a collective in place on flat `out` that is to begin with what flat `x` holds."""
+    """`comm`, for a collective in place on flat `out` whose input is flat `x`."""
 
     def __init__(self, comm: Communicator, x: Array, out: Array) -> None:
         self.rank, self.size = comm.rank, comm.size
@@ -53,7 +53,7 @@ class Unmodified:
         self._comm.recv(into=into, source=source, reduce=self._written(into, reduce))
 
     def finish(self) -> None:
-        """Copy what nobody has written."""
+        """Copy the parts that were never written."""
         for first, last in self._fresh:
             self._out[first:last] = self._x[first:last]
         self._fresh = []
@@ -66,7 +66,7 @@ class Unmodified:
         return outgoing
 
     def _written(self, into: Array, reduce: Reduction | None) -> Reduction | None:
-        """The reduction of what arrives with what `into` stands for; from now on it stands for itself."""
+        """The reduction that an arriving message needs for `into`, which counts as written from now on."""
         first = start_of(into, self._out)
         last = first + into.size
         if reduce is None:
@@ -82,7 +82,7 @@ class Unmodified:
         return any(begin <= first and last <= end for begin, end in self._fresh)
 
     def _settle(self, first: int, last: int) -> None:
-        """Let `out` hold from `first` to `last` what it stands for."""
+        """Copy the fresh parts from `first` to `last` of `x` into `out`."""
         for begin, end in self._fresh:
             inner = slice(max(begin, first), min(end, last))
             self._out[inner] = self._x[inner]
@@ -100,6 +100,6 @@ def outside(runs: list[tuple[int, int]], first: int, last: int) -> Iterator[tupl
 
 
 def start_of(part: Array, whole: Array) -> int:
-    """The number in flat `whole` of the first element of `part`, which is a run of it."""
+    """The index in flat `whole` of the first element of `part`, a view of a run of it."""
     address, base = (array.__array_interface__["data"][0] for array in (part, whole))
     return int(address - base) // whole.itemsize

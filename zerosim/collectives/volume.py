@@ -1,10 +1,10 @@
-"""What each rank sends in each algorithm: for every message, the chunks in it.
+"""The messages that each rank sends in each algorithm: for every message, its chunks.
 
-    rank, size, root    who sends, among how many, and which rank has or gets the whole
-    a message           the numbers of the chunks it carries, all of them for a whole vector
+    rank, size, root    the sender, the number of ranks, and the rank that has or gets the whole
+    a message           the numbers of its chunks; all of them for a whole vector
 
-Volumes are declared here and counted on the wire in the tests. The bytes of a message are those of its chunks,
-whatever their lengths, so the figures are exact for vectors that no number of ranks divides.
+Volumes are declared here and counted on the wire in the tests. The bytes of a message are those of its chunks, so the
+figures are exact for vectors of any length.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ Volume = Callable[[int, int, int], Messages]
 
 
 def all_but_own(rank: int, size: int, root: int) -> Messages:
-    """Every chunk to where it is wanted, its own excepted.
+    """Every chunk but the rank's own, each in one message.
 
     >>> all_but_own(rank=1, size=4, root=0)
     [[0], [2], [3]]
@@ -29,7 +29,7 @@ def all_but_own(rank: int, size: int, root: int) -> Messages:
 
 
 def all_but_next(rank: int, size: int, root: int) -> Messages:
-    """Every chunk but the one that the right neighbour brought."""
+    """Every chunk but the right neighbour's."""
     return [[chunk] for chunk in range(size) if chunk != (rank + 1) % size]
 
 
@@ -78,22 +78,22 @@ def halves_down_the_tree(rank: int, size: int, root: int) -> Messages:
 
 
 def halves_up_the_tree(rank: int, size: int, root: int) -> Messages:
-    """The half it is the root of, by every rank but the root of all."""
+    """The half of which the rank is the root, by every rank but the root of all."""
     return [range(size)[half] for _, far, half in halvings(rank, size, root) if rank == far]
 
 
 def far_halves(rank: int, size: int, root: int) -> Messages:
-    """The half that the partner keeps, the farthest first."""
+    """The half that the partner keeps, the farthest partner first."""
     return [aligned(range(size), rank ^ half, half, size) for half in far_first(size)]
 
 
 def doubled_runs(rank: int, size: int, root: int) -> Messages:
-    """All that it holds, twice as much each time."""
+    """All chunks that the rank holds, twice as many in each message."""
     return [aligned(range(size), rank, length, size) for length in near_first(size)]
 
 
 def rotated_runs(rank: int, size: int, root: int) -> Messages:
-    """All that it holds, in the last step only what is still missing.
+    """All chunks that the rank holds; in the last step only the missing ones.
 
     >>> rotated_runs(rank=4, size=5, root=0)
     [[4], [4, 0], [4]]
@@ -105,13 +105,14 @@ def rotated_runs(rank: int, size: int, root: int) -> Messages:
 
 
 def folded_whole(rank: int, size: int, root: int) -> Messages:
-    """The whole vector to every partner, and to the neighbour it folds with."""
+    """The whole vector to every partner, and to the neighbour with which it folds."""
     partners = list(near_first(len(members(size)))) if rank in members(size) else []
     return [range(size)] * (len(partners) + folds(rank, size))
 
 
 def folded_halves(rank: int, size: int, root: int) -> Messages:
-    """Half of the vector to every partner, later one's own, and the whole to the neighbour it folds with."""
+    """Half of the vector to every partner, later the rank's own part, and the whole to the neighbour with which it
+    folds."""
     swapped: Messages = []
     for _, theirs, mine in meetings(rank, size, range(size)):
         swapped += [theirs, mine]
@@ -119,12 +120,12 @@ def folded_halves(rank: int, size: int, root: int) -> Messages:
 
 
 def folds(rank: int, size: int) -> int:
-    """1 if the rank sends its whole vector, or the result, to a neighbour; 0 if not."""
+    """1 if the rank sends its whole vector, or the result, to a neighbour; else 0."""
     return int(rank < 2 * extra(size))
 
 
 def one_after_the_other(*volumes: Volume) -> Volume:
-    """One after the other, with rank 0 as the root.
+    """The messages of several volumes in sequence, with rank 0 as the root.
 
     >>> one_after_the_other(own_to_root, chunks_from_root)(0, 3, 0)
     [[1], [2]]
@@ -138,7 +139,7 @@ def one_after_the_other(*volumes: Volume) -> Volume:
 
 @dataclass(frozen=True)
 class TwoLevels:
-    """What `rank` sends on hosts of `per_host` ranks; a message without a chunk is one for a rank that there is not.
+    """The messages of `rank` on hosts of `per_host` ranks; a message to a missing rank has no chunk.
 
     >>> TwoLevels(2).reduced(rank=0, size=4, root=0), TwoLevels(2).gathered(rank=0, size=4, root=0)
     ([[1], [3], [2]], [[0], [0], [2]])
@@ -147,7 +148,7 @@ class TwoLevels:
     per_host: int
 
     def reduced(self, rank: int, size: int, root: int) -> Messages:
-        """Every chunk but those of its places, then those of its places but its own host's."""
+        """Every chunk but those of the rank's places, then those of its places except its own host's."""
         place, members, hosts = self._where(rank, size)
         away: Messages = [
             self._chunk(host, other, size) for host in range(hosts) for other in self._seats(members, size)
@@ -157,7 +158,7 @@ class TwoLevels:
         return away + across
 
     def gathered(self, rank: int, size: int, root: int) -> Messages:
-        """All of its places but the next host's, then every chunk but those of the next rank of its host."""
+        """All chunks of its places but the next host's, then every chunk but those of the next rank of its host."""
         place, members, hosts = self._where(rank, size)
         across: Messages = [
             self._chunk(host, mine, size) for mine in range(place, min(self.per_host, size), members)
@@ -181,7 +182,7 @@ class TwoLevels:
         return rank - first, min(self.per_host, size - first), -(-size // self.per_host)
 
     def _seats(self, members: int, size: int) -> range:
-        """The places that a host of so many ranks goes through, all of its ranks at a time."""
+        """The places of a host with `members` ranks, rounded up to a multiple of `members`."""
         return range(-(-min(self.per_host, size) // members) * members)
 
     def _chunk(self, host: int, place: int, size: int) -> list[int]:
