@@ -1,1 +1,1 @@
-"""Worlds: what carries messages between ranks."""
+"""Worlds: they run the ranks and carry their messages."""

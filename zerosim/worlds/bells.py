@@ -1,14 +1,14 @@
-"""Waiting for what another process writes: by looking again and again, or asleep until it rings.
+"""Waiting for data of another process: by polling, or asleep until that process wakes the waiting one.
 
-A rank with a core of its own looks and yields, so that it sees a message within a microsecond. Ranks that share cores
-yield some times, then sleep: first a rank notes that it will, looks once more, and lets Linux wait for a change of that
-note (`futex`). Who writes for it looks at the note and, if it is set, clears it and wakes the sleeper.
+A rank with a core of its own polls and yields, so it sees a message within a microsecond. Ranks that share cores yield
+some times, then sleep: a rank first sets a flag, polls once more, and lets Linux wait for a change of the flag
+(`futex`). A writer reads the flag after each write; if it is set, the writer clears it and wakes the sleeper.
 
-Between what is written and the look at the note stands a memory barrier, on both sides, so that one of the two sees the
-other. Even if a call of `wake` got lost, a sleeper looks again after a millisecond. Where there is no `futex` it sleeps
-for ever longer, up to that millisecond.
+Both sides have a memory barrier between their access to the data and their access to the flag, so at least one of the
+two sees the other. Even if a `wake` call were lost, a sleeper polls again after a millisecond. Without `futex` it
+sleeps for increasing times, up to that millisecond.
 
-Sleeping costs a message 5 to 50 µs more than yielding; but a core that nobody's looking keeps busy computes for others.
+Sleeping costs a message 5 to 50 µs more than yielding, but frees the core for other ranks.
 """
 
 import ctypes
@@ -21,10 +21,10 @@ from collections.abc import Callable
 from zerosim.worlds.copies import Bytes
 
 LONGEST = 1e-3
-"""Seconds between two looks of a sleeper that nobody wakes."""
+"""The longest sleep in seconds, if no writer wakes the sleeper."""
 SHORTEST = 2e-5
 YIELDS = 40
-"""Looks at which a rank that shares its core lets others have it, before it sleeps."""
+"""The number of polls with which a rank that shares its core yields, before it sleeps."""
 FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
 """The number of Linux's system call `futex`, by machine."""
 WAIT, WAKE = 0, 1
@@ -39,7 +39,7 @@ ALMOST_NOTHING = TimeSpec(0, int(LONGEST * 1e9))
 
 
 def futex_call() -> Callable[..., int] | None:
-    """Linux's `futex`, of an address, an operation and a value; None where there is none."""
+    """Linux's `futex` as a function of an address, an operation and a value; None on other systems."""
     if FUTEX is None:
         return None
     call = ctypes.CDLL(None).syscall
@@ -51,7 +51,7 @@ CALL = futex_call()
 
 
 class Bell:
-    """A note in shared memory, whether the one it belongs to is asleep; `sync` is a memory barrier.
+    """A flag in shared memory: whether its owner is asleep; `sync` is a memory barrier.
 
     >>> import numpy as np
     >>> bell = Bell(np.zeros(64, np.uint8), lambda: None)
@@ -69,18 +69,18 @@ class Bell:
         self._address = memory.ctypes.data
 
     def announce(self) -> None:
-        """Note that its owner will sleep unless it sees something at its next look."""
+        """Set the flag: the owner will sleep unless its next poll succeeds."""
         self._note[0] = 1
         self._sync()
 
     def sleep(self, naps: int) -> None:
-        """Sleep until it rings, at most a millisecond; `naps` is how often its owner has just done so."""
+        """Sleep until `ring`, at most a millisecond; `naps` is the number of sleeps in this wait so far."""
         if CALL is None or CALL(FUTEX, self._address, WAIT, 1, ctypes.byref(ALMOST_NOTHING)) not in (0, -1):
             time.sleep(min(SHORTEST * 2**min(naps, 10), LONGEST))
         self._note[0] = 0
 
     def ring(self) -> None:
-        """Wake its owner, if that is asleep, after something was written for it."""
+        """Wake the owner, if it is asleep, after data were written for it."""
         self._sync()
         if self._note[0]:
             self._note[0] = 0
@@ -89,7 +89,7 @@ class Bell:
 
 
 class Patience:
-    """What a rank does between two looks for a message: it yields; where it has a `bell` it sleeps after a while."""
+    """The pause between two polls: it yields or, after `YIELDS` polls with a `bell`, sleeps."""
 
     def __init__(self, bell: Bell | None) -> None:
         self._bell, self._looks, self._announced = bell, 0, False

@@ -1,13 +1,13 @@
-"""A board that the ranks of one host share: who waits for whom, and where; who has finished, who is frozen.
+"""A board that the ranks of one host share: which rank waits for which, and where; which have finished or are frozen.
 
-It is a file that they all map, with some bytes for each rank, whose name is removed at once. What one rank writes is
-visible to the others immediately, whatever becomes of it then. Whoever ends the run can say what all of them did.
+The board is a file that all ranks map, with some bytes for each rank; its name is removed at once. A rank's writes are
+visible to the others immediately and outlive the rank, so the process that ends the run can report the state of all.
 
-Why it is written before anybody asks: a rank that times out cannot ask the others. One of them may be frozen, and all
+Ranks write it in advance because a rank that times out cannot ask the others: one of them may be frozen, and all
 of them wait. Writing costs half a microsecond for each message.
 
-Ranks on other hosts are not on it. An MPI window would reach them, but reading one may wait for the frozen rank. The
-first to fail of each host speaks for its own.
+The board does not hold ranks on other hosts. An MPI window would reach them, but reading one may wait for the frozen
+rank. The first rank to fail on each host reports for its host.
 """
 
 import mmap
@@ -20,7 +20,7 @@ from zerosim.worlds.here import Location
 from zerosim.worlds.processes import FROZEN, GONE, are_listed, state_of
 
 CHANNELS = 16
-"""The channels of a rank that are on the board: those made first."""
+"""The number of channels of a rank that are on the board, in order of creation."""
 WORDS_BYTES = 200
 ENDING = struct.Struct("=q")
 RANK = struct.Struct("=qqq")
@@ -34,14 +34,14 @@ SEPARATOR = "\0"
 
 
 class Done(NamedTuple):
-    """The state of a rank: what it does, in words, and where."""
+    """The state of a rank in words, and its location."""
 
     words: str
     location: str
 
 
 class Line:
-    """The line that one channel of a rank writes on a board, from byte `at` on."""
+    """The entry of one channel of a rank on a board, from byte `at` on."""
 
     def __init__(self, board: mmap.mmap, at: int) -> None:
         self._map, self._at, self._words_at = board, at, at + WAIT.size + STEP.size
@@ -49,7 +49,7 @@ class Line:
         self.goes_on()
 
     def waits(self, whom: int) -> None:
-        """Note that this channel waits for a message from `whom`; from any rank, if that is `ANYBODY`."""
+        """Record that this channel waits for a message from `whom`; `ANYBODY` stands for any rank."""
         WAIT.pack_into(self._map, self._at, whom)
 
     def goes_on(self) -> None:
@@ -66,7 +66,7 @@ class Line:
 
 
 class Board:
-    """The file with descriptor `file`, made large enough, as one of `ranks` ranks has mapped it.
+    """The board in the file with descriptor `file`, enlarged for `ranks` ranks, as one rank maps it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryFile() as file:
@@ -88,10 +88,10 @@ Done(words='rank 1 waits for a message from rank 0', location='in the all_gather
         self._map = mmap.mmap(file, size)
 
     def arrive(self, rank: int) -> None:
-        """Note that this process is `rank`.
+        """Record that this process is `rank`.
 
-        It keeps both ends of a pipe: as it dies, Linux closes files from the last to the first, so that others learn of
-        that by this one before the launcher does by its own, which then ends the others.
+        It keeps both ends of a pipe. Linux closes the files of a dying process from the last to the first, so the
+        watcher sees this pipe close before the launcher sees its own socket close and ends the others.
         """
         for channel in range(CHANNELS):
             self.line(rank, channel)
@@ -99,26 +99,26 @@ Done(words='rank 1 waits for a message from rank 0', location='in the all_gather
         RANK.pack_into(self._map, start(rank), os.getpid(), RUNS, reading)
 
     def line(self, rank: int, channel: int) -> Line:
-        """The line of a channel of `rank`, which is this process."""
+        """The entry of a channel of `rank`, which is this process."""
         return Line(self._map, start(rank, channel))
 
     def finish(self, rank: int) -> None:
-        """Note that `rank` may end from here on: it has done what it had to."""
+        """Record that `rank` has finished its work and may exit."""
         _, _, reading = RANK.unpack_from(self._map, start(rank))
         RANK.pack_into(self._map, start(rank), os.getpid(), FINISHED, reading)
 
     def end(self) -> None:
-        """Note that somebody says why all ranks end."""
+        """Record that some rank is reporting why all ranks end."""
         ENDING.pack_into(self._map, 0, 1)
 
     @property
     def is_ending(self) -> bool:
-        """Whether somebody says why all ranks end."""
+        """Whether some rank is reporting why all ranks end."""
         return bool(ENDING.unpack_from(self._map, 0)[0])
 
     @property
     def processes(self) -> dict[int, int]:
-        """The process of each rank here that has not finished."""
+        """The process of each rank on this host that has not finished."""
         found = {rank: RANK.unpack_from(self._map, start(rank)) for rank in range(self._ranks)}
         return {rank: process for rank, (process, state, _) in found.items() if state == RUNS}
 
@@ -128,7 +128,7 @@ Done(words='rank 1 waits for a message from rank 0', location='in the all_gather
         return os.open(f"/proc/{process}/fd/{reading}", os.O_RDONLY | os.O_NONBLOCK)
 
     def what_all_do(self, dead: Collection[int] = ()) -> list[Done]:
-        """What each rank does, the `dead` first; of the others, what they did when those died."""
+        """The state of each rank, the `dead` first; the state of the others at the time of those deaths."""
         others = [rank for rank in range(self._ranks) if rank not in dead]
         return [
             *(Done(f"rank {rank} has died", self._location(rank, 0)) for rank in dead),
@@ -168,6 +168,6 @@ def named(rank: int) -> str:
 
 
 def start(rank: int, channel: int | None = None) -> int:
-    """The start of the bytes of a rank, or those of one of its channels."""
+    """The position of the bytes of a rank, or of one of its channels."""
     begin = ENDING.size + rank * RANK_BYTES
     return begin if channel is None else begin + RANK.size + channel * CHANNEL_BYTES

@@ -1,23 +1,24 @@
 """Messages in memory that two processes share: each ordered pair of ranks has a box, a ring of bytes and two counters.
 
-    sent       the bytes that were ever put into the ring; the sender alone writes it
-    taken      the bytes that were ever taken out of it; the receiver alone writes it
+    sent       the bytes ever written to the ring; only the sender writes it
+    taken      the bytes ever read from the ring; only the receiver writes it
     header     64 bytes before each message: its length and its tag, in one word
     piece      a run of a message in the ring, of at most `most` bytes. Both sides cut a message alike, so a piece has
                no header, and the receiver reduces one while the sender writes the next.
 
 Rules and trade-offs:
 
-- A send never waits. What finds no room stays in memory of the sender's. It moves on while any channel of the process
-  waits, at `close`, and otherwise by a thread, since its receiver may wait while the sender computes. In an exchange it
-  stays in the caller's array, and is copied only if, once `into` is complete, the receiver takes nothing for 2 ms.
-- Order of memory: what is in the ring is written before `sent`, and read after it; it is read before `taken`, and
+- A send never waits. Bytes that find no room stay in the sender's memory. They are written later: whenever any channel
+  of the process waits, at `close`, and otherwise by a thread, since the receiver may wait while the sender computes. In
+  an exchange they stay in the caller's array, and are copied only if, once `into` is complete, the receiver reads
+  nothing for 2 ms.
+- Order of memory: bytes of the ring are written before `sent`, and read after it; they are read before `taken`, and
   overwritten after it. Between the two stands `sync`, which is `MPI_Win_sync` of the window: in the unified model of a
   shared-memory window a memory barrier (MPI 4.1, section 12.7, "Semantics and Correctness"). Without it x86 would
   keep this order, and ARM would not.
 - The counters are 8 aligned bytes, written and read by `memoryview`, which CPython compiles to one move of 8 bytes on
   x86-64 and ARM64. Neither C nor MPI promises that such a move is atomic; both processors do. This is the one doubt.
-- Ufuncs reduce pieces out of the ring. A function of the user's gets the whole message, as in every world.
+- Ufuncs reduce pieces out of the ring. A user's function gets the whole message, as in every world.
 """
 
 import os
@@ -36,31 +37,32 @@ from zerosim.worlds.copies import Bytes, Copies, shaped
 from zerosim.worlds.delivery import deliver
 
 LINE = 64
-"""Bytes of a cache line: counters and messages begin at multiples of it."""
+"""The bytes of a cache line: counters and messages begin at multiples of it."""
 SENT, TAKEN, RING = 0, LINE // 8, 2 * LINE
-"""Where things are in a box: the counters in words of 8 bytes, the ring in bytes."""
+"""The layout of a box: the positions of the counters in words of 8 bytes, that of the ring in bytes."""
 PENDING: set["Outbox"] = set()
-"""The boxes of this process for which messages wait: whoever waits for anything moves them on."""
+"""The boxes of this process with messages that wait for room; any wait of the process writes more of them."""
 GRACE = 2e-3
-"""Seconds for which an exchange that has all it wants waits for a receiver that takes nothing."""
+"""The seconds that a completed exchange waits for a receiver that reads nothing."""
 NAPS = (1e-4, 2e-3)
-"""Seconds between two looks of the thread that moves messages on: at first, and in the end."""
+"""The seconds between two attempts of the thread that writes waiting messages: at first, and at most."""
 
 HEADER = 1 << 16
-"""A bit that every header has, so that none is 0; its tag is below, its length above."""
+"""A bit that is set in every header, so that none is 0; the tag is below it, the length above."""
 COUNT_FROM = 17
 
 Sync = Callable[[], None]
 
 
 class Poll(Protocol):
-    """Waits until a function gives something, and returns it."""
+    """Waits until a function returns a true value, and returns it."""
 
     def __call__(self, look: Callable[[], Any], /) -> Any: ...
 
 
 class Parcel:
-    """A message that has not left yet: `source` from byte `at` on, in `memory` taken from `copies` or the caller's."""
+    """A message with unwritten bytes: `source` from byte `at` on, in the caller's array or in `memory` from `copies`.
+    """
 
     def __init__(self, source: Bytes, tag: int) -> None:
         self.source, self.tag, self.total_bytes = source, tag, len(source)
@@ -69,20 +71,20 @@ class Parcel:
         self.copies: Copies | None = None
 
     def keep(self, copies: Copies) -> None:
-        """Copy what has not left."""
+        """Copy the unwritten bytes."""
         left = len(self.source) - self.at
         self.copies, self.memory = copies, copies.take(left)
         self.memory[:left] = self.source[self.at :]
         self.source, self.at = self.memory[:left], 0
 
     def give_back(self) -> None:
-        """Let the copy's memory be used again."""
+        """Return the memory of the copy for reuse."""
         if self.copies is not None and self.memory is not None:
             self.copies.give(self.memory)
 
 
 class BoxSide:
-    """One side of a box in `memory`, of which `most` bytes at a time are a piece; `bell` wakes the other side."""
+    """One side of a box in `memory`, with pieces of at most `most` bytes; `bell` wakes the other side."""
 
     def __init__(self, memory: Bytes, most: int, sync: Sync, bell: Bell | None) -> None:
         self._words = memoryview(memory).cast("Q")  # type: ignore[arg-type]
@@ -93,11 +95,11 @@ class BoxSide:
         self._at = 0
 
     def _piece_bytes(self, left: int) -> int:
-        """The length of the piece that begins at this place, of a message of which so many bytes are left."""
+        """The length of the piece at the present position, of a message with `left` bytes left."""
         return min(left, self._most, self._capacity - (self._at & self._within))
 
     def _publish(self, counter: int, at: int) -> None:
-        """Let the other side see that all before `at` was written, or read."""
+        """Advance a counter: all bytes before `at` are written, or read."""
         self._sync()
         self._words[counter] = self._at = at
         if self._bell is not None:
@@ -115,16 +117,16 @@ class Outbox(BoxSide):
 
     @property
     def waiting_bytes(self) -> int | None:
-        """The length of the first message that has not left; None if all have."""
+        """The length of the first message with unwritten bytes; None if there is none."""
         return self._queue[0].total_bytes if self._queue else None
 
     def post(self, outgoing: Array, tag: int, copies: Copies) -> None:
-        """Send a copy of `outgoing`, of which what finds no room waits in memory from `copies`."""
+        """Send a copy of `outgoing`; bytes without room wait in memory from `copies`."""
         if not self.lend(outgoing, tag, copies):
             self.settle(copies)
 
     def lend(self, outgoing: Array, tag: int, copies: Copies) -> bool:
-        """Send `outgoing`, which does not change before `settle`; whether all of it has left already."""
+        """Send `outgoing`, which must not change before `settle`; whether all of it is written already."""
         if self._put_whole(outgoing, tag):
             return True
         if outgoing.flags.c_contiguous and outgoing.nbytes:
@@ -141,7 +143,7 @@ class Outbox(BoxSide):
         return not self._queue
 
     def wait_for_room(self) -> None:
-        """Push as long as the receiver takes what is there: a little patience saves a copy."""
+        """Write while the receiver keeps reading: a short wait saves a copy."""
         until, moved_to = time.monotonic() + GRACE, self._at
         while self._queue and time.monotonic() < until:
             os.sched_yield()
@@ -150,7 +152,7 @@ class Outbox(BoxSide):
                 until, moved_to = time.monotonic() + GRACE, self._at
 
     def settle(self, copies: Copies) -> None:
-        """Copy what was lent and has not left; a thread moves it on while nobody else does."""
+        """Copy the unwritten bytes of lent messages; a thread writes them unless another wait does."""
         if self._queue:
             with self._lock:
                 for parcel in self._queue:
@@ -159,7 +161,7 @@ class Outbox(BoxSide):
             MOVER.begin()
 
     def push(self) -> None:
-        """Let leave what has room."""
+        """Write the waiting bytes for which there is room."""
         with self._lock:
             while self._queue and self._write(self._queue[0]):
                 self._queue.popleft().give_back()
@@ -167,7 +169,7 @@ class Outbox(BoxSide):
                 PENDING.discard(self)
 
     def _put_whole(self, outgoing: Array, tag: int) -> bool:
-        """Send a message that is one piece, if there is room and none waits before it; whether it has left."""
+        """Send a message as one piece, if there is room and none waits before it; whether it was sent."""
         count = outgoing.nbytes
         place = self._at & self._within
         end = self._at + LINE + (count + LINE - 1 & -LINE)
@@ -181,14 +183,14 @@ class Outbox(BoxSide):
         return True
 
     def _has_room(self, end: int) -> bool:
-        """Whether all before `end` may be written."""
+        """Whether all bytes before `end` may be written."""
         if end > self._limit:
             self._limit = self._words[TAKEN] + self._capacity
             self._sync()
         return end <= self._limit
 
     def _write(self, parcel: Parcel) -> bool:
-        """Write as much as there is room for; whether that was all."""
+        """Write as many bytes as there is room for; whether these were all."""
         if not parcel.headed:
             if not self._has_room(self._at + LINE):
                 return False
@@ -213,17 +215,17 @@ class Inbox(BoxSide):
     def __init__(self, memory: Bytes, most: int, sync: Sync, bell: Bell | None) -> None:
         super().__init__(memory, most, sync, bell)
         self._left = 0
-        """Bytes of the message that is being taken, which are still to come out of the ring."""
+        """The bytes still to be read of the present message."""
 
     def look(self) -> int:
-        """The header of the next message, once that has begun to come; else 0."""
+        """The header of the next message, once that has begun to arrive; else 0."""
         if (self._left and not self._discarded()) or self._words[SENT] == self._at:
             return 0
         self._sync()
         return self._words[RING + (self._at & self._within) >> 3]
 
     def take_whole(self, into: Array, reduce: Reduction | None) -> bool:
-        """Take the message that was found, whose length is that of `into`, if it is one piece; whether it was."""
+        """Receive the message found by `look`, as long as `into`, if it is one piece; whether it was received."""
         count = into.nbytes
         place = self._at & self._within
         end = self._at + LINE + (count + LINE - 1 & -LINE)
@@ -237,9 +239,9 @@ class Inbox(BoxSide):
         return True
 
     def take(self, into: Array, reduce: Reduction | None, copies: Copies, poll: Poll) -> None:
-        """Take the message that was found, whose length is that of `into`; `poll` waits for what is still to come.
+        """Receive the message found by `look`, as long as `into`; `poll` waits for pieces that have not arrived.
 
-        What cannot be delivered in pieces is put together in memory from `copies`.
+        A message that cannot be delivered in pieces is assembled in memory from `copies`.
         """
         if self.take_whole(into, reduce):
             return
@@ -253,14 +255,14 @@ class Inbox(BoxSide):
             copies.give(memory)
 
     def take_bytes(self, count: int, poll: Poll) -> Bytes:
-        """Take the message that was found, of so many bytes, into fresh memory."""
+        """Receive the message found by `look`, of `count` bytes, into fresh memory."""
         landing = np.empty(count, np.uint8)
         self._begin(count)
         self._take_pieces(landing, None, poll)
         return landing
 
     def dropped(self) -> int | None:
-        """The tag of a message that was here and is thrown away, at later looks its rest; None if there was none."""
+        """The tag of a message that is here and is discarded, its rest by later calls; None if there is none."""
         found = self.look()
         if not found:
             return None
@@ -286,7 +288,7 @@ class Inbox(BoxSide):
                 push_all()
 
     def _here(self) -> int:
-        """The length of the next piece of the message, once it is here; else 0."""
+        """The length of the next piece of the message, once it has arrived; else 0."""
         count = self._piece_bytes(self._left)
         if self._words[SENT] - self._at < count + LINE - 1 & -LINE:
             return 0
@@ -298,14 +300,14 @@ class Inbox(BoxSide):
         self._publish(TAKEN, self._at + (count + LINE - 1 & -LINE))
 
     def _discarded(self) -> bool:
-        """Whether nothing is left of a message that nobody wants any more."""
+        """Whether nothing is left of a message that is being discarded."""
         while self._left and (count := self._here()):
             self._go_on(count)
         return not self._left
 
 
 def header(count: int, tag: int) -> int:
-    """The header of a message of so many bytes.
+    """The header of a message of `count` bytes.
 
     >>> told(header(0, 7)), told(header(1 << 40, 0x7FFF)) == (1 << 40, 0x7FFF)
     ((0, 7), True)
@@ -314,18 +316,18 @@ def header(count: int, tag: int) -> int:
 
 
 def told(found: int) -> tuple[int, int]:
-    """Length and tag of a message, by its header."""
+    """The length and the tag of a message, by its header."""
     return found >> COUNT_FROM, found & HEADER - 1
 
 
 def push_all() -> None:
-    """Move on what waits in any channel of this process."""
+    """Write the waiting bytes of all channels of this process for which there is room."""
     for box in tuple(PENDING):
         box.push()
 
 
 class Mover:
-    """A thread that moves on what waits, made when something does; it ends with the process."""
+    """A thread that writes waiting messages, started when there is one; it ends with the process."""
 
     def __init__(self) -> None:
         self._wanted, self._busy = threading.Event(), threading.Lock()
@@ -333,7 +335,7 @@ class Mover:
         self._pid, self._ceased = 0, False
 
     def begin(self) -> None:
-        """Let it look after what waits, until nothing does."""
+        """Start writing waiting messages, until none waits."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._thread = threading.Thread(target=self._run, name="zerosim boxes", daemon=True)
@@ -341,7 +343,8 @@ class Mover:
         self._wanted.set()
 
     def cease(self) -> None:
-        """Return when it touches no box any more: MPI's windows end before Python's threads."""
+        """Stop the thread, and return when it uses no box any more: MPI frees its windows before Python's threads end.
+        """
         with self._busy:
             self._ceased = True
 
@@ -363,7 +366,7 @@ MOVER = Mover()
 
 
 def can_go_by_pieces(into: Array, reduce: Reduction | None) -> bool:
-    """Whether the result does not depend on where a message is cut."""
+    """Whether the result is independent of the cuts of a message."""
     by_elements = isinstance(reduce, np.ufunc) and reduce.signature is None
     by_elements = reduce is None or by_elements or isinstance(reduce, ElementByElement)
     return by_elements and into.flags.c_contiguous and LINE % into.itemsize == 0

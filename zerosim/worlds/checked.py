@@ -1,12 +1,12 @@
-"""Messages with a checksum and a number, so that one that was changed, lost or sent twice is noticed.
+"""Messages with a checksum and a number, so that a changed, lost or duplicated message is noticed.
 
-    message    the bytes of the array, then 16 more: its number among those from this rank to that one, its dtype, and
-               the CRC-32 (as in IEEE 802.3) of all these
+    message    the bytes of the array, then 16 more: its number among the messages from this rank to that one, its
+               dtype, and the CRC-32 (as in IEEE 802.3) of all these
 
-The trailer is part of the same message, so the count of messages stays, and the count of bytes is still the
-payload's. The number tells a lost message from a doubled one, even where the next has another length. A CRC finds
-every flipped bit and every burst of up to 32 bits. It cannot find what happens above it, in memory; that is the
-verdict's task.
+The trailer is part of the same message, so the count of messages is unchanged, and the count of bytes is still the
+payload's. The number distinguishes a lost message from a duplicated one, even if the next has another length. A CRC
+finds every flipped bit and every burst of up to 32 bits. It cannot find errors outside messages, in memory; the
+verdict does.
 
 Checksums are off by default: a step takes 1.22 to 1.42 times as long with them, nearly all of it for the CRC.
 """
@@ -34,11 +34,11 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Checked:
-    """A communicator of NumPy arrays whose messages are checked: all ranks must have one, for the same messages.
+    """A communicator of NumPy arrays whose messages are checked. All ranks must use one, for the same messages.
 
-    It keeps memory for the longest message each way, which is in no ledger.
+    It keeps memory for the longest message in each direction, which is in no ledger.
 
-    Raises `MessageError` at the receiver of a message that is not the one that was sent, or not the next.
+    Raises `MessageError` at the receiver of a message that differs from the one sent, or is not the next.
 
     >>> from zerosim.worlds.local import spawn
     >>> def program(comm):
@@ -67,7 +67,7 @@ the way
 
     @property
     def came_ns(self) -> int:
-        """When the last wait ended, by the communicator beneath."""
+        """The time at which the last wait ended, by the underlying communicator."""
         return int(getattr(self._comm, "came_ns", 0))
 
     def exchange(
@@ -94,7 +94,7 @@ the way
         self._deliver(landing, into, source, reduce)
 
     def _sealed(self, outgoing: Array, to: int) -> Bytes:
-        """A copy of a message, with what is looked at behind it."""
+        """A copy of a message, with its trailer."""
         check_rank(to, self.size, "to")
         check_payload(outgoing, "outgoing")
         self._sent[to] += 1
@@ -107,7 +107,7 @@ the way
 
     @contextmanager
     def _due(self, source: int) -> Iterator[None]:
-        """A context in which a message of `source` arrives; one of another length may not be the one that is due."""
+        """A context that receives a message of `source`; a message of another length may have the wrong number."""
         self._came[source] += 1
         try:
             yield
@@ -143,13 +143,13 @@ the way
 
 
 class Space:
-    """Memory for one message at a time, with what is looked at behind it: the page faults of fresh memory cost more."""
+    """Memory for one message and its trailer at a time; the page faults of fresh memory would cost more."""
 
     def __init__(self) -> None:
         self._memory: Bytes = np.empty(0, np.uint8)
 
     def of(self, array: Array) -> Bytes:
-        """Enough for a message like `array`."""
+        """Memory for a message like `array`."""
         wanted = array.nbytes + TRAILER.size
         if self._memory.nbytes < wanted:
             self._memory = np.empty(wanted, np.uint8)

@@ -1,4 +1,4 @@
-"""Memory for messages that is used again: the page faults of fresh memory cost more than the message itself."""
+"""Reused memory for messages: the page faults of fresh memory cost more than the message itself."""
 
 from collections import defaultdict
 
@@ -11,7 +11,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Copies:
-    """Memory by its size, which is rounded up by a quarter at most, so that messages of nearly one length share it.
+    """Free memory by size. Sizes are rounded up by a quarter at most, so that messages of similar length share it.
 
     >>> copies = Copies()
     >>> memory = copies.take(100)
@@ -25,7 +25,7 @@ class Copies:
         self._free: defaultdict[int, list[Bytes]] = defaultdict(list)
 
     def take(self, needed_bytes: int) -> Bytes:
-        """Memory of at least so many bytes."""
+        """Memory of at least `needed_bytes` bytes."""
         grain = 1 << max(needed_bytes.bit_length() - 3, 0)
         capacity = -(-needed_bytes // grain) * grain
         free = self._free[capacity]
@@ -34,7 +34,7 @@ class Copies:
         return self.allocate(capacity, np.uint8, kind="buffers", owner="messages")
 
     def give(self, memory: Bytes) -> None:
-        """Return memory, to be taken again."""
+        """Return memory for reuse."""
         self._free[memory.nbytes].append(memory)
 
 

@@ -9,11 +9,11 @@ from zerosim.errors import CollectiveError, LengthError
 from zerosim.worlds.here import HERE, spaced
 
 MESSAGES: set[type] = {np.ndarray}
-"""Types that are known to behave like arrays: looking is slow, and done once."""
+"""Types that are known to behave like arrays; each type is examined once, because that is slow."""
 
 
 def check_payload(payload: Any, role: str) -> None:
-    """Refuse as the `role` ("outgoing" or "into") what is neither an array nor behaves like one."""
+    """Refuse, as the `role` "outgoing" or "into", an object that does not behave like an array."""
     if type(payload) in MESSAGES:
         return
     if isinstance(payload, np.generic) or not hasattr(payload, "copy") or not hasattr(payload, "size"):
@@ -35,7 +35,7 @@ def check_into(into: Payload) -> None:
 
 
 def check_match(arrived: Payload, into: Payload, *, source: int, rank: int) -> None:
-    """Refuse a message whose number of elements or dtype is not that of the memory it is to fill."""
+    """Refuse a message whose number of elements or dtype is not that of its destination."""
     if arrived.size != into.size or arrived.dtype != into.dtype:
         raise LengthError(
             f"rank {source} sent {arrived.size} × {arrived.dtype} to rank {rank}, which receives it "
@@ -61,7 +61,7 @@ def deliver(arrived: Payload, into: Payload, reduce: Reduction | None) -> None:
 
 
 def check_reduced(reduced: Any, into: Payload) -> None:
-    """Refuse from a function what cannot take the place of `into`."""
+    """Refuse the result of a user's function that has another shape than `into`, or a dtype that cannot be cast."""
     if not isinstance(into, np.ndarray):
         return
     due = f"it must return {into.dtype} of shape {into.shape}, as its arguments are"

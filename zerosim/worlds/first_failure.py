@@ -1,6 +1,6 @@
-"""Ends all ranks of the MPI world when one fails, and lets only the first of them say why.
+"""The first failure of a rank ends all ranks of the MPI world, and only that rank prints its traceback.
 
-The ranks of a host race for a lock on a file that has no name any more. The winner prints its traceback; the others
+The ranks of a host race for a lock on a file whose name has been removed. The winner prints its traceback; the others
 are silent.
 """
 
@@ -22,7 +22,7 @@ from zerosim.worlds.launcher import FORWARDING, LAST_WORDS, Watcher
 
 
 class Fellows(Protocol):
-    """Ranks among which this process is one, as mpi4py has them: of the whole run, or of a host."""
+    """An mpi4py communicator of which this process is a rank: that of the whole run, or of a host."""
 
     @property
     def rank(self) -> int: ...
@@ -35,11 +35,10 @@ class Fellows(Protocol):
 
 
 class FirstFailure:
-    """An excepthook for all ranks: the first that fails tells why, and ends the others.
+    """An excepthook for all ranks: the first rank that fails prints the reason, and ends the others.
 
-    Ranks often fail together, one because of the other. The ranks of a host share a file that has
-    no name any more; the first of them to lock it speaks. (On several hosts, ranks that fail within
-    the same moment can thus speak once for each host.)
+    Ranks often fail together, one because of the other. The ranks of a host share a file whose name has been removed;
+    the first to lock it prints. On several hosts, ranks that fail at the same time can thus print once for each host.
     """
 
     def __init__(self, world: Fellows) -> None:
@@ -52,9 +51,10 @@ class FirstFailure:
         return os.getpid() != self._pid
 
     def share_the_floor(self, host: Fellows, watcher: Watcher) -> None:
-        """Let the ranks of this `host` have one file to lock and write on; where none can be made, each speaks.
+        """Open one file for all ranks of this `host`, to lock and to write on; if none can be made, each failing rank
+        prints.
 
-        The first of them leaves a watcher behind, for as long as they live.
+        The first of these ranks keeps a watcher for as long as they live.
         """
         created, name = temporary_file() if host.rank == 0 else (None, "")
         with suppress(OSError, ValueError):
@@ -77,7 +77,7 @@ class FirstFailure:
             signal.signal(signal.SIGHUP, self.end_hung_up if heard is signal.SIG_DFL else heard)
 
     def end_as_told(self, number: int, frame: FrameType | None) -> None:
-        """Somebody ends all ranks, and knows why: nobody need say it."""
+        """A handler for a signal that ends all ranks: another process prints the reason, so none is printed here."""
         assert self.board is not None
         if not self.is_elsewhere():
             self.board.end()
@@ -85,9 +85,10 @@ class FirstFailure:
         os.kill(os.getpid(), number)
 
     def end_hung_up(self, number: int, frame: FrameType | None) -> None:
-        """Ends all ranks here, since an exception might be raised where none leaves: while memory is given back.
+        """A handler for SIGHUP that ends all ranks directly: an exception could be raised where it is ignored, as in a
+        destructor.
 
-        Without a handler a rank could not be hung up: UCX takes the signal for its debugger.
+        Without a handler SIGHUP would not end a rank: UCX uses the signal for its debugger.
         """
         error = ZerosimError("hung up (SIGHUP): the terminal was closed; start the command with nohup to keep it "
                              "running")
@@ -126,7 +127,7 @@ class FirstFailure:
 
 
 def temporary_file() -> tuple[int | None, str]:
-    """A new file and its name; None and no name where no folder can be written to."""
+    """A new file and its name; None and an empty name if no folder is writable."""
     try:
         return tempfile.mkstemp(prefix="zerosim-")
     except OSError:

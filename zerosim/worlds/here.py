@@ -1,4 +1,4 @@
-"""The collective, step and row that each thread is in, for errors that say which rank waits for which other in what."""
+"""The collective, step and row of each thread, for errors that say which rank waits for which other, and where."""
 
 import threading
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ SHOWN_RANKS = 8
 
 
 class Location(NamedTuple):
-    """A collective, what it is for, the step and the row; empty and 0 where there is none.
+    """A collective, its unit, the step and the row; empty and 0 where there is none.
 
     >>> str(Location("all_gather", "layers.0", 3, "Stage III")), str(Location(step=3)), str(Location())
     ('in the all_gather of layers.0, step 3 of Stage III', 'in step 3', '')
@@ -29,7 +29,7 @@ class Location(NamedTuple):
 
 
 def explained(found: Sequence[tuple[str, str]]) -> str:
-    """What each rank does and where, as words behind "no rank can go on"; one location of all is said once.
+    """The state and location of each rank, as words after "no rank can go on"; a common location is written once.
 
     >>> explained([("rank 0 waits", "in step 2"), ("rank 1 is stopped", "in step 2")])
     ' in step 2: rank 0 waits; rank 1 is stopped'
@@ -45,12 +45,12 @@ def explained(found: Sequence[tuple[str, str]]) -> str:
 
 
 def spaced(location: object) -> str:
-    """A location as it goes on after a word; nothing if it is none."""
+    """A location with a space before it; empty if it is empty."""
     return f" {location}" if str(location) else ""
 
 
 class Here(threading.local):
-    """The location of the thread that asks."""
+    """The location of the calling thread."""
 
     def __init__(self) -> None:
         self.location = Location()

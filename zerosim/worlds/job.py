@@ -1,7 +1,7 @@
-"""A job of many processes as one child of this process: it ends when this process does, and none of it is left over.
+"""A job of many processes as one child of this process: it ends when this process does, and no process is left over.
 
-The supervisor asks Linux to give it the children whose parents die, so that no rank survives a launcher that was
-killed. It also has its launcher asked to end when it is itself killed.
+Linux makes this process the parent of processes whose parents die (`PR_SET_CHILD_SUBREAPER`), so no rank survives a
+launcher that was killed. Linux also signals the launcher when this process is killed.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from typing import NoReturn
 from zerosim.worlds.processes import children_of
 
 ENDING = 5.0
-"""Seconds that a launcher has for ending its ranks, once it is asked to."""
+"""The seconds that a launcher has to end its ranks, once it is asked to."""
 LOOKOUT = 0.01
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that ask a process to end."""
@@ -26,17 +26,17 @@ PARENT_DEATH_SIGNAL, SUBREAPER = 1, 36  # options of Linux's prctl
 
 
 def run_job(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a launcher; its exit code, 128 and more where a signal ended it.
+    """Run a launcher; its exit code, 128 and more if a signal ended it.
 
-    An interrupt, SIGTERM or SIGHUP here ends the job and raises `KeyboardInterrupt`. Even where this process is killed,
-    the launcher is asked to end.
+    An interrupt, SIGTERM or SIGHUP here ends the job and raises `KeyboardInterrupt`. If this process is killed, Linux
+    asks the launcher to end.
 
     >>> import sys
     >>> run_job([sys.executable, "-c", "import sys; sys.exit(7)"], os.environ)
     7
     """
     others = children_of(os.getpid())
-    set_option(SUBREAPER, 1)  # whose parent dies becomes a child of this process, and no orphan
+    set_option(SUBREAPER, 1)  # a process whose parent dies becomes a child of this process
     with interrupted_by_signals():
         try:
             code = subprocess.Popen(
@@ -52,7 +52,7 @@ def run_job(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 @contextmanager
 def interrupted_by_signals() -> Iterator[None]:
-    """A context in which a signal that asks this process to end interrupts it."""
+    """A context in which a signal that asks this process to end raises `KeyboardInterrupt`."""
     if not hears_signals():
         yield
         return
@@ -65,7 +65,7 @@ def interrupted_by_signals() -> Iterator[None]:
 
 
 def ignore_signals() -> None:
-    """Ignore signals until the end of `interrupted_by_signals`: all that is left is to end the job."""
+    """Ignore signals until the end of `interrupted_by_signals`: only the job is left to end."""
     if hears_signals():
         for number in ENDS:
             signal.signal(number, signal.SIG_IGN)
@@ -80,7 +80,8 @@ def interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def end_children(others: set[int]) -> None:
-    """Ask the children that are not among `others`, and their children, to end; those that do not, after a while."""
+    """Ask all children except `others`, and their children, to end; kill those that have not ended after `ENDING`
+    seconds."""
     deadline = time.monotonic() + ENDING
     asked: set[int] = set()
     while left := children_of(os.getpid()) - others:
@@ -96,12 +97,12 @@ def end_children(others: set[int]) -> None:
 
 
 def end_with_parent() -> None:
-    """Let the operating system ask this child to end when its parent is gone."""
+    """Let the operating system ask this child to end when its parent ends."""
     set_option(PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def set_option(option: int, value: int) -> None:
-    """Set one of the options of this process that Linux has; elsewhere, nothing."""
+    """Set one of Linux's options of this process; does nothing on other systems."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(option, value, 0, 0, 0)

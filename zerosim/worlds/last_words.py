@@ -1,4 +1,4 @@
-"""What is printed about an exception that ends the run, and the exit code that belongs to it."""
+"""The message about an exception that ends the run, and its exit code."""
 
 import sys
 import traceback
@@ -24,7 +24,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def last_words(error: BaseException) -> str:
-    """One line for what can happen to anyone, the traceback of all else; nothing when nobody reads any more.
+    """One line for expected errors, the traceback for all others; empty if the reader of the output has gone.
 
     >>> last_words(KeyboardInterrupt()), last_words(BrokenPipeError())
     ('interrupted', '')
@@ -43,7 +43,7 @@ def last_words(error: BaseException) -> str:
 
 
 def last_words_of(rank: int, error: BaseException) -> str:
-    """The last words with the rank that says them, as they are printed.
+    """The message with the rank that prints it, as it is printed.
 
     >>> last_words_of(1, KeyboardInterrupt()), last_words_of(1, ZerosimError("rank 1 waits"))
     ('zerosim: rank 1: interrupted\\n', 'zerosim: rank 1 waits\\n')
@@ -58,7 +58,8 @@ def last_words_of(rank: int, error: BaseException) -> str:
 
 
 def say(error: BaseException, rank: int) -> None:
-    """Print what one of several ranks has to say of `error`, after all that it has printed before, if anybody reads."""
+    """Print the message of one of several ranks about `error`, after all its earlier output; ignores a closed stream.
+    """
     with suppress(OSError, ValueError):
         sys.stdout.flush()
     with suppress(OSError, ValueError):

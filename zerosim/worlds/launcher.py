@@ -1,18 +1,18 @@
-"""What the launcher (mpirun, srun) says of this process, and how it learns that a rank has failed. Loads no MPI.
+"""The launcher (mpirun, srun): what it tells this process, and how it learns that a rank has failed. Loads no MPI.
 
-MPI's start returns once every rank has come to it. A rank that fails on its way there must therefore end so that the
-launcher notices and ends the others: MPICH's launcher regards a rank that ends before MPI has started, with whatever
-exit code, as one that did all it wanted to.
+MPI's start returns once every rank has reached it. A rank that fails before must therefore end so that the launcher
+notices and ends the others: MPICH's launcher regards a rank that ends before MPI has started, with any exit code, as
+successful.
 
-Who died is said by a process that no launcher kills. MPICH's launcher ends all others within 10 ms of a death, by a
-signal that cannot be caught, so no survivor can speak. A child of the first rank on each host, which is there for the
-start anyway, waits for the end of any rank, without polling, and names the first.
+A process that no launcher kills reports the rank that died. MPICH's launcher ends all others within 10 ms of a death,
+by a signal that cannot be caught, so no survivor can report it. A child of the first rank on each host, which exists
+for the start anyway, waits for the end of any rank, without polling, and names the first.
 
 The launcher learns of a death by a socket that closes, and on a busy machine it has killed the others before the
 first process is gone. Each rank therefore keeps a pipe that was made after that socket: Linux closes the files of a
 dying process from the last to the first, so the pipe hangs up before the socket. (By `pidfd` alone another rank was
 named in 2 runs of 14; with the pipe in none of 14.) This relies on Linux's order and has been seen on 6.18 with MPICH
-only. MPICH's launcher waits for the end of standard error and so passes on what the child writes. So did Open MPI's
+only. MPICH's launcher waits for the end of standard error and so forwards the child's output. So did Open MPI's
 in each of 6 deaths of a connected rank; other launchers have not been tried.
 """
 
@@ -51,7 +51,7 @@ LAST_WORDS = 2.0  # seconds that the first rank to fail has for ending the other
 
 
 def launched() -> int | None:
-    """The number of ranks the launcher says it started; None without a launcher.
+    """The number of ranks that the launcher started, by its environment variables; None without a launcher.
 
     A Slurm allocation (`salloc`, `sbatch`) is not a launcher; a step that `srun` started in it is.
     """
@@ -80,15 +80,15 @@ def restarts(*, resumes: bool) -> int:
 
 
 def first_number(*variables: str) -> int | None:
-    """The first of these environment variables that is a whole number."""
+    """The value of the first of these environment variables that is a whole number."""
     values = (os.environ.get(variable, "") for variable in variables)
     return next((int(value) for value in values if value.isascii() and value.isdigit()), None)
 
 
 def guard() -> None:
-    """Let an exception that a rank with company does not catch end all ranks, from here until `connect`.
+    """Until `connect` is called, let an uncaught exception of a rank end all ranks, if there are several.
 
-    Alone, an interrupt while the program `zerosim` is still being imported is one line.
+    In a single process, an interrupt during the import of the program `zerosim` prints one line.
     """
     if has_company():
         sys.excepthook = fail_unconnected
@@ -97,7 +97,7 @@ def guard() -> None:
 
 
 def be_interrupted(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Say an interrupt in one line, and all else as Python does."""
+    """Print an interrupt as one line, and other exceptions as Python does."""
     if issubclass(kind, KeyboardInterrupt):
         sys.stderr.write(f"zerosim: {last_words(error)}\n")
     else:
@@ -105,7 +105,7 @@ def be_interrupted(kind: type[BaseException], error: BaseException, trace: Trace
 
 
 def fail_unconnected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> NoReturn:
-    """Say why and end all ranks. Rank 0 speaks first: what befell the others too is then said once."""
+    """Print the error and end all ranks. Rank 0 prints first, so an error of all ranks is printed once."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if launched_rank() > 0:
@@ -119,7 +119,7 @@ def fail_unconnected(kind: type[BaseException], error: BaseException, trace: Tra
 def end_all(code: int) -> NoReturn:
     """End this process so that its launcher ends all ranks, with this exit code if it is MPICH's.
 
-    The others notice a signal. (Open MPI's notices an exit code too, but has then hung itself in 15 of 36 tries.)
+    Other launchers notice the signal. (Open MPI's notices an exit code too, but then hung in 15 of 36 tries.)
     """
     end(os.getpid(), code)
     raise AssertionError("nobody survives SIGKILL")
@@ -133,7 +133,7 @@ def end(rank: int, code: int) -> None:
 
 
 def ask_to_abort(code: int) -> None:
-    """Tell MPICH's launcher, through the socket that it gives to each rank, and let it end them all."""
+    """Ask MPICH's launcher to end all ranks, through the socket that it gives to each rank."""
     launcher = first_number("PMI_FD")
     if launcher is not None and stat.S_ISSOCK(os.fstat(launcher).st_mode):
         os.write(launcher, f"cmd=abort exitcode={code}\n".encode())
@@ -141,21 +141,22 @@ def ask_to_abort(code: int) -> None:
 
 
 class Watcher:
-    """A child process that looks out for the ranks of its host, by what is written to `pipe`; or none."""
+    """A child process that watches the ranks of its host and takes orders from `pipe`; or none."""
 
     def __init__(self, process: int = 0, pipe: int = -1) -> None:
         self._process, self._pipe = process, pipe
         self._stays = False
 
     def stay(self, file: int, ranks: int) -> None:
-        """Look on, as long as there are ranks, at the board in the file that this process has open."""
+        """Keep the watcher while there are ranks; it reads the board in `file`, a descriptor that this process has
+        open."""
         if self._process:
             self._stays = True
             with suppress(OSError):
                 os.write(self._pipe, f"{file} {ranks}".encode())
 
     def leave(self) -> None:
-        """End it, unless it stays."""
+        """End the watcher, unless it stays."""
         if self._process:
             os.close(self._pipe)
         if self._process and not self._stays:
@@ -165,11 +166,11 @@ class Watcher:
 
 @contextmanager
 def watched() -> Iterator[Watcher]:
-    """A context in which a rank of this host that ends will end all ranks, although MPICH's launcher takes no notice.
+    """A context in which the end of any rank of this host ends all ranks, although MPICH's launcher ignores it.
 
-    A rank may end before any line of this package has run: Python, interrupted while it starts, exits with code 1.
-    Here a child process looks out for that, as no Python of this one runs while MPI starts. Later it may stay, and say
-    of ranks that die what all of them did.
+    A rank may end before any line of this package has run: Python, interrupted while it starts, exits with code 1. A
+    child process watches for that, since no Python code of this process runs while MPI starts. It may stay afterwards,
+    and then reports the state of all ranks when one dies.
     """
     if not has_company():
         yield Watcher()
@@ -194,9 +195,9 @@ def watched() -> Iterator[Watcher]:
 
 
 def watch(rank: int, proxy: int, expected: int | None, pipe: int) -> None:
-    """End process `rank`, and with it all ranks, once `proxy` has had too few living children for a while.
+    """End process `rank`, and with it all ranks, once `proxy` has had too few living children for `LAST_WORDS` seconds.
 
-    (At first it may still be starting them.) When `rank` says so, look at the board.
+    (The delay is there because `proxy` may still be starting them.) When `rank` asks for it, watch the board.
     """
     complete = time.monotonic()
     while os.getppid() == rank:
@@ -218,9 +219,9 @@ def watch(rank: int, proxy: int, expected: int | None, pipe: int) -> None:
 
 
 def watch_board(board: Board, proxy: int | None) -> None:
-    """Wait for the death of a rank of this host; if nobody says why, say what all ranks did.
+    """Wait for the death of a rank of this host; unless another process reports it, report the state of all ranks.
 
-    Where MPICH's `proxy`, which would end them all, has died itself, end them.
+    If MPICH's `proxy`, which would end them all, has died itself, end them.
     """
     stay_alone()
     ends, ranks = select.epoll(), {}
@@ -235,7 +236,7 @@ def watch_board(board: Board, proxy: int | None) -> None:
             ranks[opened] = rank
             ends.register(opened, select.EPOLLHUP)
     while set(ranks.values()) - {PROXY} and not board.is_ending:
-        ((opened, _),) = ends.poll(maxevents=1)  # the first of them: a launcher soon ends the others
+        ((opened, _),) = ends.poll(maxevents=1)  # only the first: a launcher soon ends the others
         ends.unregister(opened)
         rank = ranks.pop(opened)
         if rank == PROXY:
@@ -247,7 +248,7 @@ def watch_board(board: Board, proxy: int | None) -> None:
 
 
 def stay_alone() -> None:
-    """Let nobody reach this process who ends or reads the ranks: it ends when they have ended."""
+    """Detach this process from the signals and streams of the ranks; it ends when they have ended."""
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -263,7 +264,7 @@ def kill_all(board: Board) -> None:
 
 
 def ranks_of_the_proxy() -> int | None:
-    """The number of ranks that MPICH's launcher has started on this host; None if its children do not tell."""
+    """The number of ranks that MPICH's launcher has started on this host; None for other launchers."""
     proxy = os.getppid()
     try:
         name = Path(f"/proc/{proxy}/comm").read_text().strip()

@@ -1,16 +1,16 @@
-"""The local world: a thread for each rank, of which exactly one runs at a time.
+"""The local world: one thread for each rank, of which exactly one runs at a time.
 
-    buffered      a send that never waits for its receiver: the default, and what the protocol promises
-    rendezvous    a send that waits for its receiver: a program that needs buffers ends in a deadlock
+    buffered      a send never waits for its receiver: the default, and what the protocol promises
+    rendezvous    a send waits for its receiver: a program that needs buffers ends in a deadlock
 
-A rank runs until it must wait; then another that can run, drawn from a seeded order, goes on. Since every receive
-names its source, the order changes nothing that a program computes, and the seed is there to let a test show it. When
-no rank can run, the world ends with `Deadlock`, which says who waits for whom. No time limit is needed for that.
+A rank runs until it must wait; then another rank that can run, drawn from a seeded order, resumes. Since every receive
+names its source, the order changes no result of a program, and a test shows this by varying the seed. When no rank can
+run, the world ends with `Deadlock`, which says which rank waits for which. This needs no time limit.
 
 Proofs run in both modes. A program that passes only the first works until its messages are large.
 
-There is no second channel. A rank's other thread would not wait for the rank's turn, so prefetch and overlap do their
-work in place here: same bits, same bytes, no overlap in time.
+There is no second channel. A rank's other thread would not wait for the rank's turn, so prefetch and overlap run in
+place here: same bits, same bytes, no overlap in time.
 """
 
 import contextvars
@@ -43,7 +43,7 @@ STOPPED = "is stopped"
 
 
 class Wait(NamedTuple):
-    """The wait of a rank: for what, for whom, and where it was."""
+    """The wait of a rank: its kind, the other rank, and the location."""
 
     what: str
     whom: int
@@ -51,7 +51,7 @@ class Wait(NamedTuple):
 
 
 class StillRunning(Deadlock):
-    """A rank neither ended nor waited within the time that it was given; `places` is where it was, innermost last."""
+    """A rank neither ended nor waited within its time; `places` are the lines it was in, innermost last."""
 
     def __init__(self, message: str, found: Sequence[CodePlace] = ()) -> None:
         super().__init__(message)
@@ -67,9 +67,10 @@ def spawn(
     has been received, as an MPI library may do with messages above some size: a program that only works while its
     messages are small ends in `Deadlock` at once.
 
-    Raises what a rank raised, with a note that names the rank; `Deadlock` when no rank can go on; `StillRunning` when
-    the ranks have not ended after `limit_seconds` or, where there is this limit, one has computed for `TURN_SECONDS`
-    without a message; and `CollectiveError` when messages were left that nobody received, or a rank called `sys.exit`.
+    Raises the exception of a rank, with a note that names the rank; `Deadlock` when no rank can continue;
+    `StillRunning` when the ranks have not ended after `limit_seconds` or, with this limit, one has computed for
+    `TURN_SECONDS` without a message; and `CollectiveError` when messages were never received, or a rank called
+    `sys.exit`.
 
     >>> from zerosim.comm import left, right
     >>> import numpy as np
@@ -108,7 +109,7 @@ class LocalWorld:
 
     @property
     def hosts(self) -> list[int]:
-        """One, with all ranks."""
+        """One host for all ranks."""
         return [0] * self.ranks
 
     @property
@@ -122,20 +123,20 @@ class LocalWorld:
         """None: a rank's other thread would not wait for the rank's turn."""
 
     def take_buffers_from(self, allocate: Allocator) -> None:
-        """Nothing to do: what is on its way counts as nobody's."""
+        """Does nothing: messages in flight are counted for no rank."""
 
     def kill(self, comm: Communicator) -> NoReturn:
         """End the thread of this rank, which has no process of its own."""
         raise _Killed(HERE.location)
 
     def stop(self, comm: Communicator) -> None:
-        """Let the thread of this rank wait for nothing, for ever."""
+        """Block the thread of this rank for ever."""
         assert isinstance(comm, LocalCommunicator)
         comm.stop()
 
 
 class _Killed(BaseException):
-    """Ends a rank where it is, and nobody is told."""
+    """Ends a rank at its present line, without a message to others."""
 
     def __init__(self, location: Location) -> None:
         super().__init__()
@@ -143,7 +144,7 @@ class _Killed(BaseException):
 
 
 class _Ended(BaseException):
-    """Unwinds a rank whose world has failed elsewhere."""
+    """Unwinds a rank after another one has failed."""
 
 
 def has_ended() -> CollectiveError:
@@ -174,7 +175,7 @@ class _World:
         for turn in self.turns:
             turn.acquire()
         for rank in range(self.size):
-            live = contextvars.copy_context().run  # so that np.errstate and the like hold on every rank
+            live = contextvars.copy_context().run  # so that np.errstate and other context variables hold on every rank
             thread = threading.Thread(target=live, args=(self._live, rank, program), name=f"rank {rank}", daemon=True)
             try:
                 thread.start()
@@ -201,7 +202,7 @@ class _World:
         return self.results
 
     def _await_end(self, limit_seconds: float | None) -> None:
-        """Wait for the last rank, and look up now and then: an interrupt may have reached another thread."""
+        """Wait for the last rank, and wake up regularly: an interrupt may have reached another thread."""
         began, moves, computed = time.monotonic(), -1, 0.0
         while not self.done.wait(LOOK_UP_SECONDS):
             if limit_seconds is None:
@@ -218,7 +219,7 @@ class _World:
         return StillRunning(f"rank {rank} still ran {when}", places(self.threads[rank].ident))
 
     def _live(self, rank: int, program: RankProgram) -> None:
-        with suppress(_Ended):  # which a rank that still runs is told of wherever it is
+        with suppress(_Ended):  # it is raised in a running rank at any line
             self._take_turns(rank, program)
 
     def _take_turns(self, rank: int, program: RankProgram) -> None:
@@ -243,7 +244,7 @@ class _World:
         self._pass_turn()
 
     def _pass_turn(self) -> None:
-        """Let the next rank run: one that can, or, once the world has failed, any that must be unwound."""
+        """Let the next rank run: one that can or, once the world has failed, any that must be unwound."""
         if self.failure is None and not self.runnable and (self.unfinished or self.killed):
             self.failure = Deadlock(f"no rank can go on{explained(self._who_waits())}")
         if not self.unfinished:
@@ -301,7 +302,7 @@ class _World:
         self.runnable.append(rank)
 
     def _who_waits(self) -> list[tuple[str, str]]:
-        """The ranks that have not finished, what each waits for and where; those that were killed come first."""
+        """The ranks that have not finished, with the kind and location of each wait; killed ranks come first."""
         killed = [(f"rank {rank} was killed", str(location)) for rank, location in self.killed.items()]
         return [*killed, *(self._what_waits(rank) for rank in sorted(self.unfinished))]
 
@@ -333,7 +334,7 @@ class LocalCommunicator:
 
     @property
     def came_ns(self) -> int:
-        """When this rank last went on after a wait, by the monotonic clock."""
+        """The time at which this rank last resumed after a wait, by the monotonic clock."""
         return self._world.woke_ns[self.rank]
 
     def exchange(
@@ -365,7 +366,7 @@ class LocalCommunicator:
         self._receive(into, source, reduce)
 
     def stop(self) -> None:
-        """Wait for nothing, until the world ends."""
+        """Block until the world ends."""
         self._world.stop(self.rank)
 
     def _check_receive(self, into: Payload, source: int) -> None:

@@ -4,9 +4,9 @@
     chunks     indexed by a vector of numbers, one for each rank, or cut by vectors of bounds
     array      the lengths of one message on all ranks, without its values
 
-Code runs once, however many ranks there are, so a step on 16,384 ranks costs little more to plan than one on 64. That
-all ranks do the same is checked, not assumed: where the code asks what is true of some ranks only, as for a root, or
-cuts pieces of several lengths, it raises `Unlike`. Then the local world runs the same code rank by rank.
+Code runs once for any number of ranks, so a step on 16,384 ranks costs little more to plan than one on 64. The world
+checks that all ranks do the same: code that branches on a condition of some ranks only, as for a root, or cuts pieces
+of several lengths, raises `Unlike`. Then the local world runs the same code rank by rank.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from zerosim.worlds.world import Result, counted
 
 
 class RankVector(np.ndarray[Any, Any]):
-    """A number for every rank. What is true of all of them or of none can be asked, and nothing else."""
+    """A number for every rank. It converts to a bool or an index only if all ranks have the same."""
 
     def __bool__(self) -> bool:
         if self.size and (self == self.flat[0]).view(np.ndarray).all():
@@ -49,7 +49,7 @@ def ranks(count: int) -> RankVector:
 
 @dataclass(frozen=True, eq=False)
 class LockstepArray:
-    """A message or a stretch of memory on every rank: how many elements each has."""
+    """A message or a stretch of memory on every rank: the number of elements on each."""
 
     lengths: Array
     dtype: np.dtype[Any]
@@ -73,7 +73,7 @@ class LockstepArray:
         raise Unlike("ranks would do different things: they slice a message at different places")
 
     def __setitem__(self, index: Any, other: Any) -> None:
-        """Write nothing."""
+        """Writes nothing."""
 
 
 class LockstepChunks:
@@ -105,16 +105,16 @@ class LockstepChunks:
 
 
 class Network(Protocol):
-    """A network that is told of every exchange: to whom each rank sends, from whom it receives, and how many bytes."""
+    """A network that records every exchange: the receiver, the source and the bytes of each rank."""
 
     def exchange(self, to: Array, source: Array, sent_bytes: Array) -> None: ...
 
 
 class SilentNetwork:
-    """A network that nobody asks."""
+    """A network that records nothing."""
 
     def exchange(self, to: Array, source: Array, sent_bytes: Array) -> None:
-        """Note nothing."""
+        """Record nothing."""
 
 
 class LockstepCommunicator:
@@ -135,7 +135,7 @@ class LockstepCommunicator:
         self._network.exchange(receivers, senders, outgoing.nbytes)
 
     def _paired(self, to: Any, source: Any) -> tuple[Array, Array]:
-        """The receiver and the source of each rank, as arrays; the same arrays each time they are equal."""
+        """The receiver and the source of each rank, as arrays; equal arguments return the same arrays."""
         receivers, senders = self._numbers(to), self._numbers(source)
         key = receivers.tobytes(), senders.tobytes()
         if key not in self._pairs:
@@ -189,7 +189,7 @@ class LockstepWorld:
 
     @property
     def hosts(self) -> list[int]:
-        """One, with all ranks."""
+        """One host for all ranks."""
         return [0] * self.ranks
 
     @property
@@ -197,14 +197,14 @@ class LockstepWorld:
         return f"{counted(self.ranks)} at once (lockstep world)"
 
     def run(self, program: Callable[[Communicator], Result]) -> list[Result]:
-        """The result of `program`, which is the same on all ranks. Raises `Unlike` where it cannot be."""
+        """The result of `program`, which is the same on all ranks. Raises `Unlike` if ranks would differ."""
         return [program(LockstepCommunicator(self.ranks, self.network))]
 
     def channel(self) -> None:
         """None: there is one thread."""
 
     def take_buffers_from(self, allocate: Allocator) -> None:
-        """Nothing to do: there are no buffers."""
+        """Does nothing: there are no buffers."""
 
     def kill(self, comm: Communicator) -> NoReturn:
         """Refused: all ranks are one thread."""

@@ -1,8 +1,8 @@
-"""Connecting to the MPI world: one process for each rank, on one host or many. Only the modules `mpi…` import mpi4py.
+"""The connection to the MPI world: one process for each rank, on one host or many. Only modules `mpi…` import mpi4py.
 
 - The first rank to fail prints its traceback and ends the others.
 - A process has one connection. A later `connect()` returns the first one's, because MPI has no more communicators
-  after about a thousand. A `timeout_seconds` that it names holds from then on; without one nothing changes.
+  after about a thousand. A `timeout_seconds` that a later call passes replaces the earlier one.
 """
 
 import atexit
@@ -22,14 +22,14 @@ from zerosim.worlds.world import Transport
 def connect(timeout_seconds: float | None = None, transport: Transport = "shared") -> MpiCommunicator:
     """This process as one rank among all that the launcher started, or alone without a launcher.
 
-    From here on an exception that nobody catches ends all ranks: the first rank to fail prints one
-    line for a `ZerosimError`, its traceback for any other, and its exit code becomes the
-    launcher's (3 for those others). At exit `close` is called. Waiting for a message longer than
-    `timeout_seconds` raises `Deadlock`. A rank that fails before all are connected ends them by a signal.
+    From here on an uncaught exception ends all ranks: the first rank to fail prints one line for a `ZerosimError`, its
+    traceback for any other, and its exit code becomes the launcher's (3 for those others). At exit `close` is called.
+    Waiting for a message longer than `timeout_seconds` raises `Deadlock`. A rank that fails before all are connected
+    ends them by a signal.
 
-    A process has one connection: a later call returns the first's, closed or not. If it gives a
-    `timeout_seconds`, that holds from then on; if not, it stays as it was, which is at first 60. The first call alone
-    decides on the `transport` within a host: "shared" memory, or "mpi".
+    A process has one connection: a later call returns the first's, closed or not. If it passes `timeout_seconds`, that
+    replaces the earlier value, which is 60 at first. The first call alone decides on the `transport` within a host:
+    "shared" memory, or "mpi".
 
     Raises `LaunchError` without an MPI library, or when the launcher belongs to another one, and
     `CollectiveError` for a `timeout_seconds` that is not positive and finite.
@@ -62,7 +62,7 @@ def connection() -> MpiCommunicator:
 
 
 def close_or_fail(comm: MpiCommunicator, first_failure: FirstFailure) -> None:
-    """Close `comm`; what prevents it ends all ranks, as an uncaught exception does. A forked child is no part of it."""
+    """Close `comm`; an error in it ends all ranks, as an uncaught exception does. A forked child does nothing."""
     if first_failure.is_elsewhere():
         return
     try:

@@ -1,16 +1,16 @@
 """The MPI world: one process for each rank, on one host or many. `mpi` connects them.
 
-- A message is its raw bytes, so every NumPy dtype travels, those of ml_dtypes too.
-- Ranks of a host share boxes in memory (`boxes`, `mpi_shared`), unless the transport is "mpi". All else travels by MPI:
-  messages between hosts, to oneself, and those under tags, which MPI matches.
-- By MPI, `send` copies the message into memory of its own and leaves the rest to MPI. Buffered semantics mean that a
+- A message is its raw bytes, so every NumPy dtype can be sent, including those of ml_dtypes.
+- Ranks of a host share boxes in memory (`boxes`, `mpi_shared`), unless the transport is "mpi". MPI carries all other
+  messages: between hosts, to oneself, and those under tags, which MPI matches.
+- With MPI, `send` copies the message into its own memory and leaves the rest to MPI. Buffered semantics mean that a
   program that works in the local world works here at every message size.
 - Receives are matched first (`Improbe`), so that a message of another length is an error that names both sizes.
 - Waiting polls and yields the processor. Where ranks outnumber cores it sleeps, until a box rings (`bells`) or, for a
   message of MPI's, 50 µs between polls. Every wait ends after `timeout_seconds` with the name of the rank that was
-  waited for. Whoever waits also moves on what waits in boxes, and lets MPI go on with what it has under way.
+  waited for. Every wait also writes waiting messages to boxes, and lets MPI make progress.
 - A second channel is a duplicate of the communicator, served by one thread. Messages between two ranks arrive in
-  order, so two collectives at once over one channel would take each other's messages.
+  order, so two collectives at once over one channel would receive each other's messages.
 """
 
 import os
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 REST = 5e-5  # seconds between two looks for a message of MPI's, where ranks share cores
 LOOKS = 20
-"""Looks into a box before others are told that a rank waits."""
+"""The number of polls of a box before the board shows that a rank waits."""
 MOST_BYTES = 2**31 - 1
 """The most bytes of a message, with a library of MPI 3 or before."""
 
@@ -52,13 +52,12 @@ MOST_BYTES = 2**31 - 1
 class MpiCommunicator:
     """A rank of the MPI world: a `Communicator` of NumPy arrays.
 
-    `comm` is any communicator of mpi4py, such as `MPI.COMM_WORLD.Dup()`; none but these messages may
-    travel in it. Where it has some ranks of a world, `numbers` has for each rank of that world its number in `comm`,
-    `MPI.PROC_NULL` for those who are not in it. What is on its way when a communicator is dropped without `close` stays
-    in memory. `came_ns` is when the message that was received last began to come, by the monotonic clock.
+    `comm` is any communicator of mpi4py, such as `MPI.COMM_WORLD.Dup()`, used for these messages only. If it has only
+    some ranks of a world, `numbers` gives for each rank of that world its number in `comm`, `MPI.PROC_NULL` for the
+    others. Messages in flight when a communicator is dropped without `close` stay in memory. `came_ns` is the time at
+    which the last received message began to arrive, by the monotonic clock.
 
-    Raises `CollectiveError` for ranks, arrays and lengths that cannot work, `Deadlock` after a wait
-    of `timeout_seconds`.
+    Raises `CollectiveError` for invalid ranks, arrays and lengths, `Deadlock` after a wait of `timeout_seconds`.
     """
 
     def __init__(
@@ -95,14 +94,14 @@ class MpiCommunicator:
         self._most_bytes = MOST_BYTES if MPI.Get_version() < (4, 0) else inf
 
     def take_buffers_from(self, allocate: Allocator) -> None:
-        """Let memory for messages come from `allocate`, so that a ledger sees it: all of it from here on."""
+        """Let all memory for later messages come from `allocate`, so that a ledger counts it."""
         self._copies = Copies(allocate)
 
     def use(self, transport: Transport) -> None:
-        """Let messages between ranks of a host travel by this transport from here on.
+        """Use this transport for later messages between ranks of a host.
 
-        All ranks call this, each when it has received all that was sent to it. Where memory cannot be shared, MPI
-        carries these messages, and `refused` says why.
+        All ranks call this, each after it has received all messages sent to it. If memory cannot be shared, MPI
+        carries these messages, and `refused` gives the reason.
         """
         if transport == self.transport:
             return
@@ -113,18 +112,18 @@ class MpiCommunicator:
 
     @property
     def refused(self) -> str:
-        """Why ranks of this host share no memory, although they should; else empty."""
+        """The reason why ranks of this host cannot share memory; empty if they can or need not."""
         return self._shared.refused
 
     def channel(
         self, timeout_seconds: float | None = None, ranks: Sequence[int] | None = None,
         transport: Transport | None = None,
     ) -> "MpiCommunicator":
-        """Another communicator of the same ranks, in which messages travel apart from those in this one.
+        """Another communicator of the same ranks, with messages separate from those of this one.
 
-        With `ranks` only these make it, and only they are in it, under the numbers that they have here: `among` gives
+        With `ranks` only these ranks call it and belong to it, under the numbers that they have here; `among` gives
         them numbers of their own. Its `timeout_seconds` and its `transport` are those of this one, unless given, and
-        its memory for messages comes from the same place. Nobody closes it at exit.
+        its memory for messages comes from the same allocator. It is not closed at exit.
         """
         made, numbers = (self._comm.Dup(), self._numbers) if ranks is None else self._of_some(ranks)
         other = MpiCommunicator(made, timeout_seconds or self.timeout_seconds, numbers=numbers)
@@ -138,9 +137,9 @@ class MpiCommunicator:
         return other
 
     def tagged(self, tag: int) -> "MpiCommunicator":
-        """The messages of this communicator that travel under `tag`, as a communicator that sees no others.
+        """A communicator of the messages under `tag`; it receives no others.
 
-        Their dtypes are not checked. Messages with a tag travel in a channel of which all messages have one, by MPI.
+        Their dtypes are not checked. Use it in a channel where all messages have a tag; MPI carries them.
         """
         found = copy(self)
         found._outboxes, found._inboxes, found._mail = {}, {}, self._mail.tagged(tag)
@@ -151,13 +150,13 @@ class MpiCommunicator:
         return self._mail.arrived(source)
 
     def wait_for_any(self) -> int:
-        """The rank whose message came first, after waiting for one."""
+        """The rank whose message arrives first; waits for one."""
         self.note_location()
         self._poll(lambda: self.arrived(None) is not None, ANYBODY, self._pause)
         return self._mail.came_from()
 
     def _of_some(self, ranks: Sequence[int]) -> "tuple[MPI.Intracomm, list[int]]":
-        """Some ranks in a communicator of MPI's, and the number of each rank in it."""
+        """An MPI communicator of some ranks, and the number of each rank in it."""
         from mpi4py import MPI  # noqa: PLC0415 - whoever has a comm has it loaded
 
         numbers = [MPI.PROC_NULL] * self.size
@@ -178,16 +177,16 @@ class MpiCommunicator:
         }
 
     def rest_between_polls(self) -> None:
-        """Leave the cores to others while there is no message: 4 ranks on 2 cores took a third less of their time."""
+        """Sleep between polls, which frees cores for other ranks: 4 ranks on 2 cores took a third less time."""
         self._pause, self._rests = partial(time.sleep, REST), True
 
     def write_on(self, board: Board | None) -> None:
-        """Let the others see on `board` what this rank does."""
+        """Write the state of this rank to `board`."""
         self.board = board
         self._line = None if board is None else board.line(self.rank, 0)
 
     def note_location(self) -> None:
-        """Let the others see where this thread is."""
+        """Write the location of this thread to the board."""
         if self._line is not None and HERE.location is not self._location:
             self._location = HERE.location
             self._line.goes_to(self._location)
@@ -214,7 +213,7 @@ class MpiCommunicator:
         self._complete(into, source, reduce)
 
     def _exchange_lent(self, box: Outbox, outgoing: Array, into: Array, source: int, reduce: Reduction | None) -> None:
-        """Receive while `outgoing` leaves; it is copied before anything is written into it, or when this call ends."""
+        """Receive while `outgoing` is sent; it is copied before anything is written into it, or when this call ends."""
         try:
             if np.may_share_memory(outgoing, into):
                 box.settle(self._copies)
@@ -236,9 +235,9 @@ class MpiCommunicator:
         self._complete(into, source, reduce)
 
     def close(self) -> None:
-        """Wait, up to `timeout_seconds`, until all that was sent has left and every other rank closes too.
+        """Wait, up to `timeout_seconds`, until all messages have been sent and every other rank closes too.
 
-        Nothing may be sent afterwards. A rank that still computes when the time is over is not waited for.
+        Nothing may be sent afterwards. A rank that still computes after that time is not waited for.
 
         Raises `CollectiveError` naming a rank whose message was not received here, and `Deadlock` naming one that
         does not receive.
@@ -268,7 +267,7 @@ class MpiCommunicator:
                 raise self._waited(f"for rank {to} to receive {waiting} bytes")
 
     def _all_have_left(self) -> bool:
-        """Whether all that was sent from here has left, and every rank's farewell is here."""
+        """Whether all messages from here have been sent, and every rank's farewell has arrived."""
         push_all()
         for source in list(self._unheard):
             tag = self._inboxes[source].dropped() if source in self._inboxes else self._mail.dropped(source)
@@ -279,7 +278,7 @@ class MpiCommunicator:
         return not self._unheard and all(self._waiting_bytes(to) is None for to in self._members)
 
     def _waiting_bytes(self, to: int) -> int | None:
-        """The length of the first message to `to` that has not left; None if all have."""
+        """The length of the first unsent message to `to`; None if there is none."""
         return self._outboxes[to].waiting_bytes if to in self._outboxes else self._mail.waiting_bytes(to)
 
     def _post(self, outgoing: Array, to: int) -> None:
@@ -301,7 +300,7 @@ class MpiCommunicator:
             self._copies.give(memory)
 
     def _take(self, box: Inbox, into: Array, source: int, reduce: Reduction | None) -> None:
-        """Take the next message of `source` out of its box."""
+        """Receive the next message of `source` from its box."""
         found = box.look() or self._await(source, box.look)
         self.came_ns = time.monotonic_ns()
         if found != header(into.nbytes, dtype_tag(into.dtype)):
@@ -312,7 +311,7 @@ class MpiCommunicator:
             box.take(into, reduce, self._copies, partial(self._await, source))
 
     def _await(self, source: int, look: Callable[[], Result | None]) -> Result:
-        """Wait until a look into a box of `source` finds something, and return that."""
+        """Wait until a poll of a box of `source` succeeds, and return its result."""
         for _ in range(LOOKS):
             found = look()
             if found:
@@ -320,7 +319,7 @@ class MpiCommunicator:
         return self._poll(look, source, Patience(self._shared.bell))
 
     def _receive(self, landing: Bytes, source: int, dtype: np.dtype[Any]) -> None:
-        """Fill `landing` with the next message of `source`, which MPI brings."""
+        """Fill `landing` with the next message of `source`, which MPI carries."""
         message = self._poll(partial(self._mail.look, source), source, self._pause)
         self.came_ns = time.monotonic_ns()
         sent_bytes, tag = self._mail.found()
@@ -332,7 +331,7 @@ class MpiCommunicator:
             self._refuse(arriving, tag, source, landing.nbytes, dtype)
 
     def _refuse(self, arrived: Bytes, tag: int, source: int, due_bytes: int, dtype: np.dtype[Any]) -> NoReturn:
-        """Raise what is wrong with a message that is not the one that is due."""
+        """Raise the error for a message that is not the expected one."""
         if tag == FAREWELL:
             self._unheard.discard(source)
             raise Deadlock(
@@ -345,7 +344,7 @@ class MpiCommunicator:
         )
 
     def _poll(self, done: Callable[[], Result | None], source: int, pause: Callable[[], None]) -> Result:
-        """Wait until `done` gives something, and return it; meanwhile the board shows that this rank waits."""
+        """Wait until `done` returns a true value, and return it; meanwhile the board shows that this rank waits."""
         result = done()
         if result:
             return result
@@ -364,7 +363,7 @@ class MpiCommunicator:
         return result
 
     def _move_on(self) -> None:
-        """Let go on what this process has under way, in whichever channel: in boxes, and by MPI."""
+        """Make progress with all messages of this process, in all channels: in boxes and in MPI."""
         if PENDING:
             push_all()
         if self._inboxes and is_unfinished():

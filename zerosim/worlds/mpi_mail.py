@@ -1,8 +1,8 @@
-"""Messages that MPI carries: between hosts, to oneself, under tags, and all of them where no memory is shared.
+"""Messages that MPI carries: between hosts, to oneself, under tags, and all messages if no memory is shared.
 
-- `post` copies a message into memory of its own and leaves the rest to MPI.
-- A message is matched (`Improbe`) before it is received, so that its length is known: MPI may do anything with one that
-  is longer than the memory given to it, and Open MPI corrupts the heap.
+- `post` copies a message into its own memory and leaves the rest to MPI.
+- A message is matched (`Improbe`) before it is received, so that its length is known: MPI does not define what happens
+  to a message that is longer than its memory, and Open MPI corrupts the heap.
 """
 
 from collections import deque
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 UNFINISHED: list[list[deque["Departure"]]] = []
-"""The messages that every communicator of this process has under way: MPI reads from it, whoever else forgets it."""
+"""The messages in flight of every communicator of this process: MPI reads their memory, so they must stay alive."""
 
 
 class Departure(NamedTuple):
-    """A message on its way: MPI reads `memory` until `request` is complete."""
+    """A message in flight: MPI reads `memory` until `request` is complete."""
 
     request: "MPI.Request"
     memory: Bytes
@@ -32,12 +32,12 @@ class Departure(NamedTuple):
     copies: Copies
 
     def give_back(self) -> None:
-        """Let the memory be used again by whom it was taken from."""
+        """Return the memory for reuse."""
         self.copies.give(self.memory)
 
 
 class MpiMail:
-    """The messages of one rank in `comm`; `numbers` has for each rank its number there."""
+    """The messages of one rank in `comm`; `numbers` gives each rank's number there."""
 
     def __init__(self, comm: "MPI.Intracomm", numbers: Sequence[int]) -> None:
         from mpi4py import MPI  # noqa: PLC0415 - whoever has a comm has it loaded
@@ -50,7 +50,7 @@ class MpiMail:
         UNFINISHED.append(self._departures)
 
     def tagged(self, tag: int) -> "MpiMail":
-        """The messages that travel under `tag`, and no others."""
+        """The messages under `tag` only."""
         found = copy(self)
         found.tag, found._status = tag_of(tag, self._comm), type(self._status)()
         return found
@@ -70,7 +70,7 @@ class MpiMail:
         self._comm.Isend(NOTHING, self._numbers[to], FAREWELL).Free()
 
     def waiting_bytes(self, to: int) -> int | None:
-        """The length of the first message to `to` that has not left; None if all have."""
+        """The length of the first unsent message to `to`; None if there is none."""
         departures = self._departures[to]
         while departures and departures[0].request.Test():
             departures.popleft()
@@ -83,7 +83,7 @@ class MpiMail:
         return self._numbers.index(self._status.Get_source()) if here else None
 
     def came_from(self) -> int:
-        """The rank whose message `arrived` has found."""
+        """The rank of the message that `arrived` has found."""
         return self._numbers.index(self._status.Get_source())
 
     def look(self, source: int) -> "MPI.Message | None":
@@ -91,11 +91,11 @@ class MpiMail:
         return self._comm.Improbe(self._numbers[source], self.tag, status=self._status)
 
     def found(self) -> tuple[int, int]:
-        """Length and tag of the message that `look` has found."""
+        """The length and the tag of the message that `look` has found."""
         return self._status.Get_count(), self._status.Get_tag()
 
     def dropped(self, source: int) -> int | None:
-        """The tag of a message that was here and that nobody has asked for; None if there was none."""
+        """The tag of a message that is here and is discarded; None if there is none."""
         message = self._comm.Improbe(self._numbers[source], status=self._status)
         if message is None:
             return None
@@ -104,13 +104,13 @@ class MpiMail:
         return self._status.Get_tag()
 
     def go_on(self) -> None:
-        """Let MPI go on with what any communicator of this process has under way.
+        """Let MPI make progress with the messages of all communicators of this process.
 
-        It looks for a message that never comes: MPICH, where it finds one, returns and sends nothing.
+        It probes for a message that never arrives: if MPICH finds one, it returns and sends nothing.
         """
         self._comm.Iprobe(self._any_source, UNUSED)
 
 
 def is_unfinished() -> bool:
-    """Whether this process may have messages under way that MPI goes on with only when it is called."""
+    """Whether this process may have messages in flight with which MPI makes progress only when it is called."""
     return any(map(any, UNFINISHED))

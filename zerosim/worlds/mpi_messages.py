@@ -1,4 +1,4 @@
-"""What an MPI message is: raw bytes under a tag that tells their dtype."""
+"""The form of an MPI message: raw bytes under a tag that encodes their dtype."""
 
 import zlib
 from functools import cache
@@ -19,7 +19,7 @@ UNUSED = FAREWELL - 1
 """A tag that no message has."""
 NOTHING = np.empty(0, np.uint8)
 TAGGED = FAREWELL + 1
-"""MPI's tag of messages with tag 0. Those with a tag of their own do not tell their dtype."""
+"""MPI's tag of messages with tag 0. Tags given by a program do not encode the dtype."""
 
 
 @cache
@@ -39,7 +39,7 @@ def tag_of(tag: int, comm: "MPI.Intracomm") -> int:
 
 
 def tag_for(dtype: np.dtype[Any], tag: int) -> int:
-    """MPI's tag of a message: `tag` if a program gave it one, else what tells its dtype."""
+    """MPI's tag of a message: `tag` if a program gave it one, else the tag of its dtype."""
     return tag if tag >= TAGGED else dtype_tag(dtype)
 
 
@@ -61,7 +61,7 @@ def check_timeout(seconds: Any) -> None:
 
 
 def check_array(array: object, role: str) -> None:
-    """Refuse what has no raw bytes to send or to receive into."""
+    """Refuse an object without raw bytes to send or to receive into."""
     if type(array) is np.ndarray and not array.dtype.hasobject:
         return
     if not isinstance(array, np.ndarray):

@@ -1,11 +1,11 @@
 """The window in which the ranks of a host share boxes: `MPI_Win_allocate_shared` for the ranks of a communicator.
 
-    segment    a rank's part of the window: its bell, then what it sends to each other rank of the host, a box each
+    segment    a rank's part of the window: its bell, then one box for each other rank of the host, to which it sends
 
-A window is populated as it is made (`madvise`, Linux 5.14), since a file in memory that has no room left ends with a
-signal whoever writes into it. What fails on one rank of a host fails on all, and they stay with MPI's messages.
+A window is populated when it is made (`madvise`, Linux 5.14): otherwise a write to it ends the process by a signal if
+/dev/shm is full. A failure on one rank of a host counts for all, and they then use MPI's messages.
 
-The memory is neither in a ledger nor freed before MPI ends: 1 MiB for each ordered pair of ranks, less where a host has
+The memory is neither in a ledger nor freed before MPI ends: 1 MiB for each ordered pair of ranks, less if a host has
 more than 6.
 """
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 BUDGET = 32 << 20
-"""Bytes of a window, of which each pair gets a share."""
+"""The bytes of a window, shared by all pairs."""
 LARGEST, SMALLEST = 1 << 20, 1 << 12
-"""Bytes of a ring."""
+"""The bytes of a ring, at most and at least."""
 PIECES = 8
-"""Pieces that a full ring has at least."""
+"""The least number of pieces in a full ring."""
 SPARE = 2
-"""How many times as much memory there must be as a window takes."""
+"""The free memory must be at least this multiple of a window."""
 POPULATE_WRITE = 23  # an option of Linux's madvise
-INVALID = 22  # an older Linux does not know it
+INVALID = 22  # an older Linux lacks the option
 
 
 class Shared(NamedTuple):
-    """The boxes of this rank, by the number of the other in the communicator, or why there are none."""
+    """The boxes of this rank, by the number of the other in the communicator, or the reason why there are none."""
 
     outboxes: dict[int, Outbox]
     inboxes: dict[int, Inbox]
@@ -51,7 +51,7 @@ NOTHING_SHARED = Shared({}, {}, None)
 def share(comm: "MPI.Intracomm", *, sleeps: bool) -> Shared:
     """Boxes between this rank and each other one of `comm` on its host. All ranks of `comm` call this.
 
-    With `sleeps`, which is the same on all ranks of a host, who writes wakes who sleeps.
+    With `sleeps`, which is the same on all ranks of a host, a writer wakes a sleeping reader.
     """
     from mpi4py import MPI  # noqa: PLC0415 - whoever has a comm has it loaded
 
@@ -97,14 +97,14 @@ def boxes(segments: list[Bytes], mine: int, numbers: list[int], window: Any, sle
 
 
 def box(segments: list[Bytes], source: int, to: int) -> Bytes:
-    """The memory of what one rank of a host sends to another."""
+    """The memory of the box from one rank of a host to another."""
     size = RING + ring_bytes(len(segments))
     start = LINE + (to - (to > source)) * size
     return segments[source][start : start + size]
 
 
 def ring_bytes(ranks: int) -> int:
-    """The bytes of a ring, where so many ranks share a host: a power of two.
+    """The bytes of a ring if `ranks` ranks share a host: a power of two.
 
     >>> ring_bytes(2) == ring_bytes(6) == LARGEST, ring_bytes(8) == LARGEST // 2
     (True, True)
@@ -120,12 +120,12 @@ def segment_bytes(ranks: int) -> int:
 
 
 def first(host: "MPI.Intracomm", refused: str) -> str:
-    """What the first rank that refuses says; empty if none does."""
+    """The reason of the first rank that refuses; empty if none does."""
     return next(filter(None, host.allgather(refused)), "")
 
 
 def no_room(needed_bytes: int) -> str:
-    """Why so much shared memory cannot be had; empty if it can, or if nobody knows."""
+    """The reason why `needed_bytes` of shared memory are not available; empty if they are, or if that is unknown."""
     with suppress(OSError, AttributeError):
         found = os.statvfs("/dev/shm")
         free = found.f_bavail * found.f_frsize
@@ -135,7 +135,7 @@ def no_room(needed_bytes: int) -> str:
 
 
 def unpopulated(segment: Bytes) -> str:
-    """Why the memory of a segment cannot be had; empty where it is there, or the system does not tell."""
+    """The reason why the memory of a segment is not available; empty if it is, or if that is unknown."""
     advise = getattr(ctypes.CDLL(None, use_errno=True), "madvise", None)
     if advise is None:
         return ""

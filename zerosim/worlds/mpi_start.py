@@ -1,4 +1,4 @@
-"""Starting MPI in a process: its errors are one line, and nothing waits for ever while no Python runs."""
+"""The start of MPI in a process: its errors are one line, and it cannot hang for ever."""
 
 import atexit
 import math
@@ -17,20 +17,20 @@ from zerosim.worlds.first_failure import FirstFailure
 from zerosim.worlds.launcher import first_number, has_company, launched, watched
 
 MPICH_BYTES, UCX_BYTES = 1_100_000, 16_000_000
-"""Shared memory for each rank of a host: what MPICH takes to start, and what UCX may take beside it."""
+"""The shared memory for each rank of a host that MPICH needs to start, and that UCX may need in addition."""
 STARTING = 60.0  # seconds that ranks have for starting MPI, the first of them waiting for the last
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where the ranks run: the number of each one's host, and how many cores this host's ranks share, or 0."""
+    """The number of each rank's host, and the number of cores that this host's ranks share, or 0."""
 
     hosts: list[int]
     shared_cores: int
 
 
 def join() -> tuple[FirstFailure, Machine]:
-    """What ends all ranks if one fails, after starting MPI where that has not been done; and where they are."""
+    """The handler that ends all ranks if one fails, and the machine; starts MPI if it has not been started."""
     with watched() as watcher, hang_ups_held():
         with ended_by_signals(STARTING):
             start_mpi()
@@ -47,7 +47,7 @@ def join() -> tuple[FirstFailure, Machine]:
 
 
 def numbered(firsts: Sequence[int]) -> list[int]:
-    """The number of each rank's host, of which `firsts` has the first rank.
+    """The number of each rank's host; `firsts` gives the first rank of that host.
 
     >>> numbered([0, 1, 0, 1])
     [0, 1, 0, 1]
@@ -57,7 +57,7 @@ def numbered(firsts: Sequence[int]) -> list[int]:
 
 
 def fail_alone(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """An excepthook for a process without company that cannot connect: one line for a `ZerosimError`."""
+    """An excepthook for a single process that cannot connect: one line for a `ZerosimError`."""
     if isinstance(error, ZerosimError):
         print(f"zerosim: {error}", file=sys.stderr)
     else:
@@ -65,9 +65,9 @@ def fail_alone(kind: type[BaseException], error: BaseException, trace: Traceback
 
 
 def forget_shared_files() -> None:
-    """Take the names of MPICH's files in memory away, once all ranks of this host have them.
+    """Remove the names of MPICH's files in shared memory, once all ranks of this host have opened them.
 
-    It removes them at its end alone, so that every run that was killed left megabytes behind.
+    MPICH removes them only at its end, so every killed run would leave megabytes behind.
     """
     with suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         for name in {line.split()[-1] for line in maps if "/dev/shm/mpich_shm_" in line}:
@@ -76,7 +76,7 @@ def forget_shared_files() -> None:
 
 
 def shared_cores(cores: Sequence[Collection[int]]) -> int:
-    """The number of cores that ranks share, of those that each may run on; 0 if ranks are not more than cores.
+    """The number of cores that the ranks may run on, if there are more ranks than cores; else 0.
 
     >>> shared_cores([{0, 1}, {0, 1}]), shared_cores([{0, 1}, {0, 1}, {0, 1}])
     (0, 2)
@@ -86,7 +86,7 @@ def shared_cores(cores: Sequence[Collection[int]]) -> int:
 
 
 def cores_of_this_process() -> set[int]:
-    """The cores that it may run on; all, where a system does not tell."""
+    """The cores that this process may run on; all cores, if the system does not say."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
@@ -94,7 +94,7 @@ def cores_of_this_process() -> set[int]:
 
 @contextmanager
 def hang_ups_held() -> Iterator[None]:
-    """Hold SIGHUP for the body of a `with`: UCX takes it for its debugger until all ranks can be hung up by it."""
+    """A context that blocks SIGHUP: UCX would use it for its debugger until our handler is installed."""
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         yield
@@ -104,7 +104,7 @@ def hang_ups_held() -> Iterator[None]:
 
 @contextmanager
 def ended_by_signals(seconds: float) -> Iterator[None]:
-    """A context in which an interrupt, or the end of so many seconds, ends this process by their signals.
+    """A context in which an interrupt, or the end of `seconds` seconds, ends this process by their signals.
 
     No Python runs while MPI starts, and no message reaches the other ranks; the launcher sees the signal.
     """
@@ -125,9 +125,9 @@ def ended_by_signals(seconds: float) -> Iterator[None]:
 
 
 def start_mpi() -> None:
-    """Initialize MPI, if nobody has, and make sure that the launcher and the library match.
+    """Initialize MPI, unless it has been, and check that the launcher and the library match.
 
-    MPICH under Open MPI's launcher aborts while it initializes, so this is noticed before; the
+    MPICH under Open MPI's launcher aborts while it initializes, so this is checked before; the
     other mismatches leave every rank alone in a world of its own.
     """
     try:
@@ -155,9 +155,10 @@ def start_mpi() -> None:
 
 
 def suit_shared_memory(vendor: str, found_bytes: float, ranks: int) -> None:
-    """Let MPICH do with what /dev/shm has for the ranks of this host, as in a container; `LaunchError` if it cannot.
+    """Adapt MPICH to the size of /dev/shm for the ranks of this host, as in a container; `LaunchError` if it is too
+    small.
 
-    Where memory ends, MPICH ends with a bus error while it starts, and UCX, which carries its messages, with a
+    If it is full, MPICH ends with a bus error while it starts, and UCX, which carries its messages, with a
     segmentation fault: UCX is then told not to use this memory, unless UCX_TLS is set. Seen with MPICH 5.0.2 in files
     of 1 to 64 MB and 2 to 12 ranks: UCX failed up to 6 MB a rank and, once in 30 times, at 10.
     """
@@ -172,7 +173,7 @@ def suit_shared_memory(vendor: str, found_bytes: float, ranks: int) -> None:
 
 
 def shared_memory_bytes() -> float:
-    """The size of the file system of shared memory; infinite where there is none to be asked."""
+    """The size of the file system of shared memory; infinite if the system has none."""
     try:
         found = os.statvfs("/dev/shm")
     except (OSError, AttributeError):
@@ -181,7 +182,7 @@ def shared_memory_bytes() -> float:
 
 
 def foreign_launcher(vendor: str) -> LaunchError:
-    """The error of ranks whom the launcher cannot acquaint with each other."""
+    """The error of ranks that belong to another MPI library than their launcher."""
     return LaunchError(
         f"the launcher started {launched()} ranks but belongs to another MPI library than mpi4py, which runs on "
         f"{vendor}; launch with {own_launcher()}"
@@ -189,7 +190,7 @@ def foreign_launcher(vendor: str) -> LaunchError:
 
 
 def finalize(pid: int) -> None:
-    """End MPI in the process that started it, after all else; a child that was forked from it never did."""
+    """End MPI in the process that started it, after all else; a forked child does nothing."""
     from mpi4py import MPI  # noqa: PLC0415 - has been started
 
     if os.getpid() == pid and not MPI.Is_finalized():
@@ -197,6 +198,6 @@ def finalize(pid: int) -> None:
 
 
 def own_launcher() -> str:
-    """The mpiexec that belongs to this interpreter's MPI library, as far as can be told."""
+    """The mpiexec that belongs to this interpreter's MPI library, if it is found."""
     beside = Path(sys.executable).with_name("mpiexec")
     return str(beside) if beside.exists() else "mpiexec"

@@ -1,4 +1,4 @@
-"""The MPI world as a `World`: what a program needs beside the communicator of its rank."""
+"""The MPI world as a `World`."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from zerosim.worlds.world import Result, counted
 
 
 class MpiWorld:
-    """The ranks that the launcher started, of which this process is one: a `World`."""
+    """The ranks that the launcher started, one of which is this process: a `World`."""
 
     kind: ClassVar[str] = "mpi"
     rank_is_process: ClassVar[bool] = True
@@ -50,12 +50,12 @@ class MpiWorld:
             channel.take_buffers_from(allocate)
 
     def kill(self, comm: Communicator) -> NoReturn:
-        """End this process as the operating system does when memory is short."""
+        """End this process by SIGKILL, as the operating system does when memory is short."""
         self._comm.note_location()
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("nobody survives SIGKILL")
 
     def stop(self, comm: Communicator) -> None:
-        """Stop this process until somebody sends SIGCONT."""
+        """Stop this process until it receives SIGCONT."""
         self._comm.note_location()
         os.kill(os.getpid(), signal.SIGSTOP)

@@ -1,7 +1,7 @@
 """Python objects between the ranks of any world, pickled: for outcomes and scenarios, not tensors.
 
-Each object travels as two messages, its length and then its bytes, so all ranks must call these
-functions in the same order, as they would any collective.
+Each object is sent as two messages, its length and then its bytes. All ranks must call these functions in the same
+order, as with any collective.
 """
 
 import pickle
@@ -13,7 +13,7 @@ from zerosim.comm import Communicator
 
 
 def broadcast_object(comm: Communicator, value: Any, *, root: int = 0) -> Any:
-    """The `value` of rank `root`, on every rank; what the others pass is ignored.
+    """The `value` of rank `root`, on every rank; the values of the others are ignored.
 
     >>> from zerosim.worlds.local import spawn
     >>> spawn(lambda comm: broadcast_object(comm, {"rank": comm.rank}, root=1), ranks=2)

@@ -6,7 +6,7 @@ FROZEN, GONE = "Tt", "ZX"
 
 
 def state_of(process: str) -> str:
-    """The letter of a process in Linux's table: R runs, S sleeps, T is stopped, Z has ended; X, it is no more."""
+    """The letter of a process's state in Linux: R runs, S sleeps, T is stopped, Z has ended; X if it does not exist."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -14,12 +14,12 @@ def state_of(process: str) -> str:
 
 
 def are_listed() -> bool:
-    """Whether this system lists its processes so."""
+    """Whether this system lists its processes in /proc."""
     return Path("/proc/self/stat").exists()
 
 
 def children_of(process: int) -> set[int]:
-    """The processes that it is the parent of, those among them that have ended; none where they are not listed."""
+    """The children of a process, including those that have ended; empty if the system does not list them."""
     try:
         listed = Path(f"/proc/{process}/task").glob("*/children")
         return {int(child) for each in listed for child in each.read_text().split()}

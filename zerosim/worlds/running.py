@@ -1,4 +1,4 @@
-"""Where a thread is, seen from another: names the line that a program without end is in."""
+"""The present lines of a thread, read from another thread: they name the line of an endless loop."""
 
 import ctypes
 import sys
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class CodePlace(NamedTuple):
-    """A line of a file that a call has come to, and those of its variables that are numbers."""
+    """A line of a file in a call stack, and its local variables that are numbers."""
 
     file: str
     line: int
@@ -16,7 +16,7 @@ class CodePlace(NamedTuple):
 
 
 def places(thread: int | None) -> list[CodePlace]:
-    """The places where the thread of this identity is, the innermost call last; nothing of one that has ended.
+    """The call stack of the thread with this identity, the innermost call last; empty if it has ended.
 
     >>> import threading
     >>> def here():
@@ -30,7 +30,7 @@ def places(thread: int | None) -> list[CodePlace]:
 
 
 def places_of(error: BaseException) -> list[CodePlace]:
-    """The places where an exception was raised, the innermost call last."""
+    """The lines at which an exception was raised, the innermost call last."""
     raised, found = error.__traceback__, []
     while raised is not None:
         found.append(place(raised.tb_frame, raised.tb_lineno))
@@ -39,12 +39,12 @@ def places_of(error: BaseException) -> list[CodePlace]:
 
 
 def throw(thread: int | None, error: type[BaseException]) -> None:
-    """Let a thread raise an error where it is, as soon as it is in Python's code: a loop cannot be ended otherwise."""
+    """Raise an error in another thread, as soon as that runs Python code; this can end an endless loop."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread or 0), ctypes.py_object(error))
 
 
 def calls(frame: FrameType | None) -> Iterator[FrameType]:
-    """A call, and those that it is within."""
+    """A call and its callers."""
     while frame is not None:
         yield frame
         frame = frame.f_back

@@ -1,9 +1,8 @@
-"""The interface of a world: ranks, and what carries messages between them.
+"""The interface of a world: ranks, and the transport of messages between them.
 
-A world runs a program on every rank, opens a second channel, takes its memory from where it is told to, and says what
-it is. `run` returns what the ranks of this process returned: all of them in the local world, one under MPI. So no
-command asks which world it is in order to run something, and a new world is one file. `tests/conformance.py` asks the
-same of each.
+A world runs a program on every rank, opens a second channel, allocates its memory from a given allocator, and describes
+itself. `run` returns the results of the ranks in this process: all of them in the local world, one under MPI. So no
+command has a branch for its world, and a new world is one file. `tests/conformance.py` tests all worlds alike.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,13 +13,13 @@ from zerosim.comm import Communicator
 
 Result = TypeVar("Result")
 Transport = Literal["shared", "mpi"]
-"""What carries messages between processes of a host: memory that they share, or MPI."""
+"""The transport between processes of a host: shared memory, or MPI."""
 
 
 class World(Protocol):
-    """Ranks, seen from one process: the local world's has all of them, under MPI each has one.
+    """The ranks, seen from one process: all of them in the local world, one of them under MPI.
 
-    A program on a rank may ask for a channel or give an allocator; then the programs of all ranks do so.
+    If a program on a rank opens a channel or gives an allocator, the programs of all ranks must do so.
     """
 
     @property
@@ -33,7 +32,7 @@ class World(Protocol):
 
     @property
     def library(self) -> str:
-        """The name of what carries the messages."""
+        """The name of the library that carries the messages."""
 
     @property
     def words(self) -> str:
@@ -41,11 +40,11 @@ class World(Protocol):
 
     @property
     def rank_is_process(self) -> bool:
-        """Whether each rank has a process to itself, so that what is limited or measured there is the rank's own."""
+        """Whether each rank has a process of its own, so that limits and measurements of the process are the rank's."""
 
     @property
     def copies_messages(self) -> bool:
-        """Whether messages need memory of the world's own, which comes from where `take_buffers_from` says."""
+        """Whether messages need memory of the world's own, which `take_buffers_from` sets."""
 
     @property
     def hosts(self) -> Sequence[int]:
@@ -53,26 +52,26 @@ class World(Protocol):
 
     @property
     def transport(self) -> str:
-        """What carries messages within a host, in a sentence; empty where that goes without saying."""
+        """The transport within a host, as a sentence; empty if there is nothing to say."""
 
     @property
     def shared_cores(self) -> int:
-        """The number of cores that the ranks of this host share, where they are more than cores; else 0."""
+        """The number of cores that the ranks of this host share, if there are more ranks than cores; else 0."""
 
     def run(self, program: Callable[[Communicator], Result]) -> list[Result]:
-        """Run `program(comm)` on every rank; what it returned on the ranks of this process, in their order."""
+        """Run `program(comm)` on every rank; the results of the ranks of this process, in their order."""
 
     def channel(self) -> Communicator | None:
-        """A second channel to the same ranks, in which another thread's messages travel; None where there is none."""
+        """A second channel to the same ranks, for the messages of another thread; None if the world has none."""
 
     def take_buffers_from(self, allocate: Allocator) -> None:
-        """Let memory for messages come from `allocate`, in all channels: all of it from here on."""
+        """Let all memory for later messages come from `allocate`, in all channels."""
 
     def kill(self, comm: Communicator) -> NoReturn:
-        """End this rank, on which `comm` is what its program was given: at once, and it tells nobody."""
+        """End this rank at once, without a message to others; `comm` is its program's communicator."""
 
     def stop(self, comm: Communicator) -> None:
-        """Freeze this rank, on which `comm` is what its program was given."""
+        """Freeze this rank; `comm` is its program's communicator."""
 
 
 def counted(ranks: int) -> str:
