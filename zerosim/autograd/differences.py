@@ -1,7 +1,7 @@
-"""A check of an operation: backward beside central differences of forward in float64, and the laws it declares.
+"""A check of an operation: backward against central differences of forward in float64, and the laws that it declares.
 
-A law that is broken gives wrong numbers only where the player uses it, and the same ones in every stage and in the
-reference. So it is tried by itself.
+A broken law gives wrong numbers only where the player relies on it, and the same ones in every stage and in the
+reference. So each law is tested by itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from zerosim.autograd.operation import Operation, Shape
 
 STEP = 1e-6
 TOLERANCE = 1e-6
-"""The error of an element relative to the gradient's largest: differences are no closer in float64."""
+"""The allowed error of an element relative to the largest gradient; differences in float64 are not more accurate."""
 
 Inputs = Mapping[str, Array]
 
@@ -22,7 +22,7 @@ Inputs = Mapping[str, Array]
 def operation_fault(
     operation: Operation, given: Sequence[Shape | Array], settings: Mapping[str, Any]
 ) -> str | None:
-    """The first law that does not hold, or element in which a gradient is wrong, in a sentence; None where all holds.
+    """The first broken law, or the first wrong element of a gradient, in a sentence; None if there is neither.
 
     `given` has the shape of each input, whose numbers are drawn, or an array of integers, which has no gradient.
 
@@ -40,7 +40,7 @@ def operation_fault(
 
 
 def law_fault(operation: Operation, inputs: Inputs, upstream: Array, settings: Mapping[str, Any]) -> str | None:
-    """The first law of `autograd/operation.py` that the operation breaks; None where it keeps them."""
+    """The first law of `autograd/operation.py` that the operation breaks, in a sentence; None if it breaks none."""
     if operation.views:
         return None
     y, _ = forward(operation, inputs, settings)
@@ -69,7 +69,7 @@ def law_fault(operation: Operation, inputs: Inputs, upstream: Array, settings: M
 
 
 def gradient_fault(operation: Operation, inputs: Inputs, upstream: Array, settings: Mapping[str, Any]) -> str | None:
-    """The first element in which a gradient is not what differences say; None where all agree."""
+    """The first element of a gradient that disagrees with the differences, in a sentence; None if all agree."""
     found = backward(operation, inputs, upstream, settings)
     for name in (*operation.needs, *operation.passed):
         if name not in inputs:
@@ -93,7 +93,7 @@ def run_forward(operation: Operation, inputs: Inputs, out: Array | None, setting
 
 
 def forward(operation: Operation, inputs: Inputs, settings: Mapping[str, Any]) -> tuple[Array, Array | None]:
-    """The output, and what forward keeps for backward."""
+    """The output, and the array that forward keeps for backward."""
     copies = {name: each.copy() for name, each in inputs.items()}
     if operation.views:
         view = run_forward(operation, copies, None, settings)
@@ -118,7 +118,7 @@ def backward(
 def run_backward(
     operation: Operation, inputs: Inputs, upstream: Array, into: dict[str, Array], settings: Mapping[str, Any]
 ) -> None:
-    """Run backward, which gets what it declares and writes to `into`."""
+    """Run backward on the inputs that it declares; it writes to `into`."""
     assert operation.backward is not None
     y, saved = forward(operation, inputs, settings)
     names = {each for needed in operation.needs.values() for each in needed}
@@ -144,7 +144,7 @@ def differences(
 
 
 def drawn(operation: Operation) -> dict[str, Any]:
-    """The setting that gives random numbers, the same ones each time, if the operation draws any."""
+    """The setting that draws random numbers, the same ones each time; empty if the operation draws none."""
     def draws(array: Array) -> None:
         array[...] = np.random.default_rng(19).random(array.shape)
 

@@ -1,20 +1,20 @@
-"""The graph of a layer: its operations in order, found by running its code on variables that have no numbers.
+"""The graph of a layer: its operations in order, recorded by running its code on variables without numbers.
 
     slot       the number of a value in a graph
     kept       stays from forward until backward, because the backward of some operation reads it
-    plan       how a graph is run where certain gradients are wanted
+    plan       how a graph is run for certain gradients
 
-A tape that records while it computes learns too late who else will read an array. A graph knows every value's shape
-and last use before any number exists. From it follow:
+A tape that records while it computes does not know the later readers of an array. A graph knows every value's shape
+and last use before any number exists. From these follow:
 
-- what backward needs, so that nothing else is kept: an operation declares, for each gradient, which inputs it reads;
-- where every other value is used for the last time, so that it is freed there;
-- where an operation may write over its input, and where a residual connection still reads it;
+- the values that backward reads, so that no other is kept: an operation declares, for each gradient, its inputs;
+- the last use of every other value, after which it is freed;
+- the inputs that an operation may overwrite, because no residual connection still reads them;
 - the floating-point operations of all matrix products, forward, backward and recomputed.
 
 The price: a layer's code cannot branch on values, and each new shape of input costs a few milliseconds, once for each
-text. Graphs name parameters by their number in the unit and layers by their number in the segment, so that alike units
-share a graph and a plan prices them once.
+function. Graphs name parameters by their number in the unit and layers by their number in the segment, so that equal
+units share a graph and a plan computes its costs once.
 """
 
 from collections import Counter, defaultdict
@@ -27,15 +27,15 @@ from zerosim.autograd.operation import Operation, Shape
 from zerosim.autograd.operations.elementwise import add, multiply, scale
 
 Weights = Mapping[str, "Variable"]
-"""A layer's parameters, by the names that its text has for them."""
+"""A layer's parameters, by their names in its code."""
 
 Compute = Callable[[Weights, "Variable"], "Variable"]
-"""A layer's text: its output as a function of weights and input."""
+"""A layer's code: its output as a function of weights and input."""
 
 
 @dataclass(frozen=True, eq=False)
 class Variable:
-    """A value of a graph: the input, a parameter, or what an operation makes."""
+    """A value of a graph: the input, a parameter, or the output of an operation."""
 
     graph: "Graph"
     slot: int
@@ -58,7 +58,7 @@ class Variable:
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
-    """One operation in a graph: the slots of its inputs, by name, and of what it makes."""
+    """One operation in a graph: the slots of its inputs, by name, and of its output."""
 
     operation: Operation
     inputs: Mapping[str, int]
@@ -72,7 +72,7 @@ class Instruction:
 
 @dataclass(eq=False)
 class Graph:
-    """The operations that make the output of an input of `shape`, and the parameters they read.
+    """The operations from an input of `input_shape` to the output, and the parameters that they read.
 
     >>> from zerosim.autograd.operations.elementwise import relu
     >>> graph = Graph((4, 3))
@@ -86,26 +86,26 @@ class Graph:
     parameters: dict[Hashable, Variable] = field(default_factory=dict)
     values: list[Variable] = field(default_factory=list)
     layer: int = 0
-    """The layer whose code is being read."""
+    """The number of the layer whose code is being recorded."""
 
     def __post_init__(self) -> None:
         self.input = self._value(self.input_shape)
         self.output = self.input
         self._operations_of = Counter[int]()
-        """How many there are so far of each layer."""
+        """The number of operations recorded so far for each layer."""
 
     def _value(self, shape: Shape) -> Variable:
         self.values.append(Variable(self, len(self.values), shape))
         return self.values[-1]
 
     def parameter(self, name: Hashable, shape: Shape) -> Variable:
-        """The variable of a parameter, the same one each time."""
+        """The variable of a parameter; the same object on each call."""
         if name not in self.parameters:
             self.parameters[name] = self._value(shape)
         return self.parameters[name]
 
     def apply(self, operation: Operation, inputs: Sequence[Variable], settings: Mapping[str, Any]) -> Variable:
-        """The variable that `operation` makes of `inputs`."""
+        """The variable of the output of `operation` on `inputs`."""
         output = self._value(operation.shape(*(each.shape for each in inputs), **settings))
         slots = {name: each.slot for name, each in zip(operation.inputs, inputs, strict=False)}
         number = self._operations_of[self.layer]
@@ -119,15 +119,15 @@ class Graph:
 
 @dataclass(frozen=True, eq=False)
 class GraphPlan:
-    """The way a graph is run where gradients are wanted of its parameters, its input, both, or neither."""
+    """The way to run a graph for the gradients of its parameters, its input, both, or neither."""
 
     graph: Graph
     of_parameters: bool
     of_input: bool
     chosen: frozenset[int] = frozenset()
-    """The slots whose values stay although no backward of this plan reads them."""
+    """The slots whose values are kept although no backward of this plan reads them."""
     saving: frozenset[int] = frozenset()
-    """The outputs beside which stays what their operations save."""
+    """The outputs whose operations' saved arrays are kept."""
 
     @cached_property
     def differentiated(self) -> frozenset[int]:
@@ -143,7 +143,7 @@ class GraphPlan:
         return frozenset(found)
 
     def wanted(self, instruction: Instruction) -> tuple[str, ...]:
-        """The inputs of which the instruction's backward is to give the gradient."""
+        """The inputs whose gradients the instruction's backward computes."""
         operation = instruction.operation
         has_one = [name for name in instruction.inputs if name in operation.needs or name in operation.passed]
         return tuple(name for name in has_one if instruction.inputs[name] in self.differentiated)
@@ -156,7 +156,7 @@ class GraphPlan:
 
     @cached_property
     def steps(self) -> tuple["Step", ...]:
-        """The instructions in order, with everything that is known of each beforehand."""
+        """The instructions in order, with all that is known of each before it runs."""
         return tuple(self._step(number, each) for number, each in enumerate(self.graph.instructions))
 
     def _step(self, number: int, instruction: Instruction) -> "Step":
@@ -183,13 +183,13 @@ class GraphPlan:
 
     @cached_property
     def kept(self) -> frozenset[int]:
-        """The slots that stay from forward until backward; no parameters, which are handed in again."""
+        """The slots that stay from forward until backward, except parameters, which are passed again."""
         needed = {slot for each in self.graph.instructions for slot in self.needed(each).values()}
         return frozenset(needed - self._parameters) | self.chosen
 
     @cached_property
     def _last_for_backward(self) -> int:
-        """The number of the last instruction that makes, or saves, what backward reads; −1 if none does.
+        """The number of the last instruction that makes, or saves, a value that backward reads; −1 if none does.
 
         >>> from zerosim.autograd.operations.linear import linear
         >>> graph = Graph((8, 3))
@@ -209,7 +209,7 @@ class GraphPlan:
 
     @cached_property
     def _first_reader(self) -> dict[int, int]:
-        """The first instruction whose backward reads each kept slot; in backward it comes last."""
+        """The first instruction whose backward reads each kept slot; backward reaches it last."""
         readers: dict[int, int] = {}
         for number, each in enumerate(self.graph.instructions):
             for slot in self.needed(each).values():
@@ -217,7 +217,7 @@ class GraphPlan:
         return readers
 
     def _reads_last(self, slot: int, number: int) -> bool:
-        """Whether nobody reads the slot, or another view of its memory, after this instruction's backward."""
+        """Whether no backward reads the slot, or another view of its memory, after this instruction's backward."""
         memory = self._memory[slot]
         family = [each for each in self._families[memory] if each in self.kept]
         mine = memory not in (self._memory[self.graph.input.slot], self._memory[self.graph.output.slot])
@@ -230,7 +230,7 @@ class GraphPlan:
 
     @cached_property
     def _ending(self) -> Mapping[int, list[int]]:
-        """The slots that end with each instruction in forward, unless kept: neither a parameter nor the output."""
+        """The slots that each instruction reads last in forward, except parameters and the output."""
         found = defaultdict(list)
         for slot, number in self._last_use.items():
             if slot not in self._parameters and slot != self.graph.output.slot:
@@ -239,7 +239,7 @@ class GraphPlan:
 
     @cached_property
     def _memory(self) -> dict[int, int]:
-        """The slot in whose memory each slot lies: another one if it is a view."""
+        """The slot that owns the memory of each slot: another one for a view."""
         found = {each.slot: each.slot for each in self.graph.values}
         for each in self.graph.instructions:
             if each.operation.views:
@@ -248,14 +248,14 @@ class GraphPlan:
 
     @cached_property
     def _families(self) -> Mapping[int, list[int]]:
-        """The slots that lie in the memory of each slot."""
+        """The slots in the memory of each slot."""
         found = defaultdict(list)
         for slot, memory in self._memory.items():
             found[memory].append(slot)
         return found
 
     def _in_place(self, number: int, instruction: Instruction) -> bool:
-        """Whether y may be written over the operation's input, as nobody else will read that memory."""
+        """Whether y may overwrite the operation's input, because that memory is not read again."""
         if instruction.operation.over is None:
             return False
         slot = instruction.inputs[instruction.operation.over]
@@ -299,18 +299,18 @@ class Step:
     wanted: tuple[str, ...]
     needed: Mapping[str, int]
     spoiled: frozenset[str]
-    """The inputs that backward would write over although somebody still reads it: it gets copies."""
+    """The inputs that backward would overwrite while another backward still reads them: it gets copies."""
     done: tuple[int, ...]
-    """The slots that nobody needs after it in forward, nor in backward."""
+    """The slots that are freed after it in forward."""
     done_backward: tuple[int, ...]
-    """The kept slots that nobody needs after its backward."""
+    """The kept slots that are freed after its backward."""
     in_place: bool
     input_shapes: Mapping[str, Shape]
     keeps_saved: bool
-    """Whether what forward saves is kept."""
+    """Whether the array that forward saves is kept."""
     forward_operations: int
     """Floating-point operations of its matrix products, in forward and in backward."""
     backward_operations: int
     for_backward: bool
-    """Whether it comes before what backward needs: who computes a unit again may stop after the last that does."""
+    """Whether a value for backward is made here or later; recomputation may stop after the last such step."""
 

@@ -1,7 +1,7 @@
 """The player: runs every operation of one segment's graph on one micro-batch, forward and backward.
 
-It allocates and frees by the plan that `graph.py` made and decides nothing itself. The planner replaces it by one
-that has seen the segment before and only repeats its allocations.
+It allocates and frees by the plan that `graph.py` made. The planner replaces it by a player that repeats the
+allocations of an earlier run of an equal segment.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -21,7 +21,7 @@ FLOAT_BYTES = np.dtype(np.float32).itemsize
 
 @dataclass(eq=False)
 class Kept:
-    """What backward needs of one micro-batch: values by slot, and what operations saved, by their output's slot."""
+    """The arrays that backward needs of one micro-batch: values by slot, and saved arrays by their output's slot."""
 
     plan: GraphPlan
     values: dict[int, Array] = field(default_factory=dict)
@@ -30,14 +30,14 @@ class Kept:
 
 @dataclass(eq=False)
 class Contribution:
-    """A micro-batch's gradient of a unit, and the names of the parameters that have theirs already."""
+    """A micro-batch's gradient of a unit, and the names of the parameters whose gradients it has already."""
 
     flat: Array
     views: Mapping[Any, Array]
     written: set[Hashable] = field(default_factory=set)
 
     def finished(self) -> Array:
-        """The flat gradient, 0 for parameters that nothing has used."""
+        """The flat gradient, 0 for unused parameters."""
         for name in self.views.keys() - self.written:
             self.views[name][...] = 0.0
         return self.flat
@@ -45,7 +45,7 @@ class Contribution:
 
 @dataclass(frozen=True, eq=False)
 class Precise:
-    """The source of a unit's arrays, and how those of 16 bits are widened to be computed with, and rounded."""
+    """The allocator of a unit's arrays; widens arrays of 16 bits before operations, and rounds after them."""
 
     allocate: Allocator
     owner: str
@@ -54,14 +54,14 @@ class Precise:
         return self.allocate(shape, dtype, kind="activations", owner=self.owner)
 
     def widened(self, array: Array) -> Array:
-        """`array` in at least 32 bits, if it holds numbers that are computed with: itself, or a copy."""
+        """`array` in at least 32 bits: itself if it has them, else a copy."""
         wide = self.wide_like(array)
         if wide is not array:
             wide[...] = array
         return wide
 
     def wide_like(self, array: Array) -> Array:
-        """`array` itself if it has 32 bits or more, else room for as many elements of 32 bits."""
+        """`array` itself if it has 32 bits or more, else memory for as many elements of 32 bits."""
         if array.dtype.itemsize >= FLOAT_BYTES:
             return array
         return self.allocate(array.shape, np.float32, kind="buffers", owner="widened")
@@ -76,7 +76,7 @@ class Precise:
 
 
 Perform = Callable[..., Any]
-"""`perform(step, function, *arrays, **named)` carries out one operation's forward or backward; a loss has no step."""
+"""`perform(step, function, *arrays, **named)` runs one operation's forward or backward; a loss has no step."""
 
 
 def perform(step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
@@ -89,7 +89,7 @@ def perform(step: Step | None, function: Callable[..., Any], *arrays: Any, **nam
 
 
 class Plays(Protocol):
-    """What a tape asks of who plays a segment, see `Player`."""
+    """The interface through which a tape runs a segment, see `Player`."""
 
     def forward(self, x: Array, /) -> tuple[Array, Kept]: ...
     def again(self, x: Array, selected: SelectedPlan, given: Kept, /) -> Kept: ...
@@ -97,12 +97,12 @@ class Plays(Protocol):
 
 
 Players = Callable[[GraphPlan, Mapping[Any, Array], Precise, Callable[[Instruction], Draws | None], Perform], Plays]
-"""`players(plan, parameters, precise, draws, perform)` gives who plays a segment: a `Player`."""
+"""`players(plan, parameters, precise, draws, perform)` makes the player of a segment: a `Player`."""
 
 
 @dataclass(eq=False)
 class Player:
-    """Runs a plan with parameters, by the names that its graph has for them.
+    """Runs a plan with parameters, by their names in its graph.
 
     `draws` gives an operation its random numbers, if any.
     """
@@ -118,16 +118,16 @@ class Player:
         self._names = {variable.slot: name for name, variable in graph.parameters.items()}
 
     def forward(self, x: Array) -> tuple[Array, Kept]:
-        """The output, and what backward will need."""
+        """The output, and the arrays for backward."""
         values, kept = self._play(self.plan.steps, x, Kept(self.plan))
         return values[self.plan.graph.output.slot], kept
 
     def again(self, x: Array, selected: SelectedPlan, given: Kept) -> Kept:
-        """What backward will need, made from the input and from what the first forward has kept."""
+        """The arrays for backward, recomputed from the input and from the results that the first forward kept."""
         return self._play(selected.again, x, given)[1]
 
     def _play(self, steps: Sequence[Step], x: Array, given: Kept) -> tuple[dict[int, Array], Kept]:
-        """All values that are left after these steps, and what backward needs of them."""
+        """All values that are left after these steps, and the arrays for backward."""
         graph, kept = self.plan.graph, Kept(self.plan, saved=given.saved)
         values = {graph.input.slot: x, **given.values}
         values |= {slot: self.parameters[name] for slot, name in self._names.items()}
@@ -144,7 +144,7 @@ class Player:
         return values, kept
 
     def _forward(self, step: Step, values: dict[int, Array], dtype: np.dtype[Any]) -> tuple[Array, Array | None]:
-        """One operation's output and what it saves, in the precision `dtype` of the activations."""
+        """One operation's output and its saved array, in the precision `dtype` of the activations."""
         operation, settings = step.instruction.operation, self._settings(step)
         inputs = [values[slot] for slot in step.instruction.inputs.values()]
         if operation.views:
@@ -161,7 +161,8 @@ class Player:
         return self.precise.rounded(out, dtype), None if saved is None else self.precise.rounded(saved, dtype)
 
     def _output(self, step: Step, inputs: Sequence[Array], wide: Sequence[Array]) -> Array:
-        """The array that an operation writes: over an input, if that may be, or was widened, so that it is a copy."""
+        """The array that an operation writes: an input that may be overwritten, or the widened copy of it, or a new
+        one."""
         over = step.instruction.operation.over
         if over is not None:
             index = step.instruction.operation.inputs.index(over)
@@ -170,7 +171,7 @@ class Player:
         return self.precise.empty(step.shape, wide[0].dtype)
 
     def backward(self, kept: Kept, upstream: Array, contribution: Contribution | None) -> list[Array]:
-        """∂L/∂input, if it is wanted, in a list; the gradients of parameters are left in `contribution`."""
+        """∂L/∂input, if it is requested, in a list; the gradients of parameters are written to `contribution`."""
         graph = self.plan.graph
         gradients, dtype = {graph.output.slot: upstream}, upstream.dtype
         del upstream
@@ -188,7 +189,7 @@ class Player:
         return [gradients[graph.input.slot]]
 
     def _nothing(self, shape: Shape, dtype: np.dtype[Any]) -> Array:
-        """The gradient of an input that the output does not depend on."""
+        """The gradient of an input on which the output does not depend: zeros."""
         zeros = self.precise.empty(shape, dtype)
         zeros[...] = 0.0
         return zeros
@@ -221,14 +222,15 @@ class Player:
     def _give(
         self, slot: int, found: Array, gradients: dict[int, Array], contribution: Contribution | None, *, shared: bool
     ) -> None:
-        """A gradient, or one more term of it, to the parameter or the value in this slot."""
+        """Add a gradient, or one more term of it, to the parameter or the value in this slot."""
         if slot in self._names:
             self._write(self._names[slot], found, contribution)
         else:
             self._add(slot, found, gradients, shared)
 
     def _read(self, step: Step, name: str, slot: int, kept: Kept) -> Array:
-        """The array that backward reads under this name, widened; a copy if others still read what it overwrites."""
+        """The array that backward reads under this name, widened; a copy if it is overwritten while others still read
+        it."""
         array = self.parameters[self._names[slot]] if slot in self._names else kept.values[slot]
         if array.dtype.kind == "i":
             return array
@@ -242,7 +244,7 @@ class Player:
         self, step: Step, name: str, upstream: Array, wide: Array, into: Mapping[str, Array],
         gradients: dict[int, Array], contribution: Contribution | None,
     ) -> Array:
-        """The array for the gradient of an input; `into` are those before it."""
+        """The array for the gradient of an input; `into` has the gradients before it."""
         operation, slot = step.instruction.operation, step.instruction.inputs[name]
         if slot in self._names:
             assert contribution is not None
@@ -258,7 +260,7 @@ class Player:
         return self.precise.empty(shape, wide.dtype)
 
     def _write(self, name: Hashable, found: Array, contribution: Contribution | None) -> None:
-        """The first gradient of a parameter, rounded into its view, or a further one, added to it."""
+        """Write the first gradient of a parameter, rounded into its view, or add a further one to it."""
         assert contribution is not None
         view = contribution.views[name]
         if name in contribution.written:
@@ -268,7 +270,8 @@ class Player:
         contribution.written.add(name)
 
     def _add(self, slot: int, found: Array, gradients: dict[int, Array], shared: bool) -> None:
-        """One more term of a value's gradient, added where nobody else reads; `shared` if others will read the term."""
+        """Add one more term of a value's gradient, in memory that nothing else reads; `shared` if the term is read
+        again."""
         if slot not in gradients:
             gradients[slot] = found
             return

@@ -1,14 +1,14 @@
-"""Selective recomputation: which results stay in memory of a unit that is run forward again before its backward.
+"""Selective recomputation: the results that stay in memory for a unit that is run forward again before its backward.
 
-    results    an operation's output, and what else its backward reads
+    results    an operation's output, and the array that it saves for its backward
     keeps      the name of a rule that chooses results: a key of `SELECTIONS`
 
-Forward keeps the chosen results beside the unit's input. Recomputation starts from both and repeats only operations
-that lead to something backward reads and that is not there yet. What is kept has the bits that repeating it would
-give, so gradients have the bits of a step that keeps everything.
+Forward keeps the chosen results in addition to the unit's input. Recomputation starts from both and repeats only the
+operations that lead to a missing value of backward. A kept result has the same bits as a recomputed one, so gradients
+have the bits of a step that keeps everything.
 
-PyTorch keeps what a policy names even if backward will not read it, and so do these rules: an output of the last
-product of a block is kept for nothing. Memory is then that of PyTorch's runs.
+PyTorch keeps the results that a policy names even if backward does not read them, and so do these rules: keeping the
+output of a block's last product has no use. Memory then equals that of PyTorch's runs.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from zerosim.autograd.graph import GraphPlan, Instruction, Step
 
 
 class Results(NamedTuple):
-    """The slots whose values are kept, and those of outputs beside which more is kept."""
+    """The slots of kept values, and the slots of outputs whose operations' saved arrays are kept."""
 
     values: frozenset[int]
     saved: frozenset[int]
@@ -31,7 +31,7 @@ def is_product(instruction: Instruction) -> bool:
 
 
 def is_attention(instruction: Instruction) -> bool:
-    """Whether it multiplies, and has no weights."""
+    """Whether it is a matrix product without weights."""
     return is_product(instruction) and "weight" not in instruction.inputs
 
 
@@ -42,7 +42,8 @@ def products(plan: GraphPlan) -> Results:
 
 
 def half_products(plan: GraphPlan) -> Results:
-    """The results of attention and of every other product with weights, from the first on: torchtitan's choice."""
+    """The results of attention and of every other product with weights, beginning with the first: torchtitan's choice.
+    """
     found = [each for each in plan.graph.instructions if is_product(each)]
     slots = {each.output for each in found if is_attention(each)}
     slots |= {each.output for each in [each for each in found if not is_attention(each)][::2]}
@@ -50,7 +51,8 @@ def half_products(plan: GraphPlan) -> Results:
 
 
 def all_but_attention(plan: GraphPlan) -> Results:
-    """All that backward reads but what attention saves: Megatron's selective recomputation, of attention's core alone.
+    """All values of backward except the array that attention saves: Megatron's selective recomputation of attention's
+    core.
 
     Korthikanti et al., "Reducing activation recomputation in large transformer models" (2022), section 5.
     """
@@ -65,7 +67,7 @@ SELECTIONS: dict[str, Callable[[GraphPlan], Results]] = {
 
 @dataclass(frozen=True, eq=False)
 class SelectedPlan:
-    """A plan whose forward keeps chosen results, and the steps that make the others again.
+    """A plan whose forward keeps chosen results, and the steps that recompute the others.
 
     >>> from zerosim.autograd.graph import Graph
     >>> from zerosim.autograd.operations.elementwise import relu
@@ -79,12 +81,12 @@ class SelectedPlan:
     """
 
     plan: GraphPlan
-    """The plan for backward, and for what it reads."""
+    """The plan for backward, which determines the values to recompute."""
     keeps: str
 
     @cached_property
     def results(self) -> Results:
-        """What forward keeps."""
+        """The results that forward keeps."""
         return SELECTIONS[self.keeps](self.plan)
 
     @cached_property
@@ -95,7 +97,7 @@ class SelectedPlan:
 
     @cached_property
     def again(self) -> tuple[Step, ...]:
-        """The steps of recomputation, in order; each frees what no later one and no backward reads."""
+        """The steps of recomputation, in order; each frees values that no later step and no backward reads."""
         wanted, found, last = set(self.plan.kept - self.results.values), list[Step](), set[int]()
         for step in reversed(self.plan.steps):
             output, inputs = step.instruction.output, set(step.instruction.inputs.values())
@@ -114,5 +116,5 @@ class SelectedPlan:
 
     @cached_property
     def operations(self) -> int:
-        """Floating-point operations of the products that are computed again."""
+        """The floating-point operations of the recomputed products."""
         return sum(step.forward_operations for step in self.again)

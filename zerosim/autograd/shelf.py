@@ -1,7 +1,7 @@
-"""The shelf: where a tape leaves the inputs of units that will be recomputed, in memory or in a store outside of it.
+"""The shelf: the inputs of units that will be recomputed, in memory or in a store outside of it.
 
-    segment    the number of a segment of a unit in forward; backward takes segments last first
-    store    has the bytes when they are not in memory, such as the file of an offloading rank
+    segment  the number of a segment of a unit in forward; backward needs segments last first
+    store    holds the bytes outside of memory, such as the file of an offloading rank
 
 The order of use is known, so the next input is read ahead while backward computes.
 """
@@ -17,23 +17,23 @@ from zerosim.autograd.operation import Shape
 
 
 class Shelf(Protocol):
-    """Arrays by the number of a segment, each of which is put once and taken once."""
+    """Arrays by the number of a segment; each is put once and taken once."""
 
     @property
     def most_bytes(self) -> int:
-        """The most bytes that were ever outside of memory."""
+        """The peak of the bytes outside of memory."""
 
     def put(self, segment: int, owner: str, arrays: Sequence[Array]) -> None:
-        """Keep `arrays`, one for each micro-batch, which belong to `owner`."""
+        """Keep `arrays`, one for each micro-batch, of unit `owner`."""
 
     def begin(self, segment: int) -> None:
-        """Begin to read what was put for this segment, if anything was."""
+        """Begin to read the arrays of this segment, if there are any."""
 
     def take(self, segment: int) -> Sequence[Array]:
-        """The arrays that were put for this segment."""
+        """The arrays of this segment."""
 
     def close(self) -> None:
-        """End the use of the shelf: nothing is put or taken afterwards."""
+        """Close the shelf: nothing is put or taken afterwards."""
 
 
 class InMemory:
@@ -64,13 +64,13 @@ class InMemory:
 
 
 class Store(Protocol):
-    """Bytes by their place, outside of the memory that a ledger knows."""
+    """Bytes by their position, outside of the memory that a ledger counts."""
 
     def write(self, start: int, array: Array, /) -> None:
-        """Copy an array to `start` and the places behind it; it may be let go of at once."""
+        """Copy an array to position `start`; it may be freed at once."""
 
     def read(self, start: int, array: Array, /) -> Callable[[], object]:
-        """Begin to fill an array with what was written at `start`; what is returned waits until it is there."""
+        """Begin to fill an array with the bytes at `start`; the returned function waits until it is complete."""
 
     def close(self) -> None:
         """Free everything."""
@@ -78,7 +78,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class ShelvedArray:
-    """The place of an array in a store, and its shape and dtype."""
+    """The position of an array in a store, and its shape and dtype."""
 
     start: int
     shape: Shape
@@ -92,9 +92,9 @@ class ShelvedArray:
 
 
 class Offloaded:
-    """Leaves the bytes in a store and holds no array; what comes back is in fresh memory of `allocate`.
+    """Keeps the bytes in a store and holds no array; `take` returns arrays in fresh memory of `allocate`.
 
-    Arrays are C-contiguous, so that what comes back is laid out as it was, and computed with to the same bits.
+    Arrays are C-contiguous, so that restored arrays have the same layout and give the same bits.
     """
 
     def __init__(self, store: Store, allocate: Allocator) -> None:
@@ -113,7 +113,7 @@ class Offloaded:
         self.most_bytes = max(self.most_bytes, self._end())
 
     def _end(self) -> int:
-        """The end of everything that was not taken yet."""
+        """The end of the arrays that have not been taken."""
         return max((place.stop for places in self._places.values() for place in places), default=0)
 
     def begin(self, segment: int) -> None:

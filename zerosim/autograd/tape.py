@@ -1,22 +1,22 @@
-"""The tape: runs units forward and then, last unit first, backward, for all micro-batches that go together.
+"""The tape: runs units forward and then, last unit first, backward, for all micro-batches of one pass.
 
-    segment        a run of neighbouring layers of one unit
+    segment      a run of neighbouring layers of one unit
     total        the gradients of a rank's micro-batches added so far
     recompute    keep a unit's input, and results that a rule selects, and run the rest forward again before backward
 
-Between forward and backward the tape keeps what backward needs and nothing else. It never holds weights: they are
-handed in twice, once for each direction, so whoever drops them in between has really freed them. Stage III depends on
-that.
+Between forward and backward the tape keeps the arrays that backward needs and nothing else. It never holds weights:
+they are passed twice, once for each direction, so a caller that drops them in between really frees them. Stage III
+depends on that.
 
 Micro-batches that are passed together all stay alive until backward. That gathers each unit once per pass and reduces
-it once per step, at the price of their activations. A stage that wants DeepSpeed's order calls the tape once for each
+it once per step, at the price of their activations. A stage with DeepSpeed's order calls the tape once for each
 micro-batch instead.
 
 A unit with several segments (tied embeddings) contributes to its gradient in each of them. The gradient of a
 micro-batch is complete at the unit's first layer; until then `backward` returns None for it and the tape keeps the
 sum, later use first. The declared order of addition includes that.
 
-`recompute` stands in the stages' code before `backward` and does nothing unless the unit asks for it. Stage III
+`recompute` stands in the stages' code before `backward` and does nothing unless the unit requires it. Stage III
 passes the weights that it has gathered for backward, so nothing is gathered twice. `recompute = true` includes the
 head, whose forward is then repeated for nothing: one rule was preferred to an exception.
 """
@@ -62,7 +62,7 @@ class TapeUnit(Hashable, Protocol):
 
 
 Total = Any
-"""What an `Accumulate` makes of the contributions so far: an array, or whatever its order needs."""
+"""The value of an `Accumulate` for the contributions so far: an array, or any object that its order needs."""
 
 Accumulate = Callable[[Total, Array], Total]
 """`accumulate(total, contribution)` gives the new total; the first total is None."""
@@ -80,7 +80,7 @@ def left_to_right(total: Array | None, contribution: Array) -> Array:
 
 
 def check_weights(what: str, unit: TapeUnit, weights: Array) -> None:
-    """Refuse fewer elements than a unit has."""
+    """Refuse weights with fewer elements than the unit."""
     if len(weights) < unit.count:
         raise CollectiveError(
             f"{what} of {unit.name} got {len(weights)} elements, but its weights have {unit.count}: a shard was used "
@@ -91,18 +91,18 @@ def check_weights(what: str, unit: TapeUnit, weights: Array) -> None:
 class Tape:
     """One step's activations, for each of this rank's micro-batches.
 
-    `allocate` gives every array as large as an activation or a gradient; `accumulate` folds the contributions of
-    micro-batches, first to last, to the loss and to each unit's gradient. Layers below `lowest` need no gradient, and
-    neither does what is frozen. `draw` is where dropout's numbers come from; without one nothing is dropped. Of the
-    units in `recomputed` the input is kept, on `shelf`; not that of layer 0, which whoever hands it in holds. `keeps`
-    names what else is kept of them: a rule of `SELECTIONS`.
-    Outputs are cast to `output_dtype`, if one is said, before the loss. `perform` carries out each operation, and
-    `players` plays the segments of units: who watches, or has no numbers, gives others.
+    `allocate` allocates every array as large as an activation or a gradient. `accumulate` folds the contributions of
+    micro-batches, first to last, to the loss and to each unit's gradient. Layers below `lowest` and frozen units need
+    no gradient. `draw` draws dropout's numbers; without it nothing is dropped. For the units in `recomputed` the input
+    is kept, on `shelf`, except that of layer 0, which the caller holds; `keeps` names a rule of `SELECTIONS` for
+    further kept results. Outputs are cast to `output_dtype`, if given, before the loss. `perform` runs each operation,
+    and `players` make the players of segments; observers and the planner pass their own.
 
-    Numbers of 16 bits are for keeping and sending: every operation widens them, computes in float32 and rounds. With
-    them gradients may be scaled by `loss_scale`, so that small ones do not vanish; the loss itself never is.
+    Arrays of 16 bits are for keeping and sending: every operation widens them, computes in float32 and rounds.
+    Gradients may be scaled by `loss_scale`, so that small ones do not vanish in 16 bits; the loss itself is not
+    scaled.
 
-    A gradient that has several terms adds them in the order of backward: what was used last comes first.
+    A gradient that has several terms adds them in the order of backward: the last use comes first.
 
     >>> import numpy as np
     >>> from zerosim.models.mlp import mlp
@@ -121,9 +121,9 @@ class Tape:
     ) -> None:
         self.loss_scale = 1.0
         self.first_micro_batch = 0
-        """The number of the first of those that are given, in the batch of all ranks."""
+        """The number of the first passed micro-batch in the batch of all ranks."""
         self.operations = Counter[str]()
-        """Floating-point operations of matrix products so far: in forward, backward and recomputation."""
+        """The floating-point operations of matrix products so far: in forward, backward and recomputation."""
         self._allocate = allocate
         self._accumulate = accumulate
         self._lowest = lowest
@@ -138,16 +138,16 @@ class Tape:
         self._given = InMemory()
         self._begun = Counter[TapeUnit]()
         self._open = 0
-        """Segments that are still to go backward."""
+        """Segments that have not been run backward."""
         self._kept: defaultdict[TapeUnit, list[tuple[TapeSegment, list[Kept]]]] = defaultdict(list)
         self._inputs: defaultdict[TapeUnit, list[tuple[TapeSegment, Shelf, list[Kept]]]] = defaultdict(list)
         self._contributions: dict[TapeUnit, list[Contribution]] = {}
 
     def forward(self, unit: TapeUnit, weights: Array, activations: Sequence[Array]) -> list[Array]:
-        """The unit's outputs, one array for each that is given, samples first.
+        """The unit's outputs, one array for each micro-batch, samples first.
 
-        `weights` is the unit's flat buffer, `unit.count` elements and any padding. Of a unit with several
-        segments each call makes the next one. The outputs belong to the tape: backward may overwrite them.
+        `weights` is the unit's flat buffer, `unit.count` elements and any padding. Each call runs the unit's next
+        segment. The outputs belong to the tape: backward may overwrite them.
         """
         if activations:
             check_weights("forward", unit, weights)
@@ -168,7 +168,7 @@ class Tape:
     def recompute(self, unit: TapeUnit, weights: Array) -> None:
         """Run the last segment of the unit forward again, before its backward, if only its input was kept.
 
-        Meanwhile the input of the segment before it may come from the shelf.
+        Meanwhile the shelf may read the input of the previous segment.
         """
         number = self._open - 1
         if unit not in self._recomputed:
@@ -187,7 +187,7 @@ class Tape:
         samples: int,
         total: Total = None,
     ) -> tuple[Total, list[Array]]:
-        """The loss, added to `total` where there is one, and ∂L/∂output for each micro-batch.
+        """The loss, added to `total` if given, and ∂L/∂output for each micro-batch.
 
         `name` is a key of `LOSSES`. `samples` counts the global batch, over all ranks: each micro-batch is scaled by
         its inverse, so nothing is divided after the sum.
@@ -205,12 +205,12 @@ class Tape:
     ) -> tuple[list[Array], Total]:
         """∂L/∂input for each micro-batch, and ∂L/∂weights: flat, as long as `weights`, padding 0.
 
-        The gradient is added to what earlier micro-batches left in `earlier`, which is taken out of it.
+        The gradient is added to that of earlier micro-batches in `earlier`, from which it is removed.
 
-        Segments come in reverse order of forward. `upstreams` holds ∂L/∂output and is emptied on the way, its arrays
-        overwritten; afterwards the tape holds nothing of the segment. Below the lowest layer to be trained nobody
-        differentiates, so for its unit the list is empty. A frozen unit has the gradient None, and so has a unit of
-        which an earlier segment is still to come.
+        Segments are run in reverse order of forward. `upstreams` holds ∂L/∂output; it is emptied and its arrays are
+        overwritten, so afterwards the tape holds nothing of the segment. The list is empty for the lowest trained
+        unit, since no gradient is computed below it. The gradient is None for a frozen unit, and for a unit with
+        segments still to run.
         """
         check_weights("backward", unit, weights)
         if not self._kept[unit]:
@@ -252,7 +252,7 @@ class Tape:
     def _run(
         self, unit: TapeUnit, segment: TapeSegment, weights: Array, activations: Sequence[Array], *, again: bool
     ) -> tuple[list[Array], list[Kept]]:
-        """The outputs of a segment and what is kept of each micro-batch; `again` if it will be recomputed."""
+        """The outputs of a segment and the kept arrays of each micro-batch; `again` if it will be recomputed."""
         outputs, kept = [], []
         for number, x in enumerate(activations):
             plan = self._plan(unit, segment, x.shape, keeps=not again)
@@ -267,7 +267,8 @@ class Tape:
     def _recomputed_from(
         self, unit: TapeUnit, segment: TapeSegment, weights: Array, activations: Sequence[Array], given: list[Kept]
     ) -> list[Kept]:
-        """What backward needs of each micro-batch, from the inputs and from what forward has kept beside them."""
+        """The arrays that backward needs of each micro-batch, from the inputs and from the results that forward kept.
+        """
         kept = []
         for number, x in enumerate(activations):
             plan, before = self._plan(unit, segment, x.shape, keeps=True), given.pop(0)
@@ -282,13 +283,13 @@ class Tape:
         return kept
 
     def _plan(self, unit: TapeUnit, segment: TapeSegment, shape: Shape, *, keeps: bool) -> GraphPlan:
-        """The plan of a segment that keeps what backward needs, or nothing."""
+        """The plan of a segment that keeps the arrays for backward, or nothing."""
         keeps = keeps and segment.last_layer >= self._lowest
         return segment.plan(
             shape, of_parameters=keeps and not unit.frozen, of_input=keeps and segment.first_layer > self._lowest)
 
     def _selected(self, plan: GraphPlan) -> SelectedPlan:
-        """What forward keeps of a plan by this tape's rule."""
+        """The plan with the results that this tape's rule keeps."""
         if plan not in self._selections:
             self._selections[plan] = SelectedPlan(plan, self._keeps)
         return self._selections[plan]

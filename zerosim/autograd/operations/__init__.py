@@ -1,1 +1,1 @@
-"""What models are made of: operations, each with forward and backward as plain functions beside each other."""
+"""The operations of models, each with forward and backward as plain functions side by side."""

@@ -4,10 +4,10 @@
     H, K     heads of queries, and of keys and values; H is a multiple of K
     q, k, v  queries, keys and values: (B, T, H·s), (B, T, K·s), (B, T, K·s), for heads of s numbers
 
-Attention is one operation that works on one sample at a time, so that the scores of a sample stay in a core's cache.
-It keeps the softmax for backward (T² numbers a head) and does not compute it again as FlashAttention does: it is
+Attention is one operation that computes one sample at a time, so that the scores of a sample stay in a core's cache.
+It keeps the softmax for backward (T² numbers a head) instead of recomputing it as FlashAttention does: that is
 simpler, and a run's activations then have the term that published formulas count. Two or four heads at a time, and
-row maxima by halves, were not faster. The masked half of the scores is computed and thrown away; leaving it out would
+row maxima by halves, were not faster. The masked half of the scores is computed and discarded; leaving it out would
 change the bits of the products.
 """
 
@@ -76,9 +76,8 @@ def causal_attention_backward(
     upstream: Array, into: dict[str, Array], *, empty: Empty, saved: Array,
     q: Array | None = None, k: Array | None = None, v: Array | None = None, heads: int, key_value_heads: int,
 ) -> None:
-    """∂L/∂v = pᵀ upstream;  ∂L/∂q = ∂s k / √s and ∂L/∂k = ∂sᵀ q / √s, where ∂s is what softmax's backward makes of
-    upstream vᵀ. The heads of queries that share a key add up, first to last.
-    """
+    """∂L/∂v = pᵀ upstream;  ∂L/∂q = ∂s k / √s and ∂L/∂k = ∂sᵀ q / √s, where ∂s is softmax's backward of upstream vᵀ.
+    The gradients of queries' heads that share a key are added, first to last."""
     found = Attended(into.get("q"), into.get("k"), into.get("v"))
     attend_backward(upstream, Attended(q, k, v), saved, found, empty, heads, key_value_heads)
 
@@ -106,7 +105,8 @@ def causal_self_attention_backward(
 
 
 def attend(q: Array, k: Array, v: Array, out: Array, chances: Array, heads: int, key_value_heads: int) -> None:
-    """Attend one sample at a time, so that its scores stay in a core's cache. Arrays without numbers need no mask."""
+    """Compute attention one sample at a time, so that its scores stay in a core's cache. Arrays without numbers need no
+    mask."""
     tokens, size = q.shape[1], q.shape[2] // heads
     later = hidden(tokens, q.dtype.name) if isinstance(q, np.ndarray) else 0.0
     scale = 1.0 / math.sqrt(size)
@@ -126,7 +126,7 @@ def attend(q: Array, k: Array, v: Array, out: Array, chances: Array, heads: int,
 
 
 class Attended(NamedTuple):
-    """Queries, keys and values, or their gradients: those that there are."""
+    """Queries, keys and values, or their gradients; None for those that are not computed."""
 
     q: Array | None
     k: Array | None
@@ -136,7 +136,7 @@ class Attended(NamedTuple):
 def attend_backward(
     upstream: Array, inputs: Attended, chances: Array, into: Attended, empty: Empty, heads: int, key_value_heads: int
 ) -> None:
-    """Write the gradients that are wanted, from those of `inputs` that they need, one sample at a time."""
+    """Write the gradients in `into`, from the `inputs` that they need, one sample at a time."""
     q, k, v = inputs
     scale, groups = 1.0 / math.sqrt(upstream.shape[2] // heads), heads // key_value_heads
     room, other = empty(chances.shape[1:], chances.dtype), empty(chances.shape[1:], chances.dtype)

@@ -1,7 +1,7 @@
 """Dropout, whose mask depends on the sample and not on the rank that computes it.
 
-The mask is not kept but drawn again in backward. That costs time and saves an array as large as the activation. It is
-possible because `numerics/draws.py` derives each number from seed, step, sample, layer and operation.
+Backward draws the mask again instead of keeping it. That costs time and saves an array as large as the activation. It
+is possible because `numerics/draws.py` derives each number from seed, step, sample, layer and operation.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from zerosim.autograd.operation import Empty, Operation, Shape
 from zerosim.errors import ZerosimError
 
 Draws = Callable[[Array], None]
-"""Fills an array (samples, …) with uniform numbers from 0 to 1, the same ones each time."""
+"""Fills an array (samples, …) with uniform numbers from 0 to 1, the same ones on each call."""
 
 
 def dropout_forward(x: Array, *, out: Array, empty: Empty, probability: float, draws: Draws | None) -> None:
@@ -35,7 +35,7 @@ def dropout_forward(x: Array, *, out: Array, empty: Empty, probability: float, d
 def dropout_backward(
     upstream: Array, into: dict[str, Array], *, empty: Empty, probability: float, draws: Draws | None
 ) -> None:
-    """∂L/∂x = upstream / (1 − p) where forward let x pass, otherwise 0: the mask is not kept, but drawn again."""
+    """∂L/∂x = upstream / (1 − p) where forward kept x, otherwise 0; the mask is drawn again."""
     mask(upstream, into["x"], empty, probability, draws)
 
 

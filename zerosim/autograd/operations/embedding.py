@@ -1,4 +1,4 @@
-"""Embeddings: tokens and positions become vectors."""
+"""Embeddings of tokens and of positions."""
 
 import numpy as np
 

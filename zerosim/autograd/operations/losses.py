@@ -1,7 +1,7 @@
-"""Losses: what training minimises, and its gradient with respect to the model's outputs.
+"""Losses: the functions that training minimises, and their gradients with respect to the model's outputs.
 
-A loss has one element. It is one micro-batch's part of the mean over the global batch: the scaling happens here, so
-that nothing is divided after gradients have been added.
+A loss has one element. It is one micro-batch's part of the mean over the global batch: it is scaled here, so no
+division follows the addition of gradients.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from zerosim.allocation import Array
 from zerosim.autograd.operation import Empty
 
 UNCOUNTED = -1
-"""The target of a place in a sequence that is not judged."""
+"""The target of a position in a sequence that the loss does not count."""
 
 
 def cross_entropy(
@@ -20,9 +20,9 @@ def cross_entropy(
 ) -> tuple[Array, Array]:
     """Σ (log Σⱼ exp yⱼ − y[class]) / n and ∂L/∂y = (softmax y − onehot class) / n.
 
-    `outputs` is (samples, classes) or, for tokens, (samples, sequence, vocabulary); `classes` holds an integer for each
-    row, or −1 where it does not count: equally often in each sample. `samples` counts the whole global batch, and n is
-    that times the rows of a sample that count, so that the mean is the sum of what all parts give.
+    `outputs` is (samples, classes) or, for tokens, (samples, sequence, vocabulary); `classes` holds an integer for
+    each row, or −1 for a row that does not count, equally many in each sample. `samples` counts the whole global
+    batch, and n is that times the counted rows of a sample, so the mean is the sum over all micro-batches.
 
     >>> cross_entropy(np.zeros((1, 4)), np.array([2]), 1, empty=np.empty)
     (array([1.38629436]), array([[ 0.25,  0.25, -0.75,  0.25]]))
@@ -53,8 +53,8 @@ def mean_squared_error(
 ) -> tuple[Array, Array]:
     """Σ (y − target)² / n and ∂L/∂y = 2 (y − target) / n, with n = samples × outputs of each.
 
-    `outputs` and `targets` are (rows, outputs of each), and `samples` counts the whole global
-    batch, whose mean is the sum of what its parts give. The loss has one element.
+    `outputs` and `targets` are (rows, outputs of each), and `samples` counts the whole global batch, so the mean is
+    the sum over all micro-batches. The loss has one element.
 
     >>> mean_squared_error(np.array([[1.0, 2.0]]), np.zeros((1, 2)), 1, empty=np.empty)
     (array([2.5]), array([[1., 2.]]))

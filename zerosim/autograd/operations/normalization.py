@@ -1,7 +1,7 @@
 """LayerNorm and RMSNorm: each row, the last dimension, is normalised by its mean and its size.
 
 Means and variances are not kept. Backward computes them again from x, in a few passes over an array that it reads
-anyway.
+in any case.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from zerosim.autograd.operation import Empty, Operation, Shape
 from zerosim.autograd.operations.shapes import piecewise, refuse, rows
 
 EPSILON = 1e-5
-"""Added to the mean square, as PyTorch's LayerNorm and Llama's RMSNorm do."""
+"""The number added to the mean square, as in PyTorch's LayerNorm and Llama's RMSNorm."""
 
 
 def layer_norm_forward(x: Array, weight: Array, bias: Array, *, out: Array, empty: Empty) -> None:
@@ -69,13 +69,13 @@ def rms_norm_backward(
 
 
 def standardized(x: Array, out: Array, work: Array) -> Array:
-    """x̂ into `out`; 1 / √(variance + ε) of each row."""
+    """Write x̂ into `out`; returns 1 / √(variance + ε) of each row."""
     np.subtract(x, np.mean(x, axis=-1, keepdims=True), out=out)
     return scaled(out, out, work)
 
 
 def scaled(x: Array, out: Array, work: Array) -> Array:
-    """x / √(mean x² + ε) into `out`; the reciprocal of that root, of each row."""
+    """Write x / √(mean x² + ε) into `out`; returns the reciprocal of that root for each row."""
     scale: Array = np.mean(np.square(x, out=work), axis=-1, keepdims=True)
     scale += EPSILON
     np.sqrt(scale, out=scale)
@@ -88,7 +88,7 @@ def normalized_gradients(
     normalize: Callable[[Array, Array, Array], Array], upstream: Array, into: dict[str, Array], x: Array,
     weight: Array | None, empty: Empty,
 ) -> None:
-    """The gradients of x and weight, where `normalize` is what makes x̂ of x."""
+    """Write the gradients of x and weight; `normalize` computes x̂ from x."""
     terms = empty(x.shape, x.dtype)
 
     def differentiate(x: Array, upstream: Array, term: Array, g: Array, x_hat: Array, work: Array) -> None:
@@ -110,7 +110,7 @@ def normalized_gradients(
 
 
 def normalized_shape(x: Shape, weight: Shape, bias: Shape | None = None) -> Shape:
-    """The shape of x. Raises `ZerosimError` unless weight and bias have one number for each of a row."""
+    """The shape of x. Raises `ZerosimError` unless weight and bias are as long as a row."""
     if not x or weight != x[-1:] or bias not in (None, weight):
         raise refuse("a norm", "x (…, n), weight (n,), bias (n,)", x, weight, bias)
     return x

@@ -1,14 +1,14 @@
-"""Routing: the largest numbers of a row and where they are, rows by their number, and queues of limited length.
+"""Routing: the largest numbers of a row and their positions, rows by number, and queues of limited length.
 
-    indices    integers, int64; −1 stands for nowhere where an operation says so
+    indices    integers, int64; −1 stands for no position in the operations that say so
     n, d       rows, and the numbers of each
 
-A mixture of experts is made of these: `top_k` of a router's chances, `queue_slots` for places in each expert's queue,
-`scatter_rows` into the queues, a `matmul` for each expert, `gather_rows` out of them. Shapes depend on a capacity and
-never on how many samples choose an expert, so a plan knows them.
+A mixture of experts consists of these: `top_k` of a router's probabilities, `queue_slots` for the places in each
+expert's queue, `scatter_rows` into the queues, a `matmul` for each expert, `gather_rows` out of them. Shapes depend on
+a capacity and never on how many samples choose an expert, so a plan knows them.
 
-Indices are values of a graph like any other, kept for backward where it reads them, 8 bytes each. They have no
-gradient: how the choice moves with the numbers has none almost everywhere. A router learns by the chances alone.
+Indices are values of a graph like any other, kept for backward if it reads them, 8 bytes each. They have no gradient:
+the derivative of the choice is 0 almost everywhere. A router learns by its probabilities alone.
 """
 
 from typing import TypeVar
@@ -167,13 +167,13 @@ def queue_slots_shape(choices: Shape, *, queues: int, capacity: int) -> Shape:
 
 
 def gather(x: Array, indices: Array, out: Array) -> None:
-    """Rows of x by their numbers; zeros where these are −1."""
+    """Rows of x by their numbers; zeros for the number −1."""
     np.take(x, indices, axis=0, out=out, mode="clip")
     np.copyto(out, 0.0, where=(indices < 0)[..., np.newaxis])
 
 
 def scatter(x: Array, indices: Array, out: Array, empty: Empty) -> None:
-    """Add rows of x, first to last, to those of `out`, which are 0 before; a further row takes those of −1."""
+    """Add rows of x, first to last, to the rows of `out`, which are 0 before; rows with number −1 are dropped."""
     room = empty((out.shape[0] + 1, out.shape[1]), out.dtype)
     room[...] = 0.0
     np.add.at(room, indices, x)

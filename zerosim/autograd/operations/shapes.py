@@ -1,4 +1,4 @@
-"""Reshape, transpose, and errors for shapes that do not fit together."""
+"""Reshape, transpose, and errors for incompatible shapes."""
 
 from collections.abc import Callable
 from math import prod
@@ -21,14 +21,14 @@ def rows(array: Any) -> Any:
 
 
 PIECE = 1 << 15
-"""Numbers of each array that are worked on at a time: what a few arrays have of them stays in a core's cache."""
+"""The numbers of each array per call: those of a few arrays fit in a core's cache."""
 
 
 def piecewise(compute: Callable[..., None], *arrays: Array, empty: Empty, work: int = 0) -> None:
-    """Call `compute` on the same rows of all arrays, which have one shape, some rows after others.
+    """Call `compute` on the same rows of all arrays, which have one shape, one block of rows after the other.
 
-    It also gets `work` further arrays of that size, to use as it likes. Arrays that do not lie in one piece come whole;
-    of arrays that have no numbers one piece says all, unless they want every one (`walked`).
+    It also gets `work` further arrays of that size as scratch memory. Arrays that are not contiguous are passed whole;
+    for arrays without numbers one block is enough, unless they need every one (`walked`).
 
     >>> x, out = np.ones((3, PIECE)), np.empty((3, PIECE))
     >>> def double(x, out, work):
@@ -58,13 +58,13 @@ def elements(shape: Shape) -> int:
 
 
 def refuse(operation: str, wants: str, *found: Shape | None) -> ZerosimError:
-    """The error to raise for shapes that an operation cannot take."""
+    """The error for shapes that an operation does not accept."""
     shapes = ", ".join(str(shape) for shape in found if shape is not None)
     return ZerosimError(f"{operation} needs {wants}, found {shapes}")
 
 
 def same_shape(x: Shape, **_: Any) -> Shape:
-    """The shape of x, whichever it is."""
+    """The shape of x."""
     return x
 
 
@@ -107,7 +107,7 @@ def transpose_shape(x: Shape, *, axes: tuple[int, ...]) -> Shape:
 
 
 def transpose_upstream(upstream: Array, x: Shape, *, axes: tuple[int, ...]) -> Array:
-    """∂L/∂x: every dimension back to where it was."""
+    """∂L/∂x: upstream with the inverse permutation of dimensions."""
     back: list[int] = np.argsort(axes).tolist()
     return upstream.transpose(back)
 

@@ -1,7 +1,7 @@
-"""The public operations, by name, and for each an example: shapes of its inputs, integers as arrays, and settings.
+"""The public operations, by name, with an example of each: shapes of its inputs, integers as arrays, and settings.
 
-Examples have the form that `EXAMPLES` has in a file of one's own. `zerosim check` tries every operation on its
-example, and tells what each keeps and costs there.
+Examples have the form of `EXAMPLES` in a user's file. `zerosim check` tests every operation on its example, and prints
+what each keeps and costs there.
 """
 
 from collections.abc import Mapping, Sequence
