@@ -1,1 +1,1 @@
-"""A scenario's rows in a world: what each trains, on which batches, with what; and what is measured of it."""
+"""The training of a scenario's rows in a world: configs, batches, replicas, and measurements."""

@@ -1,4 +1,4 @@
-"""What all rows are compared with: one process that trains from the start, leg by leg as the rows were resumed."""
+"""Training in one process, with which all rows are compared, leg by leg as the rows were resumed."""
 
 from collections.abc import Iterator
 
@@ -9,9 +9,9 @@ from zerosim.training.config import Config
 
 
 def alone(batches: Batches) -> Iterator[tuple[Config, Snapshot]]:
-    """The snapshot before the first step and after each, with the config of its leg.
+    """The snapshots before the first step and after each step, each with the config of its leg.
 
-    Where one leg ends and another begins there are two of the same step, in the units and chunks of either.
+    At the boundary of two legs there are two snapshots of the same step, in the units and chunks of each leg.
     """
     last: Snapshot | None = None
     for leg in batches.config.legs:

@@ -1,8 +1,8 @@
-"""Which samples a step takes, in the one global order of micro-batches, and which of them a rank takes.
+"""The samples of a step in the global order of micro-batches, and each rank's share of them.
 
-A rank takes its block of a step as one `Batch`. The replica cuts it: micro-batch after micro-batch, or all together
-in layered accumulation, which gathers each unit once per pass and has the activations of all micro-batches alive at
-once.
+A rank gets its block of a step as one `Batch`. The replica splits it: one micro-batch after the other, or all together
+in layered accumulation, which gathers each unit once per pass and keeps the activations of all micro-batches alive at
+the same time.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from zerosim.training.config import Config
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """The samples of a data set as a row takes them."""
+    """The samples of a data set in the order of a row."""
 
     config: Config
     dataset: Dataset
@@ -35,7 +35,7 @@ class Batches:
         return [(typed(x, self.config.computing.weights), y) for x, y in found]
 
     def all_ranks(self, after: int = 0, until: int | None = None) -> Iterator[MicroBatches]:
-        """All micro-batches of every step behind step `after`, up to step `until`, else to the last."""
+        """All micro-batches of each step after step `after`, up to step `until` or to the last step."""
         for step in range(after + 1, (self.config.steps if until is None else until) + 1):
             yield self.micro_batches(step)
 
@@ -47,15 +47,15 @@ class Batches:
             yield Batch(step, [x for x, _ in mine], [y for _, y in mine], self.config.samples, block.start)
 
     def test_inputs(self) -> list[Array]:
-        """All of the test split as one batch, or nothing."""
+        """The inputs of the test split as one batch; empty without a test split."""
         x = self.dataset.x_test
         return [] if x is None else [typed(x, self.config.computing.weights)]
 
     def test(self, outputs: Array) -> float:
-        """How good `outputs` are for the test split.
+        """The measure of `outputs` on the test split.
 
-        Accuracy for labels, the share of sequences without a mistake for a task, the mean loss for a text, in nats for
-        each token, and else the mean squared error.
+        It is the accuracy for labels, the share of sequences without an error for a task, the mean loss per token in
+        nats for a text, and the mean squared error otherwise.
         """
         expected = self.dataset.y_test
         assert expected is not None
@@ -72,5 +72,5 @@ class Batches:
 
 
 def typed(x: Array, dtype: npt.DTypeLike) -> Array:
-    """Numbers as `dtype`; tokens, which are integers, as they are."""
+    """Numbers as `dtype`; tokens, which are integers, unchanged."""
     return x if x.dtype.kind == "i" else x.astype(dtype, copy=False)

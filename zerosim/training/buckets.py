@@ -1,9 +1,10 @@
-"""Collectives that work on at most so many bytes at a time, without moving the boundary of any chunk.
+"""Collectives with a limit on bytes per call; the boundaries of chunks do not move.
 
-    bucket    what one call works on: a piece of every chunk, at the same place in each
+    bucket    the part of a vector that one call handles: the same piece of every chunk
 
-In which order an element is added depends on its chunk alone, so the bits stay; and each element travels as often as
-before, so the bytes do too. Calls and messages are more, and none is larger than the bucket.
+The order of addition of an element depends on its chunk alone, so buckets do not change bits. Each element travels as
+often as without buckets, so the sum of bytes does not change either. Calls and messages are more, and no message is
+larger than a bucket.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +21,12 @@ Broadcast = Callable[[Communicator, Payload, int], None]
 
 @dataclass(frozen=True)
 class Buckets:
-    """Buckets of at most `most_bytes`, all chunks together; 0 is no limit."""
+    """Buckets of at most `most_bytes` for all chunks together; 0 means no limit."""
 
     most_bytes: int
 
     def pieces(self, length: int, column_bytes: int) -> list[slice]:
-        """How chunks of `length` elements are walked; one element of every chunk takes `column_bytes`.
+        """The pieces of chunks with `length` elements; one element of every chunk has `column_bytes` bytes.
 
         >>> Buckets(100).pieces(5, column_bytes=48), Buckets(0).pieces(5, column_bytes=48)
         ([slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)], [slice(0, 5, None)])
@@ -36,7 +37,7 @@ class Buckets:
         return [slice(start, min(start + most, length)) for start in range(0, length, most)]
 
     def chunked(self, collective: ReduceScatter) -> ReduceScatter:
-        """`collective(comm, chunks)`, bucket by bucket; no chunk is longer than the first."""
+        """`collective(comm, chunks)` bucket by bucket; no chunk may be longer than the first."""
 
         def call(comm: Communicator, chunks: Sequence[Payload]) -> None:
             for piece in self.pieces(len(chunks[0]), len(chunks) * chunks[0].dtype.itemsize):
@@ -45,7 +46,7 @@ class Buckets:
         return call if self.most_bytes else collective
 
     def broadcast(self, whole: Broadcast) -> Broadcast:
-        """`whole(comm, vector, root)`, bucket by bucket."""
+        """`whole(comm, vector, root)` bucket by bucket."""
 
         def call(comm: Communicator, vector: Payload, root: int) -> None:
             for piece in self.pieces(len(vector), vector.dtype.itemsize):
@@ -54,7 +55,9 @@ class Buckets:
         return call if self.most_bytes else whole
 
     def order_free(self, add: AddRanks, allocate: Allocator) -> AddRanks:
-        """`add(comm, contributions, rounding)`, which needs vectors in one piece: copies, a bucket at a time."""
+        """`add(comm, contributions, rounding)` on copies of one bucket after the other, since it needs contiguous
+        vectors.
+        """
 
         def call(comm: Communicator, contributions: Sequence[Array], rounding: Rounding) -> Array:
             full = contributions[0]
@@ -74,14 +77,14 @@ class Buckets:
     def _copied(
         self, comm: Communicator, contributions: Sequence[Array], allocate: Allocator
     ) -> Iterator[tuple[slice, list[Array]]]:
-        """Each piece, and of every contribution this piece of all chunks, side by side."""
+        """Each piece, with copies of it from all chunks of every contribution."""
         length = len(split(contributions[0], comm.size)[0])
         for piece in self.pieces(length, comm.size * LIMB_BYTES):
             yield piece, [copied(x.reshape(comm.size, -1)[:, piece], allocate) for x in contributions]
 
 
 def copied(pieces: Array, allocate: Allocator) -> Array:
-    """Pieces (chunks, elements) side by side in one vector."""
+    """Pieces of shape (chunks, elements), copied into one vector."""
     copy = allocate(pieces.size, pieces.dtype, kind="buffers", owner="bucket")
     copy.reshape(pieces.shape)[:] = pieces
     return copy

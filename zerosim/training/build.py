@@ -1,4 +1,4 @@
-"""A row's tools: the replica of one rank, and the one process that everything is compared with."""
+"""Constructors for a row: the replica of one rank, and the reference."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -55,7 +55,8 @@ from zerosim.training.tiers import Tiers
 
 
 def initial_weights(config: Config) -> Initial:
-    """A unit's float32 weights before the first step, drawn from the seed or read from a file, alike on all ranks."""
+    """The function that returns a unit's float32 weights before the first step, from the seed or a file, on all ranks.
+    """
     file = config.initial
 
     def drawn(unit: Unit) -> Array:
@@ -75,10 +76,10 @@ def replica(
     config: Config, comm: Observed, allocate: Allocator, second_channel: Communicator | None = None,
     perform: Perform = perform, players: Players = Player, tiers: FarMemory | None = None,
 ) -> Replica:
-    """One rank's tools, before its states are begun; who observes `comm` is told of its collectives and computations.
+    """One rank's replica, without states yet; the instruments of `comm` observe its collectives and computations.
 
-    What is prefetched, or reduced beside the step, travels in `second_channel`, where there is one. `perform` carries
-    out the operations of the tape, and `players` plays its segments. `tiers` has memory beside the device's.
+    Prefetches and overlapped reductions use `second_channel`, if there is one. `perform` runs the operations of the
+    tape, and `players` runs its segments. `tiers` has the memory beside the device's.
     """
     beside = telling(Beside(comm, second_channel), comm.instruments, wait=WAIT)
     addition = config.addition
@@ -133,9 +134,9 @@ def kept(
     config: Config, allocate: Allocator, tiers: FarMemory | None, state: TrainingState, rule: LateUpdates,
     instruments: Sequence[object],
 ) -> tuple[Storage, Shards, WeightUpdates]:
-    """Where a row keeps its states, how Stage III comes by its shards, and how states are updated there.
+    """The storage of a row's states, the source of Stage III's shards, and the update rule on that storage.
 
-    Instruments are told of updates that the step itself computes.
+    Instruments observe the updates that the step itself computes.
     """
     told: WeightUpdates = telling(rule, instruments, update="update", differences="update", apply="update")
     if not config.tiers:
@@ -153,10 +154,9 @@ def kept(
 def reduce_scatter(
     config: Config, comm: Observed, allocate: Allocator, residuals: Residuals, wire: WireFormat | None = None
 ) -> Callable[..., Any]:
-    """How gradients are added over the ranks, bucket by bucket if the scenario asks for that.
+    """The sum of gradients over the ranks, bucket by bucket if the scenario has a bucket size.
 
-    `wire` stands in for the format in which they are quantised; what is lost there is added to `residuals`, if any are
-    kept.
+    `wire` replaces the format of quantised gradients; the quantisation error is added to `residuals`, if any are kept.
     """
     addition, name, buckets, wire = config.addition, "reduce_scatter", config.buckets, wire or config.gradients_wire
     if addition.collective is None:
@@ -169,7 +169,7 @@ def reduce_scatter(
 
 
 def fed_back(config: Config, comm: Observed, narrow: OnNarrowWires, residuals: Residuals) -> Callable[..., Any]:
-    """A reduce-scatter of the gradient of the unit that it is called for, with that unit's residual."""
+    """A reduce-scatter that adds the residual of its unit to the unit's gradient."""
     units = {unit.name: unit for unit in config.model.units}
 
     def call(owner: str, *args: Any) -> Any:
@@ -181,7 +181,7 @@ def fed_back(config: Config, comm: Observed, narrow: OnNarrowWires, residuals: R
 
 
 def replicas_added(config: Config, comm: Observed) -> Callable[..., Any]:
-    """How those that hold copies of a chunk add what their groups have."""
+    """The sum of a chunk over the ranks that hold copies of it, in different groups."""
     collective = config.addition.collective
     if config.mesh.replicas == 1 or collective is None:
         return nothing
@@ -195,11 +195,11 @@ def replicas_added(config: Config, comm: Observed) -> Callable[..., Any]:
 
 
 def nothing(*_: Any) -> None:
-    """Nobody holds copies."""
+    """Do nothing: there are no copies."""
 
 
 def for_owners(wrap: Callable[[Any], Callable[..., Any]], named: Callable[..., Any]) -> Callable[..., Any]:
-    """What `wrap` makes of a collective, called with what it is for and then its own arguments."""
+    """A function of an owner and a collective's arguments that calls the collective as changed by `wrap`."""
 
     def call(owner: str, *args: Any) -> Any:
         return wrap(partial(named, owner))(*args)
@@ -208,13 +208,13 @@ def for_owners(wrap: Callable[[Any], Callable[..., Any]], named: Callable[..., A
 
 
 def broadcast(config: Config) -> Callable[..., None]:
-    """How one rank's chunk reaches all."""
+    """The broadcast of one rank's chunk."""
     named = config.serving("broadcast")
     return tree.broadcast if named is None else named.carry_out
 
 
 def gathering(config: Config, beside: Beside, wire: WireFormat | None = None) -> Gathering:
-    """How Stage III gathers weights; `wire` stands in for the format in which they are quantised."""
+    """Stage III's gathering of weights; `wire` replaces the format of quantised weights."""
     secondary, quantized = config.row.parallel.secondary_ranks, config.weights_wire
     fill: Fill = Filled() if quantized is None else Quantized(wire or quantized)
     if secondary:
@@ -225,7 +225,7 @@ def gathering(config: Config, beside: Beside, wire: WireFormat | None = None) ->
 
 
 def reference(config: Config) -> Reference:
-    """The training of a row in one process."""
+    """The reference of a row: its training in one process."""
     return Reference(
         model=config.model,
         initial=initial_weights(config),

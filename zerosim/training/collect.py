@@ -1,4 +1,4 @@
-"""After a row has been trained: its model brought to rank 0, unit by unit, to be digested, tested, heard and kept."""
+"""Collection of a trained model on rank 0, unit by unit, for digests, the test, a sample, and storage."""
 
 import hashlib
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from zerosim.training.sampling import continued
 
 @dataclass(frozen=True)
 class Final:
-    """What is left on rank 0 when a row has been trained."""
+    """The results of a trained row on rank 0."""
 
     weights_sha256: str
     optimizer_sha256: str
@@ -28,7 +28,7 @@ class Final:
 
 
 def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_weights: bool) -> Final:
-    """Bring the model to rank 0, one unit at a time: digest it, test it and, if asked to, keep it."""
+    """Collect the model on rank 0, one unit at a time; digest it, test it and, with `keep_weights`, keep it."""
     config, state, group = batches.config, replica.state, replica.mesh.within(comm)
     weights_digest, optimizer_digest = hashlib.sha256(), hashlib.sha256()
     kept, used = dict[Unit, Array](), dict[Unit, Array]()
@@ -59,9 +59,10 @@ def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_we
 
 
 def whole(comm: Communicator, unit: Unit, buffer: Array, layout: Layout) -> Array:
-    """On rank 0 the unpadded contents of `unit`, of which every rank of a group passes its buffer.
+    """The unpadded contents of `unit` on rank 0; every rank of a group passes its buffer.
 
-    Nobody goes on before its buffer has come: copies of messages on their way could be as large as the model.
+    Each rank waits until its buffer has arrived; otherwise copies of messages under way could be as large as the
+    model.
     """
     everything, came = full(unit.count, layout.size), np.zeros(1, np.uint8)
     if layout == everything:

@@ -1,20 +1,20 @@
-"""Is what each rank holds, after every step, byte for byte what one process holds that trains alone?
+"""Comparison of each rank's state with one process, byte for byte, after every step.
 
-Rank 0 trains alone once and publishes a fingerprint of every step. Then each rank compares what it holds with
-the fingerprints by itself, so that checking moves no weights, and keeps the first thing that differs. Only when
-something did is the reference trained again, up to that step, to name the element.
+Rank 0 trains once in one process and publishes a fingerprint of every step. Each rank compares its state with the
+fingerprints locally, so the check moves no weights, and keeps the first difference. Only after a difference the
+reference is trained again up to that step, to name the element.
 
-What is compared, after every step: the loss, the weights, the optimizer state and the gradients, and what a rank feeds
-back. All of them with their padding, which is zero. Of a gradient that is not a number only that it is none counts: the
-optimizer makes every NaN the same one. Without a reference, ranks that hold the same chunk are held to each other.
+After every step the loss, the weights, the optimizer state, the gradients and the residuals are compared, including
+their padding, which is zero. NaN elements of a gradient are equal whatever their bits, because the optimizer makes all
+NaNs the same. Without a reference, ranks that hold the same chunk are compared with each other.
 
-Every rank's replica is checked, and nothing of a large model is kept twice. Without a reference the only other
-opinion is another row. Rows that add in another order are right to differ and are not compared; `compared_with` in
-the outcome says who was compared with whom. A weakness: without a reference, a rank that goes wrong before the last
-step infects the others, and then all agree.
+Every rank's replica is checked, and nothing of a large model is stored twice. Without a reference the only other
+witness is another row. Rows with another order of addition differ rightly and are not compared; `compared_with` in the
+outcome lists the comparisons. A weakness: without a reference, a rank that goes wrong before the last step passes the
+error to the others, and then all agree.
 
-`optimizer_sha256` goes layer by layer, in each its slots one after the other. It does not depend on how layers are
-grouped into units.
+`optimizer_sha256` is computed layer by layer, and within a layer slot by slot. It does not depend on the grouping of
+layers into units.
 """
 
 import hashlib
@@ -42,22 +42,22 @@ WEIGHTS = "weights"
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What one process held after `step` steps: the digest of each chunk, by unit and by what it is of."""
+    """The state of one process after `step` steps: the digest of each chunk, by unit and kind of state."""
 
     step: int
     loss: bytes
     chunks: tuple[dict[str, list[Digest]], ...]
     counts: dict[str, float]
-    """The number of updates, and what the loss scale depends on."""
+    """The number of updates, and the state of the loss scale."""
     sha256: tuple[str, str] | None
     """The digests of all weights and of all optimizer state, after the last step."""
     wire_errors: Mapping[str, WireError] = field(default_factory=dict)
-    """How far what travelled as codes was off in the step."""
+    """The quantisation errors of the step."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Bytes that a rank held and the reference did not: one chunk of one unit, or the loss (unit is None)."""
+    """The bytes of a rank that differ from the reference: one chunk of one unit, or the loss (unit is None)."""
 
     step: int
     unit: int | None
@@ -68,12 +68,12 @@ class Evidence:
 
     @property
     def place(self) -> tuple[int, int, int, int]:
-        """Where in the run: the earliest step first; in it the loss, then units in model order."""
+        """A sort key: the earliest step first, then the loss, then units in model order."""
         return self.step, -1 if self.unit is None else self.unit, self.chunk, self.rank
 
 
 def fingerprint(units: Sequence[Unit], snapshot: Snapshot, chunks: int, *, last: bool) -> Fingerprint:
-    """The digests of a snapshot, cut into so many chunks; those of it all too if it is the `last`."""
+    """The digests of a snapshot in `chunks` chunks, and digests of the whole state if it is the `last`."""
     digests = tuple(
         {
             what: [digest(comparable(what, chunk)) for chunk in split(with_padding(flat, chunks), chunks)]
@@ -87,14 +87,14 @@ def fingerprint(units: Sequence[Unit], snapshot: Snapshot, chunks: int, *, last:
 
 
 def of_an_earlier_leg(snapshot: Snapshot) -> Fingerprint:
-    """The loss, which is all that a resumed run still has of that step."""
+    """The loss, which is all that a resumed run still has of an earlier step."""
     return Fingerprint(snapshot.step, snapshot.loss.tobytes(), (), {}, None)
 
 
 def whole_sha256(
     units: Sequence[Unit], weights: Mapping[Unit, Array], optimizer: Mapping[Unit, Mapping[str, Array]]
 ) -> tuple[str, str]:
-    """Two digests, of all weights and of all optimizer state: layer by layer, however layers are grouped to units."""
+    """The digests of all weights and of all optimizer state, layer by layer, independent of units."""
     of_weights, of_optimizer = hashlib.sha256(), hashlib.sha256()
     layers = sorted(((number, unit) for unit in units for number in unit.numbers), key=lambda each: each[0])
     for number, unit in layers:
@@ -106,12 +106,12 @@ def whole_sha256(
 
 
 def counts(updates: int, scaling: Scaling) -> dict[str, float]:
-    """What a rank counts of its steps beside its arrays, by name."""
+    """The counters of a rank's state, by name."""
     return {"updates": updates, "loss scale": scaling.loss_scale, "steps since it changed": scaling.good_steps}
 
 
 def states(snapshot: Snapshot, unit: Unit) -> dict[str, Array]:
-    """All that one process holds of a unit, by what it is."""
+    """The state of one process for a unit, by kind."""
     found = {WEIGHTS: snapshot.weights[unit], **snapshot.optimizer.get(unit, {})}
     if unit in snapshot.gradients:
         gradient = snapshot.gradients[unit]
@@ -123,7 +123,7 @@ def states(snapshot: Snapshot, unit: Unit) -> dict[str, Array]:
 
 
 def with_padding(flat: Array, chunks: int) -> Array:
-    """`flat` and as many zeros as make its chunks equal.
+    """`flat` with zeros appended until its chunks are equal.
 
     >>> with_padding(np.ones(3), 2).tolist()
     [1.0, 1.0, 1.0, 0.0]
@@ -132,12 +132,12 @@ def with_padding(flat: Array, chunks: int) -> Array:
 
 
 def comparable(what: str, values: Array) -> Array:
-    """`values`; of a gradient, a copy with one NaN for all."""
+    """`values`; for a gradient, a copy in which all NaNs have the same bits."""
     return with_one_nan(values.copy()) if what in (GRADIENT, ACCUMULATED) else values
 
 
 def published(comm: Communicator, snapshots: Iterable[Any] | None) -> Iterator[Any]:
-    """On every rank, one after the other, what rank 0 iterates over; on the others `snapshots` is None."""
+    """The items of `snapshots` on rank 0, on every rank in order; other ranks pass None."""
     if snapshots is None:
         while (item := broadcast_object(comm, None)) is not None:
             yield item
@@ -149,9 +149,9 @@ def published(comm: Communicator, snapshots: Iterable[Any] | None) -> Iterator[A
 
 @dataclass
 class Checker:
-    """One rank's comparison of its replica with the published fingerprints, step by step.
+    """The comparison of one rank's replica with the published fingerprints, step by step.
 
-    `sums_everywhere`: in a full buffer of gradients every chunk is a sum, not only this rank's own.
+    `sums_everywhere` states whether every chunk of a full buffer of gradients is a sum, not only this rank's own.
     """
 
     replica: Replica
@@ -159,12 +159,12 @@ class Checker:
     sums_everywhere: bool
     evidence: Evidence | None = field(default=None, init=False)
     misfit: str | None = field(default=None, init=False)
-    """What first was not there, or counted otherwise, in words."""
+    """The first missing state or differing counter, in words."""
 
     def check(self, step: int, loss: Array | None) -> None:
-        """Compare what this rank holds after `step`; remember the first chunk that differs.
+        """Compare this rank's state after `step`; keep the first chunk that differs.
 
-        Before the first step of a run there is no loss, and no gradient.
+        Before the first step of a run there are no loss and no gradients.
         """
         if self.misfit is None:
             self.misfit = next(self._misfits(step, rests=loss is None), None)
@@ -172,7 +172,7 @@ class Checker:
             self.evidence = next(self._differences(step, loss), None)
 
     def check_earlier(self, losses: Sequence[Array]) -> None:
-        """Compare the losses of the steps that were done before this run."""
+        """Compare the losses of steps before this run."""
         for step, loss in enumerate(losses, start=1):
             if self.evidence is None and loss.tobytes() != self.history[step].loss:
                 self.evidence = Evidence(step, None, 0, self.replica.comm.rank, "loss", loss.copy())
@@ -200,7 +200,7 @@ class Checker:
 
 
 def held_chunks(replica: Replica, sums_everywhere: bool) -> Iterator[tuple[int, str, int, Array]]:
-    """All that a rank holds: the unit's number, what it is, the chunk's number, and its elements with padding."""
+    """All chunks that a rank holds: the unit's number, the kind, the chunk's number, and its elements with padding."""
     state = replica.state
     for number, unit in enumerate(replica.units):
         for chunk, values in state.layouts.of(unit, "parameters").chunks(state.weights[unit]):
@@ -218,7 +218,7 @@ def held_chunks(replica: Replica, sums_everywhere: bool) -> Iterator[tuple[int, 
 
 
 def kept_of(state: TrainingState, unit: Unit) -> set[str]:
-    """The names of what this rank keeps of a unit, its own chunk included."""
+    """The names of the states that this rank keeps of a unit, if they include its own chunk."""
     held = {WEIGHTS, *state.optimizer.get(unit, {}), *state.residuals_of(unit)}
     for what in state.gradients_of(unit):
         layout = state.gradient_layouts[unit]
@@ -228,7 +228,7 @@ def kept_of(state: TrainingState, unit: Unit) -> set[str]:
 
 
 def brought_home_otherwise(found: tuple[str, str], due: tuple[str, str] | None) -> str | None:
-    """Which digest of what rank 0 has collected after the last step is not that of one process, in words."""
+    """The first digest of the state on rank 0 after the last step that differs from one process's, in words."""
     for what, mine, other in zip(("weights", "optimizer state"), found, due or found, strict=True):
         if mine != other:
             return f"{what} brought to rank 0 are not one process's: SHA-256 {mine[:12]}, due is {other[:12]}"
@@ -237,14 +237,16 @@ def brought_home_otherwise(found: tuple[str, str], due: tuple[str, str] | None) 
 
 @dataclass(frozen=True)
 class Holdings:
-    """What all ranks together hold after the last step: a digest of every chunk's, and of which chunk two differ."""
+    """The state of all ranks after the last step: a digest of all chunks, and the first chunk in which two ranks
+    differ.
+    """
 
     sha256: str
     disagreement: str | None
 
 
 def holdings(comm: Communicator, replica: Replica, sums_everywhere: bool) -> Holdings | None:
-    """On rank 0; stages that compute the same hold the same, however they spread it over the ranks."""
+    """The holdings of all ranks, on rank 0; they do not depend on how a stage shards them."""
     held = {
         (number, what, chunk): digest(values)
         for number, what, chunk, values in held_chunks(replica, sums_everywhere)
@@ -266,6 +268,6 @@ def holdings(comm: Communicator, replica: Replica, sums_everywhere: bool) -> Hol
 
 
 def first_of(found: Sequence[Evidence | None] | None) -> Evidence | None:
-    """The earliest of what the ranks have found, if any has."""
+    """The earliest of the ranks' evidence; None if there is none."""
     pieces = [each for each in found or [] if each is not None]
     return min(pieces, key=lambda each: each.place, default=None)

@@ -1,6 +1,6 @@
-"""What a row trains and how, in the terms that stages, reference and formulas share: a model and no data.
+"""The config of a row, in the terms that stages, reference and formulas share: a model, no data.
 
-A formula needs a row and its model and nothing else. `Batches` adds the data.
+Formulas need a row and its model only. `Batches` adds the data.
 """
 
 from collections.abc import Iterable
@@ -31,23 +31,23 @@ from zerosim.stages.adding import ADDITIONS, Addition
 from zerosim.training.buckets import Buckets
 
 TIERS: dict[str, Tier] = {"host": "host", "disk": "disk"}
-"""The tier that each value of a key names."""
+"""The tier of each value of an offload key."""
 
 
 @dataclass(frozen=True, eq=False)
 class Config:
-    """A row and its model. Where model states are kept is the stage's affair; everything else is derived here."""
+    """A row and its model; everything else is derived here. The stage decides where model states are kept."""
 
     row: Row
     model: Model
     resumed: "Resumed | None" = None
-    """Where this run goes on from; None if it begins."""
+    """The checkpoint from which this run resumes; None for a run from the start."""
     initial: WeightsFile | None = None
-    """What the first weights are in; None if they are drawn."""
+    """The file of the first weights; None if they are drawn."""
 
     @property
     def name(self) -> str:
-        """The name of the row: the scenario's, or the stage's title."""
+        """The name of the row: the scenario's name for it, or the stage's title."""
         return self.row.name or self.stage.title
 
     @property
@@ -60,15 +60,15 @@ class Config:
 
     @property
     def mesh(self) -> Mesh:
-        """Who shares with whom, as rank 0 sees it."""
+        """The mesh of rank 0."""
         return self.mesh_of(0)
 
     def mesh_of(self, rank: Any) -> Mesh:
-        """Who shares with `rank`, and who holds copies of what it has."""
+        """The mesh of `rank`: its group, and the ranks that hold copies of its shard."""
         return Mesh(rank, self.ranks, self.row.parallel.group_of(self.ranks))
 
     def secondary_of(self, rank: Any) -> Mesh | None:
-        """Who shares the second copy of the weights with `rank`, if there is one."""
+        """The mesh of the second copy of the weights for `rank`; None if there is none."""
         group = self.row.parallel.secondary_ranks
         return Mesh(rank, self.ranks, group) if group and self.stage.gathers else None
 
@@ -78,41 +78,41 @@ class Config:
 
     @property
     def done(self) -> int:
-        """Steps before this run, which goes on after them."""
+        """The steps before this run."""
         return self.resumed.step if self.resumed else 0
 
     @property
     def steps_here(self) -> int:
-        """Steps of this run."""
+        """The number of steps in this run."""
         return self.steps - self.done
 
     @property
     def legs(self) -> "tuple[Leg, ...]":
-        """How all steps are trained, one leg after the other, neighbours alike as one."""
+        """The legs of the whole training; equal neighbours are joined."""
         before = self.resumed.legs if self.resumed else ()
         return joined((*before, Leg(self, self.steps)))
 
     @property
     def samples(self) -> int:
-        """In the global batch of one step."""
+        """Samples in the global batch of one step."""
         return self.row.train.micro_batches * self.row.train.micro_batch
 
     @property
     def precision(self) -> Precision:
-        """The precision in which weights, gradients and optimizer state are kept."""
+        """The precision of kept weights, gradients and optimizer state."""
         return PRECISIONS[self.row.train.precision]
 
     @property
     def computing(self) -> Precision:
-        """The precision of gathered weights, of activations and of a micro-batch's gradients."""
+        """The precision of gathered weights, of activations, and of a micro-batch's gradients."""
         asked = self.row.parallel.param_dtype
         return self.precision if asked == "weights" or not self.stage.gathers else PRECISIONS[asked]
 
     @cached_property
     def tiers(self) -> dict[Kind, Tier]:
-        """The tier of each model state that the row does not keep on the device.
+        """The tier of each model state that the row offloads.
 
-        Reduced gradients are where the optimizer is, as far as ranks keep shards of them.
+        Reduced gradients are on the host with an offloaded optimizer, if ranks keep shards of them.
         """
         parallel, found = self.row.parallel, dict[Kind, Tier]()
         if parallel.offload_optimizer != "none":
@@ -129,12 +129,12 @@ class Config:
         return self.or_computing(self.row.parallel.output_dtype)
 
     def or_computing(self, dtype: str) -> np.dtype[np.generic]:
-        """The dtype of a key; that of the weights that are computed with, if it says `weights`."""
+        """The dtype of a key; `weights` means the dtype of the weights used in computation."""
         return (self.computing if dtype == "weights" else PRECISIONS[dtype]).weights
 
     @property
     def order(self) -> Order:
-        """The order of addition, as declared."""
+        """The declared order of addition."""
         declared = ORDERS[self.row.parallel.order].with_hosts(self.row.ranks_per_host)
         named = self.serving("reduce_scatter")
         if named is None:
@@ -144,66 +144,66 @@ class Config:
 
     @property
     def addition(self) -> Addition:
-        """The order of addition, as the stages carry it out."""
+        """The order of addition as an `Addition` that stages run."""
         addition = ADDITIONS[self.row.parallel.order].with_hosts(self.row.ranks_per_host)
         reduced, gathered = self.serving("reduce_scatter"), self.serving("all_gather")
         all_gather = addition.all_gather if gathered is None else gathered.carry_out
         return replace(addition if reduced is None else addition.by(reduced.carry_out), all_gather=all_gather)
 
     def serving(self, kind: str) -> Algorithm | None:
-        """The algorithm that the row names for a kind of collective, if it does."""
+        """The algorithm that the row names for a kind of collective; None if it names none."""
         name = getattr(self.row.parallel, kind)
         found = SERVING[kind][name] if name else None
         return found.up_to(self.row.short_gather_bytes) if isinstance(found, BySize) else found
 
     @property
     def buckets(self) -> Buckets:
-        """What collectives on gradients, weights and norms work on at a time."""
+        """The buckets of collectives on gradients, weights and norms."""
         return Buckets(self.row.parallel.bucket_bytes)
 
     @property
     def wire(self) -> np.dtype[np.generic]:
-        """The dtype in which gradients travel and are added."""
+        """The dtype in which gradients are sent and added."""
         if self.stage.wire:
             return PRECISIONS[self.stage.wire].weights
         return self.or_computing(self.row.parallel.reduce_dtype)
 
     @property
     def weights_wire(self) -> BlockWire | None:
-        """The format in which weights are gathered, if they are quantised."""
+        """The format of gathered weights, if they are quantised."""
         return self.wire_of(self.row.parallel.quantized_weights) if self.stage.gathers else None
 
     @property
     def gradients_wire(self) -> BlockWire | None:
-        """The format in which gradients travel to be added, if they are quantised."""
+        """The format of sent gradients, if they are quantised."""
         return self.wire_of(self.row.parallel.quantized_gradients)
 
     @property
     def residuals(self) -> int:
-        """How many copies a rank keeps of what quantised gradients have lost: two where a step may be skipped."""
+        """The number of residuals per rank: none without error feedback, two if a step may be skipped, else one."""
         return (1 + self.scaling().dynamic) * self.row.parallel.error_feedback
 
     def wire_of(self, codes: str) -> BlockWire | None:
-        """The format with these codes, in blocks as the row has them; None for none."""
+        """The format with these codes in the row's blocks; None for "none"."""
         return None if codes == "none" else wire(codes, self.row.parallel.quantized_block)
 
     @property
     def summed(self) -> np.dtype[np.generic]:
-        """The dtype in which a rank adds up its micro-batches.
+        """The dtype in which a rank adds its micro-batches.
 
-        FSDP2 adds them in `reduce_dtype`. So does a row with a `param_dtype`, if that is wider than its gradients.
+        FSDP2 adds them in `reduce_dtype`, and so does a row with a `param_dtype`, if `reduce_dtype` is wider.
         """
         widened = self.computing is not self.precision and self.wire == FLOAT32
         return FLOAT32 if self.accumulates_in_float32 or widened else self.computing.weights
 
     @property
     def widens(self) -> bool:
-        """Whether micro-batches are widened before they are added up."""
+        """Whether micro-batches are widened before they are added."""
         return self.summed != self.computing.weights
 
     @cached_property
     def recomputed(self) -> frozenset[Unit]:
-        """The units that keep their input alone, and are run again before backward."""
+        """The units that keep only their input for backward, and run forward again."""
         chosen = self.row.parallel.recompute
         numbers = set(range(len(self.model.layers)) if chosen is True else chosen or ())
         return frozenset(unit for unit in self.model.units if set(unit.numbers) & numbers)
@@ -214,55 +214,55 @@ class Config:
 
     @property
     def block(self) -> int:
-        """Micro-batches of each rank in a step."""
+        """Micro-batches per rank and step."""
         return self.row.train.micro_batches // self.ranks
 
     @property
     def accumulation(self) -> str:
-        """When gradients are reduced, as the row does it: where nothing else can be done, at the boundary."""
+        """The accumulation that the row uses; if the requested one is impossible, `boundary`."""
         asked = "micro_batch" if self.stage.reduces_each else self.row.parallel.accumulation
         possible = self.block > 1 and (asked != "micro_batch" or self.stage.may_reduce_parts)
         return asked if possible else "boundary"
 
     @property
     def ignored(self) -> dict[str, str]:
-        """The keys of [parallel] that the row cannot follow, and why."""
+        """The keys of [parallel] that have no effect on the row, and why."""
         return ignored(self.row.stage, vars(self.row.parallel), self.block)
 
     @property
     def part_by_part(self) -> bool:
-        """Whether every micro-batch is reduced by itself, which is another order of addition."""
+        """Whether each micro-batch is reduced separately, which is another order of addition."""
         return self.accumulation == "micro_batch"
 
     @property
     def added_first(self) -> int:
-        """How many micro-batches a rank adds up before the ranks are added."""
+        """The number of micro-batches that a rank adds before the sum over the ranks."""
         return 1 if self.part_by_part else self.block
 
     @property
     def reductions(self) -> int:
-        """How many times in a step a gradient is reduced."""
+        """The number of reductions of a gradient per step."""
         return self.block // self.added_first
 
     @property
     def at_once(self) -> int:
-        """How many micro-batches of a rank go forward and backward together."""
+        """The number of a rank's micro-batches that run forward and backward together."""
         return self.block if self.accumulation == "layered" else 1
 
     @property
     def passes(self) -> int:
-        """How many times in a step a rank goes forward and backward."""
+        """The number of forward and backward passes of a rank per step."""
         return self.block // self.at_once
 
     @property
     def sums_everywhere(self) -> bool:
-        """Whether after a reduction every rank has the sums of all chunks of a gradient, not only its own."""
+        """Whether a reduction leaves the sums of all chunks on every rank, not only its own."""
         to_all = self.row.parallel.gradients == "all_reduce"
         return (self.stage.publishes and to_all) or not self.stage.shares_updates
 
     @property
     def publishes_updates(self) -> bool:
-        """Whether 16-bit updates travel and are subtracted from 16-bit weights, which is another computation.
+        """Whether 16-bit updates are sent and subtracted from 16-bit weights, which is another computation.
 
         In float32, applying updates everywhere is the same computation as applying them once.
         """
@@ -271,7 +271,7 @@ class Config:
 
     @cached_property
     def rule(self) -> UpdateRule:
-        """One optimizer step, on any stretch of a unit."""
+        """The optimizer step, for any stretch of a unit."""
         train = self.row.train
         return UpdateRule(
             OPTIMIZERS[train.optimizer],
@@ -284,7 +284,7 @@ class Config:
         )
 
     def scaling(self) -> Scaling:
-        """The loss scale before the first step, and the norm to clip at."""
+        """The first loss scale, and the norm for clipping."""
         train = self.row.train
         if isinstance(train.loss_scale, str):
             dynamic = self.computing.scales_loss
@@ -293,7 +293,7 @@ class Config:
 
     @property
     def arithmetic(self) -> tuple[object, ...]:
-        """What the reference must know of a row, as far as rows of one scenario differ."""
+        """The keys that change the reference's arithmetic, as far as rows of one scenario differ in them."""
         parallel = self.row.parallel
         return (
             self.row.layers, self.part_by_part, parallel.accumulate_dtype, parallel.reduce_dtype,
@@ -303,7 +303,8 @@ class Config:
 
     @property
     def bits(self) -> tuple[object, ...]:
-        """All that the bits of a step depend on beside the step before it, as far as rows of a training differ."""
+        """All that determines the bits of a step beside the previous step, as far as rows of a training differ in it.
+        """
         train = self.row.train
         shaped = train.steps if train.schedule != "constant" else 0
         hosts = self.row.ranks_per_host if self.order.on_hosts else 0
@@ -311,21 +312,22 @@ class Config:
 
     @property
     def course(self) -> tuple[object, ...]:
-        """What the bits of all steps depend on: rows that share it share one reference and have the same bits."""
+        """All that determines the bits of all steps: rows with equal values share one reference and have the same bits.
+        """
         return tuple((leg.config.bits, leg.until) for leg in self.legs)
 
     def on(self, ranks: int) -> "Config":
-        """The training on another number of ranks."""
+        """The config on another number of ranks."""
         return replace(self, row=replace(self.row, ranks=ranks))
 
     def by(self, stage: str) -> "Config":
-        """The training by another stage."""
+        """The config with another stage."""
         return replace(self, row=replace(self.row, stage=stage))
 
 
 @dataclass(frozen=True)
 class Leg:
-    """A stretch of a training: up to step `until`, by this config."""
+    """A part of a training, up to step `until`, with one config."""
 
     config: Config
     until: int
@@ -333,7 +335,7 @@ class Leg:
 
 @dataclass(frozen=True)
 class Resumed:
-    """A training that goes on after `step`, from the checkpoint in `folder`; `legs` led there."""
+    """The checkpoint in `folder`, from which a training resumes after `step`; `legs` are the legs before it."""
 
     folder: str
     step: int
@@ -341,12 +343,12 @@ class Resumed:
 
     @property
     def last(self) -> Config:
-        """How the step before was trained."""
+        """The config of the step before."""
         return self.legs[-1].config
 
 
 def joined(legs: Iterable[Leg]) -> tuple[Leg, ...]:
-    """A training in as few legs as may be: legs whose bits come about alike are one, with the later config."""
+    """The fewest legs of a training: neighbours with the same bits are joined, with the later config."""
     found: list[Leg] = []
     for leg in legs:
         if found and found[-1].config.bits == leg.config.bits:
@@ -356,5 +358,5 @@ def joined(legs: Iterable[Leg]) -> tuple[Leg, ...]:
 
 
 def configured(row: Row, task: Task) -> Config:
-    """A row with a model for its data."""
+    """The config of a row, with a model for its data."""
     return Config(row, build(row.model, task, row.layers))

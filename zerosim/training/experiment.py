@@ -1,4 +1,4 @@
-"""A scenario made ready to run: a config for each row, and the data they all take."""
+"""A scenario ready to run: a config for each row, and the data of all rows."""
 
 import hashlib
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from zerosim.training.tiers import MappedFile
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """A scenario, its samples, and its rows in the order in which they are trained."""
+    """A scenario, its samples, and its rows in the order of training."""
 
     scenario: Scenario
     dataset: Dataset
@@ -30,7 +30,7 @@ class Experiment:
 
     @cached_property
     def data_sha256(self) -> str:
-        """The digest of the samples, with dtypes and shapes, and of the file of the first weights, if there is one."""
+        """The digest of the samples with dtypes and shapes, and of the file of the first weights, if there is one."""
         file = self.rows[0].initial
         found = hashlib.sha256(file.sha256.encode() if file else b"")
         for array in self.dataset.arrays:
@@ -40,10 +40,10 @@ class Experiment:
 
 
 def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
-    """The rows of a scenario, with models as wide as the data.
+    """The rows of a scenario, with models that fit the data.
 
-    Raises `ScenarioError` when a test accuracy is wanted of data that cannot give one, a unit is partly frozen, or
-    nothing can be offloaded to the folder named.
+    Raises `ScenarioError` for claims that the data cannot support, for sizes of a model that do not fit, for a partly
+    frozen unit, and for a folder in which no file can be made.
     """
     check_claims(scenario, dataset)
     check_model(scenario, dataset)
@@ -63,7 +63,7 @@ def prepare(scenario: Scenario, dataset: Dataset) -> Experiment:
 
 
 def check_folder(scenario: Scenario, rows: Sequence[Config]) -> None:
-    """Refuse to offload to a folder in which no file can be made."""
+    """Refuse a folder for offloading in which no file can be made."""
     for config in rows:
         folder, files = config.row.parallel.offload_folder, list[OffloadFile | MappedFile]()
         if config.row.parallel.offload_activations:
@@ -81,7 +81,7 @@ def check_folder(scenario: Scenario, rows: Sequence[Config]) -> None:
 
 
 def check_claims(scenario: Scenario, dataset: Dataset) -> None:
-    """Refuse claims of a test split that there is not, or that is measured otherwise."""
+    """Refuse claims about a test split that is missing or has another measure."""
     measure = None if dataset.x_test is None else dataset.measure
     if scenario.check.test_accuracy and measure not in ("accuracy", "exact sequences"):
         raise scenario.origin.error(
@@ -97,7 +97,7 @@ def check_claims(scenario: Scenario, dataset: Dataset) -> None:
 
 
 def check_model(scenario: Scenario, dataset: Dataset) -> None:
-    """Refuse a model whose sizes do not go together, or that has fewer tokens than its data."""
+    """Refuse a model with sizes that do not fit together, or with fewer tokens than its data."""
     model = scenario.model
     problem = MODELS[model.kind].problem(model, dataset.inputs, dataset.outputs)
     if problem is not None:

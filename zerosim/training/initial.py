@@ -1,4 +1,4 @@
-"""The first weights from a file: it must have the model's parameters, and nothing else."""
+"""The first weights from a file, which must contain exactly the model's parameters."""
 
 from collections.abc import Iterator
 
@@ -15,9 +15,9 @@ SINGLE_AND_LESS = ("F32", "F16", "BF16")
 
 
 def first_weights(scenario: Scenario, config: Config) -> WeightsFile | None:
-    """The file that `model.weights` names, if it does.
+    """The file of `model.weights`; None if there is none.
 
-    Raises `ScenarioError`, which names what first is not as the model has it: a name, a shape, a dtype.
+    Raises `ScenarioError` with the first name, shape or dtype that differs from the model's.
     """
     source = scenario.model.weights
 
@@ -33,7 +33,7 @@ def first_weights(scenario: Scenario, config: Config) -> WeightsFile | None:
 
 
 def problems(file: WeightsFile, config: Config) -> Iterator[str]:
-    """What is not as the model has it, in words."""
+    """The differences between a file and the model, in words."""
     due = {place.name: place.shape for place in config.model.places}
     for name in due:
         if name not in file.shapes:
@@ -52,5 +52,5 @@ def problems(file: WeightsFile, config: Config) -> Iterator[str]:
 
 
 def allowed(precision: Precision) -> tuple[str, ...]:
-    """The dtypes of which no bit is lost where weights are updated."""
+    """The dtypes that the precision of updates represents exactly."""
     return (DOUBLE, *SINGLE_AND_LESS) if precision.state.itemsize == 8 else SINGLE_AND_LESS

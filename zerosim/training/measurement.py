@@ -1,4 +1,4 @@
-"""What is measured of a row, without a word of what it should be."""
+"""The measurements of a row, without expected values."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -13,7 +13,7 @@ from zerosim.training.config import Config
 
 @dataclass(frozen=True)
 class TrafficCounts:
-    """What one rank sent and received in all steps."""
+    """The traffic of one rank in all steps."""
 
     rank: int
     sent_bytes: int
@@ -23,38 +23,38 @@ class TrafficCounts:
     largest_message_bytes: int = 0
     inside_bytes: int = 0
     between_bytes: int = 0
-    """The longest message that was sent."""
+    """Bytes sent to other hosts."""
 
 
 @dataclass(frozen=True)
 class MemoryFigures:
-    """Bytes that one rank had between steps, and at most within one, as its ledger saw them."""
+    """The memory of one rank between steps and at the peak within a step, by its ledger."""
 
     rank: int
     owners: dict[str, dict[str, int]]
-    """After the last step, by kind, and in each by the unit or purpose that they belong to."""
+    """Bytes after the last step, by kind, and within a kind by unit or purpose."""
     at_rest: dict[str, tuple[int, int]]
-    """The least and the most of each kind that was alive between two steps."""
+    """The least and greatest live bytes of each kind between two steps."""
     held_as_began: dict[str, dict[Kind, int]]
-    """The most of each kind that was alive as a reduction, or an update, of a unit began."""
+    """The greatest live bytes of each kind at the beginning of a unit's reduction or update."""
     peak_bytes: dict[str, int]
-    """The peak of each kind, and of their total."""
+    """The peak of each kind and of the total."""
     alive_bytes: int
-    """The bytes of all kinds between steps: what is kept, and buffers that wait to be used again."""
+    """The live bytes of all kinds between steps, including buffers for reuse."""
     resident_bytes: int
-    """What the process has in memory between steps beyond what it had before the run."""
+    """The resident memory of the process between steps, minus that before the run."""
     curve: list[tuple[int, dict[str, int]]]
-    """Nanoseconds since the last step began, and bytes by kind, at each change."""
+    """Nanoseconds since the beginning of the last step, and bytes by kind, at each change."""
     copies_messages: bool
-    """Whether the world's copies of messages are among the buffers."""
+    """Whether buffers include the world's copies of messages."""
     offloaded_bytes: int = 0
-    """The most there were in the file for what is offloaded."""
+    """The greatest size of the file for offloaded activations."""
     far_resting_bytes: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Bytes between steps in each tier of memory beside the device's, by kind."""
+    """Bytes between steps in each memory tier beside the device's, by kind."""
     far_peak_bytes: dict[str, dict[str, int]] = field(default_factory=dict)
-    """The peak of each kind there."""
+    """The peak of each kind in each of these tiers."""
     moved_bytes: dict[str, int] = field(default_factory=dict)
-    """Bytes that were carried between tiers in all steps, by what, from where and to where."""
+    """Bytes transferred between tiers in all steps, by kind, source and destination."""
 
     @property
     def resting_bytes(self) -> dict[str, int]:
@@ -69,9 +69,9 @@ def figure(**default: Any) -> Any:
 
 @dataclass(frozen=True)
 class Measurement:
-    """All that rank 0 knows of a row when it has been trained; where it did not fit, only that.
+    """All measurements of a row, on rank 0; if the row did not fit, only that fact.
 
-    A new figure is a field here and its value in `training.run`; every document of an outcome then has it.
+    A new figure needs a field here and its value in `training.program`; every document of an outcome then has it.
     """
 
     config: Config
@@ -79,49 +79,50 @@ class Measurement:
     compared: bool = False
     """Whether every step was compared with one process."""
     evidence: Evidence | None = None
-    """The first bytes that were not that process's."""
+    """The first bytes that differ from one process's."""
     disagreement: str | None = figure(default=None)
-    """What a rank lacks, has too much of or counts otherwise than one process, or what was collected otherwise.
-    Without such a comparison, what two ranks hold that should be the same and is not."""
+    """A missing or extra state, a differing counter, or a differing digest of the collected state. Without a reference,
+    the first state in which two ranks differ that should be equal.
+    """
     holdings_sha256: str | None = None
-    """Without such a comparison, the digest of all that the ranks hold after the last step."""
+    """Without a reference, the digest of the state of all ranks after the last step."""
     losses: list[Array] = field(default_factory=list)
     weights_sha256: str = figure(default="")
     optimizer_sha256: str = figure(default="")
     test: float | None = figure(default=None)
-    """How good it is on the test split, as the data set measures it; None without a test split."""
+    """The measure of the test split; None without a test split."""
     sample: str | None = figure(default=None)
-    """A line that a language model generates."""
+    """A line generated by a language model."""
     wire_errors: dict[str, dict[str, float | None]] = figure(default_factory=dict)
-    """How far `weights` and `gradients` of the last step were off because they travelled as codes."""
+    """The quantisation errors of `weights` and `gradients` in the last step."""
     operations: list[dict[str, int]] = figure(default_factory=list)
-    """On each rank, in all steps: floating-point operations of matrix products, in forward, backward, recomputation."""
+    """Floating-point operations of matrix products in all steps, by rank: forward, backward, recomputation."""
     hosts: list[int] = figure(default_factory=list)
     """The number of each rank's host."""
     traffic: list[TrafficCounts] = field(default_factory=list)
     memory: list[MemoryFigures] = field(default_factory=list)
     trace: Trace | None = None
-    """The trace of those steps for which one was wanted."""
+    """The trace of the requested steps."""
     updates: int = figure(default=0)
-    """Steps that were not skipped because a gradient overflowed."""
+    """Steps that were not skipped because of an overflow in a gradient."""
     updates_before: int = 0
-    """The updates among them that were done before this run."""
+    """The number of these updates before this run."""
     seconds: dict[str, float] = figure(default_factory=dict)
-    """The seconds of this run: `train` within steps, `save` after steps, to write checkpoints."""
+    """The seconds of this run: `train` within steps, `save` for checkpoints."""
     weights: dict[Unit, Array] | None = None
     lifetimes: list[Lifetime] = field(default_factory=list)
-    """What rank 0 allocated in the last step, where the scenario asks for it."""
+    """Rank 0's allocations in the last step, if the scenario requests them."""
     missed_faults: list[str] = field(default_factory=list)
-    """The faults that had no opportunity to strike."""
+    """The faults that had no opportunity to occur."""
     on_other_ranks: dict[int, "Measurement"] = field(default_factory=dict)
     """The measurement on each other number of ranks."""
 
     @property
     def updates_here(self) -> int:
-        """The updates in this run's steps."""
+        """The updates in this run."""
         return self.updates - self.updates_before
 
     @property
     def figures(self) -> dict[str, Any]:
-        """The fields that documents have as they are, by name."""
+        """The fields that documents copy under the same names."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.metadata.get("figure")}

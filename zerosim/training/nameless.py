@@ -1,4 +1,4 @@
-"""A file without a name, which ends with its process; failures name its folder and how to mend them."""
+"""A file without a name, which disappears with its process; its errors name the folder and the fix."""
 
 import tempfile
 from functools import cached_property
@@ -8,10 +8,10 @@ from zerosim.errors import OffloadError
 
 
 class NamelessFile:
-    """A file in `folder`, or in the system's for temporary files, that is made when it is first used."""
+    """A file in `folder`, or in the system's folder for temporary files, made at first use."""
 
     holds: ClassVar[str]
-    """The contents, in words of an error."""
+    """The contents, for error messages."""
 
     def __init__(self, folder: str = "") -> None:
         self.folder = folder or tempfile.gettempdir()
@@ -25,7 +25,7 @@ class NamelessFile:
             raise self.refused("make a file", error) from None
 
     def refused(self, what: str, error: OSError) -> OffloadError:
-        """The error that says what could not be done, why, and how to mend it."""
+        """The error: the failed action, its reason, and the fix."""
         reason = (error.strerror or str(error)).lower()
         return OffloadError(
             f"cannot {what} for offloaded {self.holds} in {self.folder}: {reason}; name another folder in "
@@ -33,7 +33,7 @@ class NamelessFile:
         )
 
     def open(self) -> None:
-        """See whether a file can be made."""
+        """Make the file, if that has not happened."""
         self.file.flush()
 
     def close(self) -> None:

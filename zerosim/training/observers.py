@@ -1,4 +1,4 @@
-"""What observes a row on one rank: counts its messages, follows its memory, notes its times, and lets faults strike."""
+"""The observers of a row on one rank: traffic, memory, times, and injected faults."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,53 +16,53 @@ from zerosim.instruments.traffic import Traffic
 from zerosim.training.tiers import Tiers
 
 BEGINNINGS = ("reduce_scatter", "update")
-"""What begins when a step should have let go of what it no longer needs."""
+"""Operations at whose beginning a step should have freed all arrays that it no longer needs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Observers:
-    """The instruments of a row on one rank, each fresh."""
+    """The instruments of one row on one rank; every row has new ones."""
 
     locator: Locator
     faults: Faults
     traffic: Traffic
     ledger: Ledger
     far: dict[Tier, Ledger]
-    """The ledgers of memory beside the device's."""
+    """The ledgers of memory tiers beside the device's."""
     moves: Moves
     held: HeldAtBeginnings
     lifetimes: Lifetimes | None
-    """If every array of the last step is written down."""
+    """None unless the arrays of the last step are recorded."""
     tracer: Tracer | None
-    """If any step is traced."""
+    """None unless a step is traced."""
 
     def observed(self, comm: Communicator) -> Observed:
-        """A channel that tells them what goes through it."""
+        """A channel whose traffic the instruments observe."""
         befalling = [self.faults] if self.faults.faults else []
         traced = [self.tracer] if self.tracer else []
         return Observed(comm, self.locator, *befalling, self.traffic, self.held, *traced)
 
     def tiers(self, folder: str) -> Tiers:
-        """Memory beside the device's, of which they are told."""
+        """The memory tiers beside the device's, with instruments."""
         traced = [self.tracer] if self.tracer else []
         return Tiers(
             folder, lambda tier, allocate: ObservedAllocator(allocate, self.far[tier]), [self.moves, *traced])
 
     def beside_the_device(self, counted: Callable[[Ledger], Mapping[Kind, int]]) -> dict[str, dict[str, int]]:
-        """What the ledger of each tier beside the device's says, by kind."""
+        """The counts of the ledger of each tier beside the device's, by kind."""
         return {
             str(tier): {str(kind): held for kind, held in counted(ledger).items() if held}
             for tier, ledger in self.far.items()}
 
     def allocator(self) -> Allocator:
-        """Memory of which they are told."""
+        """The allocator of the device's memory, with instruments."""
         return ObservedAllocator(allocate, self.ledger, *([self.lifetimes] if self.lifetimes else []))
 
 
 def observers(
     row: str, rank: int, hosts: Sequence[int], faults: Faults, *, lifetimes: bool, traced: bool
 ) -> Observers:
-    """The observers of a row of this name on `rank`, with the faults that befall it; `hosts` has each rank's host."""
+    """The observers of row `row` on `rank`, with that rank's faults; `hosts` has each rank's host."""
     ledger = Ledger()
     return Observers(
         Locator(row), faults, Traffic(away=lambda to: hosts[to] != hosts[rank]), ledger,

@@ -1,6 +1,6 @@
-"""A file for what a rank offloads: without a name, so that however the run ends nothing is left of it.
+"""A nameless file for offloaded activations, so that nothing remains of it however the run ends.
 
-The name is gone before the first byte is written, so a killed process leaves nothing either.
+The name is removed before the first byte is written, so a killed process leaves no file either.
 """
 
 import os
@@ -17,18 +17,18 @@ from zerosim.training.nameless import NamelessFile
 
 
 def shelf(config: Config, allocate: Allocator) -> Shelf:
-    """Where the row's tape leaves inputs of units that will be run again."""
+    """The place where the row's tape keeps the inputs of recomputed units."""
     parallel = config.row.parallel
     return Offloaded(OffloadFile(parallel.offload_folder), allocate) if parallel.offload_activations else InMemory()
 
 
 class OffloadFile(NamelessFile):
-    """A `Store` in a folder, that of `TMPDIR` if none is named; made when it is first used, gone when it is closed.
+    """A `Store` in a folder, by default that of `TMPDIR`; made at first use, removed when closed.
 
-    A thread reads, so that what is asked for ahead of time comes while others compute. What the operating system keeps
-    of a file belongs to no process.
+    A thread reads, so that prefetched arrays arrive during other computation. The file's pages in the system's cache
+    belong to no process.
 
-    Raises `OffloadError` where the file cannot be made, written or read.
+    Raises `OffloadError` if the file cannot be made, written or read.
 
     >>> file, x = OffloadFile(), np.arange(3.0)
     >>> file.write(0, x)
@@ -74,6 +74,6 @@ class OffloadFile(NamelessFile):
 
 
 def raw(array: Array) -> memoryview:
-    """The bytes of a C-contiguous array, not copied."""
+    """The bytes of a C-contiguous array, without a copy."""
     assert array.flags.c_contiguous
     return array.reshape(-1).view(np.uint8).data

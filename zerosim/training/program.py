@@ -1,14 +1,12 @@
-"""A scenario in a world: train alone, train by each row, and measure.
+"""The program that trains and measures a scenario in a world.
 
-`measure` is the program of every rank, in the local world and under MPI alike. What it does beside training
-(publishing fingerprints, adding up losses, collecting results) goes over the bare communicator; only what a stage
-does goes over the one that counts.
+`measure` runs on every rank, in the local world and under MPI. Everything beside training (fingerprints, losses,
+results) goes over the bare communicator and is not counted; the stage's collectives go over the observed one.
 
-What trains knows no formula, and what judges takes measurements and a row. Fingerprints, losses and results travel
-over the bare communicator and do not count.
+Training knows no formula; `verdict` judges measurements and a row.
 
-Every row has fresh instruments and fresh memory for messages. The trace's offsets between clocks are measured after a
-row has been trained.
+Every row has new instruments and new message buffers. The offsets between the ranks' clocks in a trace are measured
+after the row has been trained.
 """
 
 import time
@@ -59,7 +57,7 @@ from zerosim.worlds.world import World
 
 
 class Progress(Protocol):
-    """Is told by rank 0 what is being trained, and may show it."""
+    """A display of the training on rank 0."""
 
     def begin(self, title: str, steps: int) -> None: ...
     def step(self, step: int, loss: float) -> None: ...
@@ -67,7 +65,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Shows nothing."""
+    """A progress display that shows nothing."""
 
     def begin(self, title: str, steps: int) -> None: ...
     def step(self, step: int, loss: float) -> None: ...
@@ -75,35 +73,35 @@ class Silent:
 
 
 class Keeping(Protocol):
-    """Puts training states away, and brings them back."""
+    """Saves and restores training states."""
 
     def restore(self, config: Config, replica: Replica) -> list[Array]:
-        """Let `replica` have the state from which its row goes on; the losses of the steps before."""
+        """Restore the state from which the row resumes into `replica`; return the losses of earlier steps."""
 
     def save(self, comm: Communicator, config: Config, replica: Replica, losses: Sequence[Array]) -> None:
-        """Called after every step on all ranks, which save if it is time to."""
+        """Save, if it is due; all ranks call it after every step."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is run, on every rank: the world, the experiment, who is told, and what the world offers this rank."""
+    """The arguments of a run on each rank: world, experiment, progress, and the world's resources for this rank."""
 
     world: World
     experiment: Experiment
     progress: Progress
     keep_weights: bool = False
     second_channel: Communicator | None = None
-    """To the same ranks, for what is prefetched."""
+    """A second channel to the same ranks, for prefetches and overlapped reductions."""
     traced: range = range(0)
-    """The steps of which a trace is wanted."""
+    """The steps to trace."""
     idle_bytes: int = 0
-    """What the process has in memory before the first row."""
+    """The resident memory of the process before the first row."""
     keeping: Keeping | None = None
-    """Saves rows, and knows those that go on from where they were saved."""
+    """The checkpoints of rows; None without checkpoints."""
     restarts: int = 0
-    """How often this training has been begun anew."""
+    """The number of restarts of this training."""
     faulty: bool = True
-    """Whether what the scenario has in [[fault]] befalls the ranks."""
+    """Whether the scenario's [[fault]] entries apply."""
 
     def batches(self, config: Config) -> Batches:
         return Batches(config, self.experiment.dataset)
@@ -111,13 +109,15 @@ class Run:
 
 @contextmanager
 def alike_everywhere() -> Iterator[None]:
-    """One BLAS thread, because their number changes bits; and overflow is a result to compare, not to warn of."""
+    """Use one BLAS thread, because their number changes bits, and no warnings, because overflows are compared as
+    results.
+    """
     with threadpool_limits(1), np.errstate(all="ignore"):
         yield
 
 
 def measure(comm: Communicator, run: Run) -> Iterator[Measurement | None]:
-    """Train every row, and alone what they are compared with: a measurement for each row on rank 0, else None."""
+    """Train every row, and its reference in one process; yield a measurement per row on rank 0, else None."""
     run = replace(run, idle_bytes=resident_bytes(), progress=run.progress if comm.rank == 0 else Silent())
     histories: dict[tuple[object, ...], list[Fingerprint]] = {}
     for config in run.experiment.rows:
@@ -130,7 +130,7 @@ def measure(comm: Communicator, run: Run) -> Iterator[Measurement | None]:
 
 
 def train_on(comm: Communicator, run: Run, config: Config, ranks: int) -> Measurement | None:
-    """Train one row on the first `ranks` ranks alone, compared with nothing; on rank 0."""
+    """Train one row on the first `ranks` ranks without a comparison; the measurement on rank 0."""
     if comm.rank >= ranks:
         return None
     second = None if run.second_channel is None else among(run.second_channel, range(ranks))
@@ -142,7 +142,7 @@ def train_on(comm: Communicator, run: Run, config: Config, ranks: int) -> Measur
 
 
 def train_alone(comm: Communicator, run: Run, config: Config) -> list[Fingerprint]:
-    """The fingerprints of every step, on every rank, of what rank 0 computes by itself."""
+    """The fingerprints of every step of a training in one process on rank 0, on every rank."""
     fingerprints = (
         fingerprint(config.model.units, snapshot, config.ranks, last=snapshot.step == config.steps)
         if leg is config else of_an_earlier_leg(snapshot)
@@ -164,7 +164,7 @@ def train_alone(comm: Communicator, run: Run, config: Config) -> list[Fingerprin
 def train(
     comm: Communicator, run: Run, config: Config, title: str, history: list[Fingerprint] | None
 ) -> Measurement | None:
-    """Train one row and compare each step with `history`; what was measured on rank 0, None on the others."""
+    """Train one row and compare each step with `history`; the measurement on rank 0, None on other ranks."""
     faults = faults_of(comm, run)
     hosts = hosts_of(run, config)
     seen = observers(
@@ -220,27 +220,27 @@ def train(
 
 
 def hosts_of(run: Run, config: Config) -> list[int]:
-    """The number of each rank's host: as the scenario says, else where the world has put it."""
+    """The number of each rank's host, by the scenario or else by the world."""
     per_host = config.row.ranks_per_host
     return [rank // per_host for rank in range(config.ranks)] if per_host else [*run.world.hosts[: config.ranks]]
 
 
 def faults_of(comm: Communicator, run: Run) -> Faults:
-    """What is to befall this rank in a row."""
+    """This rank's faults in a row."""
     due = run.experiment.scenario.faults_after(run.restarts) if run.faulty else []
     mine = [fault for fault in due if fault.rank == comm.rank]
     return Faults(mine, lambda: run.world.kill(comm), lambda: run.world.stop(comm))
 
 
 def carrier(comm: Communicator, run: Run, faults: Faults) -> Communicator:
-    """What carries a row's messages: with checksums, if the scenario asks for them, and above what may befall them."""
+    """The channel of a row's messages, with injected faults and, if the scenario requests them, checksums."""
     faulty = faults.around(comm)
     return Checked(faulty) if run.experiment.scenario.check.checksums else faulty
 
 
 @dataclass(frozen=True)
 class RestoringOnly:
-    """Brings states back as another keeping does, and saves none."""
+    """Checkpoints that are restored and never saved."""
 
     keeping: Keeping
 
@@ -248,11 +248,11 @@ class RestoringOnly:
         return self.keeping.restore(config, replica)
 
     def save(self, comm: Communicator, config: Config, replica: Replica, losses: Sequence[Array]) -> None:
-        """Nothing is saved."""
+        """Save nothing."""
 
 
 def begun(comm: Communicator, run: Run, mine: Replica, config: Config) -> list[Array] | None:
-    """Allocate the model states; the losses of the steps before, or None where there was no memory on some rank."""
+    """Allocate the model states; the losses of earlier steps, or None if some rank lacks memory."""
     losses: list[Array] = []
     try:
         if config.resumed is None:
@@ -270,7 +270,7 @@ def begun(comm: Communicator, run: Run, mine: Replica, config: Config) -> list[A
 
 
 def agreed(comm: Communicator, mine: bool) -> list[bool]:
-    """What every rank says, on every rank."""
+    """The values of `mine` of all ranks, on every rank."""
     said = np.zeros(comm.size, np.bool_)
     said[comm.rank] = mine
     ring.all_gather(comm, split(said, comm.size))
@@ -279,7 +279,7 @@ def agreed(comm: Communicator, mine: bool) -> list[bool]:
 
 @dataclass(eq=False)
 class Steps:
-    """The steps of one row on one rank, with everything that is noticed of them."""
+    """The steps of one row on one rank, and their observations."""
 
     comm: Communicator
     run: Run
@@ -289,19 +289,19 @@ class Steps:
     observers: Observers
     checker: Checker | None
     losses: list[Array]
-    """The losses of all steps so far, those before this run among them."""
+    """The losses of all steps so far, including those before this run."""
     began_ns: int = 0
 
     def __post_init__(self) -> None:
         self.seconds = {"train": 0.0, "save": 0.0}
         self.taken: list[Lifetime] = []
-        """In the last step, if it was written down."""
+        """The allocations in the last step, if they are recorded."""
         self.traced: list[RankStep] = []
         self.at_rest = {str(kind): (self.observers.ledger.now[kind], self.observers.ledger.now[kind]) for kind in KINDS}
-        """The least and the most of each kind after a step."""
+        """The least and greatest live bytes of each kind after a step."""
 
     def run_all(self) -> MemoryFigures:
-        """Train and check every step; what the ledger says between steps."""
+        """Train and check every step; return the memory figures."""
         progress = self.run.progress
         if self.checker is not None:
             self.checker.check_earlier(self.losses)
@@ -331,14 +331,14 @@ class Steps:
         return self.memory()
 
     def save(self) -> None:
-        """Put the state away, if it is time to."""
+        """Save the state, if it is due."""
         if self.run.keeping is not None:
             started = time.perf_counter()
             self.run.keeping.save(self.comm, self.config, self.replica, self.losses)
             self.seconds["save"] += time.perf_counter() - started
 
     def run_one(self, batch: Batch) -> Any:
-        """Train one step: this rank's part of the loss. Its time is added, and what is traced is noted."""
+        """Train one step and return this rank's part of the loss; add up its time and collect its trace."""
         tracer = self.observers.tracer if batch.step in self.run.traced else None
         if tracer:
             tracer.begin()
@@ -356,14 +356,14 @@ class Steps:
         return partial_loss
 
     def look_at_rest(self, step: int) -> None:
-        """Note what is alive between this step and the next."""
+        """Record the live bytes between this step and the next."""
         for kind in KINDS:
             now = self.observers.ledger.now[kind]
             least, most = (now, now) if step == self.config.done + 1 else self.at_rest[kind]
             self.at_rest[kind] = min(least, now), max(most, now)
 
     def total(self, partial_loss: Any) -> Array:
-        """The loss of the global batch, added in the declared order; not a number, it is the one NaN there is."""
+        """The loss of the global batch, added in the declared order; all NaNs have the same bits."""
         addition, within = self.config.addition, self.replica.mesh.within(self.comm)
         loss = addition.reduce_scatter(within, partial_loss, as_it_is)
         if addition.collective is not None:
@@ -372,7 +372,7 @@ class Steps:
         return with_one_nan(loss.copy())
 
     def memory(self) -> MemoryFigures:
-        """What this rank's ledger says."""
+        """The memory figures of this rank."""
         self.replica.storage.settle()
         ledger = self.observers.ledger
         return MemoryFigures(
@@ -393,17 +393,17 @@ class Steps:
 
 
 def operations(mine: Replica) -> dict[str, int]:
-    """What this rank's tape has counted."""
+    """The operation counts of this rank's tape."""
     return {what: mine.tape.operations[what] for what in ("forward", "backward", "recomputation")}
 
 
 def as_it_is(loss: Array) -> Array:
-    """Losses have 32 bits or more in every precision, and so they travel."""
+    """Return the loss unchanged: losses have 32 bits or more in every precision and are sent as they are."""
     return loss
 
 
 def counts(rank: int, traffic: Traffic) -> TrafficCounts:
-    """What one rank's ledger says."""
+    """The traffic figures of one rank."""
     return TrafficCounts(
         rank=rank,
         sent_bytes=traffic.sent_bytes,

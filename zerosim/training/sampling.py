@@ -1,4 +1,4 @@
-"""What a language model says once it has been trained: a line that it goes on with."""
+"""A sample from a trained language model: the continuation of a line."""
 
 from collections.abc import Mapping
 
@@ -10,14 +10,15 @@ from zerosim.data import Dataset
 from zerosim.models.units import Model, Unit
 
 LONGEST = 256
-"""Tokens of a text that are looked at: each one said takes a pass forward over all of them."""
+"""The greatest number of tokens used of a text; each generated token takes a forward pass over all of them."""
 
 
 def continued(model: Model, weights: Mapping[Unit, Array], dataset: Dataset, seed: int) -> str:
-    """The first test sequence as far as it is given, and after `|` what the model makes of it.
+    """The beginning of the first test sequence, then `|`, then the model's continuation.
 
-    Of a task the answer, each token the likeliest one; of a text, after a quarter of the sequence, or of its first 256
-    tokens, each token drawn with the model's own probabilities. The same weights and seed always say the same.
+    For a task the continuation is the answer, each token the likeliest one. For a text it begins after a quarter of
+    the sequence, or of its first 256 tokens, and each token is drawn with the model's probabilities. The same weights
+    and seed give the same sample.
     """
     assert dataset.x_test is not None
     assert dataset.y_test is not None
@@ -34,7 +35,7 @@ def continued(model: Model, weights: Mapping[Unit, Array], dataset: Dataset, see
 
 
 def outputs(model: Model, weights: Mapping[Unit, Array], inputs: Array) -> Array:
-    """A score for every token of the vocabulary, at each place of each sample."""
+    """The scores of all tokens at each position of each sample."""
     tape, activations = Tape(lowest=len(model.layers)), [inputs]
     for unit in model.forward_units:
         activations = tape.forward(unit, weights[unit], activations)
@@ -42,6 +43,6 @@ def outputs(model: Model, weights: Mapping[Unit, Array], inputs: Array) -> Array
 
 
 def drawn(random: np.random.Generator, scores: Array) -> int:
-    """A token, with the probabilities that its scores stand for."""
+    """A token drawn with the softmax probabilities of its scores."""
     sums = np.cumsum(np.exp(scores - scores.max()))
     return int(np.searchsorted(sums, random.random() * sums[-1], side="right"))

@@ -1,15 +1,16 @@
-"""Memory beside the device's: shared pages of the host, a file without a name, and the lane between them.
+"""Memory tiers beside the device's: shared pages of the host, a file without a name, and the lane to both.
 
-    device    private memory of the process, from NumPy: what `world.memory_limit_mb` limits (`RLIMIT_DATA`)
-    host      pages that are mapped shared and belong to no file: the system counts them apart (`RssShmem`)
-    disk      a mapped file, whose name is gone before its first byte: a killed process leaves nothing
+    device    private memory of the process, from NumPy, which `world.memory_limit_mb` limits (`RLIMIT_DATA`)
+    host      anonymous shared pages, which the system counts separately (`RssShmem`)
+    disk      a mapped file whose name is removed before its first byte, so a killed process leaves no file
 
-- States in a file are arrays over its mapping, so whatever reads states reads these. The lane copies piece by piece and
-  then gives the pages back (`MADV_DONTNEED`), so no process keeps them; the system writes them when it likes.
+- States in a file are arrays over its mapping, so every reader of states can read them. The lane copies piece by piece
+  and then releases the pages (`MADV_DONTNEED`), so no process keeps them; the system writes them at a time of its
+  choice.
 - Plain reads and writes would need staging arrays in every reader: comparison, digests, checkpoints, faults.
-- Room is reserved when an array is taken (`posix_fallocate`). A full disk is then an error; in a mapping without room a
-  write would end the process.
-- Room in a file is not used again. States are taken once in a row, and staging arrays are on the host.
+- Space is reserved when an array is allocated (`posix_fallocate`). A full disk is then an error; in a mapping without
+  space a write would kill the process.
+- Space in a file is not reused. States are allocated once per row, and staging arrays are on the host.
 """
 
 import mmap
@@ -29,13 +30,13 @@ from zerosim.instruments.observed import callbacks
 from zerosim.training.nameless import NamelessFile
 
 PIECE = 1 << 20
-"""Elements that are copied before pages are given back."""
+"""Elements to copy before pages are released."""
 SEGMENT_BYTES = 1 << 24
-"""A file is mapped in segments of at least so much, because each mapping takes a file descriptor."""
+"""The least size of a mapped segment of the file, because each mapping takes a file descriptor."""
 
 
 def on_host(shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str) -> Array:
-    """An array in pages that are mapped shared, and given back when nobody holds it.
+    """An array in anonymous shared pages, which are freed with it.
 
     >>> on_host(3, np.float32, kind="optimizer", owner="layers.0").nbytes
     12
@@ -53,7 +54,7 @@ def on_host(shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, o
 
 @dataclass(frozen=True)
 class MappedStretch:
-    """A stretch of a file that is mapped; `begin` is where."""
+    """A mapped segment of a file; `begin` is its offset."""
 
     begin: int
     pages: mmap.mmap
@@ -63,7 +64,7 @@ class MappedStretch:
         return address(np.frombuffer(self.pages, np.uint8))
 
     def pages_of(self, array: Array) -> tuple[int, int]:
-        """Where the pages of an array begin in the segment, and how many bytes they have; 0 if it is elsewhere."""
+        """The offset of an array's pages in the segment and their bytes; 0 bytes if the array is elsewhere."""
         first = address(array) - self._address
         if not 0 <= first < len(self.pages):
             return 0, 0
@@ -76,9 +77,9 @@ def address(array: Array) -> int:
 
 
 class MappedFile(NamelessFile):
-    """Arrays in one file without a name, in a folder; empty: that of `TMPDIR`. It is made when it is first used.
+    """Arrays in one nameless file in a folder, by default that of `TMPDIR`; the file is made at first use.
 
-    Raises `OffloadError` where the file cannot be made, or has no room.
+    Raises `OffloadError` if the file cannot be made or has no space.
 
     >>> file = MappedFile()
     >>> state = file.allocate(3, np.float32, kind="optimizer", owner="layers.0")
@@ -121,7 +122,9 @@ class MappedFile(NamelessFile):
         self._end, self._mapped = begin, begin + length
 
     def give_back(self, array: Array | None = None) -> None:
-        """Let the pages of an array leave the memory of this process, if it is in the file; of all without one."""
+        """Release the pages of an array from the memory of this process, if it is in the file; without an array, all
+        pages.
+        """
         for segment in self._segments:
             first, length = (0, len(segment.pages)) if array is None else segment.pages_of(array)
             if length:
@@ -129,14 +132,14 @@ class MappedFile(NamelessFile):
 
 
 def whole_pages(count: int) -> int:
-    """Bytes, rounded up to pages."""
+    """Bytes, rounded up to whole pages."""
     return -(-count // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 class CopyingLane:
-    """Copies arrays on a thread, in the order in which it is told to, and tells instruments of each copy.
+    """A lane that copies arrays on a thread, in order, and reports each copy to instruments.
 
-    Pages of `file` leave memory as soon as they are copied and, those that others have read, at the end of a step.
+    Pages of `file` are released after their copy; pages that others have read are released at the end of a step.
     """
 
     def __init__(self, file: MappedFile, instruments: Sequence[object] = ()) -> None:
@@ -199,9 +202,9 @@ class CopyingLane:
 
 
 class Tiers:
-    """The memory of a rank beside the device's, and the lane that carries arrays to it and back.
+    """The memory tiers of a rank beside the device's, and the lane between them and the device.
 
-    `observed` wraps the allocator of each tier, so that somebody keeps account.
+    `observed` wraps the allocator of each tier, for accounting.
     """
 
     def __init__(
