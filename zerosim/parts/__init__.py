@@ -1,11 +1,11 @@
-"""Parts by name: a row of a table of the project's, or Python of a user's, `file.py:name` or `package.module:name`.
+"""Parts by name: a row of a shipped table, or a user's Python code, `file.py:name` or `package.module:name`.
 
-    loading.py     a file or a module, imported; what it has under a name
-    named.py       a name that carries the part it stands for, and the tables that give a part for either kind of name
-    users_code.py  users' code may fail, but not end the process
+    loading.py     imports a file or a module, and returns the object with a name
+    named.py       a name that carries its part, and tables that return a part for either kind of name
+    users_code.py  limits for users' code: it may fail, but not end the process
 
-A table of parts holds the shipped ones. A user's part is never entered into it: its name carries it, so that two
-scenarios which name the same file, or one file before and after it was edited, do not meet.
+A table of parts holds the shipped ones. A user's part is never entered into it: its name carries it, so two scenarios
+that name the same file, or one file before and after an edit, do not affect each other.
 """
 
 from zerosim.parts.loading import Code, Loader

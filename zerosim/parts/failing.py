@@ -1,4 +1,4 @@
-"""What a user's code raised, in a line: the error, and the line of the user's own file that it comes from."""
+"""One line about an exception in a user's code: the error, and the line of the user's file."""
 
 import inspect
 import linecache
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def told(error: BaseException, function: Callable[..., Any]) -> str:
-    """The error, with the innermost line in the file that `function` is written in."""
+    """The error, with the innermost traceback line in the file of `function`."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     file = code.co_filename if code is not None else ""
     lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file]

@@ -1,11 +1,11 @@
-"""Python that a user names: a file or an installed module is imported, and what it has under a name is handed out.
+"""Imports of a user's Python code: a file or an installed module, and the object with a name in it.
 
-This is the only place that imports a user's code. A `Loader` imports a file once, however many names of it are asked
-for, and notes its SHA-256. One that may not import refuses; one for names that were read from a checkpoint hands out
-what the scenario itself named, and nothing else.
+This is the only place that imports a user's code. A `Loader` imports a file once, however many of its names are
+requested, and computes its SHA-256. A loader that may not import refuses; a loader for names from a checkpoint returns
+only objects that the scenario itself names.
 
-A doubt: the digest is that of the one file, and says nothing of what it imports. That of an installed module is read
-after the import.
+A doubt: the digest covers one file and not its imports. The digest of an installed module is computed after the
+import.
 """
 
 import errno
@@ -26,21 +26,21 @@ from zerosim.files import open_regular, reason
 from zerosim.parts.users_code import ended_after, refuse_to_leave
 
 MOST_BYTES = 1 << 20
-"""The longest Python file of a user that is read."""
+"""The most bytes read of a user's Python file."""
 
 IMPORT_SECONDS = 60.0
-"""How long importing it may take."""
+"""The time limit of its import."""
 
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 class Declared:
-    """A part with what is declared of it: a row of a table, or what a decorator makes of a user's function."""
+    """A part with its declarations: a row of a table, or a user's function after a decorator."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """What a name stands for, and the digest of the file that it was read from."""
+    """The object that a name stands for, and the digest of its file."""
 
     value: Any
     sha256: str
@@ -56,15 +56,15 @@ class Imported(NamedTuple):
 
 @dataclass(frozen=True)
 class Loader:
-    """Imports what names say; `allowed` is False where no Python is to be run."""
+    """An importer of names; `allowed` is False if no Python code may run."""
 
     allowed: bool = True
     _modules: dict[str, Imported] = field(default_factory=dict)
 
     def load(self, name: str, folder: Path = Path()) -> Code:
-        """What `file.py:name` (a relative file lies in `folder`) or `package.module:name` stands for.
+        """The object named `file.py:name`, where a relative file is in `folder`, or `package.module:name`.
 
-        Raises `UsageError` where there is no such thing, it cannot be imported, or Python is not allowed.
+        Raises `UsageError` if it does not exist or cannot be imported, and if Python code is not allowed.
         """
         if not self.allowed:
             raise UsageError(f"{name} is Python code, which --no-python refuses; remove --no-python, or name a "
@@ -78,7 +78,7 @@ class Loader:
 
 
 def attribute(module: ModuleType, name: str, where: str) -> Any:
-    """What a module has under a name; raises `UsageError` with the names of the functions that there are."""
+    """The object with a name in a module. Raises `UsageError` with the names of the module's functions."""
     if callable(getattr(module, name, None)) or isinstance(getattr(module, name, None), Declared):
         return getattr(module, name)
     defined = [each for each, value in vars(module).items() if inspect.isfunction(value) or isinstance(value, Declared)]
@@ -86,13 +86,13 @@ def attribute(module: ModuleType, name: str, where: str) -> Any:
 
 
 def function_of(file: str, function: str) -> Callable[..., Any]:
-    """A function in a Python file; raises `UsageError` with the names of those that there are."""
+    """A function in a Python file. Raises `UsageError` with the names of the file's functions."""
     found: Callable[..., Any] = attribute(load_file(file), function, file)
     return found
 
 
 def meant(name: str, names: Iterable[str]) -> str:
-    """The nearest of the names, as a question; nothing where none is near.
+    """The nearest of the names, as a question; empty if none is near.
 
     >>> meant("ring.all_reduc", ["ring.all_gather", "ring.all_reduce"]), meant("fly", ["ring.all_gather"])
     ("; did you mean 'ring.all_reduce'?", '')
@@ -105,7 +105,7 @@ def meant(name: str, names: Iterable[str]) -> str:
 
 
 def read_python(file: str) -> bytes:
-    """The text of a Python file; `OSError` where it is not a regular file, or longer than anybody writes one."""
+    """The source of a Python file. Raises `OSError` for other than regular files and for more than `MOST_BYTES`."""
     with open_regular(file) as opened:
         found = opened.read(MOST_BYTES + 1)
     if len(found) > MOST_BYTES:
@@ -114,14 +114,14 @@ def read_python(file: str) -> bytes:
 
 
 def load_file(file: str) -> Any:
-    """The Python file as a module; raises `UsageError` in one line when it cannot be."""
+    """The Python file as a module. Raises `UsageError` in one line if it cannot be imported."""
     return import_file(file).module
 
 
 def import_file(file: str) -> Imported:
-    """The Python file as a module, whose digest is that of the bytes that were compiled.
+    """The Python file as a module, and the digest of the compiled bytes.
 
-    Raises `UsageError` in one line when it cannot be imported.
+    Raises `UsageError` in one line if it cannot be imported.
     """
     path = Path(file)
     try:
@@ -140,7 +140,7 @@ def import_file(file: str) -> Imported:
 
 
 def load_module(name: str) -> Imported:
-    """The installed module of that name; raises `UsageError` in one line when it cannot be imported."""
+    """The installed module with that name. Raises `UsageError` in one line if it cannot be imported."""
     found: list[ModuleType] = []
     imported(name, lambda: found.append(importlib.import_module(name)))
     try:
@@ -151,7 +151,7 @@ def load_module(name: str) -> Imported:
 
 
 def imported(name: str, run: Callable[[], None]) -> None:
-    """Let `run` import what is called `name`, and turn what goes wrong into a `UsageError`."""
+    """Import `name` by calling `run`; exceptions become a `UsageError`."""
     refuse_to_leave()
     try:
         with ended_after(IMPORT_SECONDS, f"{name} is still being imported"):

@@ -1,4 +1,4 @@
-"""Names of parts: a user's carries the part itself, and a table of parts gives it for its name."""
+"""Names of parts: a user's name carries the part itself, and a table returns the part of either kind of name."""
 
 import hashlib
 import inspect
@@ -12,9 +12,9 @@ Part = TypeVar("Part")
 
 
 class Named(str):
-    """The name of a user's part, as a scenario says it; `part` is what it stands for, `sha256` the digest of its code.
+    """The name of a user's part in a scenario, with its `part` and the digest of its code, `sha256`.
 
-    It is compared, printed and written as its text alone.
+    It is compared, printed and written as a plain string.
     """
 
     __slots__ = ("part", "sha256")
@@ -27,12 +27,12 @@ class Named(str):
         return name
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Between processes its text travels alone: each imports its own code."""
+        """Pickle as a plain string: each process imports the code itself."""
         return str, (str(self),)
 
 
 class Table(dict[str, Part]):
-    """The parts that zerosim ships, by name; the name of a user's part gives that part.
+    """The shipped parts by name; the name of a user's part returns that part.
 
     >>> table = Table(adam=1)
     >>> table["adam"], table[Named("mine.py:lion", 2, "")], list(table)
@@ -47,7 +47,7 @@ class Table(dict[str, Part]):
 
 
 def is_python(name: str) -> bool:
-    """Whether a name is one of Python's, and not of a table or of a file of data.
+    """Whether a name refers to Python code, and not to a row of a table or to a data file.
 
     >>> [is_python(each) for each in ("mine.py:lion", "package.module:lion", "adam", "data.npz", "a:b/c")]
     [True, True, False, False, False]
@@ -57,7 +57,7 @@ def is_python(name: str) -> bool:
 
 
 def code_of(value: Any) -> tuple[str, Code]:
-    """A name for a function, or a part, that Python hands over, and its code: the file's text if there is one."""
+    """A name for a function or part passed from Python, and its code, with the digest of the source if there is one."""
     known = getattr(value, "formula", None) or getattr(value, "function", None) or getattr(value, "step", None) or value
     inner: Callable[..., Any] = inspect.unwrap(known) if callable(known) else type(known)
     try:

@@ -1,4 +1,4 @@
-"""What the signature of a user's function declares: its positional parameters, and keys with their defaults."""
+"""The signature of a user's function: positional parameters, and keys with their defaults."""
 
 import inspect
 from collections.abc import Callable, Collection
@@ -12,16 +12,16 @@ PLAIN = (bool, int, float, str)
 
 @dataclass(frozen=True)
 class Signature:
-    """`positional` parameters in order; `keys` are keyword-only ones with their defaults, which a scenario sets."""
+    """`positional` parameters in order; `keys` are keyword-only ones with defaults, which a scenario may set."""
 
     positional: tuple[str, ...]
     keys: dict[str, Any]
 
 
 def signature_of(name: str, function: Callable[..., Any], given: Collection[str] = ()) -> Signature:
-    """The signature of a part called `name`, which is called with the keywords `given`.
+    """The signature of the part `name`, which is called with the keywords `given`.
 
-    Raises `UsageError` where it does not take these, or a key has no default that TOML could write.
+    Raises `UsageError` if it does not take these, or if a key has no default that TOML can express.
 
     >>> def lion(g, momentum, *, t, h, a, b, beta=0.9): ...
     >>> signature_of("lion", lion, "thab")
@@ -45,7 +45,7 @@ def signature_of(name: str, function: Callable[..., Any], given: Collection[str]
 
 
 def writable(default: Any) -> bool:
-    """Whether a scenario can replace such a value."""
+    """Whether TOML can express a value of this type."""
     if isinstance(default, tuple | list):
         return all(isinstance(each, PLAIN) for each in default) and len({type(each) for each in default}) < 2
     return isinstance(default, PLAIN)

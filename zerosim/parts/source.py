@@ -1,4 +1,4 @@
-"""A user's function that gives samples: a part whose keys are its keyword-only parameters."""
+"""A user's function that returns samples: a part whose keys are its keyword-only parameters."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -12,14 +12,14 @@ from zerosim.parts.signature import signature_of
 
 @dataclass(frozen=True)
 class SampleSource(Declared):
-    """A function that gives arrays, and the keys of [data] that it has."""
+    """A function that returns arrays, and its keys of [data]."""
 
     function: Callable[..., Any]
     keys: Mapping[str, Any]
 
 
 def as_source(name: str, found: Any) -> SampleSource:
-    """What a scenario names, as a source of samples; raises `UsageError` where it is none."""
+    """The sample source that a scenario names. Raises `UsageError` for anything else."""
     if isinstance(found, SampleSource):
         return found
     if not inspect.isfunction(found):

@@ -1,8 +1,8 @@
-"""A user's code in this process: it may fail, but neither end the process as if all were well nor keep it for ever.
+"""Limits for a user's code in this process: it may fail, but neither end the process silently nor run for ever.
 
-This is no prison. It prevents that a proof ends by accident: `sys.exit`, `os._exit` and all of `os.exec*` are errors
-of the function that called them, on its rank, and a file has 60 s to be imported. What ends the process through C,
-and a loop inside C, are not caught. `grading` therefore gives a learner a process of its own.
+This is no sandbox. It prevents accidents: `sys.exit`, `os._exit` and all of `os.exec*` are errors of the function that
+called them, on its rank, and the import of a file has 60 s. An end of the process through C, and a loop inside C, are
+not caught. `grading` therefore runs a learner's code in a separate process.
 """
 
 import os
@@ -20,20 +20,20 @@ from zerosim.errors import CollectiveError, ZerosimError
 
 LEAVE = os._exit
 ENDINGS = ("_exit", "execv", "execve")
-"""What ends a process and runs no more of its code; all that `os` has of the kind ends in one of them."""
+"""The functions that end a process at once; all others in `os` call one of them."""
 AGAIN_SECONDS = 1.0
-"""How often code that went on after its time was up is told so."""
+"""The interval at which `TimeoutError` is raised again in code that continues after its time limit."""
 MOST_TIMES = 5
 BROKE = ZerosimError.exit_code
 
 
 class Leaving(SystemExit):
-    """In place of a call that would have ended the process at once; `code` has its words."""
+    """An attempt to end the process at once; `code` names the call."""
 
 
 @contextmanager
 def staying(name: str, rank: int) -> Iterator[None]:
-    """Turn what would end the process into a `CollectiveError`, for the body of a `with`."""
+    """A context that turns attempts to end the process into a `CollectiveError`."""
     try:
         yield
     except SystemExit as error:
@@ -43,7 +43,7 @@ def staying(name: str, rank: int) -> Iterator[None]:
 
 @cache
 def refuse_to_leave() -> None:
-    """Make `ENDINGS` raise `SystemExit` in this process from now on; children that it forks keep the originals."""
+    """Make `ENDINGS` raise `SystemExit` in this process from now on; forked children keep the originals."""
     for name in ENDINGS:
         refused = refusing(name, getattr(posix, name))
         for module in (os, posix):
@@ -51,7 +51,7 @@ def refuse_to_leave() -> None:
 
 
 def refusing(name: str, honest: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
-    """A function that is `honest`, but not in this process."""
+    """A function that calls `honest` in other processes and raises in this one."""
     here = os.getpid()
 
     def called(*given: Any, **named: Any) -> NoReturn:
@@ -64,9 +64,9 @@ def refusing(name: str, honest: Callable[..., NoReturn]) -> Callable[..., NoRetu
 
 @contextmanager
 def ended_after(seconds: float, what: str) -> Iterator[None]:
-    """Give the main thread so many seconds for the body of a `with`, then raise `TimeoutError` in it.
+    """A context with a time limit for the main thread, in which `TimeoutError` is raised afterwards.
 
-    Code that goes on nevertheless ends the process, with one line and exit code 3.
+    Code that continues nevertheless ends the process, with one line and exit code 3.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,10 +1,10 @@
-"""The stages, in one visible table: what is true of each stands here, and everyone who needs to know asks it.
+"""The table of stages; all facts about a stage are read from its row.
 
-Which states a stage shards is a fact, stated once as `SHARDED` in its file. Config, formulas, tables and `zerosim
-memory` read it from this table, so a stage is an object and never a string that many modules look up.
+The states that a stage shards are stated once, as `SHARDED` in its file. Config, formulas, tables and `zerosim memory`
+read them from this table, so a stage is an object and not a string that many modules look up.
 
-DDP writes its all-reduce as its two halves. Beside Stage I one then sees the all-gather move from gradients to
-weights.
+DDP writes its all-reduce as reduce-scatter and all-gather. Compared with Stage I, this shows that the all-gather moves
+from gradients to weights.
 """
 
 from collections.abc import Callable
@@ -18,27 +18,27 @@ from zerosim.stages import ddp, zero1, zero2, zero3
 from zerosim.stages.replica import Batch, Replica
 
 StageStep = Callable[[Replica, Batch], Total]
-"""One step: it leaves the weights of the next, and returns this rank's part of the loss."""
+"""One step: updates the weights and returns this rank's part of the loss."""
 
 
 @dataclass(frozen=True)
 class Stage(Declared):
-    """One way to share the work and the memory of a model's states among ranks."""
+    """One way to divide the work and the memory of model states among ranks."""
 
     key: str
     """The name that scenarios use."""
     title: str
     also: str
-    """The name that others use."""
+    """The name of the stage in other projects."""
     step: StageStep
     sharded: tuple[Kind, ...]
-    """The model states of which a rank keeps 1/N; it keeps all of the others."""
+    """The model states of which a rank keeps 1/N; all others are kept in full."""
     may_reduce_parts: bool
-    """Whether each micro-batch can be reduced by itself."""
+    """Whether each micro-batch can be reduced separately."""
     wire: str = ""
-    """The precision in which its gradients travel and are added over ranks; empty: as the scenario says."""
+    """The precision in which gradients are sent and added over ranks; empty: the scenario's."""
     reduces_each: bool = False
-    """Whether it reduces each micro-batch by itself, whatever the scenario says."""
+    """Whether the stage reduces each micro-batch separately, whatever the scenario says."""
 
     @property
     def gathers(self) -> bool:
@@ -47,12 +47,12 @@ class Stage(Declared):
 
     @property
     def publishes(self) -> bool:
-        """Whether a rank updates 1/N of weights that all keep."""
+        """Whether a rank updates 1/N of weights that all ranks keep."""
         return "optimizer" in self.sharded and not self.gathers
 
     @property
     def shares_updates(self) -> bool:
-        """Whether a rank updates only its own 1/N, and so needs to hear of the others' gradients for the norm."""
+        """Whether a rank updates only its own 1/N, and so needs the other ranks' part of the norm."""
         return "optimizer" in self.sharded
 
 

@@ -1,8 +1,8 @@
-"""Accumulation: which micro-batches go forward and backward together, and after which of them gradients are reduced.
+"""Accumulation: the micro-batches that run forward and backward together, and those after which gradients are reduced.
 
-    boundary       one after another; ranks add their gradients after the last one
-    micro_batch    one after another; ranks add their gradients after each
-    layered        all of a rank's micro-batches go through a unit before the next unit
+    boundary       one micro-batch after another; ranks add their gradients after the last one
+    micro_batch    one micro-batch after another; ranks add their gradients after each
+    layered        all micro-batches of a rank run through a unit before the next unit
 """
 
 from collections.abc import Iterator
@@ -27,14 +27,14 @@ class AtBoundary:
 
 
 class EveryMicroBatch(AtBoundary):
-    """One micro-batch after another, each reduced."""
+    """One micro-batch after another, each reduced separately."""
 
     def reduces(self, part: Batch) -> bool:
         return True
 
 
 class Layered:
-    """All micro-batches at once, unit by unit."""
+    """All micro-batches together, unit by unit."""
 
     def parts(self, replica: Replica, batch: Batch) -> Iterator[Batch]:
         yield batch

@@ -1,10 +1,10 @@
-"""How a stage carries out an order of addition: first over a rank's micro-batches, then over the ranks.
+"""The orders of addition of stages: first over a rank's micro-batches, then over the ranks.
 
-`numerics.orders.ORDERS` declares the same orders for the reference; that both add alike is proved on symbols where
-there is an order, and on numbers where there is none.
+`numerics.orders.ORDERS` declares the same orders for the reference. That both agree is proved on symbols for orders,
+and on numbers for the sum without order.
 
-An order-free sum copies gradients beside the step when it overlaps, so the peak of gradients is a bound there and
-exact elsewhere.
+With overlap, a sum without order copies gradients beside the step, so there the peak of gradients is an upper bound;
+otherwise it is exact.
 """
 
 from collections.abc import Callable
@@ -25,16 +25,18 @@ ReduceScatter = Callable[..., None]
 Rounding = Callable[[Array], Array]
 
 AddRanks = Callable[[Communicator, Total, Rounding], Array]
-"""`add_ranks(comm, total, rounding)` adds all ranks' totals: in the full buffer returned, a rank's chunk is the sum."""
+"""`add_ranks(comm, total, rounding)` adds the totals of all ranks; this rank's chunk of the returned full buffer is the
+sum.
+"""
 
 
 @dataclass(frozen=True)
 class Addition:
-    """`accumulate` folds a rank's micro-batches to a total; `reduce_scatter` adds the totals of all ranks.
+    """`accumulate` adds a rank's micro-batches to a total; `reduce_scatter` adds the totals of all ranks.
 
-    The latter also takes how to round a buffer for the wire, and returns a full buffer in which this rank's chunk is
-    the sum. `whole` takes that buffer out of a total. `collective` is None where integers are added, in no order.
-    `all_gather` is the way back.
+    `reduce_scatter` also takes the rounding of a buffer for the wire, and returns a full buffer in which this rank's
+    chunk is the sum. `whole` extracts the full buffer from a total. `collective` is None for sums of integers, which
+    have no order. `all_gather` is the corresponding all-gather.
     """
 
     accumulate: Accumulate
@@ -43,19 +45,19 @@ class Addition:
     collective: ReduceScatter | None
     all_gather: Callable[..., None] = ring.all_gather
     on_hosts: "Callable[[int], Addition] | None" = None
-    """The addition where it depends on how many ranks a host has."""
+    """The addition for a number of ranks per host, if it depends on that."""
 
     def with_hosts(self, ranks_per_host: int) -> "Addition":
-        """The addition where every host has so many ranks."""
+        """The addition for hosts of `ranks_per_host` ranks."""
         return self if self.on_hosts is None else self.on_hosts(ranks_per_host)
 
     def by(self, collective: ReduceScatter) -> "Addition":
-        """The addition with another form of its collective."""
+        """The addition with another collective."""
         return replace(in_order(self.accumulate, collective, self.whole), all_gather=self.all_gather)
 
 
 def in_order(accumulate: Accumulate, collective: ReduceScatter, whole: Callable[[Total], Array]) -> Addition:
-    """An addition whose totals are flat buffers (`whole` takes them out) that `collective` works on in place."""
+    """An addition by `collective`, which works in place on flat buffers that `whole` extracts from totals."""
 
     def reduce_scatter(comm: Communicator, total: Total, rounding: Rounding) -> Array:
         full = rounding(whole(total))
@@ -68,7 +70,7 @@ def in_order(accumulate: Accumulate, collective: ReduceScatter, whole: Callable[
 def add_replicas(
     reduce_scatter: ReduceScatter, all_gather: ReduceScatter = ring.all_gather
 ) -> Callable[[Communicator, Array], None]:
-    """The all-reduce of a chunk over the ranks that hold copies of it: these two, on its parts."""
+    """An all-reduce of a chunk over the ranks that hold copies of it, by these two collectives."""
 
     def all_reduce(comm: Communicator, chunk: Array) -> None:
         parts = split(chunk, comm.size)
@@ -84,7 +86,7 @@ def itself(total: Total) -> Array:
 
 
 def by_pairs(total: Total, contribution: Array) -> Total:
-    """Equal halves first, as a binary counter carries: ((g₀ + g₁) + (g₂ + g₃)) + …"""
+    """Add halves of equal count first, like the carries of a binary counter: ((g₀ + g₁) + (g₂ + g₃)) + …"""
     halves = total or []
     count = 1
     while halves and halves[-1][0] == count:
@@ -102,12 +104,12 @@ def root_of_tree(total: Total) -> Array:
 
 
 def kept_apart(total: Total, contribution: Array) -> Total:
-    """All contributions: what they are rounded to is known only when all ranks have theirs."""
+    """A list of all contributions, which cannot be rounded before all ranks have theirs."""
     return [*(total or []), contribution]
 
 
 def widening(accumulate: Accumulate, allocate: Allocator) -> Accumulate:
-    """`accumulate` in float32, whatever the contributions are in: those with fewer bits are widened first."""
+    """`accumulate` in float32; contributions with fewer bits are widened first."""
 
     def accumulate_widened(total: Total, contribution: Array) -> Total:
         if contribution.dtype == np.float32:
@@ -132,13 +134,13 @@ def exact_reduce_scatter(comm: Communicator, total: Total, rounding: Rounding) -
 
 
 def on_hosts(ranks_per_host: int) -> Addition:
-    """Addition within hosts first, then between them, there and back."""
+    """Addition within hosts first, then between hosts; the all-gather takes the reverse way."""
     hosts = two_level.on_hosts(ranks_per_host)
     return replace(in_order(left_to_right, hosts.reduce_scatter, itself), all_gather=hosts.all_gather)
 
 
 def in_two_hops(ranks_per_host: int) -> Addition:
-    """Addition within hosts and then between them, all-to-all on either level; back by rings."""
+    """Addition within hosts and then between hosts, by all-to-all on both levels; the all-gather uses rings."""
     return on_hosts(ranks_per_host).by(two_level.in_two_hops(ranks_per_host).reduce_scatter)
 
 

@@ -1,12 +1,12 @@
-"""A second channel beside the step: one thread, in the order of the stage's code.
+"""A second channel for overlapped collectives: one thread, in the order of the stage's code.
 
-Prefetch and overlap share it. Messages between two ranks arrive in order, so two collectives at once over one channel
-would take each other's messages; hence a channel of its own. The next unit's all-gather begins before this unit's
-backward and its reduction after, so a gather never waits behind a reduction that it does not need.
+Prefetch and overlap share it. Messages between two ranks arrive in order, so two collectives at the same time on one
+channel would receive each other's messages; hence the separate channel. The next unit's all-gather begins before this
+unit's backward, and its reduction begins after, so an all-gather never waits behind a reduction that it does not need.
 
-Memory for what is prefetched is allocated by the step's thread before the other begins, and what was reduced is kept
-by the step's thread. Peaks and sums therefore do not depend on which thread is faster, and the verdict holds the peak
-of weights to the byte under MPI too.
+The step's thread allocates the memory of a prefetch before the second thread begins, and the step's thread keeps
+reduced gradients. Peaks and sums therefore do not depend on thread timing, and the verdict checks the peak of weights
+to the byte, under MPI too.
 """
 
 from collections.abc import Callable
@@ -20,21 +20,21 @@ Work = Callable[[Communicator], Array]
 
 
 class Coming:
-    """An array that is on its way, to be taken once: nobody holds it afterwards but who has taken it."""
+    """A pending array, which can be taken once; then only its taker holds it."""
 
     def __init__(self, future: "Future[Array]") -> None:
         self._future = [future]
 
     def take(self) -> Array:
-        """The array, as soon as it is there; raises what prevented it."""
+        """The array, after waiting for it; raises the exception of its computation."""
         return self._future.pop().result()
 
 
 class Beside:
-    """A second channel, which must carry nothing else, and the thread that serves it.
+    """A second channel, which must carry nothing else, and its thread.
 
-    Without a channel, in a world that has none, everything is done when it is begun, on the step's own communicator, to
-    the same bits.
+    Without a channel, in a world that has none, all work is done at once on the step's own communicator, with the same
+    bits.
 
     >>> import numpy as np
     >>> from zerosim.worlds.local import spawn
@@ -50,7 +50,7 @@ class Beside:
         self._thread = None if channel is None else ThreadPoolExecutor(1)
 
     def begin(self, work: Work) -> Coming:
-        """Let `work` go on: what it returns is on its way."""
+        """Start `work`; its result is pending."""
         if self._thread is not None:
             return Coming(self._thread.submit(work, self._comm))
         done: Future[Array] = Future()
@@ -58,5 +58,5 @@ class Beside:
         return Coming(done)
 
     def wait(self, unit: Unit, coming: Coming) -> Array:
-        """What is on its way for `unit`."""
+        """The pending array of `unit`."""
         return coming.take()

@@ -1,4 +1,4 @@
-"""DDP, or Stage 0: every rank keeps everything, and only gradients travel.
+"""DDP, or Stage 0: every rank keeps all states, and only gradients are sent.
 
     0. every rank keeps all weights, all gradients and the whole optimizer state
     1. for each micro-batch, run forward and backward passes, and add its gradients to those of the earlier ones
@@ -6,10 +6,10 @@
     2. reduce-scatter gradients
     3. all-gather gradients                    (2 and 3 together are an all-reduce)
     once a step:
-    4. unscale and clip gradients, if asked to, by their norm: every rank has all of them
+    4. unscale and clip gradients, if requested, by their norm: every rank has all of them
     5. compute weight updates and apply them, the same ones on every rank
 
-If asked to, 2 and 3 go on while the next unit goes backward.
+With overlap, 2 and 3 run during the backward of the next unit.
 """
 
 from zerosim.allocation import Kind
@@ -20,7 +20,7 @@ SHARDED: tuple[Kind, ...] = ()                                            # 0
 
 
 def step(replica: Replica, batch: Batch) -> Total:
-    """One step: the weights are then those of the next, and what is returned is this rank's part of the loss."""
+    """One step: updates the weights and returns this rank's part of the loss."""
     tape, weights, loss = replica.tape, replica.state.weights, None
     replica.zero_grad(batch)
 

@@ -1,15 +1,15 @@
-"""Error feedback: what quantisation has lost of a gradient is added to what is quantised next.
+"""Error feedback: the quantisation error of a gradient is added to the next gradient before quantisation.
 
-    residual    of a rank and a unit: for each element the loss of its last encoding there, float32, full length
+    residual    the error of the last encoding on a rank, per element of a unit; float32, full length
 
-A rank sends v = value + residual as codes, and keeps v − what arrives. So what arrives over all steps is off by one
-step's loss alone, however many steps there are. Where that is not finite the residual is 0.
+A rank sends v = value + residual as codes, and keeps v minus the decoded codes. So the sum of all sent gradients is
+off by the error of one step only, however many steps there are. If that difference is not finite, the residual is 0.
 
-A step that is skipped leaves residuals as they were before it, because nobody has used what it sent. They are in units
-of the loss scale, and follow it. Where steps may be skipped, a second copy has them as they were.
+A skipped step leaves residuals unchanged, because its gradients were not used. Residuals are in units of the loss
+scale and are rescaled with it. If steps may be skipped, a second copy holds the residuals before the step.
 
-A reduce-scatter encodes each chunk at most once on each rank, so one array is enough for a unit. The ledger has it with
-the optimizer state, as DeepSpeed's 1-bit Adam has its `worker_error`.
+A reduce-scatter encodes each chunk at most once on each rank, so one array per unit is enough. The ledger counts it as
+optimizer state, as DeepSpeed's 1-bit Adam does with `worker_error`.
 
 Sources: Seide et al., "1-bit stochastic gradient descent and its application to data-parallel distributed training of
 speech DNNs" (2014), section 3; Karimireddy et al., "Error feedback fixes SignSGD and other gradient compression
@@ -24,14 +24,14 @@ from zerosim.allocation import Allocator, Array
 from zerosim.models.units import Unit
 
 RESIDUAL = " residual"
-"""What stands behind a unit's name where the ledger has its residual."""
+"""The suffix of a unit's name for its residual in the ledger."""
 
 
 @dataclass
 class Residuals:
-    """A rank's residuals, by unit, as they are `now` and as they were when they were last `settled`.
+    """A rank's residuals by unit: the present ones (`now`), and those after the last step that was settled (`settled`).
 
-    `copies` says how many of the two are kept: both where a step may be skipped, none without error feedback.
+    `copies` is the number of these that are kept: two if a step may be skipped, none without error feedback.
 
     >>> from zerosim.allocation import allocate
     >>> from zerosim.models.mlp import mlp
@@ -48,13 +48,15 @@ class Residuals:
     settled: dict[Unit, Array] = field(default_factory=dict)
 
     def begin(self, unit: Unit, length: int, allocate: Allocator) -> None:
-        """Zeros for a unit's full, padded length."""
+        """Allocate zeros of a unit's full, padded length."""
         for kept in (self.now, self.settled)[: self.copies]:
             kept[unit] = allocate(length, np.float32, kind="optimizer", owner=unit.name + RESIDUAL)
             kept[unit][:] = 0
 
     def settle(self, *, used: bool, rescaled: float) -> None:
-        """End a step: its losses count if its gradients were `used`; the loss scale is `rescaled` times what it was."""
+        """End a step: keep its residuals if its gradients were `used`, and multiply all by `rescaled`, the change of
+        the loss scale.
+        """
         for unit, settled in self.settled.items():
             now = self.now[unit]
             if not used:
@@ -63,6 +65,6 @@ class Residuals:
             settled[:] = now
 
     def clear(self) -> None:
-        """Let go of all."""
+        """Free all residuals."""
         self.now.clear()
         self.settled.clear()

@@ -1,6 +1,6 @@
-"""How Stage III obtains full weights of a unit: when it uses them, ahead of time, or once for forward and backward.
+"""The gathering of full weights in Stage III: at each use, ahead of time, or once for forward and backward.
 
-What it gathers from are the shards of all ranks or, when weights are used again, a second copy nearby.
+The source is the shards of all ranks or, for a second use, a second copy on fewer neighbours.
 """
 
 from collections import Counter
@@ -19,17 +19,19 @@ from zerosim.stages.replica import Replica
 
 
 class Fill(Protocol):
-    """How a full buffer gets a unit's weights."""
+    """A strategy that fills a full buffer with a unit's weights."""
 
     def begin(self, replica: Replica, unit: Unit) -> None:
-        """Let what this rank brings come already; a call of `fill` follows."""
+        """Start to fetch this rank's own shard; a call of `fill` follows."""
 
     def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
-        """The one buffer in `room`, with all of a unit's weights; the list is emptied: nothing else holds it."""
+        """The buffer in `room` with all weights of a unit; the list is emptied, so that only the caller holds the
+        buffer.
+        """
 
 
 class Filled:
-    """Gathers the shards of all ranks. A shard in another dtype is cast before it travels."""
+    """All-gathers the shards of all ranks. A shard in another dtype is cast before it is sent."""
 
     def begin(self, replica: Replica, unit: Unit) -> None:
         replica.shards.begin(unit)
@@ -43,7 +45,7 @@ class Filled:
 
 
 class WireFormat(Protocol):
-    """How numbers travel in fewer bits: see `numerics.wires`."""
+    """A format with fewer bits: see `numerics.wires`."""
 
     def encoded_bytes(self, count: int) -> int: ...
     def encode(self, x: Array, out: Array) -> None: ...
@@ -52,9 +54,9 @@ class WireFormat(Protocol):
 
 @dataclass(frozen=True)
 class Quantized:
-    """Fills weights from quantised shards, each in blocks of its own: qwZ of ZeRO++ (Wang et al., 2023).
+    """All-gathers quantised shards, each in its own blocks: qwZ of ZeRO++ (Wang et al., 2023).
 
-    Every rank decodes all shards, its own too, so that all compute with the same numbers.
+    Every rank decodes all shards, its own included, so that all ranks compute with the same numbers.
     """
 
     wire: WireFormat
@@ -76,9 +78,11 @@ class Quantized:
 
 
 class SecondCopy:
-    """Fills weights from all ranks once in a micro-batch; later uses gather a second copy, cut over fewer neighbours.
+    """Gathers from all ranks once per micro-batch; later uses gather a second copy that is sharded over fewer
+    neighbours.
 
-    With one host's ranks for neighbours nothing passes between hosts in backward: hpZ of ZeRO++ (Wang et al., 2023).
+    If the neighbours are the ranks of one host, backward sends nothing between hosts: hpZ of ZeRO++ (Wang et al.,
+    2023).
     """
 
     def __init__(self, ranks: int, fill: Fill) -> None:
@@ -86,7 +90,9 @@ class SecondCopy:
         self._first = fill
         self._copies: dict[Unit, Array] = {}
         self._uses = Counter[Unit]()
-        """The segments to come in this micro-batch, for which the copy is that of this step's weights."""
+        """The remaining uses of each unit in this micro-batch; its second copy has this step's weights as long as there
+        are any.
+        """
 
     def begin(self, replica: Replica, unit: Unit) -> None:
         if not self._uses[unit]:
@@ -108,7 +114,7 @@ class SecondCopy:
         return full
 
     def _copy(self, replica: Replica, unit: Unit, mesh: Mesh) -> Array:
-        """Room for this rank's part of a unit's copy; the first time, for all units."""
+        """This rank's part of a unit's second copy; the first call allocates the copies of all units."""
         for each in replica.units if not self._copies else ():
             if later_uses(replica.model, each):
                 length, dtype = owned(each.count, mesh).length, replica.param_dtype
@@ -117,17 +123,17 @@ class SecondCopy:
 
 
 def later_uses(model: Model, unit: Unit) -> int:
-    """How often a micro-batch uses a unit's weights again, after the first time."""
+    """The number of uses of a unit's weights in a micro-batch after the first."""
     return model.forward_units.count(unit) + model.backward_units.count(unit) - 1
 
 
 def gathered(replica: Replica, unit: Unit, fill: Fill) -> Array:
-    """A fresh full buffer with a unit's weights."""
+    """A new full buffer with a unit's weights."""
     return fill.fill(replica, unit, [replica.full(unit, "parameters")], replica.comm)
 
 
 class WhenUsed:
-    """For each use; weights are gone as soon as the caller lets go of them."""
+    """Gathers for each use; the weights are freed with the caller's reference."""
 
     def __init__(self, fill: Fill) -> None:
         self._fill = fill
@@ -136,16 +142,16 @@ class WhenUsed:
         return gathered(replica, unit, self._fill)
 
     def prefetch(self, replica: Replica, unit: Unit | None) -> None:
-        """Nothing comes from other ranks before it is used."""
+        """Start to fetch this rank's own shard; the other ranks' shards are gathered at the use."""
         if unit is not None:
             self._fill.begin(replica, unit)
 
     def reshard(self, replica: Replica, unit: Unit, full: Array) -> None:
-        """Nothing keeps them from being released."""
+        """Nothing to do: the gathering holds no reference."""
 
 
 class KeptUntilBackward:
-    """In forward, and kept until backward asks for them: PyTorch's `reshard_after_forward=False`."""
+    """Gathers in forward and keeps the weights until backward: PyTorch's `reshard_after_forward=False`."""
 
     def __init__(self, fill: Fill) -> None:
         self._fill = fill
@@ -157,7 +163,7 @@ class KeptUntilBackward:
         return self._kept.pop(unit) if unit in self._kept else gathered(replica, unit, self._fill)
 
     def prefetch(self, replica: Replica, unit: Unit | None) -> None:
-        """Nothing comes from other ranks before it is used."""
+        """Start to fetch this rank's own shard, unless the weights are kept."""
         if unit is not None and unit not in self._kept and unit is not self._in_use:
             self._fill.begin(replica, unit)
 
@@ -167,7 +173,7 @@ class KeptUntilBackward:
 
 
 class Prefetched:
-    """While the caller computes with the unit before; there is room for two full units from then on."""
+    """Gathers while the caller computes with the previous unit; two full units are then in memory."""
 
     def __init__(self, beside: Beside, fill: Fill) -> None:
         self._beside = beside
@@ -186,4 +192,4 @@ class Prefetched:
                 partial(self._fill.fill, replica, unit, [replica.full(unit, "parameters")]))
 
     def reshard(self, replica: Replica, unit: Unit, full: Array) -> None:
-        """Nothing keeps them from being released."""
+        """Nothing to do: the gathering holds no reference."""

@@ -1,7 +1,7 @@
-"""The norm of the gradients, from the sum of squares of each chunk of each trained unit, without padding.
+"""The norm of the gradients, from the square sums of each chunk of each trained unit, without padding.
 
-Sums are added unit by unit, in each unit chunk after chunk, on every rank alike: the norm does not depend on who has
-which chunk.
+Sums are added unit by unit, and within a unit chunk by chunk, in the same order on every rank, so the norm does not
+depend on the sharding.
 """
 
 from collections.abc import Iterator
@@ -14,14 +14,16 @@ from zerosim.stages.replica import Replica
 
 
 class SquareSums:
-    """A rank that has all gradients sums them itself; otherwise each sums the chunks that it owns, and all-gathers."""
+    """A rank with all gradients computes all sums; otherwise each rank computes those of its chunks, and they are
+    all-gathered.
+    """
 
     def of_gradients(self, replica: Replica) -> Iterator[float]:
         sharded = "optimizer" in replica.state.layouts.sharded
         return self._gathered(replica) if sharded else self._own(replica)
 
     def of_chunk(self, replica: Replica, chunk: int) -> list[float]:
-        """The sum of squares of one chunk of each trained unit."""
+        """The square sums of one chunk of each trained unit."""
         sums = []
         for unit in replica.trained:
             layout = replica.state.gradient_layouts[unit]

@@ -1,12 +1,12 @@
-"""A user's stage: a step in the verbs of the replica, and what it declares, from which everything else follows.
+"""A user's stage: a step in the verbs of the replica, and its declarations.
 
     sharded        the model states of which a rank keeps 1/N
-    wire           the dtype in which its gradients travel and are added over ranks: its gradient compression
+    wire           the dtype in which its gradients are sent and added over ranks: its gradient compression
     accumulation   `micro_batch`, if it reduces the gradients of every micro-batch
 
-What a stage must send, keep and hold follows from what it shards, and so does the shipped stage whose bits it must
-have. A stage whose gradients are rounded on their way has the bits of that stage with the same rounding, and the
-reference replays it.
+The sharded states determine the bytes that a stage must send, keep and hold, and the shipped stage whose bits it must
+have. A stage that rounds gradients for the wire has the bits of that stage with the same rounding, which the reference
+replays.
 """
 
 import inspect
@@ -21,7 +21,7 @@ from zerosim.parts import Named
 from zerosim.stages import STAGES, Stage, StageStep
 
 SHIPPED = {frozenset(each.sharded): each for each in STAGES.values()}
-"""The shipped stages, by what they shard."""
+"""The shipped stages by their sharded states."""
 
 
 def stage(
@@ -29,10 +29,10 @@ def stage(
 ) -> Callable[[StageStep], Stage]:
     """A decorator: the step as a stage that shards these states.
 
-    `sharded` has any of "optimizer", "gradients", "parameters", as a shipped stage does. `wire` is fp16, bf16, fp32 or
-    fp64, and left out that of the scenario. `accumulation = "micro_batch"` declares that the gradients of every
-    micro-batch are reduced, whatever the scenario says. `reduces_parts` says whether a scenario may ask for that; left
-    out, as the shipped stage that shards the same.
+    `sharded` contains any of "optimizer", "gradients", "parameters", in a combination of a shipped stage. `wire` is
+    fp16, bf16, fp32 or fp64; the default is the scenario's. `accumulation = "micro_batch"` declares that the gradients
+    of every micro-batch are reduced, whatever the scenario says. `reduces_parts` states whether a scenario may request
+    that; the default is that of the shipped stage with the same sharding.
 
     >>> @stage(sharded=("optimizer", "gradients"), wire="bf16")
     ... def compressed(replica, batch): ...
@@ -46,7 +46,7 @@ def declared(
     name: str, step: StageStep, sharded: tuple[Kind, ...], wire: str = "", accumulation: str = "",
     reduces_parts: bool | None = None,
 ) -> Stage:
-    """The stage of a step that declares this; raises `UsageError` for what it cannot declare."""
+    """The stage of a step with these declarations. Raises `UsageError` for invalid ones."""
     if frozenset(sharded) not in SHIPPED:
         allowed = "; ".join(", ".join(each) or "nothing" for each in (each.sharded for each in STAGES.values()))
         raise UsageError(f"{name} shards {', '.join(map(str, sharded))}; a stage shards one of: {allowed} (of "
@@ -63,7 +63,7 @@ def declared(
 
 
 def as_stage(name: str, found: Any) -> Stage:
-    """What a scenario names, as a stage: one that `@stage` made, or a step with `SHARDED` beside it in its file."""
+    """The stage that a scenario names: one made by `@stage`, or a step with `SHARDED` in its file."""
     if isinstance(found, Stage):
         return replace(found, key=name, title=name)
     if not inspect.isfunction(found):
@@ -78,7 +78,7 @@ def as_stage(name: str, found: Any) -> Stage:
 
 
 def like(stage: Stage) -> Named:
-    """The name of the shipped stage that shards the same, with the same wire: what its bits must be."""
+    """The shipped stage with the same sharding and wire, whose bits the stage must have."""
     honest = replace(
         SHIPPED[frozenset(stage.sharded)], wire=stage.wire, reduces_each=stage.reduces_each,
         may_reduce_parts=stage.may_reduce_parts)

@@ -1,11 +1,11 @@
-"""How updated weights reach all ranks: three ways that leave the same bits in float32, and differ in what they send.
+"""Three ways to publish updated weights; they give the same bits in float32 and differ in their traffic.
 
-    weights      each rank updates its chunk of the weights, and these are all-gathered
-    broadcasts   the same, but each owner broadcasts its chunk: N broadcasts in place of one all-gather
-    updates      each rank computes the updates of its chunk, these are all-gathered, and everyone applies all of them
+    weights      each rank updates its chunk of the weights, and the weights are all-gathered
+    broadcasts   the same, but each owner broadcasts its chunk: N broadcasts instead of one all-gather
+    updates      each rank computes the updates of its chunk, they are all-gathered, and every rank applies all of them
 
-With 16-bit weights the third is another computation by its nature: updates are rounded to 16 bits and subtracted from
-16-bit weights, while the others round the float32 master copy anew.
+With 16-bit weights the third is another computation: updates are rounded to 16 bits and subtracted from 16-bit
+weights, while the others round the float32 master copy again.
 """
 
 from zerosim.allocation import Array
@@ -16,7 +16,7 @@ from zerosim.stages.replica import Publishing, Replica
 
 
 class GatheredWeights:
-    """All-gather weights."""
+    """All-gathers weights."""
 
     def update(self, replica: Replica, unit: Unit, weights: Array) -> None:
         replica.optimizer_step(unit, weights)
@@ -26,7 +26,7 @@ class GatheredWeights:
 
 
 class Broadcasts:
-    """A broadcast from every owner."""
+    """Broadcasts each chunk of the weights from its owner."""
 
     def update(self, replica: Replica, unit: Unit, weights: Array) -> None:
         replica.optimizer_step(unit, weights)
@@ -38,7 +38,7 @@ class Broadcasts:
 
 
 class Updates:
-    """All-gather updates, and apply them everywhere."""
+    """All-gathers updates and applies all of them on every rank."""
 
     def __init__(self) -> None:
         self._pending: dict[Unit, Array] = {}

@@ -1,14 +1,14 @@
-"""The replica: one rank's tools and training state, and the verbs that stages are written in.
+"""The replica: one rank's training state, and the verbs in which stages are written.
 
 A flat buffer is full (one unit, padded, as `sharding` cuts it) or a shard (this rank's chunk of it); its layout says
-which. A frozen unit has weights and nothing else: the verbs for gradients and updates pass over it.
+which. A frozen unit has weights only: the verbs for gradients and updates skip it.
 
-- The order of events stands in the stages. Variants are strategies behind the verbs, unseen by the stages' code.
-- A verb for gradients names its unit; a trace could not tell otherwise whose message it sees.
-- `keep` and `keep_shard` note layouts. A stage that keeps in full what it should shard is found by its bytes.
-- `prefetch`, `reshard`, `wait_for_reduction` and `recompute` are lines of the stages and do nothing unless asked for.
-- The update comes after the backward loop: clipping and the decision to skip a step need all gradients.
-- A doubt: verbs, tools and state are one class, the largest of the package. Three would be named in every stage.
+- The order of events is in the stages. Variants are strategies behind the verbs, invisible to the code of the stages.
+- A verb for gradients names its unit, because a trace could not assign its messages otherwise.
+- `keep` and `keep_shard` record layouts. A stage that keeps in full what it should shard is detected by its bytes.
+- `prefetch`, `reshard`, `wait_for_reduction` and `recompute` are lines of the stages that do nothing unless requested.
+- The update follows the backward loop: clipping and skipping a step need all gradients.
+- A doubt: verbs, strategies and state are one class, the largest of the package. Every stage would name three.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ from zerosim.stages.state import TrainingState
 from zerosim.stages.storage import Shards, Storage
 
 Reduced = Array | Coming | None
-"""The full buffer of a gradient: there, on its way, or None for a frozen unit."""
+"""The full buffer of a gradient, a pending one, or None for a frozen unit."""
 
 Initial = Callable[[Unit], Array]
 """A unit's float32 weights before the first step, unpadded."""
@@ -39,7 +39,7 @@ Initial = Callable[[Unit], Array]
 
 @dataclass(frozen=True)
 class Batch:
-    """This rank's micro-batches of step `step` (the first is 1), and the samples in the batch of all ranks."""
+    """This rank's micro-batches of step `step`, counted from 1, and the number of samples in the batch of all ranks."""
 
     step: int
     inputs: list[Array]
@@ -48,16 +48,16 @@ class Batch:
     first: int
     """The number of the first of these micro-batches in the batch of all ranks."""
     last: bool = True
-    """Whether none of the step's micro-batches comes after these."""
+    """Whether these are the last micro-batches of the step."""
 
 
 @dataclass(frozen=True)
 class Collectives:
-    """What a replica calls over its communicator: for gradients, for weights, for norms; first of all says what for."""
+    """The collectives of a replica; the first argument of each is the unit or purpose."""
 
     reduce_scatter: Callable[[str, Communicator, Total, Callable[[Array], Array]], Array]
     add_replicas: Callable[[str, Communicator, Array], None]
-    """All-reduces a chunk over those that hold copies of it, in place; nothing where nobody does."""
+    """All-reduces a chunk in place over the ranks that hold copies of it; does nothing without copies."""
     all_gather: Callable[[str, Communicator, Sequence[Payload]], None]
     gather_norms: Callable[[str, Communicator, Sequence[Payload]], None]
     broadcast: Callable[[str, Communicator, Payload, int], None]
@@ -65,37 +65,37 @@ class Collectives:
 
 @dataclass(frozen=True)
 class GradientReduction:
-    """How gradients are added, as a scenario chooses for the stages to which it applies."""
+    """The scenario's choices for adding gradients."""
 
     wire: npt.DTypeLike = np.float32
-    """In which dtype gradients travel, and are added over ranks."""
+    """The dtype in which gradients are sent and added over ranks."""
     accumulates_in_float32: bool = False
     to_all: bool = False
-    """Whether all ranks get the sum of all gradients, as by an all-reduce."""
+    """Whether all ranks get the sum of all gradients, as after an all-reduce."""
 
 
 class Accumulation(Protocol):
-    """Which micro-batches go forward and backward together, and after which of them gradients are reduced."""
+    """The micro-batches that run forward and backward together, and those after which gradients are reduced."""
 
     def parts(self, replica: "Replica", batch: Batch) -> Iterator[Batch]: ...
     def reduces(self, part: Batch) -> bool: ...
 
 
 class Norms(Protocol):
-    """How the norm of the gradients is found: sums of squares, alike on every rank and in one order."""
+    """The square sums for the norm of the gradients, in the same order on every rank."""
 
     def of_gradients(self, replica: "Replica") -> Iterable[float]: ...
 
 
 class Publishing(Protocol):
-    """How updated weights reach the ranks that do not own them."""
+    """The way of updated weights to the ranks that do not own them."""
 
     def update(self, replica: "Replica", unit: Unit, weights: Array) -> None: ...
     def publish(self, replica: "Replica", unit: Unit, full: Array) -> None: ...
 
 
 class Gathering(Protocol):
-    """How a stage comes by the full weights of a unit of which it keeps a shard, and when it lets go of them."""
+    """The time at which a stage gathers the full weights of a unit, and at which it frees them."""
 
     def gather(self, replica: "Replica", unit: Unit) -> Array: ...
     def prefetch(self, replica: "Replica", unit: Unit | None) -> None: ...
@@ -103,7 +103,7 @@ class Gathering(Protocol):
 
 
 def with_next(units: Sequence[Unit], *, then: Sequence[Unit] = ()) -> Iterator[tuple[Unit, Unit | None]]:
-    """Each unit and the one that is wanted next: of `units`, after the last of them the first of `then`.
+    """Each unit with the next one; the last of `units` precedes the first of `then`.
 
     >>> list(with_next("ab", then="cd")), list(with_next("ab"))
     ([('a', 'b'), ('b', 'c')], [('a', 'b'), ('b', None)])
@@ -115,7 +115,7 @@ def with_next(units: Sequence[Unit], *, then: Sequence[Unit] = ()) -> Iterator[t
 
 @dataclass(eq=False)
 class Replica:
-    """One rank's tools, and its training state."""
+    """One rank's training state, and the collectives, memory and strategies of its steps."""
 
     comm: Communicator
     model: Model
@@ -132,24 +132,24 @@ class Replica:
     shards: Shards
     state: TrainingState
     param_dtype: npt.DTypeLike = np.float32
-    """In which dtype full weights are gathered, and computed with."""
+    """The dtype of gathered weights, in which units compute."""
     overlap: Beside | None = None
-    """Where gradients are reduced while the next unit goes backward, if the scenario asks for that."""
+    """The channel on which gradients are reduced during the next unit's backward; None without overlap."""
     unreduced: dict[Unit, Total] = field(default_factory=dict)
-    """This rank's gradients of the micro-batches so far, where ranks are added after the last one."""
+    """This rank's gradients of the micro-batches so far, if they are reduced after the last one."""
     reducing: list[tuple[Callable[[Unit, Array], None], Unit, Coming]] = field(default_factory=list)
-    """The gradient that is being reduced there, and how it will be kept."""
+    """The gradients under reduction on that channel, each with the verb that will keep it."""
     factor: float | None = None
-    """What this step's gradients are multiplied by; None if the step is skipped."""
+    """The factor of this step's gradients; None if the step is skipped."""
 
     @property
     def mesh(self) -> Mesh:
-        """Who shares with whom."""
+        """The mesh of this rank."""
         return self.state.layouts.mesh
 
     @property
     def units(self) -> Sequence[Unit]:
-        """All that there are, each once."""
+        """All units, each once."""
         return self.model.units
 
     @property
@@ -159,12 +159,12 @@ class Replica:
 
     @property
     def forward_units(self) -> Sequence[Unit]:
-        """In the order in which forward takes them: one with several segments comes as often."""
+        """The units in the order of forward; a unit with several segments occurs several times."""
         return self.model.forward_units
 
     @property
     def backward_units(self) -> Sequence[Unit]:
-        """The units that backward goes through: last first, down to the lowest that is trained."""
+        """The units in the order of backward, down to the lowest trained one."""
         return self.model.backward_units
 
     @property
@@ -172,7 +172,7 @@ class Replica:
         return self.model.loss
 
     def begin(self, initial: Initial) -> None:
-        """Before the first step: the states that the stage keeps, as it shards them."""
+        """Allocate and initialise the states that the stage keeps, before the first step."""
         layouts = self.state.layouts
         for unit in self.units:
             weights = self.full(unit, "parameters", self.rule.precision.weights)
@@ -200,22 +200,24 @@ class Replica:
             self.state.optimizer[unit][slot] = state
 
     def full(self, unit: Unit, kind: Kind, dtype: npt.DTypeLike | None = None) -> Array:
-        """An uninitialised full buffer, in the dtype of weights that are computed with if nothing else is said."""
+        """An uninitialised full buffer, by default in `param_dtype`."""
         length = self.state.layouts.full(unit).length
         return self.allocate(length, dtype or self.param_dtype, kind=kind, owner=unit.name)
 
     def own(self, full: Array) -> Array:
-        """This rank's chunk of a full buffer: a view."""
+        """This rank's chunk of a full buffer, as a view."""
         own: Array = split(full, self.mesh.group)[self.mesh.place]
         return own
 
     def shard(self, unit: Unit, full: Array, kind: Kind) -> Array:
-        """This rank's chunk of a full buffer: a copy where its kind is kept, which does not keep the rest alive."""
+        """A copy of this rank's chunk of a full buffer, in the memory of its kind; it does not keep the full buffer
+        alive.
+        """
         own = self.own(full)
         return self.storage.keep(unit.name, own, own.dtype, kind)
 
     def zero_grad(self, batch: Batch) -> None:
-        """Begin a step: let go of the last one's gradients."""
+        """Begin a step: free the gradients of the last one."""
         self.state.gradients.clear()
         self.state.accumulated.clear()
         self.state.gradient_layouts.clear()
@@ -226,22 +228,24 @@ class Replica:
         self.storage.begin_step(batch.step)
 
     def parts(self, batch: Batch) -> Iterator[Batch]:
-        """What goes forward and backward at a time: a micro-batch or, in layered accumulation, all of this rank's."""
+        """The parts of a batch that run forward and backward together: single micro-batches or, with layered
+        accumulation, all.
+        """
         return self.accumulation.parts(self, batch)
 
     def forward_after(self, part: Batch) -> Sequence[Unit]:
-        """The units that go forward once all of `part` is done: none behind the last part."""
+        """The units of the next forward after `part`; none after the last part."""
         return () if part.last else self.forward_units
 
     def at_boundary(self, part: Batch, unit: Unit, gradient: Total) -> Total:
-        """The gradient, if it is to be reduced now; else None, and it waits for the next micro-batch's."""
+        """The gradient if it is to be reduced now; otherwise None, and it is accumulated until the next micro-batch."""
         if gradient is None or self.accumulation.reduces(part):
             return gradient
         self.unreduced[unit] = gradient
         return None
 
     def gather(self, unit: Unit) -> Array:
-        """The full weights of a unit, for as long as the caller holds them."""
+        """The full weights of a unit, which stay allocated as long as the caller refers to them."""
         if "parameters" not in self.state.layouts.sharded:
             raise CollectiveError(
                 f"gather fills the full weights of {unit.name} from shards, but this stage keeps them in full: use "
@@ -250,15 +254,15 @@ class Replica:
         return self.gathering.gather(self, unit)
 
     def prefetch(self, unit: Unit | None) -> None:
-        """Let the weights of the unit that is wanted next come already, if the scenario asks for it."""
+        """Start to gather the weights of the next unit, if the scenario requests prefetching."""
         self.gathering.prefetch(self, unit)
 
     def reshard(self, unit: Unit, full: Array) -> None:
-        """After forward: let go of full weights, unless the scenario keeps them until backward."""
+        """Free full weights after forward, unless the scenario keeps them until backward."""
         self.gathering.reshard(self, unit, full)
 
     def reduce_scatter(self, unit: Unit, gradient: Total) -> Reduced:
-        """Add the ranks' gradients of a unit: in the full buffer returned, this rank's chunk is the sum."""
+        """Add the ranks' gradients of a unit; this rank's chunk of the returned full buffer is the sum."""
         if gradient is None:
             return None
         if isinstance(gradient, np.ndarray):
@@ -268,19 +272,19 @@ class Replica:
         return self.overlap.begin(partial(self._reduce_scattered, unit, [gradient]))
 
     def _reduce_scattered(self, unit: Unit, gradient: list[Total], comm: Communicator) -> Array:
-        """Empties the list, so that nothing but this holds the gradient."""
+        """The reduced gradient; the list is emptied, so that only this call holds the gradient."""
         within, across = self.mesh.within(comm), self.mesh.across(comm)
         full = self.collectives.reduce_scatter(unit.name, within, gradient.pop(), self._rounded_for_the_wire)
         self.collectives.add_replicas(unit.name, across, self.own(full))
         return full
 
     def reduce(self, unit: Unit, gradient: Total) -> Reduced:
-        """Reduce-scatter or, where the scenario says so, all-reduce: then all of the full buffer is the sum."""
+        """Reduce-scatter, or all-reduce if the scenario says so; then the whole buffer is the sum."""
         full = self.reduce_scatter(unit, gradient)
         return self.all_gather(unit, full) if self.reduction.to_all else full
 
     def all_gather(self, unit: Unit, full: Reduced) -> Reduced:
-        """Fill a full buffer of a unit from the chunk that each rank owns of it."""
+        """Fill a full buffer of a unit from the chunks that the ranks own."""
         if self.overlap is not None and isinstance(full, Coming):
             return self.overlap.begin(partial(self._all_gathered, unit, full))
         return full if full is None else self._all_gathered(unit, full, self.comm)
@@ -292,14 +296,14 @@ class Replica:
         return filled
 
     def wait_for_reduction(self) -> None:
-        """Keep the gradient that was reduced beside what has been computed since, if the scenario asks for overlap."""
+        """Keep the gradients reduced on the second channel, if the scenario requests overlap."""
         for keep, unit, coming in self.reducing:
             assert self.overlap is not None
             keep(unit, self.overlap.wait(unit, coming))
         self.reducing.clear()
 
     def keep(self, unit: Unit, full: Reduced) -> None:
-        """Keep a unit's gradient, added to what earlier parts of the batch left."""
+        """Keep a unit's gradient, added to that of earlier parts of the batch."""
         if isinstance(full, Coming):
             self.reducing.append((self.keep, unit, full))
         elif full is not None:
@@ -307,7 +311,7 @@ class Replica:
             self._keep(unit, full, self.state.layouts.full(unit))
 
     def keep_shard(self, unit: Unit, full: Reduced) -> None:
-        """Keep this rank's chunk of a unit's gradient, added to what earlier parts of the batch left."""
+        """Keep this rank's chunk of a unit's gradient, added to that of earlier parts of the batch."""
         if isinstance(full, Coming):
             self.reducing.append((self.keep_shard, unit, full))
         elif full is not None:
@@ -326,7 +330,7 @@ class Replica:
         self._accumulate(self.state.gradients, unit, gradient)
 
     def unscale_and_clip(self) -> None:
-        """Agree on the factor for all gradients, or to skip this update: from their norm, if anything asks for it."""
+        """Agree on the factor of all gradients, or to skip this update, from the norm if it is needed."""
         sums = self.norms.of_gradients(self) if self.state.scaling.needs_norm else ()
         scale = self.state.scaling.loss_scale
         self.factor = self.state.scaling.factor(sums)
@@ -335,7 +339,7 @@ class Replica:
             used=self.factor is not None, rescaled=self.state.scaling.loss_scale / scale)
 
     def update(self, unit: Unit, weights: Array) -> None:
-        """Compute this step's updates of `weights`, laid out as the optimizer state is, and apply them."""
+        """Compute this step's updates of `weights`, in the layout of the optimizer state, and apply them."""
         if not unit.frozen and self.factor is not None:
             layout = self.state.layouts.of(unit, "optimizer")
             sharded = layout.length < self.state.layouts.full(unit).length
@@ -348,7 +352,7 @@ class Replica:
             self.publishing.update(self, unit, weights)
 
     def publish(self, unit: Unit, full: Array) -> None:
-        """Let every rank have all updated weights of a unit, of which each has updated its chunk."""
+        """Send the updated weights of a unit to all ranks; each rank has updated its chunk."""
         if not unit.frozen and self.factor is not None:
             self._expect_full("publish", unit, full)
             self.publishing.publish(self, unit, full)
@@ -364,14 +368,14 @@ class Replica:
             )
 
     def optimizer_step(self, unit: Unit, weights: Array) -> None:
-        """One optimizer step in place."""
+        """Update `weights` in place."""
         self.rule.update(
             unit, self._start(unit), weights, self._gradient_to_apply(unit), self.state.optimizer[unit],
             step=self.state.step, count=self.state.updates, factor=self.factor or 0.0,
         )
 
     def optimizer_differences(self, unit: Unit, weights: Array, out: Array) -> None:
-        """One optimizer step, its differences left in `out`."""
+        """Write the differences of one optimizer step to `out`."""
         self.rule.differences(
             unit, self._start(unit), weights, self._gradient_to_apply(unit), self.state.optimizer[unit],
             step=self.state.step, count=self.state.updates, factor=self.factor or 0.0, out=out,
@@ -382,7 +386,7 @@ class Replica:
 
     @property
     def reduced_gradients(self) -> dict[Unit, Array]:
-        """The gradients that the optimizer reads, laid out as `state.gradient_layouts` says."""
+        """The gradients that the optimizer reads, in the layouts of `state.gradient_layouts`."""
         return self.state.accumulated if self.reduction.accumulates_in_float32 else self.state.gradients
 
     def _gradient_to_apply(self, unit: Unit) -> Array:

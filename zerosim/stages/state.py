@@ -1,6 +1,6 @@
-"""The training state of one rank: what it has between steps, what the next step needs, and what a checkpoint saves.
+"""The training state of one rank: all that it keeps between steps and that a checkpoint saves.
 
-Layouts are kept beside the arrays. A length cannot tell a full buffer from a shard at N = 1 or in groups.
+Layouts are stored beside the arrays. A length cannot distinguish a full buffer from a shard at N = 1 or in groups.
 """
 
 from collections.abc import Mapping
@@ -17,13 +17,14 @@ GRADIENT, ACCUMULATED = "gradient", "accumulated gradient"
 
 @dataclass(frozen=True)
 class Layouts:
-    """The states of which this rank has a shard, the others in full; the mesh says what a shard is."""
+    """The states of which this rank keeps a shard, and the mesh, which defines a shard; other states are kept in full.
+    """
 
     mesh: Mesh
     sharded: tuple[Kind, ...]
 
     def of(self, unit: Unit, kind: Kind) -> Layout:
-        """The layout of what this rank keeps of a unit."""
+        """The layout of this rank's buffer of a unit."""
         return self.shard(unit) if kind in self.sharded else self.full(unit)
 
     def full(self, unit: Unit) -> Layout:
@@ -35,9 +36,9 @@ class Layouts:
 
 @dataclass
 class TrainingState:
-    """Flat buffers for each unit, laid out as `layouts` says; frozen units have weights alone.
+    """Flat buffers for each unit, in the layouts of `layouts`; frozen units have weights only.
 
-    `accumulated` is what the optimizer reads instead of `gradients` where these add up in float32.
+    The optimizer reads `accumulated` instead of `gradients` if gradients are accumulated in float32.
     """
 
     layouts: Layouts
@@ -46,25 +47,25 @@ class TrainingState:
     gradients: dict[Unit, Array] = field(default_factory=dict)
     accumulated: dict[Unit, Array] = field(default_factory=dict)
     gradient_layouts: dict[Unit, Layout] = field(default_factory=dict)
-    """The layouts of `gradients` and `accumulated`, as the verbs that keep them have noted."""
+    """The layouts of `gradients` and `accumulated`, recorded by the verbs that keep them."""
     optimizer: dict[Unit, dict[str, Array]] = field(default_factory=dict)
     residuals: Residuals = field(default_factory=Residuals)
-    """What quantisation has lost of gradients, where that is fed back."""
+    """The residuals of quantised gradients, with error feedback."""
     step: int = 0
     updates: int = 0
     """Steps that were not skipped."""
 
     def gradients_of(self, unit: Unit) -> Mapping[str, Array]:
-        """What is kept of a unit's gradient, by the name that comparisons have for it."""
+        """The kept gradients of a unit, by the names that comparisons use."""
         found = {GRADIENT: self.gradients, ACCUMULATED: self.accumulated}
         return {name: held[unit] for name, held in found.items() if unit in held}
 
     def residuals_of(self, unit: Unit) -> Mapping[str, Array]:
-        """This rank's residual of a unit, if it keeps one, by the name that comparisons and checkpoints have for it."""
+        """This rank's residual of a unit, if it keeps one, by the name that comparisons and checkpoints use."""
         now = self.residuals.now
         return {residual_of(self.layouts.mesh.rank): now[unit]} if unit in now else {}
 
 
 def residual_of(rank: int) -> str:
-    """What comparisons and checkpoints call a rank's residual of a unit."""
+    """The name of a rank's residual in comparisons and checkpoints."""
     return f"residual of rank {rank}"

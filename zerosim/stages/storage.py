@@ -1,19 +1,19 @@
-"""Where a rank keeps its model states, and how a stage comes by what is not in the memory of the device.
+"""The storage of a rank's model states, and transfers of those that are not in the device's memory.
 
-    device    memory in which weights are computed with; what a limit on memory counts
-    host      memory beside it, which a CPU has at hand for updates
+    device    memory for computation, to which a memory limit applies
+    host      memory beside it, in which a CPU can update
     disk      a file
-    lane      carries arrays between them, one after the other, beside the step
+    lane      transfers arrays between tiers, one after the other, beside the step
 
 ZeRO-Offload (Ren et al., 2021) keeps optimizer state and reduced gradients on the host and updates there; ZeRO-Infinity
 (Rajbhandari et al., 2021) keeps them, and the shards of the weights, in files.
 
-- States are arrays wherever they are, so comparisons, checkpoints and resharding read them as they read any other.
-- Nothing is computed with an array of another tier. It is carried into a staging array first, which the ledger counts.
-- Staging arrays are taken and given back by the step's thread, in places that do not depend on which thread is faster.
-- Optimizer state of the next unit is read ahead in the order of the model, in which stages update. In another order
-  a run would be slower, with the same bits.
-- A unit's state is one staging array. Pieces of fixed length, as DeepSpeed has them, would bound the host's memory.
+- States are arrays in every tier, so comparisons, checkpoints and resharding read them like any other.
+- Nothing is computed with an array of another tier. It is copied to a staging array first, which the ledger counts.
+- The step's thread allocates and frees staging arrays, at points that do not depend on thread timing.
+- The optimizer state of the next unit is prefetched in the order of the model, in which stages update. In another
+  order a run would be slower, with the same bits.
+- A unit's state has one staging array. Pieces of fixed length, as in DeepSpeed, would bound the host's memory.
 """
 
 from collections import deque
@@ -32,26 +32,26 @@ from zerosim.stages.state import TrainingState
 
 
 class CopyLane(Protocol):
-    """Carries arrays between tiers in the order in which it is told to."""
+    """Transfers arrays between tiers, in the order of the calls."""
 
     def begin(self, what: str, owner: str, into: Array, source: Array) -> Any:
-        """Begin to copy `source` to `into`, which the caller may use when it has waited for what is returned."""
+        """Start to copy `source` to `into`, which the caller may use after waiting for the returned handle."""
 
     def call(self, what: str, owner: str, work: Callable[[], None]) -> Any:
-        """Begin `work` on the host, behind all copies so far."""
+        """Start `work` on the host, after all earlier copies."""
 
     def wait(self, owner: str, moving: Any) -> None:
-        """Return when the copy, or the work, is done; raises what prevented it."""
+        """Wait for a copy or for work; raises its exception."""
 
     def settle(self) -> None:
-        """Return when all copies are done."""
+        """Wait for all copies."""
 
     def close(self) -> None:
-        """End the use of the lane."""
+        """Close the lane."""
 
 
 class FarMemory(Protocol):
-    """The memory of tiers beside the device's, and the lane to it."""
+    """The memory tiers beside the device's, and the lane to them."""
 
     @property
     def rooms(self) -> Mapping[Tier, Allocator]: ...
@@ -70,32 +70,32 @@ class Places:
         return self.tiers.get(kind, "device")
 
     def room(self, kind: Kind) -> Allocator:
-        """The memory in which arrays of a kind are kept."""
+        """The allocator of arrays of a kind."""
         return self.rooms[self.tier(kind)]
 
 
 class Storage(Protocol):
-    """Where model states are kept."""
+    """The storage of model states."""
 
     def room(self, kind: Kind) -> Allocator:
-        """The memory in which arrays of a kind are kept."""
+        """The allocator of arrays of a kind."""
 
     def keep(self, owner: str, array: Array, dtype: npt.DTypeLike, kind: Kind) -> Array:
-        """A copy of `array`, which is on the device, where its kind is kept."""
+        """A copy of `array`, which is on the device, in the memory of its kind."""
 
     def begin_step(self, step: int) -> None:
-        """Let begin what goes on beside a step."""
+        """Start the work that runs beside a step."""
 
     def settle(self) -> None:
-        """End a step: everything that is under way is where it belongs."""
+        """End a step: wait for all transfers."""
 
     def close(self) -> None:
-        """End the use of the storage."""
+        """Close the storage."""
 
 
 @dataclass(frozen=True)
 class Near:
-    """Everything is on the device."""
+    """All states on the device."""
 
     allocate: Allocator
 
@@ -108,23 +108,23 @@ class Near:
         return copy
 
     def begin_step(self, step: int) -> None:
-        """Nothing goes on beside."""
+        """Nothing to start."""
 
     def settle(self) -> None:
-        """Nothing is under way."""
+        """Nothing to wait for."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 @dataclass(frozen=True)
 class Far:
-    """Some kinds are elsewhere."""
+    """Some states in other tiers."""
 
     places: Places
     lane: CopyLane
     begins: Callable[[int], None] | None = None
-    """What begins with a step, if anything does."""
+    """The work to start with each step, if there is any."""
 
     def room(self, kind: Kind) -> Allocator:
         return self.places.room(kind)
@@ -150,7 +150,7 @@ class Far:
 
 
 def carried(kind: Kind, source: Tier, into: Tier) -> str:
-    """What a lane carries, in words.
+    """A description of a transfer.
 
     >>> carried("gradients", "device", "host")
     'gradients, device to host'
@@ -159,23 +159,23 @@ def carried(kind: Kind, source: Tier, into: Tier) -> str:
 
 
 class Shards(Protocol):
-    """How Stage III comes by its own shard of a unit's weights, from which it gathers."""
+    """Access to this rank's shard of a unit's weights, from which Stage III gathers."""
 
     def begin(self, unit: Unit) -> None:
-        """Let the shard come already; each call is followed by one of `take`."""
+        """Start to fetch the shard; each call is followed by one of `take`."""
 
     def take(self, unit: Unit) -> Array:
-        """The shard, on the device; it is only read."""
+        """The shard, on the device, for reading only."""
 
 
 @dataclass(frozen=True)
 class NearShards:
-    """They are on the device."""
+    """Shards on the device."""
 
     state: TrainingState
 
     def begin(self, unit: Unit) -> None:
-        """Nothing has to come."""
+        """Nothing to fetch."""
 
     def take(self, unit: Unit) -> Array:
         return self.state.weights[unit]
@@ -183,7 +183,7 @@ class NearShards:
 
 @dataclass(frozen=True)
 class FarShards:
-    """They are elsewhere, and are carried to the device while it computes with the unit before."""
+    """Shards in another tier, fetched to the device while it computes with the previous unit."""
 
     state: TrainingState
     places: Places
@@ -206,7 +206,7 @@ class FarShards:
 
 @dataclass(frozen=True)
 class Operand:
-    """An array that an update reads or writes, where it is kept."""
+    """An array that an update reads or writes, in its tier."""
 
     kind: Kind
     home: Array
@@ -223,9 +223,10 @@ def slots_of(state: Mapping[str, Array]) -> Operands:
 
 @dataclass(frozen=True)
 class FarUpdates:
-    """In place of a rule: carries what it reads to the tier that updates, and what it writes back.
+    """An update rule that fetches its operands to the updating tier and stores the results.
 
-    The host updates where optimizer state is not on the device. Files are read one unit ahead, and written behind.
+    The host updates if the optimizer state is not on the device. Files are read one unit ahead, and written one unit
+    behind.
     """
 
     rule: WeightUpdates
@@ -233,10 +234,10 @@ class FarUpdates:
     lane: CopyLane
     state: TrainingState
     order: Sequence[Unit]
-    """The units that are trained, in the order in which they are updated."""
+    """The trained units, in the order of their updates."""
     _ahead: dict[Unit, dict[str, tuple[Array, Any]]] = field(default_factory=dict)
     _behind: deque[list[tuple[str, Array, Any]]] = field(default_factory=deque)
-    """What is being written to files, and from which staging arrays: of the last two units."""
+    """The writes to files under way for the last two units, with their staging arrays."""
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -248,13 +249,13 @@ class FarUpdates:
 
     @property
     def updates_on(self) -> Tier:
-        """The tier that updates."""
+        """The tier in which the update is computed."""
         return "device" if self.places.tier("optimizer") == "device" else "host"
 
     def update(
         self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array], **about: Any
     ) -> None:
-        """What the rule does, wherever the arrays are."""
+        """The rule's update, on operands in any tier."""
         operands = self._operands(weights, gradient, state)
         here = self._brought(unit, operands)
         slots = {slot: here[slot] for slot in state}
@@ -265,7 +266,7 @@ class FarUpdates:
         self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array], *, out: Array,
         **about: Any,
     ) -> None:
-        """The rule's differences, in `out`, which is on the device."""
+        """The rule's differences in `out`, which is on the device."""
         operands = self._operands(weights, gradient, state) | {"out": Operand("buffers", out, read=False, written=True)}
         operands["weights"] = Operand("parameters", weights, read=MASTER not in state, written=False)
         here = self._brought(unit, operands)
@@ -274,11 +275,11 @@ class FarUpdates:
         self._put_back(unit, operands, here)
 
     def apply(self, unit: Unit, start: int, weights: Array, differences: Array, *, step: int) -> None:
-        """On the device, where differences arrive."""
+        """Apply differences on the device, where they arrive."""
         self.rule.apply(unit, start, weights, differences, step=step)
 
     def _operands(self, weights: Array, gradient: Array, state: Mapping[str, Array]) -> Operands:
-        """Weights are read where no master copy is updated in their place."""
+        """The operands of an update; weights are read only if there is no master copy."""
         return {
             "weights": Operand("parameters", weights, read=MASTER not in state, written=True),
             "gradient": Operand("gradients", gradient, read=True, written=False),
@@ -286,7 +287,7 @@ class FarUpdates:
         }
 
     def _brought(self, unit: Unit, operands: Operands) -> dict[str, Array]:
-        """Every operand in the tier that updates, and the next unit's files on their way."""
+        """All operands in the updating tier; also starts to read the next unit's files."""
         if self.updates_on == "device":
             self._give_back(but=0)
         coming = self._ahead.pop(unit, {})
@@ -306,7 +307,7 @@ class FarUpdates:
         return {name: array for name, (array, _) in coming.items()}
 
     def _begin(self, unit: Unit, operand: Operand) -> tuple[Array, Any]:
-        """The operand itself or, where it is in another tier, a staging array and what fills it."""
+        """The operand itself or, if it is in another tier, a staging array and the transfer that fills it."""
         tier, home = self.places.tier(operand.kind), operand.home
         if tier == self.updates_on:
             return home, None
@@ -316,7 +317,7 @@ class FarUpdates:
         return staged, self.lane.begin(carried(operand.kind, tier, self.updates_on), unit.name, staged, home)
 
     def _put_back(self, unit: Unit, operands: Operands, here: Mapping[str, Array]) -> None:
-        """What was written goes where it is kept: to the device at once, to files while the next unit is updated."""
+        """Store the written operands: to the device at once, to files during the next unit's update."""
         behind = []
         for name, operand in operands.items():
             tier = self.places.tier(operand.kind)
@@ -330,7 +331,7 @@ class FarUpdates:
             self._give_back(but=0)
 
     def _give_back(self, *, but: int) -> None:
-        """Let go of staging arrays that were written, but for those of so many units."""
+        """Free written staging arrays, except those of the last `but` units."""
         while len(self._behind) > but:
             for owner, _, moving in self._behind.popleft():
                 self.lane.wait(owner, moving)
@@ -344,10 +345,10 @@ class LateUpdates(WeightUpdates, Protocol):
 
 @dataclass(frozen=True)
 class DelayedUpdates:
-    """In place of a rule: the host updates while the next step computes, and its weights come at that step's end.
+    """An update rule by which the host updates during the next step; the new weights arrive at that step's end.
 
-    So a step applies the update of the step before, with that one's learning rate, count and factor. This is
-    ZeRO-Offload's one-step delayed parameter update. State is on the host, weights on the device.
+    So a step applies the update of the step before, with that step's learning rate, count and factor. This is the
+    one-step delayed parameter update of ZeRO-Offload. State is on the host, weights are on the device.
     """
 
     rule: LateUpdates
@@ -366,7 +367,7 @@ class DelayedUpdates:
         return self.rule.precision
 
     def begin_step(self, step: int) -> None:
-        """Let the host update every unit by the gradient of the step before, if there is one."""
+        """Start the host's update of every unit with the gradient of the step before, if there is one."""
         for unit in self.order if self.state.updates else ():
             slots, layout = self.state.optimizer[unit], self.state.layouts.of(unit, "optimizer")
             whole = self.state.layouts.of(unit, "parameters")
@@ -382,7 +383,7 @@ class DelayedUpdates:
         self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array], *, step: int,
         count: int, factor: float,
     ) -> None:
-        """Apply what the host has updated, and keep the gradient for the next step."""
+        """Apply the host's update, and keep the gradient for the next step."""
         if unit in self._coming:
             staged, updated = self._coming.pop(unit)
             self.lane.wait(unit.name, updated)

@@ -5,11 +5,11 @@
     with the last micro-batch, for each unit:
     2. reduce-scatter gradients
     once a step:
-    3. unscale and clip gradients, if asked to, by their norm: all-gather what each shard adds to it
+    3. unscale and clip gradients, if requested, by their norm: all-gather the square sums of the shards
     4. compute and apply the weight updates of this rank's shard
     5. all-gather weights
 
-If asked to, 2 goes on while the next unit goes backward.
+With overlap, 2 runs during the backward of the next unit.
 """
 
 from zerosim.allocation import Kind
@@ -20,7 +20,7 @@ SHARDED: tuple[Kind, ...] = ("optimizer",)                                # 0
 
 
 def step(replica: Replica, batch: Batch) -> Total:
-    """One step: the weights are then those of the next, and what is returned is this rank's part of the loss."""
+    """One step: updates the weights and returns this rank's part of the loss."""
     tape, weights, loss = replica.tape, replica.state.weights, None
     replica.zero_grad(batch)
 

@@ -1,16 +1,16 @@
-"""ZeRO Stage II: Stage I, and every rank owns 1/N of the gradients.
+"""ZeRO Stage II: as Stage I, and every rank owns 1/N of the gradients.
 
     0. every rank keeps all weights, its shard of the gradients, and its shard of the optimizer state
     1. for each micro-batch, run forward and backward passes
     with the last micro-batch, or with each one, as the scenario says, for each unit:
-    2. reduce-scatter its gradient as soon as it is there, and release all but the shard
+    2. reduce-scatter its gradient immediately, and free all but the shard
     once a step:
-    3. unscale and clip gradients, if asked to, by their norm: all-gather what each shard adds to it
+    3. unscale and clip gradients, if requested, by their norm: all-gather the square sums of the shards
     4. compute and apply the weight updates of this rank's shard
     5. all-gather weights
 
-If asked to, 2 goes on while the next unit goes backward. Until 2, gradients are full: whoever reduces once a step keeps
-all of them from one micro-batch to the next.
+With overlap, 2 runs during the backward of the next unit. Before 2, gradients are full: a rank that reduces once per
+step keeps all of them from one micro-batch to the next.
 """
 
 from zerosim.allocation import Kind
@@ -21,7 +21,7 @@ SHARDED: tuple[Kind, ...] = ("optimizer", "gradients")                    # 0
 
 
 def step(replica: Replica, batch: Batch) -> Total:
-    """One step: the weights are then those of the next, and what is returned is this rank's part of the loss."""
+    """One step: updates the weights and returns this rank's part of the loss."""
     tape, weights, loss = replica.tape, replica.state.weights, None
     replica.zero_grad(batch)
 

@@ -1,19 +1,19 @@
-"""ZeRO Stage III: every rank owns 1/N of everything, and borrows a unit's weights only while it uses them.
+"""ZeRO Stage III: every rank owns 1/N of all states, and gathers a unit's weights only while it uses them.
 
     0. every rank keeps its shard of the weights, of the gradients and of the optimizer state
     for each micro-batch:
     1. forward, for each unit:
-         all-gather its weights, use them, release them
+           all-gather its weights, use them, free them
     2. backward, for each unit, last first:
-         all-gather its weights, use them, release them
-         with the last micro-batch, or with each one, as the scenario says:
-         reduce-scatter its gradient, and release all but the shard
+           all-gather its weights, use them, free them
+           with the last micro-batch, or with each one, as the scenario says:
+           reduce-scatter its gradient, and free all but the shard
     once a step:
-    3. unscale and clip gradients, if asked to, by their norm: all-gather what each shard adds to it
+    3. unscale and clip gradients, if requested, by their norm: all-gather the square sums of the shards
     4. compute and apply the weight updates of this rank's shard
 
-If asked to, the next unit's all-gather goes on while this unit computes, or a unit's weights stay from 1 until 2; and
-a unit's reduce-scatter goes on while the next unit goes backward.
+With prefetch, the next unit's all-gather runs while this unit computes; without resharding, a unit's weights stay from
+1 until 2; with overlap, a unit's reduce-scatter runs during the backward of the next unit.
 """
 
 from zerosim.allocation import Kind
@@ -24,7 +24,7 @@ SHARDED: tuple[Kind, ...] = ("optimizer", "gradients", "parameters")      # 0
 
 
 def step(replica: Replica, batch: Batch) -> Total:
-    """One step: the weights are then those of the next, and what is returned is this rank's part of the loss."""
+    """One step: updates its shard of the weights and returns this rank's part of the loss."""
     tape, shards, loss = replica.tape, replica.state.weights, None
     replica.zero_grad(batch)
 
