@@ -1,4 +1,4 @@
-"""The cost of saving: a checkpoint against a plain write of as many bytes, and a step that asks whether to save."""
+"""The cost of checkpoints: a checkpoint against a plain write of the same bytes, and the test whether one is due."""
 
 import itertools
 import os
@@ -26,11 +26,11 @@ STAGE = "zero3"
 
 
 def time_checkpoints(comm: Communicator, rounds: int, workload: Workload) -> list[Overhead] | None:
-    """Two comparisons, on rank 0; None on the others. Who goes first changes by turns.
+    """Two comparisons, on rank 0; None on other ranks. The order of each pair alternates.
 
-        saved       a checkpoint of all ranks, against the same bytes in a new file of each rank, flushed; that the
-                    ones before are removed is waited for, and not timed
-        not saved   a step after which it is asked whether to save, in a run that saves nothing, against a step
+        saved       a checkpoint of all ranks, against the same bytes in a new file per rank, flushed; the removal of
+                    earlier checkpoints is finished before the next one and is not timed
+        not saved   a step with the test whether a checkpoint is due, in a run without checkpoints, against a plain step
     """
     keep_freed()
     with threadpool_limits(1), ExitStack() as stack:
@@ -55,7 +55,7 @@ def time_checkpoints(comm: Communicator, rounds: int, workload: Workload) -> lis
 def by_turns(
     comm: Communicator, rounds: int, pair: Sequence[Iterator[None]], clear: Callable[[], None]
 ) -> list[list[float]]:
-    """The seconds of each, round by round; `clear` is called after each, and takes none of them."""
+    """The seconds of both, round by round; `clear` is called after each and not timed."""
     seconds: list[list[float]] = [[], []]
     for number in range(WARM_UP + rounds):
         for which in (0, 1)[:: 1 if number % 2 else -1]:
@@ -65,7 +65,7 @@ def by_turns(
 
 
 def asking(comm: Communicator, batches: Batches, mine: Replica) -> Iterator[None]:
-    """Steps of a run that saves nothing, and is asked after each."""
+    """Steps of a run without checkpoints, each followed by the test whether one is due."""
     keeper = Keeper(None, Restoring({}))
     for _ in steps((batches, mine)):
         keeper.save(comm, batches.config, mine, [])
@@ -73,7 +73,7 @@ def asking(comm: Communicator, batches: Batches, mine: Replica) -> Iterator[None
 
 
 def saves(comm: Communicator, batches: Batches, mine: Replica, saving: Saving) -> Iterator[None]:
-    """Checkpoints of the state that there is, of one step after another."""
+    """Checkpoints of the present state, with increasing step numbers."""
     for number in itertools.count(1):
         mine.state.step = number
         saving.save(comm, batches.config, mine, [np.zeros(1, np.float32)])
@@ -81,7 +81,7 @@ def saves(comm: Communicator, batches: Batches, mine: Replica, saving: Saving) -
 
 
 def writes(comm: Communicator, mine: Replica, folder: Path) -> Iterator[None]:
-    """Plain writes of the state to a new file each time, flushed, without digest, manifest or rename."""
+    """Plain writes of the state to a new file each, flushed, without digest, manifest or rename."""
     for number in itertools.count():
         with open(folder / f"{comm.rank}-{number:08d}", "xb") as file:
             for unit in mine.units:
@@ -94,6 +94,6 @@ def writes(comm: Communicator, mine: Replica, folder: Path) -> Iterator[None]:
 
 
 def remove_before_last(folder: Path, rank: int) -> None:
-    """Remove a rank's plain files but the last."""
+    """Remove all but the last plain file of a rank."""
     for path in sorted(folder.glob(f"{rank}-*"))[:-1]:
         path.unlink()

@@ -1,11 +1,11 @@
-"""This machine as a cluster of two ranks, and steps of models on it against their plans.
+"""Measurement of this machine as a cluster of two ranks, and of training steps against their plans.
 
-Rounds alternate: each measures every figure of the machine and one step of every model, so a disturbance affects
-both. Figures and steps are medians over rounds, steps those of the slower rank.
+Rounds alternate: each measures every figure of the machine and one step of every model, so a disturbance affects all.
+Figures are medians over rounds; steps are those of the rank that waited less.
 
-Steps are measured in seconds of a core, not on the wall clock. Where others use the machine, steps at times take
-twice as long and short probes do not; seconds of a core of the rank that waited less do not change, and on a quiet
-machine both clocks agree.
+Steps are measured in processor seconds, not by the wall clock. While other programs use the machine, steps sometimes
+take twice as long and short probes do not; the processor seconds of the rank that waited less do not change, and on a
+quiet machine both clocks agree.
 """
 
 import statistics
@@ -30,11 +30,11 @@ from zerosim.worlds.objects import broadcast_object, gather_objects
 
 RANKS = 2
 UNDISTURBED = 0.97
-"""A rank that waits asks on and on, so that it has a core all the time: less than this, and others had it."""
+"""Waiting ranks poll, so a rank without competition uses a whole core; a smaller share means that others used it."""
 MOST_SECONDS = 30.0
-"""Then rounds end, however few samples are undisturbed."""
+"""The time limit of all rounds, however few samples are undisturbed."""
 FEWEST = 3
-"""Samples that are taken however disturbed they are."""
+"""The number of samples taken even if all are disturbed."""
 SUBJECTS: dict[str, tuple[str, Workload]] = {
     "784-1024-1024-1024-10 MLP": ("zero3", Workload(ModelKeys(hidden=(1024, 1024, 1024)), 128, 784, 10)),
     "784-2048-512-10 MLP": ("ddp", Workload(ModelKeys(hidden=(2048, 512), activation="gelu"), 256, 784, 10)),
@@ -44,19 +44,19 @@ SUBJECTS: dict[str, tuple[str, Workload]] = {
         "zero1", Workload(
             ModelKeys(kind="transformer", architecture="llama", layers=2, width=512, heads=8), 4, 64, 256)),
 }
-"""What is trained, and by which stage."""
+"""The measured models, each with its stage."""
 
 
 @dataclass(frozen=True)
 class ComparedStep:
-    """A model's step: as planned, and as it was in each round."""
+    """A model's step, as planned and as measured."""
 
     model: str
     stage: str
     planned_seconds: float
     seconds: Sequence[float]
     rounds: int
-    """All steps that were taken: `seconds` are of those in which others did not disturb."""
+    """The number of all measured steps; `seconds` has the undisturbed ones."""
 
     @property
     def ratio(self) -> float:
@@ -64,7 +64,7 @@ class ComparedStep:
         return self.planned_seconds / statistics.median(self.seconds)
 
     def document(self) -> dict[str, Any]:
-        """The comparison in JSON's own types; `quartiles` are those of the measured steps."""
+        """The comparison as JSON types; `quartiles` are those of the measured steps."""
         low, middle, high = np.quantile(self.seconds, [0.25, 0.5, 0.75]).tolist()
         return {
             "model": self.model, "stage": self.stage, "planned_seconds": self.planned_seconds,
@@ -75,7 +75,7 @@ class ComparedStep:
 
 @dataclass(frozen=True)
 class Measured:
-    """This machine, and the steps that were planned for it."""
+    """The measured machine, and the compared steps."""
 
     cluster: ClusterKeys
     steps: list[ComparedStep]
@@ -118,10 +118,10 @@ def measure_cluster(
 
 
 class Sample(NamedTuple):
-    """The seconds of a core that a task took, and the least share of a core that a rank had meanwhile.
+    """The processor seconds of a task, and the smallest share of a core that a rank had.
 
-    A rank that waits asks on and on, so this is the time of the clock where nobody else wants the cores; where others
-    do, the rank that has needed less has waited less for the other.
+    Waiting ranks poll, so this equals wall-clock time if no other program uses the cores; otherwise the rank with
+    fewer seconds has waited less for the other.
     """
 
     seconds: float
@@ -129,7 +129,7 @@ class Sample(NamedTuple):
 
 
 def sampled(comm: Communicator, run: Callable[[], Any], times: int) -> Sample:
-    """Begin together; on rank 0 what both needed for one run."""
+    """Run a task on both ranks at the same time; the sample of one run, on rank 0."""
     broadcast_object(comm, None)
     began, began_core = time.perf_counter(), time.process_time()
     for _ in range(times):
@@ -140,12 +140,12 @@ def sampled(comm: Communicator, run: Callable[[], Any], times: int) -> Sample:
 
 
 def own_cores(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples in which both ranks had a core to themselves."""
+    """The samples in which both ranks had a core each."""
     return [each for each in samples if each.share >= UNDISTURBED]
 
 
 def undisturbed(samples: Sequence[Sample]) -> list[float]:
-    """The seconds of undisturbed samples; if there are too few, of the third that comes nearest."""
+    """The seconds of undisturbed samples; if there are too few, of the third with the greatest shares."""
     found = own_cores(samples)
     if len(found) < FEWEST:
         found = sorted(samples, key=lambda each: -each.share)[: max(len(samples) // 3, FEWEST)]
@@ -153,7 +153,8 @@ def undisturbed(samples: Sequence[Sample]) -> list[float]:
 
 
 def fastest(samples: Sequence[Sample]) -> float:
-    """The fastest tenth of messages: their ranks wait for each other, and nothing makes one too fast."""
+    """The time at the fastest tenth of messages; ranks wait for each other, and no disturbance makes a message faster.
+    """
     ordered = sorted(each.seconds for each in samples)
     return ordered[len(ordered) // 10]
 

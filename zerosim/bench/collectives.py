@@ -1,12 +1,12 @@
-"""Collectives by size: every algorithm beside the MPI library's own call, in the same run.
+"""Times of collectives by size: every algorithm against the MPI library's own call, in the same run.
 
-Rounds alternate: each times every algorithm at one size, so a disturbance affects all of them. Figures are medians over
-rounds, of the slowest rank.
+Rounds alternate: each times every algorithm at one size, so a disturbance affects all of them. Figures are medians
+over rounds, of the slowest rank.
 
     algorithm bandwidth   bytes of the vector over seconds
-    bus bandwidth         that times the share of the vector that each rank must send, as NCCL's tests have it:
-                          2 (N − 1) / N for an all-reduce, (N − 1) / N for an all-gather or a reduce-scatter, 1 for
-                          a broadcast
+    bus bandwidth         the algorithm bandwidth times the share of the vector that each rank must send, as in NCCL's
+                          tests: 2 (N − 1) / N for an all-reduce, (N − 1) / N for an all-gather or a reduce-scatter,
+                          1 for a broadcast
 """
 
 import statistics
@@ -31,7 +31,7 @@ from zerosim.worlds.objects import broadcast_object, gather_objects
 SIZES = tuple(1 << power for power in range(10, 27, 2))
 """Bytes of the whole vector."""
 TARGET_SECONDS = 0.02
-"""How long the calls take that are timed together."""
+"""The time of the calls that are timed together."""
 MOST_CALLS = 1000
 COLLECTIVES: dict[str, Callable[..., Array]] = {
     "all_reduce": all_reduce, "all_gather": all_gather, "reduce_scatter": reduce_scatter, "broadcast": broadcast,
@@ -43,12 +43,12 @@ SHARES: dict[str, Callable[[int], float]] = {
 OWN = "MPI's own"
 GLOO = "gloo"
 Own = Mapping[str, Callable[[Array, Array], object]]
-"""A library's own collectives, from one array into another."""
+"""A library's own collectives, from one array to another."""
 
 
 @dataclass(frozen=True)
 class TimedCollective:
-    """An algorithm at one size: seconds in each round, and those of the library's own call in the same rounds."""
+    """The seconds of an algorithm at one size, and of the library's own call, in the same rounds."""
 
     collective: str
     algorithm: str
@@ -57,7 +57,7 @@ class TimedCollective:
     seconds: Sequence[float]
     own_seconds: Sequence[float]
     chosen: bool = False
-    """Whether "auto" takes it."""
+    """Whether "auto" chooses it."""
 
     @property
     def middle(self) -> float:
@@ -65,11 +65,11 @@ class TimedCollective:
 
     @property
     def ratios(self) -> list[float]:
-        """Seconds over those of the library's own call, round by round."""
+        """The ratio to the library's own call, round by round."""
         return [ours / own for ours, own in zip(self.seconds, self.own_seconds, strict=True)]
 
     def document(self) -> dict[str, Any]:
-        """The figures in JSON's own types; bandwidths in bytes a second."""
+        """The figures as JSON types; bandwidths in bytes per second."""
         bandwidth = self.vector_bytes / self.middle
         return {
             "collective": self.collective, "algorithm": self.algorithm, "ranks": self.ranks,
@@ -82,9 +82,9 @@ class TimedCollective:
 def time_collectives(
     comm: Communicator, others: Mapping[str, Own], rounds: int, sizes: Sequence[int] = SIZES
 ) -> list[TimedCollective] | None:
-    """Every algorithm that serves the ranks and the collectives of `others`, at every size; None but on rank 0.
+    """The times of every algorithm that supports these ranks, and of `others`, at every size; None except on rank 0.
 
-    `others` has MPI's own, and PyTorch's gloo where that is installed.
+    `others` has MPI's own collectives, and PyTorch's gloo where it is installed.
     """
     keep_freed()
     found = [
@@ -97,7 +97,7 @@ def time_collectives(
 def time_one(
     comm: Communicator, collective: str, vector_bytes: int, others: Mapping[str, Own], rounds: int
 ) -> list[TimedCollective]:
-    """All algorithms of a collective at one size."""
+    """The times of all algorithms of a collective at one size."""
     names = [row.name for row in ALGORITHMS.values()
              if row.collective == collective and row.serves(comm.size) and not row.per_host]
     tasks = calls(comm, collective, vector_bytes // 4, others, names)
@@ -118,7 +118,7 @@ def time_one(
 def calls(
     comm: Communicator, collective: str, count: int, others: Mapping[str, Own], names: Sequence[str]
 ) -> dict[str, Callable[[], object]]:
-    """What is timed: calls of other libraries, and each algorithm's on whole arrays, into memory that is there."""
+    """The calls to time: other libraries' own, and each algorithm on whole arrays, into existing memory."""
     whole, other = np.ones(count, np.float32), np.ones(count, np.float32)
     shard = np.ones(count // comm.size, np.float32)
     x, out = {
@@ -133,7 +133,9 @@ def calls(
 
 
 def timed(comm: Communicator, run: Callable[[], object], times: int) -> float:
-    """Begin together; on rank 0 the seconds of a call on the slowest rank, on others of their own."""
+    """Run on all ranks at the same time; the seconds per call of the slowest rank on rank 0, of the rank itself on
+    others.
+    """
     broadcast_object(comm, gather_objects(comm, None))
     began = time.perf_counter()
     for _ in range(times):
@@ -143,7 +145,7 @@ def timed(comm: Communicator, run: Callable[[], object], times: int) -> float:
 
 
 def measured_switches(found: Sequence[TimedCollective]) -> dict[str, int]:
-    """The bytes up to which the algorithm for short vectors is always faster, by collective: what `switch_at` takes.
+    """The vector bytes up to which the algorithm for short vectors is always faster, by collective, for `switch_at`.
 
     >>> at = [("doubling", 1024, 1.0), ("ring", 1024, 2.0), ("doubling", 4096, 3.0), ("ring", 4096, 2.0)]
     >>> measured_switches([TimedCollective("all_gather", name, 4, size, [each], [1.0]) for name, size, each in at])
@@ -163,7 +165,7 @@ def measured_switches(found: Sequence[TimedCollective]) -> dict[str, int]:
 
 
 def fit(found: Sequence[TimedCollective]) -> dict[str, float]:
-    """Seconds of a message and of a byte, as the ring all-reduces at the shortest and the longest size have them.
+    """The seconds per message and per byte, fitted to ring all-reduces of the shortest and longest vector.
 
     >>> at = [(1 << 10, 4e-6), (1 << 20, 1e-3)]
     >>> fit([TimedCollective("all_reduce", "ring", 2, size, [each], [1.0]) for size, each in at])["message_seconds"]

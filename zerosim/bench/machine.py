@@ -1,13 +1,12 @@
-"""What this machine's processes reach while all of its ranks are at work: the figures of a [cluster], in one table.
+"""The rates of this machine's processes while all ranks are busy: the figures of a [cluster].
 
     products    of a layer, forward and backward, with 512 rows and with 64
-    bandwidth   of calls that work on so many bytes: in a core's cache, and beyond
-    functions   numbers a second of what memory does not bound, at the size of what is worked on at a time; of copies,
-                from and to memory that no cache of a core's has, as what a stage copies is
+    bandwidth   of calls by their bytes: within a core's cache, and beyond it
+    functions   numbers per second of functions that memory does not bound, on arrays of a usual size; copies are
+                measured outside a core's caches, as in the code of stages
     update      AdamW on a million weights
-    launch      of a call of NumPy's, with all of Python around it: a step of a model whose arrays are tiny
-    link        two ranks that exchange: 8 bytes, and 2 MB, each message copied on its way as all messages are,
-                out of one of several arrays and into another
+    launch      of a NumPy call with the Python around it: a step of a model with tiny arrays
+    link        exchanges of two ranks: 8 bytes and 2 MB; each message is copied, from one of several arrays to another
 """
 
 import itertools
@@ -38,23 +37,23 @@ WEIGHTS = 2**20
 COPIED, ROOMS = 2**19, 12
 SMALL, LARGE = 8, 2**21
 LASTS = 2e-3
-"""Seconds that a probe is repeated for in a round."""
+"""Seconds for which a probe is repeated in a round."""
 TINY = Workload(ModelKeys(kind="transformer", layers=2, width=4, heads=2), batch=2, inputs=4, outputs=5)
 
 
 @dataclass(frozen=True)
 class Probe:
-    """`run` does `work`: operations, numbers, bytes, or calls."""
+    """A call `run` that does `work` operations, numbers, bytes, or calls."""
 
     name: str
     run: Callable[[], Any]
     work: float
     message: bool = False
-    """Whether both ranks must do so equally often; then waiting for the other is all that can be disturbed."""
+    """Whether both ranks must run it equally often; a disturbance then lengthens only the waiting."""
 
 
 def probes(comm: Communicator) -> Iterator[Probe]:
-    """All that is measured, on one rank."""
+    """All probes of one rank."""
     yield from products()
     yield from bandwidths()
     yield from functions()
@@ -75,14 +74,14 @@ def zeros(*shape: int) -> Any:
 
 
 def products() -> Iterator[Probe]:
-    """Probes of products, with many rows and with few; layers alternate, so that weights rest where a step has them."""
+    """Matrix products with many and with few rows; layers alternate, so weights are in the same caches as in a step."""
     for name, rows in (("wide", WIDE), ("narrow", NARROW)):
         layers = itertools.cycle([zeros(WIDTH, WIDTH) for _ in range(LAYERS)])
         yield Probe(name, partial(through_layer, layers, zeros(rows, WIDTH), zeros(rows, WIDTH)), 6 * rows * WIDTH**2)
 
 
 def through_layer(layers: Iterator[Any], x: Any, y: Any) -> None:
-    """Multiply through a layer: forward, and both products of backward."""
+    """The products of one layer: forward, and both of backward."""
     weight, gradient = next(layers), next(layers)
     np.matmul(x, weight.T, out=y)
     np.matmul(y.T, x, out=gradient)
@@ -111,7 +110,7 @@ def functions() -> Iterator[Probe]:
 
 
 def copying() -> Callable[[], None]:
-    """Copy from array to array, among so many that none is in a core's cache when its turn comes."""
+    """A copy between arrays, among so many that none is in a core's cache."""
     arrays = itertools.cycle([zeros(COPIED) for _ in range(ROOMS)])
     return lambda: np.copyto(next(arrays), next(arrays))
 
@@ -124,7 +123,7 @@ def update() -> Probe:
 
 
 class OnlyRank:
-    """A communicator of one rank, which has nobody to send to."""
+    """A communicator of one rank, which sends nothing."""
 
     rank, size = 0, 1
 
@@ -136,7 +135,7 @@ class OnlyRank:
 
 
 class NoRule:
-    """A rule that updates nothing: the optimizer is measured by itself."""
+    """A rule that updates nothing, because the optimizer is measured separately."""
 
     slots = ()
 
@@ -144,11 +143,11 @@ class NoRule:
         self.precision = rule.precision
 
     def update(self, *_: Any, **__: Any) -> None:
-        """Weights stay as they are."""
+        """Leave the weights unchanged."""
 
 
 def tiny_step() -> Probe:
-    """One process alone takes a step whose arrays are tiny."""
+    """A step with tiny arrays in one process."""
     alone = OnlyRank()
     batches = batches_of(1, "ddp", TINY)
     mine = replica(batches.config, Observed(alone), allocate)
@@ -168,7 +167,7 @@ def exchanging(comm: Communicator, size: int, times: int) -> Callable[[], None]:
 
 
 def repeats(probe: Probe) -> int:
-    """The number of times that a probe runs in a round."""
+    """The number of runs of a probe per round."""
     if probe.message:
         return 1
     probe.run()
@@ -178,9 +177,9 @@ def repeats(probe: Probe) -> int:
 
 
 def measured_cluster(seconds: dict[str, float]) -> ClusterKeys:
-    """The [cluster] of figures: of each probe's `work`, the seconds that it took.
+    """The [cluster] from the seconds of each probe.
 
-    Launches are counted by planning the tiny step with launches of no time, and with launches of one microsecond.
+    Two plans of the tiny step, with launches of 0 and of 1 microsecond, give the number of launches.
     """
     free = cluster_from(seconds, 0.0)
     (config,) = [batches_of(1, "ddp", TINY).config]
@@ -196,7 +195,7 @@ def time_of_tape(config: Any, cluster: Any) -> int:
 
 
 def cluster_from(seconds: dict[str, float], launch_us: float) -> ClusterKeys:
-    """The [cluster] for a launch of so many microseconds; launches are short beside what probes do."""
+    """The [cluster] with launches of `launch_us` microseconds; launches are short compared with the probes."""
 
     def rate(work: float, name: str) -> float:
         return work / seconds[name]
@@ -223,5 +222,5 @@ def cluster_from(seconds: dict[str, float], launch_us: float) -> ClusterKeys:
 
 
 def memory_bytes() -> float:
-    """The bytes of this machine's memory that each of two processes may have."""
+    """Half of this machine's memory in bytes, for each of two processes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2

@@ -1,7 +1,7 @@
-"""Published figures of other trainers against their plans: throughput and peak memory, source by source.
+"""Published figures of other trainers against plans: throughput and peak memory, source by source.
 
-A line of the file is one figure of one run. Sizes, sharding and precision have columns; `notes` say the rest, and
-`scenario_of` finds it there by the words of `SOFTWARE`, `BETWEEN` and `DEVICES`.
+Each line of the file is one figure of one run. Sizes, sharding and precision have columns; `notes` has the rest, which
+`scenario_of` finds by the words of `SOFTWARE`, `BETWEEN` and `DEVICES`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,46 +20,49 @@ GIB = 2**30
 FITTED = {
     "memory": {"torchtitan", "torchao H100", "torchao nocompile"}, "throughput": {"torchtitan", "ml-engineering"},
 }
-"""Sources to which a number is fitted: the reserve, and the effect of a limit of power or the rate of a host."""
+"""Sources to which a number is fitted: the reserve, and the effect of a power limit or the rate of a host."""
 LEFT_OUT: dict[str, dict[str, Any]] = {
     "torchtitan": {"device": "h100_80gb", "reserve": 0.17, "figures": DeviceFigures(
         memory=100.9e9, memory_bandwidth=2410e9)},
     "torchao H100": {"reserve": 0.10},
     "torchao nocompile": {"reserve": 0.10},
 }
-"""The keys of [cluster] that a source's runs would have if nothing were fitted to it: an H100 whose limit of power is
-unknown, and the reserve that the other one's peaks have on average. Without a rate of the host, which is fitted to
-ml-engineering, its offloaded runs would have no plan."""
+"""The keys of [cluster] without fitting to a source: an H100 with an unknown power limit, and the reserve as the
+average of the other sources' peaks. Without the rate of the host, which is fitted to ml-engineering, its offloaded
+runs would have no plan.
+"""
 LONG = 32768
-"""Tokens of a sequence from which on it counts as long."""
+"""Sequences of at least this number of tokens count as long."""
 SMALL = 4096
-"""Tokens of a micro-batch up to which it counts as small."""
+"""Micro-batches of at most this number of tokens count as small."""
 SOFTWARE = {
     "no Liger": "eager", "thunder": "compiled", "compile": "compiled", "Liger": "fused", "fused": "fused",
     "C/CUDA": "fused", "eager": "eager",
 }
 """The software of a run, by the first of these words in its notes."""
 UNNAMED = {"Megatron-Bridge": "fused", "FlagPerf Paddle": "fused", "MaxText": "compiled"}
-"""The software of sources whose notes do not name it; others are planned as PyTorch's kernels one by one."""
+"""The software of sources whose notes do not name it; others are planned as PyTorch without a compiler."""
 COMPILED_LOSS = {"torchao B200": "compiled", "trainy H200": "compiled"}
-"""Sources whose figures were made after torchtitan began to compile the loss (pull request 1033, April 2025)."""
+"""Sources with figures from after torchtitan began to compile the loss (pull request 1033, April 2025)."""
 BETWEEN = {
     "infiniband_8x100": "infiniband_8x100", "infiniband_4x100": "infiniband_4x100", "4x100 Gb": "infiniband_4x100",
     "800 Gb/s": "infiniband_8x100",
 }
 DEVICES = {"H100 96GB": "h100_96gb"}
 DEVICE_OF = {"torchao H100": "h100_96gb", "torchao nocompile": "h100_96gb"}
-"""Devices of sources whose notes do not say which H100. torchao's log has 47.79 GiB as 50.30% of a device's memory
+"""Devices of sources whose notes do not specify the H100. torchao's log has 47.79 GiB as 50.30% of a device's memory
 (pytorch/ao, pull request 1802), which is the H100 of 96 GB; its tables without a compiler are by the same author, two
-months before."""
+months earlier.
+"""
 SCALES = {"rowwise": "fp8_rowwise", "row-wise": "fp8_rowwise"}
-"""How 8-bit products are scaled, by these words in the notes; others have a scale for each array."""
+"""The scaling of 8-bit products, by these words in the notes; others have one scale per array."""
 STAGES = {
     "FULL_SHARD": "zero3", "HYBRID_SHARD": "zero3", "ZERO3 DeepSpeed": "zero3", "ZERO2": "zero2", "ZERO1": "zero1",
     "DDP": "ddp", "none": "ddp",
 }
 ON_HOST = {"optimizer offloaded": "host", "parameters offloaded": "host"}
-"""Where the optimizer is, by these words in the notes. With FSDP's offloaded parameters it is on the host as well."""
+"""The place of the optimizer, by these words in the notes. With FSDP's offloaded parameters it is on the host as well.
+"""
 COLUMNS = (
     "source", "model", "layers", "width", "heads", "kv_heads", "inner", "vocabulary", "sequence", "devices", "device",
     "devices_per_host", "sharding", "micro_batch", "accumulation", "precision", "recompute", "measured_kind",
@@ -72,18 +75,19 @@ VALUES: dict[str, Callable[[PlannedRow], float]] = {
     "peak_memory_gib": lambda row: row.reserved_bytes / GIB,
 }
 CONTEXT_BYTES = 1343 * 10**6
-"""What a device holds beside its allocator, the program and the kernels: Hugging Face Transformers, "Model training
-anatomy", one number on a device that is otherwise empty."""
+"""Device memory outside the allocator, for the program and the kernels: Hugging Face Transformers, "Model training
+anatomy", one number on an otherwise empty device.
+"""
 MEASURED_BY: dict[str, Callable[[PlannedRow], float]] = {
     "max_memory_allocated": lambda row: row.peak_bytes / GIB,
     "nvidia-smi": lambda row: (row.reserved_bytes + CONTEXT_BYTES) / GIB,
 }
-"""How a peak was measured, by these words in the notes; without one it is what the allocator holds."""
+"""The method by which a peak was measured, by these words in the notes; by default it is the allocator's memory."""
 
 
 @dataclass(frozen=True)
 class OutsideFigure:
-    """A published figure of a run: what was measured, and the scenario that plans it."""
+    """A published figure of a run, with the scenario that plans the run."""
 
     source: str
     name: str
@@ -91,18 +95,18 @@ class OutsideFigure:
     measured: float
     scenario: Scenario
     software: str
-    """The name that the source gives it; empty where it gives none."""
+    """The software that the source names; empty if it names none."""
     planned_as: Callable[[PlannedRow], float]
-    """The figure of a plan that is measured."""
+    """The corresponding figure of a plan."""
 
     @property
     def memory(self) -> bool:
-        """Whether memory was measured, and not speed."""
+        """Whether the figure is memory, not speed."""
         return self.kind == "peak_memory_gib"
 
     @property
     def features(self) -> list[str]:
-        """The groups that the figure belongs to."""
+        """The groups to which the figure belongs."""
         what = "memory" if self.memory else "throughput"
         scenario = self.scenario
         tokens = scenario.train.micro_batch * scenario.model.sequence
@@ -121,27 +125,27 @@ class OutsideFigure:
 
 @dataclass(frozen=True)
 class ComparedFigure:
-    """A figure, and what the plan of its run says."""
+    """A figure and its plan."""
 
     figure: OutsideFigure
     planned: float
     fits: bool
 
     left_out: float
-    """The plan's figure with nothing fitted to the figure's source."""
+    """The plan's figure without fitting to the figure's source."""
 
     @property
     def error(self) -> float:
-        """The error as a share of what was measured."""
+        """The error relative to the measurement."""
         return self.planned / self.figure.measured - 1
 
     @property
     def error_left_out(self) -> float:
-        """The error with nothing fitted to the figure's source."""
+        """The relative error without fitting to the figure's source."""
         return self.left_out / self.figure.measured - 1
 
     def document(self) -> dict[str, Any]:
-        """The comparison in JSON's own types."""
+        """The comparison as JSON types."""
         figure = self.figure
         return {
             "source": figure.source, "run": figure.name, "software": figure.software, "measured_kind": figure.kind,
@@ -151,7 +155,7 @@ class ComparedFigure:
 
 
 def figures_of(lines: Iterable[Mapping[str, str]], place: str) -> list[OutsideFigure]:
-    """The figures of a file's lines; `place` is the file. Raises `UsageError` for a line that cannot be read."""
+    """The figures in a file's lines; `place` is the file. Raises `UsageError` for a malformed line."""
     return [figure_of(line, f"{place}:{number}") for number, line in enumerate(lines, start=2)]
 
 
@@ -177,7 +181,7 @@ def figure_of(line: Mapping[str, str], place: str) -> OutsideFigure:
 
 
 def said_in(notes: str, words: Mapping[str, str]) -> str:
-    """What the first of these words that is in the notes stands for; empty without one.
+    """The meaning of the first of these words in the notes; empty if none is there.
 
     >>> said_in("Liger's fused CE; eager", SOFTWARE)
     'fused'
@@ -186,7 +190,7 @@ def said_in(notes: str, words: Mapping[str, str]) -> str:
 
 
 def scenario_of(line: Mapping[str, str]) -> Scenario:
-    """The scenario that plans the run of a line. Raises `ValueError` for what is no number."""
+    """The scenario of a line's run. Raises `ValueError` for a malformed number."""
     devices, notes, stage = int(line["devices"]), line.get("notes") or "", STAGES[line["sharding"]]
     selected = line["recompute"] == "op"
     in_fsdp = stage == "zero3" and "reduce " in notes
@@ -221,7 +225,7 @@ def scenario_of(line: Mapping[str, str]) -> Scenario:
 
 
 def model_of(line: Mapping[str, str]) -> ModelKeys:
-    """The shape of a line's model: GPT-2's or Llama's parts."""
+    """The shape of a line's model, GPT-2 or Llama."""
     plain = line["model"].startswith(("gpt", "maxtext"))
     return ModelKeys(
         kind="transformer", architecture="gpt2" if plain else "llama", layers=int(line["layers"]),
@@ -232,7 +236,7 @@ def model_of(line: Mapping[str, str]) -> ModelKeys:
 
 
 def root_unit(blocks: int) -> tuple[tuple[int, ...], ...]:
-    """The layers of each unit of FSDP: blocks by themselves, and embedding and head in the root, as one unit.
+    """The layers of each FSDP unit: each block is a unit, and embedding and head together are the root unit.
 
     >>> root_unit(2)
     ((0, 3), (1,), (2,))
@@ -241,7 +245,7 @@ def root_unit(blocks: int) -> tuple[tuple[int, ...], ...]:
 
 
 def recomputed(said: str, layers: int) -> bool | tuple[int, ...]:
-    """The blocks that are computed again, numbered from 1. Raises `ValueError` for words that say no blocks.
+    """The recomputed blocks, numbered from 1. Raises `ValueError` for unknown words.
 
     >>> recomputed("none", 4), recomputed("every 2", 4), recomputed("first 3", 4), recomputed("3 of 4", 5)
     (False, (1, 3), (1, 2, 3), (1, 2, 3, 5))
@@ -276,13 +280,13 @@ def compare_outside(figures: Sequence[OutsideFigure]) -> list[ComparedFigure]:
 
 
 def without_source(figure: OutsideFigure) -> Scenario:
-    """The scenario of a figure with nothing fitted to the figure's source."""
+    """The scenario of a figure without fitting to the figure's source."""
     cluster = replace(figure.scenario.cluster, **LEFT_OUT.get(figure.source, {}))
     return replace(figure.scenario, cluster=cluster)
 
 
 def grouped(found: Sequence[ComparedFigure]) -> dict[str, list[ComparedFigure]]:
-    """The figures of each group, by its name."""
+    """The figures of each group, by name."""
     groups: dict[str, list[ComparedFigure]] = {}
     for each in found:
         for name in each.figure.features:

@@ -1,4 +1,4 @@
-"""The time that plans take, by ranks and layers; it does not grow with bytes."""
+"""The time of plans, by ranks and layers; it does not grow with bytes."""
 
 from functools import partial
 
@@ -17,12 +17,12 @@ RING_RANKS = (64, 256, 1024)
 STEPS = (
     (1024, 128, 25600, 1), (16384, 128, 25600, 1), (1024, 32, 4096, 1), (1024, 1000, 4096, 1), (1024, 32, 4096, 32),
 )
-"""Ranks, layers, width, and sequences in a micro-batch."""
+"""Ranks, layers, width, and sequences per micro-batch."""
 SEQUENCE, VOCABULARY, HEAD_SIZE = 2048, 51200, 128
 
 
 def time_plans() -> list[Duration]:
-    """Seconds for a ring message by message, and for steps of Stage III of transformers."""
+    """The seconds to plan a ring message by message, and to plan steps of Stage III of transformers."""
     cluster = cluster_of(ClusterKeys(), Scenario().origin, max(RING_RANKS))
     rings = [
         Duration(
@@ -35,7 +35,7 @@ def time_plans() -> list[Duration]:
 
 
 def timed_step(ranks: int, layers: int, width: int, samples: int) -> Duration:
-    """A plan of one step, model and all."""
+    """The seconds to plan one step; its model is built before."""
     scenario = Scenario(
         world=WorldKeys(ranks),
         model=ModelKeys(

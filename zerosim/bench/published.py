@@ -1,7 +1,7 @@
 """Published runs of training under FSDP against their plans: the error of a plan's MFU, device by device.
 
-A file of runs has a line each, with the columns that `runs/README.md` explains. A run is planned as a scenario, of
-which nothing is fitted to it; the three numbers of its device are (`zerosim/planner/machines.toml`).
+Each line of a file of runs is one run, with the columns that `runs/README.md` explains. A run is planned as a scenario
+without fitted numbers of its own; its device has three (`zerosim/planner/machines.toml`).
 """
 
 import csv
@@ -28,7 +28,7 @@ SHAPES = {
 BETWEEN = {"a100_40gb": "roce_8x200", "a100_80gb": "roce_8x200", "h100_80gb": "infiniband_8x400"}
 VOCABULARY = 50368
 NEAR = 0.12
-"""A plan is near a run if its MFU is off by no more than this share of the run's."""
+"""A plan is near a run if the error of its MFU is at most this share of the run's MFU."""
 COLUMNS = (
     "model", "device", "devices", "sequence", "micro_batch", "accumulation", "precision", "sharding",
     "activation_checkpointing", "mfu_percent",
@@ -37,7 +37,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """A published run: what was trained, and the MFU that was measured, from 0 to 1."""
+    """A published run: its scenario, and its measured MFU from 0 to 1."""
 
     name: str
     device: str
@@ -48,18 +48,18 @@ class PublishedRun:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run, and the MFU of its plan."""
+    """A run and the MFU of its plan."""
 
     run: PublishedRun
     planned_mfu: float
 
     @property
     def error(self) -> float:
-        """The error as a share of what was measured; above 0 where the plan is too fast."""
+        """The error relative to the measurement; positive if the plan is too fast."""
         return self.planned_mfu / self.run.mfu - 1
 
     def document(self) -> dict[str, Any]:
-        """The comparison in JSON's own types."""
+        """The comparison as JSON types."""
         return {
             "run": self.run.name, "device": self.run.device, "precision": self.run.precision, "mfu": self.run.mfu,
             "planned_mfu": self.planned_mfu, "error": self.error,
@@ -68,12 +68,12 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class Errors:
-    """The errors of many runs, each a share of what was measured."""
+    """The errors of many runs, relative to the measurements."""
 
     count: int
     mean: float
     near: float
-    """The share of runs whose plan is off by 12% or less."""
+    """The share of runs with an error of at most 12%."""
 
 
 def errors(compared: Sequence[float]) -> Errors:
@@ -86,7 +86,7 @@ def errors(compared: Sequence[float]) -> Errors:
 
 
 def published_runs(path: Path | None = None) -> list[PublishedRun]:
-    """The runs of a file, or the shipped ones. Raises `UsageError` for what is no such file.
+    """The runs in a file, or the shipped ones. Raises `UsageError` for anything but a file of runs.
 
     >>> published_runs()[0].name
     '30b on 32 a100_40gb, 2048 × 4 × 1'
@@ -96,12 +96,12 @@ def published_runs(path: Path | None = None) -> list[PublishedRun]:
 
 
 def shipped(name: str) -> Traversable:
-    """A file of runs that comes with the package."""
+    """A file of runs in the package."""
     return resources.files("zerosim.bench") / "runs" / name
 
 
 def lines_of(path: Path | Traversable) -> list[dict[str, str]]:
-    """The lines of a file of runs. Raises `UsageError` for what is no such file."""
+    """The lines of a file of runs. Raises `UsageError` for anything else."""
     try:
         return list(csv.DictReader(path.read_text("utf-8").splitlines()))
     except (OSError, UnicodeDecodeError) as error:
@@ -109,7 +109,7 @@ def lines_of(path: Path | Traversable) -> list[dict[str, str]]:
 
 
 def run_of(line: dict[str, Any], place: str) -> PublishedRun:
-    """The run of one line; `place` is where it stands."""
+    """The run of one line; `place` is its position."""
     missing = [name for name in COLUMNS if not line.get(name)]
     if missing:
         raise UsageError(f"{place}: lacks {', '.join(missing)}; each line needs {', '.join(COLUMNS)}")
@@ -126,7 +126,7 @@ def run_of(line: dict[str, Any], place: str) -> PublishedRun:
 
 
 WIRE = {"bf16": "weights", "amp_bf16": "fp32", "amp_fp8": "fp32"}
-"""The precision in which gradients are reduced, for each precision of weights."""
+"""The precision of reductions of gradients, for each precision of weights."""
 
 
 def scenario_of(line: dict[str, str]) -> Scenario:
@@ -156,7 +156,7 @@ def scenario_of(line: dict[str, str]) -> Scenario:
 
 
 def task_of(scenario: Scenario) -> Task:
-    """The task that a run's tokens ask of its model."""
+    """The task of a run."""
     return Task(scenario.model.sequence, scenario.model.vocabulary, "cross_entropy", tokens=True)
 
 

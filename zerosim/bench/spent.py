@@ -1,10 +1,10 @@
-"""Where a training step's time goes: matrix products, other operations, the update, collectives, and the rest.
+"""The time of a training step by kind: matrix products, other operations, the update, collectives, and the rest.
 
-    products           operations that multiply matrices, biases among them
+    products           operations that multiply matrices, biases included
     attention          its products and its softmax
     other operations   norms, activations, residuals, losses
     update             the optimizer
-    collectives        calls of reduce-scatter, all-gather and the like: copying, reducing, waiting for other ranks
+    collectives        reduce-scatter, all-gather and others: copying, reducing, waiting for other ranks
     rest               Python between them, memory, casts
 """
 
@@ -33,7 +33,7 @@ PRODUCTS, ATTENTION, OTHERS, UPDATE, COLLECTIVES, REST = KINDS = (
 
 
 class Spent:
-    """Seconds by kind, told by the operations of a tape, and as an instrument by updates and collectives.
+    """Seconds by kind, from the operations of a tape, and as an instrument from updates and collectives.
 
     >>> spent = Spent()
     >>> spent.perform(None, max, 1, 2), [*spent.seconds]
@@ -77,7 +77,7 @@ def kind_of(step: Any) -> str:
 
 @dataclass(frozen=True)
 class SpentStep:
-    """A stage's step on rank 0: seconds by kind, medians over rounds."""
+    """A stage's step on rank 0: median seconds by kind."""
 
     stage: str
     seconds: Mapping[str, float]
@@ -87,7 +87,7 @@ class SpentStep:
 
 
 def time_spent(comm: Communicator, rounds: int, workload: Workload) -> list[SpentStep] | None:
-    """Where the time of a step of every stage goes, on rank 0; None on the other."""
+    """The times of a step of every stage by kind, on rank 0; None on the other rank."""
     keep_freed()
     with threadpool_limits(1):
         each = {name: watched(comm, name, workload) for name in STAGES}
@@ -102,7 +102,7 @@ def time_spent(comm: Communicator, rounds: int, workload: Workload) -> list[Spen
 
 
 def watched(comm: Communicator, stage: str, workload: Workload) -> Iterator[Mapping[str, float]]:
-    """Seconds by kind of one step after the other."""
+    """The seconds by kind of each step."""
     spent, batches = Spent(), batches_of(comm.size, stage, workload)
     mine = replica(batches.config, Observed(comm, spent), allocate, perform=spent.perform)
     mine.begin(initial_weights(batches.config))

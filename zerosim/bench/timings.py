@@ -1,17 +1,17 @@
-"""Benchmarks: ratios within one run, because absolute times say more about the machine than about the program.
+"""Benchmarks as ratios within one run, because absolute times depend more on the machine than on the program.
 
-`step` and `ledger`: 2 ranks train with AdamW, in rounds: a 784-1024-1024-1024-10 MLP at a global batch of 256, or a
-transformer in GPT-2's shape, of 4 blocks, width 256 and 8 heads, on 16 sequences of 128 tokens.
+`step` and `ledger` train on 2 ranks with AdamW, in rounds: a 784-1024-1024-1024-10 MLP with a global batch of 256, or
+a transformer of GPT-2's shape with 4 blocks, width 256 and 8 heads, on 16 sequences of 128 tokens.
 
-    step      a round times one process that takes the whole batch alone (rank 0, while the other waits), then one step
-              of each stage by both ranks; the ratio is a stage's time against half of what the one process needed:
-              1 would be perfect scaling
+    step      a round times one process with the whole batch (rank 0, while the other rank waits), then one step of
+              each stage on both ranks; the ratio is a stage's time over half of the one process's time: 1 would be
+              perfect scaling
     ledger    a round times one step of each stage with its bytes and messages counted and one without; their ratio.
-              And one that is traced as well, and one with checksums, each against the one that is only counted.
-              Steps differ by more than a trace costs, so that is also timed within a traced step, call by call, with
-              the memory ledger's calls: their ratio is that of the step to the step without them
+              Also one that is traced, and one with checksums, each over the counted one. Steps vary by more than
+              the cost of a trace, so calls of the tracer and of the memory ledger are also timed within a traced
+              step: their ratio is that of the step to the step without them
 
-`worlds` is about the local world alone, and gives seconds: a thousand ranks, a proof on many, many examples of a law.
+`worlds` measures the local world only, in seconds: a thousand ranks, a proof on many ranks, many examples of a law.
 """
 
 import itertools
@@ -54,7 +54,7 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Timing:
-    """One stage's steps, a figure for each round."""
+    """The step times of one stage, round by round."""
 
     stage: str
     seconds: list[float]
@@ -62,7 +62,7 @@ class Timing:
 
     @property
     def ratios(self) -> list[float]:
-        """The ratios of steps to half of what one process needs for the whole batch."""
+        """The ratios of steps to half of one process's time for the whole batch."""
         pairs = zip(self.seconds, self.alone_seconds, strict=True)
         return [seconds / (alone / RANKS) for seconds, alone in pairs]
 
@@ -77,11 +77,11 @@ class Timing:
 
 @dataclass(frozen=True)
 class Overhead:
-    """The time of a stage while it is "counted", "traced", "with checksums" or "saved", and while it is not.
+    """The step times of a stage with and without an instrument: "counted", "traced", "with checksums" or "saved".
 
-    Of the "calls of the trace", what a traced step takes, and what it takes but for them.
+    For "calls of the trace", the times of a traced step with and without these calls.
 
-    Each has a figure for each round.
+    Each list has one time per round.
     """
 
     stage: str
@@ -107,7 +107,7 @@ class Overhead:
 
 @dataclass(frozen=True)
 class Duration:
-    """The duration of something in the local world."""
+    """The duration of a task in the local world."""
 
     what: str
     seconds: float
@@ -117,13 +117,13 @@ class Duration:
 
 
 def middle_and_range(ratios: Sequence[float]) -> dict[str, Any]:
-    """The median of all rounds, and the least and the most."""
+    """The median, least and greatest of all rounds."""
     return {"ratio": statistics.median(ratios), "ratio_range": [min(ratios), max(ratios)]}
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The work of a benchmark: a model, the samples in the batch of all ranks, and the numbers or tokens of each."""
+    """The work of a benchmark: a model, the samples in the batch of all ranks, and the numbers or tokens per sample."""
 
     model: ModelKeys
     batch: int
@@ -169,9 +169,9 @@ def time_steps(comm: Communicator, rounds: int, workload: Workload) -> list[Timi
 
 
 def time_ledgers(comm: Communicator, rounds: int, workload: Workload) -> list[Overhead] | None:
-    """The cost of counting, tracing and checksums for every stage, on rank 0; None on the other.
+    """The cost of counting, tracing and checksums for every stage, on rank 0; None on the other rank.
 
-    Who goes first changes by turns.
+    The order of the measurements alternates.
     """
     keep_freed()
     found = []
@@ -197,7 +197,7 @@ def time_ledgers(comm: Communicator, rounds: int, workload: Workload) -> list[Ov
 
 
 def time_worlds(ranks: int = 1024, proved_ranks: int = 64, examples: int = 300) -> list[Duration]:
-    """Seconds for three things that the local world should do in no time."""
+    """The seconds of three tasks in the local world."""
     from zerosim.testing import laws  # noqa: PLC0415 - Hypothesis, which only this asks for
 
     def all_reduce_shapes(comm: Communicator) -> None:
@@ -218,7 +218,7 @@ def time_worlds(ranks: int = 1024, proved_ranks: int = 64, examples: int = 300) 
 
 
 def slower(comm: Communicator, step: Iterator[None]) -> float:
-    """Begin a step together: what the slower rank needed, on rank 0; 0 on the other."""
+    """The time of a step, begun on both ranks together, on the slower rank; on rank 0, and 0 on the other rank."""
     broadcast_object(comm, None)
     everyone: list[float] = gather_objects(comm, timed(step)) or [0.0]
     return max(everyone)
@@ -239,7 +239,7 @@ def apart(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float
 
 
 class ClockedComm:
-    """Does what another instrument does, and adds up the seconds of a core that its calls take.
+    """An instrument with another one's methods, which adds up their processor seconds.
 
     >>> from zerosim.instruments.traffic import Traffic
     >>> clocked = ClockedComm(Traffic())
@@ -265,9 +265,10 @@ class ClockedComm:
 
 
 def with_and_without(comm: Communicator, step: Iterator[None], calls: Sequence[ClockedComm]) -> tuple[float, float]:
-    """Begin a step together: its seconds of a core, and those but for `calls`, of the rank that waited less.
+    """The processor seconds of a step begun on both ranks together, with and without `calls`, on the rank that waited
+    less.
 
-    A rank that waits asks on and on, so that waiting takes its core as well. On rank 0; 1 and 1 on the other.
+    Waiting ranks poll, so waiting uses their core as well. The result is on rank 0; the other rank gets 1 and 1.
     """
     broadcast_object(comm, None)
     before, started = sum(each.seconds for each in calls), time.process_time()
@@ -279,26 +280,26 @@ def with_and_without(comm: Communicator, step: Iterator[None], calls: Sequence[C
 
 
 def plain(comm: Communicator, stage: str, workload: Workload) -> tuple[Batches, Replica]:
-    """A rank that nobody observes."""
+    """The state of a rank without instruments."""
     batches = batches_of(comm.size, stage, workload)
     return batches, replace(replica(batches.config, Observed(comm), allocate), comm=comm)
 
 
 def counted(comm: Communicator, stage: str, workload: Workload) -> tuple[Batches, Replica]:
-    """A rank as in a run, with both ledgers."""
+    """The state of a rank as in a run, with both ledgers."""
     batches = batches_of(comm.size, stage, workload)
     return batches, replica(batches.config, Observed(comm, Traffic()), ObservedAllocator(allocate, Ledger()))
 
 
 def checked(comm: Communicator, stage: str, workload: Workload) -> tuple[Batches, Replica]:
-    """A rank as in a run, whose messages have checksums."""
+    """The state of a rank as in a run, with checksums of messages."""
     return counted(Checked(comm), stage, workload)
 
 
 def traced_steps(
     tracer: Tracer | ClockedComm, ledger: Ledger | ClockedComm, comm: Communicator, stage: str, workload: Workload
 ) -> Iterator[None]:
-    """The steps of a rank as in a run that is traced throughout."""
+    """The steps of a rank as in a run in which every step is traced."""
     batches = batches_of(comm.size, stage, workload)
     observed = Observed(comm, Traffic(), tracer)
     for_each = steps((batches, replica(batches.config, observed, ObservedAllocator(allocate, ledger))))
@@ -311,7 +312,7 @@ def traced_steps(
 
 
 def steps(trained: tuple[Batches, Replica]) -> Iterator[None]:
-    """One training step each time the next item is asked for."""
+    """An iterator that trains one step per item."""
     batches, mine = trained
     mine.begin(initial_weights(batches.config))
     (batch,) = batches.of_rank(mine.comm.rank)
@@ -321,7 +322,7 @@ def steps(trained: tuple[Batches, Replica]) -> Iterator[None]:
 
 
 def batches_of(ranks: int, stage: str, workload: Workload) -> Batches:
-    """The whole batch in as many micro-batches as there are ranks."""
+    """The whole batch, with one micro-batch per rank."""
     scenario = Scenario(
         world=WorldKeys(ranks),
         model=workload.model,

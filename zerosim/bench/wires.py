@@ -1,12 +1,12 @@
-"""The error of sums on narrow wires, for 2 to 32 ranks: a ring, in which each hop quantises again, beside two hops.
+"""The errors of sums on narrow wires, for 2 to 32 ranks: a ring, which quantises at each hop, against two hops.
 
-    ring       the naive quantised ring: a partial sum is encoded by every rank that it passes
-    two_hop    qgZ on two hosts: an all-to-all within each, and one between them
-    hops       how often a contribution is encoded on its way to the owner of its chunk, at most: counted in a run
+    ring       the naive quantised ring: each rank on the way encodes the partial sum again
+    two_hop    qgZ on two hosts: an all-to-all within each host, and one between them
+    hops       the most encodings of a contribution on the way to its chunk's owner, counted in a run
     error      ‖sum − due‖ / ‖due‖ over all chunks, where due is the float64 sum of the unquantised contributions
 
-Every rank of the local world contributes standard normal numbers, 64 to each chunk. The sums are those of the
-collectives that train; no formula predicts them. Nothing here is a time, so every machine finds the same figures.
+Every rank of the local world contributes standard normal numbers, 64 per chunk. The sums are computed by the
+collectives that train, not by a formula. Nothing is timed, so every machine gets the same figures.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,12 +34,12 @@ SUMS: dict[str, Callable[[int], ReduceScatter]] = {
     "ring": lambda ranks: ring.reduce_scatter,
     "two_hop": lambda ranks: two_level.in_two_hops(ranks // 2).reduce_scatter,
 }
-"""The reduce-scatters that are compared, by the number of ranks."""
+"""The compared reduce-scatters, by the number of ranks."""
 
 
 @dataclass(frozen=True)
 class QuantisedSum:
-    """One reduce-scatter on narrow wires, and the relative error of what it left with the owners."""
+    """One reduce-scatter on narrow wires, and the relative error of its result."""
 
     algorithm: str
     format: str
@@ -52,7 +52,7 @@ class QuantisedSum:
 
 
 class CountingWire:
-    """A wire whose numbers arrive larger by one, so that with `max` as the sum they count hops."""
+    """A wire that adds 1 in decoding, so that with `max` as the reduction it counts hops."""
 
     def encoded_bytes(self, count: int) -> int:
         return count
@@ -67,7 +67,7 @@ class CountingWire:
 def measure_sums(
     sizes: Sequence[int] = SIZES, formats: Sequence[str] = tuple(CODES)
 ) -> list[QuantisedSum]:
-    """Every sum, format by format, by algorithm and number of ranks.
+    """The errors of all formats, algorithms and numbers of ranks.
 
     >>> [(each.algorithm, each.ranks, each.hops, round(each.error, 3)) for each in measure_sums((2, 8), ["int8"])]
     [('ring', 2, 1, 0.003), ('ring', 8, 7, 0.01), ('two_hop', 2, 1, 0.003), ('two_hop', 8, 2, 0.006)]
@@ -79,7 +79,7 @@ def measure_sums(
 
 
 def contributions(ranks: int) -> Array:
-    """float32 (ranks, elements): what each rank contributes."""
+    """The contributions of all ranks: float32 (ranks, elements)."""
     return np.random.default_rng(0).standard_normal((ranks, COUNT * ranks)).astype(np.float32)
 
 
@@ -101,7 +101,7 @@ def hops(reduce_scatter: ReduceScatter, ranks: int) -> int:
 
 
 def reduced(narrow: OnNarrowWires, brought: Array) -> list[Array]:
-    """What each rank holds of its chunk after a reduce-scatter of the rows of `brought`."""
+    """The chunk of each rank after a reduce-scatter of the rows of `brought`."""
 
     def program(comm: Communicator) -> Array:
         chunks = split(brought[comm.rank].copy(), comm.size)

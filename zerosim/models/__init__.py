@@ -1,6 +1,6 @@
-"""The models that a scenario can name, and the units of layers that training works on.
+"""The models of scenarios, and their units of layers for training.
 
-Every module of this folder that has a `KIND` is in the table: a new model is one new file.
+Every module of this folder with a `KIND` is in the table, so a new model is one new file.
 """
 
 import pkgutil
@@ -18,8 +18,8 @@ MODELS: Table[ModelKind] = Table({each.KIND.key: each.KIND for each in MODULES i
 
 
 def build(settings: Any, task: Task, groups: LayerGroups) -> Model:
-    """The model of kind `settings.kind`, whose keys are those of a scenario's [model], for its data.
+    """The model of kind `settings.kind` for a task; `settings` are the keys of a scenario's [model].
 
-    `groups` names the layers of each unit. Raises `ZerosimError` where sizes do not go together.
+    `groups` lists the layers of each unit. Raises `ZerosimError` for sizes that do not go together.
     """
     return MODELS[settings.kind].for_task(settings, task, groups, settings.frozen)

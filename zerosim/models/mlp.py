@@ -39,11 +39,11 @@ def mlp(
     groups: Sequence[Sequence[int]] | None = None,
     frozen: Collection[int] = (),
 ) -> Model:
-    """A multi-layer perceptron of `len(hidden_widths) + 1` layers, each a unit of its own unless `groups` says so.
+    """A multi-layer perceptron of `len(hidden_widths) + 1` layers, each a unit unless `groups` is given.
 
     `activation` is a key of `ACTIVATIONS`, `loss` one of `LOSSES`. `groups` lists the layers of each unit; the layers
-    in `frozen` keep their weights. Weights and biases begin as PyTorch's Linear does: uniform from −1/√inputs to
-    1/√inputs. Raises `ZerosimError` when a unit would be frozen in part.
+    in `frozen` keep their weights. Initial weights and biases are those of PyTorch's Linear: uniform from −1/√inputs
+    to 1/√inputs. Raises `ZerosimError` for a partly frozen unit.
 
     >>> model = mlp(784, [1024, 1024, 1024], 10, "gelu", "cross_entropy")
     >>> [unit.name for unit in model.units], model.count
@@ -65,7 +65,7 @@ def mlp(
 
 
 def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
-    """A multi-layer perceptron with a scenario's `settings`, as wide at both ends as its data."""
+    """A multi-layer perceptron with a scenario's `settings`; the task gives the first and the last width."""
     return mlp(
         task.inputs, settings.hidden, task.outputs, settings.activation, task.loss, groups=groups, frozen=frozen
     )

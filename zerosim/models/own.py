@@ -1,7 +1,7 @@
-"""A user's model: a function of a task and of keys, which gives the layers, read once on shapes before it is used.
+"""A user's model: a function of a task and of keys that returns layers.
 
-Shipped models are made of the same layers and parameters. What is read on shapes is each layer's code, so that a
-parameter that no code reads, a shape that does not fit and an output of the wrong width are told before training.
+Shipped models are made of the same layers and parameters. The code of each layer runs on shapes first, so that an
+unused parameter, a wrong shape and a wrong width of the output are reported before training.
 """
 
 import inspect
@@ -21,7 +21,7 @@ Layers = Callable[..., Sequence[Layer]]
 
 TOKEN_KEYS = ("vocabulary", "sequence")
 SAMPLES = 2
-"""In the input on which a model is read."""
+"""The number of samples of the input on which a model is checked."""
 
 
 def model(*, tokens: bool = False) -> Callable[[Layers], ModelKind]:
@@ -36,7 +36,7 @@ def model(*, tokens: bool = False) -> Callable[[Layers], ModelKind]:
 
 
 def declared(name: str, layers: Layers, *, tokens: bool = False) -> ModelKind:
-    """The kind of model that a function's signature declares: its keys are the keyword-only parameters."""
+    """The kind of model that a function's signature declares; its keys are the keyword-only parameters."""
     found = signature_of(name, layers)
     if len(found.positional) != 1:
         raise UsageError(f"{name} takes {', '.join(found.positional) or 'nothing'}; write def {layers.__name__}(task, "
@@ -62,7 +62,7 @@ def declared(name: str, layers: Layers, *, tokens: bool = False) -> ModelKind:
 
 
 def as_model(name: str, found: Any) -> ModelKind:
-    """What a scenario names, as a kind of model; raises `UsageError` where it is none."""
+    """The kind of model that a scenario names. Raises `UsageError` for anything else."""
     if isinstance(found, ModelKind):
         return replace(found, key=name)
     if not inspect.isfunction(found):
@@ -72,7 +72,7 @@ def as_model(name: str, found: Any) -> ModelKind:
 
 
 def layers_of(name: str, layers: Layers, task: Task, keys: Mapping[str, Any]) -> list[Layer]:
-    """The layers for a task; raises `ZerosimError` where the function fails, or they are none."""
+    """The layers for a task. Raises `ZerosimError` if the function fails or returns anything but layers."""
     try:
         found = layers(task, **keys)
     except ZerosimError as error:
@@ -93,7 +93,7 @@ def layers_of(name: str, layers: Layers, task: Task, keys: Mapping[str, Any]) ->
 
 
 def check_parameter(name: str, layer: Layer, parameter: Parameter) -> None:
-    """Refuse a shape that is none, and initial numbers that nothing draws."""
+    """Refuse a malformed shape, and initial values that are not callable."""
     which = f"{name}, layer {layer.name}: the parameter {parameter.name!r}"
     sizes = parameter.shape
     if not isinstance(sizes, tuple) or not all(isinstance(size, int) and size > 0 for size in sizes):
@@ -104,7 +104,7 @@ def check_parameter(name: str, layer: Layer, parameter: Parameter) -> None:
 
 
 class Noted(Mapping[str, Variable]):
-    """A layer's parameters on shapes, and those it borrows; notes which of its own its code has not read."""
+    """The parameters of a layer on shapes, own and borrowed; `unread` has the own ones that its code has not read."""
 
     def __init__(self, own: Mapping[str, Variable], borrowed: Mapping[str, Variable]) -> None:
         self._found = {**borrowed, **own}
@@ -122,7 +122,7 @@ class Noted(Mapping[str, Variable]):
 
 
 def read(name: str, layers: Layers, found: Sequence[Layer], task: Task) -> None:
-    """Read each layer's code on shapes; raises `ZerosimError`, which names the layer, where it does not fit."""
+    """Run each layer's code on shapes. Raises `ZerosimError` with the name of the layer for a mismatch."""
     graph = Graph((SAMPLES, task.inputs))
     parameters = {layer.prefix + each.name: graph.parameter(layer.prefix + each.name, each.shape)
                   for layer in found for each in layer.parameters}

@@ -1,6 +1,6 @@
-"""A parameter: its name, its shape, its initial numbers, and whether weight decay applies to it.
+"""A parameter: its name, shape and initial values, and whether weight decay applies to it.
 
-Initial numbers are drawn from a stream of each layer's own, so that any rank can draw any layer without the others.
+Each layer draws its initial values from a separate random stream, so any rank can draw any layer without the others.
 """
 
 import math
@@ -12,12 +12,12 @@ import numpy as np
 from zerosim.allocation import Array
 
 Initial = Callable[[np.random.Generator, Array], None]
-"""Fills an array of float32 with the numbers that training begins with."""
+"""Fills a float32 array with initial values."""
 
 
 @dataclass(frozen=True, eq=False)
 class Parameter:
-    """One tensor of a layer, as the layer's function names it.
+    """One tensor of a layer, with its name in the layer's function.
 
     >>> Parameter("weight", (3, 2), normal(0.02)).count
     6
@@ -27,7 +27,7 @@ class Parameter:
     shape: tuple[int, ...]
     initial: Initial
     decays: bool = True
-    """Whether weight decay applies to it where `decay_biases` is off: to matrices, not to biases and norms."""
+    """Whether weight decay applies when `decay_biases` is off: to matrices, not to biases and norms."""
 
     @property
     def count(self) -> int:
@@ -36,7 +36,7 @@ class Parameter:
 
 
 def uniform(bound: float) -> Initial:
-    """Initial numbers that are uniform from −bound to bound."""
+    """Initial values, uniform from −bound to bound."""
 
     def fill(random: np.random.Generator, out: Array) -> None:
         random.random(out=out, dtype=np.float32)
@@ -47,7 +47,7 @@ def uniform(bound: float) -> Initial:
 
 
 def normal(deviation: float) -> Initial:
-    """Initial numbers that are normally distributed around 0."""
+    """Initial values, normally distributed around 0."""
 
     def fill(random: np.random.Generator, out: Array) -> None:
         random.standard_normal(out=out, dtype=np.float32)
@@ -57,7 +57,7 @@ def normal(deviation: float) -> Initial:
 
 
 def constant(value: float) -> Initial:
-    """Initial numbers that are all the same."""
+    """Equal initial values."""
 
     def fill(random: np.random.Generator, out: Array) -> None:
         out[...] = value

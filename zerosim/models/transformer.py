@@ -1,10 +1,10 @@
-"""Transformers that predict the next token: GPT-2's shape and Llama's, made of the same parts.
+"""Transformers that predict the next token, in the shapes of GPT-2 and Llama, made of the same parts.
 
     tokens -> embedding -> block -> … -> block -> head -> a score for each token of the vocabulary
 
 Sources: Radford et al., "Language models are unsupervised multitask learners" (2019), section 2.3; Touvron et al.,
-"LLaMA: open and efficient foundation language models" (2023), section 2.2. Parameters are named as Hugging Face's
-classes name them, so that others can open the weights.
+"LLaMA: open and efficient foundation language models" (2023), section 2.2. Parameters have the names of Hugging Face's
+classes, so that other programs can read the weights.
 """
 
 import math
@@ -27,7 +27,7 @@ from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
 
 @dataclass(frozen=True)
 class TransformerShape:
-    """The sizes of a transformer. `inner` is the width within a block's perceptron."""
+    """The sizes of a transformer; `inner` is the width within a block's perceptron."""
 
     family: str
     layers: int
@@ -87,17 +87,17 @@ def llama_head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
 
 
 def dropped(x: Variable, s: TransformerShape) -> Variable:
-    """x with dropout, if there is any: in the places where GPT-2 has it, except for attention's own."""
+    """x with dropout, if there is any, at GPT-2's positions except within attention."""
     return dropout(x, probability=s.dropout) if s.dropout else x
 
 
 def transformer(
     s: TransformerShape, *, groups: Sequence[Sequence[int]] | None = None, frozen: Collection[int] = (),
 ) -> Model:
-    """A transformer of `s.layers` blocks; its layers are the embedding (0), the blocks, and the head, each a unit.
+    """A transformer; its layers are the embedding (0), `s.layers` blocks and the head, each a unit.
 
-    With tied embeddings the head reads the embedding's weights, so the two share a unit. Raises `ZerosimError` where
-    sizes do not go together, or where groups part what is tied.
+    With tied embeddings the head uses the embedding's weights, so the two share a unit. Raises `ZerosimError` for
+    sizes that do not go together, and for groups that separate tied layers.
 
     >>> gpt2 = TransformerShape("gpt2", 12, 768, 12, 12, 3072, 50257, 1024, tied_embeddings=True)
     >>> transformer(gpt2).count, [unit.name for unit in transformer(gpt2).units][:2]
@@ -121,12 +121,12 @@ def transformer(
 
 
 def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
-    """A transformer with a scenario's `settings`; vocabulary and sequence are those of the data unless set."""
+    """A transformer with a scenario's `settings`; vocabulary and sequence are by default those of the data."""
     return transformer(shape_of(settings, task.inputs, task.outputs), groups=groups, frozen=frozen)
 
 
 def shape_of(settings: Any, sequence: int, vocabulary: int) -> TransformerShape:
-    """The shape of a transformer by a scenario's [model], for data with such sequences of such tokens."""
+    """The shape of a transformer with a scenario's [model], for data with this sequence length and vocabulary."""
     width = settings.width
     return TransformerShape(
         family=settings.architecture,

@@ -1,20 +1,20 @@
-"""Units: a model as those who train it see it, layers grouped into flat buffers.
+"""Units: the layers of a model, grouped into flat buffers for training.
 
     layer      parameters, and a function of weights and input
-    unit       the layers that are gathered, reduced and updated together; its parameters lie in one flat buffer in
-               model order, which may be padded behind `count`
-    place      where a parameter lies in that buffer
-    segment      a run of neighbouring layers of one unit; where layers that are not neighbours share a unit, as tied
-               embeddings do, forward comes to it more than once
+    unit       layers that are gathered, reduced and updated together; their parameters are in one flat buffer in
+               model order, which may be padded after `count` elements
+    place      the position of a parameter in that buffer
+    segment    a run of neighbouring layers of one unit; if layers of a unit are not neighbours, as with tied
+               embeddings, the unit has several segments and forward uses it several times
 
-A model is a function that one can read. Sizes, memory and floating-point operations are read off the graph of that
-function, so nothing else in the project knows what a model is made of.
+A model is a readable function. Sizes, memory and floating-point operations are derived from the graph of that
+function; no other part of the project knows the composition of a model.
 
-A weight has one place in one buffer. Tied embeddings therefore share a unit, which has two segments: it is reduced
-once, and Stage III gathers it for each segment. FSDP keeps such a root unit gathered from its first use to its last,
-which is `reshard_after_forward = false` here.
+A weight has one place in one buffer. Tied embeddings therefore share a unit with two segments: it is reduced once, and
+Stage III gathers it for each segment. FSDP keeps such a root unit gathered from its first use to its last, which is
+`reshard_after_forward = false` here.
 
-Alike segments share a `Computation`, a graph and a plan, so that a transformer of a hundred blocks is analysed once.
+Equal segments share a `Computation`, a graph and a plan, so a transformer of a hundred blocks is analysed once.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -35,11 +35,11 @@ from zerosim.parts.loading import Declared
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """`compute(weights, x)` computes the layer; `weights` has its parameters, and those it borrows, by name."""
+    """A layer, computed by `compute(weights, x)`; `weights` has its own and borrowed parameters by name."""
 
     name: str
     prefix: str
-    """The prefix of its parameters' names, as others know them: `layers.0.`."""
+    """The prefix of its parameters' full names, for example `layers.0.`."""
     parameters: tuple[Parameter, ...]
     compute: Compute
     borrows: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class ParameterPlace:
-    """The place of a parameter: from `start` on in its unit's flat buffer."""
+    """The place of a parameter in its unit's flat buffer, which begins at `start`."""
 
     parameter: Parameter
     layer: int
@@ -62,7 +62,7 @@ class ParameterPlace:
 
     @property
     def name(self) -> str:
-        """The full name, as other programs know it."""
+        """The full name, as in files of weights."""
         return self.prefix + self.parameter.name
 
     @property
@@ -71,17 +71,18 @@ class ParameterPlace:
 
     @property
     def stop(self) -> int:
-        """The index behind the last element."""
+        """The index after the last element."""
         return self.start + self.parameter.count
 
 
 Read = tuple[tuple[Compute, tuple[tuple[str, int, Shape], ...]], ...]
-"""The functions of layers; for each its parameters: their names in it, their numbers in the unit, and their shapes."""
+"""The functions of layers, and for each its parameters: their names in it, their numbers in the unit, and their shapes.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Computation:
-    """The computation that alike segments share; a parameter is named by its number in the unit."""
+    """The computation of equal segments; a parameter has its number in the unit."""
 
     layers: Read
     _plans: dict[tuple[Shape, bool, bool], GraphPlan] = field(default_factory=dict)
@@ -111,7 +112,7 @@ Computations = dict[Read, Computation]
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Neighbouring layers of one unit, run one after the other; `numbers` are theirs in the model."""
+    """Neighbouring layers of one unit, run one after the other, and their `numbers` in the model."""
 
     layers: tuple[Layer, ...]
     numbers: tuple[int, ...]
@@ -126,7 +127,7 @@ class Segment:
         return self.numbers[-1]
 
     def plan(self, shape: Shape, /, *, of_parameters: bool, of_input: bool) -> GraphPlan:
-        """The plan of this segment for an input of this shape and these gradients; alike segments share it."""
+        """The plan of this segment for an input of this shape and these gradients; equal segments share it."""
         return self.computation.plan(shape, of_parameters=of_parameters, of_input=of_input)
 
     def graph(self, shape: Shape) -> Graph:
@@ -135,7 +136,7 @@ class Segment:
 
 
 class ParameterViews(Mapping[int, Array]):
-    """Each parameter as a shaped view into `flat`, by its number in the unit; made when it is first asked for."""
+    """Each parameter as a shaped view into `flat`, by its number in the unit; views are made at first use."""
 
     def __init__(self, places: Sequence[ParameterPlace], flat: Array) -> None:
         self._places = places
@@ -157,7 +158,7 @@ class ParameterViews(Mapping[int, Array]):
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """One or several layers whose parameters share a flat buffer; `numbers` are theirs in the model.
+    """One or several layers whose parameters share a flat buffer, and their `numbers` in the model.
 
     >>> from zerosim.models.mlp import mlp
     >>> unit = mlp(2, [], 3, "relu", "cross_entropy").units[0]
@@ -168,9 +169,9 @@ class Unit:
     layers: tuple[Layer, ...]
     numbers: tuple[int, ...]
     frozen: bool = False
-    """Whether its weights stay as they are: it then has no gradient and no optimizer state."""
+    """Whether its weights are not trained; it then has no gradient and no optimizer state."""
     computations: Computations = field(default_factory=dict)
-    """The computations of its model so far, so that alike segments share one."""
+    """The computations of the model so far, which equal segments share."""
 
     @cached_property
     def places(self) -> tuple[ParameterPlace, ...]:
@@ -189,7 +190,7 @@ class Unit:
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
-        """The segments that forward makes, first to last."""
+        """The segments in the order of forward."""
         runs = groupby(enumerate(self.numbers), key=lambda each: each[1] - each[0])
         return tuple(self._segment([index for index, _ in run]) for _, run in runs)
 
@@ -206,11 +207,11 @@ class Unit:
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
-        """The numbers of its parameters, by their full names."""
+        """The number of each parameter, by its full name."""
         return {place.name: number for number, place in enumerate(self.places)}
 
     def bounds(self, number: int) -> tuple[int, int]:
-        """The first element of layer `number` of the model and the one after its last."""
+        """The range of layer `number` of the model in the buffer: first element, and the one after the last."""
         return self._bounds[number]
 
     @cached_property
@@ -220,7 +221,7 @@ class Unit:
 
     @cached_property
     def name(self) -> str:
-        """`layers.0`, or `layers.0-1` for neighbours, or `embedding+head`."""
+        """The name: `layers.0`, `layers.0-1` for neighbours, or `embedding+head`."""
         names = [[layer.name for layer in segment.layers] for segment in self.segments]
         return "+".join(each[0] if len(each) == 1 else f"{each[0]}-{each[-1].split('.')[-1]}" for each in names)
 
@@ -242,7 +243,7 @@ class Unit:
     def initial(self, seed: int) -> Array:
         """The initial weights: float32, flat, `count` elements.
 
-        Each layer has a random stream of its own, so any rank can draw any layer, in any grouping.
+        Each layer has a separate random stream, so any rank can draw any layer, in any grouping.
 
         >>> from zerosim.models.mlp import mlp
         >>> first = mlp(4, [], 8, "relu", "cross_entropy").units[0].initial(seed=0)
@@ -261,33 +262,34 @@ class Unit:
 
 @dataclass(frozen=True)
 class ModelKind(Declared):
-    """A kind of model that a scenario can name: how it is made of the keys of [model], which are `settings` here."""
+    """A kind of model that a scenario can name; `settings` are the keys of [model]."""
 
     key: str
     own_keys: tuple[str, ...]
-    """The keys of [model] that this kind alone reads."""
+    """The keys of [model] that only this kind reads."""
     for_task: Callable[[Any, "Task", Sequence[Sequence[int]], Collection[int]], "Model"]
-    """`for_task(settings, task, groups, frozen)`: the model for data of that task."""
+    """`for_task(settings, task, groups, frozen)` returns the model for a task."""
     layer_count: Callable[[Any], int]
     tied: Callable[[Any], bool] = lambda settings: False
     """Whether the first and the last layer share weights, and so a unit."""
     reads_tokens: bool = False
     problem: Callable[[Any, int, int], tuple[str, str] | None] = lambda settings, inputs, outputs: None
-    """`problem(settings, inputs, outputs)`: the key of sizes that do not go together with such data, and why."""
+    """`problem(settings, inputs, outputs)` returns the key of a size that does not fit the others or the data, and why.
+    """
     keys: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """The keys that are no fields of [model], with their defaults; their values are in `settings.own`."""
+    """The keys that are not fields of [model], with their defaults; their values are in `settings.own`."""
     attention: Callable[[Any], int] = lambda settings: 0
-    """Layers · width of attention, which the MFU counts beside the parameters."""
+    """`attention(settings)` returns layers · width of attention, which the MFU counts beside the parameters."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """The sizes and the loss that a data set asks of a model."""
+    """The sizes and the loss that a data set requires of a model."""
 
     inputs: int
-    """The numbers of each sample, or the tokens of each sequence."""
+    """Numbers per sample, or tokens per sequence."""
     outputs: int
-    """The outputs for each sample or token: classes, the vocabulary, or numbers."""
+    """Outputs per sample or token: classes, the vocabulary, or numbers."""
     loss: str
     tokens: bool = False
     """Whether samples are sequences of tokens."""
@@ -295,7 +297,7 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Units in order of their first layers, and what they are for."""
+    """Units in the order of their first layers, and the task."""
 
     units: tuple[Unit, ...]
     task: Task
@@ -304,7 +306,7 @@ class Model:
 
     @property
     def loss(self) -> str:
-        """The name of the loss that judges the last layer's outputs."""
+        """The name of the loss."""
         return self.task.loss
 
     @property
@@ -314,24 +316,24 @@ class Model:
 
     @property
     def lowest_trained(self) -> int:
-        """The first layer that is not frozen: nothing below it needs a gradient."""
+        """The first layer that is not frozen; layers below it need no gradient."""
         trained = [unit.numbers[0] for unit in self.units if not unit.frozen]
         return min(trained, default=len(self.layers))
 
     @cached_property
     def segments(self) -> tuple[tuple[Unit, Segment], ...]:
-        """The segments of every unit, in the order in which forward makes them."""
+        """All segments in the order of forward, each with its unit."""
         segments = [(unit, segment) for unit in self.units for segment in unit.segments]
         return tuple(sorted(segments, key=lambda each: each[1].first_layer))
 
     @cached_property
     def forward_units(self) -> tuple[Unit, ...]:
-        """The unit of each segment in forward; a unit with several segments comes as often."""
+        """The unit of each segment in forward; a unit with several segments occurs several times."""
         return tuple(unit for unit, _ in self.segments)
 
     @cached_property
     def backward_units(self) -> tuple[Unit, ...]:
-        """The units that backward goes through: last first, down to the lowest that is trained."""
+        """The units in the order of backward, down to the lowest trained one."""
         lowest = self.lowest_trained
         return tuple(unit for unit, segment in reversed(self.segments) if segment.last_layer >= lowest)
 
@@ -349,9 +351,9 @@ class Model:
 def grouped(
     layers: Sequence[Layer], groups: Sequence[Sequence[int]] | None, frozen: Collection[int]
 ) -> tuple[Unit, ...]:
-    """The units of these layers: each by itself, or as `groups` says; those in `frozen` keep their weights.
+    """The units of these layers: one per layer, or as in `groups`; layers in `frozen` keep their weights.
 
-    Raises `ZerosimError` when a group does not name layers, or a unit would be frozen in part.
+    Raises `ZerosimError` if `groups` does not list every layer once, and for a partly frozen unit.
     """
     numbers = [[number] for number in range(len(layers))] if groups is None else [sorted(each) for each in groups]
     if sorted(number for each in numbers for number in each) != list(range(len(layers))) or not all(numbers):
