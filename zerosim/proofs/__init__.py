@@ -1,1 +1,1 @@
-"""Symbols: what a collective computes, and in which order."""
+"""Symbols: the sums that a collective computes, and their order."""

@@ -1,6 +1,6 @@
-"""One recorded run of a collective that went wrong, and what can be read off it: who was due what, who held what.
+"""One recorded run of a wrong collective: the expected terms of each place, and the values that each rank held.
 
-    complete   a symbol that is all that is due of its chunk: of a reducing collective the full sum, else one term
+    complete   a symbol with all terms expected in its chunk: for a reducing collective the full sum, else one term
     place      a rank and an element of its vector
 """
 
@@ -23,7 +23,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A run of `subject` with `count` elements, and how it was made."""
+    """A run of `subject` with `count` elements, and its settings."""
 
     subject: Subject
     recording: Recording
@@ -50,7 +50,7 @@ class Case:
 
     @cached_property
     def wrong(self) -> list[Place]:
-        """The places that hold something else than is due to them, in order."""
+        """The places whose final value differs from the expected one, in order."""
         return [
             (rank, element) for (rank, element), due in self.due.items()
             if Counter(leaves(self.last(rank)[element])) != Counter(due)
@@ -58,17 +58,17 @@ class Case:
 
     @property
     def wrong_somewhere(self) -> bool:
-        """Whether it ended early, or leaves something else than is due."""
+        """Whether the run ended early, or some final value is wrong."""
         return self.recording.results is None or bool(self.wrong)
 
     def last(self, rank: int) -> Sequence[Symbol]:
-        """What the vector of `rank` holds at the end."""
+        """The final vector of `rank`."""
         results = self.recording.results
         found: Sequence[Symbol] = self.recording.vectors[rank][-1][1] if results is None else results[rank]
         return found
 
     def complete(self, symbol: Any) -> int | None:
-        """The element of which `symbol` is the full sum of all ranks; None where it is no such sum."""
+        """The element of which `symbol` is the full sum of all ranks; None if it is no such sum."""
         found = Counter(leaves(symbol))
         elements = {leaf.element for leaf in found if isinstance(leaf, Term)}
         whole = len(elements) == 1 and found == Counter(Term(rank, *elements) for rank in range(self.size))
@@ -82,19 +82,19 @@ class Case:
         return listed("chunk", chunks)
 
     def cargo(self, carried: Sequence[Any]) -> str:
-        """What a message carries, in words: the chunks that its contributions belong to."""
+        """The chunks of the contributions in a message, in words."""
         elements = {leaf.element for symbol in carried for leaf in terms(symbol)}
         return self.words(range(0)) if not elements else listed("chunk", sorted(
             {self.chunk_of[element] for element in elements if element in self.chunk_of}))
 
 
 def before(case: Case, rank: int, round_: int) -> Sequence[Symbol]:
-    """What the vector of `rank` held when a round began."""
+    """The vector of `rank` at the beginning of a round."""
     return case.recording.holds(rank, after=round_ - 1)
 
 
 def terms(symbol: Any) -> list[Term | Blank]:
-    """The contributions in a symbol that are any."""
+    """The contributions in a symbol, without other leaves."""
     return [leaf for leaf in leaves(symbol) if isinstance(leaf, Term | Blank)]
 
 
@@ -115,7 +115,7 @@ def chunks_by_element(count: int, size: int) -> dict[int, int]:
 
 
 def claims(kind: CollectiveKind, size: int, count: int, root: int) -> dict[Place, tuple[Term, ...]]:
-    """Which terms must be in which places at the end, each once; other places do not matter."""
+    """The terms expected in each place at the end, each once; other places do not matter."""
     cut, vectors = bounds(count, size), [symbols(rank, count) for rank in range(size)]
     claimed: dict[Place, tuple[Term, ...]] = {}
     for rank in range(size):

@@ -1,8 +1,8 @@
-"""Why a collective leaves something else than it should: causes, looked for in what was recorded.
+"""The cause of a wrong result, found in the recorded run of a collective.
 
-Each of `CAUSES` reads one kind of mistake off a run and says in words what was done and what to do instead, or None.
-The first that speaks is the cause. What speaks of a chunk's number goes by memory where a function works in place, and
-by the contributions that a message carries where it has buffers of its own.
+Each of `CAUSES` detects one kind of error in a run and says in words what the function did and what to do instead; it
+returns None for other errors. The first that returns words is the cause. Causes about chunk numbers identify a chunk by
+its memory if the function works in place, and by the contributions in a message if it has buffers of its own.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ Cause = Callable[[Case], str | None]
 
 
 def cuts_evenly(case: Case) -> str | None:
-    """It is right with one element in each chunk, which is tried first."""
+    """The result is right with one element in each chunk, which is tried first."""
     if case.count == case.size:
         return None
     lengths = Counter(case.chunk_of.values())
@@ -45,7 +45,7 @@ def cuts_evenly(case: Case) -> str | None:
 
 
 def adds_in_another_order(case: Case) -> str | None:
-    """All is there, and ranks add it in orders of their own."""
+    """All terms are there, but ranks add them in different orders."""
     if case.wrong or not case.subject.kind.agreeing or not case.subject.kind.reducing:
         return None
     return (
@@ -73,15 +73,15 @@ CAUSES: tuple[Cause, ...] = (
     adds_in_another_order,
     goes_no_further,
 )
-"""The most telling first."""
+"""The most specific first."""
 
 
 OBSERVATIONS: tuple[Cause, ...] = (drops_what_arrived, passes_its_sum_on, goes_no_further)
-"""The causes that tell what became of a contribution, and not always why."""
+"""The causes that tell where a contribution was lost or doubled, and not always why."""
 
 
 def why_it_is_wrong(case: Case) -> str | None:
-    """The first cause that is found; an `Observation` where it is none for certain."""
+    """The first cause that is found; an `Observation` if it is not certain."""
     for cause in CAUSES:
         if said := cause(case):
             return Observation(said) if cause in OBSERVATIONS else said

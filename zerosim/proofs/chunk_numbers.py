@@ -1,4 +1,4 @@
-"""Chunks that are sent, received or left under another number than they have: causes, read off a recorded run."""
+"""Causes about chunk numbers: a chunk that is sent, received or left under a wrong number."""
 
 from collections import defaultdict
 
@@ -9,7 +9,7 @@ from zerosim.proofs.rounds import ring_rounds
 
 
 def slice_ends(case: Case) -> str | None:
-    """A slice of chunks that goes on behind the last one has fewer chunks than were meant."""
+    """A slice of chunks that extends past the last one has fewer chunks than intended."""
     for size, rank, start, stop in case.subject.cut_short:
         if size == case.size and start < size < stop < 2 * size:
             return (f"chunks[{start}:{stop}] on rank {rank} of {size} has {listed('chunk', range(start, size))} "
@@ -19,7 +19,7 @@ def slice_ends(case: Case) -> str | None:
 
 
 def same_chunk(case: Case) -> str | None:
-    """In one exchange the same stretch is sent and received into."""
+    """One exchange sends and receives the same stretch."""
     if any(message.into != message.beside for message in case.messages if message.into and message.beside):
         return None
     for message in case.messages:
@@ -49,7 +49,7 @@ def stays_on_one_chunk(case: Case) -> str | None:
 
 
 def unlike_numbers(case: Case) -> str | None:
-    """What leaves one rank as one chunk is received as another."""
+    """A chunk is received under another number than it was sent."""
     kind = case.subject.kind
     moved = [m for m in case.messages if m.outgoing and m.into and m.outgoing != m.into]
     if kind.displacing or not moved or case.subject.manner != "in place":
@@ -73,7 +73,7 @@ def unlike_numbers(case: Case) -> str | None:
 
 
 Pairs = dict[tuple[int, int], Message]
-"""Exchanges, by round and by the rank that makes them."""
+"""Exchanges, by round and by rank."""
 
 
 def chunk(case: Case, stretch: range) -> int:
@@ -93,9 +93,9 @@ def smaller(distance: int, size: int) -> str:
 
 
 def crossed(paired: Pairs, message: Message) -> bool:
-    """Whether source and receiver would agree if each swapped what it sends and what it receives into.
+    """Whether source and receiver would agree if each swapped its sent stretch and its `into`.
 
-    What a rank receives into in one round it must then send in the next.
+    A rank must then send in the next round the stretch into which it received.
     """
     mine, theirs = paired.get((message.round, message.source)), paired.get((message.round, message.to))
     following = paired.get((message.round + 1, message.to))
@@ -104,7 +104,7 @@ def crossed(paired: Pairs, message: Message) -> bool:
 
 
 def against(paired: Pairs, message: Message, size: int) -> bool:
-    """Whether the neighbour on the other side expects what is sent here, and sends it in the next round."""
+    """Whether the neighbour on the other side expects the sent stretch, and sends it in the next round."""
     other = paired.get((message.round, (2 * message.source - message.to) % size))
     following = other and paired.get((message.round + 1, other.to))
     agreed = other is not None and other.into == message.outgoing
@@ -136,7 +136,7 @@ def ends_elsewhere(case: Case) -> str | None:
 
 
 def stays_where_it_is(case: Case, where: dict[int, list[int]], number: int, element: int) -> str:
-    """Why the full sums of an all-reduce do not reach all ranks."""
+    """The reason why the full sums of an all-reduce do not reach all ranks."""
     alone = all(len(ranks) == 1 for ranks in where.values())
     if alone and len({ranks[0] for ranks in where.values()}) == 1 < case.size:
         return (f"all full sums are on rank {where[element][0]} alone, and nobody sends them on: broadcast them from "
@@ -152,7 +152,7 @@ def stays_where_it_is(case: Case, where: dict[int, list[int]], number: int, elem
 
 
 def has_full_sum(case: Case, element: int) -> set[int]:
-    """The ranks that end with the full sum of an element, wherever they keep it."""
+    """The ranks that end with the full sum of an element, in any place."""
     found = {
         rank for rank in range(case.size) if any(case.complete(symbol) == element for symbol in case.last(rank))
     }
@@ -177,7 +177,7 @@ def past(shift: int, size: int) -> str:
 
 
 def advice(case: Case, shift: int) -> str:
-    """A shift of the chunk numbers, and the first chunk, if both are the same on 5 and on 7 ranks."""
+    """The shift of the chunk numbers in words, and the first chunk to send if 5 and 7 ranks agree on it."""
     apart = min(shift, case.size - shift)
     named = f"{NUMBERS.get(apart, apart)}"
     begun = {begins_and_ends(again(case, size)) for size in SURE}
@@ -189,11 +189,12 @@ def advice(case: Case, shift: int) -> str:
 
 
 SURE = (5, 7)
-"""On so many ranks one more and one less, two more and two less, are told apart."""
+"""Numbers of ranks on which shifts by one or two up are distinct from shifts by one or two down."""
 
 
 def begins_and_ends(case: Case) -> tuple[int, int] | None:
-    """How far from its own number is the chunk that every rank sends first, and how far from its owner a sum ends."""
+    """The distance of the chunk that every rank sends first from the rank's number, and of a sum's end from its owner.
+    """
     begun = {(case.chunk_of[leaf.element] - m.source) % case.size
              for m in case.messages if m.round == 1 for leaf in terms(m.carried[0])[:1]}
     ends = {(rank - owner) % case.size
@@ -213,7 +214,7 @@ def signed(distance: int) -> str:
 
 
 def mixes_up_places(case: Case) -> str | None:
-    """All that is due to a rank is there, in places of other chunks."""
+    """A rank has all its terms, but in places of other chunks."""
     if case.subject.kind.reducing or not case.wrong:
         return None
     rank, element = case.wrong[0]

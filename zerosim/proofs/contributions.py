@@ -1,4 +1,4 @@
-"""Contributions that are lost, doubled or passed on too early: causes, read off a recorded run."""
+"""Causes about contributions: lost, doubled or passed on too early."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from zerosim.proofs.words import Observation
 
 
 def adds_elements_up(case: Case) -> str | None:
-    """All elements of a chunk of one rank's are in one place."""
+    """All elements of a chunk of one rank are added up in one place."""
     for rank, element in case.wrong:
         found = {(leaf.rank, leaf.element) for leaf in terms(case.last(rank)[element])}
         chunk = {each for each in case.chunk_of if case.chunk_of[each] == case.chunk_of[element]}
@@ -22,7 +22,7 @@ def adds_elements_up(case: Case) -> str | None:
 
 
 def sends_what_it_lacks(case: Case) -> str | None:
-    """A message carries a place that nobody has filled."""
+    """A message contains a place that was never filled."""
     for message in case.messages:
         empty = [symbol for symbol in message.carried if not isinstance(symbol, Term) and blank(symbol)]
         if empty:
@@ -44,7 +44,7 @@ def sends_what_it_lacks(case: Case) -> str | None:
 
 
 def came_to_other_memory(case: Case, message: Message) -> bool:
-    """Whether its source had received what it should send, and not into its vector."""
+    """Whether the source of a message received the data to send, but not into its vector."""
     return any(
         m.to == message.source and not m.into and m.round < message.round
         and any(leaf.element in message.outgoing for symbol in m.landed for leaf in terms(symbol))
@@ -57,7 +57,8 @@ def blank(symbol: Symbol) -> bool:
 
 
 def replaces(case: Case) -> str | None:
-    """What arrives replaces a contribution instead of being added to it, or overwrites what is still wanted."""
+    """An arriving message replaces a contribution instead of being added to it, or overwrites data that are still
+    needed."""
     held = {rank: history[0][1] for rank, history in enumerate(case.recording.vectors)}
     following = {rank: iter(history[1:]) for rank, history in enumerate(case.recording.vectors)}
     for message in case.messages:
@@ -92,14 +93,14 @@ def full(case: Case, symbol: Symbol) -> bool:
 
 
 def wanted(case: Case, rank: int, element: int, lost: set[Term]) -> bool:
-    """Whether what was lost there is missing in some place in the end."""
+    """Whether the terms lost there are missing in some place at the end."""
     if not case.subject.kind.reducing:
         return any((rank, element) == place and lost & set(case.due[place]) for place in case.wrong)
     return any(lost & (set(case.due[place]) - set(terms(case.last(place[0])[place[1]]))) for place in case.wrong)
 
 
 def drops_what_arrived(case: Case) -> str | None:
-    """A missing contribution reached its rank in memory of the function's own, and went no further."""
+    """A missing contribution arrived in a buffer of the function's own and never left it."""
     for rank, element in case.wrong:
         absent = set(case.due[rank, element]) - set(terms(case.last(rank)[element]))
         for message in case.messages:
@@ -125,7 +126,7 @@ def drops_what_arrived(case: Case) -> str | None:
 
 
 def never_written_back(case: Case) -> str:
-    """What to do where a function works in place and has left everything as it was."""
+    """The advice for a function that works in place and left its vector unchanged; else empty."""
     if case.subject.manner != "in place" or any(
             symbol != Term(rank, element)
             for rank in range(case.size) for element, symbol in enumerate(case.last(rank))):
@@ -135,14 +136,15 @@ def never_written_back(case: Case) -> str:
 
 
 def holds_later(case: Case, rank: int, later: Sequence[Message]) -> bool:
-    """Whether what overwrote it is in the result, more often than it is due, or in its place."""
+    """Whether the data that overwrote the buffer are in the result more often than expected, or were overwritten again.
+    """
     last = Counter(leaf for symbol in case.last(rank) for leaf in terms(symbol))
     came = {leaf for symbol in later[-1].landed for leaf in terms(symbol)}
     return any(last[leaf] > 1 for leaf in came) or len(later) > 1
 
 
 def passes_its_sum_on(case: Case) -> str | None:
-    """A contribution is added a second time: where that happens first."""
+    """A contribution is added twice; names the first place."""
     if not case.subject.kind.reducing:
         return None
     for message in case.messages:
@@ -172,7 +174,7 @@ def passes_its_sum_on(case: Case) -> str | None:
 
 
 def added_by_itself(case: Case, message: Message, element: int | None, symbol: Symbol, again: str) -> str:
-    """Why a sum is sent with a contribution twice, where no message has brought it so."""
+    """The reason why a rank sends a sum with a contribution twice, if no message carried it so."""
     told = f"{again} is twice in what rank {message.source} sends in round {message.round}, {symbol}"
     had = None if element is None else before(case, message.source, message.round)[element]
     if again == str(Term(message.source)) and had is not None and not twice(had):
@@ -189,7 +191,7 @@ def twice(symbol: Symbol) -> str:
 
 
 def goes_no_further(case: Case) -> str | None:
-    """How far a missing contribution came."""
+    """The last place that a missing contribution reached."""
     for rank, element in case.wrong:
         absent = [t for t in case.due[rank, element] if t not in set(terms(case.last(rank)[element]))]
         for term in absent:
@@ -202,7 +204,7 @@ def told_of(case: Case, term: Term) -> str:
 
 
 def where_it_stops(case: Case, term: Term, rank: int) -> str:
-    """The last message that carried a contribution, and what became of it."""
+    """The last message with a contribution, and where the contribution was lost."""
     carrying = [m for m in case.messages if any(term in terms(symbol) for symbol in m.carried)]
     if not carrying and term.rank == rank:
         return "is overwritten on its own rank before it is added: work on chunks, or begin with a copy of them"
@@ -218,7 +220,7 @@ def where_it_stops(case: Case, term: Term, rank: int) -> str:
 
 
 def sent_without(case: Case, last: Message, term: Term) -> str:
-    """What the rank at which a contribution stops has sent of that chunk."""
+    """The words for a later message of that chunk without the contribution."""
     chunk = case.chunk_of[term.element]
     sent = [(m, symbol) for m in case.messages if m.source == last.to
             for symbol in m.carried if any(leaf.element == term.element for leaf in terms(symbol))]
@@ -240,7 +242,7 @@ def sent_without(case: Case, last: Message, term: Term) -> str:
 
 
 def kept_back(case: Case, term: Term, rank: int) -> str | None:
-    """Which rank has the missing term already and sends something else."""
+    """The rank that has the missing term already and sends something else."""
     for message in case.messages:
         if case.subject.kind.reducing or message.to != rank or message.source == term.rank:
             continue

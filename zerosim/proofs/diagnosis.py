@@ -1,6 +1,6 @@
-"""The diagnosis of a collective: why its proof fails, what is odd about one that holds, and the command that shows it.
+"""The diagnosis of a collective: why its proof fails, a remark on one that holds, and the command that shows the run.
 
-Grades, proofs, drawings and laws all say it in these words.
+Grades, proofs, drawings and laws all use these words.
 """
 
 import os
@@ -20,12 +20,13 @@ from zerosim.proofs.words import Observation
 from zerosim.worlds.local import StillRunning
 
 TELLING = 4
-"""On fewer ranks left and right are the same, or nearly so: a mistake is looked at on so many, if it is there too."""
+"""The number of ranks on which a fault is examined, if it occurs there too; on fewer, left and right nearly coincide.
+"""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why a function goes wrong, None where nothing was found out, and the command that shows it."""
+    """Why a function is wrong, None if no cause was found, and the command that shows it."""
 
     cause: str | None
     command: str
@@ -35,7 +36,7 @@ class Diagnosis:
 
 
 def because(cause: str | None) -> list[str]:
-    """A line that says why, or what was seen where that is not certain; none where nothing is known.
+    """A line with the cause, or with an observation if the cause is not certain; none if there is neither.
 
     >>> because("it ends too early"), because(Observation("rank 0 waits")), because(None)
     (['why: it ends too early'], ['seen: rank 0 waits'], [])
@@ -58,7 +59,7 @@ def diagnosis(proof: Proof) -> Diagnosis | None:
 
 
 def of_case(case: Case) -> Diagnosis:
-    """The diagnosis of one run that went wrong."""
+    """The diagnosis of one wrong run."""
     if isinstance(case.recording.failure, StillRunning):
         return Diagnosis(cause(case), command(case))
     telling = on_more_ranks(case)
@@ -69,9 +70,9 @@ def of_case(case: Case) -> Diagnosis:
 
 
 def why(subject: Subject, size: int, root: int = 0) -> Diagnosis | None:
-    """The diagnosis of a function that fails elsewhere on so many ranks; None where it is right on symbols.
+    """The diagnosis on symbols of a function that failed with numbers on `size` ranks; None if it is right on symbols.
 
-    Where symbols show no cause it is what they show.
+    If symbols show no cause, it is the fault that they show.
     """
     case = Case(subject, run(subject, size, size, root), size, root)
     found = list(faults(subject, case.recording, size, root))
@@ -81,7 +82,7 @@ def why(subject: Subject, size: int, root: int = 0) -> Diagnosis | None:
 
 
 def cause(case: Case) -> str | None:
-    """Why a run came out wrong, in words."""
+    """Why a run is wrong, in words."""
     if isinstance(case.recording.failure, Runaway):
         endless = while_that_never_ends(places_in(case.recording.failure), case.subject.file)
         return endless or adds_anew(case) or passes_its_sum_on(case) or why_it_ended(case)
@@ -89,13 +90,13 @@ def cause(case: Case) -> str | None:
 
 
 def of_what_is_sent(subject: Subject, size: int) -> Diagnosis:
-    """The diagnosis of a function whose sums are right and which sends more or less than is declared."""
+    """The diagnosis of a function whose sums are right but which sends more or less than is declared."""
     case = Case(subject, run(subject, size, size), size)
     return Diagnosis(superfluous(case) or MORE_OR_LESS, command(case))
 
 
 def of_its_order(subject: Subject, size: int) -> Diagnosis:
-    """The diagnosis of a function whose sums are right, but added in another order than is declared."""
+    """The diagnosis of a function whose sums are right but are added in another order than is declared."""
     proof = prove(subject, size)
     assert proof.case is not None
     named = proof.order if proof.order != "declared" else None
@@ -113,14 +114,14 @@ MORE_OR_LESS = (
 
 
 def remark(proof: Proof) -> str | None:
-    """What is odd about a proof that holds."""
+    """A remark about superfluous rounds of a proof that holds."""
     if not proof.holds or proof.case is None or proof.subject.algorithm is not None:
         return None
     return superfluous(proof.case)
 
 
 def on_more_ranks(case: Case) -> Case:
-    """The case on a few more ranks, if it goes wrong there in the same way; otherwise the case itself."""
+    """The case on a few more ranks, if it is wrong there in the same way; otherwise the case itself."""
     failure = case.recording.failure
     named = not (failure is None or isinstance(failure, Deadlock | Runaway) or "without receiving" in f"{failure}")
     if case.size >= TELLING or named or not case.subject.serves(TELLING):
@@ -131,7 +132,7 @@ def on_more_ranks(case: Case) -> Case:
 
 
 def roots(case: Case) -> str | None:
-    """The cause of what goes wrong from this root, and not from rank 0."""
+    """The cause of a result that is wrong from this root, and right from root 0."""
     if not case.root or Case(case.subject, run(case.subject, case.size, case.count, 0), case.count).wrong_somewhere:
         return None
     said = cause(case) if case.recording.results is None else None
@@ -150,7 +151,7 @@ SIZES = range(1, 9)
 
 
 def only_on_some(case: Case) -> str | None:
-    """What fails only on one rank alone, only on odd numbers of ranks, or only off powers of two."""
+    """The cause of a result that is wrong on one rank only, on odd numbers of ranks only, or off powers of two only."""
     if case.subject.algorithm is not None or case.count != case.size or case.root or case.size not in SIZES:
         return None
     right = {size for size in SIZES if not again(case, size).wrong_somewhere}
@@ -178,7 +179,7 @@ FAMILIES: tuple[tuple[set[int], str], ...] = (
 
 
 def command(case: Case) -> str:
-    """The command that shows a run; for a function that no file has, the call that does."""
+    """The command that shows a run; for a function without a file, the call that does."""
     subject, where = case.subject, address(case.subject)
     if where is None:
         return f"zs.show({subject.name}, ranks={case.size})"
@@ -190,7 +191,7 @@ def command(case: Case) -> str:
 
 
 def address(subject: Subject) -> str | None:
-    """How the command line names a subject: `ring.all_reduce`, `mine.py:my_all_reduce`."""
+    """The name of a subject on the command line: `ring.all_reduce`, `mine.py:my_all_reduce`."""
     if subject.algorithm is not None:
         return subject.name
     qualified = getattr(subject.function, "__qualname__", "<")
@@ -200,6 +201,6 @@ def address(subject: Subject) -> str | None:
 
 
 def near(file: str) -> str:
-    """A file as it is called from the current folder, if it is in there."""
+    """The path of a file relative to the current folder, if it is in there."""
     found = os.path.relpath(file)
     return file if found.startswith("..") else found

@@ -1,7 +1,6 @@
-"""What an exception in a learner's function comes from, and how to mend it, where its own words do not say so.
+"""The causes of exceptions in a learner's function, with fixes, for messages that do not say them.
 
-Python and NumPy tell what they could not do. Here stands, for what is met when collectives and stages are written, what
-it means there.
+Python and NumPy say which operation failed. The hints here say what that means in code of collectives and stages.
 """
 
 import re
@@ -67,17 +66,17 @@ HINTS: tuple[tuple[str, str], ...] = (
     (r"'NoneType' object (has no attribute|is not subscriptable|is not iterable)",
      "a function that works in place returns None: use the array that it wrote to"),
 )
-"""What the words of an exception match, and what it comes from."""
+"""Patterns of exceptions' messages, and the cause of each."""
 
 
 TOO_MUCH = ("it needs more than the 4 GB that a function may use here: vectors have a few dozen elements, so look for "
             "a list or an array that grows in a loop, or for a wrong length")
 UNCERTAIN = (CUT, AROUND, WHOLE)
-"""What is often so where these are raised, and not always."""
+"""The hints that are often right, and not always."""
 
 
 def hint(error: BaseException) -> str | None:
-    """What it comes from, in words; None where nothing is known beside its own.
+    """The cause of an exception, in words; None if its message says all that is known.
 
     >>> hint(TypeError("Observed.send() takes 2 positional arguments but 3 were given"))[:34]
     'only what is sent goes without a n'
@@ -90,18 +89,18 @@ def hint(error: BaseException) -> str | None:
 
 
 def line_in(error: BaseException, file: str) -> int | None:
-    """The line of `file` that an exception came through last, or in which a rank is that still runs."""
+    """The last line of `file` in the traceback of an exception, or in the stack of a rank that still runs."""
     lines = [place.line for place in places_in(error) if place.file == file]
     return lines[-1] if lines else None
 
 
 def places_in(error: BaseException) -> Sequence[CodePlace]:
-    """Where it was raised, or where a rank is that still runs, the innermost call last."""
+    """The traceback of an exception, or the stack of a rank that still runs, the innermost call last."""
     return error.places if isinstance(error, StillRunning) else places_of(error)
 
 
 def raised(error: BaseException, file: str) -> str:
-    """An exception in one line: what, in which line of a learner's file, and on which rank."""
+    """An exception in one line: its message, the line of a learner's file, and the rank."""
     line = line_in(error, file)
     where = f"in line {line}" if line else ""
     if isinstance(error, NotImplementedError):

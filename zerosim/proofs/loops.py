@@ -1,4 +1,4 @@
-"""Why a program does not end: the loop of a learner's file that a rank is in, and what that loop asks."""
+"""The reason why a program does not end: the loop of a learner's file that a rank is in, and its condition."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ Loop = ast.While | ast.For
 
 
 def why_it_never_ends(places: Sequence[CodePlace], file: str) -> str | None:
-    """In words, from where a rank is, the innermost call last; None where it is in no loop of `file`."""
+    """The reason in words, from a rank's call stack, the innermost call last; None if it is in no loop of `file`."""
     found = [(loop, place) for place in places if place.file == file for loop in loops_around(file, place.line)]
     endless = [(loop, place) for loop, place in found if isinstance(loop, ast.While)] or found
     if not endless:
@@ -21,13 +21,13 @@ def why_it_never_ends(places: Sequence[CodePlace], file: str) -> str | None:
 
 
 def while_that_never_ends(places: Sequence[CodePlace], file: str) -> str | None:
-    """Why a `while` loop never ends, and where; None where no rank is in one."""
+    """The reason why a `while` loop never ends; None if the rank is in none."""
     return why_it_never_ends([place for place in places if any(
         isinstance(loop, ast.While) for loop in loops_around(file, place.line))], file)
 
 
 def loops_around(file: str, line: int) -> Iterator[Loop]:
-    """The loops of a file that a line is in, the innermost last."""
+    """The loops of a file that contain a line, the innermost last."""
     try:
         tree = ast.parse(read_python(file))
     except (OSError, SyntaxError, ValueError):
@@ -38,7 +38,7 @@ def loops_around(file: str, line: int) -> Iterator[Loop]:
 
 
 def written(loop: Loop) -> str:
-    """Its first line.
+    """The first line of a loop.
 
     >>> written(ast.parse("while  step<2 :\\n    pass").body[0])
     'while step < 2'
@@ -49,7 +49,7 @@ def written(loop: Loop) -> str:
 
 
 def asked_by(loop: ast.While, place: CodePlace) -> str:
-    """What its condition depends on, with the numbers as they are now, and what in the loop changes it."""
+    """The variables of its condition with their present values, and the statements of the loop that change them."""
     names = names_in(loop.test)
     if not names:
         return "only break or return ends it, and it reaches neither"
@@ -71,13 +71,13 @@ def assignments(loop: ast.While, names: Sequence[str]) -> list[ast.Assign | ast.
 
 
 def may_change(name: str, loop: ast.While, place: CodePlace) -> bool:
-    """Whether something in the loop assigns to a variable or, where it is no number, uses it at all."""
+    """Whether a statement in the loop assigns to a variable or, if it is no number, uses it at all."""
     uses = [node for part in loop.body for node in ast.walk(part) if isinstance(node, ast.Name) and node.id == name]
     return any(not isinstance(node.ctx, ast.Load) or name not in place.numbers for node in uses)
 
 
 def names_in(test: ast.expr) -> list[str]:
-    """The variables of a condition, in the order in which they stand there, but for functions and the communicator.
+    """The variables of a condition, in the order in which they stand there, except functions and the communicator.
 
     >>> names_in(ast.parse("distance < min(comm.size, step)").body[0].value)
     ['distance', 'step']

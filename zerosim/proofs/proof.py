@@ -1,12 +1,11 @@
-"""Proofs on symbols: what a collective leaves where, for every value that the numbers could have.
+"""Proofs on symbols: the result of a collective on every rank, for all values that the numbers could have.
 
-An element holds a tree of terms after a run. The claims of a collective say which terms, each exactly once; the
+After a run, an element holds a tree of terms. The claims of a collective say which terms, each exactly once; the
 declared order says in which tree. Since receives name their sources, one run stands for all schedules; it is made
 twice, with buffered sends and with sends that wait for their receivers.
 
-Two orders count as the same when they differ by `a + b` and `b + a` only, as far as a user's function goes: IEEE
-addition commutes. Our own algorithms are compared with the declared tree including its operands, because of NaN
-payloads.
+For a user's function two orders are equal if they differ only by `a + b` and `b + a`: IEEE addition commutes. Our own
+algorithms are compared with the declared tree including its operands, because of NaN payloads.
 """
 
 from collections import Counter
@@ -30,10 +29,10 @@ from zerosim.stages.adding import Addition, add_replicas
 from zerosim.worlds.local import Sends, StillRunning, spawn
 
 SMALL = 16
-"""Up to this many ranks a proof also tries vectors that do not divide evenly."""
+"""The most ranks for which a proof also tries vectors that do not divide evenly."""
 
 LIMIT_SECONDS = 60.0
-"""For one run of a user's function, which need not end."""
+"""The limit of one run of a user's function, which need not end."""
 
 WAITING = "sends that wait for their receivers, as an MPI library's may"
 
@@ -46,7 +45,7 @@ KNOWN_ORDERS: dict[str, orders.AddingOrder] = {
 
 @dataclass(frozen=True)
 class ProofFault:
-    """One thing that is wrong: where, and in one line what."""
+    """One fault: its place, and a line that says what is wrong."""
 
     what: str
     rank: int | None = None
@@ -56,18 +55,18 @@ class ProofFault:
 
 @dataclass
 class Proof:
-    """What was found out about a subject on `size` ranks; it holds when there are no faults."""
+    """The findings about a subject on `size` ranks; it holds if there are no faults."""
 
     subject: Subject
     size: int
     held: list[list[Symbol]] = field(default_factory=list)
-    """What each rank holds at the end of the run with one element in each chunk."""
+    """The final vector of each rank in the run with one element in each chunk."""
     faults: list[ProofFault] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     order: str | None = None
-    """The order of addition found, by name: the declared one, or one that is known."""
+    """The name of the order of addition found: the declared one, or a known one."""
     case: Case | None = None
-    """The run in which it fails or, where it holds, the first."""
+    """The run that fails or, if none does, the first."""
 
     @property
     def holds(self) -> bool:
@@ -75,10 +74,10 @@ class Proof:
 
 
 def prove(subject: Subject, size: int, lengths: Sequence[int] | None = None) -> Proof:
-    """Every contribution once, none twice, all in place, in the declared order, the same on every rank.
+    """The proof that every contribution is there once, in its place, in the declared order, the same on every rank.
 
-    Tried with one element for each rank, up to `SMALL` ranks also with lengths that `size` does not divide; with every
-    root (beyond `SMALL`, three of them); with buffered sends and with rendezvous. `lengths` are others to try.
+    It tries one element for each rank, up to `SMALL` ranks also lengths that `size` does not divide; every
+    root (beyond `SMALL`, three of them); buffered sends and rendezvous. `lengths` replace these lengths.
 
     >>> from zerosim.proofs.subject import named_subject
     >>> proof = prove(named_subject("ring.all_reduce"), 3)
@@ -133,7 +132,7 @@ def examine(proof: Proof, count: int, root: int, sends: Sends) -> None:
 
 
 def run(subject: Subject, size: int, count: int, root: int = 0, sends: Sends = "buffered") -> Recording:
-    """The recorded run of `subject` on symbols; each rank's result is what its vector holds at the end."""
+    """The recorded run of `subject` on symbols; each rank's result is its final vector."""
 
     def program(comm: Communicator, vector: Any) -> tuple[Any, ...]:
         subject(comm, vector, root)
@@ -144,7 +143,7 @@ def run(subject: Subject, size: int, count: int, root: int = 0, sends: Sends = "
 
 
 def beginning(kind: CollectiveKind, rank: int, size: int, count: int, root: int) -> Any:
-    """The vector with which `rank` goes into a collective: its terms where it brings something, else blanks."""
+    """The initial vector of `rank`: its terms where it contributes, else blanks."""
     vector = blanks(rank, count)
     brought = kind.brought(vector, rank, size, root)
     if brought is not None:
@@ -160,7 +159,7 @@ def again(case: Case, size: int) -> Case:
 
 
 def faults(subject: Subject, recording: Recording, count: int, root: int = 0) -> Iterator[ProofFault]:
-    """What is wrong with a recorded run: why it ended early, or the first wrong place on each rank."""
+    """The faults of a recorded run: why it ended early, or the first wrong place on each rank."""
     if recording.results is None:
         yield ProofFault(told(subject, recording.failure), round=recording.rounds)
         return
@@ -185,7 +184,7 @@ def told(subject: Subject, failure: Exception | None) -> str:
 
 
 def difference(held: Symbol, expected: Sequence[Term]) -> str:
-    """How the terms in `held` differ from those expected, once each; nothing when they do not."""
+    """The difference between the terms in `held` and those expected, once each; empty if there is none."""
     found, due = Counter(leaves(held)), Counter(expected)
     if found == due:
         return ""
@@ -225,7 +224,7 @@ def last_change(recording: Recording, rank: int, element: int) -> tuple[int | No
 
 
 def check_order(proof: Proof, results: Sequence[Sequence[Symbol]], count: int, root: int) -> None:
-    """Check that all ranks add in the same order, and in the declared one where there is a declaration."""
+    """Check that all ranks add in the same order, and in the declared one if there is a declaration."""
     subject, size = proof.subject, proof.size
     places = claims(subject.kind, size, count, root)
     chunk_of = chunks_by_element(count, size)
@@ -276,7 +275,7 @@ def check_declared(
 
 
 def known_order(held: dict[tuple[Term, ...], Symbol], chunk_of: dict[int, int]) -> str | None:
-    """The name of the known order in which all these terms are added, if it is one."""
+    """The name of the known order in which all these terms are added, or None."""
     for name, order in KNOWN_ORDERS.items():
         if all(commuted(order(due, chunk_of[due[0].element])) == symbol for due, symbol in held.items()):
             return name
@@ -297,7 +296,7 @@ def summed(reduce_scatter: Callable[..., Any], ranks: int) -> list[Symbol]:
 
 
 def added(addition: Addition, mesh: Mesh, block: int) -> list[Symbol]:
-    """The sum of all micro-batches in chunk c, for every c, when each rank of a mesh brings a block of them.
+    """The sum of all micro-batches in chunk c, for every c, if each rank of a mesh contributes a block of them.
 
     >>> from zerosim.stages.adding import ADDITIONS
     >>> added(ADDITIONS["ring"], Mesh(rank=0, size=2, group=2), block=2)

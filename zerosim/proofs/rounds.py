@@ -1,4 +1,4 @@
-"""What a collective does in too many rounds, in too few, or in the wrong half: causes, read off a recorded run."""
+"""Causes about rounds: too many, too few, or work in the wrong half."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from zerosim.proofs.case import Case, before, listed
 
 
 def adds_in_the_gather(case: Case) -> str | None:
-    """A full sum is added to something, where it should replace it."""
+    """A full sum is added to a value that it should replace."""
     for message in case.messages:
         full = [case.complete(symbol) for symbol in message.carried]
         if message.reduced and full and None not in full:
@@ -23,7 +23,7 @@ def adds_in_the_gather(case: Case) -> str | None:
 
 
 def adds_anew(case: Case) -> str | None:
-    """Something is added when every full sum is somewhere already."""
+    """A message is added although every full sum exists already."""
     if not case.subject.kind.reducing or case.size == 1:
         return None
     there = reduced_after(case)
@@ -37,13 +37,13 @@ def adds_anew(case: Case) -> str | None:
 
 
 def reduced_after(case: Case) -> int | None:
-    """The first round after which the full sum of every element is somewhere."""
+    """The first round after which the full sum of every element exists on some rank."""
     elements = {element for _, element in case.due}
     return next((r for r in range(case.recording.rounds) if elements <= full_sums(case, r)), None)
 
 
 def gathers_no_full_sum(case: Case) -> str | None:
-    """The second half of an all-reduce passes on what is no full sum."""
+    """The second half of an all-reduce sends a value that is no full sum."""
     there = reduced_after(case) if case.subject.kind.reducing and case.subject.kind.agreeing else None
     for message in case.messages:
         partial = [symbol for symbol in message.carried if case.complete(symbol) is None]
@@ -61,12 +61,12 @@ def gathers_no_full_sum(case: Case) -> str | None:
 
 
 def full_sums(case: Case, round_: int) -> set[int | None]:
-    """The elements of which some rank has the full sum after a round."""
+    """The elements whose full sum some rank has after a round."""
     return {case.complete(symbol) for rank in range(case.size) for symbol in case.recording.holds(rank, after=round_)}
 
 
 def ring_rounds(case: Case) -> int | None:
-    """How many rounds a ring made, on which every rank sends one message to the same neighbour in each; else None."""
+    """The number of rounds if every rank sends one message per round to the same neighbour on a ring; else None."""
     steps = {(message.to - message.source) % case.size for message in case.messages}
     each = Counter((message.source, message.round) for message in case.messages)
     whole = len(each) == case.size * case.recording.rounds
@@ -76,7 +76,7 @@ def ring_rounds(case: Case) -> int | None:
 
 
 def ends_too_early(case: Case) -> str | None:
-    """A ring that makes fewer rounds than bring a contribution around."""
+    """A ring makes fewer rounds than a contribution needs to reach all ranks."""
     rounds = ring_rounds(case)
     if not case.messages and case.size > 1:
         return "no rank sends anything: does the loop run no rounds, or does it return before it?"
@@ -94,7 +94,7 @@ def ends_too_early(case: Case) -> str | None:
 
 
 def superfluous(case: Case) -> str | None:
-    """Why a run with the right result sends too much: it makes rounds that bring nothing."""
+    """The reason why a run with the right result sends too much: some rounds change nothing."""
     rounds = case.recording.rounds
     enough = next((r for r in range(rounds) if all(kept(case, r))), rounds)
     around = ring_rounds(case)
@@ -111,7 +111,7 @@ def superfluous(case: Case) -> str | None:
 
 
 def kept(case: Case, round_: int) -> Iterator[bool]:
-    """For each place that counts, whether it holds after a round what it holds in the end."""
+    """For each place of the result, whether it holds its final value after a round."""
     last = {rank: case.last(rank) for rank in range(case.size)}
     for rank, element in case.due:
         yield case.recording.holds(rank, after=round_)[element] is last[rank][element]

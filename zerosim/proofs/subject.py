@@ -1,8 +1,8 @@
-"""A collective under examination: ours or a user's, called in the one way in which it wants to be called.
+"""A collective under examination: ours or a user's, with one way to call both kinds of functions.
 
-There are two manners. A function whose second parameter is named `chunks` (or `outgoing`, or `vector`, as the table of
-kinds says) works in place on a vector, as those in `zerosim.collectives` do. Any other takes this rank's array and
-returns its result, as `zerosim.all_reduce` and its siblings do.
+A function whose second parameter is named `chunks` (or `outgoing`, or `vector`, see the table of kinds) works in place
+on a vector, as those in `zerosim.collectives` do. Any other takes this rank's array and returns its result, as
+`zerosim.all_reduce` does.
 """
 
 import inspect
@@ -31,7 +31,7 @@ MOST_NOTED = 1000
 
 
 class CutShort(NamedTuple):
-    """A slice of the chunks of `rank` that goes on behind the last one."""
+    """A slice of the chunks of `rank` that extends past the last one."""
 
     size: int
     rank: int
@@ -40,7 +40,7 @@ class CutShort(NamedTuple):
 
 
 class Noticing(Chunks):
-    """Chunks that tell of slices which go on behind the last one."""
+    """Chunks that report slices which extend past the last one."""
 
     def __init__(self, flat: Any, size: int, tell: Callable[[int, int], None]) -> None:
         super().__init__(flat, size)
@@ -54,7 +54,7 @@ class Noticing(Chunks):
 
 @dataclass(frozen=True)
 class Subject:
-    """A function, the collective it claims to be, and its row in the table of algorithms if it has one."""
+    """A function, the collective that it implements, and its row in the table of algorithms if it has one."""
 
     name: str
     collective: str
@@ -62,11 +62,11 @@ class Subject:
     manner: Literal["in place", "array"]
     algorithm: Algorithm | None = None
     promise: CollectiveKind | None = None
-    """What it must leave where, if that is not what its kind of collective does."""
+    """Its inputs and results, if they are not those of its kind of collective."""
     declared: Algorithm | None = None
-    """What a user's function declares: its order of addition, and the ranks that it serves."""
+    """The declaration of a user's function: its order of addition, and the numbers of ranks that it supports."""
     cut_short: list["CutShort"] = field(default_factory=list, compare=False)
-    """Slices of chunks that were asked for, and end at the last chunk."""
+    """Slices of chunks that were cut short at the last chunk."""
 
     @property
     def kind(self) -> CollectiveKind:
@@ -74,40 +74,40 @@ class Subject:
 
     @property
     def file(self) -> str:
-        """Where the function is written, or nothing where Python does not know."""
+        """The file of the function, or an empty string if Python does not know it."""
         code = getattr(inspect.unwrap(self.function), "__code__", None)
         return "" if code is None else str(code.co_filename)
 
     @cached_property
     def parameters(self) -> list[str]:
-        """The names of what it takes."""
+        """The names of its parameters."""
         return list(inspect.signature(self.function).parameters)
 
     @cached_property
     def takes_reduction(self) -> bool:
-        """Whether it can be told what to reduce by: it has a parameter named `reduce`."""
+        """Whether it accepts a reduction: it has a parameter named `reduce`."""
         return self.kind.reducing and "reduce" in self.parameters
 
     @property
     def keeps_argument(self) -> bool:
-        """Whether what it is given must be the same afterwards: in place, only what is sent as a copy."""
+        """Whether its argument must be unchanged afterwards: in place, only a copy that is sent."""
         return self.manner == "array" or self.kind.displacing
 
     @property
     def even(self) -> bool:
-        """Whether all chunks are equally long: where blocks are exchanged, or a shard alone must tell the whole."""
+        """Whether all chunks must be equally long: it exchanges blocks, or derives the whole length from a shard."""
         return self.kind.displacing or (self.manner == "array" and self.kind.brings is own)
 
     def serves(self, size: int) -> bool:
-        """Whether it claims to work on `size` ranks: a user's function that declares nothing always does."""
+        """Whether it supports `size` ranks: a user's function without a declaration always does."""
         row = self.algorithm or self.declared
         return row is None or row.serves(size)
 
     def __call__(self, comm: Communicator, vector: Any, root: int = 0, *reduction: Any) -> None:
-        """Carry out the collective on flat `vector`, in place, whatever the manner of the function.
+        """Run the collective on flat `vector`, in place, for both kinds of functions.
 
-        What this rank brings is in its place in `vector`, and so is what it is left with; what a displacing collective
-        sends is a copy. `reduction` is passed on to a reducing one; without, one that wants to be told adds.
+        This rank's input is in its place in `vector`, and so is its result; a displacing collective sends a copy.
+        `reduction` is passed on to a reducing one; without it, a function with a parameter `reduce` gets np.add.
         """
         if self.takes_reduction and not reduction:
             reduction = (np.add,)
@@ -128,7 +128,7 @@ class Subject:
             self._place(result, due, comm.rank)
 
     def note(self, comm: Communicator, start: int, stop: int) -> None:
-        """Keep in mind that a slice has been cut short."""
+        """Record that a slice has been cut short."""
         if len(self.cut_short) < MOST_NOTED:
             self.cut_short.append(CutShort(comm.size, comm.rank, start, stop))
 
@@ -155,7 +155,7 @@ def subject(function: Callable[..., Any] | Algorithm, collective: str | None = N
     >>> subject(my_all_reduce).collective, subject(my_all_reduce).manner
     ('all_reduce', 'array')
 
-    Raises `UsageError` when the name says nothing or `collective` is none.
+    Raises `UsageError` when the name contains no collective or `collective` is unknown.
     """
     row = function if isinstance(function, Algorithm) else None
     function = function.function if isinstance(function, Algorithm) else function
@@ -186,8 +186,8 @@ def named_subject(
 ) -> Subject:
     """The subject that the command line names: `ring.all_reduce`, `my_file.py:my_all_reduce`, `package.module:name`.
 
-    Raises `UsageError` for a name in neither form, a file or function that is not there; it says so of `stages` if
-    these could have been named too.
+    Raises `UsageError` for a name in neither form, and for a missing file or function; the message mentions `stages` if
+    these are allowed too.
     """
     if name in ALGORITHMS:
         row = ALGORITHMS[name]
@@ -204,9 +204,9 @@ def named_subject(
 
 
 def with_hosts(found: Subject, ranks_per_host: int | None) -> Subject:
-    """A subject of two levels on hosts of so many ranks; any other as it is.
+    """A two-level subject on hosts of `ranks_per_host` ranks; any subject unchanged for None.
 
-    Raises `UsageError` where it has no hosts.
+    Raises `UsageError` for an algorithm without hosts.
     """
     if ranks_per_host is None:
         return found
@@ -217,7 +217,7 @@ def with_hosts(found: Subject, ranks_per_host: int | None) -> Subject:
 
 
 def files_of(name: str | None) -> dict[str, str]:
-    """The file in the name of a user's function, by what it is.
+    """The file in the name of a user's function, by its purpose.
 
     >>> files_of("mine.py:my_all_reduce"), files_of("ring.all_reduce")
     ({'the file of the function': 'mine.py'}, {})

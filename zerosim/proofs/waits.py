@@ -1,4 +1,4 @@
-"""Why a run ended early: messages that nobody asked for, receives that nothing came for, and what Python refused."""
+"""The reason why a run ended early: unreceived messages, unanswered receives, or an exception."""
 
 import re
 from collections import Counter
@@ -14,13 +14,13 @@ from zerosim.proofs.words import Observation
 from zerosim.worlds.local import StillRunning
 
 SHOWN = 4
-"""Messages that are drawn."""
+"""The most messages that are drawn."""
 
 FITTING = "A message sent to right(comm) is received from left(comm) by that neighbour: to= and source= must fit"
 
 
 def why_it_ended(case: Case) -> str | None:
-    """Why a run ended early, in words; None where the exception's own are all there is to say."""
+    """Why a run ended early, in words; None if the exception's message says all."""
     failure = case.recording.failure
     if "comm" in case.subject.parameters[1:]:
         return (f"its parameters are ({', '.join(case.subject.parameters)}), and it is called with the communicator "
@@ -65,7 +65,7 @@ PAIRED = "to= of the one and source= of the other must name each other: who send
 
 
 def around(case: Case, stray: Sequence[Sent]) -> bool:
-    """Whether these messages go to neighbours on a ring."""
+    """Whether all these messages go to ring neighbours."""
     return all((sent.to - sent.source) % case.size in (1, case.size - 1) for sent in stray)
 
 
@@ -93,7 +93,7 @@ def count(messages: int) -> str:
 
 
 def unequal(case: Case) -> str | None:
-    """Why a receive fails: the message has another length or dtype than the memory that it is to fill."""
+    """The reason why a receive fails: the message has another length or dtype than its destination."""
     if "both sides must name the same" not in f"{case.recording.failure}":
         return None
     for rank, receive in case.recording.awaited.items():
@@ -115,7 +115,7 @@ def unequal(case: Case) -> str | None:
 
 
 def returned_otherwise(case: Case) -> str | None:
-    """Why a result is refused: it has another length or dtype than is due."""
+    """The reason why a result is refused: it has another length or dtype than expected."""
     found = re.search(r"returned (\d+) × (\S+) on rank \d+; expected (\d+) × (\S+)", f"{case.recording.failure}")
     if found is None:
         return None
@@ -130,7 +130,7 @@ def returned_otherwise(case: Case) -> str | None:
 
 
 def left_over(case: Case) -> str | None:
-    """Why messages are left over: nobody had received them when all ranks had ended."""
+    """The reason why messages are left over: no rank had received them when all ranks had ended."""
     if "ended without receiving" not in f"{case.recording.failure}":
         return None
     return (f"no rank receives {drawn(case, case.recording.unasked)}: a send too many, or a receive too few; "
@@ -156,7 +156,7 @@ def drawn(case: Case, unasked: Sequence[Sent]) -> str:
 
 
 def called_otherwise(case: Case, failure: Exception) -> str | None:
-    """Why a call fails: the function takes other arguments than it is called with."""
+    """The reason why a call fails: the function takes other arguments than it is called with."""
     name, said = getattr(case.subject.function, "__name__", ""), f"{failure}"
     if not (isinstance(failure, TypeError) and said.startswith(f"{name}() ")):
         return None

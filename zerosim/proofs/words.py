@@ -1,7 +1,7 @@
-"""Words about a mistake: what is certain, and what was seen."""
+"""Words about an error: certain causes, and observations."""
 
 
 class Observation(str):
-    """What was seen of a mistake, in words, where its cause is not certain."""
+    """An observation about an error, in words, if its cause is not certain."""
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""A kit for property-testing collectives, ours or your own: Hypothesis strategies, and laws to apply in one line.
+"""A kit for property-testing collectives, ours or a user's: Hypothesis strategies, and laws to apply in one line.
 
 >>> import zerosim as zs
 >>> from zerosim.testing import laws

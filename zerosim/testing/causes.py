@@ -1,4 +1,4 @@
-"""Why a law does not hold: what symbols show of the function, or what the law itself is about."""
+"""The reason why a law does not hold: the cause that symbols show, or the subject of the law itself."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ OWN_WORDS = {
     "results_stay_as_they_are": "its result shares memory with a reused buffer, a default argument or a global: "
                                 "return a copy (result.copy()), or create the buffer in the function",
 }
-"""The words for laws that are about one thing."""
+"""The words for laws about one property."""
 
 COUNTS = ("sends_the_declared_bytes", "sends_the_declared_messages")
 
@@ -22,7 +22,7 @@ ONLY_ADDS = "right where reduce is np.add: pass reduce on to comm.exchange and c
 
 
 def diagnosed(law: str, subject: Subject, example: Example) -> Diagnosis:
-    """Why `subject` breaks the law of this name, and the command that shows it."""
+    """The reason why `subject` breaks the law of this name, and the command that shows it."""
     proof = prove(subject, example.size)
     assert proof.case is not None
     if not proof.case.wrong_somewhere:

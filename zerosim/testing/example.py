@@ -1,4 +1,4 @@
-"""One example of a collective: what each rank brings, and what was seen when it had run."""
+"""One example of a collective: the input of each rank, and the observations of its run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from zerosim.worlds.local import Sends
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A flat vector for each rank, of one length and dtype, and how the collective is to be called.
+    """A flat vector for each rank, of one length and dtype, and the arguments of the collective.
 
     `seed` fixes the order in which the ranks of the local world take turns, `sends` whether a send there waits.
     """
@@ -28,7 +28,7 @@ class Example:
     seed: int = 0
     sends: Sends = "buffered"
     calls_again: bool = False
-    """Whether the function is called a second time, with zeros, before one looks at what it returned."""
+    """Whether the function is called a second time, with zeros, before its first result is examined."""
 
     @property
     def size(self) -> int:
@@ -36,7 +36,7 @@ class Example:
 
     @property
     def count(self) -> int:
-        """The elements in each vector."""
+        """The number of elements in each vector."""
         return len(self.vectors[0])
 
     def but(self, vectors: Sequence[Array]) -> "Example":
@@ -46,10 +46,10 @@ class Example:
 
 @dataclass(frozen=True)
 class SeenExample:
-    """What one rank held in the end, and the messages it sent and received; `result` is None where none is due.
+    """One rank's result and the messages that it sent and received; `result` is None if the rank has none.
 
-    `given` is the argument before and after the call, where the call may not change it; `kept` is what it returned,
-    before and after a second call, where there was one.
+    `given` is the argument before and after the call, if the call may not change it; `kept` is the returned array
+    before and after a second call, if there was one.
     """
 
     result: Any
@@ -61,7 +61,7 @@ class SeenExample:
 
 
 def observe(comm: Communicator, subject: Subject, example: Example) -> SeenExample:
-    """Run `subject` as one rank of `example`, and look at its messages and at its argument."""
+    """Run `subject` as one rank of `example`, and observe its messages and its argument."""
     traffic = Traffic()
     given: list[tuple[Array, Array]] = []
     kept: list[tuple[Array, Array]] = []
@@ -90,6 +90,6 @@ def observe(comm: Communicator, subject: Subject, example: Example) -> SeenExamp
 
 
 def flat(argument: Array | Chunks) -> Array:
-    """The array behind what a collective was given."""
+    """The array of a collective's argument."""
     whole: Array = argument.flat if isinstance(argument, Chunks) else argument
     return whole

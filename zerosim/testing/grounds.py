@@ -1,8 +1,8 @@
-"""Where an example is tried: in the local world, or on all ranks of the MPI world at once.
+"""The worlds in which examples run: the local world, or all ranks of the MPI world at once.
 
-Hypothesis draws on rank 0 alone: the example travels to the others, and what each rank saw travels back. Both go over
-the communicator that is given; the function under examination has a connection of its own, with a short patience,
-so that what a broken one leaves behind meets nobody.
+Hypothesis draws on rank 0 alone, which broadcasts the example and gathers the observations of all ranks. Both use the
+given communicator; the function under examination has a channel of its own, with a short timeout, so messages that a
+faulty function leaves behind reach no other code.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 PATIENCE_SECONDS = 2.0
-"""How long a rank waits for a message under examination before it is a deadlock."""
+"""The seconds that a rank waits for a message of the examined function before it is a deadlock."""
 
 Ground = Callable[[Subject, Example], list[SeenExample]]
 
 
 class LawBroken(AssertionError):
-    """A law does not hold: its name, the ranks, what each brings, has, and should have.
+    """A law does not hold: its name, the ranks, and for each its input, its result, and the expected result.
 
     `example` is the smallest that was found, None on ranks other than 0.
     """
@@ -35,11 +35,11 @@ class LawBroken(AssertionError):
 
 
 class Failed(Exception):
-    """The function under examination raised, or waited in vain."""
+    """The examined function raised an exception or deadlocked."""
 
 
 class Stranded(BaseException):
-    """A rank failed under MPI: messages may be left over, so that nothing more can be tried."""
+    """A rank failed under MPI: messages may be left over, so no further example can be tried."""
 
     def __init__(self, broken: LawBroken) -> None:
         super().__init__(str(broken))
@@ -47,7 +47,7 @@ class Stranded(BaseException):
 
 
 def local(subject: Subject, example: Example) -> list[SeenExample]:
-    """What each rank sees in the local world."""
+    """The observations of each rank in the local world."""
     try:
         with np.errstate(all="ignore"):
             return spawn(
@@ -58,7 +58,7 @@ def local(subject: Subject, example: Example) -> list[SeenExample]:
 
 
 def told(error: Exception) -> str:
-    """What was raised, and where, in one line."""
+    """The message of an exception, and the rank that raised it, in one line."""
     if isinstance(error, Deadlock | CollectiveError):
         return str(error)
     where = " ".join(getattr(error, "__notes__", []))
@@ -67,7 +67,7 @@ def told(error: Exception) -> str:
 
 @cache
 def channel(comm: MpiCommunicator) -> MpiCommunicator:
-    """The connection that functions under examination use; all ranks make it together."""
+    """The channel that examined functions use; all ranks make it together."""
     return comm.channel(PATIENCE_SECONDS)
 
 
@@ -79,7 +79,7 @@ class Launched:
         self.channel = channel(comm)
 
     def __call__(self, subject: Subject, example: Example) -> list[SeenExample]:
-        """What each rank sees; only rank 0 calls this."""
+        """The observations of each rank; only rank 0 calls this."""
         broadcast_object(self.comm, example)
         outcomes = gather_objects(self.comm, self._attempt(subject, example))
         assert outcomes is not None
@@ -92,7 +92,7 @@ class Launched:
         return outcomes
 
     def lead_or_follow(self, subject: Subject, examine: Callable[[], None]) -> None:
-        """`examine()` on rank 0; the others do as it says. What it raises ends all of them alike."""
+        """Run `examine()` on rank 0, which the others follow. Its exception ends all of them alike."""
         try:
             if self.comm.rank == 0:
                 self._lead(examine)

@@ -1,8 +1,8 @@
-"""What a law is: two sides that must be equal, tried on examples, and a message where they are not.
+"""A law: two sides that must be equal, tested on examples, and a message if they are not.
 
-    examined    the function under examination, callable with an example: what each rank is left with
+    examined    the function under examination, callable with an example: the result of each rank
     x           an example: a vector for each rank, drawn by Hypothesis
-    sides       what each rank has, and what is due to it
+    sides       the result of each rank, and the expected one
 """
 
 from collections.abc import Callable, Sequence
@@ -33,12 +33,12 @@ SentBytes = Callable[[Sequence[int], int, int], int]
 """`sent_bytes(chunk_bytes, rank, root)`: the bytes that `rank` sends for chunks of these lengths."""
 
 Messages = Callable[[int, int, int], int]
-"""`messages(rank, size, root)`: how many messages `rank` sends."""
+"""`messages(rank, size, root)`: the number of messages that `rank` sends."""
 
 
 @dataclass(frozen=True)
 class Examined:
-    """A function under examination, what is declared of it, and where it is tried."""
+    """A function under examination, its declarations, and the world in which it runs."""
 
     subject: Subject
     ground: Ground
@@ -51,11 +51,11 @@ class Examined:
         return isinstance(self.ground, Launched)
 
     def seen(self, x: Example) -> list[SeenExample]:
-        """What each rank holds in the end, and what it sent."""
+        """The result of each rank, and the messages that it sent."""
         return self.ground(self.subject, x)
 
     def __call__(self, x: Example) -> list[Any]:
-        """What each rank is left with, None where nothing is due to it."""
+        """The result of each rank, None for a rank without one."""
         return [seen.result for seen in self.seen(x)]
 
 
@@ -66,7 +66,7 @@ Sides = tuple[Sequence[Any], Sequence[Any]]
 class Law:
     """One law. Called with a function it returns None, or raises `LawBroken` with the smallest example found.
 
-    `collective` is needed where the function's name does not say which it is. `order`, `sent_bytes` and `messages`
+    `collective` is needed if the function's name does not contain it. `order`, `sent_bytes` and `messages`
     are declared as in a row of `zerosim.collectives.ALGORITHMS`. With `comm=zs.connect()` the function is examined
     on all ranks that the launcher started; all of them call the law alike, and end alike.
     """
@@ -80,11 +80,11 @@ class Law:
     needs: str | None
 
     def applies(self, examined: Examined) -> bool:
-        """Whether it speaks of this function: of its collective, with all that must be declared of it."""
+        """Whether it applies to this function: to its collective, with all declarations that the law needs."""
         return examined.subject.collective in self.collectives and self.missing(examined) is None
 
     def missing(self, examined: Examined) -> str | None:
-        """What it needs beside the right collective, if that is not there."""
+        """The requirement besides the right collective that is missing; None if none is."""
         there = {
             None: True,
             "an argument that is not worked on in place": examined.subject.keeps_argument,
@@ -116,7 +116,7 @@ class Law:
         self.hold(examined, examples)
 
     def hold(self, examined: Examined, examples: int) -> None:
-        """Try that many examples, here or on all ranks."""
+        """Test that many examples, here or on all ranks."""
         ground = examined.ground
         if isinstance(ground, Launched):
             ground.lead_or_follow(examined.subject, lambda: self.search(examined, examples))
@@ -124,7 +124,7 @@ class Law:
             self.search(examined, examples)
 
     def search(self, examined: Examined, examples: int) -> None:
-        """Let Hypothesis look for an example that breaks the law, and shrink it."""
+        """Let Hypothesis search for an example that breaks the law, and shrink it."""
         found: list[LawBroken] = []
 
         def attempt(x: Example) -> None:
@@ -151,14 +151,14 @@ class Law:
             raise stranded.broken from None
 
     def diagnosed(self, examined: Examined, broken: LawBroken) -> LawBroken:
-        """The broken law with its cause, where symbols or ranks show one."""
+        """The broken law with its cause, if symbols or ranks show one."""
         example = broken.example
         assert example is not None
         lines = str(diagnosed(self.name, examined.subject, example)).splitlines()
         return LawBroken("\n  ".join([str(broken), *lines]), example)
 
     def examples(self, examined: Examined) -> st.SearchStrategy[Example]:
-        """What the law is tried on."""
+        """The strategy for examples of this law."""
         subject, values = examined.subject, self.values
         if isinstance(examined.ground, Launched):
             ranks: st.SearchStrategy[int] = st.just(examined.ground.comm.size)
@@ -210,7 +210,7 @@ def under_examination(
     sent_bytes: SentBytes | None = None,
     messages: Messages | None = None,
 ) -> Examined:
-    """`function` with what is declared of it, by the caller or, of one of ours, by the table of algorithms."""
+    """`function` with its declarations, by the caller or, for our own algorithms, by their table."""
     if not isinstance(function, Subject):
         ours = [name for name, row in ALGORITHMS.items() if row.function == function]
         function = named_subject(ours[0]) if ours else subject_of(function, collective)
@@ -258,7 +258,7 @@ def law(
     reductions: bool = False,
     needs: str | None = None,
 ) -> Callable[[Callable[[Examined, Example], Sides]], Law]:
-    """Makes a law of the function that computes its two sides; the docstring is what it says."""
+    """A decorator that makes a law of the function that computes its two sides; the docstring is its statement."""
 
     def made(sides: Callable[[Examined, Example], Sides]) -> Law:
         return Law(

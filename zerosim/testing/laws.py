@@ -1,9 +1,9 @@
-"""Laws of the collectives, each to be applied to a function in one line; `check` applies all that speak of it.
+"""Laws of the collectives, each to be applied to a function in one line; `check` applies all that concern it.
 
-A law is a function of what is examined and of an example `x`; it returns two sides, which must be equal, byte for byte.
-One side is the function's, the other is made by an algorithm of ours that is proved, or by NumPy. Where the two may add
-in different orders, the values are such that order does not matter ("exact"); where nothing is added, they are of
-every kind, NaN included.
+A law is a function of an `Examined` and of an example `x`; it returns two sides, which must be equal, byte for byte.
+One side is the function's, the other is computed by a proved algorithm of ours, or by NumPy. If the two may add in
+different orders, the values are such that order does not matter ("exact"); if nothing is added, values are of every
+kind, NaN included.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,11 +25,11 @@ from zerosim.worlds.mpi_communicator import MpiCommunicator
 
 
 def those(such: Callable[[CollectiveKind], bool]) -> list[str]:
-    """The collectives of which this is so."""
+    """The collectives whose kind satisfies a condition."""
     return [name for name in COLLECTIVES if such(KINDS[name])]
 
 
-# Compositions: what one collective does, two others do.
+# Compositions: one collective equals two others in sequence.
 
 
 @law("all_reduce", reductions=True)
@@ -122,7 +122,7 @@ def every_rank_holds_the_same_bytes(examined: Examined, x: Example) -> Sides:
     return results, [results[0]] * x.size
 
 
-# What is declared.
+# Declarations.
 
 
 @law(*COLLECTIVES, values=strategies.BYTES, needs="an argument that is not worked on in place")
@@ -191,7 +191,7 @@ LAWS = (
     sends_the_declared_messages,
     works_when_sends_wait,
 )
-"""The table: each with its name, what it says, and the collectives it speaks of."""
+"""The table: each law with its name, its statement, and its collectives."""
 
 
 def check(
@@ -204,17 +204,17 @@ def check(
     sent_bytes: SentBytes | None = None,
     messages: Messages | None = None,
 ) -> list[str]:
-    """Every law that speaks of `function`, on `examples` examples each; their names.
+    """Test every law that concerns `function` on `examples` examples each; their names.
 
-    The arguments are those of a single law. Of an algorithm in our table all that it declares is known.
+    The arguments are those of a single law. The declarations of an algorithm in our table are known.
 
     >>> from zerosim.collectives import ring
     >>> check(ring.all_gather, examples=20)  # doctest: +NORMALIZE_WHITESPACE
     ['all_gather_is_broadcast_after_gather', 'is_linear', 'every_rank_holds_the_same_bytes',
      'sends_the_declared_bytes', 'sends_the_declared_messages', 'works_when_sends_wait']
 
-    Raises `LawBroken` for the first law that does not hold, `UsageError` where nobody says which collective the
-    function is.
+    Raises `LawBroken` for the first law that does not hold, `UsageError` if neither the name nor `collective` says
+    which collective the function is.
     """
     examined = under_examination(
         function, collective=collective, comm=comm, order=order, sent_bytes=sent_bytes, messages=messages
@@ -226,7 +226,7 @@ def check(
 
 
 def ours(x: Example, *algorithms: str) -> list[Any]:
-    """What each rank is left with by algorithms of our table, one after the other."""
+    """The result of each rank after algorithms of our table, one after the other."""
     steps = [named_subject(name) for name in algorithms]
 
     def program(comm: Communicator) -> Any:
@@ -240,7 +240,7 @@ def ours(x: Example, *algorithms: str) -> list[Any]:
 
 
 def dealt(x: Example, pieces: Sequence[Any]) -> Example:
-    """The example in which rank r holds `pieces[r]` as its chunk, and zeros."""
+    """The example in which rank r holds `pieces[r]` as its chunk, and zeros elsewhere."""
     vectors = [np.zeros_like(vector) for vector in x.vectors]
     for rank, (vector, piece) in enumerate(zip(vectors, pieces, strict=True)):
         split(vector, x.size)[rank][...] = piece
@@ -253,7 +253,7 @@ def on_the_root(x: Example, vectors: Sequence[Any]) -> list[Any]:
 
 
 def added(kind: CollectiveKind, order: orders.AddingOrder, x: Example, rank: int) -> Any:
-    """What a reducing collective owes to `rank`, its sources added in this order."""
+    """The expected result of a reducing collective on `rank`, its sources added in this order."""
     vector = np.empty_like(x.vectors[rank])
     for chunk in kind.filled(rank, x.size, x.root):
         split(vector, x.size)[chunk][...] = order(kind.contributions(x.vectors, rank, chunk, x.root), chunk)

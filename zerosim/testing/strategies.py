@@ -1,6 +1,6 @@
-"""Hypothesis strategies for everything a collective can be given; all of them shrink to few ranks and short vectors.
+"""Hypothesis strategies for all arguments of collectives; they shrink to few ranks and short vectors.
 
-Values come in kinds, each for what it can show:
+Values come in kinds, each with a purpose:
 
     exact        small whole numbers, in dtypes where every order of addition gives the same bits
     cancelling   big, −big, 1 and tiny: almost every order of addition gives other bits
@@ -31,21 +31,21 @@ BYTES = ("exact", "random", "special")
 REDUCTIONS = (np.add, np.maximum, np.minimum)
 MOST_RANKS = 8
 DRAWN = 61
-"""Choices drawn for a world's vectors; larger worlds repeat them, out of step with any chunk."""
+"""Choices drawn for a world's vectors; larger worlds repeat them with a period that no chunk has."""
 
 
 def rank_counts(most: int = MOST_RANKS) -> SearchStrategy[int]:
-    """How many ranks: 1 to `most`."""
+    """The number of ranks: 1 to `most`."""
     return st.integers(1, most)
 
 
 def lengths(ranks: int, *, even: bool = False) -> SearchStrategy[int]:
-    """How long a vector is: 0, shorter than there are ranks, multiples, and not; if `even`, multiples alone."""
+    """The length of a vector: 0, fewer than ranks, multiples, and others; if `even`, multiples alone."""
     return st.integers(0, 2).map(lambda each: each * ranks) if even else st.integers(0, 2 * ranks + 1)
 
 
 def dtypes(values: str = "exact") -> SearchStrategy[str]:
-    """The name of a dtype that has such values."""
+    """The name of a dtype that can hold these values."""
     return st.sampled_from({"exact": WIDE, "symbols": ("object",)}.get(values, FLOATS))
 
 
@@ -68,7 +68,7 @@ def worlds() -> SearchStrategy[dict[str, Any]]:
 def vectors(draw: DrawFn, ranks: int, length: int, dtype: npt.DTypeLike = "float64", values: str = "exact") -> Any:
     """A list with a flat vector for each rank, whose elements are of one kind of values.
 
-    Where nothing else matters, rank r brings the exact values r + 1, r + 11, r + 21, …
+    The minimal example of exact values is r + 1, r + 11, r + 21, … on rank r.
     """
     if values == "symbols":
         return [symbols(rank, length) for rank in range(ranks)]
@@ -101,7 +101,7 @@ def examples(
 
 @cache
 def alphabet(values: str, dtype: str) -> Array:
-    """The elements that vectors of a kind are made of.
+    """The elements from which vectors of a kind are drawn.
 
     >>> alphabet("exact", "int32")[[0, 1, 2, -3, -2, -1]]
     array([ 1,  2,  3, -2, -1,  0], dtype=int32)
