@@ -153,8 +153,7 @@ def undisturbed(samples: Sequence[Sample]) -> list[float]:
 
 
 def fastest(samples: Sequence[Sample]) -> float:
-    """The time at the fastest tenth of messages; ranks wait for each other, and no disturbance makes a message faster.
-    """
+    """The fastest decile of messages: ranks wait for each other, and a disturbance only slows messages."""
     ordered = sorted(each.seconds for each in samples)
     return ordered[len(ordered) // 10]
 

@@ -133,9 +133,7 @@ def calls(
 
 
 def timed(comm: Communicator, run: Callable[[], object], times: int) -> float:
-    """Run on all ranks at the same time; the seconds per call of the slowest rank on rank 0, of the rank itself on
-    others.
-    """
+    """The seconds per call: on rank 0 those of the slowest rank, on others their own; all begin together."""
     broadcast_object(comm, gather_objects(comm, None))
     began = time.perf_counter()
     for _ in range(times):

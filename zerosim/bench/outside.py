@@ -61,8 +61,7 @@ STAGES = {
     "DDP": "ddp", "none": "ddp",
 }
 ON_HOST = {"optimizer offloaded": "host", "parameters offloaded": "host"}
-"""The place of the optimizer, by these words in the notes. With FSDP's offloaded parameters it is on the host as well.
-"""
+"""The place of the optimizer, by these words in the notes. FSDP offloads it together with parameters."""
 COLUMNS = (
     "source", "model", "layers", "width", "heads", "kv_heads", "inner", "vocabulary", "sequence", "devices", "device",
     "devices_per_host", "sharding", "micro_batch", "accumulation", "precision", "recompute", "measured_kind",

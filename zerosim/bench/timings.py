@@ -265,8 +265,7 @@ class ClockedComm:
 
 
 def with_and_without(comm: Communicator, step: Iterator[None], calls: Sequence[ClockedComm]) -> tuple[float, float]:
-    """The processor seconds of a step begun on both ranks together, with and without `calls`, on the rank that waited
-    less.
+    """The processor seconds of a step with and without `calls`, on the rank that waited less.
 
     Waiting ranks poll, so waiting uses their core as well. The result is on rank 0; the other rank gets 1 and 1.
     """

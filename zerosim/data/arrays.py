@@ -1,4 +1,4 @@
-"""Samples in rows of features: the digits that ship with zerosim, or a user's .npz."""
+"""Samples as rows of features: the shipped digits, or a user's function, file or folder."""
 
 import importlib.resources
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ ALLOWED = '"digits", the path of an .npz, .csv or .parquet file or of a folder o
 
 
 def rows_of_features(settings: Any, fault: DataFault, folder: Path) -> Dataset:
-    """What `settings.source` names: the digits, a user's function, or a file or folder of images in `folder`.
+    """The data set `settings.source`: the digits, a user's function, or a file or folder of images in `folder`.
 
     Samples of any shape are flattened.
 
-    Raises `fault`'s error, which names the array and the first index at fault.
+    Raises `fault`'s error, with the array and the index of the first error.
     """
     source = settings.source
     if source == "digits":
@@ -43,7 +43,7 @@ def rows_of_features(settings: Any, fault: DataFault, folder: Path) -> Dataset:
 
 
 def with_test(arrays: dict[str, Array], every: int) -> dict[str, Array]:
-    """Arrays of which each `every`-th sample tests, from the first on; 0: none.
+    """The arrays, split into training and test: each `every`-th sample is for the test; 0 means none.
 
     >>> {name: each.tolist() for name, each in with_test({"x": np.arange(4), "y": np.arange(4)}, 3).items()}
     {'x': [1, 2], 'y': [1, 2], 'x_test': [0, 3], 'y_test': [0, 3]}
@@ -56,12 +56,12 @@ def with_test(arrays: dict[str, Array], every: int) -> dict[str, Array]:
 
 
 def scaled(digits: dict[str, Array]) -> dict[str, Array]:
-    """The digits with their pixels, 0 to 16, brought to 0 to 1; in float32 this is exact."""
+    """The digits with pixels scaled from 0–16 to 0–1, which is exact in float32."""
     return digits | {name: digits[name] / np.float32(16) for name in ("x", "x_test")}
 
 
 def arrays_of(stream: IO[bytes], fault: DataFault) -> dict[str, Array]:
-    """The arrays x, y, x_test and y_test that an .npz has."""
+    """The arrays x, y, x_test and y_test of an .npz."""
     return read_arrays(stream, lambda names: required(names, fault), fault)
 
 
@@ -119,7 +119,7 @@ def rows(name: str, array: Array, fault: DataFault) -> Array:
 
 
 def count_classes(y: Array, fault: DataFault) -> int:
-    """One more than the largest label, which no label as large as the number of samples can be."""
+    """The largest label plus one; labels must be below the number of samples."""
     check_labels("y", y, len(y), "samples", fault)
     return int(y.max()) + 1
 

@@ -1,7 +1,7 @@
-"""A data set as arrays ready to use, and the order in which steps take its samples.
+"""A data set as arrays, and the order of its samples in steps.
 
-The order is one permutation for each epoch, one after the other. A step takes the next samples, across the end of an
-epoch if necessary. No sample is dropped, and a batch may be larger than the data set.
+The order is one permutation per epoch, one after the other. A step takes the next samples, across the end of an epoch
+if necessary. No sample is dropped, and a batch may be larger than the data set.
 """
 
 from collections.abc import Callable
@@ -15,24 +15,24 @@ from zerosim.allocation import Array
 from zerosim.errors import ScenarioError
 
 DataFault = Callable[[str], ScenarioError]
-"""Makes the error for a message; it blames the key of the scenario that named the data."""
+"""The error for a message, at the key of the scenario that names the data."""
 
 OTHER = "\N{REPLACEMENT CHARACTER}"
-"""Stands for a token that has no character of its own."""
+"""The character of a token without one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Samples in rows, C-contiguous; the test split is there as a whole or not at all.
+    """Samples in rows, C-contiguous; x_test and y_test are both present or both None.
 
-    `kind` says which of three it is:
+    `kind` is one of three:
 
         "labels"    x, x_test float32 (samples, inputs); y, y_test int64 (samples,), below `classes`
         "values"    x, x_test as above; y, y_test float32 (samples, outputs); `classes` is None
         "tokens"    x, y, x_test, y_test integers (samples, sequence): tokens below `classes`, the vocabulary.
-                    y[i, t] is the token due after x[i, : t + 1], or -1 where none counts; as many count in
-                    every sample. x and y are stored in few bytes and `batch` hands out int64; x_test and
-                    y_test are int64.
+                    y[i, t] is the target after x[i, : t + 1], or -1 for none; every sample has the same number
+                    of targets. x and y are stored in few bytes and `batch` returns int64; x_test and y_test are
+                    int64.
 
     `alphabet` has the character of each token that occurs.
 
@@ -49,7 +49,7 @@ class Dataset:
     classes: int | None
     alphabet: str = ""
     answers: bool = False
-    """Whether each sequence is a question and its one right answer."""
+    """Whether each sequence is a question and its only right answer."""
 
     @property
     def kind(self) -> Literal["labels", "values", "tokens"]:
@@ -59,12 +59,12 @@ class Dataset:
 
     @property
     def arrays(self) -> list[Array]:
-        """All arrays that there are, by name."""
+        """The arrays that are present, in the order x, y, x_test, y_test."""
         return [array for array in (self.x, self.y, self.x_test, self.y_test) if array is not None]
 
     @property
     def inputs(self) -> int:
-        """The number of features of a sample, or of tokens of a sequence."""
+        """The number of features per sample, or of tokens per sequence."""
         return int(self.x.shape[1])
 
     @property
@@ -73,7 +73,7 @@ class Dataset:
 
     @property
     def measure(self) -> Literal["accuracy", "exact sequences", "loss", "mean squared error"]:
-        """The measure of the test split; for sequences with an answer, the share without a mistake."""
+        """The measure of the test split; for sequences with an answer, the share without an error."""
         match self.kind:
             case "labels":
                 return "accuracy"
@@ -86,25 +86,24 @@ class Dataset:
         return "cross_entropy" if self.classes else "mean_squared_error"
 
     def batch(self, samples: npt.NDArray[np.int64]) -> tuple[Array, Array]:
-        """x and y of these samples of the training split, copied; tokens and labels are int64, all else float32."""
+        """Copies of x and y for these training samples; tokens and labels are int64, all else float32."""
         x, y = self.x[samples], self.y[samples]
         return (x.astype(np.int64), y.astype(np.int64)) if self.kind == "tokens" else (x, y)
 
     def decode(self, tokens: Array) -> str:
-        """The characters of `tokens`, as they are: line feeds and control characters too.
+        """The characters of `tokens`, line feeds and control characters included.
 
-        A token that has none, since it stands for all rare characters or occurs nowhere, is U+FFFD, the replacement
-        character.
+        A token without a character, because it stands for all rare characters or does not occur, is U+FFFD, the
+        replacement character.
         """
         return "".join(self.alphabet[token] if token < len(self.alphabet) else OTHER for token in tokens.ravel())
 
 
 def sample_order(samples: int, step: int, count: int, seed: int) -> npt.NDArray[np.int64]:
-    """The samples that step `step` takes: `count` indices below `samples`, in order.
+    """The samples of step `step`: `count` indices below `samples`, in order.
 
-    Steps read on in one endless stream: a permutation of all samples for epoch 0, another one for
-    epoch 1, …, each drawn by NumPy's default generator from (seed, epoch). A step may begin in one
-    epoch and end in a later one.
+    Steps read one endless stream: a permutation of all samples for epoch 0, another one for epoch 1, …, each drawn by
+    NumPy's default generator from (seed, epoch). A step may begin in one epoch and end in a later one.
 
     >>> sorted(sample_order(6, 0, 3, seed=7).tolist() + sample_order(6, 1, 3, seed=7).tolist())
     [0, 1, 2, 3, 4, 5]

@@ -1,4 +1,4 @@
-"""Opens a user's file without waiting: a pipe that nobody writes to is an error, not a hang."""
+"""Opening of a user's file without blocking: a pipe without a writer is an error, not a hang."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +11,10 @@ from zerosim.files import open_regular
 
 @contextmanager
 def regular_file(folder: Path, source: str, allowed: str, fault: DataFault) -> Iterator[BinaryIO]:
-    """The file at path `source`, which starts in `folder`, open for reading.
+    """The file at path `source`, relative to `folder`, open for reading.
 
-    What is no regular file is refused, a pipe at once and not when somebody writes to it. Raises `fault`'s error,
-    also when reading fails; `allowed` says in it what there might have been.
+    Other than regular files are refused, a pipe without waiting for a writer. Raises `fault`'s error, also if reading
+    fails; `allowed` names the possible sources in it.
     """
     if "\0" in source:
         raise fault("a path cannot contain a NUL byte")

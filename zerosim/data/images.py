@@ -1,7 +1,7 @@
-"""Samples in a folder of images: one folder for each class, whose files are images of one size.
+"""Samples from a folder of images: one folder per class, with images of one size.
 
-Arrays (.npy) and portable maps (.pgm, .ppm) are read here; other kinds by Pillow, where it is installed. Pixels are
-brought to 0 to 1.
+Arrays (.npy) and portable maps (.pgm, .ppm) are read here; other formats by Pillow, if it is installed. Pixels are
+scaled to 0 to 1.
 """
 
 from importlib import import_module

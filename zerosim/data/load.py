@@ -1,4 +1,4 @@
-"""Loads the data set that a scenario names."""
+"""Loading of a scenario's data set."""
 
 from zerosim.data.arrays import rows_of_features
 from zerosim.data.dataset import Dataset
@@ -17,12 +17,12 @@ SEQUENCE_OF_A_TASK = 15
 
 
 def load_dataset(scenario: Scenario) -> Dataset:
-    """What `data.source` names: "digits", or an .npz with x, y and perhaps x_test, y_test; sequences of tokens for a
-    transformer.
+    """The data set of `data.source`: rows of features, or sequences of tokens for a transformer.
 
-    Samples of any shape are flattened. Integer y are labels, and the largest says how many classes
-    there are; float y of shape (samples,) or (samples, outputs) are for regression. Raises
-    `ScenarioError`, which blames `data.source` and names the array and the first index at fault.
+    The source is "digits", a user's file, folder or function, or for tokens "text", a task, a user's text file or
+    function. Samples of any shape are flattened. Integer y are labels, and the largest label determines the number of
+    classes; float y of shape (samples,) or (samples, outputs) are for regression. Raises `ScenarioError` at
+    `data.source`, with the array and the index of the first error.
 
     >>> digits = load_dataset(Scenario())
     >>> digits.x.shape, digits.outputs, digits.loss

@@ -1,10 +1,10 @@
-"""Arrays of an .npz, each checked before it is read: sizes in the directory and in headers agree and are bounded.
+"""Arrays of an .npz, each checked before it is read: sizes in the directory and in headers must agree and are bounded.
 
 An .npz is a zip archive of .npy files. Format:
 https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
 
-Only stored and deflated members are read, as `np.savez` and `np.savez_compressed` write them. Other methods may ask
-for a dictionary of gigabytes to unpack a kilobyte. Nothing is unpickled.
+Only stored and deflated members are read, as `np.savez` and `np.savez_compressed` write them. Other methods may need a
+dictionary of gigabytes to unpack a kilobyte. Nothing is unpickled.
 """
 
 import math
@@ -20,9 +20,9 @@ from zerosim.allocation import Array
 from zerosim.data.dataset import DataFault
 
 MOST_BYTES = 1 << 30
-"""The most bytes of the archive, and of all arrays that are read from it, uncompressed."""
+"""The most bytes of the archive, and of all arrays read from it, uncompressed."""
 MOST_DIRECTORY_BYTES = 1 << 20
-"""The most bytes of the archive's directory, which is read as a whole: a few thousand names."""
+"""The most bytes of the archive's directory, which is read at once: enough for a few thousand names."""
 END, END_BYTES = b"PK\5\6", 22
 END_64 = b"PK\6\7"
 LONGEST_COMMENT = 1 << 16
@@ -36,10 +36,10 @@ BROKEN = (
 
 
 def read_arrays(stream: IO[bytes], choose: Callable[[Sequence[str]], list[str]], fault: DataFault) -> dict[str, Array]:
-    """The arrays that `choose` names of those that there are, by name.
+    """The arrays whose names `choose` selects, by name.
 
-    Raises `fault`'s error where `stream`, a regular file, is no .npz, is damaged, or says that it is larger than
-    `MOST_BYTES`; no more memory is taken than twice that.
+    Raises `fault`'s error if `stream`, a regular file, is no .npz, is damaged, or declares more than `MOST_BYTES`; at
+    most twice that is allocated.
     """
     size = os.fstat(stream.fileno()).st_size
     if size > MOST_BYTES:
@@ -61,7 +61,7 @@ def read_arrays(stream: IO[bytes], choose: Callable[[Sequence[str]], list[str]],
 
 
 def has_small_directory(stream: IO[bytes], size: int) -> bool:
-    """Whether a zip archive ends here, in the form for less than 4 GiB, and its directory is not too large to read."""
+    """Whether the file ends as a zip archive of less than 4 GiB with a directory that is small enough to read."""
     stream.seek(max(size - END_BYTES - LONGEST_COMMENT, 0))
     tail = stream.read()
     at = len(tail) - END_BYTES
@@ -74,7 +74,7 @@ def has_small_directory(stream: IO[bytes], size: int) -> bool:
 
 
 def read(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo, fault: DataFault) -> Array:
-    """One array of the archive, as its header describes it."""
+    """One array of the archive, with the shape and dtype of its header."""
     if member.compress_type not in METHODS:
         raise fault(f"{name} is compressed by method {member.compress_type}; np.savez_compressed writes a supported "
                     f"one")

@@ -1,7 +1,7 @@
-"""Samples that a user's function gives: arrays, checked as those of an .npz are.
+"""Samples from a user's function: arrays with the same checks as those of an .npz.
 
-The function is called twice, and must give the same bytes: samples that are drawn anew each time could not be trained
-on from a checkpoint, and would differ from rank to rank.
+The function is called twice and must return the same bytes: samples that change from call to call could not be resumed
+from a checkpoint, and would differ from rank to rank.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ FORM = "return x, y or x, y, x_test, y_test, as arrays, or a dict of these"
 
 
 def given(name: Named, keys: dict[str, Any], fault: DataFault) -> dict[str, Array]:
-    """The arrays that the function gives, by name; raises `fault`'s error where it fails, or they differ each time."""
+    """The function's arrays by name. Raises `fault`'s error if it fails or if they change from call to call."""
     once, again = (called(name, keys, fault) for _ in range(2))
     for what, array in once.items():
         if again.keys() != once.keys() or array.tobytes() != again[what].tobytes():

@@ -1,4 +1,4 @@
-"""Scores of language models, and the bigram model that they are compared with."""
+"""Scores of language models, and the bigram model for comparison."""
 
 from collections.abc import Iterator
 
@@ -11,11 +11,11 @@ BLOCK = 2**20
 
 
 def bigram_loss(dataset: Dataset) -> float:
-    """Mean loss on the test split, in nats per token that counts, of a model that knows the token before alone.
+    """The mean loss of a bigram model on the test split, in nats per target.
 
-    It gives token b after a the probability (count of a, b + 1) / (count of a + V), with the counts of the training
-    split and V tokens that occur (Laplace's add-one smoothing). Only targets that count are counted. `dataset` has
-    tokens, an alphabet and a test split.
+    The probability of token b after a is (count of a, b + 1) / (count of a + V), with the counts of the training split
+    and V tokens that occur (Laplace's add-one smoothing). Targets of −1 are not counted. `dataset` has tokens, an
+    alphabet and a test split.
 
     >>> twos = np.array([[0, 1], [1, 0]])
     >>> round(bigram_loss(Dataset(twos, twos[:, ::-1], twos[:1], twos[:1, ::-1], 2, "ab")), 4)  # -log(3/4)
@@ -45,17 +45,17 @@ def blocks(x: Array, y: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def counted(x: Array, y: Array) -> tuple[Array, Array]:
-    """The targets that count, and the token before each, int64."""
+    """The targets other than −1, and the token before each, int64."""
     counts = y != -1
     return x[counts].astype(np.int64), y[counts].astype(np.int64)
 
 
 def exact_share(predicted: Array, y: Array) -> float:
-    """The share of samples in which every target that counts is predicted, 0 to 1.
+    """The share of samples in which all targets are predicted, 0 to 1.
 
     `predicted` and `y` are integers (samples, sequence). If each prediction was made from the right tokens before it,
-    these are also the samples that a model completes without a mistake when it goes on from its own most likely
-    tokens: up to the first mistake both see the same.
+    these are also the samples that a model completes without an error from its own most likely tokens: up to the first
+    error both inputs are the same.
 
     >>> exact_share(np.array([[9, 1, 2], [9, 1, 3]]), np.array([[-1, 1, 2], [-1, 1, 2]]))
     0.5

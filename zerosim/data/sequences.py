@@ -16,8 +16,8 @@ def sequences(source: str, sequence: int, vocabulary: int | None, fault: DataFau
     """Samples of `sequence` tokens: "text" (Shakespeare), "sort", "reverse", or a user's UTF-8 file.
 
     A relative path starts in `folder`. `sequence` is at least 1. `vocabulary`, at least 2, is the number of classes;
-    None takes as many as the data has. `windows_of` says how a text is cut, `task` what "sort" and "reverse" are.
-    Raises `fault`'s error.
+    None uses the number in the data. `windows_of` documents the windows of a text, `task` the tasks "sort" and
+    "reverse". Raises `fault`'s error.
 
     >>> here = Path()
     >>> text = sequences("text", 64, None, ValueError, here)
@@ -35,7 +35,7 @@ def sequences(source: str, sequence: int, vocabulary: int | None, fault: DataFau
 
 
 def tokens_given(arrays: dict[str, Array], vocabulary: int | None, fault: DataFault) -> Dataset:
-    """Tokens that a user's function gives: integers (samples, sequence); y is what is due after each, −1 where none is.
+    """Tokens from a user's function: integers (samples, sequence); y is the target after each token, −1 for none.
 
     >>> x = np.array([[0, 1, 2], [2, 1, 0]])
     >>> tokens_given({"x": x, "y": (x + 1) % 3}, None, ValueError).classes

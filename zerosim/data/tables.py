@@ -1,4 +1,4 @@
-"""Samples in the rows of a table: a CSV file, or a Parquet file where pyarrow is installed.
+"""Samples from the rows of a table: a CSV file, or a Parquet file if pyarrow is installed.
 
 One column, the last unless a scenario names another, is y: whole numbers or words are labels, other numbers values.
 All other columns are x. Nothing in a table is executed, and its size is bounded.
@@ -20,7 +20,7 @@ MOST_CELLS = 10**8
 
 
 def csv_arrays(stream: IO[bytes], target: str, fault: DataFault) -> dict[str, Array]:
-    """x and y of a CSV file in UTF-8 whose first row names the columns; blames the row and the column at fault.
+    """x and y of a CSV file in UTF-8 with column names in the first row; errors name the row and the column.
 
     >>> found = csv_arrays(io.BytesIO(b"height,width,kind\\n1,2,cat\\n3,4.5,dog\\n"), "", ValueError)
     >>> found["x"].tolist(), found["y"].tolist()
@@ -43,7 +43,7 @@ def csv_arrays(stream: IO[bytes], target: str, fault: DataFault) -> dict[str, Ar
 
 
 def parquet_arrays(stream: IO[bytes], target: str, fault: DataFault) -> dict[str, Array]:
-    """x and y of a Parquet file; pyarrow reads it, and is no requirement of zerosim."""
+    """x and y of a Parquet file, read by pyarrow, which is optional."""
     try:
         parquet: Any = import_module("pyarrow.parquet")
     except ImportError:
@@ -63,7 +63,7 @@ def parquet_arrays(stream: IO[bytes], target: str, fault: DataFault) -> dict[str
 def split_off(
     names: Sequence[str], columns: Sequence[Sequence[str]], target: str, fault: DataFault
 ) -> dict[str, Array]:
-    """The column `target`, or the last, as y, and the others as x."""
+    """The column `target`, or the last one, as y, and the others as x."""
     if target and target not in names:
         raise fault(f"there is no column {target!r}; there are {', '.join(names)[:200]}")
     at = list(names).index(target) if target else len(names) - 1
@@ -85,7 +85,7 @@ def numbers(name: str, column: Sequence[str], fault: DataFault) -> Array:
 
 
 def answers(column: Sequence[str]) -> Array:
-    """Whole numbers or other numbers as they are; words as the numbers of the different ones, in their order.
+    """Numbers unchanged; words as the indices of the sorted different words.
 
     >>> answers(["b", "a", "b"]).tolist(), answers(["1.5", "2"]).tolist(), answers(["1", "0"]).tolist()
     ([1, 0, 1], [1.5, 2.0], [1, 0])

@@ -1,4 +1,4 @@
-"""Sequences with one right answer: digits, and then the same digits sorted or reversed."""
+"""Sequences with one right answer: digits, then the same digits sorted or reversed."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ TASKS: dict[str, Callable[[Array], Array]] = {
     "sort": lambda digits: np.sort(digits, axis=1),
     "reverse": lambda digits: digits[:, ::-1],
 }
-"""The answer for digits (samples, n), row by row."""
+"""The answers to digits (samples, n), row by row."""
 
 TRAIN, TEST = 20_000, 1_000
 DRAWN = 2 * (TRAIN + TEST)
@@ -20,16 +20,16 @@ SEED = 0
 
 
 def task(name: str, sequence: int, vocabulary: int | None, fault: DataFault) -> Dataset:
-    """n digits d and their answer s, n = (sequence + 1) // 2, as in minGPT's demo of sorting:
+    """Tasks of n digits d with their answer s, n = (sequence + 1) // 2, as in minGPT's demo of sorting:
 
         x   d1 d2 … dn s1 … s(n-1)
-        y   -1 …… -1   s1 s2 …… sn      (n - 1 times -1: nothing is due before all digits are known)
+        y   -1 …… -1   s1 s2 …… sn      (n - 1 times -1: no target before all digits are known)
 
     An even sequence has one more position at the end, with token 0 in x and -1 in y. A vocabulary smaller than 10
-    leaves the digits 0 to vocabulary - 1; a larger one has unused tokens. 20,000 samples train and 1,000 test, no
-    two of them with the same digits; of shorter sequences there are not so many, and of all that there are a tenth
-    tests, at most 1,000. Always the same samples: they depend on n and the digits alone. Raises `fault`'s error for a
-    sequence longer than 2,048.
+    leaves the digits 0 to vocabulary - 1; a larger one has unused tokens. There are 20,000 training and 1,000 test
+    samples, no two of them with the same digits. Short sequences have fewer different digits; then a tenth of them are
+    test samples, at most 1,000. The samples depend on n and the digits only and are always the same. Raises `fault`'s
+    error for a sequence longer than 2,048.
 
     >>> sorting = task("sort", 6, None, ValueError)
     >>> sorting.x[0].tolist(), sorting.y[0].tolist()
@@ -51,10 +51,10 @@ def task(name: str, sequence: int, vocabulary: int | None, fault: DataFault) -> 
 
 
 def distinct_digits(base: int, n: int) -> Array:
-    """int8 (samples, n): rows of digits below `base`, no two alike, in an order without pattern.
+    """int8 (samples, n): rows of digits below `base`, no two equal, in pseudo-random order.
 
-    21,000 of them or, if there are at most twice as many, all that there are up to that number. They are made of a
-    PCG64's 64 random bits alone, which NumPy keeps the same from version to version and on every machine.
+    There are 21,000 rows; if at most twice as many exist, all of them up to that number. They are made from the raw
+    64-bit output of a PCG64, which NumPy keeps the same in all versions and on all machines.
 
     >>> distinct_digits(2, 2).tolist()
     [[1, 1], [1, 0], [0, 1], [0, 0]]

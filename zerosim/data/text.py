@@ -1,4 +1,4 @@
-"""Text as tokens, one for each character, and windows of it."""
+"""Text as tokens, one per character, and windows of it."""
 
 import importlib.resources
 import lzma
@@ -20,7 +20,7 @@ BLOCK = 2**20
 
 
 def shakespeare() -> str:
-    """The text that ships with zerosim: 1,115,394 characters, 65 different ones.
+    """The shipped text: 1,115,394 characters, 65 different ones.
 
     >>> shakespeare()[:29]
     'First Citizen:\\nBefore we proc'
@@ -30,7 +30,7 @@ def shakespeare() -> str:
 
 
 def read_text(folder: Path, source: str, allowed: str, fault: DataFault) -> str:
-    """The characters of a user's UTF-8 file, as they are, of at most 64 MiB."""
+    """The characters of a user's UTF-8 file, unchanged, of at most 64 MiB."""
     with regular_file(folder, source, allowed, fault) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > LARGEST_FILE:
@@ -44,12 +44,12 @@ def read_text(folder: Path, source: str, allowed: str, fault: DataFault) -> str:
 
 
 def windows_of(text: str, sequence: int, vocabulary: int | None, fault: DataFault) -> Dataset:
-    """Windows of `sequence` characters that do not overlap; y has the character after each.
+    """Windows of `sequence` characters without overlap; y has the character after each.
 
-    The first 90% of the text train, the last 10% test, and no window reaches into both. What is left over at the
-    end of either part is not used. Of the test part as many windows are taken as hold 16,384 tokens (one at least),
-    spread evenly over it, so that testing is cheap. Raises `fault`'s error if either part is shorter than a window
-    and the character after it.
+    The first 90% of the text are for training, the last 10% for the test, and no window reaches into both. The
+    remainder at the end of either part is not used. The test has as many windows as hold 16,384 tokens (at least one),
+    spread evenly, so that it is cheap. Raises `fault`'s error if either part is shorter than a window and the
+    character after it.
 
     >>> counting = windows_of("0123456789" * 4, 3, None, ValueError)
     >>> counting.decode(counting.x[1]), counting.decode(counting.y[1]), counting.x.shape, counting.x_test.shape
@@ -69,7 +69,7 @@ def windows_of(text: str, sequence: int, vocabulary: int | None, fault: DataFaul
 
 
 def windows(tokens: Array, sequence: int) -> tuple[Array, Array]:
-    """Views of `tokens`: as many whole windows as there are, and the same one token later."""
+    """Views of `tokens`: all whole windows, and the same windows one token later."""
     used = (len(tokens) - 1) // sequence * sequence
     return tokens[:used].reshape(-1, sequence), tokens[1 : used + 1].reshape(-1, sequence)
 
@@ -80,11 +80,10 @@ def spread(count: int, sequence: int) -> npt.NDArray[np.int64]:
 
 
 def tokenised(text: str, vocabulary: int | None = None) -> tuple[Array, str]:
-    """The text in tokens, in the smallest unsigned dtype that holds them, and the character of each token.
+    """The text as tokens, in the smallest unsigned dtype that can hold them, and the character of each token.
 
-    Tokens number the different characters by code point. If `vocabulary` is smaller than there are characters, the
-    most frequent ones (of equally frequent ones those with lower code points) have a token, and all others share the
-    last one.
+    Tokens number the different characters by code point. If `vocabulary` is smaller than the number of characters, the
+    most frequent ones have a token (ties go to lower code points), and all others share the last one.
 
     >>> tokens, alphabet = tokenised("abracadabra!", 3)
     >>> tokens.tolist(), alphabet
@@ -105,6 +104,6 @@ def tokenised(text: str, vocabulary: int | None = None) -> tuple[Array, str]:
 
 
 def code_points(text: str) -> Iterator[npt.NDArray[np.uint32]]:
-    """The code points of `text`, a block at a time: a large text takes four bytes each only in part."""
+    """The code points of `text` block by block, so that a large text does not need four bytes per character at once."""
     for start in range(0, len(text), BLOCK):
         yield np.frombuffer(text[start : start + BLOCK].encode("utf-32-le"), "<u4")

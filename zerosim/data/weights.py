@@ -1,4 +1,4 @@
-"""Initial weights from a safetensors file: its header is checked on opening, its arrays are read one at a time."""
+"""Initial weights from a safetensors file: its header is checked on opening, and arrays are read one at a time."""
 
 import hashlib
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from zerosim.data.files import regular_file
 
 PIECE_BYTES = 1 << 20
 MOST_HEADER_BYTES = 1 << 24
-"""The most bytes of a header, which takes the reader up to 30 times as much memory; 200,000 arrays have fewer."""
+"""The most bytes of a header, for which the reader needs up to 30 times as much memory; 200,000 arrays have fewer."""
 
 
 @dataclass(frozen=True, eq=False)
 class WeightsFile:
-    """A file at `path`, open for reading; `dtypes` and `shapes` are by name, the former in the format's own words."""
+    """A file at `path`, open for reading, with `dtypes` (in the format's own names) and `shapes` by name."""
 
     path: Path
     dtypes: dict[str, str]
@@ -28,7 +28,7 @@ class WeightsFile:
     opened: Any
 
     def read(self, name: str) -> Array:
-        """The array of that name, in its shape and dtype."""
+        """The array with that name, in its shape and dtype."""
         found: Array = self.opened.get_tensor(name)
         return found
 
@@ -48,7 +48,7 @@ def pieces(path: Path) -> Iterator[bytes]:
 
 
 def weights_file(source: str, fault: DataFault, folder: Path) -> WeightsFile:
-    """The weights file at path `source`, which starts in `folder`. Raises `fault`'s error if it is none."""
+    """The weights file at path `source`, relative to `folder`. Raises `fault`'s error for any other file."""
     with regular_file(folder, source, "the path of a safetensors file", fault) as stream:
         path = folder / source
         header_bytes = int.from_bytes(stream.read(8), "little")

@@ -64,9 +64,7 @@ def stand_in(comm: Communicator, chunks: Any, root: int = 0, reduce: Any = np.ad
 
 
 def possible(grade: Grade, due: Sequence[tuple[str, int]]) -> bool:
-    """Whether an examination can give this answer: all its claims with their points, and laws only after the first
-    claims.
-    """
+    """Whether an examination can give this answer: all claims with their points, laws only after the first."""
     if not grade.items:
         return grade.state in ("not yet written", "does not hold yet")
     plain = [item for item in grade.items if not (item.law or item.state == "cannot be asked")]
@@ -94,8 +92,7 @@ def again(item: Item, confirm: Confirming | None, ranks: RankProcesses) -> Item:
 
 
 def checks(name: str) -> list[Confirming | None]:
-    """The check of each claim except laws, in order; None for a claim that is checked only in the submission's process.
-    """
+    """The check of each claim except laws, in order; None for a claim that is not confirmed."""
     if name in STAGE_TRIALS:
         return of_a_stage(name)
     if name == "all_reduce_two_level":

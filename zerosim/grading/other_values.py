@@ -63,7 +63,7 @@ def indices(scope: Scope) -> list[ast.expr]:
 
 
 def remainders(scope: Scope, body: list[ast.stmt]) -> list[ast.BinOp]:
-    """Those numbers of chunks and ranks in `body` that are remainders."""
+    """The numbers of chunks and ranks in `body` that are remainders."""
     within = {id(node) for each in body for node in ast.walk(each)}
     return [index for index in indices(scope) if id(index) in within and isinstance(index, ast.BinOp)
             and isinstance(index.op, ast.Mod)]

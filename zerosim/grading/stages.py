@@ -109,8 +109,7 @@ class StageTrial:
         return code.co_filename if code else ""
 
     def case(self, tiny: Tiny, step: int | None = None) -> StageCase:
-        """The recorded calls of the learner's step and of the library's, for step `step` or the last step that began.
-        """
+        """The recorded calls of the learner's and the library's step, for step `step` or the last one that began."""
         ours = Witness()
         with suppress(Exception):
             self.trained(tiny, ours)

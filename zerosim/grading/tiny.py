@@ -36,9 +36,7 @@ class Tiny:
         return f"on {plural(self.ranks, 'rank')}, {plural(layers, 'layer')}, {plural(self.steps, 'step')}{parts}{keys}"
 
     def scenario(self, stage: str, variant: Mapping[str, Any]) -> Scenario:
-        """A scenario with two micro-batches of two samples per rank, trained by `stage`; `variant` has keys of
-        [parallel].
-        """
+        """Two micro-batches of two samples per rank, trained by `stage`; `variant` has keys of [parallel]."""
         accumulation = {"accumulation": "micro_batch" if self.part_by_part else "layered"}
         return Scenario(
             world=WorldKeys(self.ranks),

@@ -41,9 +41,7 @@ Hand = Callable[[Replica], Replica]
 
 @dataclass
 class Figures:
-    """The bytes and messages that one rank sent in all steps, and its bytes of memory by kind after each step and at
-    the peak.
-    """
+    """The traffic of one rank in all steps, and its memory by kind after each step and at the peak."""
 
     sent_bytes: int = 0
     messages: int = 0

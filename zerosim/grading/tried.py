@@ -1,6 +1,4 @@
-"""A user's stage, tried before a run like an exercise: on few samples, against the shipped stage with the same
-sharding.
-"""
+"""A trial of a user's stage before a run: on few samples, against the shipped stage with the same sharding."""
 
 from functools import partial
 

@@ -76,8 +76,7 @@ class ParameterPlace:
 
 
 Read = tuple[tuple[Compute, tuple[tuple[str, int, Shape], ...]], ...]
-"""The functions of layers, and for each its parameters: their names in it, their numbers in the unit, and their shapes.
-"""
+"""The functions of layers, each with the names, numbers in the unit, and shapes of its parameters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,8 +273,7 @@ class ModelKind(Declared):
     """Whether the first and the last layer share weights, and so a unit."""
     reads_tokens: bool = False
     problem: Callable[[Any, int, int], tuple[str, str] | None] = lambda settings, inputs, outputs: None
-    """`problem(settings, inputs, outputs)` returns the key of a size that does not fit the others or the data, and why.
-    """
+    """`problem(settings, inputs, outputs)` returns the key of a size that does not fit, and why."""
     keys: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The keys that are not fields of [model], with their defaults; their values are in `settings.own`."""
     attention: Callable[[Any], int] = lambda settings: 0

@@ -1,1 +1,1 @@
-"""Optimizers, the schedule and the factor of gradients, and the update that uses them."""
+"""Optimizers, learning rates, loss scaling and clipping, and the update that combines them."""

@@ -1,17 +1,16 @@
-"""Optimizers on flat arrays: a whole model, a unit, or the shard of it that a rank owns.
+"""Optimizers on flat arrays: a whole model, a unit, or a rank's shard of it.
 
     w   weights          g   gradient           m, v   momentum and variance
     η   learning rate    λ   weight decay       μ      momentum's factor
     ε   epsilon          β₁, β₂   betas         t      the step, from 1
 
-A formula works element by element, so however a vector is cut, its bits come out the same. It is
-applied in place, piece by piece, because one piece of every array fits into a core's cache.
+Formulas are elementwise, so any partition of a vector gives the same bits. They are applied in place and piece by
+piece, because one piece of every array fits into a core's cache.
 
-Conventions are those of `torch.optim`: m and v start from 0, ε is added outside the root, and λ
-joins the gradient except in AdamW. Sources: Sutskever, Martens, Dahl and Hinton, "On the importance
-of initialization and momentum in deep learning" (2013); Kingma and Ba, "Adam: a method for
-stochastic optimization" (2015); Loshchilov and Hutter, "Decoupled weight decay regularization"
-(2019).
+Conventions are those of `torch.optim`: m and v start from 0, ε is added outside the root, and λ w is added to the
+gradient except in AdamW. Sources: Sutskever, Martens, Dahl and Hinton, "On the importance of initialization and
+momentum in deep learning" (2013); Kingma and Ba, "Adam: a method for stochastic optimization" (2015); Loshchilov and
+Hutter, "Decoupled weight decay regularization" (2019).
 """
 
 import math
@@ -27,12 +26,12 @@ from zerosim.parts import Table
 from zerosim.parts.loading import Declared
 
 PIECE = 1 << 14
-"""Elements that are updated at a time."""
+"""The number of elements per piece."""
 
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """The hyperparameters of a scenario; each formula reads those that it names."""
+    """The hyperparameters of a scenario; each formula reads some of them."""
 
     learning_rate: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -40,17 +39,18 @@ class Hyperparameters:
     momentum: float = 0.9
     weight_decay: float = 0.0
     gradient_factor: float = 1.0
-    """The factor that multiplies the gradient first: it undoes a loss scale and clips."""
+    """The factor of the gradient, applied first: it undoes the loss scale and clips."""
     own: Mapping[str, Any] = field(default_factory=dict)
-    """The hyperparameters that a user's formula alone has, by name."""
+    """The hyperparameters of a user's formula, by name."""
 
 
 @dataclass(frozen=True)
 class Optimizer(Declared):
-    """`formula(g, *slots, t, h, a, b)` leaves in `a` what is to be subtracted from the weights; g is only read.
+    """An optimizer: `formula(g, *slots, t, h, a, b)` reads g and writes to `a` the difference to subtract.
 
-    `a` and `b` are scratch as long as the piece. With `decoupled` decay, w is multiplied by 1 − η λ before the
-    subtraction; otherwise λ w joins the gradient. A formula with hyperparameters of its own, `keys`, gets them by name.
+    `a` and `b` are scratch arrays with the length of the piece. With `decoupled` decay, w is multiplied by 1 − η λ
+    before the subtraction; otherwise λ w is added to the gradient. A formula gets its own hyperparameters, `keys`, by
+    name.
 
     >>> weights = np.array([1.0, 2.0])
     >>> OPTIMIZERS["sgd"].update(weights, np.array([10.0, 0.0]), {}, 1, Hyperparameters(0.01))
@@ -63,9 +63,9 @@ class Optimizer(Declared):
     formula: Callable[..., None]
     decoupled: bool = False
     usual_weight_decay: float = 0.0
-    """The weight decay where a scenario says nothing."""
+    """The default weight decay."""
     keys: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Hyperparameters of its own, which [train] may set, and their defaults."""
+    """The formula's own hyperparameters, which [train] may set, with their defaults."""
 
     def update(
         self,
@@ -75,22 +75,22 @@ class Optimizer(Declared):
         step: int,
         hyperparameters: Hyperparameters,
     ) -> None:
-        """Leave the next weights in `weights` and the next state in `state`, in the dtype of the weights.
+        """Update `weights` and `state` in place, in the dtype of the weights.
 
-        All arrays are flat and equally long, and no two overlap. `state` has one for each of `slots`, all zero before
-        the first step, which is step 1. `gradient` is only read, and may have fewer bits.
+        All arrays are flat and of equal length, and no two overlap. `state` has one for each of `slots`, all zero
+        before the first step, which is step 1. `gradient` is only read, and may have fewer bits.
         """
         for piece, difference in self.differences(weights, gradient, state, step, hyperparameters):
             apply(weights[piece], difference, self.decay(hyperparameters))
 
     def decay(self, hyperparameters: Hyperparameters) -> float:
-        """The factor that multiplies weights before the subtraction."""
+        """The factor of the weights before the subtraction."""
         return 1.0 - hyperparameters.learning_rate * hyperparameters.weight_decay if self.decoupled else 1.0
 
     def differences(
         self, weights: Array, gradient: Array, state: Mapping[str, Array], step: int, h: Hyperparameters
     ) -> Iterator[tuple[slice, Array]]:
-        """Yield what is to be subtracted from the weights, piece by piece, each valid until the next; see `apply`."""
+        """Yield the differences for `apply`, piece by piece; each is valid until the next."""
         arrays = [weights, *(state[slot] for slot in self.slots)]
         if {len(array) for array in (*arrays, gradient)} != {len(weights)}:
             lengths = ", ".join(str(len(array)) for array in (*arrays[1:], gradient))

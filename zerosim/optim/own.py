@@ -1,7 +1,7 @@
-"""A user's optimizer: a formula whose signature declares slots and keys, tried before it is used.
+"""A user's optimizer: a formula whose signature declares slots and keys, with a trial before its use.
 
-A trial of a millisecond finds what would only show as different bits hours later, or on other numbers of ranks: a
-formula that is not element by element, a slot that is bound anew and never changes, a gradient that is written to.
+The trial takes a millisecond and finds errors that would otherwise show hours later, or on other numbers of ranks, as
+different bits: a formula that is not elementwise, a slot that is rebound instead of written, a write to the gradient.
 """
 
 import ast
@@ -21,11 +21,11 @@ from zerosim.parts.signature import signature_of
 
 GIVEN = ("t", "h", "a", "b")
 COUNT, CUT = 37, 10
-"""Elements of the trial, and where they are cut in two."""
+"""The number of elements of the trial, and the index at which they are split."""
 
 
 def optimizer(*, decoupled: bool = False, weight_decay: float = 0.0) -> Callable[[Callable[..., None]], Optimizer]:
-    """A decorator: the formula as an optimizer with decoupled weight decay, or another default of it.
+    """A decorator: the formula as an optimizer, with decoupled weight decay or another default weight decay.
 
     >>> @optimizer(decoupled=True)
     ... def signs(g, *, t, h, a, b, power=1.0):
@@ -38,7 +38,7 @@ def optimizer(*, decoupled: bool = False, weight_decay: float = 0.0) -> Callable
 
 
 def declared(name: str, formula: Callable[..., None]) -> Optimizer:
-    """The optimizer that a formula's signature declares: its slots are the positional parameters after the gradient."""
+    """The optimizer that a formula's signature declares; its slots are the positional parameters after the gradient."""
     found = signature_of(name, formula, GIVEN)
     if not found.positional:
         raise UsageError(f"{name} takes no gradient; write def {formula.__name__}(g, …, *, t, h, a, b), a "
@@ -47,7 +47,7 @@ def declared(name: str, formula: Callable[..., None]) -> Optimizer:
 
 
 def as_optimizer(name: str, found: Any) -> Optimizer:
-    """What a scenario names, as an optimizer that has passed its trial; raises `UsageError` with what is wrong."""
+    """The optimizer that a scenario names, after its trial. Raises `UsageError` with the error."""
     if not isinstance(found, Optimizer) and not inspect.isfunction(found):
         raise UsageError(f"{name} is a {type(found).__name__}; give a formula, def {name.rpartition(':')[2]}"
                          "(g, …, *, t, h, a, b)")
@@ -59,7 +59,7 @@ def as_optimizer(name: str, found: Any) -> Optimizer:
 
 
 def wrong(made: Optimizer) -> str | None:
-    """What a formula does that it may not, in a sentence; None for one that keeps to the rules."""
+    """The error of a formula, in a sentence; None if it has none."""
     if binds_anew(made.formula, "a"):
         return ("it rebinds a with a = …, so the previous contents of a are subtracted from the weights: write into "
                 "it, as in np.multiply(g, h.learning_rate, out=a)")
@@ -93,7 +93,7 @@ def wrong(made: Optimizer) -> str | None:
 
 
 def binds_anew(formula: Callable[..., None], name: str) -> bool:
-    """Whether a function assigns to a name, where its source is known; `a += b` writes into an array, and is none."""
+    """Whether a function assigns to a name, if its source is known; `a += b` does not count."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(formula)))
     except (OSError, TypeError, SyntaxError):
@@ -110,7 +110,7 @@ def drawn(slots: int) -> tuple[Array, list[Array]]:
 
 
 def applied(made: Optimizer, g: Array, slots: list[Array], t: int, scratch: float) -> tuple[Array, list[Array]]:
-    """What the formula leaves in a and in its slots, which are copied first; scratch begins with that number."""
+    """The results of the formula in a and in copies of the slots; scratch arrays are filled with `scratch`."""
     copies = [each.copy() for each in slots]
     a, b = np.full_like(g, scratch), np.full_like(g, scratch)
     with np.errstate(all="ignore"):

@@ -1,23 +1,22 @@
-"""One factor for all gradients of a step: it undoes the loss scale and clips by the global norm.
+"""One factor for all gradients of a step, which undoes the loss scale and clips by the global norm.
 
     norm         √ Σ g², over all parameters; partial sums of squares are float64, one for each chunk of each unit, and
                  are added unit by unit, chunk by chunk, so that every stage and the reference get the same bits
-    loss scale   what the loss was multiplied by before backward, a power of two; dynamic, it halves when a gradient
-                 overflows, that step is skipped, and it doubles after 2,000 steps without; it does not fall below
-                 2⁻²⁴, where steps that overflow are still skipped
+    loss scale   the factor of the loss before backward, a power of two; if dynamic, it halves when a gradient
+                 overflows, that step is skipped, and it doubles after 2,000 steps without overflow; it does not fall
+                 below 2⁻²⁴, where steps that overflow are still skipped
 
-Gradients themselves are not touched; the optimizer multiplies by the factor. Stages I to III all-gather the partial
-sums, 8 bytes for each unit and rank. All ranks see the same sums, so they agree without another message on whether to
-skip a step.
+Gradients themselves are not changed; the optimizer multiplies by the factor. Stages I to III all-gather the partial
+sums, 8 bytes per unit and rank. All ranks have the same sums, so they agree without another message whether to skip a
+step.
 
-A doubt: chunks depend on the number of ranks, so with clipping the bits do too, even in the orders `tree` and
-`exact`.
+A doubt: chunks depend on the number of ranks, so with clipping the bits do too, even in the orders `tree` and `exact`.
 
 Sources: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013), section 3.2,
-with the constants of `torch.nn.utils.clip_grad_norm_`; Micikevicius et al., "Mixed precision training" (2018),
-section 3.2, with the constants of `torch.amp.GradScaler`, which has no lowest scale and halves to 0, by which nothing
-can be divided. Ours is the smallest positive float16: a loss's gradient of 1 times this scale is still that number,
-and half of it would be rounded to 0. A lower scale would not save such gradients but erase them.
+with the constants of `torch.nn.utils.clip_grad_norm_`; Micikevicius et al., "Mixed precision training" (2018), section
+3.2, with the constants of `torch.amp.GradScaler`, which has no lowest scale and may halve to 0. Here the lowest scale
+is the smallest positive float16: a loss gradient of 1 times this scale is still that number, and half of it would
+round to 0. A lower scale would not save such gradients but erase them.
 """
 
 import math
@@ -49,7 +48,7 @@ def square_sum(chunk: Array) -> float:
 
 @dataclass
 class Scaling:
-    """The loss scale and the norm to clip at (0: never), as they stand before a step."""
+    """The loss scale, and the norm for clipping (0: no clipping), before a step."""
 
     loss_scale: float = 1.0
     dynamic: bool = False
@@ -58,11 +57,11 @@ class Scaling:
 
     @property
     def needs_norm(self) -> bool:
-        """Whether a step must know the norm of its gradients."""
+        """Whether a step needs the norm of its gradients."""
         return self.dynamic or self.clip_norm > 0
 
     def factor(self, square_sums: Iterable[float]) -> float | None:
-        """The factor for gradients, from their partial sums of squares; None if the step is to be skipped.
+        """The factor of the gradients from their partial sums of squares; None if the step is skipped.
 
         >>> Scaling(clip_norm=1.0).factor([9.0, 16.0])
         0.199999960000008
@@ -95,9 +94,9 @@ class Scaling:
 
 
 def skipped_in_vain(updates: int, skipped: int) -> bool:
-    """Whether skipping did not help: all steps were skipped, or so many that some were at the lowest loss scale.
+    """Whether skipping did not help: all steps were skipped, or so many that the loss scale reached its minimum.
 
-    From the initial scale 40 halvings lead there, and one more for each time that it grew.
+    The initial scale takes 40 halvings to the minimum, and one more for each time that it doubled.
 
     >>> skipped_in_vain(updates=1, skipped=40), skipped_in_vain(updates=1, skipped=41)
     (False, True)

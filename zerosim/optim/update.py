@@ -1,15 +1,15 @@
 """The optimizer step of a scenario, on any stretch of a unit: the whole unit or a rank's shard.
 
-    weights    what the model computes with, in its precision
-    state      the optimizer's slots and, with 16-bit weights, `master`, the float32 weights that are really updated
-    delayed    a slot for the gradient of the step before, where each step applies that one's update
-    start      where in the unit the stretch begins
-    count      which update this is; the first is 1, and skipped steps do not count
+    weights    the weights of the model, in its precision
+    state      the optimizer's slots and, with 16-bit weights, `master`, the float32 weights that are updated
+    delayed    a slot for the gradient of the step before, if each step applies the previous step's update
+    start      the index in the unit at which the stretch begins
+    count      the number of the update; the first is 1, and skipped steps do not count
 
-Computing the difference is separate from applying it, because Stage I may all-gather updates instead of weights.
-Decay belongs to the application, so with float32 weights both ways leave the same bits, decoupled decay included.
+Computing the difference is separate from applying it, because Stage I may all-gather updates instead of weights. Decay
+belongs to the application, so with float32 weights both ways give the same bits, decoupled decay included.
 
-Padding is never updated. It stays zero whatever ε is, so layouts, norms and checkpoints may read it.
+Padding is never updated. It stays zero for every ε, so layouts, norms and checkpoints may read it.
 """
 
 import math
@@ -30,7 +30,7 @@ MASTER, DELAYED = "master", "delayed gradient"
 
 @dataclass(frozen=True)
 class LearningRate:
-    """The learning rate of each step: linear warm-up, then constant or half a cosine down to zero."""
+    """The learning rate of each step: linear warm-up, then constant or half a cosine to zero."""
 
     peak: float
     shape: str = "constant"
@@ -52,7 +52,7 @@ class LearningRate:
 
 
 class WeightUpdates(Protocol):
-    """How weights are updated, in place or by differences to be applied: `UpdateRule`, or what takes its place."""
+    """An update of weights, in place or by differences that are applied later; `UpdateRule` is the plain one."""
 
     @property
     def slots(self) -> tuple[str, ...]: ...
@@ -70,7 +70,7 @@ class WeightUpdates(Protocol):
 
 
 def delay(kept: Array, gradient: Array, factor: float) -> None:
-    """Keep a gradient for the next step, as an update would read it: multiplied by `factor`, any NaN the one there is.
+    """Keep a gradient for the next step: multiplied by `factor`, and with equal bits for all NaNs, as in an update.
 
     >>> kept = np.zeros(2, np.float32)
     >>> delay(kept, np.array([1.0, np.nan], np.float16), 0.5)
@@ -86,7 +86,7 @@ def delay(kept: Array, gradient: Array, factor: float) -> None:
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """The rule by which weights are updated: the optimizer, its settings, and in which precision."""
+    """An optimizer with its settings, learning rates and precision."""
 
     optimizer: Optimizer
     hyperparameters: Hyperparameters
@@ -97,14 +97,14 @@ class UpdateRule:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The names of the state: vectors as long as the weights."""
+        """The names of the state vectors, which have the length of the weights."""
         return (MASTER,) * self.precision.mixed + self.optimizer.slots + (DELAYED,) * self.delayed
 
     def update(
         self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
         *, step: int, count: int, factor: float,
     ) -> None:
-        """Update the weights in place, or the master copy if there is one, which the weights then round."""
+        """Update the weights in place; if there is a master copy, update that and round it to the weights."""
         updated = state.get(MASTER, weights)
         for stretch, h in self._stretches(unit, start, len(weights), step, factor):
             slots = {slot: state[slot][stretch] for slot in self.optimizer.slots}
@@ -116,9 +116,9 @@ class UpdateRule:
         self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
         *, step: int, count: int, factor: float, out: Array,
     ) -> None:
-        """Leave in `out` what is to be subtracted from the weights; the master copy, if any, is updated with it.
+        """Write the differences to subtract from the weights to `out`; update the master copy, if there is one.
 
-        Nothing is to be subtracted from padding.
+        The difference of padding is 0.
         """
         out[:] = 0
         updated = state.get(MASTER, weights)
@@ -134,14 +134,14 @@ class UpdateRule:
         delay(kept, gradient, factor)
 
     def apply(self, unit: Unit, start: int, weights: Array, differences: Array, *, step: int) -> None:
-        """Subtract differences from weights, after the decay that belongs to the step."""
+        """Subtract differences from weights, after the decay of the step."""
         for stretch, h in self._stretches(unit, start, len(weights), step, 1.0):
             apply(weights[stretch], differences[stretch], self.optimizer.decay(h))
 
     def _stretches(
         self, unit: Unit, start: int, length: int, step: int, factor: float
     ) -> Iterator[tuple[slice, Hyperparameters]]:
-        """The parts of a stretch that share hyperparameters, without padding: all of it, unless some do not decay."""
+        """The parts of a stretch with equal hyperparameters, without padding; one part if all parameters decay."""
         h = replace(
             self.hyperparameters, learning_rate=self.schedule.learning_rate(step), gradient_factor=factor
         )

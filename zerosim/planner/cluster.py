@@ -58,9 +58,7 @@ class Device:
     channels: int = 0
     """Multiprocessors that a running collective occupies."""
     launch_ns: float = 0.0
-    """The shortest time of a kernel. A kernel is launched while the previous one runs, so a longer kernel hides its
-    launch.
-    """
+    """The shortest time of a kernel; longer kernels hide the launch of the next one."""
     calls: Rates | None = None
     """The times of calls, launches included, if operations are charged call by call."""
     attention: dict[str, float] = field(default_factory=dict)
@@ -130,8 +128,7 @@ class Cluster:
     fused: bool
     """Whether only the arrays that fused kernels write are counted as memory."""
     fp8: str = ""
-    """How weights are multiplied in 8 bits, `fp8` or `fp8_rowwise`; `device` then has that rate. Empty: they are not.
-    """
+    """`fp8` or `fp8_rowwise` if weights are multiplied in 8 bits; `device` then has that rate."""
     software: Software = Software()
     optimizer_on_host: bool = False
     host_memory: Link = Link("memory at hand", 0, inf)

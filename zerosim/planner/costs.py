@@ -125,8 +125,7 @@ class Costs:
         return self.cluster.device.calls.ns(call)
 
     def products(self, step: Step, operations: int) -> Time:
-        """The time of a step's matrix products without memory traffic; their width is the narrower side of the weights.
-        """
+        """The time of a step's matrix products without memory traffic; the weights' narrower side is the width."""
         device, software = self.cluster.device, self.cluster.software
         if is_attention(step):
             return Time(round(device.attention_ns(operations, step.shape[-2], software.attention)), "attention")

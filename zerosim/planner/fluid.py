@@ -99,8 +99,7 @@ class FluidState:
         self._runnable = set(range(len(self.programs)))
 
     def advance(self) -> bool:
-        """Advance to the next event, the arrival of a message or the end of its latency; return whether there was one.
-        """
+        """Advance to the next arrival of a message or end of a latency; return whether there was one."""
         for rank in self._runnable:
             self._run(rank)
         self._runnable.clear()

@@ -141,9 +141,7 @@ def optimizer_of(said: Document, read: ForeignKeys) -> None:
 
 
 def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
-    """The [parallel] and [cluster] of FSDP keys of Accelerate or Hugging Face's trainer, with or without the prefix
-    fsdp_.
-    """
+    """The [parallel] and [cluster] of FSDP keys of Accelerate or Hugging Face, with or without prefix fsdp_."""
     found = {name.removeprefix("fsdp_"): said for name, said in document(path, "--fsdp-config").items()}
     found = {**section(found, "config"), **found}
     read, strategy = ForeignKeys(), str(found.get("sharding_strategy", "FULL_SHARD")).upper()

@@ -79,9 +79,7 @@ class Lockstep:
         self._now = np.maximum(self._now, end[source])
 
     def _way(self, to: Array, sent_bytes: Array) -> "MessageTimes":
-        """The times of an exchange's messages, cached by the arrays' ids; the entry holds the arrays, so ids stay
-        valid.
-        """
+        """The times of an exchange's messages, cached by the ids of the arrays, which the entry keeps alive."""
         key = id(to), id(sent_bytes)
         if key not in self._seen:
             self._seen[key] = self._found(to, sent_bytes)

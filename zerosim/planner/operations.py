@@ -96,9 +96,7 @@ def given(operation: Operation, example: OperationExample) -> tuple[dict[str, Ex
 
 
 def graph_of(operation: Operation, inputs: dict[str, Extent], settings: dict[str, Any]) -> Graph:
-    """A graph of this operation alone: its first input is the graph's input, the others are parameters or views of
-    them.
-    """
+    """A graph of this operation alone: the first input is the graph's, others are parameters or views of them."""
     first, *others = inputs
     graph = Graph(inputs[first].shape)
 

@@ -201,8 +201,7 @@ def whole_batch(config: Config) -> Batch:
 
 
 def uncounted_on(config: Config, cluster: Cluster) -> Uncounted:
-    """A test for arrays without memory: those that fused kernels keep in registers, and the scores of a chunked loss.
-    """
+    """A test for arrays without memory: registers of fused kernels, and the scores of a chunked loss."""
     registers = IN_REGISTERS if cluster.fused else frozenset[str]()
     scores = config.model.task.outputs if cluster.software.loss == "chunked" and config.model.task.tokens else 0
 
@@ -281,8 +280,7 @@ class Meetings:
 
 
 class Meeting(Clocked):
-    """One rank's communicator: messages are sent and counted, and a collective begins when all ranks have reached it.
-    """
+    """One rank's communicator: messages are counted, and a collective begins when all ranks have reached it."""
 
     alike = False
 

@@ -198,8 +198,7 @@ class TimedWire:
 
 @dataclass(frozen=True)
 class SilentWire:
-    """A wire format that takes no time, because the price of the collective includes its passes; it only has lengths.
-    """
+    """A wire format that only has lengths; the price of the collective includes its time."""
 
     wire: WireFormat
 

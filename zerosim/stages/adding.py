@@ -25,9 +25,7 @@ ReduceScatter = Callable[..., None]
 Rounding = Callable[[Array], Array]
 
 AddRanks = Callable[[Communicator, Total, Rounding], Array]
-"""`add_ranks(comm, total, rounding)` adds the totals of all ranks; this rank's chunk of the returned full buffer is the
-sum.
-"""
+"""`add_ranks(comm, total, rounding)` returns a full buffer in which this rank's chunk is the sum of all totals."""
 
 
 @dataclass(frozen=True)

@@ -54,9 +54,7 @@ class Residuals:
             kept[unit][:] = 0
 
     def settle(self, *, used: bool, rescaled: float) -> None:
-        """End a step: keep its residuals if its gradients were `used`, and multiply all by `rescaled`, the change of
-        the loss scale.
-        """
+        """End a step: drop its residuals unless its gradients were `used`; multiply all by `rescaled`."""
         for unit, settled in self.settled.items():
             now = self.now[unit]
             if not used:

@@ -25,9 +25,7 @@ class Fill(Protocol):
         """Start to fetch this rank's own shard; a call of `fill` follows."""
 
     def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
-        """The buffer in `room` with all weights of a unit; the list is emptied, so that only the caller holds the
-        buffer.
-        """
+        """The buffer in `room` with all weights of a unit; the list is emptied, so only the caller holds it."""
 
 
 class Filled:
@@ -78,8 +76,7 @@ class Quantized:
 
 
 class SecondCopy:
-    """Gathers from all ranks once per micro-batch; later uses gather a second copy that is sharded over fewer
-    neighbours.
+    """Gathers from all ranks once per micro-batch, and for later uses from a second copy on fewer neighbours.
 
     If the neighbours are the ranks of one host, backward sends nothing between hosts: hpZ of ZeRO++ (Wang et al.,
     2023).
@@ -90,9 +87,7 @@ class SecondCopy:
         self._first = fill
         self._copies: dict[Unit, Array] = {}
         self._uses = Counter[Unit]()
-        """The remaining uses of each unit in this micro-batch; its second copy has this step's weights as long as there
-        are any.
-        """
+        """The remaining uses of each unit in this micro-batch, for which its second copy is valid."""
 
     def begin(self, replica: Replica, unit: Unit) -> None:
         if not self._uses[unit]:

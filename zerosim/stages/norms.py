@@ -14,9 +14,7 @@ from zerosim.stages.replica import Replica
 
 
 class SquareSums:
-    """A rank with all gradients computes all sums; otherwise each rank computes those of its chunks, and they are
-    all-gathered.
-    """
+    """A rank with all gradients computes all sums; otherwise each computes its chunks', and all-gathers them."""
 
     def of_gradients(self, replica: Replica) -> Iterator[float]:
         sharded = "optimizer" in replica.state.layouts.sharded

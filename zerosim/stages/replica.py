@@ -210,9 +210,7 @@ class Replica:
         return own
 
     def shard(self, unit: Unit, full: Array, kind: Kind) -> Array:
-        """A copy of this rank's chunk of a full buffer, in the memory of its kind; it does not keep the full buffer
-        alive.
-        """
+        """A copy of this rank's chunk of a full buffer, in the memory of its kind."""
         own = self.own(full)
         return self.storage.keep(unit.name, own, own.dtype, kind)
 
@@ -228,9 +226,7 @@ class Replica:
         self.storage.begin_step(batch.step)
 
     def parts(self, batch: Batch) -> Iterator[Batch]:
-        """The parts of a batch that run forward and backward together: single micro-batches or, with layered
-        accumulation, all.
-        """
+        """The micro-batches that run forward and backward together: one or, with layered accumulation, all."""
         return self.accumulation.parts(self, batch)
 
     def forward_after(self, part: Batch) -> Sequence[Unit]:

@@ -17,8 +17,7 @@ GRADIENT, ACCUMULATED = "gradient", "accumulated gradient"
 
 @dataclass(frozen=True)
 class Layouts:
-    """The states of which this rank keeps a shard, and the mesh, which defines a shard; other states are kept in full.
-    """
+    """The states of which this rank keeps a shard, and the mesh that defines it; others are kept in full."""
 
     mesh: Mesh
     sharded: tuple[Kind, ...]

@@ -55,9 +55,7 @@ class Buckets:
         return call if self.most_bytes else whole
 
     def order_free(self, add: AddRanks, allocate: Allocator) -> AddRanks:
-        """`add(comm, contributions, rounding)` on copies of one bucket after the other, since it needs contiguous
-        vectors.
-        """
+        """`add(comm, contributions, rounding)` bucket by bucket, on copies, because it needs contiguous vectors."""
 
         def call(comm: Communicator, contributions: Sequence[Array], rounding: Rounding) -> Array:
             full = contributions[0]

@@ -55,8 +55,7 @@ from zerosim.training.tiers import Tiers
 
 
 def initial_weights(config: Config) -> Initial:
-    """The function that returns a unit's float32 weights before the first step, from the seed or a file, on all ranks.
-    """
+    """The function that returns a unit's first weights in float32, from the seed or a file."""
     file = config.initial
 
     def drawn(unit: Unit) -> Array:

@@ -237,9 +237,7 @@ def brought_home_otherwise(found: tuple[str, str], due: tuple[str, str] | None) 
 
 @dataclass(frozen=True)
 class Holdings:
-    """The state of all ranks after the last step: a digest of all chunks, and the first chunk in which two ranks
-    differ.
-    """
+    """The state of all ranks after the last step: its digest, and the first chunk in which two ranks differ."""
 
     sha256: str
     disagreement: str | None

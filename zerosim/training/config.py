@@ -303,8 +303,7 @@ class Config:
 
     @property
     def bits(self) -> tuple[object, ...]:
-        """All that determines the bits of a step beside the previous step, as far as rows of a training differ in it.
-        """
+        """All that determines a step's bits beside the previous step, as far as rows of a training differ."""
         train = self.row.train
         shaped = train.steps if train.schedule != "constant" else 0
         hosts = self.row.ranks_per_host if self.order.on_hosts else 0
@@ -312,8 +311,7 @@ class Config:
 
     @property
     def course(self) -> tuple[object, ...]:
-        """All that determines the bits of all steps: rows with equal values share one reference and have the same bits.
-        """
+        """All that determines the bits of all steps: rows with equal values share one reference."""
         return tuple((leg.config.bits, leg.until) for leg in self.legs)
 
     def on(self, ranks: int) -> "Config":

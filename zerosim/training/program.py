@@ -109,9 +109,7 @@ class Run:
 
 @contextmanager
 def alike_everywhere() -> Iterator[None]:
-    """Use one BLAS thread, because their number changes bits, and no warnings, because overflows are compared as
-    results.
-    """
+    """Use one BLAS thread, since their number changes bits; and no warnings, since overflows are results."""
     with threadpool_limits(1), np.errstate(all="ignore"):
         yield
 

@@ -122,9 +122,7 @@ class MappedFile(NamelessFile):
         self._end, self._mapped = begin, begin + length
 
     def give_back(self, array: Array | None = None) -> None:
-        """Release the pages of an array from the memory of this process, if it is in the file; without an array, all
-        pages.
-        """
+        """Release the memory pages of an array in the file; without an array, those of all."""
         for segment in self._segments:
             first, length = (0, len(segment.pages)) if array is None else segment.pages_of(array)
             if length:
