@@ -1,14 +1,13 @@
-"""Checkpoints: training states saved, and resumed on any number of ranks, by any stage.
+"""Checkpoints: saved training states, resumed on any number of ranks, by any stage.
 
-- Every rank writes its chunk, whatever its stage keeps. Each byte is written once, by all ranks at the same time, and
-  the files of all stages look alike. What a replicated state would differ in between ranks is for the verdict to
-  find, after every step.
-- One mapping serves ranks, stages and units. An element is named by its layer and its place in it; layouts lead from
-  there to files. No rank needs more memory than its own state and a block of 1 MiB.
-- Digests cover blocks, not files. A digest of a whole file would make a rank read all of it to trust a tenth.
+- Every rank writes its chunk, in every stage. Each byte is written once, by all ranks at the same time, and the files
+  of all stages look alike. If copies of a replicated state differ between ranks, the verdict finds it after every step.
+- One mapping serves ranks, stages and units. An element is identified by its layer and its place in it; layouts map it
+  to files. No rank needs more memory than its own state and a block of 1 MiB.
+- Digests cover blocks, not files. With a digest of a whole file a rank would have to read all of it to trust a tenth.
 - The reference trains from the start and does not read the checkpoint. A slot that was saved as zeros would otherwise
   be zeros on both sides.
 - A damaged checkpoint is an error that names it; an older one is never used silently.
 - Saving among another run's checkpoints is refused, because the last `keep` would be counted over both.
-- Nothing is executed: a manifest is JSON, read by types; arrays are safetensors, read by slices. There is no pickle.
+- Nothing is executed: a manifest is JSON, checked for types; arrays are safetensors, read by slices; no pickle.
 """

@@ -1,13 +1,13 @@
-"""Checkpoints as folders, of which there is always a whole one: written beside, flushed, and renamed into place.
+"""Checkpoints as folders, one of which is always complete: written to a hidden folder, flushed, and renamed into place.
 
     FOLDER/zero3/step-00000010/     one checkpoint of the row zero3
-    FOLDER/zero3/.step-00000015     one that is being written, or removed: nobody reads it
+    FOLDER/zero3/.step-00000015     a checkpoint that is being written or removed; it is never read
 
-A rename is atomic, and what it publishes is on disk before it; so a power cut leaves the old state or the new one.
+A rename is atomic, and the renamed files are on disk before it; so a power cut leaves the old state or the new one.
 
-A checkpoint that is one too many is renamed as soon as the new one is on disk, so that nobody lists it, and removed
-while training goes on: freeing the memory of large files takes as long as several flushes. The next checkpoint and
-the end of the run wait for that.
+A checkpoint beyond the last `keep` is renamed as soon as the new one is on disk, so that it is no longer listed, and
+removed while training continues: freeing the memory of large files takes as long as several flushes. The next
+checkpoint and the end of the run wait for the removal.
 """
 
 import os
@@ -47,7 +47,7 @@ def begun(folder: Path, step: int) -> Path:
 
 
 def published(beside: Path, *, keep: int) -> list[Path]:
-    """Rename what `begun` gave into place, and all checkpoints but the last `keep` out of theirs; returns these."""
+    """Rename the folder of `begun` into place, and all checkpoints but the last `keep` out of theirs; returns these."""
     flush(beside)
     place = beside.with_name(beside.name.removeprefix("."))
     os.rename(beside, place)
@@ -60,7 +60,7 @@ def published(beside: Path, *, keep: int) -> list[Path]:
 
 
 class Removal:
-    """Removes folders while something else is done: to let go of the pages of large files takes a while.
+    """Removes folders on another thread: freeing the pages of large files takes time.
 
     >>> import tempfile
     >>> old, removal = Path(tempfile.mkdtemp()), Removal()
@@ -74,20 +74,20 @@ class Removal:
         self._removed: Future[None] | None = None
 
     def begin(self, retired: Sequence[Path]) -> None:
-        """Remove these, once `finish` has been called for those before."""
+        """Begin to remove these folders; `finish` must have been called for earlier ones."""
         beside = ThreadPoolExecutor(1)
         self._removed = beside.submit(remove, retired)
         beside.shutdown(wait=False)
 
     def finish(self) -> None:
-        """Wait until there is nothing left to remove; raises `OSError` where that cannot be."""
+        """Wait until the folders are removed; raises `OSError` if that fails."""
         removed, self._removed = self._removed, None
         if removed is not None:
             removed.result()
 
 
 def remove(retired: Sequence[Path]) -> None:
-    """Remove folders, which somebody else may be removing."""
+    """Remove folders, which another process may be removing too."""
     for each in retired:
         while each.exists():
             with suppress(FileNotFoundError):
@@ -95,13 +95,13 @@ def remove(retired: Sequence[Path]) -> None:
 
 
 def cleared(folder: Path) -> None:
-    """Make a row's folder, and remove what a run that died was writing or removing there."""
+    """Make a row's folder, and remove the incomplete files of a dead run there."""
     folder.mkdir(parents=True, exist_ok=True)
     remove(list(folder.glob(".step-*")))
 
 
 def write_flushed(path: Path, content: bytes) -> None:
-    """Write a new file, and have the disk hold it."""
+    """Write a new file and flush it to disk."""
     with open(path, "xb") as file:
         file.write(content)
         file.flush()
@@ -109,7 +109,7 @@ def write_flushed(path: Path, content: bytes) -> None:
 
 
 def flush(path: Path) -> None:
-    """Have the disk hold what a folder lists."""
+    """Flush a folder's list of files to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

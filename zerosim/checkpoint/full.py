@@ -1,4 +1,4 @@
-"""The weights of a checkpoint as one safetensors file that others open: whole parameters, under the names they know."""
+"""The weights of a checkpoint as one safetensors file for other programs: whole parameters, under their usual names."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ OF_PRECISIONS = {DTYPES[each.weights.name]: each.weights for each in PRECISIONS.
 
 
 def write_full(folder: Path, manifest: Manifest, path: Path) -> None:
-    """Write the weights of the checkpoint in `folder` to `path`, beside it and renamed, block by block."""
+    """Write the weights of the checkpoint in `folder` to `path` atomically, block by block."""
     try:
         replace(path, blocks_of_weights(folder, manifest))
     except OSError as error:
@@ -27,7 +27,7 @@ def write_full(folder: Path, manifest: Manifest, path: Path) -> None:
 
 
 def blocks_of_weights(folder: Path, manifest: Manifest) -> Iterator[bytes]:
-    """A header, and behind it each parameter in model order."""
+    """A header, then each parameter in model order."""
     saved, kind = Resharded(folder, manifest), dtype_of(manifest, folder)
     parameters = in_model_order(manifest)
     header, at = {}, 0
@@ -47,12 +47,12 @@ def blocks_of_weights(folder: Path, manifest: Manifest) -> Iterator[bytes]:
 
 
 def in_model_order(manifest: Manifest) -> list[tuple[int, ParameterRecord]]:
-    """Each parameter with the number of its unit: as units come, which is the order of their first layers."""
+    """Each parameter with the number of its unit, in the order of units, which is that of their first layers."""
     return [(number, each) for number, unit in enumerate(manifest.units) for each in unit.parameters]
 
 
 def dtype_of(manifest: Manifest, folder: Path) -> np.dtype[np.generic]:
-    """The dtype that all weights have."""
+    """The common dtype of all weights."""
     found = {
         shard.file.arrays[name].dtype
         for shard in manifest.shards for name, piece in shard.pieces.items() if piece.what == WEIGHTS

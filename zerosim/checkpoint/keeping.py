@@ -1,4 +1,4 @@
-"""What a run keeps: where its rows are saved, and what they go on from."""
+"""The checkpoints of a run: the folders of its rows, and the checkpoints from which they resume."""
 
 import re
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ FOLDER = ("checkpoint", "folder")
 
 @dataclass(frozen=True)
 class Keeper:
-    """Saves after steps where `saving` says so, and restores what `restoring` knows: a `Keeping`."""
+    """Saves after the steps of `saving`, and restores the checkpoints of `restoring`: a `Keeping`."""
 
     saving: Saving | None
     restoring: Restoring
 
     def begin(self) -> None:
-        """Make folders to save in, if anything will be; for one process of all, before the others save there."""
+        """Make the folders to save in, if there are any; one process calls it before the others save there."""
         if self.saving is not None:
             self.saving.prepare()
 
@@ -43,10 +43,11 @@ class Keeper:
 def keeper(
     experiment: Experiment, resume: str | None, *, accept_python: bool = False
 ) -> tuple[Experiment, Keeper | None]:
-    """The experiment as it goes on from the folder `resume`, if one is named, and who keeps it, if anybody is to.
+    """The experiment resumed from the folder `resume`, if given, and its `Keeper`; None if it neither saves nor
+    resumes.
 
-    Python that the scenario names must be as it was, unless `accept_python` says otherwise. Raises `CheckpointError`
-    where rows would be saved among checkpoints that are not theirs.
+    Python files that the scenario names must be unchanged, unless `accept_python` is set. Raises `CheckpointError` if
+    rows would be saved among checkpoints of another run.
     """
     scenario = experiment.scenario
     names = folder_names(experiment)
@@ -68,7 +69,7 @@ def keeper(
 
 
 def refuse_others(folder: Path, config: Config) -> None:
-    """A row is saved in an empty folder, or behind the checkpoint that it goes on from."""
+    """Refuse to save a row in a folder with checkpoints, except behind the checkpoint from which it resumes."""
     steps = folders.steps_in(folder)
     if not steps:
         return
@@ -81,7 +82,8 @@ def refuse_others(folder: Path, config: Config) -> None:
 
 
 def folder_names(experiment: Experiment) -> dict[str, str]:
-    """What the folder of each row is called, by the row's name: its stage, or the variant's as files have names."""
+    """The folder's name for each row, by the row's name: its stage, or the variant's name in characters of file names.
+    """
     found: dict[str, str] = {}
     for config in experiment.rows:
         shipped = config.row.stage in STAGES and not experiment.scenario.variant

@@ -1,4 +1,4 @@
-"""What there is in a folder of checkpoints, and whether its files are what was written."""
+"""The checkpoints in a folder, and the check of their files against their digests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from zerosim.errors import CheckpointError
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """All in the folder of a run or of a row, by row and step; or the one that `folder` is."""
+    """All checkpoints in the folder of a run or of a row, by row and step; or `folder` itself if it is one."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder; name that the folder of a run, a row or a checkpoint")
     if (folder / folders.MANIFEST).is_file():
@@ -32,7 +32,7 @@ def only(folder: Path) -> Path:
 
 
 def damages(folder: Path, manifest: Manifest) -> Iterator[CheckpointError]:
-    """What of each rank's file is not as it was written: every byte is held to a digest."""
+    """One error for each damaged file: every byte is checked against a digest."""
     for shard in manifest.shards:
         try:
             ShardReader(folder, shard.file).verify()

@@ -1,9 +1,9 @@
-"""What a checkpoint says of itself: one JSON document with its own digest, and what can be read of it.
+"""The manifest of a checkpoint: one JSON document with its own digest, and its validation.
 
-    leg      a stretch of the training: until which step, on how many ranks, by which keys of [parallel]
-    piece    an array of one rank's file: which unit it is of, what it is, and its layout
+    leg      a stretch of the training: its last step, its number of ranks, its keys of [parallel]
+    piece    an array of one rank's file: its unit, its kind, and its layout
 
-Whatever the file holds, reading it takes bounded memory, runs nothing, and gives a manifest or a `CheckpointError`.
+Reading any file takes bounded memory, executes nothing, and returns a manifest or raises `CheckpointError`.
 """
 
 import hashlib
@@ -22,26 +22,26 @@ from zerosim.sharding import Layout
 
 SCHEMA = "zerosim.checkpoint/1"
 MOST_BYTES = 1 << 25
-"""Which takes up to 30 times as much memory to read; a checkpoint of 400 GB has fewer."""
+"""The largest manifest; reading takes up to 30 times as much memory. A checkpoint of 400 GB has a smaller one."""
 LOSSES = "losses"
-"""The name of the one array that belongs to no unit: of all steps so far, in the file of rank 0."""
+"""The name of the one array without a unit: the losses of all steps so far, in the file of rank 0."""
 
 
 @dataclass(frozen=True)
 class LegRecord:
-    """A leg as it is written down; `steps` is what the scenario had for train.steps."""
+    """A leg as it is saved; `steps` is the scenario's train.steps."""
 
     until: int
     ranks: int
     steps: int
     parallel: Mapping[str, Any]
     ranks_per_host: int = 0
-    """What the scenario had for world.ranks_per_host, on which the orders of hosts depend."""
+    """The scenario's world.ranks_per_host, on which the orders of hosts depend."""
 
 
 @dataclass(frozen=True)
 class PieceRecord:
-    """What an array of a file holds: `what` of the unit of that number, its elements that lie in `layout`, unpadded."""
+    """The contents of an array of a file: the elements of `what` of a unit that lie in `layout`, without padding."""
 
     unit: int
     what: str
@@ -50,7 +50,7 @@ class PieceRecord:
 
 @dataclass(frozen=True)
 class Shard:
-    """One rank's file, and what its arrays are, by name."""
+    """One rank's file, and the contents of its arrays, by name."""
 
     file: StoredFile
     pieces: Mapping[str, PieceRecord]
@@ -58,7 +58,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class UnitRecord:
-    """A unit as the saving run had it."""
+    """A unit of the run that saved the checkpoint."""
 
     name: str
     layers: tuple[int, ...]
@@ -69,7 +69,7 @@ class UnitRecord:
 
 @dataclass(frozen=True)
 class ParameterRecord:
-    """Where a parameter lies in its unit, under the name that others know."""
+    """The place of a parameter in its unit, and its name in other programs."""
 
     name: str
     shape: tuple[int, ...]
@@ -77,16 +77,16 @@ class ParameterRecord:
 
     @property
     def count(self) -> int:
-        """Its elements."""
+        """The number of its elements."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that a checkpoint says of itself."""
+    """The contents of a manifest."""
 
     scenario: Mapping[str, Any]
-    """Resolved."""
+    """The resolved scenario."""
     data_sha256: str
     """The digest of the samples and of initial weights from a file."""
     parts: Mapping[str, str]
@@ -97,7 +97,7 @@ class Manifest:
     loss_scale: float
     good_steps: int
     samples: int
-    """Position in the stream of samples: how many have been taken."""
+    """The position in the stream of samples: the number of samples used so far."""
     legs: tuple[LegRecord, ...]
     units: tuple[UnitRecord, ...]
     shards: tuple[Shard, ...]
@@ -109,12 +109,12 @@ class Manifest:
 
     @property
     def stage(self) -> str:
-        """The key of the one that saved it."""
+        """The key of the stage that saved the checkpoint."""
         return str(self.legs[-1].parallel["stages"][0])
 
 
 def encoded(manifest: Manifest) -> bytes:
-    """The manifest as it stands in its file."""
+    """The manifest as bytes of its file."""
     document = {
         "schema": SCHEMA,
         "scenario": manifest.scenario,
@@ -135,7 +135,7 @@ def encoded(manifest: Manifest) -> bytes:
 
 
 def canonical(document: Any) -> bytes:
-    """One text for equal documents."""
+    """Canonical JSON: equal documents give equal bytes."""
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -179,7 +179,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def decoded(said: Mapping[str, Any]) -> Manifest:
-    """The manifest of a document; raises any of Python's own errors where that is none."""
+    """The manifest of a document; raises one of Python's own errors if the document is none."""
     manifest = Manifest(
         scenario=a(dict, said["scenario"]),
         data_sha256=a(str, said["data_sha256"]),
@@ -208,7 +208,7 @@ def decoded(said: Mapping[str, Any]) -> Manifest:
 
 
 def decoded_unit(said: Mapping[str, Any]) -> UnitRecord:
-    """A unit whose parameters lie in it one after the other, without gaps."""
+    """A unit whose parameters follow each other without gaps."""
     parameters = tuple(
         ParameterRecord(a(str, each["name"]), many(count, each["shape"]), count(each["start"]))
         for each in a(list, said["parameters"])
@@ -247,7 +247,7 @@ def decoded_shard(said: Mapping[str, Any]) -> Shard:
 
 
 def a(kind: type[Any], value: Any) -> Any:
-    """`value`, if it is one."""
+    """`value`, if its type is `kind`."""
     if type(value) is not kind:
         raise TypeError(f"{str(value)[:40]!r}, which is no {kind.__name__}")
     return value
@@ -258,7 +258,7 @@ def text(value: Any) -> str:
 
 
 def count(value: Any) -> int:
-    """A whole number that an array can have elements."""
+    """A valid number of elements of an array."""
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"{str(value)[:40]!r}, which is no count")
     return value

@@ -1,7 +1,7 @@
-"""A saved state as any other layout wants it: other ranks, another stage, other units of the same layers.
+"""A saved state in any other layout: other ranks, another stage, other units of the same layers.
 
-Layouts alone say where an element lies. A rank reads those that its own layouts name, and of a file only the blocks
-that they lie in.
+Layouts alone determine where an element lies. A rank reads the elements that its own layouts name, and only the blocks
+of a file that contain them.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from zerosim.sharding import Layout
 
 
 class Resharded:
-    """The checkpoint in `folder`; `units` are those of the model as it was saved, for who reads by layers."""
+    """The checkpoint in `folder`; `units` are those of the saved model, for access by layers."""
 
     def __init__(self, folder: Path, manifest: Manifest, units: Sequence[Unit] = ()) -> None:
         self.folder, self.manifest, self.units = folder, manifest, units
@@ -25,7 +25,7 @@ class Resharded:
 
     @cached_property
     def _pieces(self) -> dict[tuple[int, str], list[tuple[int, str, Layout]]]:
-        """The rank, the array's name and its layout, by a unit's number and what is kept of it."""
+        """The rank, the array's name and its layout, by a unit's number and the kind of state."""
         found: dict[tuple[int, str], list[tuple[int, str, Layout]]] = {}
         for rank, shard in enumerate(self.manifest.shards):
             for name, piece in shard.pieces.items():
@@ -33,7 +33,7 @@ class Resharded:
         return found
 
     def fill(self, unit: Unit, what: str, layout: Layout, out: Array) -> None:
-        """Let `out` have the elements of `what` of `unit` that lie in `layout`; padding is zero."""
+        """Fill `out` with the elements of `what` of `unit` that lie in `layout`; padding is zero."""
         out[:] = 0
         for layer in unit.numbers:
             start, stop = unit.bounds(layer)
@@ -44,14 +44,14 @@ class Resharded:
                 self.copy(number, what, low + shift, out[low - layout.start : high - layout.start])
 
     def fill_losses(self, name: str, out: Array) -> None:
-        """Let `out` have the array of that name, which is in the file of rank 0."""
+        """Fill `out` with the array of that name, which is in the file of rank 0."""
         stored = self.manifest.shards[0].file.arrays.get(name)
         if stored is None or stored.length != len(out):
             raise self._lacks(name)
         self._reader(0).read(name, 0, out)
 
     def copy(self, number: int, what: str, start: int, out: Array) -> None:
-        """The elements of a saved unit from `start` on, of whichever ranks had them."""
+        """Copy the elements of a saved unit from `start` on, from the files of all ranks that have some."""
         copied = 0
         for rank, name, layout in self._pieces.get((number, what), ()):
             low, high = max(start, layout.start), min(start + len(out), layout.start + layout.length, layout.count)

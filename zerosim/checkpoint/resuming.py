@@ -1,7 +1,7 @@
-"""Resume: which checkpoint each row goes on from, whether it is of the same training, and its state on new ranks.
+"""Resume: the checkpoint from which each row resumes, the check that it is of the same training, and its new layout.
 
-What may differ is how the work is shared and what is claimed of it: [world], [parallel], [[variant]], [check],
-[checkpoint], texts, and train.steps. Everything else is what is trained, and on what; that must be the same.
+The division of the work and the claims about it may differ: [world], [parallel], [[variant]], [check],
+[checkpoint], texts, and train.steps. All other sections say what is trained, and on which data; they must be the same.
 
 `train.steps` may change. A cosine schedule depends on it, so each leg keeps the steps that its scenario named.
 """
@@ -35,14 +35,15 @@ FREE = (("train", "steps"),)
 
 @dataclass(frozen=True)
 class Restoring:
-    """Brings back the states of rows that go on from a checkpoint; `manifests` has those by folder."""
+    """Restores the states of rows that resume from a checkpoint; `manifests` has the manifests by folder."""
 
     manifests: Mapping[str, Manifest]
 
     def restore(self, config: Config, replica: Replica) -> list[Array]:
-        """Let `replica` have what its layouts say of the saved state, and no more; the losses of all steps so far.
+        """Load into `replica` the part of the saved state in its layouts, and no more; returns the losses of all steps
+        so far.
 
-        Raises `CheckpointError` where the files are not what their manifest says.
+        Raises `CheckpointError` for files that differ from their manifest.
         """
         assert config.resumed is not None
         manifest = self.manifests[config.resumed.folder]
@@ -76,9 +77,9 @@ class Restoring:
 def resumed(
     experiment: Experiment, found: Mapping[str, Path | None], *, accept_python: bool = False
 ) -> tuple[Experiment, Restoring]:
-    """The rows with what they go on from, and who brings that back; `found` has the checkpoint of each row by name.
+    """The rows with the steps that they resume from, and the object that restores them; `found` has checkpoints by row.
 
-    Raises `CheckpointError` where one is not of the same training.
+    Raises `CheckpointError` for a checkpoint of another training.
     """
     manifests = {str(folder): read_manifest(folder) for folder in set(found.values()) if folder is not None}
     for folder, manifest in manifests.items():
@@ -103,9 +104,9 @@ def resumed(
 
 
 def find(folder: Path, rows: Mapping[str, str]) -> dict[str, Path | None]:
-    """The last checkpoint of each row in `folder`, None where none had been saved; `rows` has folders' names by rows'.
+    """The last checkpoint of each row in `folder`, None for a row without one; `rows` has folders' names by rows'.
 
-    `folder` may be that of a run, of a row, or of one checkpoint; what has one row alone serves them all.
+    `folder` may be that of a run, of a row, or of one checkpoint; a folder with a single row serves all rows.
     """
     if not folder.is_dir():
         raise CheckpointError(f"--resume {folder}: no such folder; name that the folder of a run, a row or a "
@@ -135,7 +136,7 @@ def latest(folder: Path) -> Path | None:
 
 
 def refuse_another_training(experiment: Experiment, folder: str, manifest: Manifest) -> None:
-    """Name what is not as it was and must be."""
+    """Refuse a checkpoint of another training, naming what differs."""
     differing = list(differences(manifest.scenario, resolved(experiment.scenario)))
     if experiment.data_sha256 != manifest.data_sha256 and not differing:
         differing = ["data: the samples or the initial weights differ from those of the checkpoint"]
@@ -150,7 +151,7 @@ def refuse_another_training(experiment: Experiment, folder: str, manifest: Manif
 
 
 def refuse_residuals_of_others(scenario: Scenario, folder: str, was: Config, config: Config) -> None:
-    """A residual belongs to the rank that lost it: other ranks cannot go on with it, and would lose it again."""
+    """Refuse residuals of another number of ranks: a residual belongs to the rank whose codes lost it."""
     if not was.row.parallel.error_feedback or not config.row.parallel.error_feedback:
         return
     for ranks in (config.ranks, *scenario.check.same_bits_on):
@@ -161,7 +162,7 @@ def refuse_residuals_of_others(scenario: Scenario, folder: str, was: Config, con
 
 
 def refuse_other_python(scenario: Scenario, folder: str, manifest: Manifest) -> None:
-    """Name a file of Python that has another text than when the checkpoint was saved."""
+    """Refuse a file of Python that has changed since the checkpoint was saved."""
     for part in scenario.parts.values():
         was = manifest.parts.get(part, part.sha256)
         if was != part.sha256:
@@ -172,7 +173,8 @@ def refuse_other_python(scenario: Scenario, folder: str, manifest: Manifest) -> 
 
 @dataclass(frozen=True)
 class KnownParts(Loader):
-    """For names in a checkpoint: the parts that the scenario itself names. No file is imported for a checkpoint."""
+    """The parts for names in a checkpoint: those that the scenario itself names. No file is imported for a checkpoint.
+    """
 
     known: Mapping[str, Named] = field(default_factory=dict)
 
@@ -185,7 +187,7 @@ class KnownParts(Loader):
 
 
 def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """What must be the same and is not, in words.
+    """The keys that must be the same and differ, in words.
 
     >>> list(differences({"train": {"seed": 1}, "model": {}}, {"train": {"seed": 2, "steps": 9}, "model": {}}))
     ['train.seed was 1, is 2']
@@ -206,7 +208,7 @@ def said(value: Any) -> str:
 
 
 def legs_of(scenario: Scenario, folder: str, manifest: Manifest, config: Config) -> tuple[Leg, ...]:
-    """How all steps of a checkpoint were trained, from the same weights as `config`."""
+    """The legs of all steps of a checkpoint, trained from the same weights as `config`."""
     origin = Origin(f"{folder}/{folders.MANIFEST}", loader=KnownParts(known=scenario.parts))
     legs = []
     try:

@@ -1,9 +1,9 @@
-"""Save: every K steps all ranks write their shards, and rank 0 says what they are.
+"""Save: every K steps all ranks write their shards, and rank 0 writes the manifest.
 
 Measured on two cores: a checkpoint of 35 MB by two ranks took 28 ms, writing and flushing two new files of as many
 bytes 22 ms (ratio 1.28, 1.12 to 1.47 over 30 rounds). The difference is SHA-256, 13 ms of each core while the disk
-takes what was written, and three more flushes. A step that is asked whether to save, in a run that does not, took
-0.99 of one that is not asked. `zerosim bench checkpoint` repeats this.
+writes, and three more flushes. In a run that saves nothing, a step with the question whether to save took
+0.99 of one without it. `zerosim bench checkpoint` repeats this.
 """
 
 import errno
@@ -40,12 +40,12 @@ from zerosim.training.config import Config
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 IN_COMPANY = (errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY)
-"""How saving fails where another run writes, publishes or removes the same checkpoints."""
+"""The errors of a save while another run writes, publishes or removes the same checkpoints."""
 
 
 @dataclass(frozen=True)
 class Saving:
-    """Where rows are saved, how often, and how many checkpoints of each are kept; `folders` has each row's by name."""
+    """The folder of each row by its name, the steps between two checkpoints, and the number of checkpoints to keep."""
 
     scenario: Scenario
     data_sha256: str
@@ -53,14 +53,14 @@ class Saving:
     keep: int
     folders: Mapping[str, Path]
     removal: Removal = field(default_factory=Removal)
-    """Removes earlier checkpoints while the training goes on."""
+    """Removes earlier checkpoints while training continues."""
 
     def is_due(self, step: int, steps: int) -> bool:
-        """After every `every` steps, and after the last."""
+        """Whether to save: after every `every` steps, and after the last."""
         return step % self.every == 0 or step == steps
 
     def prepare(self) -> None:
-        """Make the rows' folders; raises `ZerosimError` where that cannot be."""
+        """Make the rows' folders; raises `ZerosimError` if that fails."""
         for folder in self.folders.values():
             try:
                 folders.cleared(folder)
@@ -68,7 +68,7 @@ class Saving:
                 raise cannot(folder, folder, error) from None
 
     def save(self, comm: Communicator, config: Config, replica: Replica, losses: Sequence[Array]) -> None:
-        """Save what all ranks have after a step: a whole checkpoint, or none and `ZerosimError` on rank 0."""
+        """Save the state of all ranks after a step: a complete checkpoint, or none and `ZerosimError` on rank 0."""
         folder, step = self.folders[config.name], replica.state.step
         beside = folder / f".{folders.name_of(step)}"
         problem = None
@@ -125,7 +125,7 @@ def recorded(unit: Unit) -> UnitRecord:
 
 
 def cannot(folder: Path, path: Path, error: OSError, rank: int | None = None) -> ZerosimError:
-    """Why a row cannot be saved at `path`, and what its `folder` still has.
+    """The error for a row that cannot be saved at `path`, with the state of its `folder`.
 
     >>> print(cannot(Path("no/such"), Path("no/such"), OSError(errno.ENOSPC, "No space left on device"), rank=1))
     rank 1 cannot write the checkpoint no/such: no space left on device; no/such has no complete checkpoint
@@ -136,7 +136,7 @@ def cannot(folder: Path, path: Path, error: OSError, rank: int | None = None) ->
 
 
 def still_there(folder: Path) -> str:
-    """What a row's folder has, as far as one can look."""
+    """The state of a row's folder, in words, as far as it can be read."""
     try:
         whole = folders.steps_in(folder)
     except OSError:
@@ -149,7 +149,7 @@ def first(problems: Sequence[Any] | None) -> Any:
 
 
 def settle(comm: Communicator, problem: ZerosimError | None, beside: Path) -> None:
-    """Go on if rank 0 has no problem; if it has, it says so once, and nothing is left half written."""
+    """Return on all ranks if rank 0 has no problem; if it has, raise it there and remove the incomplete files."""
     if problem is not None:
         shutil.rmtree(beside, ignore_errors=True)
         raise problem
@@ -161,7 +161,7 @@ def file_name(rank: int) -> str:
 
 
 def write_shard(folder: Path, rank: int, replica: Replica, losses: Sequence[Array]) -> Shard:
-    """The chunk of every state that no other rank writes, and the rank's own residuals; raises `OSError`."""
+    """Write this rank's unique chunk of every state, and the rank's own residuals; raises `OSError`."""
     arrays: dict[str, Array] = {}
     pieces: dict[str, PieceRecord] = {}
     for number, unit in enumerate(replica.units):
@@ -180,7 +180,7 @@ def write_shard(folder: Path, rank: int, replica: Replica, losses: Sequence[Arra
 
 
 def states(replica: Replica, unit: Unit) -> list[tuple[str, Array, Layout]]:
-    """What the next step needs of a unit: its weights, and what the optimizer keeps."""
+    """The state of a unit that the next step needs: its weights, and the optimizer's arrays."""
     state = replica.state
     layout = state.layouts.of(unit, "optimizer")
     slots = [(slot, buffer, layout) for slot, buffer in state.optimizer.get(unit, {}).items()]
@@ -188,11 +188,11 @@ def states(replica: Replica, unit: Unit) -> list[tuple[str, Array, Layout]]:
 
 
 def unpadded(values: Array, layout: Layout) -> Array:
-    """Without the zeros behind a unit's last element."""
+    """`values` without the padding behind a unit's last element."""
     return values[: max(layout.count - layout.start, 0)]
 
 
 def publish(beside: Path, manifest: Manifest, keep: int) -> list[Path]:
-    """Write the manifest, and let the checkpoint be there: which others are to be removed; raises `OSError`."""
+    """Write the manifest and publish the checkpoint; returns the folders to remove; raises `OSError`."""
     folders.write_flushed(beside / folders.MANIFEST, encoded(manifest))
     return folders.published(beside, keep=keep)

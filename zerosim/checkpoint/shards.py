@@ -1,8 +1,8 @@
 """One rank's file of a checkpoint: safetensors, flat arrays by name, with a digest of every block.
 
-    block    so many elements of an array as take at most BLOCK_BYTES: what is read and held to its digest at a time
+    block    a run of elements of at most BLOCK_BYTES: the unit of reading and of verification
 
-Written from the arrays themselves, without a copy of them; read by slices, so that memory is bounded by a block.
+It is written from the arrays themselves, without a copy, and read by slices, so that memory is bounded by a block.
 Format: https://huggingface.co/docs/safetensors, eight bytes of length, a header in JSON, the arrays back to back.
 """
 
@@ -25,13 +25,13 @@ from zerosim.numerics.digests import little_endian
 BLOCK_BYTES = 1 << 20
 MOST_HEADER_BYTES = 1 << 24
 DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-"""What the format calls each."""
+"""The format's names of dtypes."""
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
 
 @dataclass(frozen=True)
 class Stored:
-    """An array as a manifest has it: its elements, and the SHA-256 of each of its blocks, in hexadecimal."""
+    """The record of an array in a manifest: its elements, and the SHA-256 of each of its blocks, in hexadecimal."""
 
     dtype: str
     length: int
@@ -39,18 +39,18 @@ class Stored:
 
     @property
     def block_length(self) -> int:
-        """Elements of a block but the last."""
+        """The number of elements of every block but the last."""
         return BLOCK_BYTES // ITEM_BYTES[self.dtype]
 
     @property
     def block_count(self) -> int:
-        """How many blocks so many elements are."""
+        """The number of blocks."""
         return -(-self.length // self.block_length)
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file as a manifest has it; `header_sha256` is of all bytes before the arrays."""
+    """The record of a file in a manifest; `header_sha256` covers all bytes before the arrays."""
 
     name: str
     file_bytes: int
@@ -59,7 +59,7 @@ class StoredFile:
 
 
 def write(path: Path, arrays: Mapping[str, Array]) -> StoredFile:
-    """Write flat arrays to `path`, and digest them while the disk takes them; raises `OSError` where that fails."""
+    """Write flat arrays to `path`, and digest them during the write; raises `OSError` if that fails."""
     ordered = sorted(arrays.items(), key=lambda each: -each[1].itemsize)  # stable: arrays are then aligned
     header, at = {}, 0
     for name, array in ordered:
@@ -81,20 +81,21 @@ def write(path: Path, arrays: Mapping[str, Array]) -> StoredFile:
 
 
 def stored_as(array: Array) -> Stored:
-    """What a manifest says of an array."""
+    """The record of an array for a manifest."""
     digests = tuple(hashlib.sha256(little_endian(block)).hexdigest() for block in blocks(array))
     return Stored(DTYPES[array.dtype.name], len(array), digests)
 
 
 def blocks(array: Array) -> Iterator[Array]:
-    """The pieces of an array that have digests."""
+    """The blocks of an array, each of which has a digest."""
     length = BLOCK_BYTES // array.itemsize
     for start in range(0, len(array), length):
         yield array[start : start + length]
 
 
 class ShardReader:
-    """Reads slices of one file, each block held to its digest. Raises `CheckpointError` where anything differs."""
+    """Reads slices of one file and checks each block against its digest. Raises `CheckpointError` if anything differs.
+    """
 
     def __init__(self, folder: Path, file: StoredFile) -> None:
         self.path, self.file = folder / file.name, file
@@ -123,13 +124,13 @@ class ShardReader:
             raise self._damaged("its header was changed")
 
     def read(self, name: str, start: int, out: Array) -> None:
-        """Fill `out` with the elements of array `name` from `start` on, which are there."""
+        """Fill `out` with the elements of array `name` from `start` on."""
         for first, values in self._blocks(name, start, start + len(out), out.dtype):
             low, high = max(first, start), min(first + len(values), start + len(out))
             out[low - start : high - start] = values[low - first : high - first]
 
     def verify(self) -> None:
-        """Read everything, and hold it to its digests."""
+        """Read all arrays and check them against their digests."""
         for name, stored in self.file.arrays.items():
             for _ in self._blocks(name, 0, stored.length, None):
                 pass

@@ -1,4 +1,4 @@
-"""Kinds of arguments that several commands take."""
+"""Types of arguments that several commands take."""
 
 import argparse
 import re
@@ -10,7 +10,7 @@ NO_PYTHON = "refuse scenarios that name Python code, such as mine.py:lion"
 
 
 def rank_counts(text: str) -> list[int]:
-    """Numbers of ranks, as one writes them: one, a range, a list.
+    """Numbers of ranks on a command line: one, a range, a list.
 
     >>> rank_counts("4"), rank_counts("2..5"), rank_counts("1,2,4..6")
     ([4], [2, 3, 4, 5], [1, 2, 4, 5, 6])
@@ -32,14 +32,14 @@ MOST_DEVICES = 2**20
 
 
 def add_hosts(parser: argparse.ArgumentParser) -> None:
-    """Give `parser` the flag that says how many ranks a host has."""
+    """Give `parser` the flag for the number of ranks on a host."""
     parser.add_argument(
         "--ranks-per-host", type=whole_number(1, MOST_RANKS), metavar="P",
         help="ranks on each host, for algorithms of two levels; default 2")
 
 
 def cluster_sizes(text: str) -> list[int]:
-    """Numbers of ranks of a plan, in a list.
+    """The numbers of ranks of a plan, from a list.
 
     >>> cluster_sizes("8,64,512")
     [8, 64, 512]
@@ -53,7 +53,7 @@ def refused(text: str) -> argparse.ArgumentTypeError:
 
 
 def steps_in_order(text: str) -> tuple[int, int]:
-    """The first and the last of some steps.
+    """The first and the last step of a range.
 
     >>> steps_in_order("4"), steps_in_order("3..5")
     ((4, 4), (3, 5))

@@ -77,9 +77,9 @@ Measure = Callable[[Communicator, int, Workload], Sequence[Timing | SpentStep | 
 MEASURES: dict[str, Measure] = {
     "step": time_steps, "spent": time_spent, "ledger": time_ledgers, "checkpoint": time_checkpoints,
 }
-"""What is measured on 2 ranks of a model."""
+"""The measurements on 2 ranks with a model."""
 ALONE: dict[str, Callable[[], Sequence[Duration]]] = {"worlds": time_worlds, "plan": time_plans}
-"""What is measured in this process."""
+"""The measurements in this process."""
 SHOW: dict[str, Callable[..., None]] = {
     "step": show_timings, "spent": show_spent, "ledger": show_overheads, "checkpoint": show_saving,
     "worlds": show_durations, "plan": show_durations,
@@ -108,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure: worlds and plans in this process, else as one of 2 ranks or, without a launcher, by starting those 2."""
+    """Measure: worlds and plans in this process, all else on 2 ranks, which are started if there is no launcher."""
     check_writable(arguments)
     if arguments.toml and arguments.what not in ("cluster", "collectives"):
         raise UsageError(f"bench {arguments.what} measures no cluster; remove --toml, or use bench cluster or bench "
@@ -141,7 +141,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def start_ranks(what: str) -> NoReturn:
-    """Run this command again as so many ranks: the launcher takes the place of this process, and ends as it would."""
+    """Run this command again on `RANKS` ranks: the launcher replaces this process."""
     launcher = own_launcher()
     found = shutil.which(launcher)
     if found is None:
@@ -155,7 +155,7 @@ def start_ranks(what: str) -> NoReturn:
 
 
 def report(arguments: argparse.Namespace, measured: Sequence[Timing | SpentStep | Overhead | Duration] | None) -> int:
-    """Show and write what rank 0 has measured."""
+    """Show and write the measurements of rank 0."""
     if measured is not None:
         warn_of_sharing(arguments)
         heading = [] if arguments.what in ALONE else [WORKLOADS[arguments.model]]
@@ -167,13 +167,13 @@ def report(arguments: argparse.Namespace, measured: Sequence[Timing | SpentStep 
 
 
 def warn_of_sharing(arguments: argparse.Namespace) -> None:
-    """Say that ranks are more than cores, where they are."""
+    """Print a warning if there are more ranks than cores."""
     if arguments.what not in ALONE and (words := sharing(RANKS, connect().machine.shared_cores)):
         show_words(standard_output(arguments), words)
 
 
 def report_cluster(arguments: argparse.Namespace, found: Measured | None) -> int:
-    """Show and write what rank 0 has found."""
+    """Show and write the measured cluster of rank 0."""
     if found is not None:
         warn_of_sharing(arguments)
         show_compared(standard_output(arguments), found.steps)
@@ -185,7 +185,7 @@ def report_cluster(arguments: argparse.Namespace, found: Measured | None) -> int
 
 
 def report_collectives(arguments: argparse.Namespace) -> int:
-    """Measure collectives, show and write what rank 0 has found."""
+    """Measure collectives; show and write the results of rank 0."""
     comm = connect()
     found = time_collectives(comm, libraries(comm), arguments.rounds)
     if found is not None:
@@ -227,7 +227,7 @@ def libraries(comm: MpiCommunicator) -> dict[str, Own]:
 
 
 def report_torch(arguments: argparse.Namespace) -> int:
-    """Measure PyTorch's trainers, show and write what rank 0 has found."""
+    """Measure PyTorch's trainers; show and write the results of rank 0."""
     require_torch()
     from zerosim.torch.timings import time_torch  # noqa: PLC0415 - imports torch
 
@@ -242,7 +242,7 @@ def report_torch(arguments: argparse.Namespace) -> int:
 
 
 def report_published(arguments: argparse.Namespace) -> int:
-    """Plan published runs; show and write how far off the plans are."""
+    """Plan published runs; show and write the errors of the plans."""
     document: dict[str, Any] = {"schema": "zerosim.bench/1"}
     elsewhere = lines_of(arguments.runs or shipped("outside.csv"))
     of_others = bool(elsewhere) and "measured_kind" in elsewhere[0]

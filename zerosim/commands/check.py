@@ -1,4 +1,5 @@
-"""`zerosim check`: the parts of a user's file, each tried as before a run; operations beside differences in float64."""
+"""`zerosim check`: the parts of a user's file, each tested as before a run; operations against differences in float64.
+"""
 
 import argparse
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """0 if every part holds, 1 if one does not."""
+    """Check all parts: 0 if every part holds, 1 if one does not."""
     if arguments.file:
         check_writable(arguments, {"the file": arguments.file})
         names = vars(load_file(arguments.file))
@@ -65,7 +66,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def checks(names: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """Each part that a file itself declares, beside operations, and what is wrong with it."""
+    """Each part that a file itself declares, except operations, with its fault or None."""
     for name, part in names.items():
         if isinstance(part, Optimizer):
             yield name, wrong(part)
@@ -79,7 +80,7 @@ def checks(names: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
 
 
 def tried(part: Operation, example: OperationExample | None) -> tuple[OperationFigures | None, str | None]:
-    """An operation's figures on its example, where it runs on shapes, and what is wrong with it."""
+    """An operation's figures on its example, if it runs on shapes, and its fault or None."""
     if example is None:
         return None, f"give example shapes of its inputs: EXAMPLES = {{\"{part.name}\": ((2, 3), …)}}"
     arrays = [each for each in example if not isinstance(each, dict)]

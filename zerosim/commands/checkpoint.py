@@ -1,4 +1,4 @@
-"""`zerosim checkpoint`: what is in a checkpoint, whether it is whole, and its weights as one file."""
+"""`zerosim checkpoint`: the contents of a checkpoint, its verification, and its weights as one file."""
 
 import argparse
 from pathlib import Path
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Do what is asked; 0, or 1 where something is not what was written."""
+    """Run the action; 0, or 1 if a file differs from its digests."""
     check_writable(arguments)
     if (arguments.weights is not None) != (arguments.action == "full"):
         raise UsageError("--weights FILE is required for full, and only for full")
@@ -60,7 +60,7 @@ def show(arguments: argparse.Namespace, folder: Path) -> int:
 
 
 def verify(arguments: argparse.Namespace, folder: Path) -> int:
-    """A line for each checkpoint that is whole, on standard error one for each file that is not."""
+    """Print a line for each intact checkpoint, and on standard error one for each damaged file."""
     code, console = 0, standard_output(arguments)
     for each in checkpoints_in(folder):
         try:

@@ -1,4 +1,4 @@
-"""`zerosim exercises`: skeletons to fill in and small scenarios to begin with, out of the package into a folder."""
+"""`zerosim exercises`: copies skeletons to complete and small scenarios from the package into a folder."""
 
 import argparse
 from pathlib import Path
@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Copy them, say what was copied and what to do next; 0."""
+    """Copy the files, list them with the next command; 0."""
     folder = Path(arguments.folder)
     for path in copy_out((source, folder / place) for source, place in exercises().items()):
         print(path)

@@ -1,4 +1,4 @@
-"""`zerosim grade`: a learner's functions, or a whole course's, with points for what holds, and what does not."""
+"""`zerosim grade`: grades a learner's functions, or a whole course's: points, and the reason for each missing point."""
 
 import argparse
 import csv
@@ -26,21 +26,21 @@ from zerosim.parts import Loader, is_python
 from zerosim.words import plural
 
 WIDE = 10_000
-"""Signs of a line in a file of feedback, which nobody breaks."""
+"""The width of a file of feedback, in which lines are not broken."""
 MARKS = {"holds": "[green]✓[/]", "holds so far": "[green]✓[/]", "not yet written": "[dim]·[/]",
          "not asked": "[dim]·[/]", "cannot be asked": "[yellow]?[/]"}
-"""All else is ✗."""
+"""The mark of each state; ✗ for all others."""
 
 
 @dataclass(frozen=True)
 class Graded:
-    """One submission: the grade of each exercise in it, or why there are none."""
+    """One submission: the grade of each exercise in it, or the reason why there are none."""
 
     file: str
     grades: list[Grade] = field(default_factory=list)
     trouble: str = ""
     own: tuple[str, ...] = ()
-    """What of zerosim itself it uses."""
+    """The functions of zerosim itself that it uses."""
 
     @property
     def written(self) -> list[Grade]:
@@ -48,7 +48,7 @@ class Graded:
 
     @property
     def passed(self) -> bool:
-        """Whether at least one exercise is written, and nothing was found that does not hold."""
+        """Whether at least one exercise is written, and all written ones hold."""
         return bool(self.written) and all(grade.state in ("holds", "holds so far") for grade in self.written)
 
     @property
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """0 if in every file at least one function is written and all that are hold, 1 if not."""
+    """Grade the files: 0 if each has at least one written function and all written ones hold, 1 if not."""
     if any(map(is_python, arguments.files)):
         return grade_parts(arguments)
     handed = list(submissions(arguments.files))
@@ -104,7 +104,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def grade_parts(arguments: argparse.Namespace) -> int:
-    """0 if all parts that are named hold, 1 if one does not."""
+    """Grade the named parts: 0 if all hold, 1 if one does not."""
     for name in arguments.files:
         if not is_python(name):
             raise UsageError(f"{name} is not a part; give parts as FILE.py:NAME, and exercises as files or folders")
@@ -123,7 +123,7 @@ def grade_parts(arguments: argparse.Namespace) -> int:
 
 
 def graded_copy(folder: str, file: str, name: str) -> Grade | ScenarioError:
-    """The grade of a function in the copy of a file, told as of the file itself; or why there is none."""
+    """The grade of a function in the copy of a file, with the file's own name in messages; or the error."""
     copy = os.path.join(folder, os.path.abspath(file).lstrip(os.sep))
     try:
         grade = grade_apart(copy, name)
@@ -134,13 +134,13 @@ def graded_copy(folder: str, file: str, name: str) -> Grade | ScenarioError:
 
 
 Asked = Sequence["Future[Grade | ScenarioError]"]
-"""What comes of each function of a submission."""
+"""The pending grade of each function of a submission."""
 
 
 def shown(
     console: Console, handed: Submission, asked: Asked, arguments: argparse.Namespace, *, alone: bool
 ) -> Graded:
-    """What was found of a submission, shown as it comes; one that cannot be used is an error only if it is `alone`."""
+    """The results of a submission, printed as they arrive; an unusable one is an error only if it is `alone`."""
     heard = io.StringIO()
     consoles = [console, *([Console(file=heard, width=WIDE, highlight=False)] if arguments.feedback else [])]
     if not alone:
@@ -174,7 +174,7 @@ def tell_all(consoles: Sequence[Console], words: str) -> None:
 
 
 def label(name: str) -> str:
-    """A submission's name, for a file: that of its folder, or of the file and the folder that it is in.
+    """The name of a submission in file names: that of its folder, or of the file and its folder.
 
     >>> label("course/ada"), label("course/ada/mine.py")
     ('ada', 'ada_mine')
@@ -184,7 +184,7 @@ def label(name: str) -> str:
 
 
 def show(console: Console, grade: Grade) -> None:
-    """The verdict on one function, item by item; below what does not hold why, and what it printed."""
+    """Print the verdict on one function, item by item; below each failed item the reason, and the function's output."""
     rest = f", {grade.earned} of {plural(grade.points, 'point')}"
     if grade.state == "not yet written":
         rest = f": {grade.complaint}" if grade.complaint else ""
@@ -201,7 +201,7 @@ def show(console: Console, grade: Grade) -> None:
 
 
 def show_item(console: Console, item: Item) -> None:
-    """A line; where it does not hold, why."""
+    """Print the line of an item, with the reason if it fails."""
     law = f"{item.law}: " if item.law else ""
     style = {"does not hold": "", "cannot be asked": "yellow"}.get(item.state, "dim")
     mark = MARKS.get(item.state, "[red]✗[/]")
@@ -215,7 +215,7 @@ def tell(console: Console, words: str, indent: str = "    ") -> None:
 
 
 def summary(grades: Sequence[Grade]) -> str:
-    """How far the learner has come, and what is next.
+    """The learner's progress, and the next exercise.
 
     >>> summary([Grade("all_gather", "not yet written"), Grade("all_reduce", "not yet written")])
     '0 of 2 hold, 0 of 26 points. Next: all_gather.'
@@ -231,7 +231,7 @@ def summary(grades: Sequence[Grade]) -> str:
 
 
 def show_points(console: Console, found: Sequence[Graded]) -> None:
-    """A line for each submission, and one for all."""
+    """Print a line for each submission, and one for the total."""
     points = sum(EXERCISES[name] for name in asked_of_all(found))
     console.print("[bold]points[/]")
     for each in found:
@@ -241,14 +241,15 @@ def show_points(console: Console, found: Sequence[Graded]) -> None:
 
 
 def asked_of_all(found: Sequence[Graded]) -> list[str]:
-    """The exercises that are in any submission."""
+    """The exercises that occur in any submission."""
     return [name for name in EXERCISES if any(name == grade.function for each in found for grade in each.grades)]
 
 
 def table(found: Sequence[Graded]) -> str:
-    """The points as CSV: a line for each submission, a column for each exercise that is in any of them, and the total.
+    """The points as CSV: a line for each submission, a column for each exercise that occurs in any of them, and the
+    total.
 
-    `of` is the same for all. The last columns say what could not be graded, and what of zerosim itself was used.
+    `of` is the same for all. The last columns name failures to grade, and functions of zerosim itself that were used.
     """
     names = asked_of_all(found)
     written = io.StringIO()

@@ -25,10 +25,10 @@ SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 MOST_PARAMETERS = 10**15
 MOST_RANKS = 10**9
 FIGURE_1 = 7_500_000_000, 64
-"""Parameters and ranks."""
+"""The numbers of parameters and ranks in Figure 1."""
 
 MIXED_ADAM = ("precision", "optimizer", "optimizer_bytes", "fp32_accumulation")
-"""Flags that say otherwise than mixed precision and Adam."""
+"""Flags that contradict mixed precision with Adam."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Show the table that `args` ask for, and write its JSON; 0. Wrong `args` exit with code 2."""
+    """Show the requested table, and write its JSON; 0. Wrong `args` exit with code 2."""
     refuse_contradictions(args)
     check_writable(args)
     console = standard_output(args)
@@ -125,7 +125,7 @@ def refuse(args: argparse.Namespace, names: Iterable[str], reason: str) -> None:
 
 
 def estimated(args: argparse.Namespace) -> Estimate:
-    """The figures of every stage that the flags ask for."""
+    """The figures of every stage for these flags."""
     if args.table == "figure1":
         each = per_parameter("mixed", 12)
         return by_paper(*FIGURE_1, each, "ZeRO paper, Figure 1; " + basis("mixed", "adam", each))
@@ -140,7 +140,7 @@ def estimated(args: argparse.Namespace) -> Estimate:
 
 
 def basis(precision: str, optimizer: str, each: ModelStates) -> str:
-    """How a figure was counted, in words."""
+    """The basis of a figure, in words."""
     terms = f"{each.parameters} + {each.gradients} + {each.optimizer}"
     return f"{precision} precision, {optimizer}: {terms} bytes per parameter"
 
@@ -167,12 +167,12 @@ def document(estimate: Estimate) -> dict[str, Any]:
 
 
 def number(exact: Fraction) -> int | float:
-    """An int where `exact` is whole."""
+    """An int if `exact` is whole, else a float."""
     return exact.numerator if exact.denominator == 1 else float(exact)
 
 
 def transformer_shape(text: str) -> ModelKeys:
-    """A transformer as `--model` gives it, with the keys and the bounds of a scenario's [model].
+    """The transformer of `--model`, with the keys and the bounds of a scenario's [model].
 
     >>> transformer_shape("layers=12,width=768,heads=12,vocabulary=50257,sequence=1024").layers
     12
@@ -209,7 +209,7 @@ def key_and_value(pair: str) -> tuple[str, object]:
 
 
 def parameter_count(text: str) -> int:
-    """A number of parameters, as one writes it.
+    """A number of parameters on a command line.
 
     >>> parameter_count("7.5e9") == parameter_count("7.5B") == 7_500_000_000
     True

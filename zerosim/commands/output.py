@@ -1,4 +1,4 @@
-"""Where commands write: the terminal, files, one line for an error."""
+"""The output of commands: to the terminal, to files, and one line for an error."""
 
 import argparse
 import codecs
@@ -23,10 +23,10 @@ from zerosim.worlds.last_words import exit_code, last_words
 from zerosim.worlds.launcher import launched
 
 LEAST_WIDTH = 40
-"""Columns below which words would be broken; a narrower terminal breaks the lines itself."""
+"""The least columns, below which words would be broken; a narrower terminal breaks the lines itself."""
 
 WIDTH = 100
-"""Columns of what goes to a file or a pipe, if nothing else is said."""
+"""The default columns of output to a file or a pipe."""
 
 FLAGS = ("csv", "html", "json", "report", "svg", "toml", "trace", "weights")
 """The flags that name a file to write."""
@@ -34,16 +34,16 @@ FLAGS = ("csv", "html", "json", "report", "svg", "toml", "trace", "weights")
 STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 PLAIN = str.maketrans("─━╺═│┃▶▸›✓✗█▓░·−–×…→←⌊⌋⌈⌉√Ψ²≥≤", "-=-=||>>>*!#=.:--x.><[][]vP2><")
-"""What stands for our signs, one for one, where an encoding lacks them."""
+"""Replacements of our symbols, one for one, for encodings that lack them."""
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What can happen to anyone whose standard output is a file."""
+"""The errors of a standard output that is a file on a full or failing disk."""
 
 
 class Terminal(Console):
-    """A console that colours only what it is told to; as wide as COLUMNS says, or else `width` if it is no terminal.
+    """A console without automatic colours; as wide as COLUMNS, or else `width` if it is no terminal.
 
-    It leaves it to the command line what is said, and with which exit code, when its reader has left.
+    A broken pipe raises `BrokenPipeError`, from which the command line derives message and exit code.
     """
 
     def __init__(self, *, stderr: bool, force_terminal: bool | None, width: int) -> None:
@@ -53,7 +53,7 @@ class Terminal(Console):
             self.width = max(columns, LEAST_WIDTH)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Render as rich does, with no control characters but its own: a title is not to move the cursor."""
+        """Render as rich does, without control characters in texts: a title must not move the cursor."""
         for segment in super().render(renderable, options):
             text = segment.text
             plain = segment.control is None and not (text.isprintable() or text == "\n")
@@ -64,9 +64,9 @@ class Terminal(Console):
 
 
 def console(arguments: argparse.Namespace, *, stderr: bool, width: int = WIDTH) -> Console:
-    """A console on standard output or standard error; `--progress live` takes either for a terminal.
+    """A console on standard output or standard error; with `--progress live` it counts as a terminal.
 
-    Under a launcher, standard output is what standard error is: Open MPI's gives every rank a terminal of its own.
+    Under a launcher, standard output counts as one if standard error does: Open MPI's gives every rank a terminal.
     """
     forced = True if getattr(arguments, "progress", None) == "live" else None
     if forced is None and not stderr and launched() is not None:
@@ -75,27 +75,27 @@ def console(arguments: argparse.Namespace, *, stderr: bool, width: int = WIDTH) 
 
 
 def asked_width() -> int:
-    """The columns that the environment asks for; 0 where it does not."""
+    """The columns that the environment sets; 0 if it sets none."""
     columns = os.environ.get("COLUMNS", "")
     return int(columns) if columns.isdecimal() else 0
 
 
 def standard_output(arguments: argparse.Namespace, width: int = WIDTH) -> Console:
-    """Where tables go: standard output, unless the JSON document goes there."""
+    """The console for tables: standard output, unless the JSON document goes there."""
     return console(arguments, stderr=arguments.json == "-", width=width)
 
 
 def check_writable(arguments: argparse.Namespace, inputs: Mapping[str, str | Path] | None = None) -> None:
-    """Refuse, before anything runs, files that cannot be written, one file for two things, and one that is read.
+    """Refuse, before anything runs, output files that cannot be written, that have two purposes, or that are inputs.
 
-    `inputs` has the paths of what is read, by what it is.
+    `inputs` has the paths of input files, by their purpose.
     """
     outputs = {f"--{flag}": path for flag in FLAGS if (path := getattr(arguments, flag, None)) is not None}
     check_outputs(outputs, inputs or {})
 
 
 def check_outputs(outputs: Mapping[str, str], inputs: Mapping[str, str | Path]) -> None:
-    """Check files to write as `check_writable` does, each by the flag that names it, such as "--json"."""
+    """Check output files as `check_writable` does, each by its flag, such as "--json"."""
     named: dict[str, str] = {}
     for flag, path in outputs.items():
         if path == "-" and flag == "--json":
@@ -140,7 +140,7 @@ def is_file_of(descriptor: int, path: str) -> bool:
 
 
 def write_json(path: str, document: dict[str, Any]) -> None:
-    """Write `document` to the file `path`, or to standard output where that is `-`."""
+    """Write `document` to the file `path`, or to standard output for `-`."""
     text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=path == "-" and not prints_unicode()) + "\n"
     if path == "-":
         sys.stdout.write(text)
@@ -154,7 +154,7 @@ def prints_unicode() -> bool:
 
 
 def complain(error: BaseException) -> int:
-    """Say what is wrong on standard error, most often in one line; the exit code that belongs to it."""
+    """Print an error on standard error, usually in one line; its exit code."""
     said = last_words(error)
     if isinstance(error, OSError) and error.errno in (errno.EPIPE, *NO_ROOM):
         abandon(sys.stdout)
@@ -166,7 +166,8 @@ def complain(error: BaseException) -> int:
 
 
 def open_streams() -> None:
-    """Refuse a standard output that was closed before Python began; what standard error would say then goes nowhere."""
+    """Refuse a standard output that was closed before Python began; a closed standard error is replaced by /dev/null.
+    """
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
     if sys.stdout is None:
@@ -175,7 +176,7 @@ def open_streams() -> None:
 
 
 def replace_what_cannot_be_printed() -> None:
-    """Let the terminal show a plain sign, or else a question mark, for what its encoding lacks."""
+    """Let streams print a plain character, or else a question mark, for one that their encoding lacks."""
     codecs.register_error("zerosim.plain", plain)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
@@ -184,7 +185,7 @@ def replace_what_cannot_be_printed() -> None:
 
 
 def plain(error: UnicodeError) -> tuple[str, int]:
-    """Replace signs by as many that every encoding has.
+    """Replace symbols by the same number of ASCII characters.
 
     >>> codecs.register_error("zerosim.plain", plain)
     >>> "1 ─+▶ 2 ✓ Größe".encode("ascii", "zerosim.plain")
@@ -196,7 +197,7 @@ def plain(error: UnicodeError) -> tuple[str, int]:
 
 
 def abandon_full_streams() -> None:
-    """Flush what was printed; what cannot be goes nowhere, so that Python's own flush at exit does not fail too."""
+    """Flush the output; if that fails, discard it, so that Python's own flush at exit does not fail too."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -205,7 +206,7 @@ def abandon_full_streams() -> None:
 
 
 def abandon(stream: TextIO) -> None:
-    """Let what nobody can read any more go nowhere."""
+    """Redirect a stream to /dev/null, because its reader has gone."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""A parser of command lines that says what is wrong in one line."""
+"""A parser of command lines whose errors are one line."""
 
 import argparse
 import re
@@ -9,25 +9,25 @@ from typing import Any, NoReturn
 from zerosim.errors import did_you_mean
 
 ELSEWHERE = {("zerosim run", "--ranks"): "; mpirun -n N starts N ranks, and --set world.ranks=N asks for them"}
-"""Flags that other commands have, and what does their work here."""
+"""Flags of other commands, and the replacement in this one."""
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose mistakes are a line each: what was found, what is allowed, and where more is said."""
+    """A parser whose errors are one line: what was found, what is allowed, and which command prints help."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print as argparse does, but raise where a help cannot be written."""
+        """Print as argparse does, but raise if the help cannot be written."""
         if file is sys.stdout:
             sys.stdout.write(message)
         else:
             super()._print_message(message, file)
 
     def error(self, message: str) -> NoReturn:
-        """End with exit code 2, without the usage of many lines."""
+        """Exit with code 2 and one line, without the usage."""
         self.exit(2, f"{self.prog}: {in_our_words(message, self.prog)} ({self.prog} --help says more)\n")
 
     def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
-        """End, as `words` are no flags of this command, or more than it takes."""
+        """Exit because `words` are unknown flags or surplus arguments."""
         flag = words[0].partition("=")[0]
         flags = re.findall(r"--[\w-]+", self.format_usage())
         mend = ELSEWHERE.get((self.prog, flag)) or did_you_mean(flag, flags, alike=0.8) or "; leave it out"
@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def in_our_words(message: str, prog: str) -> str:
-    """What argparse says, in the words of the other errors.
+    """Argparse's message in the words of the other errors.
 
     >>> in_our_words("argument COMMAND: invalid choice: 'rum' (choose from 'run', 'show')", "zerosim")
     "COMMAND: found 'rum'; allowed are run, show; did you mean 'run'?"

@@ -21,7 +21,7 @@ def name_and_file(words: str) -> tuple[str, str]:
 
 
 def pictured(wanted: Sequence[tuple[str, str]], drawings: Drawings) -> list[tuple[str, Spec]]:
-    """The file and the specification of each picture that is wanted; `UsageError` where there is none of a name."""
+    """The file and the specification of each requested picture; `UsageError` for an unknown name."""
     specs = dict(drawings.files())
     for name, _ in wanted:
         if name not in specs:
@@ -30,7 +30,7 @@ def pictured(wanted: Sequence[tuple[str, str]], drawings: Drawings) -> list[tupl
 
 
 def write_picture(path: str, spec: Spec) -> None:
-    """A picture as SVG or PNG, as the file's name says."""
+    """Write a picture as SVG or PNG, according to the file's name."""
     if path.endswith(".svg"):
         write_text(path, svg(spec))
     else:

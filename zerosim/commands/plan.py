@@ -1,4 +1,4 @@
-"""`zerosim plan`: what a scenario would take on a cluster, by its stages' own text on shapes."""
+"""`zerosim plan`: the cost of a scenario on a cluster, by the code of its stages on shapes."""
 
 import argparse
 import json
@@ -103,7 +103,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def foreign_keys(arguments: argparse.Namespace, changes: dict[str, Any]) -> ForeignKeys:
-    """What files of other projects say; it replaces keys of the scenario, and --set replaces it."""
+    """The keys in files of other projects; they replace keys of the scenario, and --set replaces them."""
     read = [foreign.hugging_face(arguments.model)] if arguments.model else []
     if arguments.ds_config or arguments.fsdp_config:
         scenario = scenario_of(arguments.scenario, changes, python=not arguments.no_python)
@@ -118,7 +118,7 @@ def foreign_keys(arguments: argparse.Namespace, changes: dict[str, Any]) -> Fore
 
 
 def asked(arguments: argparse.Namespace) -> Question | None:
-    """What --tokens and --days ask."""
+    """The question of --tokens and --days."""
     if arguments.tokens is None:
         if arguments.days is not None:
             raise UsageError("--days needs --tokens; give a number such as --tokens 2T")
@@ -127,7 +127,7 @@ def asked(arguments: argparse.Namespace) -> Question | None:
 
 
 def ranks(given: str) -> list[int]:
-    """What --ranks says, each number once; nothing where it is left out."""
+    """The numbers in --ranks, each once; empty without the flag."""
     try:
         return list(dict.fromkeys(cluster_sizes(given))) if given else []
     except argparse.ArgumentTypeError as error:
@@ -135,7 +135,7 @@ def ranks(given: str) -> list[int]:
 
 
 def overrides(given: Sequence[str]) -> dict[str, str]:
-    """What each --set says."""
+    """The key and the value of each --set."""
     return dict(key_and_value(each, "--set", "section.key=value") for each in given)
 
 
@@ -162,7 +162,7 @@ def key_and_value(given: str, flag: str, form: str) -> tuple[str, str]:
 
 
 def values_in(given: str) -> list[str]:
-    """What stands between commas, of which those within brackets are a value's own.
+    """The values between commas; commas within brackets belong to a value.
 
     >>> values_in("1,[[0, 1], [2]],false")
     ['1', '[[0, 1], [2]]', 'false']

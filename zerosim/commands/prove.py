@@ -1,4 +1,4 @@
-"""`zerosim prove`: run a collective on symbols, say what was proved, or name what is wrong with it."""
+"""`zerosim prove`: runs a collective on symbols and prints what was proved, or the fault."""
 
 import argparse
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """0 if everything was proved for every number of ranks, 1 if not."""
+    """Prove the collective: 0 if it holds for every number of ranks, 1 if not."""
     check_writable(arguments, files_of(arguments.subject))
     console = standard_output(arguments)
     subject = with_hosts(

@@ -1,4 +1,4 @@
-"""`zerosim report`: the page of a run from what `zerosim run --json` wrote, or of two runs side by side."""
+"""`zerosim report`: the page of a run from the output of `zerosim run --json`, or of two runs side by side."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ from zerosim.report.page.page_run import PageRun, runs_of
 from zerosim.report.page.vega import png, svg
 
 MOST_BYTES = 1 << 26
-"""The longest outcome that is read; as Python's objects it takes up to 30 times as much memory."""
+"""The largest outcome; as Python objects it takes up to 30 times as much memory."""
 
 WRITE_ONE = "write an outcome with zerosim run SCENARIO --json FILE"
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Write the page, the pictures, or both; 0, whatever the runs came to."""
+    """Write the page, the pictures, or both; 0 for any result of the runs."""
     if not arguments.html and not arguments.pictures and not arguments.picture:
         raise UsageError("nothing to write: name a file with --html, a folder with --pictures, or one picture with "
                          "--picture NAME=FILE")
@@ -58,7 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def whole(names: Sequence[str]) -> Iterator[None]:
-    """Refuse in one line a document of which a part is missing or of another kind, for the body of a `with`."""
+    """A context that turns errors of an incomplete or wrong document into one line."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -72,7 +72,7 @@ def drawn(runs: Sequence[PageRun]) -> Drawings:
 
 
 def write_pictures(folder: str, runs: Sequence[PageRun]) -> None:
-    """Every picture of the page as an SVG and a PNG, in a folder that is made where it is not there."""
+    """Write every picture of the page as SVG and PNG, in a folder that is made if missing."""
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:

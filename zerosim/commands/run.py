@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 WIDTH = 80
-"""Columns of what a run shows where nobody says: launchers pipe it to terminals that may have no more."""
+"""The default columns of a run's output: launchers pipe it to terminals that may have no more."""
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -86,7 +86,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def run_alone(arguments: argparse.Namespace) -> int:
-    """Run it with all ranks in this process."""
+    """Run with all ranks in this process."""
     check_outputs_of(arguments)
     job = requested(arguments)
     check_writable(arguments, job.files)
@@ -97,7 +97,7 @@ def run_alone(arguments: argparse.Namespace) -> int:
 
 
 def run_supervised(arguments: argparse.Namespace) -> int:
-    """Start the ranks, once all that can be known before is known to be right."""
+    """Start the ranks, after all checks that need no ranks."""
     check_outputs_of(arguments)
     job = requested(arguments)
     check_writable(arguments, job.files)
@@ -107,14 +107,14 @@ def run_supervised(arguments: argparse.Namespace) -> int:
 
 
 def check_outputs_of(arguments: argparse.Namespace) -> None:
-    """Refuse, before anything is read, what could not be written, and a page that could not be made."""
+    """Refuse, before anything is read, outputs that could not be written, and a page that could not be made."""
     check_writable(arguments, {"the scenario": arguments.scenario})
     if arguments.report:
         converter()
 
 
 def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> int:
-    """Rank 0 reads the scenario first; what it cannot read it says once, and all ranks end alike."""
+    """Rank 0 reads the scenario first and prints its errors once; all ranks end alike."""
     job, refused = None, None
     if comm.rank == 0:
         try:
@@ -144,7 +144,7 @@ def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> 
 
 
 def request(arguments: argparse.Namespace) -> Request:
-    """The flags, in types."""
+    """The flags as a `Request`."""
     return Request(
         checkpoint=arguments.checkpoint, every=arguments.every, resume=arguments.resume,
         weights=bool(arguments.weights), report=bool(arguments.report), trace=bool(arguments.trace),
@@ -166,7 +166,7 @@ def command_line(arguments: argparse.Namespace, ranks: int) -> str:
 
 
 def have_read_the_same(comm: Communicator, job: Job) -> bool:
-    """Whether every rank has the scenario and the data of rank 0, which complains if not."""
+    """Whether every rank has the scenario and the data of rank 0, which prints an error if not."""
     mine = job.inputs_sha256
     digests = gather_objects(comm, mine) or []
     others = [rank for rank, found in enumerate(digests) if found != mine]
@@ -179,7 +179,7 @@ def have_read_the_same(comm: Communicator, job: Job) -> bool:
 
 
 def check_ranks(job: Job, size: int, arguments: argparse.Namespace) -> None:
-    """Refuse a scenario that wants another number of ranks than were launched."""
+    """Refuse a scenario with another number of ranks than were launched."""
     wanted = job.scenario.world.ranks
     if wanted != size:
         more = overrides_for(size, arguments.scenario, arguments.overrides, request(arguments), job)
@@ -196,7 +196,7 @@ def announce(arguments: argparse.Namespace, job: Job, world: World) -> None:
 
 
 def conclude(arguments: argparse.Namespace, job: Job, outcome: Any, world: World) -> int:
-    """Show the outcome, write what was asked for, and give the exit code."""
+    """Show the outcome, write the requested files, and return the exit code."""
     manner = Manner(
         verbose=arguments.verbose, timed=launched() is not None, timeline=arguments.timeline,
         shared_cores=world.shared_cores, transport=world.transport)
@@ -216,7 +216,7 @@ def conclude(arguments: argparse.Namespace, job: Job, outcome: Any, world: World
 
 
 def write_weights(path: str, outcome: Outcome) -> None:
-    """The final weights of the last row that was trained as safetensors, a tensor for each parameter."""
+    """Write the final weights of the last trained row as safetensors, a tensor for each parameter."""
     weights = outcome.trained[-1].measured.weights
     assert weights is not None
     tensors: dict[str, Array] = {}
@@ -226,7 +226,7 @@ def write_weights(path: str, outcome: Outcome) -> None:
 
 
 def progress(arguments: argparse.Namespace) -> Progress:
-    """The manner that was asked for, or the one that suits rank 0's standard error."""
+    """The requested display of progress, or the one that suits rank 0's standard error."""
     if arguments.progress == "none":
         return Silent()
     target = console(arguments, stderr=True, width=WIDTH)

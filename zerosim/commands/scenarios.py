@@ -1,4 +1,4 @@
-"""`zerosim scenarios`: those that come with the package, by name."""
+"""`zerosim scenarios`: lists the scenarios that come with the package, by name."""
 
 import argparse
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from zerosim.scenario import load
 from zerosim.words import plural
 
 COMMANDS = {"run": "zerosim run NAME, or mpirun -n RANKS zerosim run NAME", "plan": "zerosim plan NAME"}
-"""What the scenarios are for, and how they are called."""
+"""The commands that run the scenarios."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """List them; 0."""
+    """List the scenarios; 0."""
     check_writable(arguments)
     found = [listed(name, path) for name, path in scenarios().items()]
     show(standard_output(arguments), found)
@@ -35,7 +35,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def listed(name: str, path: Path) -> dict[str, Any]:
-    """What there is to say of one: which command it is for, on how many ranks, and what it claims."""
+    """The entry of one scenario: its command, its number of ranks, and its texts."""
     scenario = load(path)
     command = "plan" if path.parent.name == "plans" else "run"
     kind = "training" if scenario.kind == "training" else "collectives"
@@ -44,7 +44,7 @@ def listed(name: str, path: Path) -> dict[str, Any]:
 
 
 def show(console: Console, found: Sequence[dict[str, Any]]) -> None:
-    """Two lines each or more: its name and its ranks, its title."""
+    """Print two lines or more for each scenario: its name and its ranks, its title."""
     for command, words in COMMANDS.items():
         console.print(Text(words, style="bold"), soft_wrap=True)
         for each in found:

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """0 if the collective keeps its promise, or for the table; 1 if it does not."""
+    """Draw a collective, a stage or the table; 1 if the collective's result is wrong, else 0."""
     check_writable(arguments, files_of(arguments.subject))
     if (arguments.svg or "").endswith((".png", ".jpg", ".jpeg", ".pdf")):
         raise UsageError(f"--svg: found {arguments.svg!r}; give a name that ends in .svg")
@@ -69,7 +69,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def groups(arguments: argparse.Namespace) -> dict[str, int]:
-    """The keys of [parallel] that are given, of ranks that share."""
+    """The given keys of [parallel] that set groups of ranks."""
     given = {key: getattr(arguments, key) for key in ("shard_ranks", "secondary_ranks")}
     return {key: value for key, value in given.items() if value is not None}
 

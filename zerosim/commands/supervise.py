@@ -1,4 +1,4 @@
-"""`zerosim run --restarts N`: starts the ranks itself, and a run that broke again, from its last whole checkpoint."""
+"""`zerosim run --restarts N`: starts the ranks itself, and restarts a broken run from its last complete checkpoint."""
 
 import argparse
 import os
@@ -18,11 +18,11 @@ from zerosim.worlds.launcher import RESTARTS
 from zerosim.worlds.mpi_start import own_launcher
 
 FINAL = (0, 1, 2, INTERRUPTED)
-"""The exit codes of runs that would end alike once more, or were told to end."""
+"""The exit codes of runs that a restart would not change, or that were told to end."""
 
 
 def supervise(arguments: argparse.Namespace, scenario: Scenario) -> int:
-    """Run `scenario` under MPI, and as often as is allowed again if that breaks; the exit code of the last run."""
+    """Run `scenario` under MPI, and again up to the allowed number if it breaks; the exit code of the last run."""
     saved = folder_of(scenario)
     if arguments.min_ranks is not None and arguments.min_ranks > scenario.world.ranks:
         raise UsageError(
@@ -52,21 +52,21 @@ def supervise(arguments: argparse.Namespace, scenario: Scenario) -> int:
 
 
 def folder_of(scenario: Scenario) -> Path:
-    """Where its rows are saved."""
+    """The folder in which its rows are saved."""
     if not scenario.checkpoint.folder:
         raise UsageError("--restarts resumes from checkpoints; add --checkpoint DIR")
     return scenario.origin.folder(("checkpoint", "folder")) / scenario.checkpoint.folder
 
 
 def last_step(saved: Path) -> int:
-    """The highest step of a checkpoint of any row; 0 where none is saved."""
+    """The highest step of any row's checkpoint; 0 if there is none."""
     with suppress(OSError):
         return max((step for row in saved.iterdir() for step in steps_in(row)), default=0)
     return 0
 
 
 def fewer(arguments: argparse.Namespace, scenario: Scenario, ranks: int) -> int:
-    """The next number of ranks: as before or, with --min-ranks, the next lower on which the scenario can run."""
+    """The next number of ranks: unchanged or, with --min-ranks, the next lower on which the scenario can run."""
     if arguments.min_ranks is None:
         return ranks
     for lower in range(ranks - 1, arguments.min_ranks - 1, -1):
@@ -78,7 +78,7 @@ def fewer(arguments: argparse.Namespace, scenario: Scenario, ranks: int) -> int:
 
 
 def words(arguments: argparse.Namespace, ranks: int, resume: str | None) -> Iterator[str]:
-    """The command line of a supervised run: the same, on so many ranks, going on from `resume`."""
+    """The command line of a supervised run with this number of ranks, resumed from `resume`."""
     yield from ("run", arguments.scenario)
     for override in [*arguments.overrides, f"world.ranks={ranks}"]:
         yield f"--set={override}"

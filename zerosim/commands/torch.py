@@ -1,4 +1,4 @@
-"""`zerosim torch`: a script of PyTorch's, unchanged, over the collectives of this package."""
+"""`zerosim torch`: an unchanged PyTorch script over the collectives of this package."""
 
 import argparse
 import os
@@ -62,7 +62,7 @@ NUMBERS: dict[str, Callable[[str], Any]] = {"rank": int, "step": int, "message":
 
 
 def fault(text: str) -> Fault:
-    """A fault as a command line has it.
+    """A fault as on the command line.
 
     >>> fault("kind=kill,rank=1,step=3").kind
     'kill'
@@ -86,7 +86,7 @@ def fault(text: str) -> Fault:
 
 
 def require_torch() -> None:
-    """Refuse to go on where PyTorch is not installed; where it is, let it have one thread, as torchrun does."""
+    """Refuse to run without PyTorch; give it one thread, as torchrun does."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
         import torch  # noqa: F401, PLC0415 - may be missing, and nobody else needs it
@@ -95,7 +95,7 @@ def require_torch() -> None:
 
 
 def write(arguments: argparse.Namespace, document: dict[str, Any], trace: Trace) -> None:
-    """Write the files that were asked for."""
+    """Write the requested files."""
     if arguments.json:
         write_json(arguments.json, document)
     if arguments.report:

@@ -2,8 +2,8 @@
 
 The monotonic clock of a host is the same in all of its processes; a host is identified by its boot. For another host,
 rank 0 measures the offset by asking for the time 32 times, as NTP does (RFC 5905, section 8). The answer was given
-between question and arrival, so the middle of the fastest exchange is right to within half of its duration. That
-uncertainty is part of the outcome.
+between question and arrival, so the middle of the fastest exchange is right to within half of its duration. The outcome
+contains that uncertainty.
 
 Clocks drift apart by microseconds in a second. Offsets are measured after a row has been trained, so that they fit
 its last step best.
@@ -35,7 +35,7 @@ def brought_together(comm: Communicator, steps: list[RankStep]) -> Trace | None:
 
 
 def clocks(comm: Communicator, host: str | None = None, now: Now = time.monotonic_ns) -> list[ClockOffset] | None:
-    """Each rank's clock against rank 0's, on rank 0; None on the others. Those of one host are one."""
+    """Each rank's clock relative to rank 0's, on rank 0; None on the others. Ranks of one host share a clock."""
     hosts = gather_objects(comm, host or this_host())
     if hosts is None:
         answer(comm, now)
@@ -65,7 +65,7 @@ def measured(comm: Communicator, rank: int, questions: int, now: Now) -> tuple[i
 
 
 def answer(comm: Communicator, now: Now) -> None:
-    """Tell rank 0 the time as often as it asks."""
+    """Send rank 0 the time for each of its questions."""
     questions = np.empty(1, np.int64)
     comm.recv(into=questions, source=0)
     for _ in range(int(questions[0])):
@@ -74,7 +74,7 @@ def answer(comm: Communicator, now: Now) -> None:
 
 
 def this_host() -> str:
-    """The name of this host, and on Linux which of its boots this is: hosts may share a name."""
+    """The name of this host and, on Linux, the identifier of its boot: hosts may share a name."""
     boot = ""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -1,13 +1,13 @@
-"""Faults on purpose: a rank dies, freezes or is slow, and its messages are lost, doubled or changed.
+"""Injected faults: a rank dies, freezes or is slow, and its messages are lost, doubled or changed.
 
-- What happens to a rank strikes when its communicator is about to send, before traffic and trace are told. A rank
-  that sleeps is therefore not seen to wait.
-- What happens to a message strikes in a wrapper beneath everything that observes. A dropped, doubled or flipped
-  message has been counted and sealed above, as on a real wire.
-- `kill` and `stop` are methods of the world: under MPI the process ends or stops itself by the signal that others
-  would send it; in one process its thread ends, or waits for ever.
+- A fault of a rank strikes when its communicator is about to send, before traffic and trace are told. A rank that
+  sleeps is therefore not shown as waiting.
+- A fault of a message strikes in a wrapper beneath all observers. A dropped, doubled or flipped message has been
+  counted and sealed above, as on a real wire.
+- `kill` and `stop` are methods of the world: under MPI the process ends or stops itself by the signal that another
+  process would send it; in one process its thread ends, or blocks for ever.
 - A bit of resting weights flips between a step and its check, so that the verdict names this element and not a loss
-  that the flip has spoilt.
+  that the flip has changed.
 - A fault that did not strike fails the run. A scenario that names the ninth message of a collective that has three
   would otherwise pass and prove nothing.
 - A fault strikes once. A resumed run repeats the step, as if the broken machine had been replaced; `after_restarts`
@@ -27,15 +27,15 @@ from zerosim.scenario.fault import Fault
 from zerosim.worlds.here import HERE, Location
 
 OF_MESSAGES = ("drop", "duplicate", "flip")
-"""The kinds that befall a message, and not its rank."""
+"""The kinds of faults that change a message, and not its rank."""
 
 
 class Faults:
-    """The faults of one rank in one row, each at its moment.
+    """The faults of one rank in one row.
 
-    `kill` and `stop` are how this rank's world ends and freezes it. What befalls the rank strikes as its communicators,
-    which it observes, are about to send, before anybody who is behind it in the list of instruments is told of that;
-    what befalls a message, in the communicators that `around` has been put around.
+    `kill` and `stop` end and freeze this rank in its world. Faults of the rank strike as the communicators that it
+    observes are about to send, before later instruments in the list are told; faults of messages strike in the
+    communicators that `around` returns.
     """
 
     def __init__(self, faults: Sequence[Fault], kill: Callable[[], None], stop: Callable[[], None]) -> None:
@@ -52,7 +52,7 @@ class Faults:
         return [fault for fault in self.faults if fault not in self._struck]
 
     def begin(self, step: int) -> None:
-        """Let the faults strike that come as a step begins."""
+        """Let the faults strike that belong to the beginning of a step."""
         self._begun.clear()
         self._carried.clear()
         for fault in self.faults:
@@ -60,7 +60,7 @@ class Faults:
                 self._act(fault)
 
     def end(self, step: int, weights: Iterable[Array]) -> None:
-        """Change a bit of the weights that this rank keeps, after a step, if a fault says so."""
+        """Flip a bit of the weights that this rank keeps, after a step, if there is such a fault."""
         kept = [each for each in weights if each.nbytes]
         for fault in self.faults:
             if fault.step == step and fault.collective is None and fault.kind == "flip" and kept:
@@ -77,12 +77,12 @@ class Faults:
                 self._act(fault)
 
     def around(self, comm: Communicator) -> Communicator:
-        """`comm`, or, where something may befall its messages, `comm` with that."""
+        """`comm`, wrapped if any fault changes messages."""
         befalls = any(fault.collective and fault.kind in OF_MESSAGES for fault in self.faults)
         return Faulty(comm, self) if befalls else comm
 
     def sent_as(self, outgoing: Array) -> list[Array]:
-        """The messages that really leave where the thread sends one: as a rule, that one."""
+        """The messages that are really sent in place of one: usually that one."""
         location, number, messages = HERE.location, self._count(self._carried), [outgoing]
         for fault in self.faults:
             if fault.kind in OF_MESSAGES and is_at(fault, location, number):
@@ -91,7 +91,7 @@ class Faults:
         return messages
 
     def _count(self, messages: Counter[str]) -> int:
-        """The number of the next message in collectives of the name that this thread is in."""
+        """The number of the next message in collectives with the name of the present one."""
         with self._lock:
             messages[HERE.location.collective] += 1
             return messages[HERE.location.collective]
@@ -105,12 +105,12 @@ class Faults:
 
 
 def is_at(fault: Fault, location: Location, number: int) -> bool:
-    """Whether a fault strikes at a message: its number, in that collective of that step."""
+    """Whether a fault strikes at this message, by its number in that collective of that step."""
     return (fault.step, fault.collective, fault.message) == (location.step, location.collective, number)
 
 
 def changed(fault: Fault, messages: list[Array]) -> list[Array]:
-    """What becomes of messages."""
+    """The messages after a fault."""
     match fault.kind:
         case "drop":
             return []
@@ -120,7 +120,7 @@ def changed(fault: Fault, messages: list[Array]) -> list[Array]:
 
 
 class Faulty:
-    """A communicator in whose messages faults strike."""
+    """A communicator with faults in its messages."""
 
     def __init__(self, comm: Communicator, faults: Faults) -> None:
         self.rank = comm.rank
@@ -130,7 +130,7 @@ class Faulty:
 
     @property
     def came_ns(self) -> int:
-        """When the last wait ended, by the communicator beneath."""
+        """The time at which the last wait ended, by the underlying communicator."""
         return int(getattr(self._comm, "came_ns", 0))
 
     def exchange(
@@ -148,12 +148,12 @@ class Faulty:
 
 
 def flip(array: Array, bit: int) -> None:
-    """Change one bit of a contiguous array, counted from the lowest of its first byte on."""
+    """Flip one bit of a contiguous array, counted from the lowest bit of its first byte."""
     array.reshape(-1).view(np.uint8)[bit // 8] ^= 1 << bit % 8
 
 
 def flip_in(arrays: Iterable[Array], bit: int) -> None:
-    """Change one bit of several arrays, counted as if they were one."""
+    """Flip one bit of several arrays, counted as if they were one."""
     for array in arrays:
         if bit < 8 * array.nbytes:
             flip(array, bit)
@@ -162,7 +162,7 @@ def flip_in(arrays: Iterable[Array], bit: int) -> None:
 
 
 def flipped(array: Array, bit: int) -> Array:
-    """A copy with one bit changed; beyond the end `bit` counts on from the beginning.
+    """A copy with one bit flipped; `bit` is taken modulo the length.
 
     >>> flipped(np.array([1, 2], np.uint8), 1 + 16).tolist()
     [3, 2]

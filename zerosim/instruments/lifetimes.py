@@ -1,4 +1,4 @@
-"""An instrument for one step: it writes down, in order, which arrays are taken and given back."""
+"""An instrument for one step: it records, in order, when each array is allocated and freed."""
 
 import threading
 from dataclasses import dataclass, field, replace
@@ -6,15 +6,15 @@ from dataclasses import dataclass, field, replace
 from zerosim.allocation import Kind
 
 OF_THE_WORLD = "messages"
-"""The owner of what a world takes for messages, at times of its own: this is left out."""
+"""The owner of a world's memory for messages, allocated at irregular times: it is left out."""
 
 
 @dataclass(frozen=True, eq=False)
 class Lifetime:
-    """The memory of one array: the number of the event at which it was taken and of that at which it was given back.
+    """The lifetime of one array: the numbers of the events at which it was allocated and freed.
 
-    Events count from 1; `since` is 0 for what was there before, `until` None for what stays. Of two lifetimes that read
-    the same each is itself.
+    Events count from 1; `since` is 0 for an array that existed before, `until` None for one that stays. Two lifetimes
+    with the same values are different objects.
     """
 
     kind: Kind
@@ -26,7 +26,7 @@ class Lifetime:
 
 @dataclass(eq=False)
 class Lifetimes:
-    """The instrument: from `begin` to `end` it notes everything that an `ObservedAllocator` has out.
+    """The instrument: from `begin` to `end` it records all arrays of an `ObservedAllocator`.
 
     >>> import numpy as np
     >>> from zerosim.allocation import allocate
@@ -65,14 +65,14 @@ class Lifetimes:
         return self._events
 
     def begin(self) -> None:
-        """Forget what is over, and count events from here on."""
+        """Drop freed arrays, and count events from here on."""
         with self._lock:
             self._events = 0
             self._over.clear()
             self._alive = {number: replace(lifetime, since=0) for number, lifetime in self._alive.items()}
 
     def end(self) -> list[Lifetime]:
-        """All arrays that were alive since `begin`, in the order in which they were taken."""
+        """All arrays that were alive since `begin`, in the order of their allocation."""
         with self._lock:
             found = self._over | self._alive if self._events is not None else {}
             self._events = None

@@ -1,8 +1,8 @@
-"""A limit on the memory of this process, for as long as it takes to see what fits.
+"""A limit on the memory of this process, which shows the stages that fit.
 
 The limit is the operating system's (`RLIMIT_DATA`), set by each rank for itself. Model states are allocated before
-the first step, so a stage that does not fit fails there, on all ranks at once, and the other rows go on. OpenBLAS
-ends the process where it cannot have its buffers, so it takes them before the limit holds.
+the first step, so a stage that does not fit fails there, on all ranks at once, and the other rows are trained. OpenBLAS
+ends the process if it cannot allocate its buffers, so it allocates them before the limit holds.
 """
 
 import resource
@@ -12,14 +12,14 @@ from types import TracebackType
 import numpy as np
 
 BLAS_BYTES = 1 << 26
-"""More than OpenBLAS takes on one thread."""
+"""More memory than OpenBLAS allocates on one thread."""
 
 
 class MemoryLimit:
     """A context in which the process gets at most `allowed_bytes` more memory; more raises `MemoryError`.
 
-    0 is no limit. The operating system counts private writable memory (`RLIMIT_DATA`), whether it is touched or not.
-    What BLAS takes for itself should be there before (`let_blas_allocate`): without that, BLAS ends the process.
+    0 is no limit. The operating system counts private writable memory (`RLIMIT_DATA`), used or not. Call
+    `let_blas_allocate` before: otherwise BLAS ends the process when it cannot allocate its buffers.
     """
 
     def __init__(self, allowed_bytes: int) -> None:
@@ -39,7 +39,8 @@ class MemoryLimit:
 
 
 def let_blas_allocate() -> None:
-    """Multiply matrices that are large enough for BLAS to take its buffers; `MemoryError` where it would end Python."""
+    """Multiply matrices that are large enough for BLAS to allocate its buffers; `MemoryError` if there is too little
+    memory."""
     np.empty(BLAS_BYTES, np.uint8)
     for dtype in (np.float32, np.float64):
         matrix = np.ones((256, 256), dtype)

@@ -1,4 +1,4 @@
-"""An instrument that notes for each thread of a rank in which collective of which step it is.
+"""An instrument that records the present collective and step of each thread of a rank.
 
 An error of a world reads it to say what every rank was doing. It costs about half a microsecond for each collective.
 """
@@ -9,14 +9,14 @@ from zerosim.worlds.here import HERE, Location
 
 
 class Before(threading.local):
-    """The locations of this thread before the collectives that it is in, innermost last."""
+    """The locations of this thread before the present collectives, innermost last."""
 
     def __init__(self) -> None:
         self.locations: list[Location] = []
 
 
 class Locator:
-    """Keeps `HERE` as a row goes from step to step.
+    """Keeps `HERE` up to date for a row.
 
     >>> import numpy as np
     >>> from zerosim.instruments.observed import Observed
@@ -39,7 +39,7 @@ message from rank 1; rank 1 waits for a message from rank 0
         self._before = Before()
 
     def begin(self, step: int) -> None:
-        """Note that this rank is in step `step` from here on; 0: in none."""
+        """Record that this rank is in step `step` from here on; 0 stands for no step."""
         self._step = step
         HERE.location = Location(step=step, row=self._row)
 

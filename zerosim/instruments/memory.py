@@ -1,14 +1,14 @@
-"""The memory ledger: an instrument that follows the life of the arrays themselves.
+"""The memory ledger: an instrument that follows the lifetimes of arrays.
 
     now        bytes that are alive, by kind
-    peak       the most there ever were, by kind, and of all kinds together
-    curve      what was alive after every change, since it was last begun
+    peak       the maximum, by kind, and of all kinds together
+    curve      the bytes alive after every change, since it was last begun
 
-An array counts from the moment it is handed out until nobody holds it or a view of it (`weakref.finalize`). A view
-that somebody keeps is therefore memory that is kept. The MPI world takes its message buffers through the same ledger.
+An array counts from its allocation until the last reference to it or to a view of it is gone (`weakref.finalize`). A
+kept view is therefore kept memory. The MPI world allocates its message buffers through the same ledger.
 
-Arrays that NumPy allocates for itself in passing (a mask, a product that is added at once) are not counted, and
-neither are Python objects. `instruments/resident.py` asks the operating system for a second opinion.
+NumPy's temporaries (a mask, a product that is added at once) are not counted, and neither are Python objects.
+`instruments/resident.py` asks the operating system for a second opinion.
 """
 
 import threading
@@ -25,7 +25,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(eq=False)
 class Ledger:
-    """Keeps account of what an `ObservedAllocator` hands out.
+    """Counts the arrays of an `ObservedAllocator`.
 
     >>> import numpy as np
     >>> from zerosim.allocation import allocate
@@ -63,7 +63,8 @@ class Ledger:
             self._change(kind, owner, -held_bytes)
 
     def pass_by(self, held: Iterable[tuple[Kind, int]], total: int) -> None:
-        """Count so many bytes of each kind, and of all kinds, as alive for a moment beside what is alive."""
+        """Raise the peaks as if so many bytes of each kind, and in total, were alive in addition to the present ones.
+        """
         with self._lock:
             for kind, held_bytes in held:
                 self.peak[kind] = max(self.peak[kind], self.now[kind] + held_bytes)
@@ -78,23 +79,23 @@ class Ledger:
 
     @property
     def total(self) -> int:
-        """Bytes of all kinds that are alive."""
+        """The bytes of all kinds that are alive."""
         return self._total
 
     def owners(self, kind: Kind) -> dict[str, int]:
-        """Bytes of `kind` that are alive, by the unit they belong to."""
+        """The bytes of `kind` that are alive, by their unit."""
         with self._lock:
             held = dict(self._held)
         return {owner: held_bytes for (each, owner), held_bytes in held.items() if each == kind and held_bytes}
 
     def begin_peak(self) -> None:
-        """Forget the peak: what is alive now is the most so far."""
+        """Reset the peak to the bytes that are alive now."""
         with self._lock:
             self.peak = Counter(self.now)
             self.peak_total = self._total
 
     def begin_curve(self) -> int:
-        """Record a curve from here on; the time at which it begins."""
+        """Record a curve from here on; returns its first time."""
         with self._lock:
             self._records_curve = True
             began = self.clock()
@@ -102,7 +103,7 @@ class Ledger:
         return began
 
     def curve_so_far(self) -> list[tuple[int, dict[str, int]]]:
-        """The curve that was recorded since `begin_curve`."""
+        """The curve since `begin_curve`."""
         with self._lock:
             return [(at, {str(kind): held for kind, held in now.items()}) for at, now in self.curve]
 
@@ -113,7 +114,7 @@ class Ledger:
 
 @dataclass(eq=False)
 class HeldAtBeginnings:
-    """The most of each kind that a ledger had alive as a computation or a collective of one of these names began.
+    """The peak of each kind in a ledger at the beginnings of computations or collectives with these names.
 
     >>> import numpy as np
     >>> from zerosim.allocation import allocate

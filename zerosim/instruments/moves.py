@@ -4,7 +4,7 @@ from collections import Counter
 
 
 class Moves:
-    """Bytes by what was copied, and from where to where, since `begin`.
+    """The bytes that were copied since `begin`, by kind and direction.
 
     >>> moves = Moves()
     >>> moves.moved("gradients, device to host", "layers.0", 40)
@@ -16,7 +16,7 @@ class Moves:
         self.moved_bytes = Counter[str]()
 
     def begin(self) -> None:
-        """Forget what was copied before the first step."""
+        """Drop the copies before the first step."""
         self.moved_bytes.clear()
 
     def moved(self, name: str, owner: str, moved_bytes: int) -> None:
