@@ -44,12 +44,12 @@ def show_timings(console: Console, timings: Sequence[Timing], workload: Workload
 
 
 def show_spent(console: Console, steps: Sequence[SpentStep], workload: Workload) -> None:
-    """A row a stage: the milliseconds of its step, and those of each kind of work."""
-    console.print(f"{trained(workload)}: ms of a step on rank 0, by what is done in them")
-    table = columns("stage", "step", *KINDS)
-    for step in steps:
-        figures = [sum(step.seconds.values()), *(step.seconds[kind] for kind in KINDS)]
-        table.add_row(STAGES[step.stage].title, *(f"{1e3 * seconds:.1f}" for seconds in figures))
+    """A column a stage: the milliseconds of its step, and those of each kind of work."""
+    console.print(f"{trained(workload)}: ms of a step on rank 0, by kind of work")
+    table = columns("ms", *(STAGES[step.stage].title for step in steps))
+    table.add_row("step", *(f"{1e3 * sum(step.seconds.values()):.1f}" for step in steps))
+    for kind in KINDS:
+        table.add_row(kind, *(f"{1e3 * step.seconds[kind]:.1f}" for step in steps))
     console.print(table)
 
 
