@@ -142,6 +142,14 @@ def test_the_table_says_what_was_planned_and_what_was_measured():
     assert "Stage III 11.0 12.0 11.0 … 16.0 0.92 3 of 7" in " ".join(console.file.getvalue().split())
 
 
+def test_a_narrow_terminal_breaks_no_figure():
+    console = Console(file=StringIO(), width=60)
+    show_compared(console, [ComparedStep("784-1024-1024-1024-10 MLP", "zero3", 0.011, [0.010, 0.012, 0.020], 7)])
+    printed = console.file.getvalue()
+    assert max(map(len, printed.splitlines())) <= 60
+    assert all(cell in printed for cell in ("measured", "quartiles", "11.0 … 16.0", "0.92", "3 of 7"))
+
+
 @pytest.mark.parametrize(("content", "found"), [
     (None, "no such file"), ("a = 1", "has no [cluster]"), ("[cluster", "this is not TOML"),
     ("cluster = 1", "no [cluster]"),

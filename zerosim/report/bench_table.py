@@ -5,7 +5,6 @@ from statistics import fmean
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from zerosim.bench.cluster import ComparedStep
 from zerosim.bench.collectives import OWN, TimedCollective
@@ -15,7 +14,7 @@ from zerosim.bench.published import ComparedRun as Published
 from zerosim.bench.spent import KINDS, SpentStep
 from zerosim.bench.timings import RANKS, Duration, Overhead, Timing, Workload
 from zerosim.bench.wires import QuantisedSum
-from zerosim.report.grid import show_words
+from zerosim.report.grid import Column, show_grid, show_words
 from zerosim.report.wire_picture import NAMES, answer
 from zerosim.stages import STAGES
 
@@ -36,21 +35,21 @@ def show_timings(console: Console, timings: Sequence[Timing], workload: Workload
     console.print(
         f"{trained(workload)}: one process {1e3 * alone:.1f} ms, divided by {RANKS} = {1e3 * alone / RANKS:.1f} ms",
     )
-    table = columns("stage", "ms per step", "ratio", "range of ratios")
+    table = BenchTable("stage", "ms per step", "ratio", "range of ratios")
     for timing in timings:
         figures = timing.document()
         table.add_row(STAGES[timing.stage].title, f"{1e3 * figures['step_seconds']:.1f}", *ratios(figures))
-    console.print(table)
+    table.show(console)
 
 
 def show_spent(console: Console, steps: Sequence[SpentStep], workload: Workload) -> None:
     """A column a stage: the milliseconds of its step, and those of each kind of work."""
     console.print(f"{trained(workload)}: ms of a step on rank 0, by kind of work")
-    table = columns("ms", *(STAGES[step.stage].title for step in steps))
+    table = BenchTable("ms", *(STAGES[step.stage].title for step in steps))
     table.add_row("step", *(f"{1e3 * sum(step.seconds.values()):.1f}" for step in steps))
     for kind in KINDS:
         table.add_row(kind, *(f"{1e3 * step.seconds[kind]:.1f}" for step in steps))
-    console.print(table)
+    table.show(console)
 
 
 def show_overheads(console: Console, overheads: Sequence[Overhead], workload: Workload) -> None:
@@ -72,36 +71,36 @@ def show_saving(console: Console, overheads: Sequence[Overhead], workload: Workl
 
 
 def show_with_and_without(console: Console, overheads: Sequence[Overhead]) -> None:
-    table = columns("stage", "ms with", "ms without", "ratio", "range of ratios")
+    table = BenchTable("stage", "ms with", "ms without", "ratio", "range of ratios")
     for overhead in overheads:
         figures = overhead.document()
         table.add_row(
             f"{STAGES[overhead.stage].title}, {overhead.what}", f"{1e3 * figures['with_seconds']:.1f}",
             f"{1e3 * figures['without_seconds']:.1f}", *ratios(figures),
         )
-    console.print(table)
+    table.show(console)
 
 
 def show_against(console: Console, rows: Sequence[dict[str, Any]]) -> None:
     """A row for each thing that PyTorch did over zerosim, and by what it is set against."""
-    table = columns("PyTorch over zerosim", "ms", "ms of the other", "more, µs", "ratio", "range of ratios")
+    table = BenchTable("PyTorch over zerosim", "ms", "ms of the other", "more, µs", "ratio", "range of ratios")
     for row in rows:
         table.add_row(row["what"], f"{1e3 * row['seconds']:.3f}", f"{1e3 * row['other_seconds']:.3f}",
                       f"{1e6 * row['more_seconds']:.0f}", *ratios(row))
-    console.print(table)
+    table.show(console)
 
 
 def show_durations(console: Console, durations: Sequence[Duration]) -> None:
     """A row for each thing that was done, and the seconds it took."""
-    table = columns("in one process", "seconds")
+    table = BenchTable("in one process", "seconds")
     for duration in durations:
         table.add_row(duration.what, f"{duration.seconds:.2f}")
-    console.print(table)
+    table.show(console)
 
 
 def show_compared(console: Console, steps: Sequence[ComparedStep]) -> None:
     """A row a model: its step as planned for the measured machine, and as it was."""
-    table = columns("step on 2 ranks", "stage", "planned ms", "measured ms", "quartiles", "ratio", "rounds")
+    table = BenchTable("step on 2 ranks", "stage", "planned ms", "measured ms", "quartiles", "ratio", "rounds")
     for each in steps:
         figures = each.document()
         low, high = figures["quartiles"]
@@ -110,37 +109,37 @@ def show_compared(console: Console, steps: Sequence[ComparedStep]) -> None:
             f"{1e3 * figures['step_seconds']:.1f}", f"{1e3 * low:.1f} … {1e3 * high:.1f}", f"{each.ratio:.2f}",
             f"{figures['used']} of {figures['rounds']}",
         )
-    console.print(table)
+    table.show(console)
     console.print("ms on a core, of the rank that waited less; ratio: planned over measured; rounds: those in which "
                   "others disturbed least, of all", style="dim")
 
 
 def show_published(console: Console, compared: Sequence[Published]) -> None:
     """Every run beside its plan, and a row for each device and precision of products."""
-    table = columns("run", "MFU", "planned", "error")
+    table = BenchTable("run", "MFU", "planned", "error")
     for each in compared:
         table.add_row(each.run.name, f"{each.run.mfu:.1%}", f"{each.planned_mfu:.1%}", f"{each.error:+.1%}")
-    console.print(table)
+    table.show(console)
     console.print()
-    summary = columns("device", "runs", "mean error of MFU", f"within {NEAR:.0%}", "worst")
+    summary = BenchTable("device", "runs", "mean error of MFU", f"within {NEAR:.0%}", "worst")
     for device, found in by_device(compared).items():
         of_all = errors([each.error for each in found])
         worst = max(found, key=lambda each: abs(each.error)).error
         summary.add_row(device, str(of_all.count), f"{of_all.mean:.1%}", f"{of_all.near:.0%}", f"{worst:+.1%}")
-    console.print(summary)
+    summary.show(console)
 
 
 def show_outside(console: Console, compared: Sequence[ComparedFigure]) -> None:
     """Every figure of other trainers beside its plan, and a row for each software and feature."""
-    table = columns("figure of a run elsewhere", "what", "measured", "planned", "error", "fits")
+    table = BenchTable("figure of a run elsewhere", "what", "measured", "planned", "error", "fits")
     for each in compared:
         figure = each.figure
         table.add_row(
             f"{figure.source}: {figure.name}", UNITS[figure.kind], f"{figure.measured:.4g}", f"{each.planned:.4g}",
             f"{each.error:+.1%}", "yes" if each.fits else "no")
-    console.print(table)
+    table.show(console)
     console.print()
-    summary = columns(
+    summary = BenchTable(
         "figures elsewhere", "figures", "mean error", f"within {NEAR_ELSEWHERE:.0%}", "worst", "source left out")
     for name, found in grouped(compared).items():
         sizes = [abs(each.error) for each in found]
@@ -148,7 +147,7 @@ def show_outside(console: Console, compared: Sequence[ComparedFigure]) -> None:
             name, str(len(sizes)), f"{fmean(sizes):.1%}", f"{fmean(size <= NEAR_ELSEWHERE for size in sizes):.0%}",
             f"{max((each.error for each in found), key=abs):+.1%}",
             f"{fmean(abs(each.error_left_out) for each in found):.1%}")
-    console.print(summary)
+    summary.show(console)
     refused = sum(not each.fits for each in compared)
     console.print(f"{refused} of {len(compared)} figures are of runs that would not fit", style="dim")
 
@@ -172,20 +171,46 @@ def show_wires(console: Console, found: Sequence[QuantisedSum]) -> None:
     """A row for each format and sum, a column for each number of ranks; before it what they answer."""
     show_words(console, answer(found))
     sizes = list(dict.fromkeys(each.ranks for each in found))
-    table = columns("relative error", *(f"{ranks} ranks" for ranks in sizes))
+    table = BenchTable("relative error", *(f"{ranks} ranks" for ranks in sizes))
     for code, name in dict.fromkeys((each.format, each.algorithm) for each in found):
         shares = [each.error for each in found if (each.format, each.algorithm) == (code, name)]
         table.add_row(f"{code}, {NAMES[name]}", *(f"{each:.2%}" for each in shares))
-    console.print(table)
+    table.show(console)
 
 
-def columns(first: str, *others: str) -> Table:
-    """A table without lines: names to the left, figures to the right."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(first)
-    for heading in others:
-        table.add_column(heading, justify="right")
-    return table
+SHORT = 9
+"""Characters that a heading may have however narrow its column is."""
+
+
+class BenchTable:
+    """A table: names to the left, figures to the right. `others` are the headings of the figures."""
+
+    def __init__(self, first: str, *others: str) -> None:
+        self.headings, self.rows = (first, *others), list[tuple[str, ...]]()
+
+    def add_row(self, *cells: str) -> None:
+        self.rows.append(cells)
+
+    def show(self, console: Console) -> None:
+        """Print it as wide as the console; columns that do not fit stand below the others."""
+        columns = []
+        for number, heading in enumerate(self.headings[1:], 1):
+            cells = [row[number] for row in self.rows]
+            columns.append(Column(in_two_lines(heading, max([SHORT, *map(len, cells)])), cells))
+        show_grid(console, [row[0] for row in self.rows], columns, self.headings[0])
+
+
+def in_two_lines(heading: str, room: int) -> str:
+    """The heading, broken at the space that makes it narrowest if it is longer than `room` characters.
+
+    >>> in_two_lines("range of ratios", 9).splitlines(), in_two_lines("Stage III", 9)
+    (['range of', 'ratios'], 'Stage III')
+    """
+    if len(heading) <= room:
+        return heading
+    words = heading.split(" ")
+    cuts = [(" ".join(words[:count]), " ".join(words[count:])) for count in range(1, len(words))]
+    return "\n".join(min(cuts, key=lambda cut: max(map(len, cut)))) if cuts else heading
 
 
 def ratios(figures: dict[str, Any]) -> tuple[str, str]:
@@ -201,9 +226,9 @@ def show_collectives(
     for collective in dict.fromkeys(each.collective for each in found):
         some = [each for each in found if each.collective == collective]
         names = [name for name in dict.fromkeys(each.algorithm for each in some) if name != OWN]
-        console.print(f"{collective} on {some[0].ranks} ranks: times that {library} takes, and ratios to them; "
-                      "* is what \"auto\" takes, GB/s its bandwidth and that of the bus")
-        table = columns("bytes", "µs", *names, "GB/s", "bus GB/s")
+        show_words(console, f"{collective} on {some[0].ranks} ranks: times that {library} takes, and ratios to them; "
+                            "* is what \"auto\" takes, GB/s its bandwidth and that of the bus")
+        table = BenchTable("bytes", "µs", *names, "GB/s", "bus GB/s")
         for size in dict.fromkeys(each.vector_bytes for each in some):
             at = {each.algorithm: each for each in some if each.vector_bytes == size}
             best = next((each for each in at.values() if each.chosen), at[OWN])
@@ -211,7 +236,7 @@ def show_collectives(
             figures = best.document()
             table.add_row(f"{size:,}", f"{1e6 * at[OWN].middle:.1f}", *cells,
                           f"{figures['algorithm_bandwidth'] / 1e9:.2f}", f"{figures['bus_bandwidth'] / 1e9:.2f}")
-        console.print(table)
+        table.show(console)
     for collective, most_bytes in switches.items():
         console.print(f"{collective}: the algorithm for short vectors is faster up to {most_bytes:,} bytes; "
                       f"switch_at({{\"{collective}\": {most_bytes}}}) lets \"auto\" change there")
