@@ -644,7 +644,7 @@ def test_which_algorithms_add_in_rank_order():
     assert {name for name, row in ALGORITHMS.items() if row.ordered} == {
         f"{name}.{collective}" for collective, names in {
             "all_reduce": ("rabenseifner", "doubling", "direct", "naive"),
-            "reduce_scatter": ("rabenseifner", "direct", "naive"),
+            "reduce_scatter": ("rabenseifner", "direct", "naive", "two_hop"),
             "reduce": ("tree", "naive"),
         }.items() for name in names}
 

@@ -334,7 +334,8 @@ def value_of(formula, size):
     down = size.bit_length() - 1
     fold = 0 if size == 2 ** down else 2
     return eval(python, {}, {"N": size, "down": down, "up": down + (fold > 0), "fold": fold,
-                             "short": size % 2 * (size + 1) // 2})
+                             "short": size % 2 * (size + 1) // 2, "H": (size + 1) // 2,
+                             "rest": size // 2 if size % 2 or size == 2 else 0})
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -120,6 +120,7 @@ def test_its_functions_are_those_of_their_row():
 def test_keeps_the_laws():
     check(named_subject("two_level.all_reduce"), examples=20)
     check(with_hosts(named_subject("two_level.reduce_scatter"), 3), examples=20)
+    check(with_hosts(named_subject("two_hop.reduce_scatter"), 3), examples=20)
 
 
 class WithoutColumns(TwoLevel):
@@ -167,7 +168,9 @@ def test_a_broadcast_within_hosts_alone_is_not_proved():
 def test_the_commands_name_hosts(capsys):
     assert main(["prove", "two_level.all_reduce", "--ranks", "5,6", "--ranks-per-host", "3"]) == 0
     assert main(["show", "two_level.broadcast", "--ranks", "5", "--ranks-per-host", "2"]) == 0
-    capsys.readouterr()
+    assert main(["prove", "two_hop.reduce_scatter", "--ranks", "5,6", "--ranks-per-host", "3"]) == 0
+    assert main(["show", "two_hop.reduce_scatter", "--ranks", "6", "--ranks-per-host", "3"]) == 0
+    assert "two hops, hosts of 3 ranks: all-to-all within" in capsys.readouterr().out
     for command in (["prove", "ring.all_reduce"], ["show", "ring.all_reduce"], ["show", "zero3"], ["show", "--list"]):
         assert main([*command, "--ranks-per-host", "2"]) == 2
         assert "remove --ranks-per-host" in capsys.readouterr().err

@@ -2,7 +2,9 @@
 
     n          the bytes of the whole vector        N = size, the number of ranks
     steps      each rank sends one message and receives one per step, all equally long
-    short      ⌈N/2⌉ where N is odd, so that the last host of two ranks lacks one
+    H          ⌈N/2⌉, the hosts of two ranks
+    short      H where N is odd, so that the last host lacks a rank
+    rest       H − 1 where N is odd, 1 on one host of two ranks, else 0
     fold       2 where N is no power of two: some ranks fold into their neighbours first, and unfold last
 
 Volumes are declared here and compared with a counting communicator in the tests, to the byte. Orders are declared in
@@ -23,11 +25,11 @@ from zerosim.collectives import (
     naive,
     rabenseifner,
     ring,
+    steps,
     tree,
     two_level,
     volume,
 )
-from zerosim.collectives.folding import extra
 from zerosim.collectives.volume import Volume
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError, did_you_mean
@@ -41,7 +43,7 @@ JOHNSSON = "Johnsson, Ho, Optimum broadcasting in hypercubes (1989)"
 MIKAMI = "Mikami et al., Massively distributed SGD: ImageNet in a flash (2018)"
 PATARASUK = "Patarasuk, Yuan, Bandwidth optimal all-reduce algorithms (2009)"
 RABENSEIFNER = "Rabenseifner, Optimization of collective reduction operations (2004)"
-WANG = "Wang et al., ZeRO++: Extremely efficient collective communication for giant model training (2023)"
+WANG = "Wang et al., ZeRO++: Extremely efficient collective communication (2023)"
 THAKUR = "Thakur, Rabenseifner, Gropp, Optimization of collectives in MPICH (2005)"
 
 
@@ -104,32 +106,6 @@ class Algorithm(Declared):
         return sum(chunk_bytes[chunk] for message in messages for chunk in message)
 
 
-def log2(size: int) -> int:
-    """⌈log2 size⌉.
-
-    >>> [log2(size) for size in (1, 2, 5, 8)]
-    [0, 1, 3, 3]
-    """
-    return (size - 1).bit_length()
-
-
-def folding(steps: int, size: int) -> int:
-    """`steps` for each doubling of the ranks that remain after folding, and one to fold and one to unfold."""
-    return steps * (size.bit_length() - 1) + 2 * bool(extra(size))
-
-
-def two_level_steps(size: int, per_host: int) -> int:
-    """N − 1 if all hosts are full; more if the last one is short, since its ranks stand in for those that it lacks.
-
-    >>> [two_level_steps(size, 2) for size in (4, 5)]
-    [3, 7]
-    """
-    full = min(per_host, size)
-    hosts, last = -(-size // full), (size - 1) % full + 1
-    times = -(-full // last)
-    return max(hosts * (full - 1), hosts * times * (last - 1)) + times * (hosts - 1)
-
-
 def on_hosts(per_host: int) -> "list[Algorithm]":
     """The two-level algorithms on hosts of `per_host` neighbouring ranks.
 
@@ -143,54 +119,48 @@ def on_hosts(per_host: int) -> "list[Algorithm]":
         Algorithm(
             "two_level", "all_reduce", hosts.all_reduce,
             f"{words}reduce-scatter within, all-reduce between, all-gather within",
-            steps=lambda size: 2 * two_level_steps(size, per_host), steps_formula="2 (N − 1 + short)",
+            steps=lambda size: 2 * steps.two_level(size, per_host), steps_formula="2 (N − 1 + short)",
             volume=all_reduced, order=orders.two_level(per_host), source=MIKAMI, per_host=per_host,
         ),
         Algorithm(
             "two_level", "reduce_scatter", hosts.reduce_scatter, f"{words}within, then between",
-            steps=lambda size: two_level_steps(size, per_host), steps_formula="N − 1 + short", volume=sent.reduced,
+            steps=lambda size: steps.two_level(size, per_host), steps_formula="N − 1 + short", volume=sent.reduced,
             order=orders.two_level(per_host), source=MIKAMI, per_host=per_host,
         ),
         Algorithm(
             "two_level", "all_gather", hosts.all_gather, f"{words}between, then within",
-            steps=lambda size: two_level_steps(size, per_host), steps_formula="N − 1 + short",
+            steps=lambda size: steps.two_level(size, per_host), steps_formula="N − 1 + short",
             volume=sent.gathered, source=MIKAMI, per_host=per_host,
         ),
         Algorithm(
             "two_level", "broadcast", hosts.broadcast, f"{words}a tree between, then one within each",
-            steps=lambda size: log2(-(-size // per_host)) + log2(min(per_host, size)),
+            steps=lambda size: steps.log2(-(-size // per_host)) + steps.log2(min(per_host, size)),
             steps_formula="⌈log₂ N⌉", volume=sent.broadcast, source=MIKAMI, per_host=per_host,
         ),
     ]
 
 
-def two_hop_steps(size: int, per_host: int) -> int:
-    """The steps on full hosts: an all-to-all within the host for each row, one row after the other, then one between
-    hosts.
-
-    >>> [two_hop_steps(size, per_host) for size, per_host in ((4, 2), (6, 3), (8, 4), (12, 4))]
-    [3, 7, 10, 16]
-    """
-    members, hosts = min(per_host, size), -(-size // per_host)
-    within, between = (max(0, 2 * count - 3) for count in (members, hosts))
-    return within + (hosts - 1) * (members if members > 2 else members - 1) + between
-
-
 def in_two_hops(per_host: int) -> Algorithm:
-    """The two-hop reduce-scatter on hosts of `per_host` neighbouring ranks; `steps` holds on full hosts."""
+    """The two-hop reduce-scatter on hosts of `per_host` neighbouring ranks."""
     return Algorithm(
         "two_hop", "reduce_scatter", two_level.in_two_hops(per_host).reduce_scatter,
         f"two hops, hosts of {per_host} ranks: all-to-all within, then between",
-        steps=lambda size: two_hop_steps(size, per_host), steps_formula="two_hop_steps",
-        volume=volume.TwoLevels(per_host).reduced, order=orders.two_hops(per_host), source=WANG, per_host=per_host,
+        steps=lambda size: steps.two_hop(size, per_host), steps_formula="3 (H − 1) + rest",
+        volume=volume.TwoLevels(per_host).reduced, order=orders.two_hops(per_host), ordered=True, reads_vector=True,
+        source=WANG, per_host=per_host,
     )
+
+
+def levels(per_host: int) -> list[Algorithm]:
+    """All algorithms that ask for hosts, on hosts of so many ranks."""
+    return [*on_hosts(per_host), in_two_hops(per_host)]
 
 
 _ROWS = [
     Algorithm(
         "rabenseifner", "all_reduce", rabenseifner.all_reduce,
         "Rabenseifner: halve, near partner first, and double back",
-        steps=lambda size: folding(2, size), steps_formula="2 ⌊log₂ N⌋ + fold",
+        steps=lambda size: steps.folding(2, size), steps_formula="2 ⌊log₂ N⌋ + fold",
         volume=volume.folded_halves,
         order=orders.folded_tree, ordered=True, source=RABENSEIFNER,
     ),
@@ -204,7 +174,7 @@ _ROWS = [
     Algorithm(
         "doubling", "all_reduce", doubling.all_reduce,
         "recursive doubling of whole vectors, near partner first",
-        steps=lambda size: folding(1, size), steps_formula="⌊log₂ N⌋ + fold",
+        steps=lambda size: steps.folding(1, size), steps_formula="⌊log₂ N⌋ + fold",
         volume=volume.folded_whole,
         order=orders.folded_tree, ordered=True, source=THAKUR,
     ),
@@ -225,7 +195,7 @@ _ROWS = [
     Algorithm(
         "halving", "reduce_scatter", halving.reduce_scatter,
         "recursive halving, far partner first",
-        steps=log2, steps_formula="⌈log₂ N⌉", volume=volume.far_halves,
+        steps=steps.log2, steps_formula="⌈log₂ N⌉", volume=volume.far_halves,
         order=orders.far_tree, needs_power_of_two=True, source=THAKUR,
     ),
     Algorithm(
@@ -256,13 +226,13 @@ _ROWS = [
     Algorithm(
         "doubling", "all_gather", doubling.all_gather,
         "recursive doubling, near partner first",
-        steps=log2, steps_formula="⌈log₂ N⌉",
+        steps=steps.log2, steps_formula="⌈log₂ N⌉",
         volume=volume.doubled_runs, needs_power_of_two=True, source=THAKUR,
     ),
     Algorithm(
         "bruck", "all_gather", bruck.all_gather,
         "Bruck: doubling around a circle",
-        steps=log2, steps_formula="⌈log₂ N⌉", volume=volume.rotated_runs, source=BRUCK,
+        steps=steps.log2, steps_formula="⌈log₂ N⌉", volume=volume.rotated_runs, source=BRUCK,
     ),
     Algorithm(
         "ring", "all_gather", ring.all_gather,
@@ -278,7 +248,7 @@ _ROWS = [
     Algorithm(
         "tree", "broadcast", tree.broadcast,
         "binomial tree, from the root",
-        steps=log2, steps_formula="⌈log₂ N⌉", volume=volume.whole_down_the_tree, source=JOHNSSON,
+        steps=steps.log2, steps_formula="⌈log₂ N⌉", volume=volume.whole_down_the_tree, source=JOHNSSON,
     ),
     Algorithm(
         "naive", "broadcast", naive.broadcast,
@@ -289,7 +259,7 @@ _ROWS = [
     Algorithm(
         "tree", "reduce", tree.reduce,
         "binomial tree, to the root",
-        steps=log2, steps_formula="⌈log₂ N⌉", volume=volume.whole_up_the_tree,
+        steps=steps.log2, steps_formula="⌈log₂ N⌉", volume=volume.whole_up_the_tree,
         order=orders.near_tree, ordered=True, source=JOHNSSON,
     ),
     Algorithm(
@@ -301,7 +271,7 @@ _ROWS = [
     Algorithm(
         "tree", "scatter", tree.scatter,
         "binomial tree, from the root",
-        steps=log2, steps_formula="⌈log₂ N⌉", volume=volume.halves_down_the_tree, source=JOHNSSON,
+        steps=steps.log2, steps_formula="⌈log₂ N⌉", volume=volume.halves_down_the_tree, source=JOHNSSON,
     ),
     Algorithm(
         "naive", "scatter", naive.scatter,
@@ -312,7 +282,7 @@ _ROWS = [
     Algorithm(
         "tree", "gather", tree.gather,
         "binomial tree, to the root",
-        steps=log2, steps_formula="⌈log₂ N⌉", volume=volume.halves_up_the_tree, source=JOHNSSON,
+        steps=steps.log2, steps_formula="⌈log₂ N⌉", volume=volume.halves_up_the_tree, source=JOHNSSON,
     ),
     Algorithm(
         "naive", "gather", naive.gather,
@@ -329,13 +299,13 @@ _ROWS = [
     Algorithm(
         "dissemination", "barrier", dissemination.barrier,
         "dissemination: hear of twice as many in every step",
-        steps=log2, steps_formula="⌈log₂ N⌉", volume=volume.empty, source=HENSGEN,
+        steps=steps.log2, steps_formula="⌈log₂ N⌉", volume=volume.empty, source=HENSGEN,
     ),
 ]
 PER_HOST = 2
 """The default number of ranks on a host."""
 
-_BY_COLLECTIVE = {name: [row for row in [*_ROWS, *on_hosts(PER_HOST)] if row.collective == name]
+_BY_COLLECTIVE = {name: [row for row in [*_ROWS, *levels(PER_HOST)] if row.collective == name]
                   for name in dict.fromkeys(row.collective for row in _ROWS)}
 ALGORITHMS: dict[str, Algorithm] = {
     f"{row.name}.{row.collective}": row for rows in _BY_COLLECTIVE.values() for row in rows}
@@ -351,7 +321,7 @@ def algorithm_of(function: Callable[..., None]) -> Algorithm:
     if isinstance(owner, Algorithm):
         return owner
     per_host = getattr(getattr(function, "__self__", None), "per_host", PER_HOST)
-    known = [*ALGORITHMS.values(), *on_hosts(per_host), in_two_hops(per_host)]
+    known = [*ALGORITHMS.values(), *levels(per_host)]
     return next(row for row in known if row.function == function)
 
 

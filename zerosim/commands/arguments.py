@@ -35,7 +35,7 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flag for the number of ranks on a host."""
     parser.add_argument(
         "--ranks-per-host", type=whole_number(1, MOST_RANKS), metavar="P",
-        help="ranks on each host, for algorithms of two levels; default 2")
+        help="ranks on each host, for two_level.* and two_hop.*; default 2")
 
 
 def cluster_sizes(text: str) -> list[int]:

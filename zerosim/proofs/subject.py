@@ -16,7 +16,7 @@ import numpy as np
 
 from zerosim.collectives import ALGORITHMS, Algorithm
 from zerosim.collectives.kinds import COLLECTIVES, KINDS, CollectiveKind, own
-from zerosim.collectives.table import on_hosts
+from zerosim.collectives.table import levels
 from zerosim.comm import Communicator
 from zerosim.errors import CollectiveError, UsageError
 from zerosim.parts.loading import Loader, meant
@@ -204,15 +204,16 @@ def named_subject(
 
 
 def with_hosts(found: Subject, ranks_per_host: int | None) -> Subject:
-    """A two-level subject on hosts of `ranks_per_host` ranks; any subject unchanged for None.
+    """A two-level or two-hop subject on hosts of `ranks_per_host` ranks; any subject unchanged for None.
 
     Raises `UsageError` for an algorithm without hosts.
     """
     if ranks_per_host is None:
         return found
     if found.algorithm is None or not found.algorithm.per_host:
-        raise UsageError(f"remove --ranks-per-host: {found.name} does not use hosts; two_level.* do")
-    row = next(row for row in on_hosts(ranks_per_host) if row.collective == found.collective)
+        raise UsageError(f"remove --ranks-per-host: {found.name} does not use hosts; two_level.* and two_hop.* do")
+    row = next(row for row in levels(ranks_per_host)
+               if (row.name, row.collective) == (found.algorithm.name, found.collective))
     return replace(found, function=row.function, algorithm=row)
 
 

@@ -52,7 +52,8 @@ def show_algorithms(console: Console, size: int) -> None:
     for note in [
         f"N = {size}: bytes sent by the rank that sends the most on so many ranks, n being those of the whole vector",
         "fold: 2 where N is no power of two",
-        "short: ⌈N/2⌉ where N is odd, so that a host of two levels lacks a rank",
+        "H: ⌈N/2⌉, the hosts of two ranks; short: H where N is odd, so that the last host lacks a rank",
+        "rest: H − 1 where N is odd, 1 on one host of two ranks, else 0",
         "*: in rank order, so that the operation need not commute",
     ]:
         show_words(console, note, style="dim")
