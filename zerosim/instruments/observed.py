@@ -1,37 +1,37 @@
-"""The wrappers that tell instruments: one around a communicator, one around an allocator, one around what computes.
+"""Wrappers that notify instruments: of a communicator, of an allocator, and of an object that computes.
 
-An instrument is any object with some of these methods. They are looked up once, so that one it does not have costs
+An instrument is any object with some of these methods. They are looked up once, so that a missing one costs
 nothing. They are called on the thread that sends, receives or frees.
 
     sending(outgoing, to)               before a message is sent; in an exchange, also before it is received
     receiving(into, source)             before the wait for a message
     came(into, source, at_ns)           once it is in `into`: when the last wait for one ended, by the world's clock
     received(into, source, reduce)      the same, next
-    sent(outgoing, to)                  once the call that sent it has succeeded: an exchange, last of all
+    sent(outgoing, to)                  after the call that sent it has succeeded; last in an exchange
     began(name, owner)                  before a call of a collective that is `named`
-    ended(name, owner)                  after it, however it ends
-    computing(name, owner)              before a call of a method of what is `telling`
-    computed(name, owner)               after it, however it ends
+    ended(name, owner)                  after it, even if it raises
+    computing(name, owner)              before a call of a method of a `telling` object
+    computed(name, owner)               after it, even if it raises
     moving(name, owner)                 before an array is copied to another tier of memory, or `wait`ed for
     moved(name, owner, moved_bytes)     after it
-    taken(kind, owner, held_bytes)      when an array has been handed out
-    given_back(kind, owner, held_bytes) when nobody holds it, or a view of it, any more
+    taken(kind, owner, held_bytes)      after an array has been allocated
+    given_back(kind, owner, held_bytes) when the last reference to it, or to a view of it, is gone
     block_taken(number, kind, owner, held_bytes), block_given_back(number)
-                                        the same two, for whoever tells arrays of one owner and size apart
+                                        the same two, for an instrument that distinguishes arrays of one owner and size
 
 Rules and trade-offs:
 
-- Nothing else in the project forwards a communicator's methods in order to watch them. Algorithms never log, count or
+- Nothing else in the project forwards a communicator's methods in order to observe them. Algorithms never log, count or
   time.
-- The four events of an exchange come in the order sending, receiving, received, sent. That tells an exchange from a
-  send and a receive one after the other: what is received between `sending` and `sent` arrives in the same round.
-- Instruments change nothing, except by raising: an error goes on to the program, so a fault injector needs no other
+- The four events of an exchange have the order sending, receiving, received, sent. That distinguishes an exchange from
+  a send and a receive in sequence: a message received between `sending` and `sent` arrives in the same round.
+- Instruments change nothing, except by raising: an error propagates to the program, so a fault injector needs no other
   hook. `given_back` alone cannot raise, because Python calls it wherever the last reference is dropped; there an
   error is a warning.
-- Several channels of a rank tell the same instruments. An instrument for which threads matter keeps its own state for
+- Several channels of a rank notify the same instruments. An instrument that depends on threads keeps its own state for
   each thread.
-- How long a receiver waited is known to the world only, because one call here covers waiting and copying.
-  Communicators therefore have `came_ns`; one without it is taken never to wait.
+- Only the world knows how long a receiver waited, because one call here covers waiting and copying. Communicators
+  therefore have `came_ns`; one without it counts as never waiting.
 """
 
 import itertools
@@ -54,9 +54,9 @@ def callbacks(instruments: Sequence[object], name: str) -> tuple[Callback, ...]:
 
 
 class Observed:
-    """A communicator that tells its instruments what goes through it.
+    """A communicator that notifies its instruments of every message.
 
-    Several channels of a rank may tell the same instruments.
+    Several channels of a rank may notify the same instruments.
 
     >>> import numpy as np
     >>> from zerosim.worlds.local import spawn
@@ -116,15 +116,15 @@ class Observed:
             tell(into, source, reduce)
 
     def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, of whose calls the instruments are told that `name` began and ended.
+        """A wrapper of `function` that notifies the instruments when `name` began and ended.
 
-        It is called with what it is for, the name of a unit or other words, and then its own arguments.
+        Its first argument is the owner, the name of a unit or other words; the arguments of `function` follow.
         """
         return told(name, function, self._began, self._ended)
 
 
 class ObservedAllocator:
-    """An allocator that tells its instruments of each array, and of its end, however it is let go of.
+    """An allocator that notifies its instruments of each array and of its end.
 
     >>> import numpy as np
     >>> from zerosim.allocation import allocate
@@ -164,7 +164,7 @@ class ObservedAllocator:
 
 
 class Telling:
-    """Stands for `thing`, and tells of calls of some of its methods; everything else is the thing's own."""
+    """A proxy of `thing` that replaces some of its methods; all other attributes are the object's own."""
 
     def __init__(self, thing: object, methods: dict[str, Callable[..., Any]]) -> None:
         self.__dict__.update(_thing=thing, **methods)
@@ -180,10 +180,11 @@ Name = str | Callable[[Any], str]
 
 
 def telling(thing: Thing, instruments: Sequence[object], **names: Name) -> Thing:
-    """`thing`, of whose methods `names` instruments are told, each by the name that is given for it.
+    """A proxy of `thing` that notifies instruments of calls of the methods in `names`, each under its given name.
 
-    What a call is for is its first argument, if that has a name. Where the name is a function of that argument, calls
-    for which it is empty are not told. Without an instrument that wants to know it is `thing` itself.
+    The owner of a call is the name of its first argument, if that has one. If the given name is a function of that
+    argument, calls for which it returns an empty string are not reported. Without an interested instrument the result
+    is `thing` itself.
 
     >>> class Tape:
     ...     def forward(self, unit):
@@ -217,7 +218,7 @@ def telling(thing: Thing, instruments: Sequence[object], **names: Name) -> Thing
 def told(
     name: str, function: Callable[..., Any], before: Sequence[Callback], after: Sequence[Callback]
 ) -> Callable[..., Any]:
-    """`function` with an owner as its first argument, of whom those `before` and `after` are told, with `name`."""
+    """A wrapper of `function` with an owner as its first argument; calls `before` and `after` with name and owner."""
 
     def call(owner: str, *args: Any, **kwargs: Any) -> Any:
         for tell in before:

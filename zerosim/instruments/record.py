@@ -1,12 +1,12 @@
-"""The recorder: it writes down every message of a local world, and what each rank then holds.
+"""The recorder: it records every message of a local world, and each rank's vector after it.
 
-    round     when a message arrives, if sending and receiving one message each takes a rank one round
+    round     the arrival of a message, if sending and receiving one message each takes a rank one round
     element   one place of a rank's vector
-    stretch   the elements of a rank's vector that an array is a view of; empty where its memory is another
+    stretch   the elements of a rank's vector that an array is a view of; empty for other memory
     holds     the whole vector of a rank, after a round
 
-The schedule that results is data: tables, drawings and proofs are made from it. Nothing is derived from an
-algorithm's description. The round of a message is what the table of algorithms counts as steps.
+The resulting schedule is data: tables, drawings and proofs are made from it. Nothing is derived from an
+algorithm's description. The table of algorithms counts rounds as steps.
 """
 
 from collections import defaultdict, deque
@@ -24,7 +24,7 @@ from zerosim.worlds.local import Sends, StillRunning, spawn
 
 @dataclass(frozen=True)
 class Message:
-    """One message: what was carried, and what stood at its destination once it had been received or reduced."""
+    """One message: its contents, and the contents of its destination after it had been received or reduced."""
 
     round: int
     source: int
@@ -33,9 +33,9 @@ class Message:
     landed: tuple[Any, ...]
     reduced: bool
     outgoing: range = range(0)
-    """The stretch of its source's vector that it was sent from."""
+    """The stretch of the sender's vector from which it was sent."""
     into: range = range(0)
-    """The stretch of its receiver's vector that it was received into."""
+    """The stretch of the receiver's vector into which it was received."""
     beside: range = range(0)
     """The stretch that its receiver sent in the same exchange."""
     memory: int = 0
@@ -44,7 +44,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Sent:
-    """A message on its way, and in which round its source had sent it."""
+    """A message in flight, and the round in which it was sent."""
 
     round: int
     source: int
@@ -55,7 +55,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Awaited:
-    """A receive that has not ended: of whose message, and into how many elements of which dtype."""
+    """An unfinished receive: its source, and the number and dtype of its elements."""
 
     source: int
     count: int
@@ -65,10 +65,10 @@ class Awaited:
 
 @dataclass
 class Recording:
-    """A recorded run: messages in the order of their arrival, and each rank's vector whenever it changed.
+    """A recorded run: messages in the order of their arrival, and each rank's vector after every change.
 
-    `failure` is what ended the run early, if anything did. `unasked` are the messages that nobody received, and
-    `awaited`, by rank, the receives that were begun and not ended.
+    `failure` is the exception that ended the run early, or None. `unasked` are the messages that were never received,
+    and `awaited`, by rank, the unfinished receives.
     """
 
     size: int
@@ -97,10 +97,10 @@ def record(
     seed: int = 0,
     limit_seconds: float | None = None,
 ) -> Recording:
-    """Run `program(comm, vectors[comm.rank])` on every rank and write down what happens.
+    """Run `program(comm, vectors[comm.rank])` on every rank and record its messages.
 
-    A failure does not raise; it stands in the recording, beside what happened before: `StillRunning` of a program that
-    has not ended after `limit_seconds`, `Runaway` of one that has sent more messages than any that ends.
+    A failure does not raise; the recording contains it: `StillRunning` for a program that has not ended after
+    `limit_seconds`, `Runaway` for one that has sent more messages than any terminating program needs.
 
     >>> from zerosim.collectives import ring
     >>> from zerosim.sharding import split
@@ -128,7 +128,7 @@ def record(
 
 
 def up_to_now(recording: Recording, failure: Exception) -> Recording:
-    """A copy of the recording so far: a rank that still runs may go on writing."""
+    """A copy of the recording so far: a rank that still runs may continue to write."""
     vectors = [list(vector) for vector in recording.vectors]
     arrived = sum(len(vector) - 1 for vector in vectors)
     return Recording(recording.size, recording.messages[:arrived], vectors, failure=failure)
@@ -147,7 +147,7 @@ def most_messages(size: int) -> int:
 
 
 class Recorder:
-    """One rank's part of a recording: what it sends, what it receives, and what its vector then holds."""
+    """One rank's part of a recording: its messages, and its vector after each."""
 
     def __init__(self, rank: int, vector: Any, recording: Recording, posted: Posted) -> None:
         self._rank = rank
@@ -211,5 +211,5 @@ def stretch(payload: Payload, vector: Any) -> range:
 
 
 def elements(payload: Payload) -> tuple[Any, ...]:
-    """What a payload holds, element by element."""
+    """The elements of a payload."""
     return tuple(payload.reshape(-1).tolist())

@@ -7,13 +7,13 @@ M_ARENA_MAX = -8
 M_MMAP_THRESHOLD = -3
 M_TRIM_THRESHOLD = -1
 LEAST_RETURNED = 1 << 18
-"""Bytes of an array: what is as large is returned as soon as it is freed, where that is asked for."""
+"""The least bytes of an array whose memory is returned as soon as it is freed, after `return_freed`."""
 LARGEST_KEPT = 1 << 25
-"""Bytes of an array: glibc lets none that is larger be kept."""
+"""The largest array whose memory glibc lets a process keep, in bytes."""
 
 
 def resident_bytes() -> int:
-    """Resident bytes of this process, after what is free has been given back; 0 where that cannot be told."""
+    """Resident bytes of this process, after free memory has been returned; 0 if the system does not say."""
     give_back()
     try:
         with open("/proc/self/statm", encoding="ascii") as statm:
@@ -23,10 +23,10 @@ def resident_bytes() -> int:
 
 
 def keep_freed() -> None:
-    """Keep freed memory for what is taken next, until `give_back`, where the C library can be asked to (glibc).
+    """Keep freed memory for later allocations, until `give_back`, if the C library supports it (glibc).
 
-    Otherwise it returns what large arrays had to the operating system, which clears each page anew when the next array
-    touches it: a tenth of a step of a transformer.
+    Otherwise it returns the memory of large arrays to the operating system, which clears each page again when the next
+    array uses it: a tenth of a step of a transformer.
     """
     try:
         library = ctypes.CDLL(None)
@@ -37,9 +37,9 @@ def keep_freed() -> None:
 
 
 def return_freed() -> None:
-    """Return what large arrays had to the operating system as soon as they are freed, where glibc can be asked to.
+    """Return the memory of large arrays to the operating system as soon as they are freed, if glibc is used.
 
-    A limit on memory counts what is kept. Otherwise a row that did not fit would leave the next one no room.
+    A limit on memory counts kept memory. Otherwise a row that did not fit would leave no memory for the next one.
     """
     try:
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LEAST_RETURNED)
@@ -48,9 +48,9 @@ def return_freed() -> None:
 
 
 def give_back() -> None:
-    """Return freed memory to the operating system, where the C library can be asked to (glibc).
+    """Return freed memory to the operating system, if the C library supports it (glibc).
 
-    Of a thread's own arena glibc would keep the top, so threads that begin from here on share the first one.
+    glibc would keep the top of a thread's own arena, so threads that start from here on share the first arena.
     """
     try:
         library = ctypes.CDLL(None)

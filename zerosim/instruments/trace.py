@@ -1,23 +1,23 @@
-"""The trace: an instrument that notes when a rank does what, in the steps that are asked for and in no others.
+"""The trace: an instrument that records the activities of a rank over time, in the requested steps only.
 
-    span       something that a rank did, in one of its lanes, from one moment to another
+    span       an activity of a rank, in one of its lanes, with its beginning and its end
     lane       computation             forward, loss, backward, recompute, update, on the thread of the step
-               waiting                 that thread waits for what goes on in the second channel
+               waiting                 that thread waits for a collective in the second channel
                collectives             calls of collectives, each from its beginning to its end
                communication out, in   the messages within them
-            offload                 copies to memory of the host or to files and back, and waits for these
-    channel    1 for what the step does itself; 2 and more for what goes on beside it, each on a thread of its own
+               offload                 copies to memory of the host or to files and back, and waits for these
+    channel    1 for the step itself; 2 and more for other threads, each with its own channel
     hidden     communication during which its rank computes
 
 In one lane and channel of a rank no two spans overlap, and neither do computation, waiting and the collectives of
-channel 1, which are all on one thread; what they leave of a step is idle. Times are nanoseconds of a monotonic clock.
+channel 1, which are all on one thread; the rest of a step is idle. Times are nanoseconds of a monotonic clock.
 Collectives and their messages have lanes of their own so that bytes can be compared with the traffic ledger.
 
 Trade-offs and doubts:
 
 - Hidden communication includes the time that a collective waits for a slower rank.
-- A send is drawn until its call returns. How long the message then travels is not recorded.
-- The cost of a trace is about 5 µs a call, so a step of 1 ms pays far more than the 3% that a step of 35 ms stays
+- A send is drawn until its call returns. The message's further time on the wire is not recorded.
+- A trace costs about 5 µs a call, so a step of 1 ms pays far more than the 3% that a step of 35 ms stays
   below. `zerosim bench ledger` times the calls within a real step, because whole steps differ by 10% from one to the
   next.
 """
@@ -38,14 +38,14 @@ OUT: Lane = "communication out"
 IN: Lane = "communication in"
 OFFLOAD: Lane = "offload"
 WAIT = "wait"
-"""The name by which instruments are told of waiting for the second channel."""
+"""The name under which instruments are notified of waits for the second channel."""
 
 
 class Span(NamedTuple):
-    """One span of `rank` in `lane`: `bytes` is what a message carries, or what a collective sent from here.
+    """One span of `rank` in `lane`: `bytes` is the length of a message, or the bytes that a collective sent from here.
 
-    `unit` is empty where it is of none; `peer` is the other end of a message, and `waited_ns` is how long its receiver
-    waited before anything came.
+    `unit` is empty if there is none; `peer` is the other end of a message, and `waited_ns` is the time that its
+    receiver waited before the message began to arrive.
     """
 
     rank: int
@@ -66,7 +66,7 @@ class Span(NamedTuple):
 
 
 Curve = list[tuple[int, dict[str, int]]]
-"""The bytes of each kind that are alive, from each change on."""
+"""The bytes of each kind that are alive after each change."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,12 @@ class RankStep:
 
     @property
     def waiting_ns(self) -> int:
-        """Exposed communication: the step only communicates, or waits for communication beside it."""
+        """Exposed communication: the step only communicates, or waits for the second channel."""
         return length(self._waiting)
 
     @property
     def idle_ns(self) -> int:
-        """The time in which the step neither computes, communicates nor waits for far memory."""
+        """The time in which the step neither computes, communicates nor waits for offloaded memory."""
         return self.ns - length(union([*self._computation, *self._waiting, *self._waiting_for_memory]))
 
     @property
@@ -105,7 +105,7 @@ class RankStep:
 
     @property
     def moving_ns(self) -> int:
-        """The time in which arrays are copied between tiers of memory, beside the step."""
+        """The time in which arrays are copied between tiers of memory, while the step runs."""
         return length(union(
             (span.begin_ns, span.end_ns) for span in self.spans if span.lane == OFFLOAD and span.channel > 1))
 
@@ -142,7 +142,7 @@ class RankStep:
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """The offset of a rank's clock: subtracted from its times, it gives those of rank 0's clock."""
+    """The offset of a rank's clock; its times minus the offset are times of rank 0's clock."""
 
     rank: int
     host: str
@@ -152,7 +152,7 @@ class ClockOffset:
 
 @dataclass(frozen=True)
 class Trace:
-    """All that the ranks of a row did in the steps asked for, on one clock that begins with the first of them."""
+    """The requested steps of all ranks of a row, on one clock that begins with the first of them."""
 
     clocks: list[ClockOffset]
     steps: list[RankStep]
@@ -223,7 +223,7 @@ def length(stretches: Iterable[NsStretch]) -> int:
 
 
 class OpenSpans(threading.local):
-    """What has begun on this thread and not ended, innermost last: name, owner, when, and bytes sent so far."""
+    """The unfinished spans of this thread, innermost last: name, owner, beginning, and bytes sent so far."""
 
     def __init__(self) -> None:
         self.computations: list[tuple[str, str, int]] = []
@@ -235,7 +235,7 @@ class OpenSpans(threading.local):
 
 
 class Tracer:
-    """Notes spans between `begin` and `end`, as `rank`; each call of `end` gives those of one step.
+    """Records spans between `begin` and `end`, as `rank`; each call of `end` returns those of one step.
 
     >>> import numpy as np
     >>> from zerosim.instruments.observed import Observed
@@ -262,7 +262,7 @@ class Tracer:
         self._began_ns = 0
 
     def begin(self) -> None:
-        """Note what happens from here on; this thread is the step's."""
+        """Record spans from here on; this thread is the step's."""
         self._thread = threading.get_ident()
         self._began_ns = time.monotonic_ns()
 

@@ -1,7 +1,7 @@
-"""The traffic ledger: it counts messages and bytes that a rank sends and receives, in all, by collective and by host.
+"""The traffic ledger: it counts the messages and bytes of a rank, in total, by collective and by host.
 
-Fingerprints, losses and results travel over the bare communicator, which is not observed; only what a stage sends
-counts.
+Fingerprints, losses and results are sent over the bare communicator, which is not observed; only the messages of a
+stage count.
 """
 
 import threading
@@ -21,7 +21,7 @@ class Count:
 
 
 class Current(threading.local):
-    """The collectives that this thread is in, innermost last."""
+    """The collectives of this thread, innermost last."""
 
     def __init__(self) -> None:
         self.counts: list[Count] = []
@@ -34,7 +34,7 @@ def nobody(rank: int) -> bool:
 
 @dataclass(eq=False)
 class Traffic:
-    """The messages and bytes that went through the communicators it observes, in all and by collective.
+    """The messages and bytes of the communicators that it observes, in total and by collective.
 
     >>> import numpy as np
     >>> from zerosim.instruments.observed import Observed
@@ -54,9 +54,9 @@ class Traffic:
     received_bytes: int = 0
     received_messages: int = 0
     between_bytes: int = 0
-    """The bytes among those sent that left this rank's host."""
+    """The sent bytes that left this rank's host."""
     largest_bytes: int = 0
-    """The bytes of the largest message that was sent."""
+    """The bytes of the largest sent message."""
     by_collective: dict[str, Count] = field(default_factory=dict)
     away: Callable[[int], bool] = nobody
     """Whether a rank is on another host than this one."""

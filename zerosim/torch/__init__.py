@@ -1,12 +1,12 @@
 """A `torch.distributed` backend: PyTorch's own trainers over the collectives of this package.
 
-Importing it registers `"zerosim"` for tensors on the CPU. Under `mpirun` it also connects the ranks, and sets what
-PyTorch looks for in the environment (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT`), so that
+Importing it registers `"zerosim"` for tensors on the CPU. Under `mpirun` it also connects the ranks, and sets the
+environment variables that PyTorch reads (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT`), so that
 
     torch.distributed.init_process_group("zerosim")
 
-needs nothing else. `zerosim.torch.step()` ends a step where `optimizer.step()` does not. Only this folder imports
-torch; the extra `zerosim[torch]` brings it.
+needs no other set-up. `zerosim.torch.step()` ends a step where `optimizer.step()` does not. Only this folder imports
+torch; the extra `zerosim[torch]` installs it.
 """
 
 import torch.distributed as dist

@@ -1,7 +1,7 @@
 """The order in which PyTorch's trainers add gradients over these collectives, as plain loops.
 
-    brought     what each rank brings: rank r's is `brought[r]`
-    DDP         each rank multiplies by 1/N; where gradients are views of the bucket already, it divides by N. A bucket
+    brought     the contributions of all ranks: rank r's is `brought[r]`
+    DDP         each rank multiplies by 1/N; if gradients are views of the bucket already, it divides by N. A bucket
                 is one vector, cut into N chunks; chunk c is ((g[c+1] + g[c+2]) + …) + g[c]. In the first reduction all
                 parameters are one bucket, in their own order; from the second on in the order in which gradients became
                 ready.
@@ -34,7 +34,7 @@ def in_ring_order(parts: Sequence[Array], chunk: int) -> Array:
 
 
 def all_reduced(brought: Sequence[Array]) -> Array:
-    """What a ring all-reduce of flat vectors leaves on every rank.
+    """The result of a ring all-reduce of flat vectors on every rank.
 
     >>> all_reduced([np.array([1, 2, 3]), np.array([10, 20, 30])])
     array([11, 22, 33])
@@ -46,13 +46,14 @@ def all_reduced(brought: Sequence[Array]) -> Array:
 
 
 def divided(total: Array, by: int) -> Array:
-    """In the precision of the sum."""
+    """The quotient, in the precision of the sum."""
     found: Array = np.divide(total, total.dtype.type(by))
     return found
 
 
 def pieces(gradient: Array, ranks: int) -> list[Array]:
-    """A parameter's gradient as FSDP2 cuts it: ⌈rows/ranks⌉ rows for each rank, padded with zeros, flat.
+    """The pieces into which FSDP2 cuts a parameter's gradient: ⌈rows/ranks⌉ rows for each rank, padded with zeros,
+    flat.
 
     >>> [each.tolist() for each in pieces(np.arange(6).reshape(3, 2), 2)]
     [[0, 1, 2, 3], [4, 5, 0, 0]]
@@ -64,7 +65,7 @@ def pieces(gradient: Array, ranks: int) -> list[Array]:
 
 
 def sharded_sum(brought: Sequence[Sequence[Array]], replicas: int) -> list[Array]:
-    """The mean of a unit's gradients, as FSDP2 reduces them: `brought[r]` has those of its parameters on rank r.
+    """The mean of a unit's gradients in FSDP2's order: `brought[r]` has the gradients of its parameters on rank r.
 
     With several `replicas`, ranks r·S … (r+1)·S − 1 are a row of the mesh, which shard; ranks of equal number in their
     rows replicate.

@@ -1,7 +1,7 @@
-"""One process that trains alone: every rank's gradient with the full model, added in the declared order.
+"""The reference for PyTorch's trainers: one process adds every rank's gradient in the declared order.
 
-It calls no collective. Gradients come from PyTorch, sums from `zerosim.torch.adding`, the update from the same
-optimizer.
+It calls no collective. PyTorch computes the gradients with the full model, `zerosim.torch.adding` the sums, and the
+same optimizer the update.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Alone:
         self._reductions = 0
 
     def step(self, number: int) -> None:
-        """One step, after which `parameters` are those that every rank must have."""
+        """Train one step; afterwards `parameters` are those that every rank must have."""
         parts = [list(batches(number, rank, self.way)) for rank in range(self.ranks)]
         gradient = self._each_time(parts) if self.way.syncs_each else self._once(parts)
         for parameter, found in zip(self.parameters, gradient, strict=True):
@@ -57,7 +57,7 @@ class Alone:
     def _each_time(self, parts: Sequence[Sequence[Any]]) -> Gradients:
         """Micro-batch by micro-batch, the sum over the ranks.
 
-        DDP reduces what `grad` holds, which has the mean of those before; FSDP2 adds each mean to its shard.
+        DDP reduces the contents of `grad`, which include the mean of earlier ones; FSDP2 adds each mean to its shard.
         """
         held: Gradients | None = None
         for micro_batches in zip(*parts, strict=True):
@@ -72,7 +72,7 @@ class Alone:
         return held
 
     def _gradient(self, x: Any, y: Any) -> Gradients:
-        """The gradient of one micro-batch, by the full model in the precision in which it computes."""
+        """The gradient of one micro-batch, by the full model in its computing precision."""
         model, parameters = self.model, self.parameters
         if self.way.param_dtype is not None:
             model = fresh_model().to(self.way.param_dtype)
@@ -111,13 +111,13 @@ class Alone:
         return found
 
     def _share(self, gradient: Any) -> Any:
-        """What a rank brings to the sum of which the mean comes out."""
+        """A rank's contribution to the sum that is the mean."""
         if self.way.as_views and self._reductions > 1:
             return (torch.zeros_like(gradient) + gradient).div(self.ranks)
         return gradient.mul(1.0 / self.ranks)
 
     def _buckets(self) -> list[list[int]]:
-        """The parameters of each bucket, in their order in it."""
+        """The parameters of each bucket, in the order of the bucket."""
         if self._reductions == 1:
             return [list(range(len(self.parameters)))]
         ready = [self.parameters[number] for number in self._ready]
@@ -135,15 +135,15 @@ class Alone:
         return found
 
     def _array(self, gradient: Any) -> Array:
-        """In the precision in which it is reduced."""
+        """The gradient as an array in the precision of the reduction."""
         reduced = gradient.to(self.way.reduce_dtype or gradient.dtype)
         return flat(reduced, "adding").reshape(gradient.shape)
 
     def _sharded_norm(self) -> Any:
-        """The norm of all gradients, as it comes out of shards.
+        """The norm of all gradients, computed from shards.
 
-        Of each parameter a rank squares its piece's norm. The root of their sum over the ranks, in the order of chunk 0
-        of a ring, is the parameter's norm; the norm of these is the whole.
+        Each rank squares the norm of its piece of each parameter. The root of their sum over the ranks, in the order
+        of chunk 0 of a ring, is the parameter's norm; the norm of these is the result.
         """
         norms = []
         for parameter in self.parameters:

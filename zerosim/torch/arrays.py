@@ -1,4 +1,4 @@
-"""Tensors as NumPy arrays that share their memory, bfloat16 and the 8-bit floats as ml_dtypes has them."""
+"""Tensors as NumPy arrays that share their memory; bfloat16 and the 8-bit floats become dtypes of ml_dtypes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,11 +16,12 @@ NARROW = {
     torch.float8_e5m2: (torch.uint8, ml_dtypes.float8_e5m2),
     torch.float8_e5m2fnuz: (torch.uint8, ml_dtypes.float8_e5m2fnuz),
 }
-"""The dtypes of PyTorch that NumPy itself lacks: integers of their width, and what they are in ml_dtypes."""
+"""The dtypes of PyTorch that NumPy itself lacks: integers of their width, and the dtypes of ml_dtypes."""
 
 
 def flat(tensor: Any, what: str) -> Array:
-    """The elements of a contiguous tensor on one axis, in the tensor's own memory; `what` is done with them.
+    """The elements of a contiguous tensor on one axis, in the tensor's own memory; `what` names the operation in
+    errors.
 
     Raises `CollectiveError` for a tensor of another device, a sparse one, and dtypes that NumPy and ml_dtypes lack.
 
@@ -42,7 +43,7 @@ def flat(tensor: Any, what: str) -> Array:
 
 
 def dense(tensor: Any, what: str) -> Any:
-    """`tensor`, or a copy of it in one piece."""
+    """`tensor`, or a contiguous copy of it."""
     if not tensor.is_cpu or tensor.layout is not torch.strided:
         raise CollectiveError(
             f"{what} of a tensor on {tensor.device}, {tensor.layout} is not supported: dense tensors on the CPU are")
@@ -50,7 +51,7 @@ def dense(tensor: Any, what: str) -> Any:
 
 
 class Landing:
-    """Where results go: arrays to be filled, in the memory of `tensors` or, for those in pieces, beside it.
+    """Arrays for results, in the memory of `tensors` or, for those that are not contiguous, in copies.
 
     >>> columns = torch.zeros(2, 3).T
     >>> landing = Landing("all_reduce", [columns])
@@ -66,11 +67,11 @@ class Landing:
         self.arrays = [flat(tensor, what) for tensor in filled]
 
     def finish(self) -> None:
-        """Fill the tensors that are in pieces."""
+        """Fill the tensors that are not contiguous from their copies."""
         for tensor, filled in self._apart:
             tensor.detach().copy_(filled)
 
 
 def inputs(what: str, tensors: Sequence[Any]) -> list[Array]:
-    """The elements of `tensors`, to be read: their own memory where they are contiguous."""
+    """The elements of `tensors`, to be read: their own memory if they are contiguous, else copies."""
     return [flat(dense(tensor, what), what) for tensor in tensors]

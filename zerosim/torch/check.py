@@ -24,7 +24,7 @@ STEPS = 3
 
 @dataclass(frozen=True)
 class Difference:
-    """The first element of a rank's that is not the bytes of one process."""
+    """The first element of a rank whose bytes differ from those of one process."""
 
     rank: int
     step: int
@@ -39,7 +39,7 @@ class Difference:
 
 
 def check(way: Way) -> Difference | None:
-    """The first difference of all ranks, on every rank; None where all bytes are equal. All ranks call this."""
+    """The first difference of all ranks, on every rank; None if all bytes are equal. All ranks call this."""
     comm = connect()
     found = gather_objects(comm, first_difference(way))
     first = None if found is None else min(filter(None, found), key=lambda each: (each.step, each.rank), default=None)
@@ -48,7 +48,7 @@ def check(way: Way) -> Difference | None:
 
 
 def first_difference(way: Way) -> Difference | None:
-    """This rank's; it trains to the end, whatever differs."""
+    """This rank's first difference; it trains to the end in any case."""
     trainer, alone = Trainer(way), Alone(way, dist.get_world_size())
     first = None
     for step in range(1, STEPS + 1):
@@ -59,7 +59,7 @@ def first_difference(way: Way) -> Difference | None:
 
 
 def differences(model: Any, alone: Alone, step: int) -> Any:
-    """The first element whose bytes differ, of each parameter or of the piece of it that this rank keeps."""
+    """The first differing element of each parameter, or of the piece of it that this rank keeps."""
     for (name, parameter), due in zip(model.named_parameters(), alone.parameters, strict=True):
         mine, whole = parameter.detach(), due.detach()
         if hasattr(mine, "to_local"):
@@ -74,7 +74,7 @@ def differences(model: Any, alone: Alone, step: int) -> Any:
 
 
 def main(ways: tuple[Way, ...] = WAYS) -> int:
-    """Check the ways that can be trained on so many ranks; 1 if any of them differs, else 0."""
+    """Check the ways that support this number of ranks; 1 if any of them differs, else 0."""
     torch.set_num_threads(1)
     dist.init_process_group("zerosim")
     ranks, differing = dist.get_world_size(), 0

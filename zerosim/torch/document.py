@@ -1,4 +1,4 @@
-"""The outcome of a script of PyTorch's as the JSON document that `zerosim run` writes, with what was seen of it."""
+"""The outcome of a PyTorch script as the JSON document that `zerosim run` writes, with its observations."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,14 @@ STAGE = "torch"
 
 
 def collected(comm: Communicator, watch: Watch) -> tuple[list[dict[str, Any]], Trace] | None:
-    """What all ranks have seen, and their trace, on rank 0; None on the others. All ranks call this."""
+    """The observations of all ranks, and their trace, on rank 0; None on the others. All ranks call this."""
     trace = brought_together(comm, watch.spans)
     found = gather_objects(comm, seen(comm.rank, watch))
     return None if found is None or trace is None else (found, trace)
 
 
 def seen(rank: int, watch: Watch) -> dict[str, Any]:
-    """What one rank has seen."""
+    """The observations of one rank."""
     traffic, ledger = watch.traffic, watch.ledger
     resting = {kind: watch.resting.get(kind, 0) for kind in KINDS[:3]}
     peak = max(ledger.peak_total, sum(resting.values()))
@@ -51,9 +51,9 @@ def seen(rank: int, watch: Watch) -> dict[str, Any]:
 
 
 def curve(alive: Sequence[tuple[int, int]], resting: Mapping[Kind, int]) -> list[dict[str, int]]:
-    """Memory over a step: parameters, optimizer state, and all else that was alive, gradients included.
+    """Memory over a step: parameters, optimizer state, and all other bytes that were alive, gradients included.
 
-    Changes by less than 3% of the most that was alive are left out: an operation of PyTorch makes several of them.
+    Changes by less than 3% of the peak are left out: an operation of PyTorch makes several of them.
 
     >>> curve([(0, 30), (5, 900), (6, 904)], {"parameters": 10, "gradients": 10, "optimizer": 20})
     [{'ns': 0, 'parameters': 10, 'optimizer': 20, 'activations': 0}, \
@@ -73,7 +73,7 @@ def curve(alive: Sequence[tuple[int, int]], resting: Mapping[Kind, int]) -> list
 def document(title: str, command: str, world: dict[str, Any], found: list[dict[str, Any]], trace: Trace) -> Any:
     """The outcome, in JSON's own types.
 
-    Nothing is compared and nothing is claimed: `volume` is what was measured.
+    Nothing is compared or claimed: `volume` is the measured one.
     """
     steps = len(found[0]["losses"])
     ranks = len(found)
@@ -98,7 +98,8 @@ def document(title: str, command: str, world: dict[str, Any], found: list[dict[s
 
 
 def volume(found: list[dict[str, Any]], steps: int) -> float:
-    """What a rank sent in a step, the mean over ranks and steps, in units of P (N−1)/N; P: bytes of all parameters."""
+    """The bytes sent per rank and step, the mean over ranks and steps, in units of P (N−1)/N; P: bytes of all
+    parameters."""
     ranks, whole = len(found), max(each["whole_bytes"] for each in found)
     sent = sum(each["traffic"]["sent_bytes"] for each in found)
     return sent / (steps * whole * (ranks - 1)) if steps * whole * (ranks - 1) else 0.0

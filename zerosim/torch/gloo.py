@@ -1,4 +1,4 @@
-"""Gloo's own collectives on arrays of NumPy, to set others beside them."""
+"""Gloo's own collectives on NumPy arrays, for comparison."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +31,7 @@ def gloo_collectives() -> dict[str, Callable[[Array, Array], object]]:
 
 
 def under_newest_name(collective: str) -> Callable[..., object]:
-    """The collective on single tensors: PyTorch 2.13 has given it another name."""
+    """The collective on single tensors, which PyTorch 2.13 has renamed."""
     older = {"reduce_scatter": "reduce_scatter_tensor", "all_gather": "all_gather_into_tensor"}[collective]
     found: Callable[..., object] = getattr(dist, f"{collective}_single", None) or getattr(dist, older)
     return found

@@ -1,11 +1,11 @@
-"""A process group of PyTorch's whose collectives are ours.
+"""A process group of PyTorch with the collectives of this package.
 
-The algorithm is the same whatever is reduced: a ring for all-reduce, reduce-scatter and all-gather, a binomial tree for
-broadcast and reduce, all pairs for all-to-all; gather and scatter go straight to and from the root. Orders of addition
-are therefore those of `zerosim.collectives`: chunk c of a ring is ((g[c+1] + g[c+2]) + …) + g[c].
+The algorithm is the same for all reductions: a ring for all-reduce, reduce-scatter and all-gather, a binomial tree for
+broadcast and reduce, all pairs for all-to-all; gather and scatter use direct messages to and from the root. Orders of
+addition are therefore those of `zerosim.collectives`: chunk c of a ring is ((g[c+1] + g[c+2]) + …) + g[c].
 
-An asynchronous collective runs on the group's thread, in the group's own channel. What is sent to one rank travels in a
-second channel, so that no collective is mixed up with it.
+An asynchronous collective runs on the group's thread, in the group's own channel. Point-to-point messages use a second
+channel, so they never mix with collectives.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ Doing = Callable[[Communicator], None]
 
 
 def refused(name: str) -> Callable[..., Any]:
-    """An operation that is not supported: calling it raises a `CollectiveError` that names it.
+    """An unsupported operation: calling it raises a `CollectiveError` that names it.
 
     >>> refused("split_group")()
     Traceback (most recent call last):
@@ -45,7 +45,7 @@ def refused(name: str) -> Callable[..., Any]:
 class Group(dist.ProcessGroup):
     """Some ranks as a `torch.distributed.ProcessGroup`; `ranks` are their numbers in the world, in the group's order.
 
-    `collectives` is a channel of the world to these ranks, and `mail` what they send to one another.
+    `collectives` is a channel of the world to these ranks, and `mail` carries their point-to-point messages.
     """
 
     def __init__(self, name: str, ranks: Sequence[int], collectives: Observed, mail: Mail) -> None:
@@ -138,7 +138,7 @@ class Group(dist.ProcessGroup):
         return self._begin("all_gather", do, [each for outputs in output_lists for each in outputs], opts.asyncOp)
 
     def allgather_coalesced(self, output_lists: list[list[Any]], tensors: list[Any], opts: Any = None) -> Began:
-        """`output_lists[r]` has what each of rank r's tensors goes to."""
+        """Gather each tensor; `output_lists[r]` has the destinations of rank r's tensors."""
         of_each_tensor = [list(outputs) for outputs in zip(*output_lists, strict=True)]
         return self.allgather(of_each_tensor, tensors, opts)
 
@@ -254,7 +254,7 @@ class Group(dist.ProcessGroup):
         return self.recv(tensors, None, tag)
 
     def _start_coalescing(self, device: Any) -> None:
-        """What is coalesced is carried out one by one."""
+        """Does nothing: coalesced operations run one by one."""
 
     def _end_coalescing(self, device: Any) -> Began:
         return self._turns.now(lambda: None, [])
@@ -269,19 +269,19 @@ class Group(dist.ProcessGroup):
         raise CollectiveError("set_timeout is not supported: give init_process_group its timeout=")
 
     def abort(self) -> None:
-        """Nothing to end."""
+        """Does nothing."""
 
     shutdown = abort
 
     def _begin(self, name: str, do: Doing, outputs: list[Any], is_async: bool) -> Began:
-        """Carry it out, beside what follows where that is wanted."""
+        """Run the collective, on the group's thread if it is asynchronous."""
         named, owner, comm = self._named(name, do), calling(self._name), self.comm
         take_turn = self._turns.begin if is_async else self._turns.now
         return take_turn(lambda: named(owner, comm), outputs)
 
 
 def scattered(comm: Communicator, chunks: Any, into: Array, op: Any) -> None:
-    """Fill `into` with this rank's chunk of the sum of all `chunks`, which are written to."""
+    """Fill `into` with this rank's chunk of the sum of all `chunks`, which are overwritten."""
     how = reducing("reduce_scatter", op, into, comm.size)
     for chunk in chunks:
         how.before(chunk)
@@ -291,7 +291,7 @@ def scattered(comm: Communicator, chunks: Any, into: Array, op: Any) -> None:
 
 
 def blocks(array: Array, tensor: Any, splits: Sequence[int], size: int) -> list[Array]:
-    """A flat array in one block for each rank: equal ones, or of so many rows of the tensor as `splits` says."""
+    """A flat array in one block for each rank: equally long, or as many rows of the tensor as `splits` says."""
     if not splits:
         if array.size % size:
             raise CollectiveError(f"all_to_all of {array.size} elements has no {size} equal blocks: give split sizes")

@@ -1,4 +1,4 @@
-"""How ranks of PyTorch's become ranks of the MPI world."""
+"""Connects PyTorch's ranks to the ranks of the MPI world."""
 
 import os
 import socket
@@ -16,17 +16,19 @@ from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
 PYTORCHS_TIMEOUT = 1800.0
-"""Seconds that PyTorch waits where nobody says; here that is not said, and zerosim's own timeout holds."""
+"""PyTorch's default timeout in seconds; it stands for no choice, and zerosim's own timeout is used."""
 
 
 SET_HERE = "ZEROSIM_SET_RANK"
-"""The rank and the size that this package has set in the environment, which a child process inherits."""
+"""The variable with the rank and the size that this package has set in the environment; a child process inherits it."""
 
 
 def set_environment() -> None:
-    """Set what torchrun would set, unless it is set: this rank, how many there are, and where their store is.
+    """Set the variables of torchrun, unless they are set: this rank, the number of ranks, and the address of their
+    store.
 
-    What a parent process has set in this way is set anew: the launcher may have started a child as another rank.
+    Variables that a parent process has set in this way are set again: the launcher may have started a child as another
+    rank.
     """
     comm = connect()
     host = socket.gethostname()
@@ -52,14 +54,14 @@ def rank_of_size(rank: object, size: object) -> str:
 
 
 def free_port() -> int:
-    """A port of this host that nobody has."""
+    """A free port of this host."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return int(listening.getsockname()[1])
 
 
 def create(options: Any, _: Any = None) -> Group:
-    """The group that PyTorch asks for: of all ranks first, of some later. Only its ranks call this."""
+    """The group that PyTorch requests: first of all ranks, later of some. Only its ranks call this."""
     comm = connect()
     ranks = list(options.global_ranks_in_group) or list(range(comm.size))
     seconds = options.timeout.total_seconds()
@@ -73,13 +75,13 @@ def create(options: Any, _: Any = None) -> Group:
 
 
 def observed(channel: MpiCommunicator) -> Observed:
-    """A channel with all that watches it, above what may befall its messages."""
+    """A channel with all its observers, above the injected faults of its messages."""
     befallen = channel if WATCH.faults is None else WATCH.faults.around(channel)
     return Observed(befallen, *WATCH.instruments)
 
 
 def check_world(options: Any, comm: MpiCommunicator) -> None:
-    """Refuse a rank or a size that is not the launcher's."""
+    """Refuse a rank or a size that differs from the launcher's."""
     if (options.group_rank, options.group_size) != (comm.rank, comm.size):
         raise LaunchError(
             f"init_process_group has rank {options.group_rank} of {options.group_size}, and the launcher started this "
@@ -90,9 +92,9 @@ Hook = Callable[..., Any]
 
 
 def aloud(hook: Hook, stderr: TextIO) -> Hook:
-    """`hook`, which says on `stderr` what it has to say.
+    """`hook` with `stderr` as its standard error.
 
-    PyTorch lets hooks write into memory and prints that once they have returned; ours ends the process.
+    PyTorch redirects the output of hooks to memory and prints it when they have returned; ours ends the process.
     """
     def speaking(*failure: Any) -> None:
         sys.stderr = stderr

@@ -1,12 +1,12 @@
-"""What the ranks of a group send to one another: under tags, and received from a rank by name or from any.
+"""Point-to-point messages between the ranks of a group: under tags, and received from one rank or from any.
 
-MPI matches tags and sources. A receive is carried out when its message has come and somebody asks for it; until then
-MPI keeps the message. Receives of one tag get messages in the order in which they were asked for, as MPI's own would.
+MPI matches tags and sources. A receive takes place when its message has arrived and the program waits for it; until
+then MPI keeps the message. Receives with one tag get messages in the order of their calls, as MPI's own would.
 
-    queue       receives of one tag that are not complete, the first that was asked for first
+    queue       unfinished receives with one tag, in the order of their calls
     a message   goes to the first receive in the queue that names its source or none
 
-Receives of a group are waited for by one thread at a time.
+One thread at a time may wait for receives of a group.
 """
 
 import time
@@ -25,13 +25,13 @@ from zerosim.torch.works import Began
 from zerosim.worlds.mpi_communicator import MpiCommunicator
 
 LOOK_AGAIN = 1e-4
-"""Seconds between two looks for a message that is waited for no longer than a while."""
+"""The seconds between two polls in a wait with a timeout."""
 
 Observe = Callable[[MpiCommunicator], Observed]
 
 
 class Mail:
-    """The messages that travel in `channel` between `ranks` of the world, the ranks of a group in its order."""
+    """The messages in `channel` between `ranks` of the world, the ranks of a group in its order."""
 
     def __init__(self, channel: MpiCommunicator, ranks: Sequence[int], observe: Observe) -> None:
         self._channel, self._ranks, self._observe = channel, ranks, observe
@@ -56,11 +56,11 @@ class Tagged:
         self._queue: deque[Receive] = deque()
 
     def send(self, owner: str, array: Array, to: int) -> None:
-        """Send a copy of `array`, and wait for nobody; `owner` is the line that sends it."""
+        """Send a copy of `array` without waiting; `owner` is the line of code that sends it."""
         self._send(owner, array, to=to)
 
     def ask(self, owner: str, landing: Landing, outputs: list[Any], source: int | None) -> "Receive":
-        """Ask for a message from `source`, or from any rank; `outputs` are the tensors of `landing`."""
+        """A new receive from `source`, or from any rank; `outputs` are the tensors of `landing`."""
         receive = Receive(self, owner, landing, outputs, source)
         self._queue.append(receive)
         return receive
@@ -74,7 +74,7 @@ class Tagged:
             self._deliver(source)
 
     def finish_within(self, receive: "Receive", seconds: float) -> None:
-        """Wait until `receive` has its message; raises `Deadlock` after so many seconds."""
+        """Wait until `receive` has its message; raises `Deadlock` after `seconds` seconds."""
         deadline = time.monotonic() + seconds
         while not WATCH.waiting(lambda: self.has_finished(receive)):
             if time.monotonic() > deadline:
@@ -84,7 +84,7 @@ class Tagged:
             time.sleep(LOOK_AGAIN)
 
     def has_finished(self, receive: "Receive") -> bool:
-        """Whether `receive` has its message, after delivering what has come; never waits."""
+        """Whether `receive` has its message, after delivering arrived ones; never waits."""
         while receive in self._queue:
             source = self._could_be_from(receive)
             arrived = self._channel.arrived(None if source is None else self._ranks[source])
@@ -94,12 +94,12 @@ class Tagged:
         return True
 
     def _could_be_from(self, receive: "Receive") -> int | None:
-        """Whose message is delivered next as `receive` is waited for; None if it may be anybody's."""
+        """The source of the message to deliver next in a wait for `receive`; None for any rank."""
         ahead = list(self._queue)[: self._queue.index(receive)]
         return None if any(each.source is None for each in ahead) else receive.source
 
     def _deliver(self, source: int) -> None:
-        """Receive the next message of `source`, into the first receive that takes it."""
+        """Receive the next message of `source`, into the first receive that accepts it."""
         receive = next(each for each in self._queue if each.source in (None, source))
         for array in receive.landing.arrays:
             self._recv(receive.owner, into=array, source=source)
@@ -109,7 +109,7 @@ class Tagged:
 
 
 class Receive(Began):
-    """A receive that was asked for. `source` is the rank of its message, None until a receive from any rank has one."""
+    """An unfinished receive. `source` is the rank of its message, None until a receive from any rank has one."""
 
     def __init__(
         self, messages: Tagged, owner: str, landing: Landing, outputs: list[Any], source: int | None
@@ -119,7 +119,8 @@ class Receive(Began):
         self.owner, self.landing, self.source = owner, landing, source
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Return once the message is there; raises `Deadlock` after `timeout`, or where it is 0, after the group's."""
+        """Return once the message has arrived; raises `Deadlock` after `timeout` or, if it is 0, after the group's
+        timeout."""
         if timeout > timedelta(0):
             self._messages.finish_within(self, timeout.total_seconds())
         else:

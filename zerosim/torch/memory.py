@@ -1,8 +1,7 @@
-"""Bytes of tensors: those that an optimizer holds between steps, and all that are alive while a script runs.
+"""Bytes of tensors: those of an optimizer between steps, and all that are alive while a script runs.
 
-A tensor's memory is its storage; views share it. What is alive is found by looking at every tensor that an operation
-returns, and at every storage that is resized, as FSDP2 does to free gathered weights. Memory that C++ keeps to itself
-is not seen.
+A tensor's memory is its storage; views share it. The ledger examines every tensor that an operation returns, and every
+storage that is resized, as FSDP2 does to free gathered weights. Memory that C++ code keeps internally is not counted.
 """
 
 import weakref
@@ -17,7 +16,7 @@ from zerosim.instruments.memory import Ledger
 
 
 def storages(tensors: Any) -> Iterator[Any]:
-    """The memory of tensors, of a distributed tensor this rank's part, each once."""
+    """The storages of tensors, for a distributed tensor this rank's part, each once."""
     seen = set()
     for tensor in tensors:
         storage = local(tensor).untyped_storage()
@@ -41,7 +40,7 @@ def total_bytes(tensors: Any) -> int:
 
 
 def held_by(optimizer: Any) -> dict[str, int]:
-    """Bytes that an optimizer's parameters, their gradients and its state have on this rank.
+    """The bytes of an optimizer's parameters, of their gradients and of its state on this rank.
 
     >>> weight = torch.nn.Parameter(torch.zeros(10))
     >>> weight.grad = torch.ones(10)
@@ -57,12 +56,12 @@ def held_by(optimizer: Any) -> dict[str, int]:
 
 
 def whole_bytes(optimizer: Any) -> int:
-    """Bytes of an optimizer's parameters; those of a distributed tensor are of all its parts."""
+    """The bytes of an optimizer's parameters; a distributed tensor counts with all its parts."""
     return sum(each.numel() * each.element_size() for group in optimizer.param_groups for each in group["params"])
 
 
 class Live(TorchDispatchMode):
-    """Tells a ledger of storages as they come to life, change their size, and end.
+    """Notifies a ledger when storages are allocated, resized and freed.
 
     >>> live = Live(Ledger())
     >>> with live:
@@ -104,7 +103,7 @@ class Live(TorchDispatchMode):
         return found
 
     def see(self, storage: Any) -> None:
-        """A storage that may be new."""
+        """Count a storage if it is new, or its change of size."""
         key = storage._cdata
         if key not in self._sizes:
             self._sizes[key] = storage.nbytes()

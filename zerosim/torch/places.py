@@ -1,4 +1,4 @@
-"""Which line of the user's, and of which library, a collective was called from."""
+"""The line of the user's code, and that of a library, that called a collective."""
 
 import os
 import sys
@@ -11,25 +11,25 @@ import torch
 import zerosim
 
 PACKAGES = f"{Path(torch.__file__).parents[1]}{os.sep}"
-"""Where PyTorch is installed, and other libraries."""
+"""The folder of PyTorch and other libraries."""
 BETWEEN = (
     *(f"{PACKAGES}{name}" for name in ("torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py",
                                        "torch/utils/_contextlib.py", "typing_extensions.py")),
     f"{Path(zerosim.__file__).parent}{os.sep}", f"{Path(os.__file__).parent}{os.sep}", "<",
 )
-"""Files that only pass calls on."""
+"""Files that only forward calls."""
 
 
 @cache
 def passes_on(file: str) -> bool:
-    """Whether a file only passes calls on, or is Python's own."""
+    """Whether a file only forwards calls, or is Python's own."""
     return file.startswith(BETWEEN)
 
 
 def calling(group: str) -> str:
-    """The line of a library that called the collective, and the line of the user's that led to it.
+    """The line of a library that called the collective, and the line of the user's code that led to it.
 
-    Where one of them is unknown, the other alone; a group other than the default one is named.
+    If one of them is unknown, the other alone; a group other than the default one is named.
     """
     frame: FrameType | None = sys._getframe(2)
     library = user = ""

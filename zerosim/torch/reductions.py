@@ -1,4 +1,4 @@
-"""PyTorch's reductions as NumPy's: which function adds, and what is multiplied before or divided after.
+"""PyTorch's reductions as NumPy's: the function that adds, and the factor before or the divisor after it.
 
     avg           the sum in the order of the ring, then divided by the number of ranks
     premul_sum    every rank multiplies by its factor, then the sum
@@ -23,27 +23,27 @@ WHOLE = "?bhilqBHILQ"
 
 
 class Reducing(NamedTuple):
-    """A reduction of PyTorch's, over so many ranks."""
+    """A reduction of PyTorch, for a given number of ranks."""
 
     function: Reduction
     factor: Any = None
     divisor: int | None = None
 
     def before(self, array: Array) -> None:
-        """What a rank does to what it brings, in place."""
+        """Scale a rank's contribution, in place."""
         if self.factor is not None:
             np.multiply(array, array.dtype.type(self.factor), out=array)
 
     def after(self, array: Array) -> None:
-        """What is done to the sum, in place."""
+        """Divide the sum, in place."""
         if self.divisor is not None:
             np.divide(array, array.dtype.type(self.divisor), out=array)
 
 
 def reducing(what: str, op: Any, array: Array, size: int) -> Reducing:
-    """The reduction that `op` names, for elements like those of `array`; `what` is the collective that adds them.
+    """The reduction of `op` for elements like those of `array`; `what` is the collective.
 
-    Raises `CollectiveError` for a reduction that these elements do not have.
+    Raises `CollectiveError` for a reduction that these elements do not support.
 
     >>> reducing("reduce", ReduceOp.AVG, np.ones(2), 4).divisor
     4

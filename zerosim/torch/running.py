@@ -1,4 +1,4 @@
-"""Runs a script of PyTorch's as `__main__`, with every group that it asks for on the CPU made by this package."""
+"""Runs a PyTorch script as `__main__`; all groups that it makes on the CPU belong to this package."""
 
 import runpy
 import sys
@@ -25,21 +25,21 @@ from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_world import MpiWorld
 
 REFUSED = ("monitored_barrier", "split_group", "shrink_group")
-"""Functions of `torch.distributed` that serve other backends alone."""
+"""Functions of `torch.distributed` that other backends alone support."""
 ON_THE_CPU = ("", "undefined", "gloo", "mpi", "zerosim")
-"""Backends that a script may ask for; `zerosim` takes their place."""
+"""Backends that a script may name; `zerosim` replaces them."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What rank 0 knows of a script when it has ended on all ranks."""
+    """The observations of a script on rank 0 after it has ended on all ranks."""
 
     document: dict[str, Any]
     trace: Trace
 
 
 def run_script(script: str, arguments: Sequence[str], *, memory: bool) -> int:
-    """Run `script` with these arguments; the exit code that it gives to `sys.exit`, else 0."""
+    """Run `script` with these arguments; the exit code that it passes to `sys.exit`, else 0."""
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)
     with every_group_is_ours(), Live(WATCH.ledger) if memory else nullcontext():
@@ -51,12 +51,12 @@ def run_script(script: str, arguments: Sequence[str], *, memory: bool) -> int:
 
 
 def watch() -> None:
-    """Watch all that the script does from here on."""
+    """Observe the script from here on."""
     WATCH.begin(connect().rank)
 
 
 def befall(faults: Sequence[Fault]) -> None:
-    """Let those of `faults` that are this rank's befall it, each at its moment."""
+    """Inject this rank's faults among `faults`."""
     comm = connect()
     world = MpiWorld(comm)
     mine = [fault for fault in faults if fault.rank == comm.rank]
@@ -66,7 +66,7 @@ def befall(faults: Sequence[Fault]) -> None:
 
 
 def missed() -> int:
-    """1, and a line, where a fault of this rank's has not struck; else 0."""
+    """The exit code 1, with a line printed for each, if faults of this rank have not struck; else 0."""
     found = [] if WATCH.faults is None else WATCH.faults.missed
     for fault in found:
         print(f"zerosim: a fault did not strike: {fault}", file=sys.stderr)
@@ -74,7 +74,7 @@ def missed() -> int:
 
 
 def seen(script: str, command: str) -> Seen | None:
-    """What all ranks have seen, on rank 0; None on the others. All ranks call this."""
+    """The observations of all ranks, on rank 0; None on the others. All ranks call this."""
     comm = connect()
     found = collected(comm, WATCH)
     if found is None:
@@ -85,7 +85,7 @@ def seen(script: str, command: str) -> Seen | None:
 
 
 def code_of(ended: SystemExit) -> int:
-    """The exit code of `sys.exit`, which prints any words that it is given.
+    """The exit code of `sys.exit`, which prints its argument if that is text.
 
     >>> code_of(SystemExit()), code_of(SystemExit(2))
     (0, 2)
@@ -98,7 +98,7 @@ def code_of(ended: SystemExit) -> int:
 
 @contextmanager
 def every_group_is_ours() -> Iterator[None]:
-    """A context in which every group that is asked for on the CPU is one of zerosim's."""
+    """A context in which every group that is made on the CPU is one of zerosim's."""
     original = dist.init_process_group, dist.new_group
     others = {name: getattr(dist, name) for name in REFUSED}
     for name in REFUSED:
@@ -116,7 +116,7 @@ def every_group_is_ours() -> Iterator[None]:
 
 
 def replaced(function: Callable[..., Any], name: str, position: int) -> Callable[..., Any]:
-    """`function`, whose argument of this name and position is always our backend."""
+    """A wrapper of `function` whose argument of this name and position is always our backend."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
 """Steps of our stages and of PyTorch's trainers over gloo, in the same processes; PyTorch over these collectives.
 
-Every task of a round is done by both ranks together; figures are of the slower one.
+Both ranks run every task of a round together; figures are of the slower one.
 """
 
 import statistics
@@ -38,12 +38,12 @@ COUNTERPARTS = {
     "zero2": ("Stage II", "ZeroRedundancyOptimizer", zero_redundancy),
     "zero3": ("Stage III", "FSDP2", fsdp2),
 }
-"""Each stage's title, and what PyTorch has in its place."""
+"""Each stage's title, and its counterpart in PyTorch."""
 
 
 @dataclass(frozen=True)
 class Against:
-    """Seconds of something over zerosim, and of what it is set against, a figure for each round."""
+    """Seconds of a task over zerosim, and of its counterpart, a figure for each round."""
 
     what: str
     seconds: list[float]
@@ -118,12 +118,12 @@ def times(comm: Communicator, rounds: int, steps: Sequence[Callable[[], object]]
 def calls(
     comm: Communicator, rounds: int, steps: Sequence[Callable[[], object]], count: int = CALLS
 ) -> list[list[float]]:
-    """The seconds of one call of each, where each makes `count` of them in a row, measured as `times` does."""
+    """The seconds of one call of each, which runs `count` calls in a row, measured as `times` does."""
     return [[seconds / count for seconds in each] for each in times(comm, rounds, steps)]
 
 
 def repeated(step: Callable[[], object], times: int) -> Callable[[], object]:
-    """So many steps, one after the other."""
+    """A function that runs `step` this many times."""
 
     def several() -> None:
         for _ in range(times):
@@ -133,7 +133,7 @@ def repeated(step: Callable[[], object], times: int) -> Callable[[], object]:
 
 
 def all_reduce(count: int, group: Any) -> Callable[[], object]:
-    """Many of them, of so many numbers."""
+    """A function that runs `CALLS` all-reduces of `count` numbers."""
     tensor = torch.zeros(count)
 
     def step() -> None:
@@ -144,7 +144,7 @@ def all_reduce(count: int, group: Any) -> Callable[[], object]:
 
 
 def bare_ring(count: int, group: Group) -> Callable[[], object]:
-    """Many all-reduces by the ring alone, in the channel of the group."""
+    """A function that runs as many all-reduces by the ring alone, in the channel of the group."""
     array = np.zeros(count, np.float32)
 
     def step() -> None:

@@ -1,4 +1,4 @@
-"""PyTorch's trainers of the models that `zerosim bench` times: DDP, ZeroRedundancyOptimizer, FSDP2, one step each time.
+"""PyTorch's trainers of the models that `zerosim bench` times: DDP, ZeroRedundancyOptimizer, FSDP2, one step per call.
 
 The models are those of `zerosim.bench.timings`, with AdamW; each of 2 ranks takes half of the batch.
 """
@@ -74,7 +74,7 @@ def zero_redundancy(workload: Workload, group: Any) -> OneStep:
 
 
 def fsdp2(workload: Workload, group: Any) -> OneStep:
-    """FSDP2, which adds gradients and divides later, as gloo has no average."""
+    """FSDP2, which adds gradients and divides afterwards, as gloo has no average."""
     model, mesh = fresh(workload), DeviceMesh.from_group(group, "cpu")
     apply: Callable[..., Any] = fully_shard
     for block in [*model.blocks, model]:
@@ -83,7 +83,7 @@ def fsdp2(workload: Workload, group: Any) -> OneStep:
 
 
 def training(model: Any, optimizer: Any, workload: Workload) -> OneStep:
-    """One step of it each time, on this rank's half of the batch."""
+    """A function that trains one step, on this rank's half of the batch."""
     data = workload.dataset()
     mine = slice(dist.get_rank(), None, RANKS)
     x, labels = torch.as_tensor(data.x[mine]), torch.as_tensor(data.y[mine]).flatten()

@@ -1,8 +1,8 @@
-"""What is seen of a script as it trains: its steps, each collective and the line that called it, spans, memory.
+"""Observations of a script while it trains: its steps, each collective and the line that called it, spans, memory.
 
 A step ends when `optimizer.step()` returns, or when the script calls `zerosim.torch.step()`: from the first such call
-on optimizers end no step. In a trace the parts of a step are forward, backward and update; what DDP waits for in C++ at
-the end of backward counts as backward.
+on optimizers end no step. In a trace the parts of a step are forward, backward and update; DDP's waits in C++ at
+the end of backward count as backward.
 """
 
 import threading
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 @dataclass
 class Call:
-    """One call of a collective in a step, and what this rank sent in it; `by` is the line that called it."""
+    """One call of a collective in a step, and the bytes that this rank sent in it; `by` is the line that called it."""
 
     collective: str
     by: str
@@ -37,14 +37,14 @@ class Call:
 
 
 class Open(threading.local):
-    """The calls that this thread is in, innermost last."""
+    """The present calls of this thread, innermost last."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
 
 
 class Calls:
-    """An instrument that writes down each call of the step."""
+    """An instrument that records each call of the step."""
 
     def __init__(self) -> None:
         self.made: list[Call] = []
@@ -65,7 +65,7 @@ class Calls:
 
 
 class Parts:
-    """Tells a tracer of the parts of a step; none goes on while the thread of the step communicates or waits."""
+    """Notifies a tracer of the parts of a step; a part is interrupted while its thread communicates or waits."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
@@ -73,14 +73,14 @@ class Parts:
         self._open: list[str] = []
 
     def enter(self, part: str) -> None:
-        """`part` begins, within the one that goes on, if one does."""
+        """Begin `part`, within the present one if there is one."""
         if threading.get_ident() == self._thread:
             self.began()
             self._open.append(part)
             self._tracer.computing(part, "")
 
     def leave(self) -> None:
-        """The part that was entered last ends."""
+        """End the last part that was entered."""
         if threading.get_ident() == self._thread:
             self._tracer.computed(self._open.pop(), "")
             self.ended()
@@ -96,7 +96,7 @@ class Parts:
 
 @dataclass
 class Watch:
-    """The instruments of this process, and what they have seen. Until `begin` they only know the step."""
+    """The instruments of this process and their observations. Before `begin` they only know the step."""
 
     locator: Locator = field(default_factory=Locator)
     step: int = 1
@@ -105,18 +105,18 @@ class Watch:
     traffic: Traffic = field(default_factory=Traffic)
     calls: Calls = field(default_factory=Calls)
     last_calls: list[Call] = field(default_factory=list)
-    """The calls of the last step that has ended."""
+    """The calls of the last finished step."""
     losses: list[float] = field(default_factory=list)
-    """The loss of each step: the sum of what `backward` began from."""
+    """The loss of each step: the sum of the tensors on which `backward` was called."""
     resting: dict[str, int] = field(default_factory=dict)
-    """Bytes by kind, when the last step ended."""
+    """The bytes by kind at the end of the last step."""
     curve: list[tuple[int, int]] = field(default_factory=list)
-    """The bytes that were alive after each change in the last step, and the nanoseconds since it began."""
+    """The nanoseconds since the last step began and the bytes that were alive, after each change."""
     whole_bytes: int = 0
-    """The bytes of all parameters, whoever keeps them."""
+    """The bytes of all parameters, on all ranks."""
     ledger: Ledger = field(default_factory=Ledger)
     spans: list[RankStep] = field(default_factory=list)
-    """The spans of the last step that has ended."""
+    """The spans of the last finished step."""
     seconds: float = 0.0
     faults: Faults | None = None
     tracer: Tracer | None = None
@@ -127,7 +127,7 @@ class Watch:
 
     @property
     def instruments(self) -> list[object]:
-        """What observes each channel."""
+        """The observers of each channel."""
         befalling = [self.faults] if self.faults else []
         if not self.begun:
             return [self.locator, *befalling]
@@ -135,7 +135,7 @@ class Watch:
         return [self.locator, *befalling, self.traffic, self.calls, *traced]
 
     def begin(self, rank: int) -> None:
-        """Watch all from here on."""
+        """Observe everything from here on."""
         self.begun, self._began = True, time.monotonic()
         self.tracer = Tracer(rank)
         self.parts = Parts(self.tracer)
@@ -152,7 +152,7 @@ class Watch:
             self.parts.leave()
 
     def waiting(self, wait: Callable[[], Result]) -> Result:
-        """What `wait` returns, having waited for what goes on beside the step."""
+        """The result of `wait`, traced as a wait for another channel."""
         self.enter(WAIT)
         try:
             return wait()
@@ -160,7 +160,7 @@ class Watch:
             self.leave()
 
     def end_step(self, optimizer: Any = None) -> None:
-        """The step has ended, and the next one begins."""
+        """End the step; the next one begins."""
         if self.tracer is not None:
             self.last_calls, self.calls.made = self.calls.made, []
             self.losses.append(self._loss)
@@ -195,7 +195,7 @@ def step() -> None:
 
 
 class Updating:
-    """Optimizers may call others, as ZeroRedundancyOptimizer does: the outermost ends the step."""
+    """Tracks nested optimizers, as in ZeroRedundancyOptimizer: the outermost ends the step."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -219,7 +219,7 @@ register_optimizer_step_post_hook(UPDATING.ended)
 
 
 def watch_parts(watch: Watch) -> None:
-    """Let `watch` know, from here on, of forward of the outermost module, and of backward."""
+    """Notify `watch`, from here on, of forward of the outermost module, and of backward."""
     depth = [0]
     run, backward = torch.nn.Module.__call__, torch.Tensor.backward
 

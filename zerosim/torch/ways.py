@@ -18,13 +18,13 @@ ONE_BUCKET = 25 << 20
 
 @dataclass(frozen=True)
 class Way:
-    """One way to train: which trainer, and what of it."""
+    """One way to train: a trainer and its options."""
 
     name: str
     trainer: str
     bucket_bytes: int = ONE_BUCKET
     as_views: bool = False
-    """Whether gradients stay views of DDP's buckets: they are then set to zero after a step, and not let go of."""
+    """Whether gradients stay views of DDP's buckets: they are then set to zero after a step, and not freed."""
     zero: bool = False
     reshard: bool = True
     param_dtype: Any = None
@@ -33,10 +33,10 @@ class Way:
     clip: bool = False
     micro_batches: int = 1
     syncs_each: bool = False
-    """Whether gradients are reduced after every micro-batch, and not once a step."""
+    """Whether gradients are reduced after every micro-batch, and not once per step."""
 
     def serves(self, ranks: int) -> bool:
-        """A mesh of two rows needs an even number of ranks, and two in each row."""
+        """Whether the way supports this number of ranks: a mesh of two rows needs at least two ranks in each."""
         return not self.mesh or (ranks % 2 == 0 and ranks >= 4)
 
     def replicas(self) -> int:
@@ -63,7 +63,7 @@ WAYS = (
 
 
 def fresh_model() -> Any:
-    """A small model, the same each time, whose sizes no number of ranks from 2 to 6 divides evenly."""
+    """A small model, the same on each call, with sizes that no number of ranks from 2 to 6 divides evenly."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(11, 13), nn.GELU(), nn.Linear(13, 7), nn.Tanh(), nn.Linear(7, 5))
 
@@ -100,7 +100,7 @@ class Trainer:
             parameters, optimizer_class=torch.optim.AdamW, lr=RATE) if way.zero else optimizer_of(parameters)
 
     def step(self, number: int) -> None:
-        """One step, as a script would write it."""
+        """Train one step, as a script would write it."""
         parts = list(batches(number, dist.get_rank(), self.way))
         for part, (x, y) in enumerate(parts):
             with self._reducing(self.way.syncs_each or part == len(parts) - 1):

@@ -1,7 +1,7 @@
-"""The order of what a group does: one channel, one operation at a time, in the order in which they were begun.
+"""The order of a group's operations: one channel, one operation at a time, in the order of their calls.
 
-What is asynchronous goes on in a thread of the group's. What is not is done where it is called, once all that was begun
-before it has ended: handing it to a thread would cost more than a small collective.
+Asynchronous operations run on a thread of the group. Others run on the calling thread, after all earlier ones have
+ended: passing them to a thread would cost more than a small collective.
 """
 
 import threading
@@ -19,7 +19,7 @@ Doing = Callable[[], None]
 
 
 class Began(Work):
-    """An operation that was begun, of which `outputs` are the tensors that it fills."""
+    """An operation in progress; `outputs` are the tensors that it fills."""
 
     def __init__(self, outputs: list[Any], future: "Future[None] | None" = None) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Began(Work):
         self._future = future
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Return once it has ended; raises what ended it."""
+        """Return once it has ended; raises its exception."""
         if self._future is not None:
             future, seconds = self._future, timeout.total_seconds()
             WATCH.waiting(lambda: future.result(seconds if seconds > 0 else None))
@@ -46,17 +46,17 @@ class Began(Work):
         self.wait()
 
     def result(self) -> list[Any]:
-        """The tensors, once they are filled."""
+        """The tensors, after waiting until they are filled."""
         self.wait()
         return self._outputs
 
     def get_future(self) -> Any:
-        """The tensors, as a future of PyTorch's."""
+        """The tensors, as a PyTorch future."""
         ended = torch.futures.Future()
         if self._future is None:
             ended.set_result(self._outputs)
             return ended
-        # What a callback raises is the only way for a future of PyTorch's to fail when C++ waits for it.
+        # A PyTorch future fails in a wait in C++ only if a callback raises.
         told = ended.then(self._value)
         self._future.add_done_callback(lambda _: ended.set_result(None))
         return told
@@ -67,7 +67,7 @@ class Began(Work):
 
 
 class Turns:
-    """Lets operations of one channel have their turn."""
+    """Runs the operations of one channel in order."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -76,7 +76,7 @@ class Turns:
         self._thread: ThreadPoolExecutor | None = None
 
     def now(self, do: Doing, outputs: list[Any]) -> Began:
-        """Do it here, after all that was begun before."""
+        """Run an operation here, after all earlier ones."""
         with self._lock:
             if self._last is not None:
                 self._last.exception()
@@ -85,7 +85,7 @@ class Turns:
         return Began(outputs)
 
     def begin(self, do: Doing, outputs: list[Any]) -> Began:
-        """Let the thread of this channel do it."""
+        """Run an operation on the thread of this channel."""
         with self._lock:
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"zerosim {self._name}")

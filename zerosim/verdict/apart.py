@@ -1,8 +1,8 @@
-"""Why two rows differ, each equal to its own reference: found by training alone as either row does, side by side.
+"""Why two rows differ although each equals its own reference: found by training both references side by side.
 
-    apart      two rows whose weights are not the same, and each is what one process computes in its order
-    moved      lies in another chunk in the one row than in the other
-    first      the step in which anything differs first, and in it the gradients: up to there all was the same
+    apart      two rows with different weights, each of which equals one process that adds in its order
+    moved      elements that lie in different chunks in the two rows
+    first      the first step with a difference, and in it the gradients: before it all was equal
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,19 +23,19 @@ from zerosim.training.config import Config
 from zerosim.verdict.diagnosis import bit_pattern, element, full_name, number_line, orders_of_addition
 
 EDGES = (1, 2, 4, 16, 256)
-"""The most ULPs in each bin of the histogram; a last bin has what is further apart."""
+"""The most ULPs in each bin of the histogram; a last bin has the larger distances."""
 LATER = ", applied one step later"
 
 
 @dataclass(frozen=True)
 class Apart:
-    """Where and why `other` differs from `first`, which are names of rows."""
+    """The first difference of `other` from `first`, which are names of rows, and its cause."""
 
     first: str
     other: str
     step: int
     what: str
-    """The gradient, or the weights where gradients are the same."""
+    """"gradient", or "weights" if gradients are equal."""
     name: str
     index: tuple[int, ...]
     values: tuple[float, float]
@@ -43,18 +43,18 @@ class Apart:
     chunks: tuple[int, int]
     """The chunk of that element, in each row."""
     orders: tuple[str, str]
-    """In which either row adds it, as sums."""
+    """The order in which each row adds the element, as sums."""
     elements: int
     differing: int
     moved: int
-    """Elements that lie in another chunk."""
+    """The number of elements that lie in another chunk."""
     moved_and_differing: int
     histogram: dict[str, int]
-    """How many elements differ, by how many ULPs."""
+    """The number of differing elements, by ULPs."""
 
     @property
     def cause(self) -> str:
-        """Why, in words."""
+        """The cause, in words."""
         if self.moved and self.differing == self.moved_and_differing:
             return (f"{self.moved:,} of {self.elements:,} elements ({self.moved / self.elements:.1%}) lie in another "
                     f"chunk, and are added in another order; {self.differing:,} of these differ, and none of the rest")
@@ -74,7 +74,7 @@ class Apart:
 def rows_apart(
     comm: Communicator, pairs: Sequence[tuple[Batches, Batches]] | None
 ) -> list[Apart]:
-    """One for each of `pairs`, which rank 0 has; on all ranks, which hear of every step that it trains again."""
+    """The differences of `pairs`, which rank 0 has; on all ranks, which receive a message for every replayed step."""
     found = published(comm, steps_of_all(pairs) if pairs is not None else None)
     return [each for each in found if isinstance(each, Apart)]
 
@@ -85,7 +85,7 @@ def steps_of_all(pairs: Sequence[tuple[Batches, Batches]]) -> Iterator[int | Apa
 
 
 def side_by_side(first: Batches, other: Batches) -> Iterator[int | Apart]:
-    """Train alone as two rows do, a number for each step, in the end where they part, if they do."""
+    """Train two rows' references; yields a number for each step, and the first difference, if any, at the end."""
     for (one, mine), (two, theirs) in zip(each_step(first), each_step(other), strict=False):
         for what in ("gradient", "weights"):
             found = compared(what, one, mine, two, theirs)
@@ -96,13 +96,13 @@ def side_by_side(first: Batches, other: Batches) -> Iterator[int | Apart]:
 
 
 def each_step(batches: Batches) -> Iterator[tuple[Config, Snapshot]]:
-    """One snapshot of every step: where one leg ends and another begins, that of the leg that ends."""
+    """One snapshot of every step: if a leg ends and another begins there, that of the first."""
     for _, found in groupby(alone(batches), key=lambda leg_and_snapshot: leg_and_snapshot[1].step):
         yield next(found)
 
 
 def compared(what: str, one: Config, mine: Snapshot, two: Config, theirs: Snapshot) -> Apart | None:
-    """Where two snapshots of one step differ."""
+    """The first difference between two snapshots of one step, or None."""
     ours, others = (flat(what, config.model, snapshot) for config, snapshot in ((one, mine), (two, theirs)))
     differs = bit_pattern(ours) != bit_pattern(others) if len(ours) else np.zeros(0, bool)
     if not differs.any():
@@ -122,7 +122,7 @@ def compared(what: str, one: Config, mine: Snapshot, two: Config, theirs: Snapsh
 
 
 def order(config: Config, chunk: int) -> str:
-    """How a row adds one chunk."""
+    """The order in which a row adds one chunk, in words."""
     added = orders_of_addition(config, chunk)["reference"]
     again = f", {config.reductions} times, and these sums left to right" if config.part_by_part else ""
     sent = config.row.parallel.quantized_gradients
@@ -134,14 +134,14 @@ def order(config: Config, chunk: int) -> str:
 
 
 def layers_of(what: str, model: Model, snapshot: Snapshot) -> list[tuple[int, Unit]]:
-    """The layers that have this, each with its unit, in model order."""
+    """The layers with this kind of array, each with its unit, in model order."""
     held = snapshot.gradients if what == "gradient" else snapshot.weights
     return sorted(((number, unit) for unit in model.units if unit in held for number in unit.numbers),
                   key=lambda pair: pair[0])
 
 
 def flat(what: str, model: Model, snapshot: Snapshot) -> Array:
-    """All elements in model order, however layers are grouped to units."""
+    """All elements in model order, for any grouping of layers into units."""
     parts = [
         (snapshot.gradients[unit].used if what == "gradient" else snapshot.weights[unit])[slice(*unit.bounds(number))]
         for number, unit in layers_of(what, model, snapshot)
@@ -158,7 +158,7 @@ def chunks_of(what: str, config: Config, snapshot: Snapshot) -> Array:
 
 
 def place_of(what: str, model: Model, snapshot: Snapshot, at: int) -> tuple[Unit, int]:
-    """The unit of one of these elements, and where in it the element lies."""
+    """The unit of one of these elements, and its position in the unit."""
     for number, unit in layers_of(what, model, snapshot):
         start, stop = unit.bounds(number)
         if at < stop - start:
@@ -168,7 +168,7 @@ def place_of(what: str, model: Model, snapshot: Snapshot, at: int) -> tuple[Unit
 
 
 def ulps(ours: Array, others: Array) -> Array:
-    """How many representable numbers lie between two arrays' elements, the further one included; NaN counts as far.
+    """The distances of two arrays' elements, in representable numbers; a NaN is far from all others.
 
     >>> ulps(np.float32([1, -0.0, 0]), np.float32([1.0000001, 0, 1e-45])).tolist()
     [1, 0, 1]
@@ -181,7 +181,7 @@ def ulps(ours: Array, others: Array) -> Array:
 
 
 def histogram(apart: Array) -> dict[str, int]:
-    """How many differ by so many ULPs.
+    """The number of elements in each bin of ULPs.
 
     >>> histogram(np.array([1, 1, 2, 3, 300]))
     {'1': 2, '2': 1, '3–4': 1, '5–16': 0, '17–256': 0, 'more': 1}

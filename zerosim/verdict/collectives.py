@@ -1,6 +1,6 @@
-"""A scenario of collectives in a world: carry out its programs, and see whether what was claimed is so.
+"""A scenario of collectives in a world: runs its programs, and checks its claims.
 
-`run_collectives` is the program of every rank, in the local world and under MPI alike.
+`run_collectives` is the program of every rank, in the local world and under MPI.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ from zerosim.worlds.world import World
 
 @dataclass(frozen=True)
 class PreparedProgram:
-    """What each rank carries out, one after the other, on all tensors at once or on each by itself."""
+    """The collectives that each rank runs in sequence, on all tensors at once or on each by itself."""
 
     name: str
     calls: tuple[Subject, ...]
@@ -34,7 +34,7 @@ class PreparedProgram:
 
 @dataclass(frozen=True)
 class ProgramOutcome:
-    """What a program left on every rank (None where that rank gets nothing), and what it sent."""
+    """A program's result on every rank (None for a rank without one), and the messages that it sent."""
 
     program: PreparedProgram
     results: list[Array | None]
@@ -44,7 +44,7 @@ class ProgramOutcome:
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim of the scenario, whether it holds, and what was seen, in a sentence."""
+    """A claim of the scenario, whether it holds, and the observation, in a sentence."""
 
     claim: str
     holds: bool
@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class CollectivesOutcome:
-    """All that a scenario of collectives found out, on rank 0."""
+    """The results of a scenario of collectives, on rank 0."""
 
     scenario: CollectiveScenario
     programs: list[ProgramOutcome]
@@ -65,7 +65,7 @@ class CollectivesOutcome:
 
 
 def programs_of(scenario: CollectiveScenario) -> list[PreparedProgram]:
-    """The scenario's programs, every call looked up; raises `ScenarioError` at a call that is nothing."""
+    """The scenario's programs, every call looked up; raises `ScenarioError` for an unknown call."""
     return [
         PreparedProgram(
             each.name or " + ".join(each.calls),
@@ -110,14 +110,14 @@ def look_up(scenario: CollectiveScenario, call: str, path: tuple[str | int, ...]
 def run_collectives_on(
     world: World, scenario: CollectiveScenario, programs: Sequence[PreparedProgram]
 ) -> CollectivesOutcome | None:
-    """On every rank of `world`; what was found in the process that has rank 0, None in others."""
+    """Run on every rank of `world`; the outcome in the process that has rank 0, None in others."""
     return world.run(lambda comm: run_collectives(comm, scenario, programs))[0]
 
 
 def run_collectives(
     comm: Communicator, scenario: CollectiveScenario, programs: Sequence[PreparedProgram]
 ) -> CollectivesOutcome | None:
-    """Run programs as one of the ranks of `comm`: what was found on rank 0, None on the others."""
+    """Run programs as one of the ranks of `comm`: the outcome on rank 0, None on the others."""
     outcomes = []
     for program in programs:
         tensors = tensors_of(scenario, comm.rank)
@@ -133,7 +133,7 @@ def run_collectives(
 
 
 def explained(scenario: CollectiveScenario, finding: Finding) -> Finding:
-    """A claim that does not hold, and why, where a function that is not in the table of algorithms is wrong."""
+    """A failed claim with its cause, if a function that is not in the table of algorithms is wrong."""
     calls = [] if finding.holds else [call for program in programs_of(scenario) for call in program.calls]
     said = [why(call, scenario.world.ranks) for call in calls if call.algorithm is None]
     causes = "".join(f"; {call.cause} ({call.command})" for call in said if call is not None)
@@ -141,7 +141,7 @@ def explained(scenario: CollectiveScenario, finding: Finding) -> Finding:
 
 
 def tensors_of(scenario: CollectiveScenario, rank: int) -> list[Array]:
-    """What `rank` brings: the given row, or normally distributed numbers (integers: from −100 to 100)."""
+    """The input of `rank`: the given row, or normally distributed numbers (integers: from −100 to 100)."""
     values = scenario.values
     if values.given:
         return [np.array(values.given[rank], values.dtype)]
@@ -152,7 +152,7 @@ def tensors_of(scenario: CollectiveScenario, rank: int) -> list[Array]:
 
 
 def perform(comm: Communicator, program: PreparedProgram, tensors: Sequence[Array]) -> Array | None:
-    """All calls of the program; then what this rank has of the last one's result, flat."""
+    """Run all calls of the program; this rank's part of the last one's result, flat."""
     buckets = [np.concatenate(tensors)] if program.bucket == "all" else [tensor.copy() for tensor in tensors]
     for bucket in buckets:
         for call in program.calls:
@@ -163,7 +163,7 @@ def perform(comm: Communicator, program: PreparedProgram, tensors: Sequence[Arra
 
 
 def findings(scenario: CollectiveScenario, outcomes: Sequence[ProgramOutcome]) -> Iterator[Finding]:
-    """One for each claim that the scenario makes."""
+    """One finding for each claim of the scenario."""
     expect = scenario.expect
     if expect.same_results is not None:
         yield same_results(scenario, outcomes, claimed=expect.same_results)
@@ -217,7 +217,8 @@ def differs(mine: Array, theirs: Array) -> Array:
 def moved_chunks(
     scenario: CollectiveScenario, first: ProgramOutcome, other: ProgramOutcome, mine: Array, theirs: Array
 ) -> str:
-    """Why, of whole vectors: which differing elements lie in another chunk in the one program than in the other."""
+    """The reason for a difference of whole vectors: the differing elements that lie in different chunks in two
+    programs."""
     ranks, lengths = scenario.world.ranks, scenario.values.lengths
     if first.program.bucket == other.program.bucket or scenario.values.given or len(mine) != sum(lengths):
         return ""

@@ -1,4 +1,4 @@
-"""Where bytes first differ, and in which orders they were added there: found by training alone once more."""
+"""The first differing bytes, and the orders in which they were added: found by running the reference again."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,18 +21,18 @@ from zerosim.training.config import Config
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first element that differs: where, both values, and how many ULPs apart they are."""
+    """The first element that differs: its place, both values, and their distance in ULPs."""
 
     step: int
     layer: int | None
     parameter: str
-    """The name in its layer, `weight`; in full it is `name`."""
+    """The name in its layer, `weight`; `name` is the full one."""
     name: str
     index: tuple[int, ...]
     ours: float
     reference: float
     ours_bits: str
-    """In hexadecimal, as is `reference_bits`: what tells one NaN from another, and −0 from 0."""
+    """Hexadecimal, as is `reference_bits`: it distinguishes NaNs, and −0 from 0."""
     reference_bits: str
     ulps: int | None
     rank: int
@@ -42,13 +42,14 @@ class Divergence:
 
 
 def first_divergence(comm: Communicator, batches: Batches, evidence: Evidence | None) -> Divergence | None:
-    """The first element of `evidence`, which rank 0 has; on all ranks, which hear of every step that it replays."""
+    """The first element of `evidence`, which rank 0 has; on all ranks, which receive a message for every replayed step.
+    """
     replayed = list(published(comm, replay(batches, evidence) if comm.rank == 0 else None))
     return replayed[-1] if replayed else None
 
 
 def replay(batches: Batches, evidence: Evidence | None) -> Iterator[int | Divergence]:
-    """Train alone up to the step of `evidence`, a number for each step, the divergence last."""
+    """Run the reference up to the step of `evidence`; yields a number for each step, the divergence last."""
     if evidence is None:
         return
     config = batches.config
@@ -60,7 +61,7 @@ def replay(batches: Batches, evidence: Evidence | None) -> Iterator[int | Diverg
 
 
 def orders_of_addition(config: Config, chunk: int) -> dict[str, str]:
-    """How the stages add micro-batches g0, g1, … in `chunk`, seen by doing it with symbols, and what was declared."""
+    """The sums of micro-batches g0, g1, … in `chunk` by the stages, computed on symbols, and the declared ones."""
     if config.order.within is None:
         return {"ours": config.order.words, "reference": config.order.words}
     mesh, block = config.mesh, config.added_first
@@ -105,7 +106,7 @@ def locate(units: Sequence[Unit], evidence: Evidence, snapshot: Snapshot, chunks
 
 
 def element(unit: Unit, offset: int) -> tuple[int, str, tuple[int, ...]]:
-    """Layer number, parameter name and index of an element of a unit's flat buffer; behind its end lies padding."""
+    """Layer number, parameter name and index of an element of a unit's flat buffer, or of its padding."""
     for place in unit.places:
         if place.start <= offset < place.stop:
             index = np.unravel_index(offset - place.start, place.shape)
@@ -114,7 +115,7 @@ def element(unit: Unit, offset: int) -> tuple[int, str, tuple[int, ...]]:
 
 
 def full_name(unit: Unit, layer: int, parameter: str) -> str:
-    """What others call a layer's parameter, or the padding behind its last one."""
+    """The usual name of a layer's parameter, or of the padding behind its last one."""
     return unit.layers[unit.numbers.index(layer)].prefix + parameter
 
 
@@ -137,9 +138,9 @@ def hexadecimal(value: Any) -> str:
 
 
 def ulps_apart(ours: Any, reference: Any) -> int | None:
-    """How many representable numbers lie between two floats of one dtype, the further one included.
+    """The distance of two floats of one dtype, in representable numbers.
 
-    0 for −0 against +0, which are different bytes for the same number; None when either is NaN.
+    0 for −0 and +0, which are different bytes for the same number; None when either is NaN.
 
     >>> ulps_apart(np.float32(1.0), np.nextafter(np.float32(1.0), np.float32(2.0)))
     1
@@ -151,7 +152,7 @@ def ulps_apart(ours: Any, reference: Any) -> int | None:
 
 
 def number_line(values: Array) -> Array:
-    """The place of each float among all of its dtype: 0 for ±0, and neighbours are one apart; a NaN's is far.
+    """The position of each float among all of its dtype: 0 for ±0, and neighbours are one apart; a NaN's is far.
 
     >>> number_line(np.array([0.0, -0.0, 1e-45, -1e-45], np.float32)).tolist()
     [0, 0, 1, -1]

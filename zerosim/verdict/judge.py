@@ -1,4 +1,4 @@
-"""What a row's measurement comes to beside the formulas: an outcome, of which every figure says what it should be."""
+"""The comparison of a row's measurements with the formulas: an outcome with the expected value of every figure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from zerosim.verdict.outcome import DoesNotFit, RankMemory, RankTraffic, RowOutc
 
 
 def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
-    """A row that was trained; `divergence` is where its first evidence lies."""
+    """The outcome of a trained row; `divergence` is the place of its first evidence."""
     config = measured.config
     return TrainedRow(
         measured=measured,
@@ -37,7 +37,7 @@ def judged(measured: Measurement, divergence: Divergence | None) -> TrainedRow:
 
 
 def what_it_needs(config: Config) -> DoesNotFit:
-    """What a row that did not fit would need, and which stages would do."""
+    """The memory that a row which did not fit would need, and the stages that would fit."""
     allowed = config.row.memory_limit_mb * 10**6
     return DoesNotFit(
         resting_bytes(config).total, allowed, [stage for stage in STAGES if would_fit(config.by(stage), allowed)]
@@ -45,7 +45,7 @@ def what_it_needs(config: Config) -> DoesNotFit:
 
 
 def traffic_due(config: Config, rank: int, updates: int, hosts: Sequence[int]) -> TrafficCounts:
-    """What one rank must send and receive by formula."""
+    """The messages that one rank must send and receive by formula."""
     formula = due(config, rank, updates, hosts)
     sent, between = (sum(getattr(each, name) for each in formula.values()) for name in ("sent_bytes", "between_bytes"))
     return TrafficCounts(
@@ -64,7 +64,7 @@ def traffic_due(config: Config, rank: int, updates: int, hosts: Sequence[int]) -
 
 
 def judged_memory(config: Config, figures: MemoryFigures, updates: int) -> RankMemory:
-    """One rank's figures beside the formulas."""
+    """One rank's figures with those of the formulas."""
     resting = resting_bytes(config)
     bounds = peak_bounds(config, copies_messages=figures.copies_messages, updated=updates > 0)
     return RankMemory(
@@ -87,14 +87,14 @@ def without_zeros(tiers: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]
 
 
 def reached(config: Config, figures: MemoryFigures, kind: Kind) -> bool:
-    """Whether the bound is what must be alive at the peak: not where it is only a bound, or a matter of timing."""
+    """Whether the bound is exact for this kind: not where it is only an upper bound, or depends on timing."""
     copies = kind == "buffers" and figures.copies_messages
     beside = kind == "gradients" and not gradients_are_exact(config)
     return config.steps_here > 0 and not copies and not beside
 
 
 def unsteady(config: Config, figures: MemoryFigures) -> list[str]:
-    """The kinds of which more or less was alive after some step than is due after the last."""
+    """The kinds with more or fewer bytes alive after some step than after the last."""
     resting = resting_bytes(config)
     due: dict[str, tuple[int, int]] = {kind: (getattr(resting, kind),) * 2 for kind in MODEL_STATES}
     due |= {"activations": (0, 0), "buffers": (0, message_copies(config) if figures.copies_messages else 0)}
@@ -106,7 +106,7 @@ def unsteady(config: Config, figures: MemoryFigures) -> list[str]:
 
 
 def lingering(config: Config, figures: MemoryFigures) -> list[str]:
-    """What a step should have let go of before it reduced a gradient, or updated weights."""
+    """The memory that a step should have freed before it reduced a gradient, or updated weights, in words."""
     return [
         f"{held:,} B of {kind} as {words} begins; expected {due:,}"
         for name, words in (("reduce_scatter", "a reduce-scatter"), ("update", "an update"))
@@ -116,7 +116,7 @@ def lingering(config: Config, figures: MemoryFigures) -> list[str]:
 
 
 def overweight(config: Config, figures: MemoryFigures) -> list[str]:
-    """The units of which more is alive than should rest."""
+    """The units with more bytes alive than should rest, in words."""
     found = []
     for kind in MODEL_STATES:
         owners = figures.owners[kind]
@@ -128,7 +128,7 @@ def overweight(config: Config, figures: MemoryFigures) -> list[str]:
 
 
 def left_over(config: Config, figures: MemoryFigures) -> list[str]:
-    """What is alive between steps although nothing needs it there: all but a world's copies of messages."""
+    """The memory alive between steps that no step needs there, in words; a world's copies of messages are excepted."""
     owners = [(kind, *each) for kind in ("activations", "buffers") for each in figures.owners[kind].items()]
     allowed = {("buffers", "messages"): message_copies(config)} if figures.copies_messages else {}
     return [
@@ -138,7 +138,8 @@ def left_over(config: Config, figures: MemoryFigures) -> list[str]:
 
 
 def compared_with_each_other(rows: Sequence[RowOutcome]) -> list[RowOutcome]:
-    """Without a reference a row is equal when it ends with the bytes of the first that adds in the same order."""
+    """The rows compared with each other: without a reference a row is equal if it ends like the first with its order.
+    """
 
     def ending(row: TrainedRow) -> tuple[object, ...]:
         found = row.measured

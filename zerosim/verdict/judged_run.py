@@ -1,4 +1,4 @@
-"""Measure and judge: the whole run as every rank goes through it, in the local world and under MPI."""
+"""Measure and judge: the whole run on every rank, in the local world and under MPI."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,7 @@ def run_on(
 ) -> Outcome | None:
     """Run on every rank of `world`; the outcome in the process that has rank 0, None in others.
 
-    The steps in `traced`, the first being 1, are traced. `restarts` is how often this training was begun anew.
+    The steps in `traced`, counted from 1, are traced. `restarts` is the number of earlier starts of this training.
     """
     limit = experiment.scenario.world.memory_limit_mb * 10**6 if world.rank_is_process else 0
     beside = any(config.row.parallel.prefetch or config.row.parallel.overlap for config in experiment.rows)
@@ -56,7 +56,7 @@ def run_on(
 
 
 def measure_and_judge(comm: Communicator, run: Run) -> Outcome | None:
-    """The outcome on rank 0, None on the others, which stay until nothing is to be asked of them any more."""
+    """The outcome on rank 0, None on the others, which take part until all rows are judged."""
     measured = list(measure(comm, run))
     rows = []
     for config, found in zip(run.experiment.rows, measured, strict=True):
@@ -71,9 +71,9 @@ def measure_and_judge(comm: Communicator, run: Run) -> Outcome | None:
 
 
 def parted(run: Run, rows: Sequence[RowOutcome]) -> list[tuple[Batches, Batches]]:
-    """The first row beside each that ends with other weights, where both are what one process computes.
+    """The first row paired with each row that ends with other weights, where both equal their references.
 
-    Rows that one process trains alike are one.
+    Rows with equal references count as one.
     """
     trained = {row.trained.config.course: row.trained for row in reversed(rows) if row.trained and row.trained.equal}
     different = [*reversed(trained.values())]
@@ -82,7 +82,7 @@ def parted(run: Run, rows: Sequence[RowOutcome]) -> list[tuple[Batches, Batches]
 
 
 def row_outcome(measured: Measurement, divergence: Divergence | None) -> RowOutcome:
-    """What a row came to, on all numbers of ranks on which it was trained."""
+    """The outcome of a row, on all numbers of ranks on which it was trained."""
     if not measured.fits:
         return RowOutcome(measured.config, None, what_it_needs(measured.config))
     elsewhere = [OtherRanks(ranks, judged(each, None)) for ranks, each in measured.on_other_ranks.items() if each.fits]

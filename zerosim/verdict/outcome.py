@@ -1,4 +1,4 @@
-"""What a run comes to: its measurements beside what they should be, and every check that failed. Reports read this.
+"""The outcome of a run: its measurements with the expected values, and every failed check. Reports read this.
 
 Outcomes know no terminal and no picture. Reports read outcomes; the page reads only the JSON document.
 """
@@ -22,14 +22,14 @@ from zerosim.worlds.world import counted
 
 @dataclass(frozen=True)
 class RankTraffic:
-    """What one rank sent and received in all steps, and what it must have by formula."""
+    """The messages that one rank sent and received in all steps, and those expected by formula."""
 
     counts: TrafficCounts
     due: TrafficCounts
 
     @property
     def fault(self) -> str | None:
-        """The first count that is not the formula's, as the words after the name of a row."""
+        """The first count that differs from the formula's, as the words after the name of a row."""
         seen, due = self.counts, self.due
         figures = [
             ("bytes sent", seen.sent_bytes, due.sent_bytes),
@@ -54,21 +54,21 @@ class RankTraffic:
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes that one rank kept between steps and held at most within one, and what these must be by formula."""
+    """The bytes that one rank kept between steps and at the peak of a step, and those expected by formula."""
 
     figures: MemoryFigures
     formula_bytes: dict[str, int]
-    """Bytes of each model state between steps."""
+    """The expected bytes of each model state between steps."""
     padding_bytes: int
-    """How many of them are padding."""
+    """The padding among them."""
     bound_bytes: dict[str, int]
-    """The most that there should be, of each kind."""
+    """The largest allowed peak of each kind."""
     least_bytes: dict[str, int]
-    """The least, of the kinds whose peak is known to the byte."""
+    """The least allowed peak, for kinds whose peak is known exactly."""
     overweight: list[str]
-    """The units that keep more than the formula says, and what else outlives the step, in words."""
+    """The units that keep more than the formula says, and other memory that outlives the step, in words."""
     lingering: list[str]
-    """What a step should have freed before it reduced a gradient or updated weights, in words."""
+    """The memory that a step should have freed before it reduced a gradient or updated weights, in words."""
     formula_offloaded_bytes: int = 0
     formula_far_resting_bytes: dict[str, dict[str, int]] = field(default_factory=dict)
     formula_far_peak_bytes: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class RankMemory:
 
     @property
     def mismeasured(self) -> str | None:
-        """The first kind of which too much or too little is alive at the peak, or later, or is offloaded, in words."""
+        """The first kind with too much or too little memory at the peak or later, or offloaded, in words."""
         found = self.figures
         for kind, bound in self.bound_bytes.items():
             peak, least = found.peak_bytes[kind], self.least_bytes.get(kind, 0)
@@ -103,7 +103,7 @@ class RankMemory:
 
     @property
     def misplaced(self) -> str | None:
-        """The first figure of host memory, files and what is carried between them that is not the formula's."""
+        """The first figure of host memory, files or copies between them that differs from the formula's, in words."""
         found = self.figures
         tiers = [
             (f"{kind} {words} on {tier}", seen.get(tier, {}), due.get(tier, {}), kind)
@@ -124,7 +124,7 @@ class RankMemory:
 
 @dataclass(frozen=True)
 class DoesNotFit:
-    """A row's model states did not fit under the limit that the run had set on each rank."""
+    """A row whose model states did not fit under the run's limit on each rank."""
 
     needed_bytes: int
     allowed_bytes: int
@@ -140,26 +140,26 @@ class DoesNotFit:
 
 @dataclass(frozen=True)
 class TrainedRow:
-    """What was measured of one row, and what that must be."""
+    """The measurements of one row, and the expected values."""
 
     measured: Measurement
     equal: bool | None
-    """Whether it computed what it is compared with; None without anything to compare with."""
+    """Whether it equals the row or process of `compared_with`; None without one."""
     compared_with: str | None
     """One process, or the name of the first row that adds in the same order."""
     first_divergence: Divergence | None
     order: dict[str, str] | None
     """The order in which the collective adds the chunk that diverged, and the declared one."""
     formula_operations: dict[str, int]
-    """Floating-point operations of matrix products that each rank must do in all steps, by pass."""
+    """The floating-point operations of matrix products that each rank must do in all steps, by pass."""
     traffic: list[RankTraffic]
     memory: list[RankMemory]
     volume: float
-    """What a rank sends in a step by formula, in units of P (N − 1)/N."""
+    """The bytes sent per rank and step by formula, in units of P (N − 1)/N."""
     most_messages: int
     """The messages by formula in a step that is not skipped, of the rank that sends the most."""
     fragmentation: Fragmentation | None = None
-    """The fragmentation of rank 0's memory in the last step, where the scenario asks for it."""
+    """The fragmentation of rank 0's memory in the last step, if the scenario requests it."""
 
     @property
     def config(self) -> Config:
@@ -176,9 +176,9 @@ class TrainedRow:
 
     @property
     def messages_in_a_step(self) -> Fraction:
-        """The messages of the rank that sent the most; where steps were skipped, by the formula for traffic.
+        """The messages of the rank that sent the most; by the formula for traffic if steps were skipped.
 
-        So too where a run had no step left to do.
+        The formula is used too if a run had no step left to do.
         """
         if self.measured.updates < self.config.steps or not self.config.steps_here:
             return Fraction(self.most_messages)
@@ -187,7 +187,7 @@ class TrainedRow:
 
 @dataclass(frozen=True)
 class OtherRanks:
-    """What a row came to on another number of ranks."""
+    """The outcome of a row on another number of ranks."""
 
     ranks: int
     outcome: TrainedRow
@@ -203,7 +203,7 @@ class OtherRanks:
 
 @dataclass(frozen=True)
 class RowOutcome:
-    """A row, and what it came to: what it computed, or that it did not fit."""
+    """The outcome of a row: its results, or that it did not fit."""
 
     config: Config
     trained: TrainedRow | None
@@ -214,7 +214,7 @@ class RowOutcome:
 
     @property
     def failures(self) -> list[str]:
-        """Each check of this row that did not hold, in words."""
+        """The failed checks of this row, in words."""
         claims = self.config.row.claims
         if self.trained is None:
             return [] if claims.does_not_fit else [str(self.did_not_fit)]
@@ -229,12 +229,12 @@ class RowOutcome:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that a run found out, on rank 0."""
+    """All results of a run, on rank 0."""
 
     experiment: Experiment
     rows: list[RowOutcome]
     apart: list[Apart] = field(default_factory=list)
-    """Where rows part that are each equal to one process and end with other weights than the first."""
+    """The rows that equal their references and end with other weights than the first, with the first difference."""
 
     @property
     def scenario(self) -> Scenario:
@@ -242,7 +242,7 @@ class Outcome:
 
     @property
     def model(self) -> Model:
-        """The model, as wide and deep in every row; rows may group its layers otherwise."""
+        """The model; rows may group its layers into different units."""
         return self.experiment.rows[0].model
 
     @property
@@ -252,17 +252,17 @@ class Outcome:
 
     @property
     def did_not_fit(self) -> list[tuple[Config, DoesNotFit]]:
-        """The rows that did not fit, and what they needed."""
+        """The rows that did not fit, and the memory they needed."""
         return [(row.config, row.did_not_fit) for row in self.rows if row.did_not_fit is not None]
 
     @property
     def on_other_ranks(self) -> list[OtherRanks]:
-        """What rows came to on other numbers of ranks."""
+        """The outcomes of rows on other numbers of ranks."""
         return [other for row in self.rows for other in row.on_other_ranks]
 
     @property
     def failures(self) -> list[tuple[str, str]]:
-        """Each check that did not hold: the row, and what is wrong with it."""
+        """The failed checks: the row, and the fault in words."""
         failed = [(row.config.name, what) for row in self.rows for what in row.failures]
         claimed = self.scenario.check.same_weights
         if claimed is not None and claimed != self.same_weights:
@@ -280,7 +280,7 @@ class Outcome:
 
 
 def failed_checks(stage: TrainedRow) -> list[str]:
-    """What is wrong with a row whatever is claimed of it."""
+    """The failed checks of a row that hold for every scenario, in words."""
     stepped = stage.config.steps_here > 0
     never_skips = not stage.config.scaling().dynamic
     checks: list[tuple[Any, str]] = [
@@ -298,7 +298,7 @@ def failed_checks(stage: TrainedRow) -> list[str]:
 
 
 def broken_claims(stage: TrainedRow) -> list[str]:
-    """What a scenario says of this row and is not so."""
+    """The claims of a scenario about this row that do not hold, in words."""
     claims = stage.config.row.claims
     found = []
     if claims.test_accuracy and stage.measured.test is not None and stage.measured.test < claims.test_accuracy:
@@ -315,7 +315,7 @@ def broken_claims(stage: TrainedRow) -> list[str]:
 
 
 def broken_claims_of_steps(stage: TrainedRow) -> list[str]:
-    """What a scenario says of what is seen in steps, of which there must be one."""
+    """The claims of a scenario about measurements within steps that do not hold; there must be a step."""
     claims = stage.config.row.claims
     found = []
     beyond = stage.fragmentation.beyond_peak_bytes if stage.fragmentation else {}
@@ -338,7 +338,7 @@ def broken_claims_of_steps(stage: TrainedRow) -> list[str]:
 
 
 def percent(share: float) -> str:
-    """To six digits, so that what is just below a limit does not read as it.
+    """A percentage with six digits, so that a value just below a limit does not read as the limit.
 
     >>> percent(0.95), percent(0.9499987)
     ('95%', '94.9999%')
@@ -347,25 +347,25 @@ def percent(share: float) -> str:
 
 
 def other_bits(stage: TrainedRow, others: Sequence[OtherRanks]) -> list[str]:
-    """What is wrong with the row on other numbers of ranks."""
+    """The faults of the row on other numbers of ranks, in words."""
     differing = [str(other.ranks) for other in others if other.weights_sha256 != stage.measured.weights_sha256]
     found = [f"other bits on {', '.join(differing)} rank{'s' * (differing != ['1'])}"] if differing else []
     return found + [f"on {counted(other.ranks)}: {what}" for other in others for what in failed_checks(other.outcome)]
 
 
 def who(stage: TrainedRow) -> str:
-    """Whose memory it is that the first rank with too much of it keeps."""
+    """The owners of the memory of the first rank that keeps too much."""
     rank = next((rank for rank in stage.memory if rank.overweight), None)
     return f": rank {rank.figures.rank} keeps {', '.join(rank.overweight)}" if rank else ""
 
 
 def miscounted(stage: TrainedRow) -> str:
-    """What the first rank sent or received otherwise."""
+    """The wrong count of the first rank that sent or received otherwise than expected."""
     return next((rank.fault for rank in stage.traffic if rank.fault), "")
 
 
 def miscalculated(stage: TrainedRow) -> str:
-    """Which rank first multiplied more or less than the model's operations are."""
+    """The first rank whose matrix products differ from the model's operations, in words."""
     due = stage.formula_operations
     rank, found = next((pair for pair in enumerate(stage.measured.operations) if pair[1] != due), (0, due))
     what = next((each for each in due if found.get(each, 0) != due[each]), "forward")
@@ -374,10 +374,10 @@ def miscalculated(stage: TrainedRow) -> str:
 
 
 def differing(stage: TrainedRow) -> str:
-    """A row's words for bits that differ from what it is compared with."""
+    """The words for bits that differ from the compared row's."""
     return "bits differ" if stage.compared_with == "one process" else f"bits differ from {stage.compared_with}"
 
 
 def mismeasured(stage: TrainedRow) -> str:
-    """What the first rank had too much or too little of at the peak."""
+    """The wrong peak of the first rank that had too much or too little memory."""
     return next((rank.mismeasured for rank in stage.memory if rank.mismeasured), "")
