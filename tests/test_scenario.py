@@ -145,6 +145,7 @@ units = "model"
 accumulation = "boundary"
 accumulate_dtype = "weights"
 param_dtype = "weights"
+autocast = "none"
 reduce_dtype = "weights"
 output_dtype = "weights"
 quantized_weights = "none"
@@ -205,8 +206,8 @@ def test_every_key_can_be_set_and_is_reported(loaded):
     scenario = loaded(COMPLETE)
     default = Scenario()
     changed = {
-        "source", "prefetch", "hidden", "activation", "own", "secondary_ranks", "param_dtype", "quantized_weights",
-        "quantized_gradients", "error_feedback", "delayed_update"}
+        "source", "prefetch", "hidden", "activation", "own", "secondary_ranks", "param_dtype", "autocast",
+        "quantized_weights", "quantized_gradients", "error_feedback", "delayed_update"}
     for section in fields(Scenario):
         if is_dataclass(getattr(default, section.name)) and section.name != "origin":
             for key in fields(getattr(default, section.name)):
@@ -222,7 +223,7 @@ def test_every_key_can_be_set_and_is_reported(loaded):
     said = [{key: value for key, value in variant.items() if value is not None} for variant in plain["variant"]]
     assert said == [
         {"name": "first", "stage": "zero2", "units": "model", "accumulation": "boundary",
-         "accumulate_dtype": "weights", "param_dtype": "weights", "reduce_dtype": "weights",
+         "accumulate_dtype": "weights", "param_dtype": "weights", "autocast": "none", "reduce_dtype": "weights",
          "output_dtype": "weights", "quantized_weights": "none",
          "quantized_gradients": "none", "quantized_block": 1, "error_feedback": False,
          "reduce_scatter": "direct", "all_gather": "direct", "broadcast": "naive"},
@@ -257,7 +258,7 @@ def test_the_defaults_of_the_design():
             "stages": list(STAGES), "order": "ring", "units": "layer", "shard_ranks": 0,
             "replicas": 0, "secondary_ranks": 0,
             "accumulation": "boundary", "accumulate_dtype": "weights",
-            "param_dtype": "weights", "reduce_dtype": "weights", "output_dtype": "weights",
+            "param_dtype": "weights", "autocast": "none", "reduce_dtype": "weights", "output_dtype": "weights",
             "quantized_weights": "none", "quantized_gradients": "none", "quantized_block": 256,
             "error_feedback": False,
             "reduce_scatter": "", "all_gather": "", "broadcast": "",
@@ -446,6 +447,7 @@ OF_VARIANTS = {
     "stage": f"{', '.join(STAGES)} or FILE.py:NAME", "accumulation": "boundary, micro_batch or layered",
     "accumulate_dtype": "weights or fp32",
     **dict.fromkeys(("param_dtype", "reduce_dtype", "output_dtype"), "weights, fp32, fp16 or bf16"),
+    "autocast": "none, fp16 or bf16",
     **dict.fromkeys(("quantized_weights", "quantized_gradients"), "none, int8, int4, fp8_e4m3 or fp8_e5m2"),
     "gradients": "reduce_scatter or all_reduce", "publish": "weights, updates or broadcasts",
     "units": "layer, model or an array of arrays of layer numbers such as [[0, 1], [2]]",
@@ -497,6 +499,14 @@ OF_VARIANTS = {
       for key in ("accumulate_dtype", "reduce_dtype", "output_dtype")),
     ("train.precision = 'bf16'\nparallel.param_dtype = 'fp32'",
      "2:24: parallel.param_dtype fp32 casts float32 shards as they are gathered, and train.precision bf16 keeps none"),
+    ("train.precision = 'bf16'\nparallel.autocast = 'bf16'",
+     "2:21: parallel.autocast bf16 casts float32 weights for each operation, and train.precision bf16 has none; "
+     "set train.precision to fp32, or leave autocast at none"),
+    ("train.precision = 'fp64'\nparallel.autocast = 'fp16'", "and train.precision fp64 has none; set"),
+    ("parallel.param_dtype = 'bf16'\nparallel.autocast = 'fp16'", "2:21: parallel.autocast fp16 casts weights for each "
+     "operation, and parallel.param_dtype bf16 as they are gathered; leave one of them out"),
+    ("parallel.param_dtype = 'bf16'\n[[variant]]\nautocast = 'bf16'", "autocast bf16 casts weights for each operation, "
+     "and parallel.param_dtype bf16 as"),
     *((f"parallel.quantized_gradients = 'int8'\n{other}", f"parallel.quantized_gradients {words}") for other, words in (
         ("parallel.order = 'exact'", "encodes chunks that travel one by one, which order exact does not send; set"),
         ("parallel.order = 'tree'", "encodes chunks that travel one by one, which order tree does not send; set"),

@@ -89,6 +89,10 @@ def scenarios(draw):
     frozen = [unit for unit in groups if one_of(False, False, True)] if len(groups) > 1 else []
     prefetch, overlap = draw(st.booleans()), draw(st.booleans())
     precision = one_of("fp32", "fp32", "fp16", "bf16")
+    ways = [("weights", "none")]
+    if precision == "fp32":
+        ways += [("bf16", "none"), ("fp16", "none"), ("weights", "bf16"), ("weights", "fp16")]
+    param_dtype, autocast = one_of(*ways)
     base = scenario(
         ranks=ranks, hidden=hidden, micro_batches=ranks * parts, micro_batch=draw(st.integers(1, 3)), steps=3,
         activation=one_of("relu", "tanh", "gelu"), optimizer=one_of("sgd", "momentum", "adam", "adamw"),
@@ -97,7 +101,7 @@ def scenarios(draw):
     return varied(
         base, accumulation=accumulation, units=tuple(map(tuple, groups)), prefetch=prefetch, overlap=overlap,
         frozen=tuple(layer for unit in frozen for layer in unit) if len(frozen) < len(groups) else (),
-        precision=precision, param_dtype=one_of("weights", "bf16", "fp16") if precision == "fp32" else "weights",
+        precision=precision, param_dtype=param_dtype, autocast=autocast,
         loss_scale=one_of("dynamic", 1.0, 1024.0),
         accumulate_dtype=one_of("weights", "fp32"), reduce_dtype=one_of("weights", "fp32", "bf16", "fp16"),
         output_dtype=one_of("weights", "fp32", "bf16", "fp16"),

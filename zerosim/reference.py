@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerosim.allocation import Array
-from zerosim.autograd.tape import Tape
+from zerosim.autograd.tape import Policy, Tape
 from zerosim.models.units import Model, Unit
 from zerosim.numerics.not_a_number import with_one_nan
 from zerosim.numerics.orders import Order
@@ -75,16 +75,17 @@ class Gradient:
 class Arithmetic:
     """Where sums are rounded, and the order of operations.
 
-    `compute`: weights are cast to it before use, and gradients are computed in it. `output`: the model's outputs are
-    cast to it before the loss. `weights_wire`: how each shard is quantised for the all-gather. `gradients_wire`: how
-    each chunk that a rank sends is quantised; other ranks receive the quantised values. `error_feedback`: the
-    quantisation error is added to the next values of that chunk that the rank sends. `accumulate`, `wire`: the dtypes
-    in which a rank's micro-batches, and then the ranks, are added. `part_by_part`: ranks are added before
-    micro-batches. `publishes_updates`: updates are rounded to the precision of the weights, and subtracted from these,
-    instead of from the master copy alone.
+    `compute`: weights are cast to it before use, and gradients are computed in it. `policy`: the dtype of each value of
+    a model's computation, if not `compute`. `output`: the model's outputs are cast to it before the loss.
+    `weights_wire`: how each shard is quantised for the all-gather. `gradients_wire`: how each chunk that a rank sends
+    is quantised; other ranks receive the quantised values. `error_feedback`: the quantisation error is added to the next
+    values of that chunk that the rank sends. `accumulate`, `wire`: the dtypes in which a rank's micro-batches, and then
+    the ranks, are added. `part_by_part`: ranks are added before micro-batches. `publishes_updates`: updates are rounded
+    to the precision of the weights, and subtracted from these, instead of from the master copy alone.
     """
 
     compute: npt.DTypeLike
+    policy: Policy
     output: npt.DTypeLike
     weights_wire: BlockWire | None
     gradients_wire: BlockWire | None
@@ -221,7 +222,8 @@ class Reference:
         computed_with = {unit: self.computed_with(flat) for unit, flat in weights.items()}
         for number, (inputs, targets) in enumerate(micro_batches):
             tape = Tape(
-                lowest=self.model.lowest_trained, draw=partial(self.draw, step), output_dtype=self.arithmetic.output)
+                lowest=self.model.lowest_trained, draw=partial(self.draw, step), output_dtype=self.arithmetic.output,
+                policy=self.arithmetic.policy)
             tape.loss_scale, tape.first_micro_batch = loss_scale, number
             loss, found = self.backpropagate(tape, computed_with, inputs, targets, samples)
             losses.append(loss)

@@ -416,13 +416,19 @@ def units(layers: int, tied: bool, chance: Random) -> Any:
     return chance.choice(("layer", "model", grouped))
 
 
+def cast_once(row: Document, whole: Document) -> None:
+    """Leave out autocast where weights are cast as they are gathered."""
+    if whole.get("param_dtype", "weights") != "weights":
+        row["autocast"] = "none"
+
+
 def agree(row: Document, parallel: Document, train: Document) -> None:
     """Mend keys of a row, which are its own or those of [parallel], that do not agree."""
     for key in ("accumulate_dtype", "reduce_dtype", "output_dtype", "quantized_weights", "quantized_gradients"):
         if train.get("precision") == "fp64":
             row.pop(key, None)
-    if train.get("precision", "fp32") != "fp32":
-        row.pop("param_dtype", None)
+    for key in ("param_dtype", "autocast") if train.get("precision", "fp32") != "fp32" else ():
+        row.pop(key, None)
     if parallel.get("order", "ring") in ("tree", "exact") and row.get("accumulation") == "micro_batch":
         del row["accumulation"]
     for key in ignored_by_stage(row.get("stage", "zero3"), row) if row is not parallel else ():
@@ -433,6 +439,7 @@ def agree(row: Document, parallel: Document, train: Document) -> None:
         row["quantized_gradients"] = "none"
     if {**parallel, **row}.get("quantized_gradients", "none") == "none" and {**parallel, **row}.get("error_feedback"):
         row["error_feedback"] = False
+    cast_once(row, whole)
     if whole.get("secondary_ranks") and not whole.get("reshard_after_forward", True):
         row["secondary_ranks"] = 0
     if whole.get("recompute_keeps") and not whole.get("recompute"):

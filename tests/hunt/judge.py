@@ -273,7 +273,7 @@ def computations(scenario: Document) -> list[str]:
         widths += codes if row["stage"] == "zero3" and row["quantized_weights"] != "none" else ()
         codes = (row["quantized_gradients"], row["quantized_block"], row["error_feedback"])
         widths += codes * (row["quantized_gradients"] != "none")
-        dtypes = (*widths, cast, row["reduce_dtype"], row["output_dtype"])
+        dtypes = (*widths, cast, row["autocast"], row["reduce_dtype"], row["output_dtype"])
         updates = rounded and row["publish"] == "updates" and row["stage"] in ("zero1", "zero2")
         units = sorted(map(sorted, groups(row["units"], layers_of(model), tied))) if chunks_tell else []
         found.append(str((units, by_part, dtypes, updates)))

@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from zerosim.autograd.operation import Operation, Shape
 from zerosim.autograd.operations.elementwise import add, multiply, scale
 
@@ -40,6 +42,8 @@ class Variable:
     graph: "Graph"
     slot: int
     shape: Shape
+    dtype: np.dtype[Any] | None = None
+    """The dtype that a policy has chosen; None for that of the weights."""
 
     def __add__(self, other: "Variable") -> "Variable":
         return add(self, other)
@@ -87,34 +91,45 @@ class Graph:
     values: list[Variable] = field(default_factory=list)
     layer: int = 0
     """The number of the layer whose code is being recorded."""
+    input_dtype: np.dtype[Any] | None = None
 
     def __post_init__(self) -> None:
-        self.input = self._value(self.input_shape)
+        self.input = self._value(self.input_shape, self.input_dtype)
         self.output = self.input
         self._operations_of = Counter[int]()
         """The number of operations recorded so far for each layer."""
 
-    def _value(self, shape: Shape) -> Variable:
-        self.values.append(Variable(self, len(self.values), shape))
+    def _value(self, shape: Shape, dtype: np.dtype[Any] | None = None) -> Variable:
+        self.values.append(Variable(self, len(self.values), shape, dtype))
         return self.values[-1]
 
-    def parameter(self, name: Hashable, shape: Shape) -> Variable:
+    def parameter(self, name: Hashable, shape: Shape, dtype: np.dtype[Any] | None = None) -> Variable:
         """The variable of a parameter; the same object on each call."""
         if name not in self.parameters:
-            self.parameters[name] = self._value(shape)
+            self.parameters[name] = self._value(shape, dtype)
         return self.parameters[name]
 
     def apply(self, operation: Operation, inputs: Sequence[Variable], settings: Mapping[str, Any]) -> Variable:
         """The variable of the output of `operation` on `inputs`."""
-        output = self._value(operation.shape(*(each.shape for each in inputs), **settings))
-        slots = {name: each.slot for name, each in zip(operation.inputs, inputs, strict=False)}
         number = self._operations_of[self.layer]
         self._operations_of[self.layer] += 1
-        self.instructions.append(Instruction(operation, slots, output.slot, settings, self.layer, number))
+        return self.note(operation, inputs, settings, self.layer, number)
+
+    def note(
+        self, operation: Operation, inputs: Sequence[Variable], settings: Mapping[str, Any], layer: int, number: int,
+        dtype: np.dtype[Any] | None = None,
+    ) -> Variable:
+        """The variable, of this dtype, that `operation` makes of `inputs` as instruction `number` of a layer."""
+        output = self._value(operation.shape(*(each.shape for each in inputs), **settings), dtype)
+        slots = {name: each.slot for name, each in zip(operation.inputs, inputs, strict=False)}
+        self.instructions.append(Instruction(operation, slots, output.slot, settings, layer, number))
         return output
 
     def shape(self, slot: int) -> Shape:
         return self.values[slot].shape
+
+    def dtype(self, slot: int) -> np.dtype[Any] | None:
+        return self.values[slot].dtype
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +179,7 @@ class GraphPlan:
         return Step(
             instruction=instruction,
             shape=self.graph.shape(instruction.output),
+            dtype=self.graph.dtype(instruction.output),
             wanted=self.wanted(instruction),
             needed=needed,
             spoiled=frozenset(
@@ -296,6 +312,8 @@ class Step:
 
     instruction: Instruction
     shape: Shape
+    dtype: np.dtype[Any] | None
+    """The dtype of the output; None for that of the weights."""
     wanted: tuple[str, ...]
     needed: Mapping[str, int]
     spoiled: frozenset[str]

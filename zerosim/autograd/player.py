@@ -66,6 +66,12 @@ class Precise:
             return array
         return self.allocate(array.shape, np.float32, kind="buffers", owner="widened")
 
+    def to_round(self, shape: Shape, dtype: np.dtype[Any], narrow: np.dtype[Any]) -> Array:
+        """Room for numbers that are computed in `dtype` and kept in `narrow`: a buffer, if that has fewer bits."""
+        if dtype == narrow:
+            return self.empty(shape, dtype)
+        return self.allocate(shape, dtype, kind="buffers", owner="widened")
+
     def rounded(self, array: Array, dtype: np.dtype[Any]) -> Array:
         """`array` as `dtype`: itself, or a rounded copy."""
         if array.dtype == dtype:
@@ -135,7 +141,7 @@ class Player:
         dtype = next(iter(self.parameters.values())).dtype if self.parameters else x.dtype
         for step in steps:
             output = step.instruction.output
-            values[output], saved = self._forward(step, values, dtype)
+            values[output], saved = self._forward(step, values, step.dtype or dtype)
             if saved is not None and step.keeps_saved:
                 kept.saved[output] = saved
             for slot in step.done:
@@ -144,7 +150,7 @@ class Player:
         return values, kept
 
     def _forward(self, step: Step, values: dict[int, Array], dtype: np.dtype[Any]) -> tuple[Array, Array | None]:
-        """One operation's output and its saved array, in the precision `dtype` of the activations."""
+        """One operation's output and its saved array, in the precision `dtype`."""
         operation, settings = step.instruction.operation, self._settings(step)
         inputs = [values[slot] for slot in step.instruction.inputs.values()]
         if operation.views:
@@ -156,17 +162,21 @@ class Player:
             self.perform(step, operation.forward, *inputs, out=out, empty=self.precise.empty, **settings)
             return out, None
         wide = [self.precise.widened(each) for each in inputs]
-        out = self._output(step, inputs, wide)
+        out = self._output(step, inputs, wide, dtype)
         saved = self.perform(step, operation.forward, *wide, out=out, empty=self.precise.empty, **settings)
         return self.precise.rounded(out, dtype), None if saved is None else self.precise.rounded(saved, dtype)
 
-    def _output(self, step: Step, inputs: Sequence[Array], wide: Sequence[Array]) -> Array:
-        """The array that an operation writes: an input that may be overwritten, or the widened copy of it, or a new
-        one."""
+    def _output(
+        self, step: Step, inputs: Sequence[Array], wide: Sequence[Array], dtype: np.dtype[Any]
+    ) -> Array:
+        """The array that an operation writes: an input that may be overwritten, or the widened copy of it if the
+        output is rounded afterwards, or a new one."""
         over = step.instruction.operation.over
         if over is not None:
             index = step.instruction.operation.inputs.index(over)
-            if wide[index].shape == step.shape and (step.in_place or wide[index] is not inputs[index]):
+            copied = wide[index] is not inputs[index]
+            may_be = dtype != wide[index].dtype if copied else step.in_place
+            if wide[index].shape == step.shape and may_be:
                 return wide[index]
         return self.precise.empty(step.shape, wide[0].dtype)
 
@@ -185,7 +195,7 @@ class Player:
         if not self.plan.of_input:
             return []
         if graph.input.slot not in gradients:
-            gradients[graph.input.slot] = self._nothing(graph.input.shape, dtype)
+            gradients[graph.input.slot] = self._nothing(graph.input.shape, graph.input.dtype or dtype)
         return [gradients[graph.input.slot]]
 
     def _nothing(self, shape: Shape, dtype: np.dtype[Any]) -> Array:
@@ -202,7 +212,7 @@ class Player:
             if name in operation.passed:
                 shape = self.plan.graph.shape(slots[name])
                 seen = operation.passed[name](upstream, shape, **step.instruction.settings)
-                self._give(slots[name], seen, gradients, contribution, shared=True)
+                self._give(slots[name], seen, upstream.dtype, gradients, contribution, shared=True)
         if operation.backward is None or all(name in operation.passed for name in step.wanted):
             return
         named = {name: self._read(step, name, slot, kept) for name, slot in step.needed.items()}
@@ -216,17 +226,21 @@ class Player:
         self.perform(
             step, operation.backward, wide, into, empty=self.precise.empty, **named, **self._settings(step))
         for name, found in into.items():
-            narrow = found if slots[name] in self._names else self.precise.rounded(found, upstream.dtype)
-            self._give(slots[name], narrow, gradients, contribution, shared=False)
+            self._give(slots[name], found, upstream.dtype, gradients, contribution, shared=False)
 
     def _give(
-        self, slot: int, found: Array, gradients: dict[int, Array], contribution: Contribution | None, *, shared: bool
+        self, slot: int, found: Array, dtype: np.dtype[Any], gradients: dict[int, Array],
+        contribution: Contribution | None, *, shared: bool,
     ) -> None:
-        """Add a gradient, or one more term of it, to the parameter or the value in this slot."""
+        """Add a gradient, or one more term of it, to the parameter or the value in this slot, in that slot's dtype.
+
+        `dtype` is for values to which no policy gave one.
+        """
         if slot in self._names:
             self._write(self._names[slot], found, contribution)
         else:
-            self._add(slot, found, gradients, shared)
+            term = self.precise.rounded(found, self.plan.graph.dtype(slot) or dtype)
+            self._add(slot, term, gradients, shared and term is found)
 
     def _read(self, step: Step, name: str, slot: int, kept: Kept) -> Array:
         """The array that backward reads under this name, widened; a copy if it is overwritten while others still read
@@ -257,7 +271,8 @@ class Player:
         shape = self.plan.graph.shape(slot)
         if operation.over_upstream == name and alone and shape == wide.shape:
             return wide
-        return self.precise.empty(shape, wide.dtype)
+        chosen = self.plan.graph.dtype(slot)
+        return self.precise.to_round(shape, wide.dtype, chosen) if chosen else self.precise.empty(shape, wide.dtype)
 
     def _write(self, name: Hashable, found: Array, contribution: Contribution | None) -> None:
         """Write the first gradient of a parameter, rounded into its view, or add a further one to it."""

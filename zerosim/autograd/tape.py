@@ -26,6 +26,8 @@ from collections.abc import Callable, Collection, Hashable, Mapping, MutableMapp
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
+
 from zerosim.allocation import Allocator, Array, allocate
 from zerosim.autograd.graph import GraphPlan, Instruction
 from zerosim.autograd.operation import Shape
@@ -79,6 +81,15 @@ def left_to_right(total: Array | None, contribution: Array) -> Array:
     return total
 
 
+Policy = Callable[[GraphPlan, np.dtype[Any]], GraphPlan]
+"""`policy(plan, dtype)` gives the plan of a segment's input of this dtype, with a dtype for each value."""
+
+
+def as_written(plan: GraphPlan, dtype: np.dtype[Any]) -> GraphPlan:
+    """The plan itself: every value has the dtype of the weights."""
+    return plan
+
+
 def check_weights(what: str, unit: TapeUnit, weights: Array) -> None:
     """Refuse weights with fewer elements than the unit."""
     if len(weights) < unit.count:
@@ -95,8 +106,9 @@ class Tape:
     micro-batches, first to last, to the loss and to each unit's gradient. Layers below `lowest` and frozen units need
     no gradient. `draw` draws dropout's numbers; without it nothing is dropped. For the units in `recomputed` the input
     is kept, on `shelf`, except that of layer 0, which the caller holds; `keeps` names a rule of `SELECTIONS` for
-    further kept results. Outputs are cast to `output_dtype`, if given, before the loss. `perform` runs each operation,
-    and `players` make the players of segments; observers and the planner pass their own.
+    further kept results. `policy` chooses a dtype for each value; without it that is the dtype of the weights. Outputs
+    are cast to `output_dtype`, if given, before the loss. `perform` runs each operation, and `players` make the players
+    of segments; observers and the planner pass their own.
 
     Arrays of 16 bits are for keeping and sending: every operation widens them, computes in float32 and rounds.
     Gradients may be scaled by `loss_scale`, so that small ones do not vanish in 16 bits; the loss itself is not
@@ -118,6 +130,7 @@ class Tape:
         self, allocate: Allocator = allocate, accumulate: Accumulate = left_to_right, lowest: int = 0,
         draw: Draw | None = None, recomputed: Collection[TapeUnit] = (), shelf: Shelf | None = None,
         perform: Perform = perform, players: Players = Player, output_dtype: Any = None, keeps: str = "",
+        policy: Policy = as_written,
     ) -> None:
         self.loss_scale = 1.0
         self.first_micro_batch = 0
@@ -133,6 +146,7 @@ class Tape:
         self._players = players
         self._output_dtype = output_dtype
         self._keeps = keeps
+        self._policy = policy
         self._selections: dict[GraphPlan, SelectedPlan] = {}
         self.shelf = shelf or InMemory()
         self._given = InMemory()
@@ -255,9 +269,9 @@ class Tape:
         """The outputs of a segment and the kept arrays of each micro-batch; `again` if it will be recomputed."""
         outputs, kept = [], []
         for number, x in enumerate(activations):
-            plan = self._plan(unit, segment, x.shape, keeps=not again)
+            plan = self._plan(unit, segment, x, keeps=not again)
             if again and self._keeps:
-                plan = self._selected(self._plan(unit, segment, x.shape, keeps=True)).forward
+                plan = self._selected(self._plan(unit, segment, x, keeps=True)).forward
             y, keep = self._player(unit, segment, plan, weights, number).forward(x)
             self.operations["forward"] += plan.forward_operations
             outputs.append(y)
@@ -271,7 +285,7 @@ class Tape:
         """
         kept = []
         for number, x in enumerate(activations):
-            plan, before = self._plan(unit, segment, x.shape, keeps=True), given.pop(0)
+            plan, before = self._plan(unit, segment, x, keeps=True), given.pop(0)
             player = self._player(unit, segment, plan, weights, number)
             if self._keeps:
                 selected = self._selected(plan)
@@ -282,11 +296,12 @@ class Tape:
                 self.operations["recomputation"] += plan.forward_operations
         return kept
 
-    def _plan(self, unit: TapeUnit, segment: TapeSegment, shape: Shape, *, keeps: bool) -> GraphPlan:
+    def _plan(self, unit: TapeUnit, segment: TapeSegment, x: Array, *, keeps: bool) -> GraphPlan:
         """The plan of a segment that keeps the arrays for backward, or nothing."""
         keeps = keeps and segment.last_layer >= self._lowest
-        return segment.plan(
-            shape, of_parameters=keeps and not unit.frozen, of_input=keeps and segment.first_layer > self._lowest)
+        plan = segment.plan(
+            x.shape, of_parameters=keeps and not unit.frozen, of_input=keeps and segment.first_layer > self._lowest)
+        return self._policy(plan, x.dtype)
 
     def _selected(self, plan: GraphPlan) -> SelectedPlan:
         """The plan with the results that this tape's rule keeps."""

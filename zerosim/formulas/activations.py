@@ -62,6 +62,7 @@ def run_passes(config: Config, allocate: Allocator, segments: SeenSegments, coun
     tape = Tape(
         allocate, not_added, model.lowest_trained, nothing_drawn, config.recomputed, shelf,
         players=segments.player, output_dtype=config.outputs, keeps=config.row.parallel.recompute_keeps,
+        policy=config.policy,
     )
     inputs, targets = batch(config)
     for _ in range(count):

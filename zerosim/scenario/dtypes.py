@@ -22,10 +22,27 @@ def check_dtypes(parallel: Parallel, train: Train, ranks: int, origin: Origin) -
             f"parallel.param_dtype {parallel.param_dtype} casts float32 shards as they are gathered, and "
             f"train.precision {train.precision} keeps none; set train.precision to fp32, or leave it at weights",
             ("parallel", "param_dtype"), ("train", "precision"))
+    check_autocast(parallel, train, origin)
     check_quantized_gradients(parallel, ranks, origin)
     if parallel.all_gather and parallel.quantized_weights != "none":
         raise leave_one_out("quantized_weights", "sends shards of bytes by the all-gather of parallel.order",
                             "all_gather", origin)
+
+
+def check_autocast(parallel: Parallel, train: Train, origin: Origin) -> None:
+    """Raises `ScenarioError` where weights are not float32, or are cast twice."""
+    if parallel.autocast == "none":
+        return
+    if train.precision != "fp32":
+        raise origin.error(
+            f"parallel.autocast {parallel.autocast} casts float32 weights for each operation, and train.precision "
+            f"{train.precision} has none; set train.precision to fp32, or leave autocast at none",
+            ("parallel", "autocast"), ("train", "precision"))
+    if parallel.param_dtype != "weights":
+        raise origin.error(
+            f"parallel.autocast {parallel.autocast} casts weights for each operation, and parallel.param_dtype "
+            f"{parallel.param_dtype} as they are gathered; leave one of them out",
+            ("parallel", "autocast"), ("parallel", "param_dtype"))
 
 
 def check_quantized_gradients(parallel: Parallel, ranks: int, origin: Origin) -> None:

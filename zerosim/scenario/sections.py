@@ -53,6 +53,7 @@ ACCUMULATIONS = ("boundary", "micro_batch", "layered")
 DTYPES = ("weights", "fp32")
 WIRES = ("weights", *(name for name in PRECISIONS if name != "fp64"))
 REDUCTIONS = ("reduce_scatter", "all_reduce")
+AUTOCASTS = ("none", *(name for name, precision in PRECISIONS.items() if precision.mixed))
 RECOMPUTE_KEEPS = ("", *SELECTIONS)
 PUBLICATIONS = tuple(PUBLISHING)
 MOST_RANKS = 2**20
@@ -197,6 +198,8 @@ class Parallel:
     accumulate_dtype: str = choice("weights", DTYPES)
     param_dtype: str = choice("weights", WIRES)
     """The dtype in which Stage III gathers its float32 shards and computes with them: FSDP2's `param_dtype`."""
+    autocast: str = choice("none", AUTOCASTS)
+    """The dtype of matrix products with float32 weights, which are cast in the graph: `torch.autocast`."""
     reduce_dtype: str = choice("weights", WIRES)
     """The dtype in which gradients are added over ranks; `weights`: that of the weights that are computed with."""
     output_dtype: str = choice("weights", WIRES)
@@ -265,6 +268,7 @@ class Variant:
     accumulation: str | None = maybe_choice(ACCUMULATIONS)
     accumulate_dtype: str | None = maybe_choice(DTYPES)
     param_dtype: str | None = maybe_choice(WIRES)
+    autocast: str | None = maybe_choice(AUTOCASTS)
     reduce_dtype: str | None = maybe_choice(WIRES)
     output_dtype: str | None = maybe_choice(WIRES)
     reduce_scatter: str | None = serving(None, "reduce_scatter")

@@ -99,6 +99,7 @@ def replica(
             Tape(
                 allocate, accumulate, config.model.lowest_trained, draw, config.recomputed, shelf(config, allocate),
                 perform, players, config.outputs, config.row.parallel.recompute_keeps,
+                config.policy,
             ),
             comm.instruments, forward="forward", loss="loss", backward="backward",
             recompute=lambda unit: "recompute" if unit in config.recomputed else "",
@@ -235,6 +236,7 @@ def reference(config: Config) -> Reference:
         order=config.order,
         arithmetic=Arithmetic(
             compute=config.computing.weights,
+            policy=config.policy,
             output=config.outputs,
             weights_wire=config.weights_wire,
             gradients_wire=config.gradients_wire,

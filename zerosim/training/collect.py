@@ -34,7 +34,7 @@ def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_we
     kept, used = dict[Unit, Array](), dict[Unit, Array]()
     outputs = batches.test_inputs() if comm.rank == 0 else []
     speaks = bool(outputs) and batches.dataset.kind == "tokens" and config.steps > 0
-    tape = Tape(lowest=len(config.model.layers))
+    tape = Tape(lowest=len(config.model.layers), policy=config.policy)
     for unit, segment in config.model.segments:
         weights = whole(group, unit, state.weights[unit], state.layouts.of(unit, "parameters"))
         computed_with = weights.astype(config.computing.weights, copy=False)
@@ -53,7 +53,7 @@ def collected(comm: Communicator, batches: Batches, replica: Replica, *, keep_we
         weights_digest.hexdigest(),
         optimizer_digest.hexdigest(),
         batches.test(outputs[0]) if outputs else None,
-        continued(config.model, used, batches.dataset, config.row.train.seed) if speaks else None,
+        continued(config.model, used, batches.dataset, config.row.train.seed, config.policy) if speaks else None,
         kept if keep_weights else None,
     )
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from zerosim.allocation import Kind, Tier
+from zerosim.autograd.autocast import Autocast
+from zerosim.autograd.tape import Policy, as_written
 from zerosim.collectives import Algorithm
 from zerosim.collectives.choosing import BySize
 from zerosim.collectives.own import SERVING
@@ -107,6 +109,16 @@ class Config:
         """The precision of gathered weights, of activations, and of a micro-batch's gradients."""
         asked = self.row.parallel.param_dtype
         return self.precision if asked == "weights" or not self.stage.gathers else PRECISIONS[asked]
+
+    @property
+    def autocast(self) -> Precision | None:
+        """The precision of matrix products, where each operation has its own."""
+        return PRECISIONS.get(self.row.parallel.autocast)
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The dtype of each value of the model's computation."""
+        return Autocast(self.autocast.weights) if self.autocast else as_written
 
     @cached_property
     def tiers(self) -> dict[Kind, Tier]:
@@ -287,7 +299,7 @@ class Config:
         """The first loss scale, and the norm for clipping."""
         train = self.row.train
         if isinstance(train.loss_scale, str):
-            dynamic = self.computing.scales_loss
+            dynamic = (self.autocast or self.computing).scales_loss
             return Scaling(INITIAL_SCALE if dynamic else 1.0, dynamic, train.clip_norm)
         return Scaling(train.loss_scale, False, train.clip_norm)
 
@@ -297,8 +309,9 @@ class Config:
         parallel = self.row.parallel
         return (
             self.row.layers, self.part_by_part, parallel.accumulate_dtype, parallel.reduce_dtype,
-            self.publishes_updates, self.stage.wire, parallel.reduce_scatter, self.computing, parallel.output_dtype,
-            self.weights_wire, self.gradients_wire, parallel.error_feedback, parallel.delayed_update,
+            self.publishes_updates, self.stage.wire, parallel.reduce_scatter, self.computing, parallel.autocast,
+            parallel.output_dtype, self.weights_wire, self.gradients_wire, parallel.error_feedback,
+            parallel.delayed_update,
         )
 
     @property

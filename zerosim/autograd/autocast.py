@@ -1,0 +1,102 @@
+"""Autocast: float32 weights, and a dtype for each operation, as `torch.autocast` chooses it.
+
+    products      in 16 bits: their inputs are cast, weights and biases too, and their outputs have 16 bits
+    float32       softmax and norms: their inputs are cast to float32
+    all others    in the dtype of their widest input, so that residual sums stay in float32
+
+The lists are those of `torch.autocast("cuda")` (ATen's autocast_mode.h). On a CPU torch has neither norms nor softmax
+in its list for float32; they differ only where their input has 16 bits. Which operations are products, they say
+themselves (`multiplications`). Attention is one of them, as torch's `scaled_dot_product_attention` is: within it
+numbers have 32 bits, and the softmax that it saves is rounded to 16. The loss is in float32 in any case.
+
+A cast is an operation of the graph, so it is differentiated, kept, recomputed and counted like every other. A weight is
+cast once in a segment, which is torch's cache; the copy stays until backward, which reads it, as it does in torch. An
+activation is cast for each product that reads it, as there. A gradient has the dtype of its value: what reaches a
+weight through its cast was rounded to 16 bits, and is float32.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from zerosim.autograd.graph import Graph, GraphPlan, Instruction, Variable
+from zerosim.autograd.operation import Operation
+from zerosim.autograd.operations.attention import softmax
+from zerosim.autograd.operations.elementwise import cast
+from zerosim.autograd.operations.normalization import layer_norm, rms_norm
+
+FLOAT32 = np.dtype(np.float32)
+IN_FLOAT32 = frozenset({softmax, layer_norm, rms_norm})
+"""The operations whose inputs are cast to float32."""
+
+
+@dataclass(eq=False)
+class Autocast:
+    """A tape's policy: products in `low`, which has 16 bits.
+
+    >>> from zerosim.autograd.operations.elementwise import relu
+    >>> from zerosim.autograd.operations.linear import linear
+    >>> graph = Graph((8, 3))
+    >>> graph.output = relu(linear(graph.input, graph.parameter("weight", (3, 3)))) + graph.input
+    >>> plan = Autocast(np.dtype(np.float16))(GraphPlan(graph, of_parameters=True, of_input=True), FLOAT32)
+    >>> [(step.instruction.operation.name, step.dtype.name) for step in plan.steps]
+    [('cast', 'float16'), ('cast', 'float16'), ('linear', 'float16'), ('relu', 'float16'), ('add', 'float32')]
+    """
+
+    low: np.dtype[Any]
+    _plans: dict[tuple[GraphPlan, np.dtype[Any]], GraphPlan] = field(default_factory=dict)
+    _graphs: dict[tuple[Graph, np.dtype[Any]], Graph] = field(default_factory=dict)
+
+    def __call__(self, plan: GraphPlan, dtype: np.dtype[Any]) -> GraphPlan:
+        """The plan with casts, for an input of this dtype; the same object for equal arguments."""
+        key = plan, dtype
+        if key not in self._plans:
+            self._plans[key] = GraphPlan(self._graph(plan.graph, dtype), plan.of_parameters, plan.of_input)
+        return self._plans[key]
+
+    def _graph(self, graph: Graph, dtype: np.dtype[Any]) -> Graph:
+        key = graph, dtype
+        if key not in self._graphs:
+            self._graphs[key] = with_casts(graph, dtype, self.low)
+        return self._graphs[key]
+
+
+def with_casts(graph: Graph, dtype: np.dtype[Any], low: np.dtype[Any]) -> Graph:
+    """The graph for an input of this dtype and float32 parameters, in which every value has a dtype."""
+    found = Graph(graph.input_shape, input_dtype=dtype)
+    now = {graph.input.slot: found.input}
+    for name, parameter in graph.parameters.items():
+        now[parameter.slot] = found.parameter(name, parameter.shape, FLOAT32)
+    weights, casts = {each.slot for each in found.parameters.values()}, dict[tuple[int, np.dtype[Any]], Variable]()
+
+    def given(slot: int, wanted: np.dtype[Any], like: Instruction) -> Variable:
+        value = now[slot]
+        if value.dtype in (wanted, np.int64):
+            return value
+        key = value.slot, wanted
+        if key not in casts or value.slot not in weights:
+            casts[key] = found.note(cast, [value], {}, like.layer, like.number, wanted)
+        return casts[key]
+
+    for each in graph.instructions:
+        chosen = casts_to(each.operation, low)
+        inputs = [now[slot] if chosen is None else given(slot, chosen, each) for slot in each.inputs.values()]
+        made = np.dtype(np.int64) if each.operation.indices else chosen or widest(inputs)
+        now[each.output] = found.note(each.operation, inputs, each.settings, each.layer, each.number, made)
+    found.output = now[graph.output.slot]
+    return found
+
+
+def casts_to(operation: Operation, low: np.dtype[Any]) -> np.dtype[Any] | None:
+    """The dtype to which an operation's inputs are cast; None if they stay as they are."""
+    if operation.multiplications is not None:
+        return low
+    return FLOAT32 if operation in IN_FLOAT32 else None
+
+
+def widest(inputs: Sequence[Variable]) -> np.dtype[Any]:
+    """The dtype of the widest input that is no index; float32 if all are."""
+    numbers = [each.dtype for each in inputs if each.dtype is not None and each.dtype != np.int64]
+    return max(numbers, key=lambda dtype: dtype.itemsize, default=FLOAT32)
