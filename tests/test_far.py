@@ -225,7 +225,8 @@ DELAYED = {"offload_optimizer": "host", "delayed_update": True}
     {}, {"ranks": 1}, {"precision": "bf16", "accumulate_dtype": "fp32"}, {"precision": "fp64"}, {"clip_norm": 0.01},
     {"prefetch": True, "overlap": True}, {"optimizer": "adamw", "schedule": "cosine", "warmup_steps": 2, "steps": 5},
     {"precision": "fp16", "loss_scale": 8.0}, {"steps": 1}, {"frozen": (0,)}, {"publish": "broadcasts"},
-    {"accumulation": "micro_batch"}, {"decay_biases": False, "weight_decay": 0.1}, {"param_dtype": "bf16"}], ids=str)
+    {"accumulation": "micro_batch"}, {"decay_biases": False, "weight_decay": 0.1}, {"param_dtype": "bf16"},
+    {"autocast": "fp16", "loss_scale": 8.0}], ids=str)
 def test_delayed_updates_are_replayed_bit_for_bit(keys):
     outcome = outcome_of(**DELAYED | {"steps": 3} | keys)
     assert outcome.failures == []
@@ -264,7 +265,7 @@ def test_an_update_that_is_not_delayed_is_seen(monkeypatch):
     ({"offload_optimizer": "disk"}, "the optimizer is on the disk"),
     ({"offload_parameters": "host"}, "does not go with parallel.offload_parameters"),
     ({"publish": "updates"}, "does not go with parallel.publish"),
-    ({"precision": "fp16"}, "does not go with train.loss_scale")])
+    *(({key: "fp16"}, "does not go with train.loss_scale") for key in ("precision", "param_dtype", "autocast"))])
 def test_what_does_not_go_with_delayed_updates_is_refused(keys, words):
     with pytest.raises(ScenarioError, match=words):
         outcome_of(**DELAYED | keys)

@@ -78,10 +78,10 @@ class Arithmetic:
     `compute`: weights are cast to it before use, and gradients are computed in it. `policy`: the dtype of each value of
     a model's computation, if not `compute`. `output`: the model's outputs are cast to it before the loss.
     `weights_wire`: how each shard is quantised for the all-gather. `gradients_wire`: how each chunk that a rank sends
-    is quantised; other ranks receive the quantised values. `error_feedback`: the quantisation error is added to the next
-    values of that chunk that the rank sends. `accumulate`, `wire`: the dtypes in which a rank's micro-batches, and then
-    the ranks, are added. `part_by_part`: ranks are added before micro-batches. `publishes_updates`: updates are rounded
-    to the precision of the weights, and subtracted from these, instead of from the master copy alone.
+    is quantised; other ranks receive the quantised values. `error_feedback`: the quantisation error is added to the
+    next values of that chunk that the rank sends. `accumulate`, `wire`: the dtypes in which a rank's micro-batches, and
+    then the ranks, are added. `part_by_part`: ranks are added before micro-batches. `publishes_updates`: updates are
+    rounded to the precision of the weights, and subtracted from these, instead of from the master copy alone.
     """
 
     compute: npt.DTypeLike

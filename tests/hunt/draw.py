@@ -447,7 +447,8 @@ def agree(row: Document, parallel: Document, train: Document) -> None:
     if not whole.get("recompute"):
         row |= {"offload_activations": False, "recompute_keeps": ""}
     late = whole.get("offload_optimizer") == "host" and whole.get("offload_parameters", "none") == "none"
-    skips = train.get("precision") == "fp16" and train.get("loss_scale", "dynamic") == "dynamic"
+    in_float16 = "fp16" in (train.get("precision"), whole.get("param_dtype"), whole.get("autocast"))
+    skips = in_float16 and train.get("loss_scale", "dynamic") == "dynamic"
     if whole.get("delayed_update") and (not late or skips or whole.get("publish") == "updates"):
         row["delayed_update"] = False
     if whole.get("prefetch") and not whole.get("reshard_after_forward", True):

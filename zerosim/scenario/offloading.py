@@ -19,7 +19,8 @@ def check_delayed(parallel: Parallel, train: Train, origin: Origin) -> None:
         raise refused("parallel.offload_parameters", "the step reads weights there while they are updated", at, origin)
     if parallel.publish == "updates":
         raise refused('parallel.publish = "updates"', "updates are applied where weights are", at, origin)
-    if train.precision == "fp16" and isinstance(train.loss_scale, str):
+    in_float16 = "fp16" in (train.precision, parallel.param_dtype, parallel.autocast)
+    if in_float16 and isinstance(train.loss_scale, str):
         raise refused('train.loss_scale = "dynamic"', "a step may be skipped and leave no gradient", at, origin)
 
 
