@@ -6,7 +6,14 @@ import pytest
 from tests import transformers
 from tests.test_variants import run, tensors
 from tests.test_whole_steps import SKIPPING, outcome_of
+from zerosim.allocation import allocate
 from zerosim.autograd.autocast import FLOAT32, Autocast
+from zerosim.autograd.graph import Graph, GraphPlan
+from zerosim.autograd.operations.attention import softmax
+from zerosim.autograd.operations.elementwise import scale
+from zerosim.autograd.operations.linear import linear
+from zerosim.autograd.operations.normalization import layer_norm, rms_norm
+from zerosim.autograd.player import Contribution, Player, Precise
 from zerosim.models.transformer import TransformerShape, transformer
 from zerosim.numerics.precisions import PRECISIONS
 
@@ -63,7 +70,7 @@ def dtypes(family):
     model, found, dtype = transformer(shape), [], np.dtype(np.int64)
     for unit, like in zip(model.units, [(2, 4), (2, 4, 8), (2, 4, 8)], strict=True):
         plan = Autocast(low)(unit.segments[0].plan(like, of_parameters=True, of_input=True), dtype)
-        found.append(" ".join(f"{step.instruction.operation.name}:{step.dtype.itemsize * 8}" for step in plan.steps))
+        found.append(steps_of(plan))
         dtype = plan.graph.dtype(plan.graph.output.slot)
     return found
 
@@ -111,3 +118,59 @@ def test_weights_gradients_and_messages_are_those_of_float32():
 def test_losses_are_scaled_in_float16(name, scaled):
     row, = run(stages=("zero3",), autocast=name).trained
     assert row.config.scaling().dynamic == scaled == PRECISIONS[name].scales_loss
+
+
+def steps_of(plan):
+    return " ".join(f"{step.instruction.operation.name}:{step.dtype.itemsize * 8}" for step in plan.steps)
+
+
+def autocast(graph):
+    """The plan of a graph with an input of float32, cast to float16, where all gradients are wanted."""
+    return Autocast(np.dtype(np.float16))(GraphPlan(graph, of_parameters=True, of_input=True), FLOAT32)
+
+
+@pytest.mark.parametrize(("operation", "parameters"), [(softmax, 0), (layer_norm, 2), (rms_norm, 1)])
+def test_softmax_and_norms_of_products_are_computed_in_float32(operation, parameters):
+    graph = Graph((4, 3))
+    product = linear(graph.input, graph.parameter("product", (3, 3)))
+    graph.output = operation(product, *(graph.parameter(number, (3,)) for number in range(parameters)))
+    assert steps_of(autocast(graph)) == f"cast:16 cast:16 linear:16 cast:32 {operation.name}:32"
+
+
+def two_products():
+    """One weight that two products read, and an activation that both read."""
+    graph = Graph((4, 3))
+    weight = graph.parameter("weight", (3, 3))
+    graph.output = linear(graph.input, weight) + linear(scale(graph.input, factor=2.0), weight) + graph.input
+    return graph
+
+
+def test_a_weight_is_cast_once_and_an_activation_for_each_product():
+    graph = two_products()
+    graph.output = graph.output + linear(graph.input, graph.parameters["weight"])
+    assert steps_of(autocast(graph)) == (
+        "cast:16 cast:16 linear:16 scale:32 cast:16 linear:16 add:16 add:32 cast:16 linear:16 add:32")
+
+
+def test_a_gradient_has_the_dtype_of_its_value():
+    """Gradients that several products give of one float32 value are added in float32, those of a cast weight in 16."""
+    plan, random = autocast(two_products()), np.random.default_rng(0)
+    x, upstream = (random.standard_normal((4, 3)).astype(np.float32) for _ in range(2))
+    weight, flat = random.standard_normal((3, 3)).astype(np.float32), np.zeros(9, np.float32)
+    player = Player(plan, {"weight": weight}, Precise(allocate, "unit"), lambda _: None)
+    y, kept = player.forward(x)
+    assert y.dtype == np.float32
+    contribution = Contribution(flat, {"weight": flat.reshape(3, 3)})
+    gradient, = player.backward(kept, upstream.copy(), contribution)
+
+    def half(a):
+        return a.astype(np.float16)
+
+    def wide(a):
+        return half(a).astype(np.float32)
+
+    g, w = wide(upstream), wide(weight)
+    through, again = wide(np.matmul(g, w)), wide(np.matmul(g, w))
+    assert gradient.tobytes() == (upstream + again * np.float32(2) + through).tobytes()
+    one, two = half(np.matmul(g.T, wide(x * np.float32(2)))), half(np.matmul(g.T, wide(x)))
+    assert flat.tobytes() == (one + two).astype(np.float32).tobytes()
