@@ -11,7 +11,7 @@ from zerosim.formulas.published import PublishedTable
 from zerosim.report.bars import KINDS, stacked
 from zerosim.report.grid import GAP, Column, show_grid, show_words
 from zerosim.stages import STAGES
-from zerosim.words import UNITS, ByteUnit
+from zerosim.words import KEPT, UNITS, ByteUnit
 
 PAGE_COLUMNS = 80
 BAR_COLUMNS = 56
@@ -83,7 +83,7 @@ def bytes_columns(rows: Sequence[EstimatedRow], unit: ByteUnit) -> list[Column]:
 
     sums = [row.states.total for row in rows]
     return [
-        *(column(kind.name, [getattr(row.states, kind.name) for row in rows]) for kind in KINDS),
+        *(column(KEPT[kind.name], [getattr(row.states, kind.name) for row in rows]) for kind in KINDS),
         column("sum", sums),
         Column(f"sum\n{unit.binary_name}", [two_decimals(count / unit.binary_size) for count in sums]),
         Column("sum\nin bytes", [row.formula for row in rows]),
@@ -95,7 +95,7 @@ def bar_columns(estimate: Estimate, width: int) -> list[Column]:
     whole = max(estimate.ddp_bytes, largest(estimate.rows))
     shares = [percent(row.states.total / estimate.ddp_bytes) for row in estimate.rows]
     share = Column("of DDP", shares)
-    legend = "   ".join(f"{kind.shade} {kind.name}" for kind in KINDS)
+    legend = "   ".join(f"{kind.shade} {KEPT[kind.name]}" for kind in KINDS)
     titles = max(len(STAGES[row.stage].title) for row in estimate.rows)
     room = max(len(legend), min(BAR_COLUMNS, width - titles - 2 * GAP - share.width))
     bars = [stacked([getattr(row.states, kind.name) for kind in KINDS], whole, room) for row in estimate.rows]

@@ -11,9 +11,10 @@ from zerosim.errors import UsageError
 from zerosim.report.document import SCHEMA
 from zerosim.report.page.markup import printable
 from zerosim.stages import STAGES
-from zerosim.words import plural
+from zerosim.words import KEPT, plural
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
+KIND_NAMES = {kind: KEPT.get(kind, kind) for kind in KINDS}
 STEP_LANES = {"computation": 0, "waiting": 0, "collectives": 1, "communication out": 1, "communication in": 2}
 COPIES = 5
 """The lane of what is carried between tiers of memory, below all others; waits for it are the step's own."""

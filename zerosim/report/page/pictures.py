@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from zerosim.report.activities import ACTIVITIES
-from zerosim.report.page.page_run import KINDS, PageRow
+from zerosim.report.page.page_run import KIND_NAMES, KINDS, PageRow
 from zerosim.report.page.vega import Spec
 from zerosim.words import ByteUnit, three_digits
 
@@ -99,7 +99,7 @@ def memory(until: int, most_bytes: int) -> Spec:
             "y": {"field": "bytes", "type": "quantitative", "stack": "zero",
                   "scale": {"domain": [0, most_bytes], "nice": True},
                   "axis": {"title": None, **BYTES, "tickCount": 4, "minExtent": SIDE, "maxExtent": SIDE}},
-            "color": {"field": "kind", **colour(KINDS, KIND_COLOURS, "kind")},
+            "color": {"field": "kind", **colour(list(KIND_NAMES.values()), KIND_COLOURS, "kind")},
             "order": {"field": "place", "type": "quantitative"},
             "tooltip": [{"field": "kind"}],
         },
@@ -110,7 +110,7 @@ def curve_values(curve: Sequence[dict[str, int]], until: int) -> PictureValues:
     """A curve of memory as one value for each change and kind, up to the end of the step."""
     ends = [{**curve[-1], "ns": until}] if curve and curve[-1]["ns"] < until else []
     return [
-        {"ns": at["ns"], "kind": kind, "place": place, "bytes": at.get(kind, 0)}
+        {"ns": at["ns"], "kind": KIND_NAMES[kind], "place": place, "bytes": at.get(kind, 0)}
         for at in [*curve, *ends] for place, kind in enumerate(KINDS)
     ]
 
@@ -183,13 +183,14 @@ def bars(title: str, field: str, domain: Sequence[str], colours: Sequence[str], 
 
 def kept(rows: Sequence[PageRow]) -> Spec:
     """What a rank of each row keeps between steps, by kind: the picture of the ZeRO paper's Figure 1."""
-    return bars("kept by a rank between steps", "kind", KINDS[:3], KIND_COLOURS, [row.name for row in rows])
+    kinds = [KIND_NAMES[kind] for kind in KINDS[:3]]
+    return bars("kept by a rank between steps", "kind", kinds, KIND_COLOURS, [row.name for row in rows])
 
 
 def kept_values(rows: Sequence[PageRow]) -> PictureValues:
     """For every row and kind of model state, what the fullest rank keeps."""
     return [
-        {"row": row.name, "kind": kind, "place": place, "bytes": row.fullest["resting_bytes"].get(kind, 0)}
+        {"row": row.name, "kind": KIND_NAMES[kind], "place": place, "bytes": row.fullest["resting_bytes"].get(kind, 0)}
         for row in rows for place, kind in enumerate(KINDS[:3])
     ]
 

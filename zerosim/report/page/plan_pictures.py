@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from zerosim.report.page.page_run import KINDS, PageRow
+from zerosim.report.page.page_run import KIND_NAMES, KINDS, PageRow
 from zerosim.report.page.pictures import (
     CONFIG,
     KIND_COLOURS,
@@ -19,7 +19,7 @@ from zerosim.report.page.vega import Spec
 
 def peaks(rows: Sequence[PageRow], device_bytes: int) -> Spec:
     """What a rank of each row holds at the peak, by kind, and a line at the memory of the device."""
-    drawn = bars("held at the peak; line: device memory", "kind", KINDS, KIND_COLOURS,
+    drawn = bars("held at the peak; line: device memory", "kind", list(KIND_NAMES.values()), KIND_COLOURS,
                  [row.name for row in rows])
     return beside_device(drawn, "x", device_bytes)
 
@@ -46,7 +46,7 @@ def with_device(specs: dict[str, Spec], device_bytes: int) -> dict[str, Spec]:
 def peak_values(rows: Sequence[PageRow]) -> PictureValues:
     """For every row and kind, what is held at the peak of the step."""
     return [
-        {"row": row.name, "kind": kind, "place": place, "bytes": fullest.get(kind, 0)}
+        {"row": row.name, "kind": KIND_NAMES[kind], "place": place, "bytes": fullest.get(kind, 0)}
         for row in rows for fullest in [max(row.curve, key=held)] for place, kind in enumerate(KINDS)
     ]
 

@@ -7,7 +7,7 @@ from typing import Any
 from zerosim.report.activities import ACTIVITIES, WORDS, activity, in_order
 from zerosim.report.page.drawings import Drawings
 from zerosim.report.page.markup import Markup, element, joined
-from zerosim.report.page.page_run import KINDS, PageRow, PageRun
+from zerosim.report.page.page_run import KIND_NAMES, KINDS, PageRow, PageRun
 from zerosim.report.page.pictures import KIND_COLOURS, loss_curves
 from zerosim.report.page.step_times import step_times
 from zerosim.report.page.textures import swatch
@@ -98,7 +98,7 @@ def rows_table(rows: Sequence[PageRow]) -> Markup:
           if any(row.between_bytes for row in rows) else []),
         ("× P (N−1)/N", [f"{WRONG * (not row.found['traffic_holds'])}{row.found['volume']:.4g}" for row in rows]),
         ("messages", [messages(row) for row in rows]),
-        *((f"{'weights' if kind == 'parameters' else kind}, {unit.name}",
+        *((f"{KIND_NAMES[kind]}, {unit.name}",
            [in_unit(row.fullest["resting_bytes"].get(kind, 0), unit) for row in rows]) for kind in KINDS[:3]),
         *((f"{words}, {unit.name}", [in_unit(row.kept_on(tier), unit) for row in rows])
           for tier, words in (("host", "on the host"), ("disk", "in files")) if any(row.kept_on(tier) for row in rows)),
@@ -204,7 +204,7 @@ def legends(drawings: Drawings) -> Markup:
 def kinds() -> Markup:
     """What the colours of memory mean."""
     return element("div", element("p", "Memory below, from the bottom up:"), element(
-        "ul", *map(colour_key, KINDS, KIND_COLOURS), class_="keys"), class_="legend")
+        "ul", *map(colour_key, KIND_NAMES.values(), KIND_COLOURS), class_="keys"), class_="legend")
 
 
 def colour_key(name: str, colour: str) -> Markup:
