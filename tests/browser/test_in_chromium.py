@@ -128,7 +128,7 @@ def test_memory_tells_bytes_at_a_time(opens):
     said = page.locator("#tip").inner_text()
     total = int(re.match(r"at [\d.]+ ms: ([\d,]+) bytes", said)[1].replace(",", ""))
     kinds = re.findall(r"\n(\w+): ([\d,]+)", said)
-    assert [kind for kind, _ in kinds] == ["buffers", "activations", "optimizer", "gradients", "parameters"]
+    assert [kind for kind, _ in kinds] == ["buffers", "activations", "optimizer", "gradients", "weights"]
     assert sum(int(count.replace(",", "")) for _, count in kinds) == total > 0
 
 
