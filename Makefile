@@ -50,6 +50,8 @@ oracles: .venv/test .venv-torch/torch .venv-perfetto/perfetto
 	$(BIN)/python -m tests.oracles.our_functions build/weights
 	.venv-torch/bin/python -m tests.oracles.torch_functions build/torch_functions.npz build/weights
 	TORCH_FUNCTIONS=build/torch_functions.npz $(BIN)/python -m pytest tests/test_torch_functions.py
+	.venv-torch/bin/python -m tests.oracles.torch_autocast build/torch_autocast.json
+	TORCH_AUTOCAST=build/torch_autocast.json $(BIN)/python -m pytest tests/test_autocast_oracle.py
 	.venv-torch/bin/python -m pytest tests/torch tests/test_layout.py
 	PERFETTO=.venv-perfetto $(BIN)/python -m pytest tests/test_perfetto_oracle.py
 
