@@ -118,7 +118,7 @@ def curve_values(curve: Sequence[dict[str, int]], until: int) -> PictureValues:
 def partners(ranks: int, unit: ByteUnit) -> Spec:
     """Who sent how much to whom in a step, in that unit; data `partners`."""
     axis = {"labelAngle": 0, "domain": False, "ticks": False, "grid": False}
-    cell = min(54, max(18, 330 // ranks))
+    cell = min(54, max(18, 312 // ranks))
     return {
         "$schema": VEGA_LITE,
         "data": {"name": "partners"},
