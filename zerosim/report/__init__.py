@@ -1,1 +1,1 @@
-"""What a run shows and writes: terminal, JSON document, page, trace."""
+"""The output of a run: terminal, JSON document, page, trace."""

@@ -1,6 +1,6 @@
-"""What goes on in a step, and its colour: the same in every lane, page and picture.
+"""The activities of a step and their colours: the same in every lane, page and picture.
 
-A hue is an activity. Layers are told apart by number and by shade: every other one is paler. Memory has other hues.
+A hue is an activity. Layers are distinguished by number and by shade: every other one is paler. Memory has other hues.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,10 +9,10 @@ ACTIVITIES = {
     "forward": "#8ec1ee", "backward": "#2f6fb5", "recompute": "#5a54c4", "update": "#9b59b6",
     "gather": "#1f9e73", "reduce": "#e0662f", "other": "#4fb3b3", "wait": "#9aa3ad",
 }
-"""The colour of each activity; told apart by people who see red and green alike, on white and on dark."""
+"""The colour of each activity; distinguishable without red-green vision, on white and on dark."""
 
 WORDS = {"gather": "all-gather, broadcast", "reduce": "reduce-scatter, all-reduce", "wait": "waiting"}
-"""What a legend calls an activity, where that is more than its name."""
+"""The legend's words for an activity, if its name is not enough."""
 
 BY_NAME = {
     "forward": "forward", "loss": "forward", "backward": "backward", "recompute": "recompute", "update": "update",
@@ -22,7 +22,7 @@ BY_NAME = {
 
 
 def activity(what: str) -> str:
-    """The activity of a span by its name; `other` for names of the user's own.
+    """The activity of a span by its name; `other` for a user's own names.
 
     >>> activity("loss"), activity("broadcast"), activity("compress")
     ('forward', 'gather', 'other')

@@ -1,4 +1,4 @@
-"""The table of algorithms in the terminal: what each costs, which ranks it serves, how it adds, and its source.
+"""The table of algorithms in the terminal: cost, supported numbers of ranks, order of addition, and source.
 
     N    the number of ranks        n    the bytes of the whole vector
 """
@@ -28,7 +28,7 @@ def order_name(row: Algorithm) -> str | None:
 
 
 def show_algorithms(console: Console, size: int) -> None:
-    """Two lines an algorithm, a block a collective; what is sent is for `size` ranks."""
+    """Print two lines for each algorithm, a block for each collective; bytes sent are for `size` ranks."""
     sources = list(dict.fromkeys(row.source for row in ALGORITHMS.values()))
     cells = [
         ("steps", f"N = {size}", "ranks", "adds", ""),
@@ -79,7 +79,7 @@ def share(of_n: Fraction) -> str:
 
 
 def document(size: int) -> dict[str, Any]:
-    """The table as JSON; figures are for `size` ranks, null where an algorithm does not serve them."""
+    """The table as JSON; figures are for `size` ranks, null for an algorithm that does not support them."""
     return {
         "schema": "zerosim.algorithms/1",
         "ranks": size,

@@ -1,4 +1,4 @@
-"""A picture of bandwidth over the length of a vector, in the manner of NCCL's and OSU's benchmarks."""
+"""A picture of bandwidth over the length of a vector, as in NCCL's and OSU's benchmarks."""
 
 from collections.abc import Sequence
 
@@ -44,7 +44,7 @@ def bandwidth_picture(found: Sequence[TimedCollective], library: str) -> Spec:
 
 
 def length(count: int) -> str:
-    """So many bytes, in the largest unit of which there is one.
+    """A number of bytes in the largest unit that it reaches.
 
     >>> [length(count) for count in (252, 1024, 1 << 20, 64 << 20)]
     ['252 B', '1 KiB', '1 MiB', '64 MiB']

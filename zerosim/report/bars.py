@@ -1,8 +1,8 @@
-"""Bars of characters: a rank's model states end to end, by shades where there is no colour.
+"""Bars of characters: a rank's model states side by side, distinguished by shades where there is no colour.
 
-Bars come in few widths (32, 16 or 8 columns for what is kept; 18, 12 or 6 for what is sent), so that halves, quarters
-and thirds are whole columns. What exists has at least one column, and equal counts are equally long, even if the sum
-is then a column too long.
+Bars come in few widths (32, 16 or 8 columns for kept bytes; 18, 12 or 6 for sent bytes), so that halves, quarters
+and thirds are whole columns. A positive count has at least one column, and equal counts are equally long, even if the
+sum is then a column too long.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from rich.text import Text
 
 
 class BarKind(NamedTuple):
-    """The style of one kind of model state: without colour its shade tells it apart."""
+    """The style of one kind of model state; without colour its shade identifies it."""
 
     name: str
     shade: str
@@ -28,9 +28,9 @@ KINDS = (
 
 
 def stacked(counts: Sequence[int | Fraction], whole: int | Fraction, room: int) -> Text:
-    """One bar of what there is of each of `KINDS`; `whole` fills all of the room, equal counts are equally long.
+    """One bar with the count of each of `KINDS`; `whole` fills all of the room, equal counts are equally long.
 
-    What is there has at least a column; the longest gives way where the sum would be longer than the room.
+    A positive count has at least a column; the longest is shortened if the sum would be longer than the room.
 
     >>> stacked([1, 1, 2], whole=56, room=56).plain, stacked([70, 1, 1], whole=72, room=8).plain
     ('█▓░░', '██████▓░')
@@ -43,7 +43,7 @@ def stacked(counts: Sequence[int | Fraction], whole: int | Fraction, room: int) 
 
 
 def bar(count: float, whole: float, room: int) -> Text:
-    """A bar of a count, of which `whole` fills all of the room; what exists has at least a column.
+    """The bar of a count; `whole` fills all of the room, and a positive count has at least a column.
 
     >>> bar(2, 3, 6).plain, bar(0, 3, 6).plain
     ('━━━━', '')

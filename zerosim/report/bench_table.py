@@ -20,7 +20,7 @@ from zerosim.stages import STAGES
 
 
 def trained(workload: Workload) -> str:
-    """What is trained, in words."""
+    """The model and its training, in words."""
     model = workload.model
     if model.kind == "transformer":
         return (f"{model.layers}-block transformer, width {model.width}, AdamW, {workload.batch} sequences of "
@@ -30,7 +30,7 @@ def trained(workload: Workload) -> str:
 
 
 def show_timings(console: Console, timings: Sequence[Timing], workload: Workload) -> None:
-    """A row a stage: its step, and its ratio to half of what one process needs."""
+    """Print a row for each stage: its step, and its ratio to half of the time of one process."""
     alone = timings[0].document()["alone_seconds"]
     console.print(
         f"{trained(workload)}: one process {1e3 * alone:.1f} ms, divided by {RANKS} = {1e3 * alone / RANKS:.1f} ms",
@@ -43,7 +43,7 @@ def show_timings(console: Console, timings: Sequence[Timing], workload: Workload
 
 
 def show_spent(console: Console, steps: Sequence[SpentStep], workload: Workload) -> None:
-    """A column a stage: the milliseconds of its step, and those of each kind of work."""
+    """Print a column for each stage: the milliseconds of its step, and those of each kind of work."""
     console.print(f"{trained(workload)}: ms of a step on rank 0, by kind of work")
     table = BenchTable("ms", *(STAGES[step.stage].title for step in steps))
     table.add_row("step", *(f"{1e3 * sum(step.seconds.values()):.1f}" for step in steps))
@@ -53,9 +53,9 @@ def show_spent(console: Console, steps: Sequence[SpentStep], workload: Workload)
 
 
 def show_overheads(console: Console, overheads: Sequence[Overhead], workload: Workload) -> None:
-    """Four rows a stage: its step as in a run against one without the ledgers; that traced, and with checksums.
+    """Print four rows for each stage: its step as in a run against one without ledgers; traced, and with checksums.
 
-    And a traced step against itself without the calls of the trace and the ledger.
+    The fourth is a traced step against itself without the calls of the trace and the ledger.
     """
     console.print(
         f"{trained(workload)}: a step with its bytes counted, and without; a counted step traced, and with checksums, "
@@ -64,7 +64,7 @@ def show_overheads(console: Console, overheads: Sequence[Overhead], workload: Wo
 
 
 def show_saving(console: Console, overheads: Sequence[Overhead], workload: Workload) -> None:
-    """A row for a checkpoint against a plain write, and one for a step of a run that saves nothing."""
+    """Print a row for a checkpoint against a plain write, and one for a step of a run that saves nothing."""
     console.print(f"{trained(workload)}: a checkpoint, and as many bytes written and flushed; a step of a run that "
                   "saves nothing, and one that nobody asks")
     show_with_and_without(console, overheads)
@@ -82,7 +82,7 @@ def show_with_and_without(console: Console, overheads: Sequence[Overhead]) -> No
 
 
 def show_against(console: Console, rows: Sequence[dict[str, Any]]) -> None:
-    """A row for each thing that PyTorch did over zerosim, and by what it is set against."""
+    """Print a row for each task of PyTorch over zerosim, with its counterpart."""
     table = BenchTable("PyTorch over zerosim", "ms", "ms of the other", "more, µs", "ratio", "range of ratios")
     for row in rows:
         table.add_row(row["what"], f"{1e3 * row['seconds']:.3f}", f"{1e3 * row['other_seconds']:.3f}",
@@ -91,7 +91,7 @@ def show_against(console: Console, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def show_durations(console: Console, durations: Sequence[Duration]) -> None:
-    """A row for each thing that was done, and the seconds it took."""
+    """Print a row for each task, and its seconds."""
     table = BenchTable("in one process", "seconds")
     for duration in durations:
         table.add_row(duration.what, f"{duration.seconds:.2f}")
@@ -99,7 +99,7 @@ def show_durations(console: Console, durations: Sequence[Duration]) -> None:
 
 
 def show_compared(console: Console, steps: Sequence[ComparedStep]) -> None:
-    """A row a model: its step as planned for the measured machine, and as it was."""
+    """Print a row for each model: its planned step on the measured machine, and its measured step."""
     table = BenchTable("step on 2 ranks", "stage", "planned ms", "measured ms", "quartiles", "ratio", "rounds")
     for each in steps:
         figures = each.document()
@@ -115,7 +115,7 @@ def show_compared(console: Console, steps: Sequence[ComparedStep]) -> None:
 
 
 def show_published(console: Console, compared: Sequence[Published]) -> None:
-    """Every run beside its plan, and a row for each device and precision of products."""
+    """Print every run with its plan, and a row for each device and precision of products."""
     table = BenchTable("run", "MFU", "planned", "error")
     for each in compared:
         table.add_row(each.run.name, f"{each.run.mfu:.1%}", f"{each.planned_mfu:.1%}", f"{each.error:+.1%}")
@@ -130,7 +130,7 @@ def show_published(console: Console, compared: Sequence[Published]) -> None:
 
 
 def show_outside(console: Console, compared: Sequence[ComparedFigure]) -> None:
-    """Every figure of other trainers beside its plan, and a row for each software and feature."""
+    """Print every figure of other trainers with its plan, and a row for each software and feature."""
     table = BenchTable("figure of a run elsewhere", "what", "measured", "planned", "error", "fits")
     for each in compared:
         figure = each.figure
@@ -159,7 +159,7 @@ UNITS = {
 
 
 def by_device(compared: Sequence[Published]) -> dict[str, list[Published]]:
-    """The runs of each device; runs in 8 bits are apart."""
+    """The runs of each device; runs in 8 bits are a group of their own."""
     found: dict[str, list[Published]] = {}
     for each in compared:
         device = each.run.device + (", fp8" if each.run.precision == "amp_fp8" else "")
@@ -168,7 +168,7 @@ def by_device(compared: Sequence[Published]) -> dict[str, list[Published]]:
 
 
 def show_wires(console: Console, found: Sequence[QuantisedSum]) -> None:
-    """A row for each format and sum, a column for each number of ranks; before it what they answer."""
+    """Print the result in words, then a row for each format and sum, a column for each number of ranks."""
     show_words(console, answer(found))
     sizes = list(dict.fromkeys(each.ranks for each in found))
     table = BenchTable("relative error", *(f"{ranks} ranks" for ranks in sizes))
@@ -179,11 +179,11 @@ def show_wires(console: Console, found: Sequence[QuantisedSum]) -> None:
 
 
 SHORT = 9
-"""Characters that a heading may have however narrow its column is."""
+"""The characters that a heading may always have, even above narrow cells."""
 
 
 class BenchTable:
-    """A table: names to the left, figures to the right. `others` are the headings of the figures."""
+    """A table: names on the left, figures on the right. `others` are the headings of the figures."""
 
     def __init__(self, first: str, *others: str) -> None:
         self.headings, self.rows = (first, *others), list[tuple[str, ...]]()
@@ -192,7 +192,7 @@ class BenchTable:
         self.rows.append(cells)
 
     def show(self, console: Console) -> None:
-        """Print it as wide as the console; columns that do not fit stand below the others."""
+        """Print it as wide as the console; columns that do not fit are printed below the others."""
         columns = []
         for number, heading in enumerate(self.headings[1:], 1):
             cells = [row[number] for row in self.rows]
@@ -222,7 +222,8 @@ def show_collectives(
     console: Console, found: Sequence[TimedCollective], library: str, switches: Mapping[str, int],
     line: Mapping[str, float],
 ) -> None:
-    """A table for each collective: a row for each size, a column for each algorithm, against the library's own call."""
+    """Print a table for each collective: a row for each size, a column for each algorithm, against the library's own
+    call."""
     for collective in dict.fromkeys(each.collective for each in found):
         some = [each for each in found if each.collective == collective]
         names = [name for name in dict.fromkeys(each.algorithm for each in some) if name != OWN]

@@ -12,7 +12,7 @@ from zerosim.words import common_unit, in_unit, joined
 
 
 def show_checkpoints(console: Console, found: Mapping[str, Manifest]) -> None:
-    """Show the folder of each checkpoint, what it is of, and its size."""
+    """Show the folder of each checkpoint, its row and step, and its size."""
     manifests = list(found.values())
     unit = common_unit(max(map(total_bytes, manifests)))
     show_grid(console, list(found), [
@@ -26,7 +26,7 @@ def show_checkpoints(console: Console, found: Mapping[str, Manifest]) -> None:
 
 
 def show_arrays(console: Console, manifest: Manifest) -> None:
-    """Show what is kept of each unit, its layout, and the legs of the training."""
+    """Show the saved states of each unit, its layout, and the legs of the training."""
     units = manifest.units
     show_grid(console, [unit.name for unit in units], [
         Column("layers", [joined(list(map(str, unit.layers))) for unit in units]),

@@ -33,7 +33,7 @@ def cluster_toml(cluster: ClusterKeys) -> str:
 
 
 def measured_toml(fit: Mapping[str, float], switches: Mapping[str, int]) -> str:
-    """The links within a host, and how long a short all-gather is, as `bench collectives` has found them.
+    """The links within a host, and the limit of short all-gathers, as measured by `bench collectives`.
 
     >>> print(measured_toml({"message_seconds": 5e-6, "byte_seconds": 1e-10}, {"all_gather": 65536}))
     [cluster]
@@ -67,5 +67,5 @@ def line(item: tuple[str, Any]) -> str:
 
 
 def digits(value: Any) -> str:
-    """A number with four digits, or words in quotes."""
+    """A number with four digits, or a string in quotes."""
     return f'"{value}"' if isinstance(value, str) else f"{value:.4g}"

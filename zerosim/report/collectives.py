@@ -16,7 +16,7 @@ SCHEMA = "zerosim.collective/1"
 
 
 def described_values(scenario: CollectiveScenario) -> str:
-    """The values that ranks bring, in a few words."""
+    """The ranks' input values, in a few words."""
     values = scenario.values
     lengths = [len(values.given[0])] if values.given else values.lengths
     kind = "given" if values.given else "random"
@@ -24,7 +24,7 @@ def described_values(scenario: CollectiveScenario) -> str:
 
 
 def show_collectives(console: Console, outcome: CollectivesOutcome) -> None:
-    """Show a row for each program, a sentence for each claim and what was seen, the verdict."""
+    """Show a row for each program, a sentence for each claim with its observation, and the verdict."""
     names = [program.program.name for program in outcome.programs]
     show_grid(console, names, [
         Column("messages\nper rank", [spread(program.messages) for program in outcome.programs]),

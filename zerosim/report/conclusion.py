@@ -1,4 +1,4 @@
-"""The end of a report: which checks failed, and in the last line whether every check held."""
+"""The end of a report: the failed checks, and PASSED or FAILED in the last line."""
 
 from rich.console import Console
 
@@ -9,7 +9,8 @@ from zerosim.words import joined, plural
 
 
 def show_conclusion(console: Console, outcome: Outcome) -> None:
-    """PASSED or FAILED in the last line, in several where it is a terminal's; failures beyond a line stand above it."""
+    """Print PASSED or FAILED as the last line; it may wrap on a terminal. Failures that need more than a line stand
+    above."""
     alone = not console.is_terminal
     if claimed := untrained(outcome):
         show_words(console, f"Not checked: {joined(claimed)} must not fit, but no row here uses it")
@@ -31,26 +32,26 @@ def untrained(outcome: Outcome) -> list[str]:
 
 
 def verdict(outcome: Outcome) -> str:
-    """PASSED or FAILED, and what did, in a line."""
+    """PASSED or FAILED with its subject, in a line."""
     return passed(outcome) if outcome.passed else failed(outcome)
 
 
 def passed(outcome: Outcome) -> str:
-    """Words for what was trained, and for what its bits were compared with."""
+    """The words for the trained rows, and for their reference."""
     stages, ranks = outcome.trained, outcome.scenario.world.ranks
     rows = stages[0].name if len(stages) == 1 else plural(len(stages), "row")
     return f"PASSED: {rows} on {plural(ranks, 'rank')}: {compared(outcome)}"
 
 
 def failed(outcome: Outcome) -> str:
-    """The number of checks that did not hold, and their rows, in words."""
+    """The number of failed checks, and their rows, in words."""
     names = list(dict.fromkeys(name for name, _ in outcome.failures))
     of = joined(names) if len(names) <= 4 else f"{len(names)} rows"
     return f"FAILED: {plural(len(outcome.failures), 'check')} did not hold, of {of}"
 
 
 def compared(outcome: Outcome) -> str:
-    """Words for what every bit was compared with."""
+    """The words for the reference of every bit."""
     partners = {stage.compared_with for stage in outcome.trained}
     if partners == {"one process"}:
         resumed = any(stage.config.done for stage in outcome.trained)

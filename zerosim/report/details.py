@@ -1,4 +1,4 @@
-"""What `zerosim run --verbose` adds to the table: messages, bytes by kind, padding, formulas and whole digests."""
+"""The additions of `zerosim run --verbose`: messages, bytes by kind, padding, formulas and whole digests."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ LAID_OUT_MEANS = (
 
 
 def show_details(console: Console, outcome: Outcome, *, timed: bool, warned: str) -> None:
-    """Every figure that the table rounds, adds up or leaves out; of the whole run, in the mean over its steps."""
+    """Print every figure that the table rounds, adds up or leaves out; for the whole run, the mean over its steps."""
     if outcome.scenario.train.steps:
         show_heading(console, "What a rank sends in a step")
         show_sent(console, outcome, timed=timed)
@@ -50,7 +50,7 @@ def show_heading(console: Console, words: str) -> None:
 
 
 def show_sent(console: Console, outcome: Outcome, *, timed: bool) -> None:
-    """Bytes and messages, the formula, and each collective's share; where ranks differ, the least and the most."""
+    """Print bytes and messages, the formula, and each collective's share; if ranks differ, the least and the most."""
     stages = outcome.trained
     unit = memory_unit(outcome)
     sent = [spread(in_unit(count, unit) for count in sent_per_step(stage)) for stage in stages]
@@ -73,7 +73,8 @@ def show_sent(console: Console, outcome: Outcome, *, timed: bool) -> None:
 
 
 def show_held(console: Console, outcome: Outcome) -> None:
-    """Two lines a row, of the rank with the highest peak; a third with the formula where that does not hold."""
+    """Print two lines for each row, for the rank with the highest peak; a third with the formula if that does not hold.
+    """
     unit = memory_unit(outcome)
     names, counts = [], []
     for stage in outcome.trained:
@@ -99,7 +100,7 @@ def held(name: str, memory: RankMemory) -> list[tuple[str, dict[str, int]]]:
 
 
 def show_fragmentation(console: Console, outcome: Outcome) -> None:
-    """The peak, and by each allocator what it needs beyond that."""
+    """Print the peak, and the bytes beyond it that each allocator needs."""
     found = {stage.name: stage.fragmentation for stage in outcome.trained if stage.fragmentation}
     unit = memory_unit(outcome)
     columns = [Column(f"peak\n{unit.name}", [in_unit(each.peak_bytes, unit) for each in found.values()])]
@@ -110,7 +111,7 @@ def show_fragmentation(console: Console, outcome: Outcome) -> None:
 
 
 def show_padding(console: Console, outcome: Outcome) -> None:
-    """Say whether what is kept is the formula's, and how much of it is padding."""
+    """Print whether kept bytes equal the formula's, and their padding."""
     if all(rank.rests for stage in outcome.trained for rank in stage.memory):
         paddings = sorted(rank.padding_bytes for stage in outcome.trained for rank in stage.memory)
         padding = spread(map(str, paddings))

@@ -1,7 +1,7 @@
-"""The outcome of a run as one JSON document: the same numbers that the terminal shows.
+"""The outcome of a run as one JSON document: the same numbers as in the terminal.
 
-The page of a run is a function of this document alone, so a run today and its document next year give the same page.
-The document therefore carries the command, the versions, the verdict and the trace.
+The page of a run is a function of this document alone, so a run and its old document give the same page.
+The document therefore contains the command, the versions, the verdict and the trace.
 """
 
 import math
@@ -18,7 +18,7 @@ from zerosim.verdict.outcome import Outcome, RankMemory, RankTraffic, TrainedRow
 
 SCHEMA = "zerosim.run/1"
 PACKAGES = ("zerosim", "numpy")
-"""The packages whose versions a document names."""
+"""The packages whose versions a document contains."""
 STEP_FIGURES = (
     "computation_ns", "waiting_ns", "waiting_for_memory_ns", "idle_ns", "communication_ns", "hidden_ns", "moving_ns")
 
@@ -26,8 +26,8 @@ STEP_FIGURES = (
 def document(outcome: Outcome, world: dict[str, Any], command: str | None = None) -> dict[str, Any]:
     """The whole outcome in JSON's own types; NaN and infinities become the strings "nan", "inf" and "-inf".
 
-    `command` is the command line that ran it, where there was one. "stages" is the former name of "rows", for readers
-    that do not know the new one yet.
+    `command` is the command line of the run, if there was one. "stages" is the former name of "rows", for readers that
+    do not know the new one yet.
     """
     scenario, rows = outcome.scenario, [row_document(row) for row in outcome.trained]
     found: dict[str, Any] = plain(
@@ -60,7 +60,7 @@ def document(outcome: Outcome, world: dict[str, Any], command: str | None = None
 
 
 def row_document(row: TrainedRow) -> dict[str, Any]:
-    """The measured figures of a row, and what they must be."""
+    """The measured figures of a row, and the expected ones."""
     found, divergence = row.measured, row.first_divergence
     return {
         "stage": row.stage,
@@ -84,7 +84,7 @@ def row_document(row: TrainedRow) -> dict[str, Any]:
 
 
 def trace_document(trace: Trace) -> dict[str, Any]:
-    """The traced steps of each rank: its spans, the memory beside them, and what they add up to."""
+    """The traced steps of each rank: spans, memory, and totals."""
     return {
         "hidden": trace.hidden,
         "clocks": [asdict(clock) for clock in trace.clocks],
@@ -124,25 +124,25 @@ def resumed(row: TrainedRow) -> dict[str, Any] | None:
 
 
 def traffic_document(rank: RankTraffic) -> dict[str, Any]:
-    """One rank's counts, and beside each the formula's."""
+    """One rank's counts, each with the formula's."""
     due = {f"formula_{name.removeprefix('sent_')}": count for name, count in asdict(rank.due).items() if name != "rank"}
     return asdict(rank.counts) | due
 
 
 IN_DOCUMENTS = ("rank", "resting_bytes", "peak_bytes", "alive_bytes", "resident_bytes", "offloaded_bytes",
                 "far_resting_bytes", "far_peak_bytes", "moved_bytes")
-"""The measured figures of a rank's memory that documents have."""
+"""The measured figures of a rank's memory in documents."""
 
 
 def memory_document(rank: RankMemory) -> dict[str, Any]:
-    """One rank's bytes by kind, and what they must be."""
+    """One rank's bytes by kind, and the expected ones."""
     due = {each.name: getattr(rank, each.name) for each in fields(rank) if each.name != "figures"}
     curve = [{"ns": at, **now} for at, now in rank.figures.curve]
     return {name: getattr(rank.figures, name) for name in IN_DOCUMENTS} | due | {"curve": curve}
 
 
 def plain(value: Any) -> Any:
-    """`value` with tuples as lists and non-finite floats as strings, which strict JSON can carry.
+    """`value` with tuples as lists and non-finite floats as strings, for strict JSON.
 
     >>> plain({"losses": (1.0, math.nan)})
     {'losses': [1.0, 'nan']}

@@ -16,13 +16,13 @@ def sent_per_step(stage: TrainedRow, collective: str | None = None) -> list[int]
 
 
 def messages_per_step(stage: TrainedRow) -> str:
-    """The number of messages that a rank sends in a step; where ranks differ, the fewest and the most."""
+    """The number of messages that a rank sends in a step; if ranks differ, the fewest and the most."""
     messages = sorted(rank.counts.messages // steps_of(stage) for rank in stage.traffic)
     return spread(str(each) for each in messages)
 
 
 def steps_of(stage: TrainedRow) -> int:
-    """The number of steps over which the figures of a run are spread."""
+    """The number of steps over which the figures of a run are averaged."""
     return max(stage.config.steps_here, 1)
 
 
@@ -51,11 +51,11 @@ def sent_in_units(outcome: Outcome, stage: TrainedRow) -> float:
 
 
 def mean_sent(stage: TrainedRow) -> int:
-    """Bytes that a rank sends in a step, as counted: the mean over ranks and steps."""
+    """The counted bytes that a rank sends in a step: the mean over ranks and steps."""
     messages = sum(rank.counts.sent_bytes for rank in stage.traffic)
     return messages // (len(stage.traffic) * steps_of(stage))
 
 
 def memory_unit(outcome: Outcome) -> ByteUnit:
-    """The unit for all bytes of a run: the one in which the highest peak reads well."""
+    """The unit for all bytes of a run, chosen by the highest peak."""
     return common_unit(max(fullest(stage).figures.peak_bytes["total"] for stage in outcome.trained))

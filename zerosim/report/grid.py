@@ -1,6 +1,6 @@
 """Words and columns of figures in lines as wide as the console: words wrap, cells are never broken.
 
-Long names take several lines, and columns that do not fit stand below.
+Long names take several lines, and columns that do not fit are printed below.
 """
 
 import re
@@ -12,15 +12,16 @@ from rich.console import Console
 from rich.text import Text
 
 GAP = 2
-"""Columns of the terminal between two of a table; a mark before a figure stands in the second."""
+"""The terminal columns between two columns of a table; a mark before a figure stands in the second."""
 
 LEAST_NAME = 12
-"""Columns that a long name has at least, if there are so many beside one figure."""
+"""The least columns of a long name, if as many are left by one figure."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A heading of one line or two and a cell for each row, flush right; but the heading, if so said, `to_the_left`."""
+    """A heading of one line or two and a cell for each row, flush right; the heading is on the left if `to_the_left`.
+    """
 
     heading: str
     cells: Sequence[str | Text]
@@ -32,7 +33,7 @@ class Column:
 
 
 def show_words(console: Console, words: str | Text, *, key: str = "", style: str = "", most: int = 10_000) -> None:
-    """`words` wrapped between words, in `most` columns or fewer; a `key` before them stands alone in its columns."""
+    """Print `words` wrapped, in `most` columns or fewer; a `key` before them has columns of its own."""
     first = cell_len(key)
     room = max(1, min(console.width, most) - first)
     for number, line in enumerate(Text("", style=style).append(words).wrap(console, room)):
@@ -41,7 +42,7 @@ def show_words(console: Console, words: str | Text, *, key: str = "", style: str
 
 
 def show_grid(console: Console, names: Sequence[str], columns: Sequence[Column], corner: str = "") -> None:
-    """Show a line for each row, or more where its name is long; columns beyond the width stand below.
+    """Print a line for each row, or more if its name is long; columns beyond the width are printed below.
 
     `corner` is the heading of the names.
     """
@@ -54,7 +55,7 @@ def show_grid(console: Console, names: Sequence[str], columns: Sequence[Column],
 
 
 def fitting(names: Sequence[str], columns: Sequence[Column], width: int) -> int:
-    """The number of first columns that leave room for names.
+    """The number of first columns that leave enough width for names.
 
     >>> fitting(["DDP"], [Column("sent", ["2"]), Column("kept", ["16"])], width=12)
     1
@@ -108,7 +109,7 @@ def right(words: str | Text, width: int) -> Text:
 
 
 def shortened_words(name: str, width: int) -> str:
-    """`name` with its longest words cut in the middle, so that both ends tell it apart.
+    """`name` with its longest words cut in the middle, so that both ends remain.
 
     >>> shortened_words("stage by reduce_scatter_then_all_gather", 16)
     'stage by reduce_s…_gather'

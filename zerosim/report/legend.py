@@ -1,4 +1,4 @@
-"""What the headings, marks and names of the main table mean: one line each, below it."""
+"""The legend of the main table: the meaning of its headings, marks and names, one line each."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,14 +13,14 @@ from zerosim.verdict.outcome import Outcome
 from zerosim.words import KEPT, grouped, in_one_unit, joined
 
 WRONG = "≠"
-"""The mark before a figure that is not the formula's."""
+"""The mark before a figure that differs from the formula's."""
 
 STATES = {kind: f"{name} state" if kind == "optimizer" else name for kind, name in KEPT.items()}
-"""What sentences call what a rank keeps."""
+"""The names of model states in sentences."""
 
 
 def show_legend(console: Console, outcome: Outcome, table: Sequence[Column]) -> None:
-    """Explain what a table of these columns needs."""
+    """Print the meaning of everything in a table of these columns."""
     there = " ".join(str(words) for column in table for words in [column.heading, *column.cells])
     found = legend(outcome, bars="━" in there)
     entries = [*of_stages(outcome), *((key, words) for key, words in found if key in there)]
@@ -40,7 +40,7 @@ def legend(outcome: Outcome, *, bars: bool) -> Iterator[tuple[str, str | Text]]:
 
 
 def meaning_of_bits(outcome: Outcome) -> str:
-    """The meaning of the column of bits: what is compared, and with what."""
+    """The meaning of the column of bits: the compared arrays and their reference."""
     partners = {stage.compared_with for stage in outcome.trained} - {None}
     what = "loss, weights, gradients and optimizer state after every step"
     if not outcome.scenario.train.steps:
@@ -59,7 +59,7 @@ def meaning_of_kept(outcome: Outcome, *, bars: bool) -> Text:
 
 
 def meaning_of_sent(outcome: Outcome) -> str:
-    """The multiples that texts about ZeRO speak of."""
+    """The volume of each stage as a multiple of one all-gather of all weights."""
     count = gathering_bytes(outcome)
     if not count:
         return "one rank sends nothing"
@@ -81,7 +81,7 @@ def meaning_of_sent(outcome: Outcome) -> str:
 
 
 def of_stages(outcome: Outcome) -> Iterator[tuple[str, str]]:
-    """What a rank keeps in each stage, and other names of the stage."""
+    """The states that a rank keeps in each stage, and other names of the stage."""
     names: dict[str, list[str]] = {}
     for row in outcome.rows:
         names.setdefault(row.config.row.stage, []).append(row.config.name)
@@ -93,7 +93,7 @@ def of_stages(outcome: Outcome) -> Iterator[tuple[str, str]]:
 
 
 def shares(stage: Stage, *ranks: int) -> str:
-    """The share of each model state that a rank keeps, in words, where they are cut over so many ranks.
+    """The share of each model state that a rank keeps, in words, for these numbers of sharding ranks.
 
     >>> shares(STAGES["zero2"], 4)
     'keeps 1/4 of gradients and optimizer state, all weights'

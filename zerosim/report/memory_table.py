@@ -32,7 +32,7 @@ def show_estimate(console: Console, estimate: Estimate) -> None:
 
 
 def show_activations(console: Console, found: BlockActivations) -> None:
-    """Show what a transformer's micro-batch keeps, and has at the peak."""
+    """Show the activations of a transformer's micro-batch: kept ones, and the peak."""
     unit = next(unit for unit in UNITS if found.peak_bytes >= unit.least)
     show_title(console, "Activations of a micro-batch on a rank, in 16 bits")
     figures = {
@@ -52,7 +52,7 @@ def show_activations(console: Console, found: BlockActivations) -> None:
 
 
 def show_published(console: Console, table: PublishedTable) -> None:
-    """Show a published table, and how its authors rounded it."""
+    """Show a published table, with a note on its rounding."""
     first, *others = table.columns
     show_title(console, table.title)
     columns = [Column(heading, [row[number] for row in table.rows]) for number, heading in enumerate(others, 1)]
@@ -68,7 +68,7 @@ def show_title(console: Console, title: str) -> None:
 
 
 def show_notes(console: Console, notes: Sequence[str]) -> None:
-    """Print each note as a paragraph, in lines that read well on the widest terminal."""
+    """Print each note as a paragraph, in lines of limited width."""
     console.print()
     for note in notes:
         show_words(console, note, most=PAGE_COLUMNS)
@@ -76,7 +76,7 @@ def show_notes(console: Console, notes: Sequence[str]) -> None:
 
 
 def bytes_columns(rows: Sequence[EstimatedRow], unit: ByteUnit) -> list[Column]:
-    """Each kind and the sum in `unit`, the sum in its binary sister, and the formula of the sum."""
+    """The columns of each kind and the sum in `unit`, the sum in its binary counterpart, and the formula of the sum."""
 
     def column(name: str, counts: Sequence[Fraction]) -> Column:
         return Column(f"{name}\n{unit.name}", [two_decimals(count / unit.size) for count in counts])
@@ -91,7 +91,8 @@ def bytes_columns(rows: Sequence[EstimatedRow], unit: ByteUnit) -> list[Column]:
 
 
 def bar_columns(estimate: Estimate, width: int) -> list[Column]:
-    """Each stage's kinds end to end and its share of DDP, under a legend of the kinds; as wide as there is room."""
+    """The columns of bars: each stage's kinds side by side and its share of DDP, under a legend, as wide as possible.
+    """
     whole = max(estimate.ddp_bytes, largest(estimate.rows))
     shares = [percent(row.states.total / estimate.ddp_bytes) for row in estimate.rows]
     share = Column("of DDP", shares)
@@ -110,7 +111,7 @@ def largest(rows: Sequence[EstimatedRow]) -> Fraction:
 
 
 def two_decimals(value: Fraction) -> str:
-    """`value`, rounded; what would round to nothing is not shown as nothing.
+    """`value`, rounded; a positive value is never shown as zero.
 
     >>> two_decimals(Fraction("31.40625")), two_decimals(Fraction(1, 1000))
     ('31.41', '<0.01')
@@ -119,7 +120,7 @@ def two_decimals(value: Fraction) -> str:
 
 
 def percent(share: Fraction) -> str:
-    """A share of 1 in percent, to a tenth.
+    """A share of 1 as a percentage, to a tenth.
 
     >>> percent(Fraction(1)), percent(Fraction(1, 64)), percent(Fraction(1, 10_000))
     ('100.0%', '1.6%', '<0.1%')

@@ -1,4 +1,4 @@
-"""The table of operations in the terminal: what each computes, keeps for backward, multiplies and moves."""
+"""The table of operations in the terminal: formula, kept arrays, matrix products and moved bytes."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -21,7 +21,7 @@ NOTES = (
 
 
 def show_operations(console: Console, found: Iterable[OperationFigures]) -> None:
-    """Three lines an operation: its formula, its example, and its figures there."""
+    """Print three lines for each operation: its formula, its example, and the example's figures."""
     for each in found:
         console.print(Text.assemble((each.name, "bold"), "  ", (example(each), "dim")), soft_wrap=True)
         show_words(console, each.formula, key="    ")

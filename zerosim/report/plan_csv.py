@@ -8,7 +8,7 @@ from zerosim.planner.planning import Plan
 
 
 def csv_of(plan: Plan) -> str:
-    """A line for each row: each swept key in a column of its own, then every figure of `zerosim plan --json`."""
+    """A line for each row: each swept key in its own column, then every figure of `zerosim plan --json`."""
     document = plan.document()
     rows = [row.pop("swept") | flat(row) for row in document["rows"]]
     if document["answers"] is not None:
@@ -22,7 +22,7 @@ def csv_of(plan: Plan) -> str:
 
 
 def flat(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the document without the dicts in it.
+    """A row of the document with nested dicts flattened.
 
     >>> flat({"name": "DDP", "memory": {"peak": 3, "resting": {"parameters": 1}}, "mfu": 0.5})
     {'name': 'DDP', 'peak_bytes': 3, 'resting_parameters_bytes': 1, 'mfu': 0.5}

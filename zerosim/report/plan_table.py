@@ -1,4 +1,4 @@
-"""A plan in the terminal: a table, what bounds each row, and the best row that fits."""
+"""A plan in the terminal: a table, the bound of each row, and the best row that fits."""
 
 from collections.abc import Sequence
 from math import inf
@@ -51,7 +51,7 @@ def show_plan(console: Console, plan: Plan) -> None:
 
 
 def show_answers(console: Console, answers: Answers, names: Sequence[str]) -> None:
-    """Show how long each row that fits takes for all tokens, and which are best."""
+    """Show the time that each fitting row needs for all tokens, and the best rows."""
     fitting = [(name, answer) for name, answer in zip(names, answers.each, strict=True) if answer.row.fits]
     columns = [Column("devices", [f"{answer.devices:,}" for _, answer in fitting]),
                Column("days", [f"{answer.days:,.1f}" for _, answer in fitting])]
@@ -68,7 +68,7 @@ def show_answers(console: Console, answers: Answers, names: Sequence[str]) -> No
 
 
 def answered(answers: Answers, names: Sequence[str]) -> list[str]:
-    """Sentences about the fewest devices and the cheapest row that are in time."""
+    """Sentences about the fewest devices and the cheapest row that finish in time."""
     what = answers.question.words
     if answers.fewest is None:
         return [f"No row that fits trains on {what}"]
@@ -91,7 +91,7 @@ def long_duration(seconds: float) -> str:
 
 
 def room(row: PlannedRow) -> str:
-    """What a fitting row leaves of the device's memory where an allocator has a reserve; what it holds with that."""
+    """The memory that a fitting row leaves, if the allocator has a reserve, and the memory that this holds."""
     if not row.fits or row.reserved_bytes == row.peak_bytes:
         return ""
     left = (row.cluster.device.memory - row.peak_bytes) / 1e9
@@ -149,7 +149,7 @@ def machine(rows: Sequence[PlannedRow]) -> str:
 
 
 def software(cluster: Cluster) -> str:
-    """The software of a plan in words; empty where it is that of the device's fitted runs."""
+    """The software of a plan in words; empty if it is that of the device's fitted runs."""
     title, reserve = cluster.software.title, cluster.software.reserve
     named = "" if title == Software().title else title
     return ", ".join(filter(None, [named, f"{reserve:.0%} of the peak in the allocator's reserve" if reserve else ""]))
@@ -177,7 +177,7 @@ def columns(rows: Sequence[PlannedRow]) -> list[Column]:
 
 
 def duration(seconds: float) -> str:
-    """A duration with three digits, in the unit that suits it.
+    """A duration with three digits, in a suitable unit.
 
     >>> duration(12.345), duration(0.0123), duration(0.0000012)
     ('12.3 s', '12.3 ms', '1.2 µs')
@@ -189,7 +189,7 @@ def duration(seconds: float) -> str:
 
 
 def show_scaling(console: Console, rows: Sequence[PlannedRow]) -> None:
-    """Show how the speed of a device changes, for each row on several numbers of ranks."""
+    """Show the speed of a device for each row on several numbers of ranks."""
     for name in dict.fromkeys(row.name for row in rows):
         curve = [row for row in rows if row.name == name]
         first = curve[0].tokens_per_second

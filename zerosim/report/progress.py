@@ -51,6 +51,6 @@ class LiveProgress:
         self._bars.update(self._task, completed=step, loss=f"{loss:.4f}")
 
     def end(self) -> None:
-        """May be called again, and before anything has begun."""
+        """Stop the bar; may be called again, and before `begin`."""
         if self._bars is not None:
             self._bars.stop()

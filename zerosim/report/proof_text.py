@@ -1,4 +1,4 @@
-"""Proofs on the terminal: the sums that ranks hold, what was proved, and the cause of a fault; and as a document."""
+"""Proofs on the terminal: the ranks' sums, what was proved, and the cause of a fault; and as a document."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +11,11 @@ from zerosim.proofs.proof import Proof
 from zerosim.proofs.subject import Subject
 
 SHOWN = 8
-"""Up to this many ranks the sums are printed."""
+"""The most ranks for which the sums are printed."""
 
 
 def show_proofs(console: Console, subject: Subject, asked: Sequence[int], proofs: Sequence[Proof]) -> None:
-    """The sums that ranks hold, if there is one proof and it is small; what was proved, and what was not tried."""
+    """Print the ranks' sums, for a single small proof; what was proved, and what was not tried."""
     served = [size for size in asked if subject.serves(size)]
     if len(proofs) == 1 and proofs[0].held and proofs[0].size <= SHOWN:
         show_sums(console, proofs[0])
@@ -31,7 +31,7 @@ def show_proofs(console: Console, subject: Subject, asked: Sequence[int], proofs
 
 
 def show_sums(console: Console, proof: Proof) -> None:
-    """What each rank holds of each chunk; ranks that hold the same share a paragraph."""
+    """Print each rank's sum of each chunk; ranks with the same sums share a paragraph."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for rank, held in enumerate(proof.held):
         groups.setdefault(tuple(map(str, held)), []).append(rank)
@@ -43,7 +43,7 @@ def show_sums(console: Console, proof: Proof) -> None:
 
 
 def show_verdict(console: Console, proof: Proof) -> None:
-    """One line for a proof that holds, one for each fault of one that does not."""
+    """Print one line for a proof that holds, one for each fault of one that does not."""
     ranks = f"{proof.size} rank{'s' if proof.size != 1 else ''}"
     if proof.holds:
         words = ", ".join(claims(proof))
@@ -59,7 +59,7 @@ def show_verdict(console: Console, proof: Proof) -> None:
 
 
 def claims(proof: Proof) -> list[str]:
-    """What was proved, in words."""
+    """The proved properties, in words."""
     subject = proof.subject
     if not subject.kind.reducing:
         return ["every contribution arrives at its place", "nothing else does", tried(proof)]

@@ -1,4 +1,4 @@
-"""A run as plain rows: flat dicts of numbers and words, which pandas, polars, csv and json take as they are."""
+"""A run as plain rows: flat dicts of numbers and words, which pandas, polars, csv and json accept."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def spans(run: PageRun) -> Rows:
 
 
 def memory(run: PageRun) -> Rows:
-    """A row for each change of what a rank holds, of each line and traced step."""
+    """A row for each change of a rank's memory, of each line and traced step."""
     return [
         {"name": row.found["name"], "step": step["step"], "rank": step["rank"], "ns": at["ns"],
          **{kind: at.get(kind, 0) for kind in KINDS}}

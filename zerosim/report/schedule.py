@@ -1,10 +1,10 @@
-"""A recorded run as a schedule: who sends which chunk to whom in each round, and what every rank then holds.
+"""A recorded run as a schedule: the messages of each round, and every rank's vector after it.
 
-    state      what all ranks hold after a round; state 0 is the start
-    place      where in a rank's vector a chunk belongs; chunks are recorded with one element each
-    outside    held, but in memory of the algorithm's own, not in the vector
+    state      the vectors of all ranks after a round; state 0 is the start
+    place      the position of a chunk in a rank's vector; chunks are recorded with one element each
+    outside    in memory of the algorithm's own, not in the vector
 
-Drawings and documents of a schedule are read off the recording: nothing here knows an algorithm.
+Drawings and documents of a schedule are derived from the recording: nothing here knows an algorithm.
 """
 
 from collections import Counter
@@ -24,12 +24,12 @@ from zerosim.proofs.proof import WAITING, Proof, check_order, faults, run, told
 from zerosim.proofs.subject import Subject
 
 WIDEST = 11
-"""Columns of the longest sum that is written out in a cell."""
+"""The columns of the longest sum that is written out in a cell."""
 
 
 @dataclass(frozen=True)
 class Arrow:
-    """One message: the chunks it carries, and the places they take at its destination."""
+    """One message: its chunks, and their places at the destination."""
 
     round: int
     source: int
@@ -43,7 +43,7 @@ class Arrow:
 class Cell:
     """The content of one place of a rank, and the round since which it is there.
 
-    `complete`: it is what the collective promises for this place.
+    `complete`: it is the collective's result for this place.
     """
 
     holds: Any
@@ -69,10 +69,10 @@ State = Sequence[tuple[Cell, ...]]
 
 @dataclass(frozen=True)
 class Schedule:
-    """A run of `subject` on `size` ranks; `faults` say in a line each what is wrong with it.
+    """A run of `subject` on `size` ranks; `faults` has a line for each fault.
 
-    There is a state for the start, for every round, and one more where ranks moved something in their own memory
-    after the last round.
+    There is a state for the start, for every round, and one more if ranks copied data in their own memory after the
+    last round.
     """
 
     subject: Subject
@@ -99,7 +99,7 @@ class Schedule:
 
     @property
     def verdict(self) -> str:
-        """One line about what became of the run."""
+        """The verdict on the run in one line."""
         if self.faults:
             more = len(self.faults) - 1
             return f"FAILED: {self.faults[0]}" + (f"; and {more} more rank{'s' * (more > 1)}" if more else "")
@@ -117,14 +117,14 @@ class Schedule:
                 yield from ((rank, cell) for cell in cells if cell.since == since)
 
     def heading(self, state: int) -> str:
-        """Words for when a state is reached."""
+        """The name of a state."""
         if state == 0:
             return "start"
         return f"round {state}" if state <= self.rounds else "end"
 
     @property
     def abbreviates(self) -> bool:
-        """Whether a sum has ranks left out between its first and its last."""
+        """Whether some ranks of a sum are left out."""
         return any("…" in cell.text for _, cell in self.news())
 
     def place_name(self, place: int) -> str:
@@ -149,7 +149,7 @@ class Schedule:
 
 
 def scheduled(subject: Subject, size: int, root: int = 0) -> Schedule:
-    """The schedule of a recorded run of `subject` on `size` ranks, as far as it got.
+    """The schedule of a recorded run of `subject` on `size` ranks, up to its end or its failure.
 
     >>> from zerosim.proofs.subject import named_subject
     >>> schedule = scheduled(named_subject("ring.all_reduce"), 3)
@@ -176,7 +176,8 @@ def scheduled(subject: Subject, size: int, root: int = 0) -> Schedule:
 
 
 def recorded(subject: Subject, size: int, root: int) -> Recording:
-    """A run with one element in each chunk; with only one where an algorithm of the table never cuts its vector."""
+    """A run with one element in each chunk; with a single element if an algorithm of the table never cuts its vector.
+    """
     if subject.collective not in COLLECTIVES:
         return run(subject, size, 0)
     recording = run(subject, size, size, root)
@@ -194,7 +195,7 @@ def when_sends_wait(case: Case) -> Iterator[Case]:
 
 
 def complaints(case: Case) -> list[str]:
-    """The faults of a run: why it ended early, what is in a wrong place, or added in a wrong order."""
+    """The faults of a run: the reason of an early end, wrong places, or a wrong order of addition."""
     subject, recording = case.subject, case.recording
     if recording.results is None:
         waiting = f"with {WAITING}: " if case.sends == "rendezvous" else ""
@@ -228,7 +229,7 @@ def history(
 ) -> list[tuple[Cell, ...]]:
     """The cells of `rank` at the start, after every round, and at the end.
 
-    What was received outside of the vector stands for a place until something arrives in that place of the vector.
+    Data received outside of the vector are shown at their place until data arrive in that place of the vector.
     """
     arrival_in = {message.round: (message, vector) for message, vector in arrivals if message.to == rank}
     vector = recording.holds(rank, after=0)
@@ -262,7 +263,7 @@ def history(
 
 
 def received_outside(message: Message, vector: Sequence[Any]) -> dict[int, Any]:
-    """The symbols, by chunk, that a message left in other memory than the vector."""
+    """The symbols, by chunk, that a message left outside of the vector."""
     inside = {id(symbol) for symbol in vector}
     return {
         chunk: symbol
@@ -321,7 +322,7 @@ def abbreviated(numbers: Sequence[int], joint: str) -> str:
 
 
 def expression(symbol: Any, place: int) -> str:
-    """A sum with its parentheses; `g2` is what rank 2 brought to this place, `g2[1]` what it brought to chunk 1.
+    """A sum with its parentheses; `g2` is rank 2's contribution to this place, `g2[1]` that to chunk 1.
 
     >>> expression((Term(1) + Term(2)) + Term(0), place=0)
     '((g1 + g2) + g0)'
@@ -332,7 +333,7 @@ def expression(symbol: Any, place: int) -> str:
 
 
 def document(schedule: Schedule) -> dict[str, Any]:
-    """The schedule as JSON: all messages, and what every place holds whenever that changed."""
+    """The schedule as JSON: all messages, and the contents of every place after each change."""
     return {
         "schema": "zerosim.schedule/1",
         "name": schedule.subject.name,

@@ -1,9 +1,9 @@
 """A schedule as a picture: a lane for each rank, rounds from left to right, an arrow for each message.
 
-    stack     what a rank holds after a round, one cell above the other
-    gap       the room between two columns of stacks, which arrows cross
+    stack     a rank's chunks after a round, one cell above the other
+    gap       the space between two columns of stacks, which arrows cross
 
-The text is SVG 1.1 written by hand. Cells bring their own light ground and all else is of middle tone, so that the
+It is SVG 1.1 written by hand. Cells have their own light ground and all else is of middle tone, so that the
 picture is legible on white and on dark pages.
 """
 
@@ -20,7 +20,7 @@ MOST_CELLS = 20_000
 
 CELL_HEIGHT = 18
 GAP = 100
-"""Without what stands on the arrow that crosses it."""
+"""The width in pixels, without the words on the arrow that crosses it."""
 LANE_GAP = 20
 LEFT = 84
 TOP = 78
@@ -29,7 +29,7 @@ MARGIN = 16
 CHARACTER = 6.7
 """Width of a character of a cell, in pixels."""
 WIDE_CHARACTER = 7.6
-"""The most that a character elsewhere is wide, in pixels."""
+"""The largest width of a character elsewhere, in pixels."""
 
 
 class Tone(NamedTuple):
@@ -57,9 +57,9 @@ STYLE = (
 
 
 def picture(schedule: Schedule, only: int | None = None) -> str:
-    """The schedule as the text of an SVG file; or `only` one round, with what was held before it.
+    """The schedule as an SVG file; or `only` one round, with the state before it.
 
-    Raises `UsageError` when it has too many cells to be looked at.
+    Raises `UsageError` when it has too many cells.
 
     >>> from zerosim.report.schedule import scheduled
     >>> from zerosim.proofs.subject import named_subject
@@ -81,7 +81,7 @@ def cell_count(schedule: Schedule) -> int:
 
 
 class SvgPicture:
-    """The picture of a schedule: positions in pixels, and how things are drawn."""
+    """The picture of a schedule: positions in pixels, and elements."""
 
     def __init__(self, schedule: Schedule, only: int | None = None) -> None:
         self.schedule = schedule
@@ -109,7 +109,7 @@ class SvgPicture:
         return TOP + rank * self.lane_height + place * CELL_HEIGHT
 
     def middle(self, rank: int, places: Sequence[int]) -> float:
-        """Halfway down the cells of these places; down the stack where there are none."""
+        """The middle of the cells of these places, or of the stack if there are none."""
         if not places:
             return self.top(rank) + self.stack_height / 2
         return self.top(rank) + (sum(places) / len(places) + 0.5) * CELL_HEIGHT
@@ -177,7 +177,7 @@ class SvgPicture:
             yield "</g>"
 
     def message(self, arrow: Arrow) -> Iterator[str]:
-        """An arrow across the gap, from the cells it carries to those it fills, with its cargo near its tail."""
+        """An arrow across the gap, from its source cells to its destination cells, with its cargo near its tail."""
         tone = tone_of(arrow.chunks)
         start, end = self.left(arrow.round) - self.gap + 5, self.left(arrow.round) - 5
         tail, head = self.middle(arrow.source, arrow.chunks), self.middle(arrow.to, arrow.lands)
@@ -196,7 +196,7 @@ class SvgPicture:
         yield f'<text class="cargo" stroke="none" x="{pill.x + pill.width / 2:g}" y="{tail + 4:g}">{cargo}</text></g>'
 
     def cargo(self, arrow: Arrow) -> str:
-        """The cargo of a message, in a few characters: the chunks stand beside their cells."""
+        """The cargo of a message, in a few characters: the number of a chunk stands beside its cell."""
         return self.schedule.cargo(arrow).removeprefix("chunks ").removeprefix("chunk ")
 
     def told(self, arrow: Arrow) -> str:

@@ -1,4 +1,4 @@
-"""A schedule in the terminal: below every round each rank, what has just reached it, and what it now holds."""
+"""A schedule in the terminal: for every round each rank, the message that reached it, and its chunks."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -11,7 +11,7 @@ from zerosim.report.schedule import Arrow, Cell, Schedule
 from zerosim.report.schedule_svg import MOST_CELLS, cell_count
 
 COLOURS = ("cyan", "magenta", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_yellow", "bright_blue")
-"""The colours of the chunks, in turn; green and red are kept for the verdict."""
+"""The colours of the chunks, in turn; green and red are reserved for the verdict."""
 
 MOST_ROUNDS = 32
 MOST_RANKS = 16
@@ -20,9 +20,9 @@ CHANGED = "›"
 
 
 def show_schedule(console: Console, schedule: Schedule, only: int | None = None) -> None:
-    """Everything where it fits, in lines of all chunks or else of what is new; and what was left out.
+    """Print the whole schedule if it fits, in lines of all chunks or else of changed ones, and name the parts left out.
 
-    Or `only` one round: what has arrived in it.
+    Or print `only` one round: the chunks that arrived in it.
     """
     drawing = Drawing(schedule, console.width, only)
     for line in drawing.lines():
@@ -105,7 +105,7 @@ class Drawing:
         return line
 
     def news(self, state: int, rank: int) -> Iterator[Text]:
-        """One rank after a round, with those chunks alone that are new; nothing where none is and nothing arrived."""
+        """One rank after a round, with its changed chunks; nothing if none changed and no message arrived."""
         new = [cell for cell in self.schedule.states[state][rank] if cell.since == state]
         if not new and not self.arrived(state, rank):
             return
@@ -121,7 +121,7 @@ class Drawing:
         yield line
 
     def alike(self, cells: Sequence[Cell]) -> Iterator[tuple[str, Cell]]:
-        """Neighbours that read the same, once, with the names of their places."""
+        """Neighbouring cells with equal text, once, with the names of their places."""
         numbered = enumerate(cells)
         for _, same in groupby(numbered, lambda item: (item[1].text, item[1].place - item[0])):
             found = [cell for _, cell in same]
@@ -132,7 +132,7 @@ class Drawing:
         return [arrow for arrow in self.schedule.arrows_in(state) if arrow.to == rank]
 
     def arrival(self, state: int, rank: int) -> Text:
-        """The message that reached a rank in a round, and its name."""
+        """The message that reached a rank in a round, and the rank's name."""
         arrived = self.arrived(state, rank)
         line = Text(" ")
         if arrived:

@@ -1,10 +1,10 @@
-"""A recorded step of a stage, event by event: what every rank computes or communicates, and what it then holds.
+"""A recorded step of a stage, event by event: each rank's computation or communication, and its memory after it.
 
-    event   something that the thread of a step does on every rank: a computation, or a collective with its messages
+    event    an activity of a step's thread on every rank: a computation, or a collective with its messages
     held     the bytes of each kind that a rank has when an event ends
 
-Times of a small step say little. The order of events is the same on all ranks, so event k is the k-th thing that
-each rank does, and the drawing asks no clock. Memory is the ledger's when an event ends.
+Times of a small step say little. The order of events is the same on all ranks, so event k is the k-th activity of
+each rank, and the drawing needs no clock. Memory is the ledger's when an event ends.
 """
 
 from bisect import bisect_right
@@ -29,14 +29,14 @@ KIND_WORDS = {
 }
 OTHERS = ("activations", "buffers")
 MOST_RANKS = 4
-"""Columns of a terminal."""
+"""The most ranks that are columns in a terminal."""
 ROOM, FIGURE = 9, 7
-"""Columns of a bar, and of a number beside it."""
+"""The columns of a bar, and of the number beside it."""
 
 
 @dataclass(frozen=True)
 class Did:
-    """The acts of one rank in an event: what it sent to whom, and what it then held."""
+    """One rank's part of an event: the bytes that it sent to each rank, and its memory afterwards."""
 
     sent: dict[int, int]
     held: dict[str, int]
@@ -48,7 +48,7 @@ class Did:
 
 @dataclass(frozen=True)
 class StepEvent:
-    """The acts of all ranks in an event; `unit` is empty if it concerns none."""
+    """The parts of all ranks in an event; `unit` is empty if it concerns none."""
 
     what: str
     unit: str
@@ -65,14 +65,14 @@ class StepEvent:
 
     @property
     def words(self) -> str:
-        """A line about the event, without what it sends."""
+        """A line about the event, without the bytes that it sends."""
         known = LETTERS.get(self.what)
         return f"{known.words if known else self.what} {self.unit}".strip()
 
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """One step: its title, what it was of, its events, and what became of the training."""
+    """One step: its title, its description, its events, and the fault of the training or None."""
 
     title: str
     about: str
@@ -85,7 +85,7 @@ class RecordedStep:
 
     @property
     def most(self) -> int:
-        """The bytes that the fullest rank held in the fullest event."""
+        """The largest memory of any rank after any event."""
         return max(did.total for event in self.events for did in event.ranks)
 
     @property
@@ -106,9 +106,9 @@ class RecordedStep:
 
 
 def events_of(trace: Trace) -> list[StepEvent]:
-    """The events of a traced step, and a last one, in which everything is done.
+    """The events of a traced step, and a last one after the end of all.
 
-    Raises `UsageError` where ranks did different things.
+    Raises `UsageError` if ranks did different things.
     """
     steps = sorted(trace.steps, key=lambda step: step.rank)
     columns = [list(acts(step)) for step in steps]
@@ -125,7 +125,7 @@ def events_of(trace: Trace) -> list[StepEvent]:
 
 
 def acts(step: RankStep) -> Iterator[tuple[str, str, dict[int, int], int]]:
-    """The acts of the thread of a step: name, unit, what it sent to whom, and when it ended."""
+    """The activities of the thread of a step: name, unit, bytes sent to each rank, and time of the end."""
     thread = [span for span in step.spans if span.channel == 1]
     out = sorted((span for span in thread if span.lane == OUT), key=lambda span: span.begin_ns)
     main = sorted((span for span in thread if span.lane in (COMPUTATION, COLLECTIVES)), key=lambda span: span.begin_ns)
@@ -179,14 +179,14 @@ def show_step(console: Console, found: RecordedStep, only: int | None = None) ->
 
 
 def line_of(number: int, event: StepEvent) -> str:
-    """A line about what is done, and how much each rank sends for it."""
+    """A line about an event, with the most bytes that a rank sends in it."""
     most = max(sum(did.sent.values()) for did in event.ranks)
     sends = f" ▶{most / 1e3:.1f}" if most else ""
     return f"{number:>3} {event.words}{sends}"
 
 
 def cell(did: Did, most: int) -> Text:
-    """The cell of what a rank holds: a bar, and a number in kB."""
+    """The cell of a rank's memory: a bar, and a number in kB."""
     bar = stacked([did.held.get(kind.name, 0) for kind in KINDS], most, ROOM)
     others = round(sum(did.held.get(kind, 0) for kind in OTHERS) * ROOM / most)
     bar.append("·" * min(others, ROOM - len(bar)), style="dim")

@@ -1,9 +1,9 @@
-"""A recorded step as a picture: a lane for each rank, its events from left to right, below each what the rank holds.
+"""A recorded step as a picture: a lane for each rank, its events from left to right, below each the rank's memory.
 
-    cell    what a rank does in an event: a letter on the colour of the activity, every other unit paler
-    bar     the bytes of each kind that it holds when the event ends, on one scale for all ranks
+    cell    a rank's part of an event: a letter on the colour of the activity, every other unit paler
+    bar     the bytes of each kind in its memory when the event ends, on one scale for all ranks
 
-The text is SVG 1.1 written by hand, legible on white and on dark pages, as that of a schedule is.
+It is SVG 1.1 written by hand, legible on white and on dark pages, as that of a schedule.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from zerosim.report.timeline import LETTERS
 MOST_CELLS = 5_000
 
 CELL, STRIP, BAR, LANE = 52, 20, 54, 96
-"""Pixels: the width of an event, the heights of a cell, of the longest bar, and of a rank with all of it."""
+"""Pixels: the width of an event, the heights of a cell, of the longest bar, and of a whole lane."""
 LEFT = 76
 LINE = 18
 SENDS = "; beside a letter the kB that a rank sends; above a lane: event · layer"
@@ -27,9 +27,9 @@ COLOURS = dict(zip(KIND_WORDS, KIND_COLOURS, strict=True))
 
 
 def step_picture(found: RecordedStep, only: int | None = None) -> str:
-    """The step as the text of an SVG file; or `only` one event, counted from 1.
+    """The step as an SVG file; or `only` one event, counted from 1.
 
-    Raises `UsageError` when it has too many cells to be looked at.
+    Raises `UsageError` when it has too many cells.
 
     >>> event = StepEvent("forward", "layers.0", [Did({1: 8}, {"parameters": 24}), Did({}, {"parameters": 16})])
     >>> step_picture(RecordedStep("zero3", "a step on 2 ranks", [event], None)).count('class="cell"')
@@ -44,7 +44,7 @@ def step_picture(found: RecordedStep, only: int | None = None) -> str:
 
 
 class StepPicture:
-    """The picture of a step: positions in pixels, and how things are drawn."""
+    """The picture of a step: positions in pixels, and elements."""
 
     def __init__(self, found: RecordedStep, numbers: list[int]) -> None:
         self.found = found
@@ -91,7 +91,7 @@ class StepPicture:
         return TOP + rank * LANE
 
     def cell(self, place: int, rank: int, event: StepEvent) -> Iterator[str]:
-        """The cell of a rank in an event: what it does, and what it then holds, from the bottom up."""
+        """The cell of a rank in an event: its activity, and its memory from the bottom up."""
         did, x, y, colour = event.ranks[rank], self.left(place), self.top(rank), ACTIVITIES[activity(event.what)]
         sends = sum(did.sent.values())
         told = f"rank {rank}, {event.words}: " + f"sends {kilobytes(sends)} kB, " * bool(sends)
@@ -120,7 +120,7 @@ class StepPicture:
 
 
 def heading(number: int, unit: str) -> str:
-    """The number of an event and of its layer, where that is short.
+    """The number of an event and of its layer, if that is short.
 
     >>> heading(3, "layers.1"), heading(4, ""), heading(5, "embedding+head")
     ('3 · 1', '4', '5')

@@ -10,7 +10,7 @@ from zerosim.report.grid import Column, show_grid, show_words
 
 
 def show_sweep(console: Console, plan: Plan, data: str) -> None:
-    """Show the speed of all rows of a sweep beside each other, in `data` a second; nothing without a sweep."""
+    """Show the speed of all rows of a sweep side by side, in `data` per second; nothing without a sweep."""
     swept = [row for row in plan.rows if row.swept]
     if not swept:
         return
@@ -25,7 +25,7 @@ def show_sweep(console: Console, plan: Plan, data: str) -> None:
 
 
 def column_key(rows: Sequence[PlannedRow]) -> str:
-    """The swept key that has the columns: the micro-batch, or else the first."""
+    """The swept key of the columns: the micro-batch, or else the first."""
     keys = [said.split("=", 1)[0] for said in rows[0].swept]
     return next((key for key in keys if key == "train.micro_batch"), keys[0])
 
@@ -36,11 +36,11 @@ def heading(row: PlannedRow, key: str) -> str:
 
 
 def label(row: PlannedRow, key: str) -> str:
-    """A row's stage, its ranks, and what else a sweep has set."""
+    """A row's stage, its ranks, and its other swept keys."""
     others = [said.rsplit(".", 1)[-1] for said in row.swept if not said.startswith(f"{key}=")]
     return ", ".join([row.config.name, f"{row.config.ranks:,} ranks", *others])
 
 
 def cell(row: PlannedRow, *, best: bool) -> str:
-    """A row's speed, or what it has too much."""
+    """A row's speed, or the memory beyond the device's."""
     return f"{row.tokens_per_second:,.0f}{'*' * best}" if row.fits else f"+{row.missing_bytes / 1e9:.1f}"

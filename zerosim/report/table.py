@@ -1,9 +1,9 @@
-"""The outcome of a run in the terminal: a line for each row, what all rows share, what went wrong, and the verdict.
+"""The outcome of a run in the terminal: a line for each row, facts that all rows share, failures, and the verdict.
 
-The table is for someone who has never seen it. Whether bits are equal comes first, then what a rank keeps and sends,
-then its peak. All bytes have one unit, which the headings name, and bars, so that rows can be compared by eye. Every
-heading and every stage has its line below. Bytes for each parameter, messages and digests are for experts: they come
-with `-v`.
+The table is for a reader who has never seen it. Whether bits are equal comes first, then the bytes that a rank keeps
+and sends, then its peak. All bytes have one unit, which the headings name, and bars, so that rows can be compared by
+eye. Every heading and every stage has its line below. Bytes for each parameter, messages and digests are for experts:
+`-v` adds them.
 
 Everything fits into 80 columns and reads without colour; a narrower terminal gets fewer columns.
 """
@@ -30,14 +30,14 @@ from zerosim.verdict.outcome import Outcome, TrainedRow
 from zerosim.words import TESTS, grouped, ignored_in_words, in_one_unit, joined, plural, short_digest, spread, tested
 
 MOST_NAME = 16
-"""Columns that names have at most, if figures could have bars beside them."""
+"""The most columns of names, if figures could have bars beside them."""
 
 BARS = ((32, 18), (16, 12), (8, 6), (0, 0))
-"""Columns of the bars of what a rank keeps and sends, widest first: quarters, thirds and halves come out whole."""
+"""The columns of the bars of kept and sent bytes, widest first: quarters, thirds and halves are whole columns."""
 
 
 def show_heading(console: Console, title: str, caption: str, setting: str) -> None:
-    """Show what is about to run, and in which world."""
+    """Show the title, the caption and the world of a run before it begins."""
     for words, style in ((title, "bold"), (caption, ""), (setting, "dim")):
         if words:
             show_words(console, words, style=style)
@@ -47,11 +47,11 @@ def show_outcome(
     console: Console, outcome: Outcome, shared_cores: int = 0, *, verbose: bool = False, timed: bool = False,
     timeline: bool = False, transport: str = "",
 ) -> None:
-    """Show what each row computed, sent and held, what all share, what went wrong, and the verdict.
+    """Show the results of each row, the facts that all share, the failures, and the verdict.
 
-    What was traced is shown too, on a `timeline` if that is wanted. `verbose` adds what the table
-    leaves out and the `transport`, `timed` the time of a step: for worlds in which it says something. Where ranks are
-    more than cores, `shared_cores` is how many cores there are.
+    Traced times are shown too, as a `timeline` if requested. `verbose` adds the figures that the table leaves out and
+    the `transport`. `timed` shows the time of a step, for worlds in which it means something. If there are more ranks
+    than cores, `shared_cores` is the number of cores.
     """
     if outcome.trained:
         table = show_table(console, outcome)
@@ -80,13 +80,13 @@ def show_outcome(
 
 
 def show_ignored(console: Console, rows: Sequence[tuple[str, Mapping[str, str]]]) -> None:
-    """Which rows cannot follow a key of [parallel], if any."""
+    """Show the keys of [parallel] that have no effect on some rows, if any."""
     for words in ignored_in_words(rows):
         show_words(console, words, style="yellow")
 
 
 def show_table(console: Console, outcome: Outcome) -> list[Column]:
-    """The main table; figures have bars beside them where there is room. Gives its columns."""
+    """Show the main table, with bars beside figures if there is room; returns its columns."""
     names = [row.config.name for row in outcome.rows]
     beside = console.width - min(longest(names), MOST_NAME)
     *wider, narrowest = (columns(outcome, *rooms) for rooms in BARS)
@@ -96,14 +96,14 @@ def show_table(console: Console, outcome: Outcome) -> list[Column]:
 
 
 def taken(found: Sequence[Column]) -> int:
-    """The columns of the terminal that it takes."""
+    """The terminal columns that these columns need."""
     return sum(GAP + column.width for column in found)
 
 
 def columns(outcome: Outcome, for_kept: int, for_sent: int) -> list[Column]:
-    """Whether bits are the same and, where there were steps, what a rank keeps, sends and holds at the peak.
+    """Whether bits are the same and, if there were steps, the bytes that a rank keeps, sends and has at the peak.
 
-    Bars of what it keeps and sends have so many columns of the terminal.
+    Bars of kept and sent bytes have these numbers of terminal columns.
     """
     compared = any(stage.compared_with for stage in outcome.trained)
     found = [same_bits(outcome)] if compared or outcome.did_not_fit else []
@@ -113,7 +113,7 @@ def columns(outcome: Outcome, for_kept: int, for_sent: int) -> list[Column]:
 
 
 def same_bits(outcome: Outcome) -> Column:
-    """The cell that says whether a row has the bits it is compared with, or that it did not fit."""
+    """The column that says whether a row's bits equal its reference's, or that it did not fit."""
     partners = {stage.compared_with for stage in outcome.trained} - {None}
     partner = "one process" if partners <= {"one process"} else "another row"
     words = {None: Text("–"), True: Text("yes", style="green"), False: Text("NO", style="bold red")}
@@ -150,13 +150,13 @@ def peaks(outcome: Outcome) -> Column:
 
 
 def marked(figures: Sequence[str], wrong: Sequence[bool]) -> list[Text]:
-    """Figures with a mark at those that are not the formula's."""
+    """Figures with a mark at those that differ from the formula's."""
     pairs = zip(figures, wrong, strict=True)
     return [Text(f"{WRONG}{figure}", style="bold red") if bad else Text(figure) for figure, bad in pairs]
 
 
 def drawn(figures: Sequence[Text], bars: Sequence[Text], room: int) -> list[Text]:
-    """Each figure, flush right, with its bar, if there is room for any."""
+    """Each figure, flush right, with its bar if there is room."""
     if not room:
         return list(figures)
     width, cells = max(map(len, figures)), []
@@ -168,7 +168,7 @@ def drawn(figures: Sequence[Text], bars: Sequence[Text], room: int) -> list[Text
 
 
 def among(outcome: Outcome, cells: Sequence[Text], otherwise: Text | None = None) -> list[Text]:
-    """The cells of the rows that were trained, between those that did not fit."""
+    """The cells of trained rows, with those of rows that did not fit between them."""
     left = iter(cells)
     return [next(left) if row.trained else otherwise or Text() for row in outcome.rows]
 
@@ -180,7 +180,7 @@ def recomputed(stage: TrainedRow) -> float:
 
 
 def show_shared(console: Console, outcome: Outcome) -> None:
-    """Show once what all rows share, and for the rest which rows have which."""
+    """Show each fact once if all rows share it, else with its rows."""
     stages, steps, dataset = outcome.trained, outcome.scenario.train.steps, outcome.experiment.dataset
     facts: dict[str, list[str]] = {}
     if steps:
@@ -222,7 +222,7 @@ def sentence(words: str) -> str:
 
 
 def show_skipped(console: Console, outcome: Outcome) -> None:
-    """Show the rows that did not train because gradients overflowed whatever the loss scale, if there are any."""
+    """Show the rows that did not train because gradients overflowed at every loss scale, if there are any."""
     steps = outcome.scenario.train.steps
     updates = {row.name: row.measured.updates for row in outcome.trained}
     lost = {name: steps - done for name, done in updates.items() if skipped_in_vain(done, steps - done)}
@@ -238,7 +238,7 @@ def show_skipped(console: Console, outcome: Outcome) -> None:
 
 
 def show_divergence(console: Console, stage: TrainedRow, found: Divergence) -> None:
-    """Show where bits first differ, and both orders of addition if these differ."""
+    """Show the first differing bits, and both orders of addition if these differ."""
     show_words(console, f"{stage.name}: {divergence(found)}", style="red")
     if stage.order and stage.order["ours"] != stage.order["reference"]:
         for side, order in stage.order.items():
@@ -246,7 +246,7 @@ def show_divergence(console: Console, stage: TrainedRow, found: Divergence) -> N
 
 
 def show_apart(console: Console, found: Apart) -> None:
-    """Why two rows differ, each of which is equal to one process."""
+    """Show why two rows differ although each equals one process."""
     one, other = found.values
     index = f"[{', '.join(map(str, found.index))}]" if found.index else ""
     console.print()
@@ -268,7 +268,7 @@ def show_apart(console: Console, found: Apart) -> None:
 
 
 def show_other_ranks(console: Console, outcome: Outcome) -> None:
-    """The digest of the weights on every number of ranks; where it is not the same in all rows, whose it is."""
+    """Show the digest of the weights on every number of ranks; if rows differ, with their names."""
     ranks = outcome.scenario.world.ranks
     found: dict[int, dict[str, list[str]]] = {}
     ours = [(ranks, stage.name, stage.measured.weights_sha256) for stage in outcome.trained]
@@ -283,7 +283,7 @@ def show_other_ranks(console: Console, outcome: Outcome) -> None:
 
 
 def divergence(found: Divergence) -> str:
-    """One line: where the first difference is, both values, and how far apart they are."""
+    """One line: the place of the first difference, both values, and their distance."""
     index = f"[{', '.join(map(str, found.index))}]" if found.index else ""
     what = f"{found.state} of {found.name}" if found.state else found.name
     apart = "not comparable in ULPs" if found.ulps is None else f"{found.ulps} ULP apart"
@@ -294,7 +294,7 @@ def divergence(found: Divergence) -> str:
 
 
 def value(number: float, bits: str) -> str:
-    """A number, with its bits where it does not tell them.
+    """A number, with its bits if these are not unique.
 
     >>> value(0.5, "0x3f000000"), value(-0.0, "0x80000000")
     ('0.5', '-0.0 (0x80000000)')

@@ -1,16 +1,17 @@
 """The timeline: a step of each row in the terminal, what ranks compute, send and receive, on one time scale.
 
-    rank 0 computes   F forward, B backward, … and . while it does nothing but wait for others
+    rank 0 computes   F forward, B backward, … and . while it only waits for others
            sends      S reduce-scatter, G all-gather, …
-           receives   the same, and . until something comes
+           receives   the same, and . until a message begins to arrive
 
-A column is as much time in every line. It shows the letter of what took most of that time, small if that was less
-than half of the column: a message of a microsecond neither vanishes nor looks as if it filled a millisecond. Letters,
-not shades, because there are ten things to tell apart.
+A column is the same time in every line. It shows the letter of the activity that filled most of that time, small if
+that was less than half of the column: a message of a microsecond neither vanishes nor looks as if it filled a
+millisecond. There are letters, not shades, because there are ten activities to distinguish.
 
 Everything is drawn from recorded spans. Two spans that overlap in one lane and channel are an error, not a picture.
 Of the traced steps the one of median length is drawn, because on a busy machine the last may be ten times as long as
-the others. A send is drawn until its call returns, since nobody records what it waits for; the legend says so.
+the others. A send is drawn until its call returns, since its later time on the wire is not recorded; the legend says
+so.
 """
 
 from collections import Counter
@@ -30,7 +31,7 @@ from zerosim.words import short
 
 
 class Letter(NamedTuple):
-    """The letter and colour of an activity: without colour its letter tells it apart."""
+    """The letter and colour of an activity; without colour its letter identifies it."""
 
     letter: str
     colour: str
@@ -55,17 +56,17 @@ COLOURS = {each.letter: each.colour for each in [*LETTERS.values(), ANYTHING]} |
 SENT = {LETTERS[name].letter for name in ("reduce_scatter", "all_gather", "gather_norms", "broadcast")}
 
 MOST_RANKS = 4
-"""All ranks are drawn if there are no more; of more all but the last place."""
+"""The most ranks of which all are drawn; of more, all but the last place."""
 
 LEAST_TICK = 6
-"""Columns between two numbers of an axis, at least."""
+"""The least columns between two numbers of an axis."""
 
 MOST_WIDE = 120
 LABEL = len("rank 0 computes ")
 
 
 class Stretch(NamedTuple):
-    """A stretch of time in a lane, and what is drawn there."""
+    """A stretch of time in a lane, and its letter."""
 
     letter: str
     begin_ns: int
@@ -74,13 +75,13 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True)
 class Scale:
-    """`columns` of the terminal are `whole_ns`."""
+    """The scale of time: `columns` of the terminal are `whole_ns`."""
 
     whole_ns: int
     columns: int
 
     def column(self, ns: int) -> int:
-        """The column in which so much time has passed.
+        """The column at this time.
 
         >>> [Scale(100, 10).column(ns) for ns in (0, 9, 10, 99)]
         [0, 0, 1, 9]
@@ -88,12 +89,12 @@ class Scale:
         return ns * self.columns // self.whole_ns
 
     def begin_ns(self, column: int) -> int:
-        """The first moment of a column."""
+        """The first nanosecond of a column."""
         return -(-column * self.whole_ns // self.columns)
 
 
 def show_timeline(console: Console, outcome: Outcome, *, warned: str) -> None:
-    """A traced step of each row, its axis, and a legend; `warned` says where time says little."""
+    """Show a traced step of each row, its axis, and a legend; `warned` says why times may mean little."""
     traces = [(row.name, row.measured.trace) for row in outcome.trained]
     rows = [(name, typical_step(trace)) for name, trace in traces if trace and trace.steps]
     if not rows:
@@ -125,7 +126,7 @@ def typical_step(trace: Trace) -> Trace:
 
 
 def duration(trace: Trace) -> int:
-    """Nanoseconds from the first rank's beginning to the last one's end."""
+    """The nanoseconds from the first rank's beginning to the last one's end."""
     return max(max(step.end_ns for step in trace.steps) - began(trace), 1)
 
 
@@ -134,7 +135,7 @@ def began(trace: Trace) -> int:
 
 
 def heading(name: str, trace: Trace) -> str:
-    """The heading of a row: its duration, and how much of its communication was hidden."""
+    """The heading of a row: its duration, and the hidden share of its communication."""
     found = f"{name}, step {trace.steps[0].step}: {short(duration(trace) / 1e6)} ms"
     if trace.hidden is None:
         return f"{found}, no communication"
@@ -142,7 +143,7 @@ def heading(name: str, trace: Trace) -> str:
 
 
 def lanes(trace: Trace, scale: Scale) -> Iterator[tuple[str, str]]:
-    """A label and a line for each lane of the ranks that are drawn."""
+    """A label and a line for each lane of the drawn ranks."""
     began_ns = began(trace)
     for step in trace.steps[: drawn_ranks(trace)]:
         end = scale.column(step.end_ns - began_ns - 1) + 1
@@ -165,7 +166,7 @@ def folded(trace: Trace) -> str:
 
 
 def pieces(step: RankStep) -> Iterator[tuple[str, list[list[Stretch]]]]:
-    """The label and the pieces of each lane, apart for each channel and for waiting, so that nothing overlaps."""
+    """The label and the pieces of each lane, separate for each channel and for waiting, so that none overlap."""
     spans = step.spans
     alone = [
         span for span in spans if span.lane == WAITING or (span.lane in (COLLECTIVES, OFFLOAD) and span.channel == 1)]
@@ -189,13 +190,13 @@ def piece(span: Span) -> Stretch:
 
 
 def received(span: Span) -> list[Stretch]:
-    """The wait for a message, and its coming."""
+    """The wait for a message, and its arrival."""
     came_ns = span.begin_ns + span.waited_ns
     return [Stretch(WAITS, span.begin_ns, came_ns), piece(span)._replace(begin_ns=came_ns)]
 
 
 def line(found: Sequence[Sequence[Stretch]], began_ns: int, scale: Scale) -> str:
-    """One character for each column: what took most of it.
+    """One character for each column: the activity that filled most of it.
 
     >>> line([[Stretch("F", 0, 40), Stretch("B", 40, 64)]], 0, Scale(100, 10))
     'FFFFBBb   '
@@ -212,13 +213,13 @@ def line(found: Sequence[Sequence[Stretch]], began_ns: int, scale: Scale) -> str
 
 
 def overlapping(found: Iterable[Stretch]) -> bool:
-    """Whether two are at one time."""
+    """Whether two stretches overlap."""
     in_order = sorted((each.begin_ns, each.end_ns) for each in found)
     return any(begin < end for (_, end), (begin, _) in pairwise(in_order))
 
 
 def character(taken: Counter[str], column_ns: float) -> str:
-    """The letter of what took most of a column, small for less than half of it.
+    """The letter of the activity that filled most of a column, small for less than half of it.
 
     >>> character(Counter({"F": 60, ".": 40}), 100), character(Counter({"F": 10, ".": 90}), 100)
     ('F', 'f')
@@ -231,12 +232,12 @@ def character(taken: Counter[str], column_ns: float) -> str:
 
 
 def with_end(drawn: str, end: int) -> str:
-    """A line with a mark where the step ends, if that is before the end of the line."""
+    """A line with a mark at the end of the step, if that is before the end of the line."""
     return drawn if end >= len(drawn) else f"{drawn[:end]}{ENDS}{drawn[end + 1 :]}"
 
 
 def axis(scale: Scale) -> str:
-    """Milliseconds, each number beginning in the column of its moment.
+    """The axis in milliseconds; each number begins in the column of its time.
 
     >>> axis(Scale(50_000_000, 50))
     '0         10        20        30        40        '
@@ -253,7 +254,7 @@ def axis(scale: Scale) -> str:
 
 
 def ticks() -> Iterator[int]:
-    """Round numbers of nanoseconds, each larger than the one before."""
+    """Round numbers of nanoseconds, ascending."""
     power = 1_000
     while True:
         yield from (power, 2 * power, 5 * power)

@@ -1,4 +1,4 @@
-"""How the time of a traced step was spent: a line for each row, the mean over ranks and traced steps."""
+"""The parts of the time of a traced step: a line for each row, the mean over ranks and traced steps."""
 
 from statistics import fmean
 
@@ -11,7 +11,7 @@ from zerosim.words import plural, short
 
 FIGURES = {"step": "ns", "computing": "computation_ns", "waiting": "waiting_ns", "idle": "idle_ns"}
 OF_MEMORY = {"offload": "moving_ns", "exposed": "waiting_for_memory_ns"}
-"""Carried between tiers of memory, and how long the step waits for that."""
+"""The time of copies between tiers of memory, and of the step's waits for them."""
 LEGEND = (
     "Mean over ranks and traced steps. Waiting: exposed communication. Hidden: the share of the time in collectives "
     "that overlaps computation."
@@ -20,7 +20,7 @@ TURNS = "In this process ranks take turns: others compute while one waits. Use m
 
 
 def warning(outcome: Outcome, *, timed: bool, shared_cores: int) -> str:
-    """A warning about times that mean little: in the local world, and where ranks are more than cores."""
+    """A warning about times that mean little: in the local world, and if there are more ranks than cores."""
     return sharing(outcome.scenario.world.ranks, shared_cores) if timed else TURNS
 
 
@@ -34,7 +34,7 @@ def sharing(ranks: int, shared_cores: int) -> str:
 
 
 def show_times(console: Console, outcome: Outcome, *, warned: str) -> None:
-    """Show milliseconds of each figure; `warned` says where time says little."""
+    """Show milliseconds of each figure; `warned` says why times may mean little."""
     traces = [(row.name, row.measured.trace) for row in outcome.trained]
     rows = [(name, trace) for name, trace in traces if trace is not None and trace.steps]
     if not rows:

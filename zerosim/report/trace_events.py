@@ -1,13 +1,13 @@
 """Traces as Chrome trace events, which Perfetto (https://ui.perfetto.dev) and chrome://tracing show.
 
-    process    one rank of one row; all rows begin at 0, so that they stand side by side on one time scale
-    thread     one of its lanes, in one channel: there no event begins before the last one has ended
-    flow       from the event of a message that is sent to the event in which it is received
+    process    one rank of one row; all rows begin at 0, on one time scale
+    thread     one of its lanes, in one channel: there no event begins before the previous one has ended
+    flow       from the event of a sent message to the event in which it is received
     counter    the bytes of each kind that are alive
 
 The format is "Trace Event Format" (Google, 2016). Times are microseconds, with three digits for nanoseconds.
-Perfetto's own format would be smaller, but this one can be read by people and written without a dependency. `make
-oracles` gives documents to Perfetto's parser and compares every span, flow and counter that it found.
+Perfetto's own format would be smaller, but this one is readable and needs no dependency. `make
+oracles` passes documents to Perfetto's parser and compares every span, flow and counter that it found.
 """
 
 from collections import defaultdict, deque
@@ -19,13 +19,13 @@ from zerosim.instruments.trace import COLLECTIVES, COMPUTATION, IN, OFFLOAD, OUT
 Event = dict[str, Any]
 AT_THE_TOP: tuple[Lane, ...] = (COMPUTATION, WAITING)
 OF_A_CHANNEL: tuple[Lane, ...] = (COLLECTIVES, OUT, IN)
-"""The lanes of a rank as they stand below each other: those of the step first, then those of each channel."""
+"""The lanes of a rank from the top: those of the step first, then those of each channel."""
 LAST = 90
-"""Below all of them stands what is carried between tiers of memory."""
+"""The thread number of copies between tiers of memory, below all other lanes."""
 
 
 def trace_events(rows: Sequence[tuple[str, Trace]], about_times: str = "") -> dict[str, Any]:
-    """A document of trace events for rows with these names, and a sentence on their times: JSON's own types."""
+    """The document of trace events for named rows, with a sentence on their times, in JSON's own types."""
     events: list[Event] = []
     for name, trace in rows:
         ranks = [clock.rank for clock in trace.clocks]
@@ -45,7 +45,7 @@ def trace_events(rows: Sequence[tuple[str, Trace]], about_times: str = "") -> di
 
 
 def names(pid: int, name: str, trace: Trace, rank: int) -> Iterator[Event]:
-    """The names of a rank and of those of its lanes in which something happens."""
+    """The names of a rank and of its used lanes."""
     yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}
     yield {"ph": "M", "pid": pid, "name": "process_sort_index", "args": {"sort_index": pid}}
     used = {(span.lane, span.channel) for step in trace.steps if step.rank == rank for span in step.spans}
@@ -69,7 +69,7 @@ def thread_of(lane: Lane, channel: int) -> int:
 
 
 def flows(trace: Trace, first_id: int) -> dict[Span, int]:
-    """A number for each message that was seen at both ends, by either span.
+    """A number for each message recorded at both ends, by either span.
 
     Messages of one channel between two ranks arrive in the order in which they were sent.
     """

@@ -7,13 +7,13 @@ from zerosim.report.page.pictures import CONFIG, FONT, ROW_COLOURS, VEGA_LITE, c
 from zerosim.report.page.vega import Spec
 
 WIDTH, HEIGHT = 142, 105
-"""Pixels of a chart: two of them beside each other are legible on 400."""
+"""The pixels of a chart: two of them side by side are legible on 400."""
 
 NAMES = {"ring": "ring", "two_hop": "two hops"}
 
 
 def answer(found: Sequence[QuantisedSum]) -> str:
-    """The sentence that the figures answer with: for the most ranks, the format where the two sums differ most.
+    """The result in a sentence: for the most ranks, the format where the two sums differ most.
 
     >>> answer([QuantisedSum("ring", "int4", 4, 3, 0.12), QuantisedSum("two_hop", "int4", 4, 2, 0.1)])
     "After 3 hops int4's error is 1.2 times that of two hops"
@@ -25,7 +25,7 @@ def answer(found: Sequence[QuantisedSum]) -> str:
 
 
 def wire_picture(found: Sequence[QuantisedSum]) -> Spec:
-    """The relative error over the hops of the ring on as many ranks."""
+    """The relative error over the number of hops of the ring on as many ranks."""
     along = {each.ranks: each.hops for each in found if each.algorithm == "ring"}
     names = list(NAMES.values())
     values = [{"format": each.format, "sum": NAMES[each.algorithm], "hops": along[each.ranks], "error": each.error}

@@ -1,8 +1,8 @@
-"""How much of a scenario is read: nothing, however long or deep, may keep the TOML reader busy or use up its stack.
+"""Limits on the text of a scenario: no input may keep the TOML reader busy for long or exhaust its stack.
 
 The reader's time grows with the square of a key's parts, and its stack with the nesting of brackets. `check_bounds`
-looks at a text before the reader does, once from left to right. The text need not be TOML: up to the first place that
-is none, tokens are found as the reader finds them, and the reader does not look beyond that place.
+scans a text before the reader does, once from left to right. The text need not be TOML: up to its first error, tokens
+are found as the reader finds them, and the reader does not read beyond that.
 """
 
 import re
@@ -12,9 +12,9 @@ from zerosim.scenario.positions import TextPlace, place
 
 MOST_BYTES = 250_000
 MOST_PARTS = 8
-"""The parts of a key; the longest in a scenario, such as train.steps, has 2."""
+"""The most parts of a key; the longest in a scenario, such as train.steps, has 2."""
 MOST_DEPTH = 8
-"""The depth of brackets in brackets; the deepest in a scenario, variant = [{units = [[0]]}], has 4."""
+"""The deepest nesting of brackets; the deepest in a scenario, variant = [{units = [[0]]}], has 4."""
 
 PART = r""" (?: " (?:\\[^\n]|[^"\\\n])*+ " | '[^'\n]*+' | [A-Za-z0-9_-]++ ) """
 TOKEN = re.compile(
@@ -32,7 +32,7 @@ PARTS = re.compile(PART, re.VERBOSE)
 
 
 def check_size(size: int, file: str) -> None:
-    """Refuse a text of so many bytes (of a stream: at least so many)."""
+    """Refuse a text of too many bytes; for a stream `size` is a lower bound."""
     if size > MOST_BYTES:
         message = f"found {size:,} bytes; a scenario has at most {MOST_BYTES:,}, and put samples into an .npz file"
         raise ScenarioError(message, file=file)

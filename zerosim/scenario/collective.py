@@ -1,4 +1,4 @@
-"""What a scenario of collectives says: values on every rank, programs that move them, and what must come out.
+"""A scenario of collectives: values on every rank, programs that communicate them, and the expected results.
 
 Scenarios of collectives are a kind of their own: values, programs, expectations. They share loader, positions and
 error messages with those of training, and nothing else.
@@ -34,7 +34,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Program:
-    """Collectives that a rank carries out one after the other, on all tensors in one bucket or on each by itself.
+    """Collectives that a rank runs in sequence, on all tensors in one bucket or on each by itself.
 
     A call is a collective ("all_reduce"), an algorithm ("ring.all_reduce") or a function of a file beside the
     scenario ("mine.py:my_all_reduce").
@@ -47,7 +47,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Expect:
-    """What must be seen; what is not mentioned is not checked."""
+    """The expected observations; a key that is left out is not checked."""
 
     same_results: bool | None = maybe()
     ranks_agree: bool | None = maybe()
@@ -58,7 +58,7 @@ class Expect:
 
 @dataclass(frozen=True)
 class CollectiveScenario:
-    """A whole scenario of collectives; `origin` says where its keys were written."""
+    """A whole scenario of collectives; `origin` has the positions of its keys."""
 
     kind: str = choice("collective", ("collective",))
     title: str = text("")

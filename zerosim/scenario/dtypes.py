@@ -1,4 +1,4 @@
-"""The keys that say in which dtypes and codes a row computes and sends: what they must satisfy together."""
+"""The keys for the dtypes and wire formats of a row: the conditions that they must satisfy together."""
 
 from zerosim.errors import ScenarioError
 from zerosim.scenario.origin import Origin
@@ -7,11 +7,11 @@ from zerosim.scenario.sections import Parallel, Train
 NARROWER = {
     "accumulate_dtype": "weights", "reduce_dtype": "weights", "output_dtype": "weights",
     "quantized_weights": "none", "quantized_gradients": "none"}
-"""Keys that may ask for fewer bits than float64 has, and what they hold otherwise."""
+"""Keys that may name fewer bits than float64 has, and their other value."""
 
 
 def check_dtypes(parallel: Parallel, train: Train, ranks: int, origin: Origin) -> None:
-    """Raises `ScenarioError` where a dtype would lose bits of another, or a collective cannot carry codes."""
+    """Raises `ScenarioError` if a dtype would lose bits of another, or a collective does not support wire formats."""
     for key, otherwise in NARROWER.items():
         if train.precision == "fp64" and (dtype := getattr(parallel, key)) != otherwise:
             raise origin.error(
@@ -46,7 +46,7 @@ def check_autocast(parallel: Parallel, train: Train, origin: Origin) -> None:
 
 
 def check_quantized_gradients(parallel: Parallel, ranks: int, origin: Origin) -> None:
-    """Raises `ScenarioError` where chunks do not travel one by one, each in one message."""
+    """Raises `ScenarioError` if chunks are not sent one by one, each in one message."""
     if parallel.quantized_gradients == "none":
         if parallel.error_feedback:
             raise origin.error(

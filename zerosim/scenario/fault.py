@@ -1,7 +1,7 @@
-"""What befalls a rank on purpose, at one moment of a training.
+"""An injected fault of a rank, at one point of a training.
 
 The supervisor or Slurm (`SLURM_RESTART_COUNT`) counts runs, and `after_restarts` says in which of them a fault
-strikes. A run with `--resume` counts as one restart at least.
+strikes. A run with `--resume` counts as at least one restart.
 """
 
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ class Fault:
     """One fault.
 
     kill         the rank's process ends as by `kill -9`
-    stop         it is frozen, as by `kill -STOP`
-    delay        it sleeps so many seconds, once
-    slow         from the step on it sleeps so many seconds before each message
+    stop         the process is frozen, as by `kill -STOP`
+    delay        the rank sleeps for `seconds`, once
+    slow         from the step on the rank sleeps for `seconds` before each message
     drop         the message is not sent
-    duplicate    it is sent twice
-    flip         a bit of it is another one; without a collective, a bit of the weights that the rank keeps
+    duplicate    the message is sent twice
+    flip         a bit of the message is flipped; without a collective, a bit of the weights that the rank keeps
 
-    It strikes before the message of that number, from 1, which the rank sends in the collectives of that name in the
-    step; without a collective as the step begins, a flip as it ends.
+    It strikes before the message of that number, counted from 1, among those that the rank sends in the collectives of
+    that name in the step. Without a collective it strikes when the step begins, a flip when it ends.
     """
 
     kind: str = choice("kill", KINDS)
@@ -38,15 +38,15 @@ class Fault:
     collective: str | None = maybe_choice(COLLECTIVES)
     message: int = integer(1, at_least=1)
     seconds: float | None = number(None, at_least=0, below=3600)
-    """The seconds of a delay, 1 if nothing is said; for what is slow, 0.01."""
+    """The seconds of a delay, 1 by default; of each sleep of a slow rank, 0.01 by default."""
     bit: int = integer(0, at_least=0)
-    """Which bit is flipped, counted from the lowest of the first byte; beyond the end, from the beginning again."""
+    """The flipped bit, counted from the lowest bit of the first byte, modulo the length."""
     after_restarts: int = integer(0, at_least=0)
-    """In which run of a training it strikes: 0, in the one that begins it; 1, in the first that goes on."""
+    """The run of a training in which it strikes: 0 for the first; 1 for the first that resumes."""
 
     @property
     def problem(self) -> tuple[str, str] | None:
-        """The key that does not go with the kind, and why, in words."""
+        """The key that does not fit the kind, and the reason in words; None if all fit."""
         if self.kind in OF_MESSAGES and self.collective is None:
             return "kind", f"kind {self.kind} needs a collective; give one of {', '.join(COLLECTIVES)}"
         if self.message > 1 and (self.collective is None or self.kind == "slow"):
@@ -61,7 +61,7 @@ class Fault:
 
     @property
     def lasts_seconds(self) -> float:
-        """How long a delay is, or each of those of a slow rank."""
+        """The seconds of a delay, or of each sleep of a slow rank."""
         if self.seconds is not None:
             return self.seconds
         return DELAY_SECONDS if self.kind == "delay" else SLOW_SECONDS

@@ -1,4 +1,4 @@
-"""How a section declares its keys: each function makes a dataclass field with a default and a rule."""
+"""Declarations of a section's keys: each function makes a dataclass field with a default and a rule."""
 
 import math
 from dataclasses import field
@@ -31,7 +31,7 @@ def switch(default: bool) -> Any:
 
 
 def maybe() -> Any:
-    """True, false, or nothing said."""
+    """True, false, or left out."""
     return field(default=None, metadata={"rule": Switch()})
 
 
@@ -40,7 +40,7 @@ def integer(default: int, *, at_least: int, at_most: int = LARGEST_INTEGER) -> A
 
 
 def maybe_integer(*, at_least: int) -> Any:
-    """An integer, or nothing said."""
+    """An integer, or left out."""
     return field(default=None, metadata={"rule": Integer(at_least)})
 
 
@@ -61,7 +61,7 @@ def choice(default: str, names: tuple[str, ...]) -> Any:
 
 
 def maybe_choice(names: tuple[str, ...]) -> Any:
-    """One of `names`, or nothing said."""
+    """One of `names`, or left out."""
     return field(default=None, metadata={"rule": Choice(names)})
 
 
@@ -88,7 +88,7 @@ def name_or(of: type[Any], default: str) -> Any:
 
 
 def optional(of: Any) -> Any:
-    """A key that a table which stands in place of a name may leave out."""
+    """A key that may be left out of a table which replaces a name."""
     return field(
         default=of.default, default_factory=of.default_factory, metadata={**of.metadata, "optional": True})
 
@@ -98,7 +98,7 @@ def texts(default: tuple[str, ...], *, at_least: int = 0) -> Any:
 
 
 def rows() -> Any:
-    """An array of numbers for each rank, or nothing."""
+    """An array of numbers for each rank, or empty."""
     return field(default=(), metadata={"rule": ArrayRule(ArrayRule(Written()))})
 
 
@@ -115,7 +115,7 @@ def switch_or_integers(default: bool) -> Any:
 
 
 def maybe_switch_or_integers() -> Any:
-    """A switch or an array of integers, or nothing said."""
+    """A switch or an array of integers, or left out."""
     return field(default=None, metadata={"rule": SwitchOr(ArrayRule(Integer(0), distinct=True))})
 
 

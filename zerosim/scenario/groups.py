@@ -1,4 +1,4 @@
-"""The keys of [parallel] that say which ranks share and which hold copies: what they must satisfy together."""
+"""The keys of [parallel] for the ranks that share and those that hold copies: the conditions that they must satisfy."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from zerosim.scenario.sections import Parallel, WorldKeys
 
 ALL_AT_ONCE = ("exact", "two_level", "two_hop")
 ON_HOSTS = ("two_level", "two_hop")
-"""The orders that have no groups of ranks, or groups of their own."""
+"""The orders without groups of ranks, or with groups of their own."""
 
 
 def check_groups(parallel: Parallel, world: WorldKeys, other_ranks: Sequence[int], origin: Origin) -> None:
-    """Raises `ScenarioError` where groups do not divide the ranks, or two keys do not agree.
+    """Raises `ScenarioError` if groups do not divide the ranks, or two keys contradict each other.
 
     `other_ranks` are the numbers of ranks that the scenario is run on besides `world.ranks`.
     """

@@ -1,7 +1,8 @@
-"""Keys that a row cannot follow: what its stage, or its share of the batch, leaves nothing to choose.
+"""Keys without effect on a row, because its stage, or its share of the batch, leaves no choice.
 
-A [[variant]] that sets such a key for its own stage is refused. [parallel] speaks of all rows, so there it stands, and
-every report says which rows do not follow it, and why. The keys of one kind of model are refused with the other kind.
+A [[variant]] that sets such a key for its own stage is refused. [parallel] applies to all rows, so it may contain such
+a key; every report names the rows without its effect, with the reason. The keys of one kind of model are refused with
+another kind.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -23,7 +24,7 @@ def others_keys(kind: str) -> tuple[str, ...]:
 
 
 class Ranks:
-    """All numbers of ranks but 0."""
+    """All positive numbers of ranks."""
 
     def __contains__(self, value: object) -> bool:
         return isinstance(value, int) and value > 0
@@ -52,11 +53,11 @@ BY_STAGE: tuple[tuple[str, Container[Any], Callable[[Stage], str]], ...] = (
     ("offload_parameters", ("host", "disk"), gathers_nothing),
     ("param_dtype", ("fp32", "fp16", "bf16"), gathers_nothing),
 )
-"""For each key, the values that ask for something, and why a stage cannot follow; empty where it can."""
+"""The values of each key that request an effect, and the reason why a stage has none; empty if it has one."""
 
 
 def ignored_by_stage(stage: str, said: Mapping[str, Any]) -> dict[str, str]:
-    """The keys among `said` that a stage cannot follow, and why.
+    """The keys among `said` without effect on a stage, with the reason.
 
     >>> ignored_by_stage("ddp", {"prefetch": True, "overlap": True})
     {'prefetch': 'its ranks keep full weights, and gather none'}
@@ -68,7 +69,7 @@ def ignored_by_stage(stage: str, said: Mapping[str, Any]) -> dict[str, str]:
 
 
 def ignored(stage: str, said: Mapping[str, Any], micro_batches_each: int) -> dict[str, str]:
-    """The keys among `said` that a row ignores, and why; accumulation needs several micro-batches on a rank.
+    """The keys among `said` that a row ignores, with the reason; accumulation needs several micro-batches on a rank.
 
     >>> ignored("zero2", {"accumulation": "micro_batch"}, 1)
     {'accumulation': 'a rank has one micro-batch in a step'}

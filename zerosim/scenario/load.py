@@ -1,6 +1,6 @@
-"""A TOML file and its overrides -> a `Scenario`, or one error with the line and column to mend.
+"""A TOML file and its overrides -> a `Scenario`, or one error with line and column.
 
-The file named on the command line goes before a shipped scenario of that name (see `course/shipped.py`). `load`
+A file with the name on the command line takes precedence over a shipped scenario (see `course/shipped.py`). `load`
 decides it, so that `run`, `plan`, `zs.run` and `zs.plan` cannot differ.
 """
 
@@ -29,13 +29,13 @@ from zerosim.scenario.schema import Scenario, plain
 Document = dict[str, Any]
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Scenario
-"""A path, the name of a shipped scenario, a dict as TOML would be read, or a scenario built in Python."""
+"""A path, the name of a shipped scenario, a dict with the types of TOML, or a scenario built in Python."""
 
 Positions = dict[KeyPath, Position]
 
 COMPLAINT = re.compile(r"(.*?)( \(at (?:line (\d+), column (\d+)|end of document)\))?", re.DOTALL)
 MOST_OF_A_COMPLAINT = 200
-"""Characters; it may repeat a whole key."""
+"""The most characters; a message may contain a whole key."""
 
 
 def load(
@@ -43,11 +43,12 @@ def load(
 ) -> Scenario | CollectiveScenario:
     """The scenario in the TOML file at `path`, or else the shipped one of that name, after `overrides`.
 
-    An override is such as `"train.optimizer=sgd"`. It is one of training, unless it says `kind = "collective"`.
+    An override has the form `"train.optimizer=sgd"`. The scenario is one of training, unless it has `kind =
+    "collective"`.
 
-    An override's value is TOML within the bounds of a scenario or, where it is not, a plain string; it replaces the
-    file's. Without `python` it refuses keys that name Python. Raises `ScenarioError` with the line and column of what
-    is wrong, in the file or the override's text.
+    An override's value is TOML within the bounds of a scenario, or else a plain string; it replaces the file's.
+    Without `python` keys that name Python are refused. Raises `ScenarioError` with the line and column of the error,
+    in the file or in the override.
     """
     file, document, where = read_source(path)
     check_size(sum(map(len, overrides)), OVERRIDE)
@@ -62,7 +63,7 @@ def load(
 
 
 def read_source(path: Source) -> tuple[str, Document, Positions]:
-    """The file, its document and where keys stand in it; a dict or a `Scenario` of Python's stands in no file."""
+    """The file, its document and the positions of its keys; a dict or a `Scenario` of Python has no positions."""
     if isinstance(path, Mapping):
         return Origin().file, listed(path), {}
     if isinstance(path, Scenario):
@@ -72,7 +73,7 @@ def read_source(path: Source) -> tuple[str, Document, Positions]:
 
 
 def listed(value: Any) -> Any:
-    """What Python gives in TOML's own types: tuples as lists, sections that are objects as tables."""
+    """A Python value in TOML's own types: tuples as lists, section objects as tables."""
     if isinstance(value, Mapping):
         return {key: listed(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -83,7 +84,7 @@ def listed(value: Any) -> Any:
 
 
 def said(section: Any) -> Document:
-    """The keys of a section that say something, as a table."""
+    """The keys of a section that are set, as a table."""
     found = plain(section)
     given = {key: found[key] for key in (*rules(type(section)), *getattr(section, "own", {}))}
     return {key: said(getattr(section, key)) if dataclasses.is_dataclass(getattr(section, key, None)) else value
@@ -122,7 +123,7 @@ def parse(text: str, file: str) -> tuple[Document, Positions]:
 
 
 def explained(complaint: str, text: str) -> tuple[str, TextPlace]:
-    """tomllib's complaint, cut short where it is long, and the place that stands at its end in words.
+    """tomllib's message, shortened, and the position in the words at its end.
 
     >>> explained("Invalid value (at line 3, column 9)", "")
     ('invalid value (strings need quotes)', TextPlace(line=3, column=9))
@@ -139,7 +140,7 @@ def explained(complaint: str, text: str) -> tuple[str, TextPlace]:
 
 
 def parse_override(override: str) -> tuple[KeyPath, Any, Positions]:
-    """The key that an override sets, its value, and where both stand in the override's text.
+    """The key that an override sets, its value, and the positions of both in the override.
 
     >>> parse_override("train.optimizer=sgd")[:2]
     (('train', 'optimizer'), 'sgd')
@@ -165,7 +166,7 @@ def apply(
     document: Document,
     written: dict[KeyPath, tuple[str, Position]],
 ) -> None:
-    """Replace what is at the override's path, and what was known of where it stood."""
+    """Replace the value at the override's path, and its known positions."""
     path, value, where = override
     table: dict[Any, Any] = document
     for depth, name in enumerate(path[:-1], start=1):

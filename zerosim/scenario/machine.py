@@ -1,4 +1,4 @@
-"""The machine of a plan, as a scenario's [cluster] says it: every key, its default, and beside each what is allowed."""
+"""The machine of a plan, as the scenario's [cluster]: every key, its default, and the allowed values."""
 
 from dataclasses import dataclass
 
@@ -25,39 +25,39 @@ ATTENTION = ("", "flash2", "flash3")
 
 @dataclass(frozen=True)
 class Functions:
-    """Numbers a second that calls of a function go through; 0: as many as memory's bandwidth lets pass."""
+    """Numbers per second of each function; 0: limited by memory bandwidth alone."""
 
     exp: float = number(0.0, at_least=0)
     tanh: float = number(0.0, at_least=0)
     max: float = number(0.0, at_least=0)
-    """Numbers that are read in each row, as for `sum` and `mean`."""
+    """Numbers read in each row, as for `sum` and `mean`."""
     sum: float = number(0.0, at_least=0)
     mean: float = number(0.0, at_least=0)
     take: float = number(0.0, at_least=0)
     scatter: float = number(0.0, at_least=0)
     copyto: float = number(0.0, at_least=0)
-    """Numbers of arrays that no cache holds."""
+    """Numbers of arrays that fit in no cache."""
     update: float = number(0.0, at_least=0)
     """Bytes of weights, gradients and state that an optimizer reads and writes."""
 
 
 @dataclass(frozen=True)
 class DeviceKeys:
-    """What a rank computes with, where its name is in no table."""
+    """The device of a rank, if it is in no table of named devices."""
 
     flops: float = number(0.0, at_least=1)
-    """Floating-point operations a second in the precision of the weights: what is reached, by large products."""
+    """The floating-point operations per second of large products, as measured, in the precision of the weights."""
     memory_bandwidth: float = number(0.0, at_least=1)
-    """Bytes a second, as above."""
+    """The bytes per second, as measured."""
     memory: float = number(0.0, at_least=1)
-    """Bytes."""
+    """The bytes of the device's memory."""
     launch_us: float = optional(number(3.8, at_least=0))
-    """The least that an operation takes; where `bandwidths` are given, of each call in its text, beyond its work."""
+    """The least time of an operation; with `bandwidths`, the time of each call in its code in addition to its work."""
     half_width: float = optional(number(0.0, at_least=0))
     """The narrower side at which a product reaches half of `flops`."""
     working_sets: tuple[float, ...] = optional(numbers())
-    """Bytes that a call works on, ascending, and the `bandwidths` that it then has: such a device is charged call by
-    call, as the text of an operation has them."""
+    """The bytes of a call's working set, ascending, for the `bandwidths`. Such a device is charged for each call in the
+    code of an operation."""
     bandwidths: tuple[float, ...] = optional(numbers())
     functions: Functions = optional(section(Functions))
 
@@ -66,12 +66,12 @@ class DeviceKeys:
 class LinkKeys:
     latency_us: float = number(0.0, at_least=0)
     gigabytes_per_second: float = number(0.0, at_least=1e-6)
-    """Each way, of 10⁹ bytes: of a device inside its host, of all network cards of a host between hosts."""
+    """Each way, of 10⁹ bytes: for a device inside its host; between hosts, for all network cards of a host."""
 
 
 @dataclass(frozen=True)
 class DeviceFigures:
-    """Figures of a named device that are other than in its table; 0: as they are there."""
+    """Figures of a named device that replace those of its table; 0: the table's."""
 
     flops: float = number(0.0, at_least=0)
     flops_fp8: float = number(0.0, at_least=0)
@@ -85,7 +85,7 @@ class DeviceFigures:
 
 @dataclass(frozen=True)
 class ClusterKeys:
-    """The machine that a plan is for."""
+    """The machine of a plan."""
 
     device: str | DeviceKeys = name_or(DeviceKeys, "h100_80gb")
     devices_per_host: int = integer(8, at_least=1, at_most=1024)
@@ -94,11 +94,11 @@ class ClusterKeys:
     between: str | LinkKeys = name_or(LinkKeys, "")
     """The links of a host to other hosts; without a name, the device's usual ones."""
     cards: int = integer(1, at_least=1, at_most=1024)
-    """Network cards that a host's ranks share out; 1: all of them together serve every rank."""
+    """The network cards that a host's ranks share; 1: all of them together serve every rank."""
     rails: bool = switch(False)
     """Whether the cards with one number have leaf switches of their own."""
     hosts_per_leaf: int = integer(0, at_least=0)
-    """Hosts on a leaf switch; 0: all."""
+    """The number of hosts on a leaf switch; 0: all."""
     oversubscription: float = number(1.0, at_least=1)
     """The bandwidth of a leaf's cards over that of its links to other leaves."""
     sharp: bool = switch(False)
@@ -106,42 +106,42 @@ class ClusterKeys:
     host_memory: str | LinkKeys = name_or(LinkKeys, "")
     """The link of a device to its host's memory; without a name, the device's usual one."""
     nvme: str | LinkKeys = name_or(LinkKeys, "nvme_dgx_a100")
-    """The link to files of the host, as far as one device has it."""
+    """The link to files of the host, the share of one device."""
     collectives: str = choice("pipelined", COLLECTIVE_COSTS)
-    """What one costs: as libraries pipeline it, or message by message as its text is written."""
+    """The cost of a collective: pipelined as in libraries, or message by message as in its code."""
     short_gather_kb: float = number(64.0, at_least=0)
-    """The longest all-gather that is short, in 10³ bytes, for `parallel.all_gather = "auto"`; a run asks too."""
+    """The longest all-gather that is short, in 10³ bytes, for `parallel.all_gather = "auto"`; runs use it too."""
     kernels: str = choice("written", KERNELS)
-    """What operations have in memory: all that their text does, or what fused ones leave there."""
+    """The memory of operations: all arrays of their code, or only those of fused kernels."""
     software: str = choice("", SOFTWARE)
-    """What trains: PyTorch's kernels one by one, compiled, or kernels fused by hand; empty: that of the runs to which
+    """The software: PyTorch's kernels one by one, compiled, or kernels fused by hand; empty: that of the runs to which
     devices are fitted."""
     attention: str = choice("", ATTENTION)
     """The generation of attention's kernels; empty: the software's usual one."""
     loss: str = choice("", LOSSES)
-    """Whether scores of the vocabulary are widened as a whole, in registers, or in chunks so that none are ever whole;
+    """How scores of the vocabulary are widened: as a whole, in registers, or in chunks so that none are ever whole;
     empty: the software's usual way."""
     reserve: float | str = word_or_number("usual", at_least=0, below=10)
-    """What an allocator holds beyond what is alive, as a share of it; `usual`: the software's."""
+    """The reserve of an allocator, as a share of the memory in use; `usual`: the software's."""
     optimizer: str = choice("device", PLACES)
-    """Where the optimizer has its states and computes: on the device, or in the memory of the host."""
+    """The tier that holds optimizer states and computes updates: the device, or the host."""
     products: str = choice("weights", PRODUCTS)
-    """In what precision weights are multiplied: their own, or 8 bits, to which both operands are cast each time, with a
-    scale for each array or for each row."""
+    """The precision in which weights are multiplied: their own, or 8 bits, to which both operands are cast each time,
+    with a scale for each array or for each row."""
     dollars_per_hour: float = number(0.0, at_least=0)
     """The price of one device; 0: unknown."""
     hours_between_failures: float = number(0.0, at_least=0)
-    """The mean of one device, any of which ends a training; 0: none fails."""
+    """The mean for one device; any failure ends a training; 0: none fails."""
     checkpoint_seconds: float = number(0.0, at_least=0)
-    """In which nothing is trained because a checkpoint is saved."""
+    """The time during which a saved checkpoint interrupts training."""
     restart_seconds: float = number(0.0, at_least=0)
-    """The time between a failure and the first step behind the last checkpoint."""
+    """The time between a failure and the first step after the last checkpoint."""
     jitter: float = number(0.0, at_least=0, below=2)
-    """The deviation of a rank's computing from step to step, as a share of it."""
+    """The deviation of a rank's computing time from step to step, as a share of it."""
     slow_share: float = number(0.0, at_least=0, below=1)
     """The share of ranks that always compute longer, by `slow_by`."""
     slow_by: float = number(0.0, at_least=0, below=100)
-    """How much longer, as a share."""
+    """The additional time of slow ranks, as a share."""
     jitter_seed: int = integer(0, at_least=0)
     figures: DeviceFigures = section(DeviceFigures)
-    """Figures of a named device in place of its table's."""
+    """Figures that replace those in the table of a named device."""

@@ -1,4 +1,4 @@
-"""The keys of [parallel] that say in which tier of memory states are: what they must satisfy together."""
+"""The keys of [parallel] for tiers of memory: the conditions that they must satisfy together."""
 
 from zerosim.errors import ScenarioError
 from zerosim.scenario.origin import Origin
@@ -6,7 +6,7 @@ from zerosim.scenario.sections import Parallel, Train
 
 
 def check_delayed(parallel: Parallel, train: Train, origin: Origin) -> None:
-    """Raises `ScenarioError` where the host cannot update one step late."""
+    """Raises `ScenarioError` if the host cannot update one step late."""
     if not parallel.delayed_update:
         return
     at = ("parallel", "delayed_update")

@@ -1,4 +1,4 @@
-"""Where the keys of a scenario were written, so that whoever finds one wrong can point at it."""
+"""The positions of a scenario's keys, for error messages."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from zerosim.parts import Loader
 from zerosim.scenario.positions import KeyPath, Position, TextPlace
 
 OVERRIDE = "--set"
-"""Stands for the file in errors about an override; columns count in the override's own text."""
+"""The file name in errors about an override; columns count in the override itself."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Origin:
     file: str = "<scenario>"
     written: Mapping[KeyPath, tuple[str, Position]] = field(default_factory=dict)
     loader: Loader = field(default_factory=Loader)
-    """What imports the Python that keys name."""
+    """Imports the Python that keys name."""
 
     def error(
         self, message: str, *paths: KeyPath, at: Literal["key", "value"] = "value"
     ) -> ScenarioError:
-        """The error that blames one of `paths`: the first in an override, or else in the file.
+        """The error at one of `paths`: the first in an override, or else in the file.
 
         >>> print(Origin("a.toml").error("train.steps is too large", ("train", "steps")))
         a.toml:1:1: train.steps is too large
@@ -39,14 +39,14 @@ class Origin:
 
     @contextmanager
     def blaming(self, *paths: KeyPath) -> Iterator[None]:
-        """Let what is wrong with a user's part be an error at one of `paths`."""
+        """A context that turns errors of a user's part into errors at one of `paths`."""
         try:
             yield
         except UsageError as error:
             raise self.error(f"{'.'.join(map(str, paths[0]))}: {error}", *paths) from error
 
     def overridden(self, *sections: str) -> bool:
-        """Whether an override has set anything in one of these sections.
+        """Whether an override has set a key in one of these sections.
 
         >>> Origin("a.toml", {("train", "steps"): (OVERRIDE, NOWHERE)}).overridden("world", "train")
         True
@@ -54,11 +54,11 @@ class Origin:
         return any(file == OVERRIDE and path[0] in sections for path, (file, _) in self.written.items())
 
     def is_override(self, path: KeyPath) -> bool:
-        """Whether an override has set this very key."""
+        """Whether an override has set this key itself."""
         return self.written.get(path, ("", NOWHERE))[0] == OVERRIDE
 
     def folder(self, path: KeyPath) -> Path:
-        """Where a relative file name at `path` starts: its file's folder; in an override, here."""
+        """The folder of relative file names at `path`: that of its file; for an override, the current folder."""
         file, _ = self.written.get(path, (self.file, NOWHERE))
         return Path(file).parent
 

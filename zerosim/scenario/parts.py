@@ -1,7 +1,7 @@
 """Keys that name a part: a row of one of the project's tables, or a user's Python, with keys of its own.
 
-A user's name is resolved as the scenario is read, so that whatever is wrong with the part has a line and a column. The
-value is then a `Named`, which carries the part; tables of parts give it for that name.
+A user's name is resolved while the scenario is read, so that errors of the part have a line and a column. The
+value is then a `Named`, which contains the part; tables of parts return it for that name.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from zerosim.scenario.rules import ArrayRule, Choice, Integer, Number, Rule, Swi
 
 @dataclass(frozen=True)
 class PartOf(Choice):
-    """A name of a table, or a user's: `made(name, value)` makes the part of what Python has under it."""
+    """A name of a table, or a user's: `made(name, value)` makes the part from the Python object of that name."""
 
     made: Callable[[str, Any], Any]
     brings_keys: bool = False  # type: ignore[misc]
@@ -55,14 +55,14 @@ class PartOf(Choice):
 
 
 def part_of(default: str | None, table: Table[Any], made: Callable[[str, Any], Any]) -> Any:
-    """A key that names a part of `table`, or a user's, whose keys its section then takes too."""
+    """A key that names a part of `table`, or a user's; its section then accepts the part's keys too."""
     rule = PartOf(tuple(table), made, brings_keys=True, optional=not default)
     return dataclasses.field(default=default, metadata={"rule": rule})
 
 
 @dataclass(frozen=True)
 class SourceOf(PartOf):
-    """Any text, or a user's function that gives samples."""
+    """Any string, or a user's function that makes samples."""
 
     def __str__(self) -> str:
         return "a string in quotes"
@@ -74,12 +74,12 @@ class SourceOf(PartOf):
 
 
 def source_of(default: str) -> Any:
-    """A key that names samples, whose own keys its section then takes too."""
+    """A key that names samples; its section then accepts the keys of a user's function too."""
     return dataclasses.field(default=default, metadata={"rule": SourceOf((), as_source, brings_keys=True)})
 
 
 def parts_of(default: tuple[str, ...], table: Table[Any], made: Callable[[str, Any], Any]) -> Any:
-    """A key that names at least one part of `table`, or a user's, none of them twice."""
+    """A key that names at least one part of `table`, or a user's, each once."""
     rule = ArrayRule(PartOf(tuple(table), made), 1, distinct=True)
     return dataclasses.field(default=default, metadata={"rule": rule})
 
@@ -90,7 +90,8 @@ def own_keys() -> Any:
 
 
 def settle(section: Any) -> None:
-    """Resolve what Python has put into a section in place of names: functions, parts, and names of Python."""
+    """Resolve the objects that Python has put into a section in place of names: functions, parts, and names of Python.
+    """
     for each in dataclasses.fields(section):
         rule, value = each.metadata.get("rule"), getattr(section, each.name)
         one = rule.element if isinstance(rule, ArrayRule) else rule
@@ -106,12 +107,12 @@ def settle(section: Any) -> None:
 
 
 def plain(value: object) -> object:
-    """A tuple, which Python hands over, as the list that TOML has."""
+    """A tuple from Python as TOML's list."""
     return list(value) if isinstance(value, tuple) else value
 
 
 def rule_for(default: Any) -> Rule:
-    """The rule for a key with this default: values are of its kind."""
+    """The rule for a key with this default: values of the same type."""
     match default:
         case bool():
             return Switch()
@@ -125,7 +126,7 @@ def rule_for(default: Any) -> Rule:
 
 
 def parts_in(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str, Named]]:
-    """The users' parts in a scenario, by where they are named."""
+    """The users' parts in a scenario, with the keys that name them."""
     if isinstance(value, Named):
         yield dotted(path), value
     elif isinstance(value, tuple):
@@ -137,6 +138,6 @@ def parts_in(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str
 
 
 def python_run(scenario: Any) -> list[str]:
-    """A line that says which Python a scenario runs, if any."""
+    """A line that names the Python files that a scenario runs, if any."""
     found = {f"{part} (sha256 {part.sha256[:8]}…)": None for _, part in parts_in(scenario)}
     return [f"runs your Python code: {', '.join(found)}"] if found else []

@@ -1,10 +1,10 @@
-"""Where each key and each value of a TOML text stands, which tomllib does not tell.
+"""The position of each key and each value of a TOML text, which tomllib does not report.
 
-    path       how a value is reached from the whole document: ("train", "betas", 1)
+    path       the keys and indices from the whole document to a value: ("train", "betas", 1)
     position   the place of the path's key and the place of its value
     place      line and column, both from 1, columns counted in characters
 
-The scanner trusts that tomllib has accepted the text, and looks only at what tells one token from
+The scanner relies on tomllib's having accepted the text, and examines only what distinguishes one token from
 the next.
 """
 
@@ -37,7 +37,7 @@ class TextPlace(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a key and its value begin: one place for an array's element or a `[table]`."""
+    """The places where a key and its value begin: one place for an array's element or a `[table]`."""
 
     key: TextPlace
     value: TextPlace
@@ -67,7 +67,7 @@ def positions(text: str) -> dict[KeyPath, Position]:
 
 
 class Scanner:
-    """One pass over a text; every method starts at `offset` and leaves it after what it read."""
+    """One pass over a text; every method starts at `offset` and moves it behind the text that it read."""
 
     def __init__(self, text: str) -> None:
         self.text, self.offset = text, 0
@@ -95,7 +95,7 @@ class Scanner:
         return table
 
     def latest(self, path: KeyPath) -> KeyPath:
-        """What a header means by the name of an array of tables: its last table."""
+        """The table to which a header refers by the name of an array of tables: its last one."""
         return (*path, self.lengths[path] - 1) if path in self.lengths else path
 
     def pair(self, table: KeyPath) -> None:
@@ -104,7 +104,7 @@ class Scanner:
         self.value(path, self.found[path].key)
 
     def key(self, path: KeyPath) -> KeyPath:
-        """A dotted key below `path`; the tables on its way stand where they are first named."""
+        """A dotted key below `path`; the position of an implied table is its first mention."""
         while True:
             here = self.here()
             path = (*self.latest(path), unquoted(self.match(KEY)))
@@ -134,7 +134,7 @@ class Scanner:
         return TextPlace(line, self.offset - self.lines[line - 1] + 1)
 
     def next(self) -> str:
-        """The next character that is neither blank nor comment; nothing at the end of the text."""
+        """The next character that is neither blank nor comment; empty at the end of the text."""
         self.match(BLANK)
         return self.text[self.offset : self.offset + 1]
 

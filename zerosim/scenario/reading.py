@@ -1,4 +1,4 @@
-"""The files that a scenario names, by what they are; the scenario's own file comes first."""
+"""The files that a scenario names, by purpose; the scenario's own file comes first."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from zerosim.scenario.schema import Scenario
 
 
 def files_of_training(scenario: Scenario) -> dict[str, Path]:
-    """The files that a training may read; the name of shipped data is no file's, and is given all the same.
+    """The files that a training may read, including the name of shipped data as if it were a file.
 
     >>> sorted(files_of_training(Scenario()))
     ['the data', 'the scenario']

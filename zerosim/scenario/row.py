@@ -1,4 +1,4 @@
-"""A row of a comparison: one stage with its variant keys, what all rows share, and what is claimed of it."""
+"""A row of a comparison: one stage with its variant keys, the keys that all rows share, and the claims about it."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from zerosim.scenario.sections import ModelKeys, Parallel, Train
 
 @dataclass(frozen=True)
 class Claims:
-    """What a scenario says will be seen of one row; None where it says nothing."""
+    """The claims of a scenario about one row; None for no claim."""
 
     volume: float | None = None
     messages: int | None = None
@@ -16,34 +16,34 @@ class Claims:
     activations: int | None = None
     """Bytes at the peak."""
     beyond_peak: int | None = None
-    """Bytes that addresses by first fit take beyond the peak."""
+    """The bytes beyond the peak that first fit needs."""
     beyond_peak_laid_out: int | None = None
-    """And where what is long-lived is laid out beforehand."""
+    """The bytes beyond the peak that first fit needs if long-lived arrays are laid out beforehand."""
     fragmentation: bool = False
-    """Whether this is to be found out."""
+    """Whether fragmentation is measured."""
     does_not_fit: bool = False
     test_accuracy: float = 0.0
     test_loss: float = 0.0
-    """What it must be below; 0 where nothing is said."""
+    """The upper limit of the test loss; 0 for no claim."""
     reference: bool = True
-    """The claim that it computes what one process does, which is then trained."""
+    """The claim that it equals one process, which is then trained."""
     between_bytes: int | None = None
-    """Bytes that leave hosts in a step, of all ranks."""
+    """The bytes that leave hosts in a step, over all ranks."""
     kept_bytes: int | None = None
-    """Bytes of model states that a rank keeps between steps."""
+    """The bytes of model states that a rank keeps between steps."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a comparison. Rows are told apart by themselves, never by where they stand."""
+    """One line of a comparison. Rows are identified by themselves, never by their position."""
 
     name: str
-    """The name that the scenario gives it, or one made of what the row sets; empty: the title of its stage."""
+    """The scenario's name of the row, or one made from its keys; empty: the title of its stage."""
     stage: str
     """A key of the table of stages."""
     ranks: int
     ranks_per_host: int
-    """0: those that a host has."""
+    """The number of ranks on a host; 0: that of the real hosts."""
     short_gather_bytes: int
     """The longest vector that is short, for `parallel.all_gather = "auto"`."""
     memory_limit_mb: int

@@ -1,4 +1,4 @@
-"""What the keys of a scenario may hold: a rule reads one kind of value, or says what is allowed.
+"""Rules for the values of a scenario's keys: a rule reads one kind of value, or says which are allowed.
 
 A rule stands beside its field, `steps: int = integer(20, at_least=0)`, and `section_values` reads
 any section by the rules of its fields. A new key is a new field; a new section a new dataclass.
@@ -22,21 +22,21 @@ MOST_TABLES = 1000
 
 
 class Rule(ABC):
-    """What one key may hold."""
+    """The allowed values of one key."""
 
     brings_keys: ClassVar[bool] = False
-    """Whether what it names may have keys of its own, which its section then takes too."""
+    """Whether the part that it names may have keys of its own, which its section then accepts too."""
 
     @abstractmethod
     def __str__(self) -> str:
-        """What is allowed, as the words after "must be"."""
+        """The allowed values, as the words after "must be"."""
 
     @abstractmethod
     def read(self, value: object, path: KeyPath, origin: Origin) -> Any:
         """The Python value for a TOML value, or a `ScenarioError` at the value's position."""
 
     def own(self, value: Any, table: Mapping[str, object], path: KeyPath, origin: Origin) -> dict[str, Any]:
-        """The values in `table` of the keys that `value` brings, defaults filled in."""
+        """The values in `table` of the keys of the part `value`, with defaults."""
         return {}
 
     def refuse(self, value: object, path: KeyPath, origin: Origin, hint: str = "") -> Exception:
@@ -83,7 +83,7 @@ class Integer(Rule):
 
 @dataclass(frozen=True)
 class Number(Rule):
-    """A finite float; an integer will do."""
+    """A finite float; an integer is accepted."""
 
     at_least: float
     below: float = math.inf
@@ -172,7 +172,7 @@ class SectionRule(Rule):
 
 @dataclass(frozen=True)
 class Either(Rule):
-    """A word or what another rule reads."""
+    """A word, or a value of another rule."""
 
     word: str
     other: Rule
@@ -190,7 +190,7 @@ class Either(Rule):
 
 @dataclass(frozen=True)
 class SwitchOr(Rule):
-    """True, false, or what another rule reads."""
+    """True, false, or a value of another rule."""
 
     other: Rule
 
@@ -207,7 +207,7 @@ class SwitchOr(Rule):
 
 @dataclass(frozen=True)
 class Groups(Rule):
-    """How layers are grouped into units."""
+    """The grouping of layers into units."""
 
     def __str__(self) -> str:
         return "layer, model or an array of arrays of layer numbers such as [[0, 1], [2]]"
@@ -222,7 +222,7 @@ class Groups(Rule):
 
 @dataclass(frozen=True)
 class NameOr(Rule):
-    """A name, which whoever has the table of names looks up, or a table of one's own."""
+    """A name, which the owner of the table of names looks up, or a table."""
 
     section: type[Any]
 
@@ -264,7 +264,7 @@ class Tables(Rule):
 def section_values(
     section: type[Any], table: dict[str, object], path: KeyPath, origin: Origin
 ) -> dict[str, Any]:
-    """The values that `table` gives to fields of `section`, each read by the field's rule."""
+    """The values in `table` for fields of `section`, each read by the field's rule."""
     allowed = rules(section)
     named = {key: rule.read(table[key], (*path, key), origin) for key, rule in allowed.items()
              if rule.brings_keys and key in table}
@@ -292,7 +292,7 @@ def rules(section: type[Any]) -> dict[str, Rule]:
 def unknown(
     name: str, allowed: Iterable[str], path: KeyPath, origin: Origin, homes: Sequence[str] = ()
 ) -> Exception:
-    """The error for a key that is not `allowed`; `homes` are those of its name in sections of this one."""
+    """The error for a key that is not `allowed`; `homes` are keys of that name in subsections."""
     near = homes[0] if homes else nearest(name, allowed)
     mend = f"did you mean {near!r}?" if near else f"allowed are {', '.join(allowed)}"
     table = f" in [{dotted(path)}]" if path else ""
@@ -313,7 +313,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def shown(value: object) -> str:
-    """`value` as TOML would have it, on one short line.
+    """`value` in TOML, on one short line.
 
     >>> shown("a\\nb"), shown(True), shown([1, 2])
     ('"a\\\\nb"', 'true', 'an array of length 2')

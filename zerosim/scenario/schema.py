@@ -1,4 +1,4 @@
-"""What a scenario says: every key, its default, and beside each what is allowed.
+"""The schema of a training scenario: every key, its default, and the conditions between keys.
 
 Each variant or stage becomes a `Row` with claims of its own. Rows used to be a name and a position; then a row that
 did not fit took another row's claim.
@@ -41,20 +41,20 @@ from zerosim.scenario.sections import (
 
 OFFLOAD_FOLDER = ("parallel", "offload_folder")
 WIDEST_BYTES = 8
-"""The widest thing that travels for one element: an integer of an order-free sum, a float64, or a norm."""
+"""The widest element of a message in bytes: an integer of an order-free sum, a float64, or a norm."""
 ENOUGH_TO_JOIN = 8
-"""Ranks on which algorithms send neighbouring chunks in one message, if they ever do; on fewer they slice as well."""
+"""The number of ranks on which an algorithm sends neighbouring chunks in one message, if it ever does."""
 DOES_NOT_FIT = ("check", "does_not_fit")
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A whole scenario; `origin` says where its keys were written and is no part of what it says.
+    """A whole scenario; `origin` has the positions of its keys and does not count in comparisons.
 
     >>> Scenario(train=Train(optimizer="adamw")).train.weight_decay
     0.01
 
-    Raises `ScenarioError` where two keys do not agree.
+    Raises `ScenarioError` if two keys contradict each other.
     """
 
     kind: str = choice("training", ("training",))
@@ -103,7 +103,7 @@ class Scenario:
         return self.origin.error(f"fault[{index}].{why}", (*at, key), (*at, "kind"), at)
 
     def faults_after(self, restarts: int) -> list[Fault]:
-        """The faults of a run that was begun anew so often; raises `ScenarioError` where it has not their ranks."""
+        """The faults of a run after this number of restarts; raises `ScenarioError` if one names a missing rank."""
         due = [(index, fault) for index, fault in enumerate(self.fault) if fault.after_restarts == restarts]
         last = self.world.ranks - 1
         for index, fault in due:
@@ -114,7 +114,7 @@ class Scenario:
 
     @property
     def parts(self) -> dict[str, Named]:
-        """The users' Python that it names, by the key that names it."""
+        """The users' Python parts, by the key that names them."""
         return dict(parts_in(self))
 
     def _check_kind(self) -> None:
@@ -225,7 +225,7 @@ class Scenario:
             )
 
     def _check_serving(self, parallel: Parallel) -> None:
-        """The algorithms that it names can serve, and add in an order."""
+        """Check that the named algorithms support the ranks, and declare an order."""
         ranks = parallel.group_of(self.world.ranks)
         for kind in SERVING:
             name = getattr(parallel, kind)
@@ -302,7 +302,7 @@ class Scenario:
 
     @property
     def rows(self) -> "list[Row]":
-        """What is trained one after the other: each variant or, without any, each stage.
+        """The rows in the order of training: each variant or, without any, each stage.
 
         >>> [(row.stage, row.claims.volume) for row in Scenario(
         ...     parallel=Parallel(stages=("ddp", "zero3")), check=Check(volumes=(2, 3))).rows]
@@ -313,7 +313,7 @@ class Scenario:
         return [self._row(number, name, parallel) for number, (name, parallel) in enumerate(named or alone)]
 
     def names(self, titles: Mapping[str, str]) -> list[str]:
-        """What each row is called, with `titles` for stages: no two rows alike.
+        """The name of each row, with `titles` for stages; names are unique.
 
         >>> Scenario(variant=(Variant("a"), Variant("a"), Variant(stage="ddp"))).names({"ddp": "DDP"})
         ['a', 'a (2)', 'DDP']
@@ -348,7 +348,7 @@ class Scenario:
         )
 
     def _layers(self, parallel: Parallel) -> tuple[tuple[int, ...], ...]:
-        """The layers of each unit; raises `ScenarioError` where a unit would be frozen in part."""
+        """The layers of each unit; raises `ScenarioError` if only a part of a unit would be frozen."""
         layers = tuple(range(self.model.layer_count))
         found: tuple[tuple[int, ...], ...]
         match parallel.units:

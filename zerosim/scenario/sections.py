@@ -1,4 +1,4 @@
-"""The sections of a scenario: every key, its default, and beside each what is allowed.
+"""The sections of a scenario: every key, its default, and the allowed values.
 
 `train.momentum` is 0.9 by default. PyTorch's SGD has 0, which for an optimizer named `momentum` would silently be
 plain SGD.
@@ -59,11 +59,11 @@ PUBLICATIONS = tuple(PUBLISHING)
 MOST_RANKS = 2**20
 MEGABYTE = 10**6
 LARGEST_SIZE = 10**6
-"""The largest dimension of a model: products still count bytes in 64 bits, so that what does not fit is told."""
+"""The largest dimension of a model: byte counts of its products then fit in 64 bits, so a plan can report a misfit."""
 BY_OPTIMIZER: Any = None
 ROW_BY_ROW = ("volumes", "messages", "largest_messages", "activations", "beyond_peak", "beyond_peak_laid_out",
               "between_bytes", "kept_bytes")
-"""The keys of [check] that give a number for each row."""
+"""The keys of [check] with a number for each row."""
 
 
 def serving(default: str | None, kind: str) -> Any:
@@ -75,25 +75,25 @@ def serving(default: str | None, kind: str) -> Any:
 class WorldKeys:
     ranks: int = integer(4, at_least=1, at_most=MOST_RANKS)
     ranks_per_host: int = integer(0, at_least=0, at_most=MOST_RANKS)
-    """Neighbouring ranks that make a host, wherever they run; 0: the hosts that there are."""
+    """The number of neighbouring ranks that count as a host; 0: the real hosts."""
     memory_limit_mb: int = integer(0, at_least=0)
-    """How much memory each rank's process may take for training; 0 is no limit. For the MPI world."""
+    """The memory that each rank's process may allocate for training; 0 is no limit. For the MPI world."""
     timeout_seconds: float = number(60.0, at_least=0.1, below=1e6)
-    """How long a rank waits for a message before it ends the run. In the MPI world: the local one knows when nobody can
-    go on."""
+    """The longest wait of a rank for a message before it ends the run. For the MPI world: the local one detects a
+    deadlock itself."""
     transport: str = choice("shared", ("shared", "mpi"))
-    """What carries messages within a host: shared memory or MPI. In the MPI world."""
+    """The transport of messages within a host: shared memory or MPI. For the MPI world."""
 
 
 @dataclass(frozen=True)
 class Data:
     shared: ClassVar[tuple[str, ...]] = ("source", "target", "test_every")
-    """The keys that mean the same for every part, and that no part may have for itself."""
+    """The keys that mean the same for every part, and that no part may define."""
     source: str = source_of("digits")
     target: str = text("")
     """The column of a table that is y; empty: the last."""
     test_every: int = integer(0, at_least=0)
-    """One in so many samples of a table or of images is for testing; 0: none."""
+    """The interval of test samples in a table or in images; 0: none."""
     own: Mapping[str, Any] = own_keys()
 
     def __post_init__(self) -> None:
@@ -103,30 +103,30 @@ class Data:
 @dataclass(frozen=True)
 class ModelKeys:
     shared: ClassVar[tuple[str, ...]] = ("kind", "weights", "frozen")
-    """The keys that mean the same for every part, and that no part may have for itself."""
+    """The keys that mean the same for every part, and that no part may define."""
     kind: str = part_of("mlp", MODELS, as_model)
     hidden: tuple[int, ...] = integers((64, 64), at_least=1, at_most=LARGEST_SIZE)
-    """Widths of an mlp's layers but the last; the keys from `architecture` to `dropout` are a transformer's."""
+    """The widths of an mlp's layers but the last; the keys from `architecture` to `dropout` are a transformer's."""
     activation: str = choice("relu", tuple(ACTIVATIONS))
     architecture: str = choice("gpt2", tuple(PARTS))
     layers: int = integer(2, at_least=1, at_most=1000)
-    """Blocks; layer 0 is the embedding, layer `layers` + 1 the head."""
+    """The number of blocks; layer 0 is the embedding, layer `layers` + 1 the head."""
     width: int = integer(64, at_least=1, at_most=LARGEST_SIZE)
     heads: int = integer(4, at_least=1, at_most=10_000)
     key_value_heads: int = integer(0, at_least=0)
     """0: as many as `heads`."""
     inner: int = integer(0, at_least=0, at_most=LARGEST_SIZE)
-    """Width within a block's perceptron; 0: 4 · width, or for llama 8/3 · width."""
+    """The width within a block's perceptron; 0: 4 · width, or for llama 8/3 · width."""
     vocabulary: int = integer(0, at_least=0, at_most=LARGEST_SIZE)
-    """0: as many tokens as the data have."""
+    """The number of tokens; 0: that of the data."""
     sequence: int = integer(0, at_least=0, at_most=LARGEST_SIZE)
-    """Tokens of each sample; 0: 64 of a text, 15 of a task (8 digits)."""
+    """The tokens of each sample; 0: 64 for a text, 15 for a task (8 digits)."""
     tied_embeddings: bool = switch(False)
     dropout: float = number(0.0, at_least=0, below=1)
     frozen: tuple[int, ...] = integers((), at_least=0)
-    """Numbers of layers whose weights stay as they are."""
+    """The numbers of layers whose weights are not trained."""
     weights: str = text("")
-    """The safetensors file that the first weights are in; without one they are drawn."""
+    """The safetensors file with the initial weights; without one they are drawn."""
     own: Mapping[str, Any] = own_keys()
 
     def __post_init__(self) -> None:
@@ -157,7 +157,7 @@ class Train:
     shared: ClassVar[tuple[str, ...]] = (
         "steps", "micro_batch", "micro_batches", "optimizer", "learning_rate", "weight_decay", "decay_biases",
         "schedule", "warmup_steps", "clip_norm", "precision", "loss_scale", "seed")
-    """The keys that mean the same for every part, and that no part may have for itself."""
+    """The keys that mean the same for every part, and that no part may define."""
     steps: int = integer(20, at_least=0)
     micro_batch: int = integer(16, at_least=1, at_most=10**7)
     micro_batches: int = integer(4, at_least=1, at_most=10**8)
@@ -173,7 +173,7 @@ class Train:
     clip_norm: float = number(0.0, at_least=0)
     precision: str = choice("fp32", tuple(PRECISIONS))
     loss_scale: float | str = word_or_number("dynamic", at_least=1e-38, below=1e38)
-    """Beyond these, it or what undoes it is 0 or infinite in float32."""
+    """Outside of these bounds the scale or its inverse is 0 or infinite in float32."""
     seed: int = integer(0, at_least=0)
     own: Mapping[str, Any] = own_keys()
 
@@ -189,11 +189,14 @@ class Parallel:
     order: str = choice("ring", tuple(ORDERS))
     units: str | tuple[tuple[int, ...], ...] = groups()
     shard_ranks: int = integer(0, at_least=0)
-    """Neighbouring ranks that share one copy of the sharded states; such groups hold copies of each other's. 0: all."""
+    """The number of neighbouring ranks that share one copy of the sharded states; such groups hold copies of each
+    other's. 0: all."""
     replicas: int = integer(0, at_least=0)
-    """Groups that each hold a copy of the sharded states, the same in other words. 0: as shard_ranks says."""
+    """The number of groups that each hold a copy of the sharded states; another way to set shard_ranks. 0: by
+    shard_ranks."""
     secondary_ranks: int = integer(0, at_least=0)
-    """Neighbouring ranks that share a second copy of Stage III's weights, which backward gathers from. 0: none."""
+    """The number of neighbouring ranks that share a second copy of Stage III's weights, from which backward gathers. 0:
+    none."""
     accumulation: str = choice("boundary", ACCUMULATIONS)
     accumulate_dtype: str = choice("weights", DTYPES)
     param_dtype: str = choice("weights", WIRES)
@@ -201,7 +204,7 @@ class Parallel:
     autocast: str = choice("none", AUTOCASTS)
     """The dtype of matrix products with float32 weights, which are cast in the graph: `torch.autocast`."""
     reduce_dtype: str = choice("weights", WIRES)
-    """The dtype in which gradients are added over ranks; `weights`: that of the weights that are computed with."""
+    """The dtype in which gradients are added over ranks; `weights`: the dtype of computation."""
     output_dtype: str = choice("weights", WIRES)
     """The dtype to which the model's outputs are cast before the loss."""
     reduce_scatter: str = serving("", "reduce_scatter")
@@ -210,34 +213,35 @@ class Parallel:
     """The algorithm that gathers weights, or gradients; empty: that of `order`."""
     broadcast: str = serving("", "broadcast")
     quantized_weights: str = choice("none", QUANTIZED)
-    """The codes in which Stage III gathers weights, in blocks that begin with each shard: qwZ of ZeRO++."""
+    """The wire format in which Stage III gathers weights, in blocks that begin with each shard: qwZ of ZeRO++."""
     quantized_gradients: str = choice("none", QUANTIZED)
-    """The codes in which gradients travel to be added: decoded before each addition, encoded anew for the next hop."""
+    """The wire format of gradients in reductions: decoded before each addition, encoded again for the next hop."""
     quantized_block: int = integer(256, at_least=0, at_most=10**9)
-    """Elements that share a scale; 0: all of a message."""
+    """The number of elements that share a scale; 0: all of a message."""
     error_feedback: bool = switch(False)
-    """Whether what quantisation loses of gradients is added to what is quantised next."""
+    """Whether the quantisation error of gradients is added to the next quantised values."""
     gradients: str = choice("reduce_scatter", REDUCTIONS)
     publish: str = choice("weights", PUBLICATIONS)
     reshard_after_forward: bool = switch(True)
     prefetch: bool = switch(False)
     overlap: bool = switch(False)
     recompute: bool | tuple[int, ...] = switch_or_integers(False)
-    """Whether units keep their input alone and are run again before backward; or the layers whose units do."""
+    """Whether units keep only their input and are run again before backward; or the layers whose units do."""
     recompute_keeps: str = choice("", RECOMPUTE_KEEPS)
-    """What these units keep beside their input, so that only the rest is computed again."""
+    """The results that these units keep in addition to their input, so that only the rest is computed again."""
     offload_activations: bool = switch(False)
     """Whether these inputs are kept in a file, and read ahead for backward."""
     offload_optimizer: str = choice("none", FAR)
-    """Where optimizer state is kept, if not on the device; the host then updates: ZeRO-Offload, ZeRO-Infinity."""
+    """The tier that keeps optimizer state, if not the device; the host then updates: ZeRO-Offload, ZeRO-Infinity."""
     offload_parameters: str = choice("none", FAR)
-    """Where Stage III keeps its shards of the weights, if not on the device: ZeRO-Infinity."""
+    """The tier that keeps Stage III's shards of the weights, if not the device: ZeRO-Infinity."""
     delayed_update: bool = switch(False)
-    """Whether the host updates while the next step computes, so that each step applies the update of the one before."""
+    """Whether the host updates while the next step computes, so that each step applies the update of the previous one.
+    """
     offload_folder: str = text("")
-    """The folder of these files; empty: where the system has its temporary ones."""
+    """The folder of these files; empty: the system's folder of temporary files."""
     bucket_mb: float = number(0.0, at_least=0)
-    """The most that a collective works on at a time; 0: a unit as a whole."""
+    """The largest buffer of a collective; 0: a unit as a whole."""
 
     def __post_init__(self) -> None:
         settle(self)
@@ -257,7 +261,7 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Variant:
-    """A row of its own in the comparison: a stage, with some keys of [parallel] set otherwise."""
+    """A row of its own in the comparison: a stage, with some keys of [parallel] replaced."""
 
     name: str = text("")
     stage: str = part_of("zero3", STAGES, as_stage)
@@ -305,7 +309,7 @@ class Variant:
         return dataclasses.replace(parallel, stages=(self.stage,), **self.said)
 
     def named(self, titles: Mapping[str, str]) -> str:
-        """Its name or, without one, its stage and what it sets.
+        """The name of the row or, without one, its stage and its keys.
 
         >>> Variant(stage="zero3", prefetch=True, units=((0, 1),)).named({"zero3": "Stage III"})
         'Stage III, units = [[0, 1]], prefetch = true'
@@ -316,56 +320,57 @@ class Variant:
 
 @dataclass(frozen=True)
 class Check:
-    """What a run must show to pass, beside the formula for its traffic."""
+    """The claims of a run, in addition to the formula for its traffic."""
 
     reference: bool = switch(True)
     checksums: bool = switch(False)
-    """Whether each message of a row brings its checksum and its number, which its receiver looks at."""
+    """Whether each message of a row contains a checksum and its number, which its receiver checks."""
     test_accuracy: float = number(0.0, at_least=0, below=1)
     """The claimed test accuracy; for sequences, the share without a mistake."""
     test_loss: float | str = number_or_word(0.0, "bigram", at_least=0)
-    """What a text's test loss must be below, in nats a token, or whose, which the data then say. 0: no claim."""
+    """The upper limit of a text's test loss, in nats per token; or "bigram" for that of the data's bigrams. 0: no
+    claim."""
     same_bits_on: tuple[int, ...] = integers((), at_least=1)
-    """Other numbers of ranks, to train on as well: the weights must come out the same."""
+    """Other numbers of ranks to train on as well; the weights must be the same."""
     does_not_fit: tuple[str, ...] = subset(STAGE_KEYS)
-    """The stages that must fail under the memory limit; of a plan, on the device."""
+    """The stages that must not fit under the memory limit; in a plan, on the device."""
     fits: tuple[str, ...] = subset(STAGE_KEYS)
     """The stages that must fit on a plan's device."""
     mfu: tuple[float, ...] = numbers()
-    """The least and the most that the model FLOPs utilisation of a plan's fastest row that fits may be."""
+    """The allowed range of the model FLOPs utilisation of a plan's fastest row that fits."""
     same_weights: bool | None = maybe()
     """Whether all rows must end with the same weights, or must not."""
     volumes: tuple[float, ...] = numbers()
-    """What each row must send in a step, in units of P (N − 1)/N."""
+    """The bytes that each row must send per rank and step, in units of P (N − 1)/N."""
     messages: tuple[int, ...] = integers((), at_least=0)
-    """How many messages each row must send in a step: those of the rank that sends the most."""
+    """The messages that each row must send in a step, for the rank that sends the most."""
     largest_messages: tuple[int, ...] = integers((), at_least=0)
-    """How many bytes the largest message of each row must have."""
+    """The bytes of the largest message of each row."""
     activations: tuple[int, ...] = integers((), at_least=0)
-    """How many bytes of activations a rank of each row must hold at the peak: the rank that holds the most."""
+    """The bytes of activations at the peak of each row, for the rank with the most."""
     between_bytes: tuple[int, ...] = integers((), at_least=0)
-    """How many bytes must leave hosts in a step of each row, of all ranks together."""
+    """The bytes that leave hosts in a step of each row, over all ranks."""
     kept_bytes: tuple[int, ...] = integers((), at_least=0)
-    """How many bytes of model states a rank of each row must keep between steps: the rank that keeps the most."""
+    """The bytes of model states that a rank of each row keeps between steps, for the rank with the most."""
     fragmentation: bool = switch(False)
-    """Whether to find out what allocators with a fixed address space would need for the last step."""
+    """Whether to compute the memory that allocators with a fixed address space would need for the last step."""
     beyond_peak: tuple[int, ...] = integers((), at_least=0)
-    """How many bytes beyond the peak each row must need by first fit."""
+    """The bytes beyond the peak that first fit needs for each row."""
     beyond_peak_laid_out: tuple[int, ...] = integers((), at_least=0)
-    """And with what is long-lived laid out in one block beforehand."""
+    """The bytes beyond the peak that first fit needs if long-lived arrays are laid out in one block beforehand."""
 
     def of_row(self, number: int) -> dict[str, Any]:
-        """The claims that have one value for each row, as those of row `number`."""
+        """The claims about row `number`, for keys with one value for each row."""
         names = {"volumes": "volume", "largest_messages": "largest_message"}
         return {names.get(key, key): getattr(self, key)[number] for key in ROW_BY_ROW if getattr(self, key)}
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where training states are saved while rows train; nowhere without a folder."""
+    """The folder of saved training states; without one nothing is saved."""
 
     folder: str = text("")
     every: int = integer(1, at_least=1)
-    """How many steps lie between two; the last step is always saved."""
+    """The number of steps between two checkpoints; the last step is always saved."""
     keep: int = integer(2, at_least=1)
-    """How many of each row stay."""
+    """The number of checkpoints of each row to keep."""

@@ -1,4 +1,4 @@
-"""The collectives of a script of PyTorch's in its last step, and the lines that called them."""
+"""The collectives of a PyTorch script in its last step, and the lines that called them."""
 
 from zerosim.report.page.markup import Markup, element
 from zerosim.report.page.page_run import PageRow
@@ -6,7 +6,7 @@ from zerosim.report.page.sections import scrolling, section
 
 
 def calls(row: PageRow) -> Markup:
-    """A line for each call of rank 0's, in their order."""
+    """A table of the calls of rank 0, in order."""
     lines = [
         element("tr", element("td", call["collective"]), element("td", call["by"]),
                 element("td", f"{call['sent_bytes']:,}"), element("td", f"{call['messages']:,}"))

@@ -1,4 +1,4 @@
-"""Sections on bits that differ: from one process, and between rows that are each equal to one."""
+"""Sections on bits that differ: from one process, and between rows that each equal one."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,13 +12,13 @@ from zerosim.words import plural
 
 
 def divergence(rows: Sequence[PageRow]) -> Markup:
-    """Where bits first differ, with both orders of addition; nothing where they do not."""
+    """The section on the first differing bits, with both orders of addition; empty if there are none."""
     found = [row for row in rows if row.found["first_divergence"]]
     return section("divergence", "Where bits first differ", *map(one_divergence, found)) if found else joined()
 
 
 def apart(runs: Sequence[PageRun]) -> Markup:
-    """Why rows differ that are each equal to one process; nothing where none do."""
+    """The section on rows that differ although each equals one process; empty if there are none."""
     found = [each for run in runs for each in run.document.get("differences", [])]
     return section("apart", "Both correct, but different", *map(one_apart, found)) if found else joined()
 
@@ -66,7 +66,7 @@ def one_divergence(row: PageRow) -> Markup:
 
 
 def orders(order: dict[str, str] | None) -> Iterator[Markup]:
-    """Both orders in which the chunk was added, marked from where they part."""
+    """Both orders in which the chunk was added, marked where they differ."""
     if order is None:
         return
     ours, reference = order["ours"], order["reference"]
@@ -80,7 +80,7 @@ def orders(order: dict[str, str] | None) -> Iterator[Markup]:
 
 
 def marked(ours: str, others: str) -> Markup:
-    """A sum with a mark at each part of it that is not what the other has in its place.
+    """A sum with a mark at each part that differs from the other sum's.
 
     >>> marked("(g0 + g1)", "(g1 + g0)")
     '(<mark>g0</mark> + <mark>g1</mark>)'

@@ -1,4 +1,4 @@
-"""All pictures of the rows of a page: their specifications, once each, and the data that these name, row by row."""
+"""All pictures of the rows of a page: each specification once, and the data that it names, row by row."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,8 @@ from zerosim.words import common_unit
 
 
 class Drawings:
-    """`specs` by the name of the picture, `values` by the name of the data; all on one scale of time and of bytes."""
+    """Specifications by the name of the picture, and data by name; all pictures share one scale of time and of bytes.
+    """
 
     def __init__(self, rows: Sequence[PageRow], device_bytes: int = 0) -> None:
         self._rows = rows
@@ -60,12 +61,12 @@ class Drawings:
         return max((row.sent_bytes for row in self._rows), default=0)
 
     def for_a_page(self) -> dict[str, Spec]:
-        """The specifications without legends where many pictures share one, which then stands above them all."""
+        """The specifications for a page, without the legends of pictures that share one above them."""
         shared = {"config": pictures.CONFIG | {"legend": {"disable": True}}}
         return {name: spec | shared if name in ("timeline", "memory") else spec for name, spec in self.specs.items()}
 
     def files(self) -> Iterator[tuple[str, Spec]]:
-        """Every picture that there is data for, with its data, and a name for its file; rows are numbered from 1."""
+        """Every picture with data, with its data inside, and a name for its file; rows are numbered from 1."""
         once = {"kept": {"bars": "kept"}, "sent": {"bars": "sent"},
                 "losses": {"losses": "losses", "divergences": "divergences"}}
         for name, data in once.items():

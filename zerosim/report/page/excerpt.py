@@ -14,7 +14,7 @@ PICTURES = {"kept": "memory of a rank between steps, by kind",
 
 
 def excerpt(run: PageRun) -> Markup:
-    """The verdict, the table, and what a rank keeps and sends; where pictures cannot be drawn, why."""
+    """The verdict, the table, and pictures of kept and sent bytes; a sentence if pictures cannot be drawn."""
     said = [element("p", element("strong", run.title)), element("p", str(run.document["verdict"])), failures(run)]
     if not run.rows:
         return joined(*said)
@@ -22,7 +22,7 @@ def excerpt(run: PageRun) -> Markup:
 
 
 def images(run: PageRun) -> Markup:
-    """Images rather than SVG inside the page, whose styles and names would be all cells' alike."""
+    """Pictures as images: the styles and names of SVG inside the page would apply to all cells."""
     specs = dict(Drawings(run.rows).files())
     try:
         drawn = {about: svg(specs[name]) for name, about in PICTURES.items() if name in specs}

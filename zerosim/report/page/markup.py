@@ -1,4 +1,4 @@
-"""HTML from text that anyone may have written: what is not marked up already is escaped, always."""
+"""HTML from arbitrary text: strings that are not `Markup` are always escaped."""
 
 from html import escape
 
@@ -8,7 +8,7 @@ VOID = {"input", "meta", "br", "img"}
 
 UNFIT = (
     range(0x80, 0xA0), range(0x202A, 0x202F), range(0x2066, 0x206A), range(0xD800, 0xE000), range(0xFFFE, 0x10000))
-"""Characters that a page may not have, or by which its words would be read in another order than they stand."""
+"""Characters that are not allowed in a page, or that would change the order in which its words are read."""
 
 
 class Markup(str):
@@ -18,9 +18,9 @@ class Markup(str):
 
 
 def element(name: str, /, *content: str, **attributes: str | int | bool) -> Markup:
-    """An element; content and values that are not markup are escaped, `False` leaves an attribute out.
+    """An element; content and values that are not `Markup` are escaped, `False` leaves an attribute out.
 
-    An attribute whose name is a word of Python's has an underscore behind it; other underscores are hyphens.
+    An attribute with the name of a Python keyword has an underscore behind it; other underscores become hyphens.
 
     >>> element("p", "a < b & c", class_="wide", data_rank=0)
     '<p class="wide" data-rank="0">a &lt; b &amp; c</p>'
@@ -39,12 +39,13 @@ def attribute(key: str, value: str | int | bool) -> str:
 
 
 def joined(*content: str) -> Markup:
-    """All of it, one behind the other."""
+    """All contents, concatenated."""
     return Markup("".join(each if isinstance(each, Markup) else escape(printable(each)) for each in content))
 
 
 def printable(words: str) -> str:
-    r"""Control characters by their pictures, by U+FFFD what is no character or turns words around; lines and tabs stay.
+    r"""Control characters as visible symbols; U+FFFD for invalid characters and those that change direction; keeps \n,
+    \t.
 
     >>> printable("a\x1b[1m\nb\ud800\x7f")
     'a␛[1m\nb\ufffd␡'

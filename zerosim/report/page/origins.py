@@ -1,4 +1,4 @@
-"""Sections on where a run comes from: its command, its scenario as TOML, and what two runs have of their own."""
+"""Sections on the origin of a run: its command, its scenario as TOML, and the differences of two runs."""
 
 import json
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from zerosim.words import plural
 
 
 def origin(run: PageRun) -> Markup:
-    """The scenario as resolved, versions, digests and the command that repeats it."""
+    """The resolved scenario, versions, digests and the command that repeats the run."""
     world = run.document["world"]
     facts = {
         "world": f"{world['kind']}, {plural(world['ranks'], 'rank')}, {world['library']}",
@@ -44,7 +44,7 @@ def origin(run: PageRun) -> Markup:
 
 
 def toml(scenario: dict[str, Any]) -> str:
-    """A resolved scenario as the text of a file.
+    """A resolved scenario as TOML.
 
     >>> print(toml({"title": "x", "world": {"ranks": 2}, "variant": [{"stage": "ddp", "units": None}]}))
     title = "x"
@@ -66,12 +66,12 @@ def toml(scenario: dict[str, Any]) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is a key's own, neither a table nor a list of tables."""
+    """Whether a value is a plain value of a key: neither a table nor a list of tables."""
     return not isinstance(value, dict) and not (isinstance(value, list) and (not value or isinstance(value[0], dict)))
 
 
 def toml_value(value: Any) -> str:
-    """JSON's text of numbers, booleans, lists and words is TOML's too; characters unfit for a page by their numbers.
+    """A value in TOML: JSON's form of numbers, booleans, lists and strings; unprintable characters escaped.
 
     >>> toml_value({"flops": 1e12, "functions": {}})
     '{ flops = 1000000000000.0, functions = {  } }'
@@ -83,7 +83,7 @@ def toml_value(value: Any) -> str:
 
 
 def differences(runs: Sequence[PageRun]) -> Markup:
-    """The keys in which the scenarios of two runs differ, and which rows have the same weights."""
+    """The keys in which the scenarios of two runs differ, and the rows with the same weights."""
     if len(runs) < 2:
         return joined()
     one, other = (flat(run.scenario) for run in runs)
@@ -99,7 +99,7 @@ def differences(runs: Sequence[PageRun]) -> Markup:
 
 
 def same_bits(runs: Sequence[PageRun]) -> str:
-    """Whether the rows of both end with the same weights."""
+    """A sentence on whether the rows of both runs end with the same weights."""
     digests = [{row.found["weights_sha256"] for row in run.rows} for run in runs]
     if digests[0] == digests[1] and len(digests[0]) == 1:
         return "All rows of both end with the same weights, bit for bit."

@@ -1,4 +1,4 @@
-"""The page: sections, styles, scripts and data in one file that asks nobody for anything."""
+"""The page: sections, styles, scripts and data in one file that loads nothing."""
 
 import json
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from zerosim.report.step import KIND_WORDS, RecordedStep
 from zerosim.report.times import TURNS, sharing
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:"
-"""What the browser may load: nothing. Vega makes functions of its expressions, which counts as evaluating."""
+"""The browser may load nothing. Vega compiles its expressions to functions, which counts as evaluating."""
 
 
 def page(runs: Sequence[PageRun]) -> str:
     """The HTML of one run, or of several side by side.
 
-    Raises `UsageError` where the extra that draws pictures is missing.
+    Raises `UsageError` if the extra that draws pictures is missing.
     """
     rows = [row for run in runs for row in run.rows]
     drawings = Drawings(rows)
@@ -49,7 +49,7 @@ def page(runs: Sequence[PageRun]) -> str:
 
 
 def schedule_page(schedule: Schedule, first: int = 0) -> str:
-    """The HTML of one collective to step through from round `first` on; it needs no extra.
+    """The HTML of one collective, shown round by round from round `first` on; it needs no extra.
 
     >>> from zerosim.proofs.subject import named_subject
     >>> from zerosim.report.schedule import scheduled
@@ -62,7 +62,7 @@ def schedule_page(schedule: Schedule, first: int = 0) -> str:
 
 
 def step_page(found: RecordedStep, first: int = 0) -> str:
-    """The HTML of a stage's step to step through from an event on, 0 the first; it needs no extra."""
+    """The HTML of a stage's step, shown event by event from event `first` on; it needs no extra."""
     units = list(dict.fromkeys(event.unit for event in found.events if event.unit))
     drawn = found.document()
     for event, each in zip(found.events, drawn["moments"], strict=True):
@@ -92,12 +92,12 @@ def document(title: str, content: Sequence[Markup], data: dict[str, Any], script
 
 
 def own(name: str) -> str:
-    """A file of this package's."""
+    """A file of this package."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def embedded(data: Any) -> Markup:
-    """JSON that cannot end the script it stands in.
+    """JSON that cannot end the script that contains it.
 
     >>> embedded(["</script>"])
     '["\\\\u003c/script>"]'
@@ -106,7 +106,7 @@ def embedded(data: Any) -> Markup:
 
 
 def columns(values: pictures.PictureValues) -> dict[str, list[Any]]:
-    """Each key once, with its values in a row: a third of the size.
+    """Each key once, with its values in a list: a third of the size.
 
     >>> columns([{"a": 1, "b": 2}, {"a": 3, "b": 4}])
     {'a': [1, 3], 'b': [2, 4]}

@@ -1,4 +1,4 @@
-"""A run read from its JSON document: its rows, and of each what pictures and tables are made of."""
+"""A run read from its JSON document: its rows, and the data for their pictures and tables."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -17,23 +17,23 @@ KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 KIND_NAMES = {kind: KEPT.get(kind, kind) for kind in KINDS}
 STEP_LANES = {"computation": 0, "waiting": 0, "collectives": 1, "communication out": 1, "communication in": 2}
 COPIES = 5
-"""The lane of what is carried between tiers of memory, below all others; waits for it are the step's own."""
+"""The lane of copies between tiers of memory, below all others; waits for them are in the step's own lane."""
 MOST_SPANS = 8_000
-"""The spans of all rows together that a page has: a browser draws them in a second."""
+"""The most spans on a page, over all rows: a browser draws them in a second."""
 NO_UNIT = "no unit"
-"""The unit of what is of none."""
+"""The unit of spans without one."""
 
 
 @dataclass(frozen=True)
 class PageRow:
-    """One line of the comparison; `of` names its run where the page shows two."""
+    """One line of the comparison; `of` names its run if the page shows two."""
 
     found: dict[str, Any]
     ranks: int
     steps: int
     of: str = ""
     drawn: int = 0
-    """The ranks whose spans are drawn, from rank 0 on; 0: all."""
+    """The number of ranks whose spans are drawn, from rank 0 on; 0 for all."""
 
     @property
     def name(self) -> str:
@@ -42,7 +42,7 @@ class PageRow:
 
     @property
     def heading(self) -> str:
-        """What a picture by itself must say: stage, ranks, model and parameters, as far as they are known."""
+        """The heading of a single picture: stage, ranks, model and parameters, as far as they are known."""
         parts = [self.name, plural(self.found.get("ranks", self.ranks), "rank")]
         if (model := self.found.get("model")) is not None:
             parts += [printable(str(model["title"])), f"{model['parameters']:,} parameters"]
@@ -50,26 +50,26 @@ class PageRow:
 
     @property
     def also(self) -> str:
-        """What others call the stage; a script of PyTorch's has none."""
+        """Another name of the stage; "PyTorch" for a script."""
         stage = STAGES.get(str(self.found["stage"]))
         return "PyTorch" if stage is None else stage.also.partition(",")[0]
 
     @cached_property
     def traced(self) -> list[dict[str, Any]]:
-        """The last step that was traced, of each rank; none without a trace."""
+        """The last traced step of each rank; empty without a trace."""
         steps: list[dict[str, Any]] = (self.found.get("trace") or {"steps": []})["steps"]
         last = max((step["step"] for step in steps), default=0)
         return [step for step in steps if step["step"] == last]
 
     @property
     def hidden(self) -> float | None:
-        """How much of the communication went on while its rank computed, from 0 to 1."""
+        """The share of the communication during which its rank computed, from 0 to 1."""
         found: float | None = (self.found.get("trace") or {"hidden": None})["hidden"]
         return found
 
     @cached_property
     def spans(self) -> list[dict[str, Any]]:
-        """The spans of the traced step, rank by rank and lane by lane, each in its order, from the step's beginning."""
+        """The spans of the traced step, sorted by rank, lane and time; times count from the step's beginning."""
         first = self.first_ns
         found = [
             span | {"lane": lane(span), "kind": span["lane"], "unit": span["unit"] or NO_UNIT,
@@ -80,9 +80,9 @@ class PageRow:
 
     @cached_property
     def links(self) -> list[tuple[int, int]]:
-        """Each message as the numbers of its two spans, where it left and where it came in.
+        """Each message as the numbers of its two spans, at its sender and at its receiver.
 
-        Messages between two ranks arrive in order in each channel, so the k-th that left is the k-th that came.
+        Messages between two ranks arrive in order in each channel, so the k-th sent is the k-th received.
         """
         ends: dict[tuple[int, int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
         for number, span in enumerate(self.spans):
@@ -94,7 +94,8 @@ class PageRow:
 
     @property
     def curve(self) -> list[dict[str, int]]:
-        """What the fullest rank held, at each change since the step began: of the traced step, or else of the last."""
+        """The memory of the fullest rank after each change since the step began: in the traced step, or else in the
+        last."""
         for step in self.traced:
             if step["rank"] == self.fullest["rank"] and step["memory"]:
                 return [at | {"ns": max(at["ns"] - self.first_ns, 0)} for at in step["memory"]]
@@ -108,18 +109,18 @@ class PageRow:
         return found
 
     def kept_on(self, tier: str) -> int:
-        """Bytes that the fullest rank keeps between steps in a tier of memory beside the device's."""
+        """The bytes that the fullest rank keeps between steps in another tier of memory than the device's."""
         return sum(self.fullest.get("far_resting_bytes", {}).get(tier, {}).values())
 
     @property
     def first_ns(self) -> int:
-        """When the first rank begins the traced step."""
+        """The time at which the first rank begins the traced step."""
         found: int = min((step["begin_ns"] for step in self.traced), default=0)
         return found
 
     @property
     def end_ns(self) -> int:
-        """When the last rank ends the step, or memory last changes, since the first began."""
+        """The time of the last event of the step or of its memory, since the first rank began."""
         ends: list[int] = [step["end_ns"] - self.first_ns for step in self.traced]
         return max([*ends, *(at["ns"] for at in self.curve)], default=0)
 
@@ -135,7 +136,7 @@ class PageRow:
 
     @property
     def between_bytes(self) -> int:
-        """The bytes among them that go to another host; 0 where nothing is known of hosts."""
+        """The sent bytes that go to another host; 0 if hosts are unknown."""
         return self._mean("between_bytes")
 
     def _mean(self, figure: str) -> int:
@@ -146,12 +147,12 @@ class PageRow:
 
     @property
     def losses(self) -> list[float | None]:
-        """None for those that are no finite numbers."""
+        """The losses; None for those that are not finite."""
         return [loss if isinstance(loss, int | float) else None for loss in self.found["losses"]]
 
 
 def lane(span: dict[str, Any]) -> int:
-    """The number of the lane that a span is drawn in."""
+    """The number of the lane in which a span is drawn."""
     if span["lane"] == "offload":
         return COPIES if span["channel"] > 1 else 0
     return STEP_LANES[span["lane"]] + (2 if span["channel"] > 1 else 0)
@@ -159,7 +160,7 @@ def lane(span: dict[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class PageRun:
-    """An outcome as `zerosim run --json` writes it; `label` tells it from another on the same page."""
+    """An outcome as `zerosim run --json` writes it; `label` distinguishes it from another on the same page."""
 
     document: dict[str, Any]
     label: str = ""
@@ -179,7 +180,7 @@ class PageRun:
 
     @property
     def shared_cores(self) -> int:
-        """The cores that ranks shared, where they were more than cores; else 0."""
+        """The cores that ranks shared, if there were more ranks than cores; else 0."""
         return int(self.document["world"].get("shared_cores", 0))
 
     @property
@@ -193,7 +194,7 @@ class PageRun:
 
     @cached_property
     def rows(self) -> list[PageRow]:
-        """The rows that were trained, with as many ranks to be drawn as a page has room for."""
+        """The trained rows, with the number of ranks to be drawn."""
         rows = [PageRow(found, self.ranks, self.steps, self.label) for found in rows_in(self.document)]
         spans = Counter(span["rank"] for row in rows for span in row.spans)
         up_to = accumulate(spans[rank] for rank in range(self.ranks))
@@ -202,7 +203,7 @@ class PageRun:
 
     @property
     def is_script(self) -> bool:
-        """Whether it is a script of PyTorch's, which no scenario describes."""
+        """Whether it is a PyTorch script, which has no scenario."""
         return any("calls" in row.found for row in self.rows)
 
     @property
@@ -216,13 +217,13 @@ NEEDED_OF_A_ROW = ("stage", "name", "equal", "compared_with", "first_divergence"
 
 
 def rows_in(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows that were trained; version 0.1 called them stages."""
+    """The trained rows; version 0.1 called them stages."""
     found: list[dict[str, Any]] = document.get("rows", document.get("stages", []))
     return found
 
 
 def runs_of(documents: Sequence[Any], names: Sequence[str]) -> list[PageRun]:
-    """The documents read; two of them are called A and B. `UsageError` for what is no outcome of a training."""
+    """The runs of these documents; two of them are named A and B. `UsageError` for a document that is no outcome."""
     for document, name in zip(documents, names, strict=True):
         schema = document.get("schema") if isinstance(document, dict) else None
         if schema != SCHEMA:

@@ -1,18 +1,18 @@
 """The pictures of a run, each declared as a Vega-Lite specification over named data, and that data.
 
 A specification is the same for all rows; its data has a name, so that a page draws it from its own copy and a file
-has it inside. Times are nanoseconds since the step began, bytes are bytes.
+contains it. Times are nanoseconds since the step began, bytes are bytes.
 
-The page carries each specification once, compiled, and each data set once. Altair makes such dicts from Python. It
-would bring narwhals, jinja2, jsonschema and their dependencies, 0.7 s of import, and a second vocabulary. What a
-wrong specification does is seen by tests instead: every picture has marks, in files and in the browser, and the
-browser logs nothing.
+The page contains each specification once, compiled, and each data set once. Altair makes such dicts from Python. It
+would add narwhals, jinja2, jsonschema and their dependencies, 0.7 s of import, and a second vocabulary. Tests check
+specifications instead: every picture has marks, in files and in the browser, and the browser logs nothing.
 
-Colour is the activity, and so is texture, as SVG patterns, so that a print in grey tells backward from forward. Every
-other layer is paler. Axes and words take their colours from the style sheet: light, dark and print are one picture.
+Colour is the activity, and so is texture, as SVG patterns, so that a print in grey distinguishes backward from forward.
+Every other layer is paler. Axes and words take their colours from the style sheet: light, dark and print are one
+picture.
 
-The stretch of time is two parameters, `begin` and `end`, of every picture of time, so rows stay comparable at any
-zoom. The wheel zooms only after a click (or with Ctrl), otherwise nobody could scroll past a picture.
+The visible time is two parameters, `begin` and `end`, of every picture of time, so rows stay comparable at any
+zoom. The wheel zooms only after a click (or with Ctrl), so that a page can be scrolled.
 
 Messages between two ranks arrive in order in each channel, so the k-th span out is the k-th span in. That pairs them
 without numbers on the wire.
@@ -32,15 +32,15 @@ VEGA_LITE = "https://vega.github.io/schema/vega-lite/v6.json"
 
 ROW_COLOURS = ("#3b8fd4", "#e39a1b", "#19a37a", "#cf6fae", "#7fb8e8", "#e0662f", "#b9a62a", "#8f83d8", "#4fb3b3",
                 "#b5765a")
-"""The colours of rows in curves, in turn; told apart by people who see red and green alike, on white and on dark."""
+"""The colours of rows in curves, in turn; distinguishable without red-green vision, on white and on dark."""
 KIND_COLOURS = ("#d9b53b", "#b0305c", "#6b4f3a", "#e6a5c3", "#8c9a4b")
 """The colours of kinds of memory, from the bottom up; none is that of an activity."""
 
 TALL, LANE, GAP = 18, 11, 12
-"""Pixels: the height of the lane of computation, of another lane, and what lies between two ranks."""
+"""The heights in pixels of the lane of computation, of another lane, and of the gap between two ranks."""
 PICKED = "#d0006f"
 SIDE = 96
-"""Pixels left of every picture of time, so that those above each other have one axis."""
+"""The pixels on the left of every picture of time, so that their axes are aligned."""
 
 BYTES = {"format": "~s", "labelExpr": "replace(datum.label, /([a-zA-Z]?)$/, ' $1B')"}
 """A tick of 50,000 is labelled 50 kB."""
@@ -73,7 +73,7 @@ def time_axis(title: str | None) -> Spec:
 
 
 def window(until: int) -> list[Spec]:
-    """The parameters of the stretch of time that is shown; at first all of it."""
+    """The parameters of the visible time; at first all of it."""
     return [{"name": "begin", "value": 0}, {"name": "end", "value": until}]
 
 
@@ -83,7 +83,7 @@ AFTER_WAITING: Spec = {"field": "came_ns"}
 
 
 def memory(until: int, most_bytes: int) -> Spec:
-    """What a rank holds in a step, kind upon kind; data `curve`."""
+    """The memory of a rank in a step, stacked by kind; data `curve`."""
     return {
         "$schema": VEGA_LITE,
         "data": {"name": "curve"},
@@ -116,7 +116,7 @@ def curve_values(curve: Sequence[dict[str, int]], until: int) -> PictureValues:
 
 
 def partners(ranks: int, unit: ByteUnit) -> Spec:
-    """Who sent how much to whom in a step, in that unit; data `partners`."""
+    """The bytes between every two ranks in a step, in that unit; data `partners`."""
     axis = {"labelAngle": 0, "domain": False, "ticks": False, "grid": False}
     cell = min(54, max(18, 312 // ranks))
     return {
@@ -145,7 +145,7 @@ def partners(ranks: int, unit: ByteUnit) -> Spec:
 
 
 def partner_values(row: PageRow, unit: ByteUnit) -> PictureValues:
-    """For every two ranks the bytes and messages that the one sent the other in the traced step."""
+    """The bytes and messages between every two ranks in the traced step."""
     sent = {(source, to): [0, 0] for source in range(row.ranks) for to in range(row.ranks)}
     for span in (span for step in row.traced for span in step["spans"]):
         if span["lane"] == "communication out":
@@ -160,7 +160,7 @@ def partner_values(row: PageRow, unit: ByteUnit) -> PictureValues:
 
 
 def bars(title: str, field: str, domain: Sequence[str], colours: Sequence[str], names: Sequence[str]) -> Spec:
-    """A bar for each row, in pieces by `field`; data `bars`."""
+    """A bar for each row, in parts by `field`; data `bars`."""
     return {
         "$schema": VEGA_LITE,
         "data": {"name": "bars"},
@@ -182,13 +182,13 @@ def bars(title: str, field: str, domain: Sequence[str], colours: Sequence[str], 
 
 
 def kept(rows: Sequence[PageRow]) -> Spec:
-    """What a rank of each row keeps between steps, by kind: the picture of the ZeRO paper's Figure 1."""
+    """The memory that a rank of each row keeps between steps, by kind: the picture of the ZeRO paper's Figure 1."""
     kinds = [KIND_NAMES[kind] for kind in KINDS[:3]]
     return bars("kept by a rank between steps", "kind", kinds, KIND_COLOURS, [row.name for row in rows])
 
 
 def kept_values(rows: Sequence[PageRow]) -> PictureValues:
-    """For every row and kind of model state, what the fullest rank keeps."""
+    """The bytes of each kind of model state that the fullest rank of each row keeps."""
     return [
         {"row": row.name, "kind": KIND_NAMES[kind], "place": place, "bytes": row.fullest["resting_bytes"].get(kind, 0)}
         for row in rows for place, kind in enumerate(KINDS[:3])
@@ -197,11 +197,11 @@ def kept_values(rows: Sequence[PageRow]) -> PictureValues:
 
 COLLECTIVES = {"reduce_scatter": ACTIVITIES["reduce"], "all_reduce": "#f0a04b", "all_gather": ACTIVITIES["gather"],
                "broadcast": "#7fcfae", "gather_norms": ACTIVITIES["other"]}
-"""The colours of collectives: those of their activities, and of the second of an activity a paler one."""
+"""The colours of collectives: those of their activities, paler for the second of an activity."""
 
 
 def sent(rows: Sequence[PageRow]) -> Spec:
-    """What a rank of each row sends in a step, by collective."""
+    """The bytes that a rank of each row sends in a step, by collective."""
     used = {value["collective"] for value in sent_values(rows)}
     colours = {name: each for name, each in COLLECTIVES.items() if name in used}
     return bars("sent by a rank in a step, the mean over ranks and steps", "collective", list(colours),
@@ -209,7 +209,7 @@ def sent(rows: Sequence[PageRow]) -> Spec:
 
 
 def sent_values(rows: Sequence[PageRow]) -> PictureValues:
-    """For every row and collective, what a rank sent in a step on average."""
+    """The mean bytes that a rank of each row sends in a step, by collective."""
     found = []
     for row in rows:
         steps = max(row.steps_here, 1) * max(len(row.found["traffic"]), 1)
@@ -267,7 +267,7 @@ def loss_curves(rows: Sequence[PageRow]) -> dict[str, list[float | None]]:
 
 
 def loss_values(rows: Sequence[PageRow]) -> PictureValues:
-    """The curves, step by step; losses that are no finite numbers are left out."""
+    """The curves, step by step; losses that are not finite are left out."""
     return [
         {"row": names, "step": step, "loss": loss}
         for names, curve in loss_curves(rows).items() for step, loss in enumerate(curve, 1) if loss is not None
@@ -275,13 +275,13 @@ def loss_values(rows: Sequence[PageRow]) -> PictureValues:
 
 
 def divergence_values(rows: Sequence[PageRow]) -> PictureValues:
-    """In which step the bits of which row first differ."""
+    """The step in which the bits of each row first differ."""
     return [{"row": row.name, "step": row.found["first_divergence"]["step"]}
             for row in rows if row.found["first_divergence"]]
 
 
 def above(upper: Spec, lower: Spec, title: str) -> Spec:
-    """Two pictures with their data as one, on one window of time."""
+    """Two pictures with their data as one, with one visible time."""
     whole = {"$schema", "config", "background", "datasets", "params"}
     params = {param["name"]: param for spec in (upper, lower) for param in spec["params"]}
     return {key: upper[key] for key in whole} | headed(title) | {
@@ -293,12 +293,12 @@ def above(upper: Spec, lower: Spec, title: str) -> Spec:
 
 
 def headed(title: str) -> Spec:
-    """What puts a heading above a picture."""
+    """The specification of a heading above a picture."""
     return {"title": {"text": title, "anchor": "start", "font": FONT, "fontSize": 14}}
 
 
 def with_values(spec: Spec, data: dict[str, PictureValues], width: int = 860) -> Spec:
-    """The specification with its data inside and a width of its own: a picture for a file."""
+    """The specification with its data inside and a fixed width: a picture for a file."""
     found = spec | {"datasets": data, "background": "white"}
     if spec["width"] == "container":
         found |= {"width": width}

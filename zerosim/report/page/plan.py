@@ -1,4 +1,4 @@
-"""A plan as a page: what a run's has of a step in time, and the plan's own table and scaling curve."""
+"""The page of a plan: the pictures of a run's step in time, and the plan's own table and scaling curve."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,15 +23,15 @@ from zerosim.scenario import resolved
 from zerosim.words import common_unit, ignored_in_words, in_unit
 
 MOST_DRAWN = 12
-"""Rows whose step is drawn; all stand in the table."""
+"""The most rows whose step is drawn; all rows are in the table."""
 MOST_CHANGES = 1_000
-"""Changes of memory in a picture: where there are more, the fullest moment of each stretch is drawn."""
+"""The most changes of memory in a picture; a longer curve shows the largest value of each interval."""
 
 
 def plan_page(plan: Plan, command: str) -> str:
     """The HTML of a plan, which `command` repeats.
 
-    Raises `UsageError` where the extra that draws pictures is missing.
+    Raises `UsageError` if the extra that draws pictures is missing.
     """
     names, rows = names_of(plan.rows), drawn(plan)
     device_bytes = int(plan.rows[0].cluster.device.memory)
@@ -61,7 +61,7 @@ def drawn(plan: Plan) -> list[PageRow]:
 
 
 def row_of(name: str, row: PlannedRow) -> PageRow:
-    """What the pictures of a run ask of a row, of the rank that stands for all."""
+    """The data of a row for the pictures of a run; the planned rank stands for all."""
     peak: dict[str, int] = {kind: row.found.peak[kind] for kind in KINDS}
     peak["total"] = row.peak_bytes
     resting = {kind: row.found.resting[kind] for kind in KINDS}
@@ -78,7 +78,7 @@ def row_of(name: str, row: PlannedRow) -> PageRow:
 
 
 def thinned(curve: Curve) -> Curve:
-    """A curve with as many changes as a picture shows: the fullest of each moment, and of each stretch of moments.
+    """A curve with at most `MOST_CHANGES` changes: the largest value at each time, and in each interval of times.
 
     >>> thinned([(at, {"buffers": at % 7}) for at in range(7_000)])[:2]
     [(6, {'buffers': 6}), (13, {'buffers': 6})]
@@ -93,7 +93,7 @@ def fullest(curve: Curve) -> tuple[int, dict[str, int]]:
 
 
 def head(plan: Plan) -> Markup:
-    """What is planned, and what came out in a sentence."""
+    """The title of the plan, and its result in a sentence."""
     scenario = plan.scenario
     return element("header", element("div", element("h1", scenario.title or "A plan without a title"),
         element("p", scenario.caption, class_="caption"),
@@ -110,7 +110,7 @@ def excerpt(plan: Plan) -> Markup:
 
 
 def facts(plan: Plan, names: Sequence[str]) -> Markup:
-    """A list of what bounds each row."""
+    """A list of the bound of each row."""
     bounds = [element("li", f"{name}: {row.bound}") for name, row in zip(names, plan.rows, strict=True)]
     return element("ul", *bounds, class_="facts")
 
@@ -129,7 +129,7 @@ def lines(plan: Plan, names: Sequence[str]) -> Markup:
 
 
 def table(plan: Plan, names: Sequence[str]) -> Markup:
-    """A line for each row, what bounds it, and what it keeps by kind."""
+    """The section with a line for each row, its bound, and its memory by kind."""
     meanings = "; ".join(f"{word}: {meaning}" for word, meaning in legend(plan.rows))
     undrawn = f"Pictures have the first {MOST_DRAWN} of these {len(names)} rows."
     return sections.section(
@@ -145,7 +145,7 @@ def table(plan: Plan, names: Sequence[str]) -> Markup:
 
 
 def between_hosts(rows: Sequence[PlannedRow]) -> list[Column]:
-    """The bytes that leave a host in a step, where ranks are on several."""
+    """The bytes that leave a host in a step, if ranks are on several."""
     counts = [row.between_bytes_per_host for row in rows]
     unit = common_unit(max(counts))
     cells = [in_unit(count, unit) for count in counts]
@@ -153,7 +153,7 @@ def between_hosts(rows: Sequence[PlannedRow]) -> list[Column]:
 
 
 def scaling(plan: Plan) -> Markup:
-    """How the speed of a device changes with ranks."""
+    """The speed of a device by the number of ranks."""
     what = unit_of_data(plan.rows[0])
     return sections.section("scaling", "On more ranks", sections.picture(
         "scaling", f"{what} a second on each device, by the number of ranks", {"scaling": "scaling"},

@@ -1,4 +1,4 @@
-"""The pictures that a plan has and a run has not: memory at the peak beside the device's, and speed by ranks."""
+"""The pictures of plans only: memory at the peak with the device's limit, and speed by ranks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from zerosim.report.page.vega import Spec
 
 
 def peaks(rows: Sequence[PageRow], device_bytes: int) -> Spec:
-    """What a rank of each row holds at the peak, by kind, and a line at the memory of the device."""
+    """The memory of a rank of each row at the peak, by kind, and a line at the memory of the device."""
     drawn = bars("held at the peak; line: device memory", "kind", list(KIND_NAMES.values()), KIND_COLOURS,
                  [row.name for row in rows])
     return beside_device(drawn, "x", device_bytes)
@@ -44,7 +44,7 @@ def with_device(specs: dict[str, Spec], device_bytes: int) -> dict[str, Spec]:
 
 
 def peak_values(rows: Sequence[PageRow]) -> PictureValues:
-    """For every row and kind, what is held at the peak of the step."""
+    """The memory of each row and kind at the peak of the step."""
     return [
         {"row": row.name, "kind": KIND_NAMES[kind], "place": place, "bytes": fullest.get(kind, 0)}
         for row in rows for fullest in [max(row.curve, key=held)] for place, kind in enumerate(KINDS)
@@ -52,7 +52,7 @@ def peak_values(rows: Sequence[PageRow]) -> PictureValues:
 
 
 def held(at: dict[str, Any]) -> int:
-    """Bytes of all kinds at one time of a curve."""
+    """The bytes of all kinds at one time of a curve."""
     return sum(at.get(kind, 0) for kind in KINDS)
 
 
@@ -81,5 +81,5 @@ def scaling(values: PictureValues) -> Spec:
 
 
 def scaling_values(speeds: Sequence[tuple[str, int, float]]) -> PictureValues:
-    """What a device does in a second, for each row and number of ranks."""
+    """The speed of a device for each row and number of ranks."""
     return [{"row": row, "ranks": ranks, "speed": speed} for row, ranks, speed in speeds]

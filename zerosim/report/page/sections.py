@@ -1,4 +1,4 @@
-"""The sections of the page, in the order in which one reads a run; each is HTML, its pictures are places for them."""
+"""The sections of the page, in reading order; each is HTML with placeholders for its pictures."""
 
 import json
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ NO_TRACE = "No step of this run was traced. zerosim run SCENARIO --report FILE.h
 
 
 def section(name: str, title: str, *content: str) -> Markup:
-    """A section with its heading, which links lead to by its name."""
+    """A section with its heading; links refer to it by its name."""
     return element("section", element("h2", title), *content, id=name)
 
 
 def picture(spec: str, about: str, data: dict[str, str], columns: dict[str, str], *, timed: bool = False) -> Markup:
-    """A place for a picture, and its numbers as a table behind a click.
+    """A placeholder for a picture, and its numbers as a collapsed table.
 
-    `data` gives each named data of the specification a name in the page's own; `columns` are the headings of the
+    `data` maps the names of data in the specification to those in the page; `columns` are the headings of the
     table, by the keys of the first of them.
     """
     numbers = element("details", element("summary", "The numbers"), class_="numbers",
@@ -41,7 +41,7 @@ def picture(spec: str, about: str, data: dict[str, str], columns: dict[str, str]
 
 
 def head(runs: Sequence[PageRun]) -> Markup:
-    """What was claimed, and the verdict in a sentence."""
+    """The caption of each run, and its verdict in a sentence."""
     return element("header", *(heading(run) for run in runs))
 
 
@@ -60,13 +60,13 @@ def heading(run: PageRun) -> Markup:
 
 
 def failures(run: PageRun) -> Markup:
-    """The checks that did not hold, if there are any."""
+    """The failed checks, if there are any."""
     found = [element("li", f"{each['name']}: {each['what']}") for each in run.document["failures"]]
     return element("ul", *found, class_="failures") if found else joined()
 
 
 def table(runs: Sequence[PageRun]) -> Markup:
-    """A line for each row, what the columns mean, and what is the same in all rows."""
+    """A line for each row, the meaning of the columns, and the facts that all rows share."""
     rows = [row for run in runs for row in run.rows]
     legend = (
         "bits: compared with one process, or with the first row that adds in the same order: loss, weights, gradients "
@@ -82,13 +82,13 @@ def table(runs: Sequence[PageRun]) -> Markup:
 
 
 def ignored(rows: Sequence[PageRow]) -> Markup:
-    """The keys that rows cannot follow, if there are any."""
+    """The keys without effect on some rows, if there are any."""
     found = ignored_in_words((row.name, row.found.get("ignored", {})) for row in rows)
     return joined(*(element("p", words) for words in found))
 
 
 def rows_table(rows: Sequence[PageRow]) -> Markup:
-    """Bits, what each row sends, keeps and holds at the peak."""
+    """The table of rows: bits, bytes sent, bytes kept, and the peak."""
     unit = common_unit(max((row.fullest["peak_bytes"]["total"] for row in rows), default=0))
     also = [row.also for row in rows]
     columns: list[tuple[str, list[str]]] = [
@@ -114,7 +114,7 @@ def rows_table(rows: Sequence[PageRow]) -> Markup:
 
 
 def cell(heading: str, cells: Sequence[str], number: int) -> Markup:
-    """A cell, marked where it is not as in the row above; a narrow page shows its heading beside it."""
+    """A cell, marked if it differs from the row above; a narrow page shows its heading beside it."""
     changed = number > 0 and cells[number] != cells[number - 1]
     wrong = cells[number] == "differ" or cells[number].startswith(WRONG)
     kind = "wrong" if wrong else "changed" if changed else ""
@@ -123,7 +123,7 @@ def cell(heading: str, cells: Sequence[str], number: int) -> Markup:
 
 
 def scrolling(content: Markup) -> Markup:
-    """What may be wider than the page: it scrolls by itself, by keys too."""
+    """Content that may be wider than the page: it scrolls by itself, by keys too."""
     return element("div", content, class_="scrolling", tabindex=0)
 
 
@@ -134,7 +134,7 @@ def messages(row: PageRow) -> str:
 
 
 def shared(run: PageRun) -> Markup:
-    """What is true of all rows, or of which of them."""
+    """The facts that all rows share, or the rows to which they apply."""
     names = [row.name for row in run.rows]
     if not names:
         return joined()
@@ -163,7 +163,7 @@ def shortages(run: PageRun) -> Markup:
 
 
 def step(rows: Sequence[PageRow], drawings: Drawings, about_times: Sequence[str] = ()) -> Markup:
-    """For each row the timeline of a step and below it memory, side by side on one scale of time."""
+    """The timeline of a step and its memory for each row, on one scale of time."""
     traced = [row for row in rows if row.spans]
     missing = [row.name for row in rows if not row.spans]
     notes = [element("p", f"{listed(missing)}: {NO_TRACE}" if traced else NO_TRACE, class_="note")] if missing else []
@@ -190,7 +190,7 @@ def step(rows: Sequence[PageRow], drawings: Drawings, about_times: Sequence[str]
 
 
 def legends(drawings: Drawings) -> Markup:
-    """What colours and textures mean."""
+    """The meaning of colours and textures."""
     words = (
         "A colour is an activity, and every other layer is paler. A pale box around messages is their collective, with "
         "the number of its layer; the grey part of a message is waiting, before anything came.")
@@ -202,7 +202,7 @@ def legends(drawings: Drawings) -> Markup:
 
 
 def kinds() -> Markup:
-    """What the colours of memory mean."""
+    """The meaning of the colours of memory."""
     return element("div", element("p", "Memory below, from the bottom up:"), element(
         "ul", *map(colour_key, KIND_NAMES.values(), KIND_COLOURS), class_="keys"), class_="legend")
 
@@ -233,7 +233,7 @@ def card(number: int, row: PageRow) -> Markup:
 
 
 def traffic(rows: Sequence[PageRow]) -> Markup:
-    """Who sent how much to whom, and by which collective."""
+    """The bytes of each row by collective, and between every two ranks."""
     bars = picture("sent", "bytes sent by a rank in a step, by collective", {"bars": "sent"},
                    {"row": "row", "collective": "collective", "bytes": "bytes", "messages": "messages"})
     squares = [
@@ -256,7 +256,7 @@ def losses(rows: Sequence[PageRow]) -> Markup:
 
 
 def verdict_of(schedule: Schedule) -> Markup:
-    """What the recorded run of a collective came to."""
+    """The verdict on the recorded run of a collective."""
     kind = "verdict failed" if schedule.faults else "verdict passed"
     about = schedule.subject.algorithm.title if schedule.subject.algorithm else schedule.subject.collective
     return element("header", element("div", element("h1", schedule.title), element("p", f"{schedule.cost}; {about}"),
@@ -264,14 +264,14 @@ def verdict_of(schedule: Schedule) -> Markup:
 
 
 def verdict_of_step(found: RecordedStep) -> Markup:
-    """What the training came to, of which a step was recorded."""
+    """The verdict on the training of the recorded step."""
     kind = "verdict failed" if found.fault else "verdict passed"
     return element("header", element("div", element("h1", found.title), element("p", found.about),
                                      element("p", found.verdict, class_=kind)))
 
 
 def step_by_step(found: RecordedStep, kinds: dict[str, dict[str, str]]) -> Markup:
-    """A stage's step to step through."""
+    """A stage's step, shown event by event."""
     done = in_order(activity(event.what) for event in found.events)
     activities = [colour_key(WORDS.get(each, each), ACTIVITIES[each]) for each in done]
     memory = [colour_key(each["words"], each["colour"]) for each in kinds.values()]
@@ -299,7 +299,7 @@ def step_by_step(found: RecordedStep, kinds: dict[str, dict[str, str]]) -> Marku
 
 
 def schedules(stepped: Sequence[dict[str, Any]], ranks: int) -> Markup:
-    """Collectives to step through, of a run on so many ranks."""
+    """Collectives, shown round by round, for a run on `ranks` ranks."""
     options = [element("option", f"{each['name']} on {plural(each['ranks'], 'rank')}", value=number)
                for number, each in enumerate(stepped)]
     shown = stepped[0]["ranks"]

@@ -1,4 +1,4 @@
-"""Pictures of a step: what each rank computes, sends and receives when, as specifications for Vega-Lite."""
+"""Pictures of a step: the computation and the messages of each rank over time, as specifications for Vega-Lite."""
 
 import json
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from zerosim.report.page.vega import Spec
 
 
 def lane_tops(lanes: int) -> list[int]:
-    """Where each lane of a rank begins, in pixels, and last where the rank ends.
+    """The top of each lane of a rank in pixels, and last the rank's bottom.
 
     >>> lane_tops(3)
     [0, 19, 31, 42]
@@ -43,13 +43,13 @@ def rank_height(lanes: int) -> int:
 def timeline(activities: Sequence[str], ranks: int, lanes: int, until: int) -> Spec:
     """A step: lanes for each rank, colour and texture = activity, shade = layer; data `spans` and `links`.
 
-    The parameters `picked` and `current` number the message and the span that are looked at; a line joins the two ends
-    of that message.
+    The parameters `picked` and `current` number the selected message and span; a line joins the two ends of that
+    message.
     """
     tops, height = lane_tops(lanes), rank_height(lanes)
 
     def pixels(rank: str, lane: str, share: float = 0) -> str:
-        """Where a lane of a rank is, by this share of its height below its top."""
+        """The vertical position of a lane of a rank, at this share of its height."""
         below = f"{share} * ({lane} == 0 ? {TALL} : {LANE})"
         return f"{rank} * {height} + {tops}[{lane}] + {below}"
 
@@ -83,11 +83,11 @@ def timeline(activities: Sequence[str], ranks: int, lanes: int, until: int) -> S
 
 
 LANE_WORDS = ("rank {} computes", "sends", "receives", "sends beside", "receives beside", "offloads")
-"""What stands beside the lanes of a rank, from above."""
+"""The labels of the lanes of a rank, from above."""
 
 
 def rank_axis(ranks: int, tops: Sequence[int]) -> Spec:
-    """Pixels from the top, with the name of each lane beside it."""
+    """The vertical axis in pixels, with the name of each lane."""
     height = tops[-1] + GAP
     middles = [(low + high) / 2 for low, high in pairwise(tops)]
     names = {rank * height + middle: words.format(rank)
@@ -103,7 +103,8 @@ def rank_axis(ranks: int, tops: Sequence[int]) -> Spec:
 
 
 def span_layers(box: Spec, hue: Spec) -> list[Spec]:
-    """Collectives, pale, behind their messages; of each span what it waited, pale, and the rest in its colour."""
+    """The layers of spans: pale collectives behind their messages; each span's waiting, pale, and the rest in its
+    colour."""
     shades = [{"test": "datum.activity == 'wait'", "value": WAITING}, {"test": "datum.paler", "value": PALER}]
     return [
         {
@@ -129,7 +130,7 @@ def span_layers(box: Spec, hue: Spec) -> list[Spec]:
 
 
 def texture_layer(box: Spec, textures: Sequence[str]) -> Spec:
-    """The activity of a span, over its colour."""
+    """The texture of a span's activity, over its colour."""
     return {
         "name": "textures",
         "transform": [{"filter": {
@@ -143,7 +144,7 @@ def texture_layer(box: Spec, textures: Sequence[str]) -> Spec:
 
 
 def label_layer(box: Spec, middle: str) -> Spec:
-    """The layer of a computation or of a collective, where there is room for it."""
+    """The label of a computation or of a collective, if there is room for it."""
     width = "(datum.end_ns - datum.begin_ns) / (end - begin) * room"
     return {
         "name": "labels",
@@ -159,7 +160,7 @@ def label_layer(box: Spec, middle: str) -> Spec:
 
 
 def picked_layers(box: Spec, source: str, to: str) -> list[Spec]:
-    """A frame around the span that is looked at, and the two of a message, with a line between these."""
+    """A frame around the selected span, and around both spans of a message, with a line between them."""
     return [
         {
             "name": "chosen",
@@ -185,7 +186,7 @@ SPAN = ("rank", "lane", "kind", "channel", "what", "unit", "begin_ns", "end_ns",
 
 
 def span_values(row: PageRow) -> PictureValues:
-    """The spans of a row, numbered; `link` numbers the message that a span is an end of, or is −1."""
+    """The spans of a row, numbered; `link` is the number of a span's message, or −1."""
     link_of = {end: number for number, ends in enumerate(row.links) for end in ends}
     units = layers(row)
     return [
@@ -202,7 +203,7 @@ def layers(row: PageRow) -> list[str]:
 
 
 def label(span: dict[str, Any]) -> str:
-    """A span in a few characters; none for a message, whose collective has one.
+    """A span's label in a few characters; empty for a message, whose collective has one.
 
     >>> label({"kind": "computation", "what": "backward", "unit": "layers.1"})
     'b 1'
@@ -215,7 +216,7 @@ def label(span: dict[str, Any]) -> str:
 
 
 def link_values(row: PageRow) -> PictureValues:
-    """The messages of a row, from where each left to where it came in."""
+    """The messages of a row, from sender to receiver."""
     return [
         {"link": number, "source": row.spans[left]["rank"], "to": row.spans[came]["rank"],
          "out": row.spans[left]["lane"], "in": row.spans[came]["lane"],

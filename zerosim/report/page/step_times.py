@@ -1,4 +1,5 @@
-"""The answer above the pictures of a step: what each row sends and takes beside the first, and a table of times."""
+"""The comparison above the pictures of a step: bytes and time of each row relative to the first, and a table of times.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,12 +27,12 @@ class StepTimes:
 
     @property
     def rest_ns(self) -> float:
-        """Time in which a rank computes nothing: communication that is exposed, and Python."""
+        """The time in which a rank computes nothing: exposed communication, and Python."""
         return self.step_ns - self.computing_ns
 
     @property
     def words(self) -> list[str]:
-        """The figures of its line in the table."""
+        """The cells of its line in the table."""
         hidden = "–" if self.row.hidden is None else f"{self.row.hidden:.0%}"
         return [*(short(each / MS) for each in (self.step_ns, self.computing_ns, self.rest_ns)), hidden]
 
@@ -43,7 +44,7 @@ class StepTimes:
 
 
 def step_times(rows: Sequence[PageRow]) -> Markup:
-    """A sentence for each row but the first, and the times of all of them; nothing where no step was traced."""
+    """A sentence for each row but the first, and the times of all rows; empty if no step was traced."""
     traced = [StepTimes(row) for row in rows if row.spans]
     if not traced:
         return joined()
@@ -60,7 +61,7 @@ def step_times(rows: Sequence[PageRow]) -> Markup:
 
 
 def answers(traced: Sequence[StepTimes]) -> list[str]:
-    """How every row compares with the first, each in a sentence."""
+    """The comparison of every row with the first, a sentence each."""
     first, *others = traced
     return [answer(first, times) for times in others]
 

@@ -1,4 +1,4 @@
-"""A schedule as data to step through: what every rank holds after each round, and the messages of each."""
+"""A schedule as data for an interactive drawing: the contents of every rank after each round, and its messages."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from zerosim.report.schedule_svg import TONES
 from zerosim.stages.adding import ADDITIONS
 
 MOST_RANKS = 8
-"""Columns that a lecturer's screen has room for."""
+"""The most columns that fit on a lecturer's screen."""
 
 
 def collectives_of(order: str) -> list[str]:
-    """The algorithms by which a run adds and gathers, and where there is one both in a row.
+    """The algorithms by which a run adds and gathers, and their composition if there is one.
 
     >>> collectives_of("ring"), collectives_of("exact")
     (['ring.all_reduce', 'ring.reduce_scatter', 'ring.all_gather'], ['ring.all_gather'])
@@ -31,7 +31,7 @@ def shown_ranks(ranks: int) -> int:
 
 
 def steps(schedule: Schedule, first: int = 0) -> dict[str, Any]:
-    """The schedule by states, to be seen from the `first` on; in each only the cells that are new.
+    """The schedule by states, shown from state `first` on; each state has only the cells that changed.
 
     >>> found = steps(scheduled(named_subject("ring.all_gather"), 2))
     >>> found["states"][1]["messages"][0]["words"]
@@ -49,7 +49,7 @@ def steps(schedule: Schedule, first: int = 0) -> dict[str, Any]:
 
 
 def tones(chunks: int) -> list[dict[str, str]]:
-    """A colour for each chunk: those of the pictures or, of more chunks than these have, hues around the circle.
+    """A colour for each chunk: those of the pictures or, for more chunks, hues around the circle.
 
     >>> len(tones(4)), len(tones(16)), tones(16)[4]["line"]
     (8, 16, 'hsl(90 65% 38%)')
@@ -61,7 +61,7 @@ def tones(chunks: int) -> list[dict[str, str]]:
 
 
 def share(cell: Cell, size: int) -> float:
-    """How much of a cell is filled in where there is no room for words: of a sum, the share of the ranks in it.
+    """The filled share of a cell without room for words: for a sum, the share of the ranks in it.
 
     >>> from zerosim.payloads.terms import Blank, Term
     >>> share(Cell(Term(0) + Term(1), 0, 1), 8), share(Cell(Blank(0), 0, 0), 8)
@@ -91,5 +91,5 @@ def state(schedule: Schedule, number: int) -> dict[str, Any]:
 
 
 def of_run(order: str, ranks: int) -> list[dict[str, Any]]:
-    """Everything that a run with this order of addition can be stepped through."""
+    """The schedules of the collectives of a run with this order of addition."""
     return [steps(scheduled(named_subject(name), shown_ranks(ranks))) for name in collectives_of(order)]

@@ -1,6 +1,6 @@
-"""Patterns that tell activities apart without colour: SVG's own, laid over the colour of the activity.
+"""Patterns that distinguish activities without colour: SVG patterns over the colour of the activity.
 
-A texture has the name of its activity; a mark has it by the fill `url(#texture-backward)`.
+A texture has the name of its activity; a mark uses it by the fill `url(#texture-backward)`.
 """
 
 from zerosim.report.activities import ACTIVITIES
@@ -12,19 +12,19 @@ TEXTURES = {
     "reduce": '<path d="M0 1.5H6M0 4.5H6"/>',
     "other": '<path d="M3 1.5V4.5"/>',
 }
-"""The strokes in a square of 6 by 6. Forward, the gathers and waiting are plain: one light, one dark, one pale."""
+"""The strokes in a square of 6 by 6. Forward, the gathers and waiting have none: one light, one dark, one pale."""
 
 WAITING = 0.35
-"""How much colour waiting has."""
+"""The opacity of waiting."""
 PALER = 0.62
-"""How much every other layer has."""
+"""The opacity of every other layer."""
 
 HALO = ".labels_marks text{paint-order:stroke;stroke:#fff;stroke-opacity:.75;stroke-width:2.5px;fill:#111}"
-"""What keeps words legible on a texture."""
+"""The style that keeps words legible on a texture."""
 
 
 def definitions() -> str:
-    """All textures, as they stand in an SVG."""
+    """All textures as SVG definitions."""
     patterns = "".join(
         f'<pattern id="texture-{name}" width="6" height="6" patternUnits="userSpaceOnUse">'
         f'<g class="texture" fill="none" stroke="#000" stroke-opacity="0.55" stroke-width="1.1">{strokes}</g></pattern>'

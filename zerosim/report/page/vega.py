@@ -1,10 +1,11 @@
-"""Vega-Lite specifications made into SVG and PNG, and the script that draws them; the only import of vl-convert.
+"""Conversion of Vega-Lite specifications into SVG and PNG, and the script that draws them; only this imports
+vl-convert.
 
-vl-convert brings the scripts with it, and runs them without a browser and without a network.
+vl-convert contains the scripts, and runs them without a browser and without a network.
 
 vl-convert is one wheel without dependencies, the scripts of Vega-Lite and Vega included (0.9 MB, once a page). A NUL
-in a text kills it and Python with it, so nothing that cannot be drawn reaches it. It brings its own fonts, so another
-machine makes the same bytes; another version may not, and tests ask for one version.
+in a text kills it and Python with it, so texts are cleaned first. It contains its own fonts, so another machine makes
+the same bytes; another version may not, and tests require one version.
 """
 
 import re
@@ -20,7 +21,7 @@ Spec = dict[str, Any]
 
 
 def converter() -> Any:
-    """The module vl_convert; `UsageError` with the command that installs it where it is missing."""
+    """The module vl_convert; `UsageError` with the command that installs it if it is missing."""
     try:
         import vl_convert  # noqa: PLC0415
     except ImportError as error:
@@ -37,18 +38,18 @@ def script() -> str:
 
 
 def compiled(spec: Spec) -> Spec:
-    """What Vega draws of a Vega-Lite specification: compiled here once, and not for each row while a page opens."""
+    """The Vega specification of a Vega-Lite one: compiled here once, and not for each row while a page opens."""
     found: Spec = converter().vegalite_to_vega(spec)
     return found
 
 
 def svg(spec: Spec) -> str:
-    """The picture of a Vega-Lite specification that has its data in it."""
+    """The picture of a Vega-Lite specification with its data inside."""
     return with_textures(tidy(converter().vegalite_to_svg(drawable(spec))))
 
 
 def drawable(spec: Any) -> Any:
-    """A specification with no character that cannot be drawn: a NUL kills the converter, and Python with it."""
+    """A specification without characters that cannot be drawn: a NUL kills the converter, and Python with it."""
     if isinstance(spec, dict):
         return {key: drawable(each) for key, each in spec.items()}
     if isinstance(spec, list):
@@ -57,7 +58,7 @@ def drawable(spec: Any) -> Any:
 
 
 def png(spec: Spec, scale: float = 2.0) -> bytes:
-    """A picture as PNG, `scale` pixels to a unit of length of the specification."""
+    """A picture as PNG, `scale` pixels for each unit of length of the specification."""
     return pixels(svg(spec), scale)
 
 
@@ -76,9 +77,9 @@ CLIP = re.compile(r"\bclip\d+\b")
 
 
 def tidy(svg: str) -> str:
-    """An SVG picture in half its bytes: nothing that is not seen, hundredths of a pixel, clips counted from 0.
+    """An SVG picture in half its bytes: without invisible elements, with hundredths of a pixel, clips counted from 0.
 
-    The converter counts them on from picture to picture, so that no two of one specification were the same.
+    The converter numbers clips from picture to picture, so two pictures of one specification would differ.
 
     >>> tidy('<g clip-path="url(#clip7)"><path d="M0.123456,1"/></g><clipPath id="clip7"/>')
     '<g clip-path="url(#clip0)"><path d="M0.12,1"/></g><clipPath id="clip0"/>'
