@@ -6,6 +6,9 @@ from typing import NamedTuple
 KEPT = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimizer"}
 """The names that tables give to the kinds of state that a rank keeps between steps."""
 
+FAR = {"host": "on host", "disk": "in files"}
+"""The names that tables give to the tiers of memory beside the device's."""
+
 
 class ByteUnit(NamedTuple):
     """A decimal unit and its binary counterpart, for tables whose largest figure is `least` bytes or more."""

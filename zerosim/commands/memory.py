@@ -11,15 +11,16 @@ from zerosim.commands.arguments import whole_number
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.errors import ScenarioError
 from zerosim.formulas.blocks import transformer
-from zerosim.formulas.estimate import Estimate, by_deepspeed, by_paper
+from zerosim.formulas.estimate import Estimate, EstimatedRow, by_deepspeed, by_paper
 from zerosim.formulas.memory import PRECISIONS, ModelStates, optimizer_bytes, per_parameter
 from zerosim.formulas.published import TABLES
 from zerosim.models.transformer import problem, shape_of
 from zerosim.optim.optimizers import OPTIMIZERS
-from zerosim.report.memory_table import show_activations, show_estimate, show_published
+from zerosim.report.memory_table import TIER_WORDS, show_activations, show_estimate, show_published
 from zerosim.scenario.origin import Origin
 from zerosim.scenario.rules import section_values
 from zerosim.scenario.sections import ModelKeys
+from zerosim.stages import TIERS
 
 SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 MOST_PARAMETERS = 10**15
@@ -29,6 +30,8 @@ FIGURE_1 = 7_500_000_000, 64
 
 MIXED_ADAM = ("precision", "optimizer", "optimizer_bytes", "fp32_accumulation")
 """Flags that contradict mixed precision with Adam."""
+
+OFFLOADING = ("offload_optimizer", "offload_parameters")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fp32-accumulation", action="store_true",
         help="accumulate gradients over micro-batches in fp32: 4 more bytes per parameter")
+    parser.add_argument(
+        "--offload-optimizer", choices=["none", *TIERS], default="none",
+        help="keep optimizer state, and reduced gradients, on the host or in files (disk); default %(default)s")
+    parser.add_argument(
+        "--offload-parameters", choices=["none", *TIERS], default="none",
+        help="keep Stage III's weights on the host or in files (disk); default %(default)s")
     parser.add_argument(
         "--estimator", choices=["paper", "deepspeed"], default="paper",
         help="how to count: by the ZeRO paper, or by DeepSpeed's estimator; default %(default)s")
@@ -98,7 +107,7 @@ def main(args: argparse.Namespace) -> int:
 def refuse_contradictions(args: argparse.Namespace) -> None:
     """End with exit code 2 if a flag would have no effect, or one is missing."""
     if args.table:
-        refuse(args, ("ranks", *MIXED_ADAM, "estimator", "largest_layer"),
+        refuse(args, ("ranks", *MIXED_ADAM, *OFFLOADING, "estimator", "largest_layer"),
                f"--table {args.table} has fixed parameters; use --parameters without --table")
         return
     if args.ranks is None:
@@ -108,6 +117,7 @@ def refuse_contradictions(args: argparse.Namespace) -> None:
         refuse(args, ("micro_batch",), "it needs --model")
     if args.estimator == "deepspeed":
         refuse(args, MIXED_ADAM, "--estimator deepspeed is for mixed precision and adam alone")
+        refuse(args, OFFLOADING, "--estimator deepspeed is without offloading")
     else:
         refuse(args, ("largest_layer",), "only --estimator deepspeed uses it")
     if args.precision == "fp32":
@@ -136,7 +146,10 @@ def estimated(args: argparse.Namespace) -> Estimate:
     else:
         k, optimizer = args.optimizer_bytes, f"K = {args.optimizer_bytes}"
     each = per_parameter(args.precision, k, fp32_accumulation=args.fp32_accumulation)
-    return by_paper(args.parameters, args.ranks, each, basis(args.precision, optimizer, each))
+    offloading = {name: getattr(args, name) for name in OFFLOADING}
+    far = [f"{name.removeprefix('offload_')} offloaded to {tier}" for name, tier in offloading.items() if tier in TIERS]
+    counted = "; ".join([basis(args.precision, optimizer, each), *far])
+    return by_paper(args.parameters, args.ranks, each, counted, **offloading)
 
 
 def basis(precision: str, optimizer: str, each: ModelStates) -> str:
@@ -158,12 +171,18 @@ def document(estimate: Estimate) -> dict[str, Any]:
                 "gradients_bytes": number(row.states.gradients),
                 "optimizer_bytes": number(row.states.optimizer),
                 "total_bytes": number(row.states.total),
+                **({"tiers_bytes": tiers(row)} if estimate.offloaded else {}),
                 "formula": row.formula,
             }
             for row in estimate.rows
         ],
         "notes": estimate.notes,
     }
+
+
+def tiers(row: EstimatedRow) -> dict[str, int | float]:
+    """The bytes that a rank keeps in each tier of memory."""
+    return {tier: number(row.kept(tier)) for tier in TIER_WORDS}
 
 
 def number(exact: Fraction) -> int | float:

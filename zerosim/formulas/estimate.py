@@ -1,21 +1,34 @@
 """What each rank keeps of one model, stage by stage: the paper's count of it, or DeepSpeed's."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import NamedTuple
 
+from zerosim.allocation import MODEL_STATES, Kind, Tier
 from zerosim.formulas import deepspeed
 from zerosim.formulas.memory import ModelStates, formula, per_parameter, resting
 from zerosim.stages import STAGES
 
 
 class EstimatedRow(NamedTuple):
-    """One stage: what a rank keeps, in bytes, and its sum as a formula."""
+    """One stage: what a rank keeps, in bytes, its sum as a formula, and the tier of each state that is offloaded."""
 
     stage: str
     formula: str
     states: ModelStates
+    tiers: Mapping[Kind, Tier] = MappingProxyType({})
+
+    def kept(self, tier: Tier) -> Fraction:
+        """The bytes that a rank keeps in a tier.
+
+        >>> row = EstimatedRow("zero1", "", ModelStates(Fraction(2), Fraction(2), Fraction(3)), {"optimizer": "host"})
+        >>> int(row.kept("device")), int(row.kept("host")), int(row.kept("disk"))
+        (4, 3, 0)
+        """
+        found = {kind: getattr(self.states, kind) for kind in MODEL_STATES}
+        return sum((count for kind, count in found.items() if self.tiers.get(kind, "device") == tier), Fraction())
 
 
 @dataclass(frozen=True)
@@ -29,9 +42,17 @@ class Estimate:
     ddp_bytes: Fraction
     notes: Sequence[str]
 
+    @property
+    def offloaded(self) -> bool:
+        """Whether some state of some stage is offloaded."""
+        return any(row.tiers for row in self.rows)
 
-def by_paper(parameters: int, ranks: int, each: ModelStates, basis: str) -> Estimate:
-    """All stages, with `each` bytes for a parameter.
+
+def by_paper(
+    parameters: int, ranks: int, each: ModelStates, basis: str, *, offload_optimizer: str = "none",
+    offload_parameters: str = "none",
+) -> Estimate:
+    """All stages, with `each` bytes for a parameter, of which some are offloaded to `host` or `disk`.
 
     >>> estimate = by_paper(1000, 4, per_parameter("mixed", 12), "mixed precision")
     >>> {row.stage: int(row.states.total) for row in estimate.rows}["zero3"]
@@ -41,8 +62,8 @@ def by_paper(parameters: int, ranks: int, each: ModelStates, basis: str) -> Esti
         parameters,
         ranks,
         basis,
-        [EstimatedRow(stage, formula(stage, each), resting(stage, parameters, ranks, each))
-         for stage in STAGES],
+        [EstimatedRow(key, formula(key, each), resting(key, parameters, ranks, each),
+                      stage.offloaded(offload_optimizer, offload_parameters)) for key, stage in STAGES.items()],
         ddp_bytes=parameters * each.total,
         notes=(
             "Memory between steps. During a step, activations are added, one unit's full gradient (Stages II and "

@@ -6,10 +6,10 @@ from rich.console import Console
 from rich.text import Text
 
 from zerosim.instruments.memory import KINDS
-from zerosim.report.figures import fullest, memory_unit, messages_per_step, sent_per_step, steps_of
+from zerosim.report.figures import far_kept, fullest, memory_unit, messages_per_step, sent_per_step, steps_of
 from zerosim.report.grid import Column, show_grid, show_words
 from zerosim.verdict.outcome import Outcome, RankMemory, TrainedRow
-from zerosim.words import KEPT, in_unit, joined, short, spread
+from zerosim.words import FAR, KEPT, in_unit, joined, short, spread
 
 HELD = (*KINDS, "total")
 PEAK, FORMULA = "  at the peak", "  by formula"
@@ -73,7 +73,8 @@ def show_sent(console: Console, outcome: Outcome, *, timed: bool) -> None:
 
 
 def show_held(console: Console, outcome: Outcome) -> None:
-    """Print two lines for each row, for the rank with the highest peak; a third with the formula if that does not hold.
+    """Print two lines for each row, for the rank with the highest peak; a third with the formula if that does not hold;
+    and one for each memory tier that holds offloaded states.
     """
     unit = memory_unit(outcome)
     names, counts = [], []
@@ -96,7 +97,8 @@ STYLES = {PEAK: "dim", FORMULA: "red"}
 def held(name: str, memory: RankMemory) -> list[tuple[str, dict[str, int]]]:
     """The lines of a row: their names, and bytes by kind."""
     wrong = [] if memory.rests else [(FORMULA, memory.formula_bytes)]
-    return [(name, memory.figures.resting_bytes), *wrong, (PEAK, memory.figures.peak_bytes)]
+    far = [(f"  {words}", found) for tier, words in FAR.items() if (found := far_kept(memory, tier))]
+    return [(name, memory.figures.resting_bytes), *wrong, (PEAK, memory.figures.peak_bytes), *far]
 
 
 def show_fragmentation(console: Console, outcome: Outcome) -> None:

@@ -1,8 +1,10 @@
 """Figures of a run that several tables, sentences and pictures print."""
 
+from collections.abc import Mapping
+
 from zerosim.sharding import padded
 from zerosim.verdict.outcome import Outcome, RankMemory, TrainedRow
-from zerosim.words import ByteUnit, common_unit, spread
+from zerosim.words import FAR, ByteUnit, common_unit, spread
 
 
 def sent_per_step(stage: TrainedRow, collective: str | None = None) -> list[int]:
@@ -29,6 +31,32 @@ def steps_of(stage: TrainedRow) -> int:
 def fullest(stage: TrainedRow) -> RankMemory:
     """The memory of the rank with the highest peak."""
     return max(stage.memory, key=lambda rank: rank.figures.peak_bytes["total"])
+
+
+def far_kept(memory: RankMemory, tier: str) -> dict[str, int]:
+    """Bytes of each kind that a rank keeps in a tier beside the device's: see `kept_in`."""
+    return kept_in(tier, memory.figures.far_resting_bytes, memory.figures.offloaded_bytes)
+
+
+def far_kept_as_due(memory: RankMemory, tier: str) -> bool:
+    """Whether these are the formula's."""
+    due = kept_in(tier, memory.formula_far_resting_bytes, memory.formula_offloaded_bytes)
+    return far_kept(memory, tier) == due
+
+
+def kept_in(tier: str, states: Mapping[str, Mapping[str, int]], activations: int) -> dict[str, int]:
+    """What a tier has of model states between steps, and files of offloaded activations at the peak, by kind.
+
+    >>> kept_in("disk", {"host": {"gradients": 8}, "disk": {"optimizer": 16}}, 5)
+    {'optimizer': 16, 'activations': 5}
+    """
+    found = {**states.get(tier, {}), "activations": activations * (tier == "disk")}
+    return {kind: count for kind, count in found.items() if count}
+
+
+def far_tiers(outcome: Outcome) -> list[str]:
+    """The tiers beside the device's in which some row keeps something."""
+    return [tier for tier in FAR if any(far_kept(fullest(stage), tier) for stage in outcome.trained)]
 
 
 def gathering_bytes(outcome: Outcome) -> int:

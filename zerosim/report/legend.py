@@ -6,11 +6,11 @@ from rich.console import Console
 from rich.text import Text
 
 from zerosim.report.bars import KINDS
-from zerosim.report.figures import element_bytes, gathering_bytes, memory_unit, sent_in_units
+from zerosim.report.figures import element_bytes, far_tiers, gathering_bytes, memory_unit, sent_in_units
 from zerosim.report.grid import Column, show_words
 from zerosim.stages import STAGES, Stage
 from zerosim.verdict.outcome import Outcome
-from zerosim.words import KEPT, grouped, in_one_unit, joined
+from zerosim.words import FAR, KEPT, grouped, in_one_unit, joined
 
 WRONG = "≠"
 """The mark before a figure that differs from the formula's."""
@@ -34,6 +34,8 @@ def legend(outcome: Outcome, *, bars: bool) -> Iterator[tuple[str, str | Text]]:
     yield "same bits", meaning_of_bits(outcome)
     if outcome.scenario.train.steps:
         yield "keeps", meaning_of_kept(outcome, bars=bars)
+        yield FAR["host"], "offloaded states between steps, in the memory of the host"
+        yield FAR["disk"], "offloaded states between steps, and offloaded activations at the peak"
         yield "sends", meaning_of_sent(outcome)
     yield "peak", "largest memory of a rank at any time, with activations and messages"
     yield WRONG, "not what the formula says"
@@ -55,7 +57,8 @@ def meaning_of_kept(outcome: Outcome, *, bars: bool) -> Text:
     kinds = [Text.assemble((f"{kind.shade} " * bars, kind.colour), STATES[kind.name]) for kind in KINDS]
     mixed = any(row.config.precision.mixed for row in outcome.rows)
     apart = Text("  " if bars else ", ")
-    return Text("between steps: ").append(apart.join(kinds)).append(", with float32 copies of weights" * mixed)
+    where = " on the device" * bool(far_tiers(outcome))
+    return Text(f"between steps{where}: ").append(apart.join(kinds)).append(", with float32 copies of weights" * mixed)
 
 
 def meaning_of_sent(outcome: Outcome) -> str:

@@ -5,16 +5,18 @@ from fractions import Fraction
 
 from rich.console import Console
 
+from zerosim.allocation import Tier
 from zerosim.formulas.blocks import BlockActivations
 from zerosim.formulas.estimate import Estimate, EstimatedRow
 from zerosim.formulas.published import PublishedTable
 from zerosim.report.bars import KINDS, stacked
 from zerosim.report.grid import GAP, Column, show_grid, show_words
 from zerosim.stages import STAGES
-from zerosim.words import KEPT, UNITS, ByteUnit
+from zerosim.words import FAR, KEPT, UNITS, ByteUnit
 
 PAGE_COLUMNS = 80
 BAR_COLUMNS = 56
+TIER_WORDS: dict[Tier, str] = {"device": "on device", "host": FAR["host"], "disk": FAR["disk"]}
 
 
 def show_estimate(console: Console, estimate: Estimate) -> None:
@@ -25,7 +27,7 @@ def show_estimate(console: Console, estimate: Estimate) -> None:
     show_title(console, f"Model states of {estimate.parameters:,} parameters on {ranks}")
     show_words(console, estimate.basis, most=PAGE_COLUMNS)
     console.print()
-    show_grid(console, titles, bytes_columns(estimate.rows, unit))
+    show_grid(console, titles, bytes_columns(estimate, unit))
     console.print()
     show_grid(console, titles, bar_columns(estimate, min(console.width, PAGE_COLUMNS)))
     show_notes(console, [unit.legend, *estimate.notes])
@@ -75,15 +77,21 @@ def show_notes(console: Console, notes: Sequence[str]) -> None:
     console.print()
 
 
-def bytes_columns(rows: Sequence[EstimatedRow], unit: ByteUnit) -> list[Column]:
-    """The columns of each kind and the sum in `unit`, the sum in its binary counterpart, and the formula of the sum."""
+def bytes_columns(estimate: Estimate, unit: ByteUnit) -> list[Column]:
+    """The columns of each kind, of each tier if states are offloaded, and of the sum in `unit`; the sum in its binary
+    counterpart, and the formula of the sum.
+    """
 
     def column(name: str, counts: Sequence[Fraction]) -> Column:
         return Column(f"{name}\n{unit.name}", [two_decimals(count / unit.size) for count in counts])
 
+    rows = estimate.rows
     sums = [row.states.total for row in rows]
+    far = [column(words, [row.kept(tier) for row in rows]) for tier, words in TIER_WORDS.items()
+           if estimate.offloaded and any(row.kept(tier) for row in rows)]
     return [
         *(column(KEPT[kind.name], [getattr(row.states, kind.name) for row in rows]) for kind in KINDS),
+        *far,
         column("sum", sums),
         Column(f"sum\n{unit.binary_name}", [two_decimals(count / unit.binary_size) for count in sums]),
         Column("sum\nin bytes", [row.formula for row in rows]),

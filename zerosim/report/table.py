@@ -19,7 +19,7 @@ from zerosim.optim.scaling import LOWEST_SCALE, skipped_in_vain
 from zerosim.report.bars import KINDS, bar, stacked
 from zerosim.report.conclusion import show_conclusion
 from zerosim.report.details import show_details
-from zerosim.report.figures import fullest, mean_sent, memory_unit
+from zerosim.report.figures import far_kept, far_kept_as_due, far_tiers, fullest, mean_sent, memory_unit
 from zerosim.report.grid import GAP, Column, longest, show_grid, show_words
 from zerosim.report.legend import WRONG, show_legend
 from zerosim.report.timeline import show_timeline
@@ -27,7 +27,18 @@ from zerosim.report.times import show_times, warning
 from zerosim.verdict.apart import Apart
 from zerosim.verdict.diagnosis import Divergence
 from zerosim.verdict.outcome import Outcome, TrainedRow
-from zerosim.words import TESTS, grouped, ignored_in_words, in_one_unit, joined, plural, short_digest, spread, tested
+from zerosim.words import (
+    FAR,
+    TESTS,
+    grouped,
+    ignored_in_words,
+    in_one_unit,
+    joined,
+    plural,
+    short_digest,
+    spread,
+    tested,
+)
 
 MOST_NAME = 16
 """The most columns of names, if figures could have bars beside them."""
@@ -109,7 +120,8 @@ def columns(outcome: Outcome, for_kept: int, for_sent: int) -> list[Column]:
     found = [same_bits(outcome)] if compared or outcome.did_not_fit else []
     if not outcome.scenario.train.steps:
         return found
-    return [*found, kept(outcome, for_kept), sent(outcome, for_sent), peaks(outcome)]
+    far = [kept_far(outcome, tier) for tier in far_tiers(outcome)]
+    return [*found, kept(outcome, for_kept), *far, sent(outcome, for_sent), peaks(outcome)]
 
 
 def same_bits(outcome: Outcome) -> Column:
@@ -130,6 +142,13 @@ def kept(outcome: Outcome, room: int) -> Column:
     bars = [stacked([found[kind.name] for kind in KINDS], max(sums), room) for found in held]
     cells = drawn(marked(in_one_unit(sums, unit), wrong), bars, room)
     return Column(f"each rank\nkeeps, {unit.name}", among(outcome, cells), to_the_left=room > 0)
+
+
+def kept_far(outcome: Outcome, tier: str) -> Column:
+    """The bytes that the same rank keeps in a tier of memory beside the device's."""
+    unit, counts = memory_unit(outcome), [sum(far_kept(fullest(stage), tier).values()) for stage in outcome.trained]
+    wrong = [not all(far_kept_as_due(rank, tier) for rank in stage.memory) for stage in outcome.trained]
+    return Column(f"{FAR[tier]}\n{unit.name}", among(outcome, marked(in_one_unit(counts, unit), wrong)))
 
 
 def sent(outcome: Outcome, room: int) -> Column:

@@ -10,7 +10,7 @@ from gradients to weights.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from zerosim.allocation import Kind
+from zerosim.allocation import Kind, Tier
 from zerosim.autograd.tape import Total
 from zerosim.parts import Table
 from zerosim.parts.loading import Declared
@@ -55,6 +55,27 @@ class Stage(Declared):
         """Whether a rank updates only its own 1/N, and so needs the other ranks' part of the norm."""
         return "optimizer" in self.sharded
 
+    def offloaded(self, optimizer: str, parameters: str) -> dict[Kind, Tier]:
+        """The tier of each model state that is not on the device, for the tiers that a user names, or `none`.
+
+        Reduced gradients are on the host with an offloaded optimizer, if ranks keep shards of them. Weights are
+        offloaded only if they are gathered.
+
+        >>> STAGES["zero2"].offloaded("disk", "host"), STAGES["ddp"].offloaded("host", "none")
+        ({'optimizer': 'disk', 'gradients': 'host'}, {'optimizer': 'host'})
+        """
+        found = dict[Kind, Tier]()
+        if optimizer in TIERS:
+            found["optimizer"] = TIERS[optimizer]
+            if "gradients" in self.sharded:
+                found["gradients"] = "host"
+        if parameters in TIERS and self.gathers:
+            found["parameters"] = TIERS[parameters]
+        return found
+
+
+TIERS: dict[str, Tier] = {"host": "host", "disk": "disk"}
+"""The tiers of memory that a user may name."""
 
 STAGES: Table[Stage] = Table({
     stage.key: stage

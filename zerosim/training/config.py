@@ -32,7 +32,6 @@ from zerosim.stages import STAGES, Stage
 from zerosim.stages.adding import ADDITIONS, Addition
 from zerosim.training.buckets import Buckets
 
-TIERS: dict[str, Tier] = {"host": "host", "disk": "disk"}
 """The tier of each value of an offload key."""
 
 
@@ -122,18 +121,8 @@ class Config:
 
     @cached_property
     def tiers(self) -> dict[Kind, Tier]:
-        """The tier of each model state that the row offloads.
-
-        Reduced gradients are on the host with an offloaded optimizer, if ranks keep shards of them.
-        """
-        parallel, found = self.row.parallel, dict[Kind, Tier]()
-        if parallel.offload_optimizer != "none":
-            found["optimizer"] = TIERS[parallel.offload_optimizer]
-            if "gradients" in self.stage.sharded:
-                found["gradients"] = "host"
-        if parallel.offload_parameters != "none" and self.stage.gathers:
-            found["parameters"] = TIERS[parallel.offload_parameters]
-        return found
+        """The tier of each model state that the row offloads."""
+        return self.stage.offloaded(self.row.parallel.offload_optimizer, self.row.parallel.offload_parameters)
 
     @property
     def outputs(self) -> np.dtype[np.generic]:

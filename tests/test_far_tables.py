@@ -1,0 +1,123 @@
+"""Tiers of memory in tables: what each row keeps on the device, on the host and in files, counted and by formula."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.test_far import ALL
+from tests.test_planted import outcome_of
+from tests.test_report import changed, rows, shown
+from zerosim.cli import main
+from zerosim.report.figures import far_tiers
+from zerosim.stages import STAGES
+
+HOST, DISK = ALL
+ONE = {"ranks": 1, "hidden": (), "steps": 2, "micro_batches": 1}
+"""One layer of 6 · 3 + 3 = 21 numbers, Adam: 84 bytes of weights, 84 of gradients, 168 of state."""
+
+
+@pytest.fixture(scope="module")
+def infinity():
+    return outcome_of(**ONE, **DISK)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_table_has_what_a_row_keeps_in_each_tier(infinity, width):
+    """DDP offloads state alone, Stage II also reduced gradients, Stage III weights."""
+    lines = shown(infinity, width)
+    assert max(map(len, lines)) <= width
+    assert all(heading in " ".join(lines) for heading in ("on host", "in files"))
+    found = rows([*lines[:6], ""], "DDP", "Stage I", "Stage II", "Stage III")
+    due = {"DDP": [168, 0, 168], "Stage I": [168, 0, 168], "Stage II": [84, 84, 168], "Stage III": [0, 84, 252]}
+    for name, cells in found.items():
+        assert [1e3 * float(cell) for cell in cells[1:4]] == pytest.approx(due[name], abs=5), name
+
+
+def test_only_tiers_that_are_used_have_a_column_and_a_line_of_the_legend():
+    near, host = outcome_of(**ONE), outcome_of(**ONE, **HOST)
+    assert (far_tiers(near), far_tiers(host)) == ([], ["host"])
+    text = "\n".join(shown(near))
+    assert not any(words in text for words in ("on host", "in files", "on the device"))
+    text = "\n".join(shown(host))
+    assert "in files" not in text
+    assert "on host    offloaded states between steps" in text
+    assert "keeps      between steps on the device:" in text
+
+
+def test_offloaded_activations_are_in_files():
+    kept = {**ONE, "stages": ("zero3",), "hidden": (4, 4)}
+    found = outcome_of(**kept, recompute=True, offload_activations=True)
+    (stage,) = found.trained
+    offloaded = stage.memory[0].figures.offloaded_bytes
+    assert offloaded > 0
+    (cells,) = rows(shown(found), "Stage III").values()
+    assert float(cells[2]) == pytest.approx(offloaded / 1e3, abs=5e-4)
+
+
+@pytest.mark.parametrize(("planted", "marked"), [
+    ({"far_resting_bytes": {"host": {"gradients": 85}, "disk": {"parameters": 84, "optimizer": 168}}}, ["≠0.085"]),
+    ({"far_resting_bytes": {"host": {"gradients": 84}, "disk": {"optimizer": 252}}}, ["≠0.25"]),
+    ({"offloaded_bytes": 4}, ["≠0.26"]),
+])
+def test_a_figure_that_is_not_the_formulas_is_marked(infinity, planted, marked):
+    (rank,) = infinity.trained[3].memory
+    wrong = changed(infinity, 3, memory=[replace(rank, figures=replace(rank.figures, **planted))])
+    cells = rows(shown(wrong), "Stage III")["Stage III"]
+    assert [cell for cell in cells[:-1] if "≠" in cell] == marked
+
+
+def test_verbose_has_the_kinds_of_each_tier(infinity):
+    lines = [line.split() for line in shown(infinity, verbose=True)]
+    assert ["on", "host", "0.1", "0.1"] in lines
+    assert ["in", "files", "0.1", "0.2", "0.3"] in lines
+
+
+# By formula.
+
+
+def estimated(*words, tmp_path):
+    out = tmp_path / "memory.json"
+    flags = ["--parameters", "21", "--ranks", "1", "--precision", "fp32", "--json", str(out)]
+    assert main(["memory", *flags, *words]) == 0
+    rows = json.loads(out.read_text())["stages"]
+    return {row["stage"]: row.get("tiers_bytes", {"device": row["total_bytes"], "host": 0, "disk": 0}) for row in rows}
+
+
+@pytest.mark.parametrize("keys", [{}, *ALL, {"offload_optimizer": "host", "offload_parameters": "disk"}], ids=str)
+def test_the_command_estimates_what_a_run_keeps(keys, tmp_path, capsys):
+    flags = [word for key, value in keys.items() for word in (f"--{key.replace('_', '-')}", value)]
+    found = estimated(*flags, tmp_path=tmp_path)
+    for stage in outcome_of(**ONE, **keys).trained:
+        (rank,) = stage.memory
+        far = {tier: sum(kinds.values()) for tier, kinds in rank.figures.far_resting_bytes.items()}
+        assert found[stage.config.row.stage] == {"device": sum(rank.figures.resting_bytes.values()), **far}
+    out = capsys.readouterr().out
+    assert ("on device" in out) == bool(keys)
+
+
+def test_gradients_that_are_left_on_the_device_are_noticed(monkeypatch, tmp_path):
+    monkeypatch.setattr("zerosim.formulas.estimate.STAGES", {"zero2": replace(STAGES["zero2"], sharded=())})
+    found = estimated("--offload-optimizer", "host", tmp_path=tmp_path)["zero2"]
+    (stage,) = outcome_of(**ONE, **HOST, stages=("zero2",)).trained
+    assert found["host"] == 168
+    assert stage.memory[0].figures.far_resting_bytes["host"] == {"gradients": 84, "optimizer": 168}
+
+
+def test_the_command_fits_narrow_terminals(monkeypatch, capsys):
+    for width in (60, 80):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert main(["memory", "--parameters", "7.5B", "--ranks", "64", "--offload-optimizer", "disk",
+                     "--offload-parameters", "host"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= width
+        assert "; optimizer offloaded to disk; parameters offloaded to host" in " ".join(lines)
+
+
+@pytest.mark.parametrize("words", [["--table", "figure1"], ["--parameters", "8", "--ranks", "2", "--estimator",
+                                                            "deepspeed"]])
+def test_counts_without_offloading_refuse_it(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["memory", *words, "--offload-optimizer", "host"])
+    assert stop.value.code == 2
+    assert "remove --offload-optimizer: " in capsys.readouterr().err
